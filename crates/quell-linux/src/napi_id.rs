@@ -1,0 +1,55 @@
+//! The identity of one NAPI instance, the kernel's poller of one receive queue. Netlink, sockets,
+//! epoll and the tracepoint all speak of it by the same number; this is the one type for it.
+//! Settings and state of an instance are not here but in the netdev family.
+
+use std::fmt;
+use std::num::NonZeroU32;
+
+/// The id of a NAPI instance, as in the netdev family's `id` and `SO_INCOMING_NAPI_ID`.
+///
+/// The kernel hands out ids from `MIN_NAPI_ID` = `NR_CPUS` + 1 upwards, because the same field of a
+/// packet carries the sending CPU's number before it carries an id (`include/net/busy_poll.h`).
+/// `NR_CPUS` is fixed when a kernel is built and not visible from outside, so zero is the only
+/// number that surely is no id. The interfaces that report ids filter the others themselves:
+/// `SO_INCOMING_NAPI_ID` reads 0 for anything below `MIN_NAPI_ID` (`net/core/sock.c`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NapiId(NonZeroU32);
+
+impl NapiId {
+    /// The id in a value that the kernel reported; zero, its word for "none", is `None`.
+    #[must_use]
+    pub const fn from_kernel(value: u32) -> Option<Self> {
+        match NonZeroU32::new(value) {
+            Some(id) => Some(Self(id)),
+            None => None,
+        }
+    }
+
+    /// The number as the kernel spells it; never zero.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for NapiId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_napi_id_of_zero_is_absent() {
+        assert_eq!(NapiId::from_kernel(0), None);
+    }
+
+    #[test]
+    fn a_napi_id_is_printed_as_the_kernel_spells_it() {
+        let id = NapiId::from_kernel(8193).unwrap();
+        assert_eq!((id.get(), id.to_string().as_str()), (8193, "8193"));
+    }
+}
