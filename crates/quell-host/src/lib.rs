@@ -1,1 +1,8 @@
-//! Skeleton.
+//! The host as Quell changes it. Every change goes through a [`journal`]: written down first, then made, and undone
+//! in the reverse order at exit, after Ctrl-C or a panic, and after a `kill -9` by whoever comes next.
+//!
+//! Nothing here prints, and nothing here decides which changes are wanted.
+
+#![forbid(unsafe_code)]
+
+pub mod journal;

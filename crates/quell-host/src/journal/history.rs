@@ -1,0 +1,218 @@
+//! What a journal amounts to: which changes were begun, made and undone, and which are still to be undone, in which
+//! order. Pure: it reads the text of a journal, never a file.
+
+use super::record::{Begin, Change, FORMAT, LineError, Outcome, Record};
+
+/// The meaning of one journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct History {
+    /// Who began it.
+    pub begin: Begin,
+    /// The changes, in the order in which they were begun.
+    pub entries: Vec<Entry>,
+    /// The last line was cut off, as a crash leaves it; whatever it said had not been acted upon.
+    pub cut_off: bool,
+}
+
+/// One change and how far it got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// What was intended.
+    pub change: Change,
+    /// What came of it; absent when the writer died in between, so that it may or may not have been made.
+    pub outcome: Option<Outcome>,
+    /// It was undone.
+    pub undone: bool,
+}
+
+/// Why a journal cannot be acted upon. Nothing is guessed: such a journal is left alone and explained.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HistoryError {
+    /// There is no whole first line: the writer died before it changed anything.
+    #[error("it ends within its first line: whoever began it died before changing anything")]
+    Empty,
+    /// The first line is not the one that a journal begins with.
+    #[error("line 1 does not say who began it")]
+    NoBegin,
+    /// Another version wrote it.
+    #[error(
+        "it has the format {found:?}, and this version reads {FORMAT:?} only: use the version of Quell that wrote it"
+    )]
+    Format {
+        /// The format that the first line names.
+        found: String,
+    },
+    /// A line within it is damaged.
+    #[error("line {line} is damaged: {source}")]
+    Damaged {
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        source: LineError,
+    },
+    /// A line is whole, but cannot follow upon those before it.
+    #[error("line {line} does not follow from those before it: {why}")]
+    OutOfOrder {
+        /// Counted from 1.
+        line: usize,
+        /// What does not fit.
+        why: &'static str,
+    },
+}
+
+impl History {
+    /// Reads the text of a journal. A last line without its newline counts as never written.
+    ///
+    /// # Errors
+    /// See [`HistoryError`].
+    pub fn parse(text: &str) -> Result<Self, HistoryError> {
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let cut_off = !text.is_empty() && !text.ends_with('\n');
+        let mut lines = whole.lines().enumerate().map(|(index, line)| (index + 1, line));
+        let Some((_, first)) = lines.next() else { return Err(HistoryError::Empty) };
+        let begin = parse_begin(first)?;
+        let mut history = Self { begin, entries: Vec::new(), cut_off };
+        for (line, text) in lines {
+            let record = Record::from_line(text).map_err(|source| HistoryError::Damaged { line, source })?;
+            history.append(record).map_err(|why| HistoryError::OutOfOrder { line, why })?;
+        }
+        Ok(history)
+    }
+
+    /// A history without changes.
+    #[must_use]
+    pub fn new(begin: Begin) -> Self {
+        Self { begin, entries: Vec::new(), cut_off: false }
+    }
+
+    /// Adds a record.
+    ///
+    /// # Errors
+    /// Says what does not fit when the record cannot follow upon those before it.
+    pub fn append(&mut self, record: Record) -> Result<(), &'static str> {
+        match record {
+            Record::Begin(_) => Err("it begins the journal a second time"),
+            Record::Intend { seq, change } => {
+                if seq as usize != self.entries.len() {
+                    return Err("the numbers of the changes have a gap");
+                }
+                self.entries.push(Entry { change, outcome: None, undone: false });
+                Ok(())
+            }
+            Record::Done { seq, outcome } => {
+                let entry = self.entry(seq)?;
+                if entry.outcome.is_some() {
+                    return Err("the change was already made");
+                }
+                entry.outcome = Some(outcome);
+                Ok(())
+            }
+            Record::Undone { seq } => {
+                self.entry(seq)?.undone = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// The changes that are still to be undone, the last one first, with their numbers.
+    pub fn pending(&self) -> impl Iterator<Item = (u32, &Entry)> {
+        let numbered = self.entries.iter().enumerate().rev().filter(|(_, entry)| !entry.undone);
+        numbered.map(|(seq, entry)| (u32::try_from(seq).unwrap_or(u32::MAX), entry))
+    }
+
+    fn entry(&mut self, seq: u32) -> Result<&mut Entry, &'static str> {
+        self.entries.get_mut(seq as usize).ok_or("it speaks of a change that was never intended")
+    }
+}
+
+fn parse_begin(first: &str) -> Result<Begin, HistoryError> {
+    match Record::from_line(first) {
+        Ok(Record::Begin(begin)) if begin.format == FORMAT => Ok(begin),
+        Ok(Record::Begin(begin)) => Err(HistoryError::Format { found: begin.format }),
+        Ok(_) => Err(HistoryError::NoBegin),
+        Err(source) => Err(HistoryError::Damaged { line: 1, source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn begin() -> Begin {
+        Begin {
+            format: FORMAT.into(),
+            version: "0.1.0".into(),
+            boot_id: "b".into(),
+            pid: 1,
+            began_unix_s: 0,
+            purpose: "lab".into(),
+        }
+    }
+
+    fn intend(seq: u32) -> Record {
+        Record::Intend { seq, change: Change::NetworkNamespace { name: format!("ns{seq}") } }
+    }
+
+    fn made(seq: u32) -> Record {
+        Record::Done { seq, outcome: Outcome::Made }
+    }
+
+    fn text(records: &[Record]) -> String {
+        std::iter::once(&Record::Begin(begin())).chain(records).map(Record::to_line).collect()
+    }
+
+    #[test]
+    fn what_is_pending_comes_last_change_first() {
+        let history =
+            History::parse(&text(&[intend(0), made(0), intend(1), made(1), intend(2), Record::Undone { seq: 1 }]));
+        let pending: Vec<u32> = history.unwrap().pending().map(|(seq, _)| seq).collect();
+        assert_eq!(pending, [2, 0]);
+    }
+
+    #[test]
+    fn a_change_that_was_intended_but_not_known_to_be_made_is_pending() {
+        let history = History::parse(&text(&[intend(0)])).unwrap();
+        assert_eq!(history.pending().next().unwrap().1.outcome, None);
+    }
+
+    #[test]
+    fn a_line_that_is_damaged_in_the_middle_stops_everything() {
+        let damaged = text(&[intend(0), made(0), intend(1)]).replacen("ns0", "ns7", 1);
+        assert!(matches!(History::parse(&damaged), Err(HistoryError::Damaged { line: 2, .. })));
+    }
+
+    #[test]
+    fn records_that_cannot_follow_are_refused() {
+        for records in [vec![intend(1)], vec![made(0)], vec![intend(0), made(0), made(0)]] {
+            assert!(matches!(History::parse(&text(&records)), Err(HistoryError::OutOfOrder { .. })));
+        }
+    }
+
+    #[test]
+    fn a_journal_of_another_format_is_named_as_such() {
+        let other = Record::Begin(Begin { format: "quell-journal/9".into(), ..begin() }).to_line();
+        assert_eq!(History::parse(&other), Err(HistoryError::Format { found: "quell-journal/9".into() }));
+    }
+
+    proptest! {
+        #[test]
+        fn wherever_a_crash_cuts_the_journal_off_what_was_whole_before_is_kept(cut in 0usize..600) {
+            let whole = text(&[intend(0), made(0), intend(1), made(1), intend(2), made(2)]);
+            let cut = cut.min(whole.len());
+            let kept_lines = whole[..cut].matches('\n').count();
+            match History::parse(&whole[..cut]) {
+                Err(error) => prop_assert_eq!((error, kept_lines), (HistoryError::Empty, 0)),
+                Ok(history) => {
+                    prop_assert_eq!(history.entries.len(), kept_lines / 2);
+                    prop_assert_eq!(history.cut_off, !whole[..cut].ends_with('\n'));
+                }
+            }
+        }
+
+        #[test]
+        fn any_text_is_refused_or_read_but_never_a_panic(text in "(.|\n){0,300}") {
+            let _ = History::parse(&text);
+        }
+    }
+}

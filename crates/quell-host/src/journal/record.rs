@@ -1,0 +1,199 @@
+//! What a journal says: one record a line, each with a checksum of its own. Pure: nothing here reads or writes a file.
+//!
+//! A line is the CRC-32 (IEEE) of the JSON text as eight hexadecimal digits, a space, the JSON text, a newline. The
+//! checksum tells a line that was cut off or edited from one that is whole; it is no protection against malice.
+
+use serde::{Deserialize, Serialize};
+
+/// The format of the journals that this version writes and reads.
+pub const FORMAT: &str = "quell-journal/1";
+
+/// One line of a journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "record", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Record {
+    /// The first line: who changes the host, and why.
+    Begin(Begin),
+    /// Written, durably, before the change is made.
+    Intend {
+        /// The change's number within this journal, counted from 0 without gaps.
+        seq: u32,
+        /// What is about to be done.
+        change: Change,
+    },
+    /// Written after the change was made.
+    Done {
+        /// The number of the change that was made.
+        seq: u32,
+        /// What is known only since it was made.
+        outcome: Outcome,
+    },
+    /// Written after the change was undone.
+    Undone {
+        /// The number of the change that was undone.
+        seq: u32,
+    },
+}
+
+/// Who began a journal, where, and what for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Begin {
+    /// [`FORMAT`] of the writer.
+    pub format: String,
+    /// The writer's version of Quell.
+    pub version: String,
+    /// `/proc/sys/kernel/random/boot_id`: after a reboot nothing that lived in the kernel is left to be undone.
+    pub boot_id: String,
+    /// The process that began the journal.
+    pub pid: u32,
+    /// Wall-clock seconds since 1970, for people.
+    pub began_unix_s: u64,
+    /// What the changes are for, in a few words: `lab`.
+    pub purpose: String,
+}
+
+/// A change to the host, described well enough to be undone by somebody who knows nothing else.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "change", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Change {
+    /// A network namespace with a name in `/run/netns`. Undone by taking the name away; the kernel frees the
+    /// namespace with its last user.
+    NetworkNamespace {
+        /// The name as `ip netns` shows it.
+        name: String,
+    },
+    /// A veth pair. Undone by deleting the end named here; the kernel deletes the other with it.
+    VethPair {
+        /// The name of the namespace that holds the end named next.
+        namespace: String,
+        /// The name of that end.
+        link: String,
+    },
+    /// A process in a session of its own. Undone by ending every process of that session.
+    Process {
+        /// The command and its arguments.
+        command: Vec<String>,
+    },
+}
+
+/// What is known about a change only after it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Outcome {
+    /// The change left nothing to be remembered.
+    Made,
+    /// A namespace, by the number that tells it from a later one of the same name.
+    NetworkNamespace {
+        /// The inode number of the namespace file.
+        inode: u64,
+    },
+    /// A process, by the two numbers that together are never used again in one boot.
+    Process {
+        /// Its id, which is also its session's.
+        pid: u32,
+        /// When it started, in clock ticks since boot (`/proc/PID/stat`, field 22).
+        start_time_ticks: u64,
+    },
+}
+
+/// Why a line of a journal is not a record.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LineError {
+    /// The line does not begin with eight hexadecimal digits and a space.
+    #[error("it does not begin with a checksum of eight hexadecimal digits and a space")]
+    NoChecksum,
+    /// The text is not the one that was written.
+    #[error("its checksum is {found:08x}, and the one written down with it {written:08x}: it was cut off or edited")]
+    Checksum {
+        /// What the text adds up to.
+        found: u32,
+        /// What the line says that it adds up to.
+        written: u32,
+    },
+    /// The text is whole, but this version does not know what it says.
+    #[error("this version does not understand it: {0}")]
+    Unknown(String),
+}
+
+impl Record {
+    /// The line that stands for this record, with its newline.
+    #[must_use]
+    pub fn to_line(&self) -> String {
+        let json = serde_json::to_string(self).unwrap_or_else(|error| unreachable!("records are plain data: {error}"));
+        format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
+    }
+
+    /// Reads a line without its newline.
+    ///
+    /// # Errors
+    /// See [`LineError`].
+    pub fn from_line(line: &str) -> Result<Self, LineError> {
+        let (checksum, json) = line.split_once(' ').ok_or(LineError::NoChecksum)?;
+        if checksum.len() != 8 || !checksum.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(LineError::NoChecksum);
+        }
+        let written = u32::from_str_radix(checksum, 16).map_err(|_| LineError::NoChecksum)?;
+        let found = crc32fast::hash(json.as_bytes());
+        if found != written {
+            return Err(LineError::Checksum { found, written });
+        }
+        serde_json::from_str(json).map_err(|error| LineError::Unknown(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn process() -> Record {
+        Record::Done { seq: 3, outcome: Outcome::Process { pid: 77, start_time_ticks: 1234 } }
+    }
+
+    #[test]
+    fn a_line_reads_back_as_the_record_that_was_written() {
+        let records = [
+            process(),
+            Record::Intend { seq: 0, change: Change::NetworkNamespace { name: "quell-1".into() } },
+            Record::Intend { seq: 1, change: Change::Process { command: vec!["a b".into(), "\n\"".into()] } },
+            Record::Undone { seq: 9 },
+        ];
+        for record in records {
+            let line = record.to_line();
+            assert_eq!(line.matches('\n').count(), 1, "one record, one line");
+            assert_eq!(Record::from_line(line.trim_end_matches('\n')), Ok(record));
+        }
+    }
+
+    #[test]
+    fn a_record_of_a_later_version_is_told_from_a_damaged_one() {
+        let json = r#"{"record":"teleported","seq":1}"#;
+        let line = format!("{:08x} {json}", crc32fast::hash(json.as_bytes()));
+        assert!(matches!(Record::from_line(&line), Err(LineError::Unknown(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_refused_or_read_but_never_a_panic(text in ".{0,200}") {
+            let _ = Record::from_line(&text);
+        }
+
+        #[test]
+        fn every_line_that_is_cut_off_is_recognised(cut in 0usize..80) {
+            let line = process().to_line();
+            let line = line.trim_end_matches('\n');
+            let cut = cut.min(line.len() - 1);
+            prop_assert!(Record::from_line(&line[..cut]).is_err());
+        }
+
+        #[test]
+        fn every_single_changed_byte_is_recognised(at in 0usize..80, byte in 0x20u8..0x7f) {
+            let mut line = process().to_line().trim_end_matches('\n').as_bytes().to_vec();
+            let at = at.min(line.len() - 1);
+            prop_assume!(!line[at].eq_ignore_ascii_case(&byte));
+            line[at] = byte;
+            prop_assert!(Record::from_line(std::str::from_utf8(&line).unwrap()).is_err());
+        }
+    }
+}
