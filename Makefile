@@ -1,0 +1,37 @@
+# The two commands of a newcomer: `make bench` measures the delivery modes on this machine, `make test` passes the tests.
+# Each installs what is missing. `make help` lists the rest.
+
+CARGO ?= cargo
+# Options of `quell bench`: make bench BENCH="--quick"
+BENCH ?=
+# The lab needs root; everything is built as whoever calls.
+SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
+
+.PHONY: help bench test lint build bench-generator fuzz clean-lab
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
+
+bench: ## measure which delivery mode wins on this machine (about two minutes after the build; BENCH="--quick" for less)
+	@tools/install-missing memcached
+	@$(CARGO) build --release --locked --quiet -p quell
+	@$(SUDO) target/release/quell bench $(BENCH)
+
+test: ## every test; those that need root or a kernel feature say when they are skipped
+	@tools/install-missing memcached
+	$(CARGO) test --locked --workspace
+
+lint: ## formatting, clippy, documentation: no warning is let through
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --quiet
+
+build: ## the program, optimised: target/release/quell
+	@tools/install-missing
+	$(CARGO) build --release --locked -p quell
+
+bench-generator: ## what the generator can do, beside a blind one and one of the published kind (root; about two minutes)
+	$(CARGO) bench --locked -p quell-load --bench generator_limit
+
+clean-lab: ## remove what a killed run left behind
+	@$(SUDO) target/release/quell lab clean
