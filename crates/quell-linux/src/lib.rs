@@ -4,6 +4,13 @@
 //! Bytes from outside are parsed once, by pure functions, into types that cannot hold nonsense. A
 //! value that the kernel did not report is `None`, never zero.
 
+pub mod capability;
+mod cpu_list;
+pub mod epoll_params;
 mod napi_id;
+mod pid;
+pub mod proc;
 
+pub use cpu_list::{CPU_LIMIT, CpuList, CpuListError, CpuSetReadError};
 pub use napi_id::NapiId;
+pub use pid::{Pid, PidParseError};

@@ -1,0 +1,112 @@
+//! Which of the capabilities that Quell's work needs this process has, and their names for
+//! messages. Nothing here raises or drops one.
+
+use std::fmt;
+use std::io;
+use std::os::linux::fs::MetadataExt;
+
+use crate::proc::{ProcError, ProcRoot};
+
+/// A capability that something in Quell needs; the numbers are those of `linux/capability.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Capability {
+    /// NAPI settings, links, budgets above 64, `SO_PREFER_BUSY_POLL`.
+    NetAdmin = 12,
+    /// Files of other users' processes, `pidfd_getfd` on them.
+    SysPtrace = 19,
+    /// Network namespaces.
+    SysAdmin = 21,
+    /// Real-time scheduling classes, affinity of other users' threads.
+    SysNice = 23,
+    /// Tracepoint programs.
+    Perfmon = 38,
+    /// Loading BPF programs.
+    Bpf = 39,
+}
+
+impl Capability {
+    /// The name as the manual pages spell it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NetAdmin => "CAP_NET_ADMIN",
+            Self::SysPtrace => "CAP_SYS_PTRACE",
+            Self::SysAdmin => "CAP_SYS_ADMIN",
+            Self::SysNice => "CAP_SYS_NICE",
+            Self::Perfmon => "CAP_PERFMON",
+            Self::Bpf => "CAP_BPF",
+        }
+    }
+}
+
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A set of capabilities, as in `CapEff` of `/proc/PID/status`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CapabilitySet(u64);
+
+impl CapabilitySet {
+    /// The set in the kernel's bit mask.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// Whether the set holds this capability.
+    #[must_use]
+    pub const fn has(self, capability: Capability) -> bool {
+        self.0 & (1 << capability as u8) != 0
+    }
+
+    /// Those of `needed` that the set lacks, in the same order.
+    #[must_use]
+    pub fn missing(self, needed: &[Capability]) -> Vec<Capability> {
+        let lacking = needed.iter().filter(|&&capability| !self.has(capability));
+        lacking.copied().collect()
+    }
+}
+
+/// The effective capabilities of the calling thread; `None` should the kernel not print them. They
+/// count in this thread's user namespace: see [`in_initial_user_namespace`].
+///
+/// # Errors
+/// When `/proc/thread-self/status` cannot be read.
+pub fn effective(proc: &ProcRoot) -> Result<Option<CapabilitySet>, ProcError> {
+    Ok(proc.thread_self().status()?.cap_eff)
+}
+
+/// Whether this process is in the initial user namespace, the one whose capabilities `napi-set` and
+/// most of `bpf()` ask for. A container's root mostly is not.
+///
+/// # Errors
+/// When the namespace file cannot be examined.
+pub fn in_initial_user_namespace(proc: &ProcRoot) -> io::Result<bool> {
+    /// Inode of the initial user namespace (`include/linux/proc_ns.h`, `PROC_USER_INIT_INO`).
+    const PROC_USER_INIT_INO: u64 = 0xEFFF_FFFD;
+    let namespace = std::fs::metadata(proc.path().join("self/ns/user"))?;
+    Ok(namespace.st_ino() == PROC_USER_INIT_INO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let set = CapabilitySet::from_bits(1 << 12);
+        let missing = set.missing(&[Capability::NetAdmin, Capability::Bpf]);
+        assert_eq!(missing, [Capability::Bpf]);
+        assert_eq!(missing[0].to_string(), "CAP_BPF");
+    }
+
+    #[test]
+    fn this_process_has_a_capability_set() {
+        assert!(effective(&ProcRoot::default()).unwrap().is_some());
+    }
+}

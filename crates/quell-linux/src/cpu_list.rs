@@ -1,0 +1,230 @@
+//! A set of CPUs in the kernel's list notation, `0-3,8`: what `taskset -c`, `isolcpus=`, cpusets
+//! and `/sys/devices/system/cpu/online` use. Topology is not here.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// CPU numbers, ordered and without repetition; may be empty (`isolated` mostly is).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CpuList(BTreeSet<u32>);
+
+/// One more than the highest CPU number accepted; x86 kernels are built for at most 8,192 CPUs.
+pub const CPU_LIMIT: u32 = 65_536;
+
+/// What is wrong with a CPU list.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CpuListError {
+    /// A part between commas is neither a number nor a range.
+    #[error("CPU list: `{part}` is neither a CPU number nor a range like 0-3")]
+    NotARange {
+        /// The offending part.
+        part: String,
+    },
+    /// A range that ends before it starts.
+    #[error("CPU list: the range `{part}` ends before it starts")]
+    Backwards {
+        /// The offending part.
+        part: String,
+    },
+    /// A CPU number that no kernel has.
+    #[error("CPU list: `{part}` names a CPU above {max}", max = CPU_LIMIT - 1)]
+    TooHigh {
+        /// The offending part.
+        part: String,
+    },
+}
+
+/// A CPU list that could not be had from sysfs.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CpuSetReadError {
+    /// The file could not be read.
+    #[error("reading {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The file does not hold a CPU list.
+    #[error("{path}: {source}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: CpuListError,
+    },
+}
+
+impl CpuList {
+    /// The CPUs in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// Whether the list names this CPU.
+    #[must_use]
+    pub fn contains(&self, cpu: u32) -> bool {
+        self.0.contains(&cpu)
+    }
+
+    /// How many CPUs the list names.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether the list names no CPU.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The CPUs of this list that the other one does not have.
+    #[must_use]
+    pub fn without(&self, other: &Self) -> Self {
+        Self(self.0.difference(&other.0).copied().collect())
+    }
+
+    /// The CPUs that both lists have.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        Self(self.0.intersection(&other.0).copied().collect())
+    }
+
+    /// The CPUs that the kernel schedules on (`devices/system/cpu/online` below `sys`, mostly
+    /// `/sys`).
+    ///
+    /// # Errors
+    /// When the file cannot be read or parsed.
+    pub fn online(sys: &Path) -> Result<Self, CpuSetReadError> {
+        Self::read(&sys.join("devices/system/cpu/online"))
+    }
+
+    /// The CPUs that `isolcpus=` or a cpuset partition keeps out of load balancing
+    /// (`devices/system/cpu/isolated` below `sys`).
+    ///
+    /// # Errors
+    /// When the file cannot be read or parsed.
+    pub fn isolated(sys: &Path) -> Result<Self, CpuSetReadError> {
+        Self::read(&sys.join("devices/system/cpu/isolated"))
+    }
+
+    fn read(path: &Path) -> Result<Self, CpuSetReadError> {
+        let text = fs::read_to_string(path).map_err(|source| CpuSetReadError::Read { path: path.into(), source })?;
+        text.parse().map_err(|source| CpuSetReadError::Parse { path: path.into(), source })
+    }
+}
+
+impl FromIterator<u32> for CpuList {
+    /// Collects CPU numbers; those from [`CPU_LIMIT`] on are left out, as no kernel has them.
+    fn from_iter<I: IntoIterator<Item = u32>>(cpus: I) -> Self {
+        Self(cpus.into_iter().filter(|&cpu| cpu < CPU_LIMIT).collect())
+    }
+}
+
+impl FromStr for CpuList {
+    type Err = CpuListError;
+
+    /// Parses `0-3,8`; white space around the whole is ignored, an empty text is the empty list.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
+        let mut cpus = BTreeSet::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last) = (cpu_number(first, part)?, cpu_number(last, part)?);
+            if last < first {
+                return Err(CpuListError::Backwards { part: part.into() });
+            }
+            cpus.extend(first..=last);
+        }
+        Ok(Self(cpus))
+    }
+}
+
+fn cpu_number(digits: &str, part: &str) -> Result<u32, CpuListError> {
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(CpuListError::NotARange { part: part.into() });
+    }
+    match digits.parse() {
+        Ok(cpu) if cpu < CPU_LIMIT => Ok(cpu),
+        _ => Err(CpuListError::TooHigh { part: part.into() }),
+    }
+}
+
+impl fmt::Display for CpuList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut cpus = self.iter().peekable();
+        let mut separator = "";
+        while let Some(first) = cpus.next() {
+            let mut last = first;
+            while let Some(next) = cpus.next_if_eq(&(last + 1)) {
+                last = next;
+            }
+            if first == last {
+                write!(f, "{separator}{first}")?;
+            } else {
+                write!(f, "{separator}{first}-{last}")?;
+            }
+            separator = ",";
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn ranges_and_numbers_are_read_in_any_order() {
+        let list: CpuList = "8,0-3,2\n".parse().unwrap();
+        assert_eq!(list.to_string(), "0-3,8");
+        assert_eq!(list.len(), 5);
+    }
+
+    #[test]
+    fn an_empty_text_is_the_empty_list() {
+        assert!("\n".parse::<CpuList>().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_wrong_part_is_named() {
+        let error = "0-3,x".parse::<CpuList>().unwrap_err();
+        assert_eq!(error, CpuListError::NotARange { part: "x".into() });
+        assert!(matches!("3-1".parse::<CpuList>(), Err(CpuListError::Backwards { .. })));
+        assert!(matches!("0-4294967295".parse::<CpuList>(), Err(CpuListError::TooHigh { .. })));
+        assert!("1,,2".parse::<CpuList>().is_err());
+        assert!("+1".parse::<CpuList>().is_err());
+    }
+
+    #[test]
+    fn this_machine_has_a_cpu_online() {
+        assert!(!CpuList::online(Path::new("/sys")).unwrap().is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_displayed_parses_back(cpus in prop::collection::btree_set(0..CPU_LIMIT, 0..50)) {
+            let list: CpuList = cpus.into_iter().collect();
+            prop_assert_eq!(list.to_string().parse::<CpuList>().unwrap(), list);
+        }
+
+        #[test]
+        fn no_text_panics(text in ".{0,40}") {
+            let _ = text.parse::<CpuList>();
+        }
+    }
+}

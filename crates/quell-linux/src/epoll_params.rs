@@ -1,0 +1,193 @@
+//! The busy-poll parameters of an epoll, `EPIOCGPARAMS` and `EPIOCSPARAMS` (`fs/eventpoll.c`, Linux
+//! 6.9). They belong to the open file: through a duplicate from `pidfd_getfd` they are those of the
+//! program that made it. When to set them, and in which order to undo, is decided above.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::ioctl::{self, Getter, Setter};
+use thiserror::Error;
+
+/// The parameters of one epoll (`struct epoll_params` in `linux/eventpoll.h`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct EpollParams {
+    /// How long `epoll_wait` polls before it sleeps; the kernel counts a unit as 1,024 ns. 0 with
+    /// `prefer_busy_poll` means one poll, unless the sysctl `net.core.busy_poll` is set. At most
+    /// [`Self::BUSY_POLL_USECS_MAX`].
+    pub busy_poll_usecs: u32,
+    /// Packets a poll; 0 means 8. Above [`Self::UNPRIVILEGED_BUDGET_MAX`] needs CAP_NET_ADMIN.
+    pub busy_poll_budget: u16,
+    /// Whether the NAPI's owner is asked to let go, and interrupts are suspended while events flow.
+    pub prefer_busy_poll: bool,
+}
+
+impl EpollParams {
+    /// The highest `busy_poll_usecs`, `S32_MAX`.
+    pub const BUSY_POLL_USECS_MAX: u32 = i32::MAX as u32;
+    /// The highest budget without CAP_NET_ADMIN, `NAPI_POLL_WEIGHT`.
+    pub const UNPRIVILEGED_BUDGET_MAX: u16 = 64;
+}
+
+/// Why an epoll's parameters could not be read or set.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum EpollParamsError {
+    /// The kernel does not know the ioctl on any epoll.
+    #[error("this kernel has no busy-poll parameters of an epoll (Linux 6.9 and newer have them)")]
+    Unsupported,
+    /// The kernel knows them, but was built without busy polling.
+    #[error("this kernel is built without CONFIG_NET_RX_BUSY_POLL")]
+    NoBusyPoll,
+    /// The kernel knows the ioctl, but the file is no epoll.
+    #[error("the file is no epoll, so it has no busy-poll parameters")]
+    NotAnEpoll,
+    /// The time is above the kernel's limit. Nothing was changed.
+    #[error(
+        "busy_poll_usecs {0} is above the kernel's limit of {max}",
+        max = EpollParams::BUSY_POLL_USECS_MAX
+    )]
+    UsecsTooHigh(u32),
+    /// The budget is above what the kernel grants this caller. Nothing was changed.
+    #[error("setting busy_poll_budget {budget}: {source}; above 64 it needs CAP_NET_ADMIN")]
+    Denied {
+        /// The budget asked for.
+        budget: u16,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Another answer.
+    #[error("{action} the busy-poll parameters of an epoll: {source}")]
+    Refused {
+        /// Reading or setting.
+        action: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// `struct epoll_params`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct RawParams {
+    busy_poll_usecs: u32,
+    busy_poll_budget: u16,
+    prefer_busy_poll: u8,
+    /// Must be zero.
+    pad: u8,
+}
+
+const EPOLL_IOC_TYPE: u8 = 0x8A;
+const EPIOCSPARAMS: ioctl::Opcode = ioctl::opcode::write::<RawParams>(EPOLL_IOC_TYPE, 1);
+const EPIOCGPARAMS: ioctl::Opcode = ioctl::opcode::read::<RawParams>(EPOLL_IOC_TYPE, 2);
+
+/// Reads the parameters of an epoll.
+///
+/// # Errors
+/// When the file is no epoll or the kernel has no parameters for it.
+pub fn get(epoll: impl AsFd) -> Result<EpollParams, EpollParamsError> {
+    get_raw(epoll).map_err(|errno| refusal("reading", errno))
+}
+
+/// Sets all parameters of an epoll at once.
+///
+/// # Errors
+/// When a value is out of range or not granted, the file is no epoll, or the kernel has no
+/// parameters for it. Nothing is changed then.
+pub fn set(epoll: impl AsFd, params: EpollParams) -> Result<(), EpollParamsError> {
+    if params.busy_poll_usecs > EpollParams::BUSY_POLL_USECS_MAX {
+        return Err(EpollParamsError::UsecsTooHigh(params.busy_poll_usecs));
+    }
+    let raw = RawParams {
+        busy_poll_usecs: params.busy_poll_usecs,
+        busy_poll_budget: params.busy_poll_budget,
+        prefer_busy_poll: params.prefer_busy_poll.into(),
+        pad: 0,
+    };
+    // SAFETY: the opcode is that of an ioctl which reads one `struct epoll_params`, laid out as
+    // `RawParams`, from its argument.
+    let result = unsafe { ioctl::ioctl(epoll, Setter::<EPIOCSPARAMS, RawParams>::new(raw)) };
+    result.map_err(|errno| match errno {
+        Errno::PERM => {
+            let budget = params.busy_poll_budget;
+            EpollParamsError::Denied { budget, source: errno.into() }
+        }
+        other => refusal("setting", other),
+    })
+}
+
+fn get_raw(epoll: impl AsFd) -> Result<EpollParams, Errno> {
+    // SAFETY: the opcode is that of an ioctl which writes one `struct epoll_params`, laid out as
+    // `RawParams`, any bytes of which are valid values.
+    let raw = unsafe { ioctl::ioctl(epoll, Getter::<EPIOCGPARAMS, RawParams>::new()) }?;
+    Ok(EpollParams {
+        busy_poll_usecs: raw.busy_poll_usecs,
+        busy_poll_budget: raw.busy_poll_budget,
+        prefer_busy_poll: raw.prefer_busy_poll != 0,
+    })
+}
+
+/// `ENOTTY` is what an old kernel says of an epoll, and any kernel of a file that is none.
+fn refusal(action: &'static str, errno: Errno) -> EpollParamsError {
+    match errno {
+        Errno::NOTTY if kernel_knows_the_ioctl() => EpollParamsError::NotAnEpoll,
+        Errno::NOTTY => EpollParamsError::Unsupported,
+        Errno::OPNOTSUPP => EpollParamsError::NoBusyPoll,
+        other => EpollParamsError::Refused { action, source: other.into() },
+    }
+}
+
+fn kernel_knows_the_ioctl() -> bool {
+    let probe = epoll::create(epoll::CreateFlags::CLOEXEC);
+    probe.is_ok_and(|probe| get_raw(probe) != Err(Errno::NOTTY))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn epoll() -> rustix::fd::OwnedFd {
+        epoll::create(epoll::CreateFlags::CLOEXEC).unwrap()
+    }
+
+    fn supported() -> bool {
+        let supported = kernel_knows_the_ioctl();
+        if !supported {
+            eprintln!("skipped: this kernel has no EPIOCGPARAMS");
+        }
+        supported
+    }
+
+    #[test]
+    fn what_is_set_is_read_back() {
+        if !supported() {
+            return;
+        }
+        let epoll = epoll();
+        assert_eq!(get(&epoll).unwrap(), EpollParams::default());
+        let params = EpollParams { busy_poll_usecs: 64, busy_poll_budget: 32, prefer_busy_poll: true };
+        set(&epoll, params).unwrap();
+        assert_eq!(get(&epoll).unwrap(), params);
+    }
+
+    #[test]
+    fn a_file_that_is_no_epoll_is_told_from_an_old_kernel() {
+        if !supported() {
+            return;
+        }
+        let file = std::fs::File::open("/proc/self/stat").unwrap();
+        assert!(matches!(get(&file), Err(EpollParamsError::NotAnEpoll)));
+    }
+
+    #[test]
+    fn a_time_above_the_limit_changes_nothing() {
+        if !supported() {
+            return;
+        }
+        let epoll = epoll();
+        let params = EpollParams { busy_poll_usecs: 1 << 31, ..EpollParams::default() };
+        assert!(matches!(set(&epoll, params), Err(EpollParamsError::UsecsTooHigh(_))));
+        assert_eq!(get(&epoll).unwrap(), EpollParams::default());
+    }
+}

@@ -1,0 +1,95 @@
+//! The number of a process or thread as the kernel reports it in the caller's pid namespace. It is
+//! only a number, which the kernel reuses; what survives reuse is [`crate::proc::ProcessIdentity`].
+
+use std::fmt;
+use std::num::{NonZeroI32, ParseIntError};
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// A process id or thread id: positive, at most 2²² on today's kernels (`PID_MAX_LIMIT`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pid(NonZeroI32);
+
+/// A text that is no process id.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{text}` is no process id: expected a number from 1 to {max}", max = i32::MAX)]
+pub struct PidParseError {
+    text: String,
+}
+
+impl Pid {
+    /// The id in a number; zero and negative numbers are none.
+    #[must_use]
+    pub const fn new(value: i32) -> Option<Self> {
+        match NonZeroI32::new(value) {
+            Some(id) if id.get() > 0 => Some(Self(id)),
+            _ => None,
+        }
+    }
+
+    /// The id in an unsigned attribute, as netlink reports it; `None` for zero and what no pid is.
+    #[must_use]
+    pub fn from_kernel(value: u32) -> Option<Self> {
+        i32::try_from(value).ok().and_then(Self::new)
+    }
+
+    /// The calling process.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        Self::from_rustix(rustix::process::getpid())
+    }
+
+    /// The calling thread.
+    #[must_use]
+    pub fn of_this_thread() -> Self {
+        Self::from_rustix(rustix::thread::gettid())
+    }
+
+    /// The number; always positive.
+    #[must_use]
+    pub const fn get(self) -> i32 {
+        self.0.get()
+    }
+
+    pub(crate) fn from_rustix(pid: rustix::process::Pid) -> Self {
+        Self(pid.as_raw_nonzero())
+    }
+
+    pub(crate) fn as_rustix(self) -> rustix::process::Pid {
+        // SAFETY: `Pid` holds a positive number, which is what rustix asks for.
+        unsafe { rustix::process::Pid::from_raw_unchecked(self.get()) }
+    }
+}
+
+impl fmt::Display for Pid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Pid {
+    type Err = PidParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number: Result<i32, ParseIntError> = text.parse();
+        number.ok().and_then(Self::new).ok_or_else(|| PidParseError { text: text.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_and_negative_numbers_are_no_pids() {
+        assert_eq!(Pid::new(0), None);
+        assert_eq!(Pid::new(-1), None);
+        assert!("-7".parse::<Pid>().is_err());
+    }
+
+    #[test]
+    fn the_main_thread_of_a_process_has_its_id() {
+        assert_eq!(Pid::of_this_process().to_string(), std::process::id().to_string());
+    }
+}

@@ -1,0 +1,138 @@
+//! `/proc/PID/fd`: what a process has open, by the kernel's name of each file.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use super::text::number;
+use super::{ProcDir, ProcError};
+
+/// What a file descriptor refers to (the target of `/proc/PID/fd/N`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FdKind {
+    /// A socket, by its inode in sockfs, which `sock_diag` and `/proc/net/tcp` report too.
+    Socket {
+        /// The inode.
+        inode: u64,
+    },
+    /// A pipe.
+    Pipe {
+        /// The inode.
+        inode: u64,
+    },
+    /// An epoll.
+    Epoll,
+    /// An eventfd.
+    EventFd,
+    /// A timerfd.
+    TimerFd,
+    /// A signalfd.
+    SignalFd,
+    /// An io_uring.
+    IoUring,
+    /// Another file without a name of its own (`anon_inode:`), by the kernel's word for it.
+    AnonInode(String),
+    /// A file by its path; ` (deleted)` at the end when it has none any more.
+    Path(PathBuf),
+    /// Something else, by the kernel's name.
+    Other(OsString),
+}
+
+impl FdKind {
+    /// Reads the kernel's name of a file.
+    #[must_use]
+    pub fn parse(target: &[u8]) -> Self {
+        if target.first() == Some(&b'/') {
+            return Self::Path(PathBuf::from(std::ffi::OsStr::from_bytes(target)));
+        }
+        if let Some(inode) = bracketed(target, b"socket:").and_then(number) {
+            return Self::Socket { inode };
+        }
+        if let Some(inode) = bracketed(target, b"pipe:").and_then(number) {
+            return Self::Pipe { inode };
+        }
+        match target.strip_prefix(b"anon_inode:") {
+            Some(name) => Self::anon_inode(name),
+            None => Self::Other(std::ffi::OsStr::from_bytes(target).into()),
+        }
+    }
+
+    fn anon_inode(name: &[u8]) -> Self {
+        match name {
+            b"[eventpoll]" => Self::Epoll,
+            b"[eventfd]" => Self::EventFd,
+            b"[timerfd]" => Self::TimerFd,
+            b"[signalfd]" => Self::SignalFd,
+            b"[io_uring]" => Self::IoUring,
+            other => Self::AnonInode(String::from_utf8_lossy(other).into_owned()),
+        }
+    }
+}
+
+fn bracketed<'a>(target: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
+    target.strip_prefix(prefix)?.strip_prefix(b"[")?.strip_suffix(b"]")
+}
+
+/// One open file descriptor of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fd {
+    /// Its number in that process.
+    pub number: i32,
+    /// What it refers to.
+    pub kind: FdKind,
+}
+
+impl ProcDir {
+    /// Lists the open file descriptors, ascending. One that is closed while listing is left out.
+    ///
+    /// # Errors
+    /// When the directory cannot be listed or a link not read; denied without ptrace access.
+    pub fn fds(&self) -> Result<Vec<Fd>, ProcError> {
+        let directory = self.path().join("fd");
+        let failed = |source| ProcError::Read { path: directory.clone(), source };
+        let mut fds = Vec::new();
+        for entry in fs::read_dir(&directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let Some(number) = number(entry.file_name().as_bytes()) else {
+                continue;
+            };
+            match fs::read_link(entry.path()) {
+                Ok(target) => {
+                    let kind = FdKind::parse(target.as_os_str().as_bytes());
+                    fds.push(Fd { number, kind });
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(source) => return Err(ProcError::Read { path: entry.path(), source }),
+            }
+        }
+        fds.sort_unstable_by_key(|fd| fd.number);
+        Ok(fds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_told_apart() {
+        assert_eq!(FdKind::parse(b"socket:[4242]"), FdKind::Socket { inode: 4242 });
+        assert_eq!(FdKind::parse(b"pipe:[7]"), FdKind::Pipe { inode: 7 });
+        assert_eq!(FdKind::parse(b"anon_inode:[eventpoll]"), FdKind::Epoll);
+        assert_eq!(FdKind::parse(b"anon_inode:bpf-map"), FdKind::AnonInode("bpf-map".into()));
+    }
+
+    #[test]
+    fn a_file_that_is_named_like_a_socket_is_a_path() {
+        let kind = FdKind::parse(b"/tmp/socket:[4242]");
+        assert_eq!(kind, FdKind::Path("/tmp/socket:[4242]".into()));
+    }
+
+    #[test]
+    fn an_inode_that_is_no_number_is_not_guessed() {
+        assert_eq!(FdKind::parse(b"socket:[x]"), FdKind::Other("socket:[x]".into()));
+    }
+}

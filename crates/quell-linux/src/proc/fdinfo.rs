@@ -1,0 +1,113 @@
+//! `/proc/PID/fdinfo/FD` of an epoll: which files it watches (`fs/eventpoll.c`, `ep_show_fdinfo`).
+//! What the epoll's busy-poll parameters are is not in it; see [`crate::epoll_params`].
+
+use super::text::{Line, Malformed, lines};
+use super::{ProcDir, ProcError};
+
+/// One file that an epoll watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpollTarget {
+    /// The number by which it was added, in the process that added it; may have been closed since,
+    /// and reused, while the epoll still watches the file.
+    pub tfd: i32,
+    /// The events of interest, as in `epoll_ctl(2)`, flags like `EPOLLET` included.
+    pub events: u32,
+    /// The program's own word.
+    pub data: u64,
+    /// The watched file's inode, `None` on kernels before 4.7.
+    pub inode: Option<u64>,
+    /// The device of its inode, `None` on kernels before 4.7.
+    pub sdev: Option<u32>,
+}
+
+/// What an epoll watches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EpollInfo {
+    /// The watched files, in the kernel's order.
+    pub targets: Vec<EpollTarget>,
+}
+
+impl EpollInfo {
+    /// Parses the file. That of another kind of file has no targets.
+    ///
+    /// # Errors
+    /// When a target's line lacks its number, events or data, or one is no number.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let targets =
+            lines(bytes).filter(|line| line.bytes.starts_with(b"tfd:")).map(target).collect::<Result<_, _>>()?;
+        Ok(Self { targets })
+    }
+}
+
+fn target(line: Line<'_>) -> Result<EpollTarget, Malformed> {
+    let hex = |key, expected: &'static str| {
+        let Some(field) = value(line, key) else { return Ok(None) };
+        let digits = std::str::from_utf8(field).ok();
+        match digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
+            Some(number) => Ok(Some(number)),
+            None => Err(line.malformed(expected, field)),
+        }
+    };
+    let narrow = |number: Option<u64>, expected| match number.map(u32::try_from).transpose() {
+        Ok(number) => Ok(number),
+        Err(_) => Err(line.malformed(expected, line.bytes)),
+    };
+    let missing = |expected| move || line.malformed(expected, line.bytes);
+
+    const TFD: &str = "the number of a watched file after `tfd:`";
+    const EVENTS: &str = "32 bits in hexadecimal after `events:`";
+    const DATA: &str = "64 bits in hexadecimal after `data:`";
+    const SDEV: &str = "a device in hexadecimal after `sdev:`";
+    Ok(EpollTarget {
+        tfd: line.number(value(line, b"tfd:").unwrap_or_default(), TFD)?,
+        events: narrow(hex(b"events:", EVENTS)?, EVENTS)?.ok_or_else(missing(EVENTS))?,
+        data: hex(b"data:", DATA)?.ok_or_else(missing(DATA))?,
+        inode: hex(b"ino:", "an inode in hexadecimal after `ino:`")?,
+        sdev: narrow(hex(b"sdev:", SDEV)?, SDEV)?,
+    })
+}
+
+/// The value after a key, which the kernel pads for some keys and not for others.
+fn value<'a>(line: Line<'a>, key: &[u8]) -> Option<&'a [u8]> {
+    let mut fields = line.fields();
+    let field = fields.find(|field| field.starts_with(key))?;
+    match &field[key.len()..] {
+        [] => fields.next(),
+        attached => Some(attached),
+    }
+}
+
+impl ProcDir {
+    /// Reads what the epoll at a file descriptor of this process watches.
+    ///
+    /// # Errors
+    /// When it cannot be read (denied without ptrace access) or parsed.
+    pub fn epoll(&self, fd: i32) -> Result<EpollInfo, ProcError> {
+        self.read(&format!("fdinfo/{fd}"), EpollInfo::parse)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_read() {
+        let text = b"pos:\t0\nflags:\t02\nmnt_id:\t15\nino:\t1057\n\
+            tfd:        5 events:       19 data:     7ffe1234  pos:0 ino:5ff sdev:8\n";
+        let wanted = EpollTarget { tfd: 5, events: 0x19, data: 0x7ffe_1234, inode: Some(0x5ff), sdev: Some(8) };
+        assert_eq!(EpollInfo::parse(text).unwrap().targets, [wanted]);
+    }
+
+    #[test]
+    fn a_target_without_inode_is_read() {
+        let info = EpollInfo::parse(b"tfd: 5 events: 80000001 data: ffffffffffffffff\n").unwrap();
+        assert_eq!((info.targets[0].inode, info.targets[0].data), (None, u64::MAX));
+    }
+
+    #[test]
+    fn a_target_without_events_is_an_error() {
+        let error = EpollInfo::parse(b"pos:\t0\ntfd: 5 data: 1\n").unwrap_err();
+        assert_eq!(error.line, 2);
+    }
+}

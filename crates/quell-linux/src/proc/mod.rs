@@ -1,0 +1,169 @@
+//! The /proc files that Quell reads, one module an interface: each a pure `parse` of bytes and a
+//! reader on [`ProcRoot`] or [`ProcDir`]. Nothing here writes to /proc or interprets what it read.
+//!
+//! Own parsers rather than a crate: values that the running kernel does not report must be absent,
+//! command names may be any bytes, and most of the files (`interrupts`, `softirqs`, `netstat`, an
+//! epoll's `fdinfo`) have no typed reader elsewhere.
+
+mod fd;
+mod fdinfo;
+mod identity;
+mod interrupts;
+mod netstat;
+mod pid_stat;
+mod pid_status;
+mod schedstat;
+mod softirqs;
+mod stat;
+mod task;
+mod text;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use thiserror::Error;
+
+use crate::Pid;
+
+pub use fd::{Fd, FdKind};
+pub use fdinfo::{EpollInfo, EpollTarget};
+pub use identity::{BootId, BootIdError, ProcessIdentity};
+pub use interrupts::{InterruptLine, Interrupts};
+pub use netstat::Netstat;
+pub use pid_stat::{PidStat, ProcessState};
+pub use pid_status::PidStatus;
+pub use schedstat::Schedstat;
+pub use softirqs::Softirqs;
+pub use stat::{CpuTimes, Stat, Ticks};
+pub use text::Malformed;
+
+/// A /proc file that could not be read, or does not look as the kernel documents it.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ProcError {
+    /// The kernel refused to read it.
+    #[error("reading {}: {source}", path.display())]
+    Read {
+        /// The file or directory.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The content is not what the kernel documents.
+    #[error("{}, {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where in it, and what was expected.
+        source: Malformed,
+    },
+}
+
+impl ProcError {
+    /// Whether the file, process or thread does not exist (any more), or this kernel is built
+    /// without the file: `ENOENT`, `ESRCH`.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        self.is_errno(&[Errno::NOENT, Errno::SRCH])
+    }
+
+    /// Whether the caller lacks the right to read it: `EACCES`, `EPERM`. Another user's process
+    /// needs CAP_SYS_PTRACE.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        self.is_errno(&[Errno::ACCESS, Errno::PERM])
+    }
+
+    fn is_errno(&self, wanted: &[Errno]) -> bool {
+        let Self::Read { source, .. } = self else {
+            return false;
+        };
+        Errno::from_io_error(source).is_some_and(|errno| wanted.contains(&errno))
+    }
+}
+
+/// Where /proc is mounted: `/proc`, or a copy of it in a test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcRoot(PathBuf);
+
+impl Default for ProcRoot {
+    fn default() -> Self {
+        Self::new("/proc")
+    }
+}
+
+impl ProcRoot {
+    /// A /proc at this path.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    /// The path it was made with.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The directory of a process, by its id or by the id of one of its threads; of a thread's id
+    /// the per-thread files (`schedstat`, `stat`) are still those of the thread.
+    #[must_use]
+    pub fn process(&self, pid: Pid) -> ProcDir {
+        ProcDir(self.0.join(pid.to_string()))
+    }
+
+    /// The directory of the calling thread, in whatever namespaces it is now.
+    #[must_use]
+    pub fn thread_self(&self) -> ProcDir {
+        ProcDir(self.0.join("thread-self"))
+    }
+
+    /// The ids of all processes that are visible, in no particular order.
+    ///
+    /// # Errors
+    /// When the directory cannot be listed.
+    pub fn pids(&self) -> Result<Vec<Pid>, ProcError> {
+        numbered_entries(&self.0)
+    }
+
+    fn read<T>(&self, name: &str, parse: impl FnOnce(&[u8]) -> Result<T, Malformed>) -> Result<T, ProcError> {
+        read_file(self.0.join(name), parse)
+    }
+}
+
+/// The directory of one process (`/proc/PID`) or one thread (`/proc/PID/task/TID`), which hold the
+/// same files. Nothing is kept open: should the process end and its id be reused, later reads speak
+/// of the new one; compare [`ProcessIdentity`] where that matters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcDir(PathBuf);
+
+impl ProcDir {
+    /// The path of the directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn read<T>(&self, name: &str, parse: impl FnOnce(&[u8]) -> Result<T, Malformed>) -> Result<T, ProcError> {
+        read_file(self.0.join(name), parse)
+    }
+}
+
+fn read_file<T>(path: PathBuf, parse: impl FnOnce(&[u8]) -> Result<T, Malformed>) -> Result<T, ProcError> {
+    match fs::read(&path) {
+        Ok(bytes) => parse(&bytes).map_err(|source| ProcError::Parse { path, source }),
+        Err(source) => Err(ProcError::Read { path, source }),
+    }
+}
+
+/// The entries of a directory whose names are ids: processes, or threads of one.
+fn numbered_entries(path: &Path) -> Result<Vec<Pid>, ProcError> {
+    let failed = |source| ProcError::Read { path: path.into(), source };
+    let mut ids = Vec::new();
+    for entry in fs::read_dir(path).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        ids.extend(name.to_str().and_then(|name| name.parse::<Pid>().ok()));
+    }
+    Ok(ids)
+}

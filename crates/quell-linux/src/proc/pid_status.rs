@@ -1,0 +1,96 @@
+//! `/proc/PID/status`: context switches, thread count, capabilities and allowed CPUs of a process or
+//! thread. Sizes and ids in it are not read.
+
+use super::text::{Line, Malformed, lines};
+use super::{ProcDir, ProcError};
+use crate::CpuList;
+use crate::capability::CapabilitySet;
+
+/// The fields of `/proc/PID/status` that Quell uses; one that this kernel does not print is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PidStatus {
+    /// How many threads the process has.
+    pub threads: Option<u64>,
+    /// Effective capabilities.
+    pub cap_eff: Option<CapabilitySet>,
+    /// CPUs that it may run on.
+    pub cpus_allowed: Option<CpuList>,
+    /// Times it gave up its CPU because it had to wait.
+    pub voluntary_ctxt_switches: Option<u64>,
+    /// Times its CPU was taken away.
+    pub nonvoluntary_ctxt_switches: Option<u64>,
+}
+
+impl PidStatus {
+    /// Parses the file.
+    ///
+    /// # Errors
+    /// When one of the fields is there but is not what it should be.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut status = Self::default();
+        for line in lines(bytes) {
+            let Some(colon) = line.bytes.iter().position(|&byte| byte == b':') else {
+                continue;
+            };
+            let value = line.bytes[colon + 1..].trim_ascii();
+            match &line.bytes[..colon] {
+                b"Threads" => status.threads = Some(line.number(value, "a thread count")?),
+                b"CapEff" => status.cap_eff = Some(capabilities(line, value)?),
+                b"Cpus_allowed_list" => status.cpus_allowed = Some(cpu_list(line, value)?),
+                b"voluntary_ctxt_switches" => {
+                    status.voluntary_ctxt_switches = Some(line.number(value, "a count")?);
+                }
+                b"nonvoluntary_ctxt_switches" => {
+                    status.nonvoluntary_ctxt_switches = Some(line.number(value, "a count")?);
+                }
+                _ => {}
+            }
+        }
+        Ok(status)
+    }
+}
+
+fn capabilities(line: Line<'_>, value: &[u8]) -> Result<CapabilitySet, Malformed> {
+    std::str::from_utf8(value)
+        .ok()
+        .and_then(|hex| u64::from_str_radix(hex, 16).ok())
+        .map(CapabilitySet::from_bits)
+        .ok_or_else(|| line.malformed("capabilities as a hexadecimal number", value))
+}
+
+fn cpu_list(line: Line<'_>, value: &[u8]) -> Result<CpuList, Malformed> {
+    std::str::from_utf8(value)
+        .ok()
+        .and_then(|list| list.parse().ok())
+        .ok_or_else(|| line.malformed("a CPU list", value))
+}
+
+impl ProcDir {
+    /// Reads `status` of this process or thread.
+    ///
+    /// # Errors
+    /// When it cannot be read or parsed.
+    pub fn status(&self) -> Result<PidStatus, ProcError> {
+        self.read("status", PidStatus::parse)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_by_name() {
+        let text = b"Name:\tx: y\nThreads:\t3\nCpus_allowed_list:\t0-1\nvoluntary_ctxt_switches:\t9\n";
+        let status = PidStatus::parse(text).unwrap();
+        assert_eq!((status.threads, status.voluntary_ctxt_switches), (Some(3), Some(9)));
+        assert_eq!(status.cpus_allowed, Some("0-1".parse().unwrap()));
+        assert_eq!(status.nonvoluntary_ctxt_switches, None);
+    }
+
+    #[test]
+    fn a_field_that_is_no_number_is_an_error() {
+        let error = PidStatus::parse(b"Name:\tx\nThreads:\tmany\n").unwrap_err();
+        assert_eq!(error.to_string(), "line 2: expected a thread count, found `many`");
+    }
+}
