@@ -5,11 +5,16 @@
 //! value that the kernel did not report is `None`, never zero.
 
 pub mod capability;
+pub mod clock;
 mod cpu_list;
 pub mod epoll_params;
+pub mod kernel;
 mod napi_id;
 mod pid;
+pub mod pidfd;
 pub mod proc;
+pub mod sched;
+pub mod socket_options;
 
 pub use cpu_list::{CPU_LIMIT, CpuList, CpuListError, CpuSetReadError};
 pub use napi_id::NapiId;

@@ -89,7 +89,7 @@ impl ProcessIdentity {
             return Ok(false);
         }
         match proc.process(self.pid).stat() {
-            Ok(stat) => Ok(stat.starttime == self.starttime && !stat.state.has_ended()),
+            Ok(stat) => Ok(stat.starttime == self.starttime && !stat.process_has_ended()),
             Err(error) if error.is_absent() => Ok(false),
             Err(error) => Err(error),
         }

@@ -5,6 +5,7 @@
 //! command names may be any bytes, and most of the files (`interrupts`, `softirqs`, `netstat`, an
 //! epoll's `fdinfo`) have no typed reader elsewhere.
 
+mod cpuinfo;
 mod fd;
 mod fdinfo;
 mod identity;
@@ -27,6 +28,7 @@ use thiserror::Error;
 
 use crate::Pid;
 
+pub use cpuinfo::parse_model_name;
 pub use fd::{Fd, FdKind};
 pub use fdinfo::{EpollInfo, EpollTarget};
 pub use identity::{BootId, BootIdError, ProcessIdentity};

@@ -31,12 +31,6 @@ pub enum ProcessState {
 }
 
 impl ProcessState {
-    /// Whether the task can never run again.
-    #[must_use]
-    pub fn has_ended(self) -> bool {
-        matches!(self, Self::Zombie | Self::Dead)
-    }
-
     fn from_letter(letter: u8) -> Self {
         match letter {
             b'R' => Self::Running,
@@ -69,6 +63,8 @@ pub struct PidStat {
     pub utime: Ticks,
     /// Kernel time.
     pub stime: Ticks,
+    /// How many threads its process has.
+    pub num_threads: u64,
     /// When it started, since boot.
     pub starttime: Ticks,
     /// The CPU that it ran on last.
@@ -78,6 +74,14 @@ pub struct PidStat {
 }
 
 impl PidStat {
+    /// Whether the whole process has ended and only waits to be reaped. A main thread that ended
+    /// before the others is a zombie too, but its process runs on.
+    #[must_use]
+    pub fn process_has_ended(&self) -> bool {
+        let ended = matches!(self.state, ProcessState::Zombie | ProcessState::Dead);
+        ended && self.num_threads <= 1
+    }
+
     /// Parses the file.
     ///
     /// # Errors
@@ -127,6 +131,7 @@ impl PidStat {
             session: task(6, "a session id")?,
             utime: Ticks(required(14, "user time in ticks")?),
             stime: Ticks(required(15, "kernel time in ticks")?),
+            num_threads: required(20, "a thread count")?,
             starttime: Ticks(required(22, "a start time in ticks")?),
             processor: optional(39, "a CPU number")?,
             policy: optional(41, "a scheduling policy")?,

@@ -1,0 +1,54 @@
+//! The kernel's clocks as plain nanoseconds, for records that are compared across threads,
+//! processes and files. Code that measures intervals within one process uses `std::time::Instant`.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds since some moment in this boot; stands still while the machine is suspended
+/// (`CLOCK_MONOTONIC`, which BPF programs and tracepoints stamp with).
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    nanoseconds(ClockId::Monotonic)
+}
+
+/// Nanoseconds since boot, the machine's suspension included (`CLOCK_BOOTTIME`, the clock of process
+/// start times).
+#[must_use]
+pub fn boottime_ns() -> u64 {
+    nanoseconds(ClockId::Boottime)
+}
+
+/// Nanoseconds since 1970, which may jump when the clock is set (`CLOCK_REALTIME`).
+#[must_use]
+pub fn realtime_ns() -> u64 {
+    nanoseconds(ClockId::Realtime)
+}
+
+/// A 64-bit count of nanoseconds lasts for 584 years; a clock set before 1970 reads 0.
+fn nanoseconds(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec.unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_monotonic_clock_never_goes_back() {
+        let earlier = monotonic_ns();
+        assert!(monotonic_ns() >= earlier);
+    }
+
+    #[test]
+    fn boottime_counts_suspension_too() {
+        let monotonic = monotonic_ns();
+        assert!(boottime_ns() >= monotonic);
+    }
+
+    #[test]
+    fn realtime_agrees_with_the_standard_library() {
+        let earlier = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        assert!(u128::from(realtime_ns()) >= earlier.as_nanos());
+    }
+}

@@ -1,0 +1,193 @@
+//! Handles of other processes: a pidfd names one process for good, whatever becomes of its number.
+//! Through it a process is signalled, its end awaited, and its open files are duplicated.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open, pidfd_send_signal};
+use thiserror::Error;
+
+use crate::Pid;
+
+pub use rustix::process::Signal;
+
+/// Why something could not be done to another process.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PidFdError {
+    /// The process ended, or never was.
+    #[error("{action} process {pid}: it does not exist")]
+    Gone {
+        /// What was tried.
+        action: &'static str,
+        /// On which process.
+        pid: Pid,
+    },
+    /// The caller lacks the right.
+    #[error("{action} process {pid}: {source}; needs its user, or CAP_SYS_PTRACE for its files")]
+    Denied {
+        /// What was tried.
+        action: &'static str,
+        /// On which process.
+        pid: Pid,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The process has no such file descriptor (any more).
+    #[error("process {pid} has no file descriptor {fd}")]
+    NoSuchFd {
+        /// The process.
+        pid: Pid,
+        /// The number.
+        fd: i32,
+    },
+    /// Another answer.
+    #[error("{action} process {pid}: {source}")]
+    Refused {
+        /// What was tried.
+        action: &'static str,
+        /// On which process.
+        pid: Pid,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl PidFdError {
+    /// Whether the process does not exist (any more).
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Self::Gone { .. })
+    }
+
+    fn new(action: &'static str, pid: Pid, errno: Errno) -> Self {
+        let source = errno.into();
+        match errno {
+            Errno::SRCH => Self::Gone { action, pid },
+            Errno::PERM | Errno::ACCESS => Self::Denied { action, pid, source },
+            _ => Self::Refused { action, pid, source },
+        }
+    }
+}
+
+/// A handle of one process.
+#[derive(Debug)]
+pub struct PidFd {
+    pid: Pid,
+    fd: OwnedFd,
+}
+
+/// A duplicate of another process's open file: the same file with the same state, under a number of
+/// our own. It keeps the file alive after its owner closed it, so it is not to be held for long.
+#[derive(Debug)]
+pub struct DuplicatedFd(OwnedFd);
+
+impl PidFd {
+    /// Opens the process that has this number now. To be sure that it is the one that was meant,
+    /// compare its [`ProcessIdentity`](crate::proc::ProcessIdentity) after opening.
+    ///
+    /// # Errors
+    /// When there is no such process, or the number is that of a thread which is not a main thread.
+    pub fn open(pid: Pid) -> Result<Self, PidFdError> {
+        pidfd_open(pid.as_rustix(), PidfdFlags::empty())
+            .map(|fd| Self { pid, fd })
+            .map_err(|errno| PidFdError::new("opening", pid, errno))
+    }
+
+    /// The number that the process has (or had).
+    #[must_use]
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// When the process ended and was waited for, or belongs to another user.
+    pub fn signal(&self, signal: Signal) -> Result<(), PidFdError> {
+        pidfd_send_signal(&self.fd, signal).map_err(|errno| PidFdError::new("signalling", self.pid, errno))
+    }
+
+    /// Duplicates one of the process's open files (`pidfd_getfd`, Linux 5.6).
+    ///
+    /// # Errors
+    /// When the process has no such file, has ended, or the caller has no ptrace access to it.
+    pub fn duplicate(&self, fd: i32) -> Result<DuplicatedFd, PidFdError> {
+        let result = pidfd_getfd(&self.fd, fd, PidfdGetfdFlags::empty());
+        result.map(DuplicatedFd).map_err(|errno| match errno {
+            Errno::BADF => PidFdError::NoSuchFd { pid: self.pid, fd },
+            other => PidFdError::new("duplicating a file of", self.pid, other),
+        })
+    }
+
+    /// Waits until the whole process ended, for at most this long; says whether it did. It does not
+    /// reap: that stays its parent's task.
+    ///
+    /// # Errors
+    /// When the kernel refuses to wait.
+    pub fn wait_for_exit(&self, timeout: Duration) -> Result<bool, PidFdError> {
+        poll_readable(self.fd.as_fd(), Some(timeout)).map_err(|errno| PidFdError::new("waiting for", self.pid, errno))
+    }
+}
+
+impl AsFd for PidFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsFd for DuplicatedFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Waits until a file can be read, for at most this long (`None`: for ever); says whether it can.
+pub(crate) fn poll_readable(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<bool, Errno> {
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    loop {
+        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], left.as_ref()) {
+            Err(Errno::INTR) => {}
+            other => return other.map(|ready| ready > 0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_own_file_is_duplicated() {
+        let this = PidFd::open(Pid::of_this_process()).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&file);
+        let duplicate = this.duplicate(number).unwrap();
+        let same = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).unwrap().st_ino;
+        assert_eq!(same(duplicate.as_fd()), same(file.as_fd()));
+    }
+
+    #[test]
+    fn a_number_that_is_not_open_is_named() {
+        let this = PidFd::open(Pid::of_this_process()).unwrap();
+        let error = this.duplicate(i32::MAX).unwrap_err();
+        assert!(matches!(error, PidFdError::NoSuchFd { fd: i32::MAX, .. }), "{error}");
+    }
+
+    #[test]
+    fn a_process_that_never_was_is_gone() {
+        let unused = Pid::new(1 << 30).unwrap();
+        assert!(PidFd::open(unused).unwrap_err().is_gone());
+    }
+
+    #[test]
+    fn waiting_for_a_running_process_ends_at_the_timeout() {
+        let this = PidFd::open(Pid::of_this_process()).unwrap();
+        assert!(!this.wait_for_exit(Duration::from_millis(1)).unwrap());
+    }
+}

@@ -1,0 +1,54 @@
+//! `/proc/cpuinfo` and `/proc/cmdline`: what a result file says about the machine. CPU features and
+//! topology are not read.
+
+use super::text::{Malformed, lines};
+use super::{ProcError, ProcRoot};
+
+/// The processor's name (`model name` of the first CPU); `None` on architectures whose kernel does
+/// not print one, arm64 for instance.
+#[must_use]
+pub fn parse_model_name(bytes: &[u8]) -> Option<String> {
+    lines(bytes).find_map(|line| {
+        let value = line.bytes.strip_prefix(b"model name")?.trim_ascii_start();
+        let name = value.strip_prefix(b":")?.trim_ascii();
+        (!name.is_empty()).then(|| String::from_utf8_lossy(name).into_owned())
+    })
+}
+
+impl ProcRoot {
+    /// Reads the processor's name, `None` when the kernel prints none.
+    ///
+    /// # Errors
+    /// When `/proc/cpuinfo` cannot be read.
+    pub fn cpu_model_name(&self) -> Result<Option<String>, ProcError> {
+        self.read("cpuinfo", |bytes| Ok::<_, Malformed>(parse_model_name(bytes)))
+    }
+
+    /// Reads the options that the kernel was started with. They may hold what the machine's owner
+    /// does not want to publish.
+    ///
+    /// # Errors
+    /// When `/proc/cmdline` cannot be read.
+    pub fn kernel_cmdline(&self) -> Result<String, ProcError> {
+        self.read("cmdline", |bytes| {
+            let text = String::from_utf8_lossy(bytes.trim_ascii()).into_owned();
+            Ok::<_, Malformed>(text)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_cpus_name_is_read() {
+        let text = b"processor\t: 0\nmodel\t\t: 207\nmodel name\t: Intel(R) Xeon(R) Processor\n";
+        assert_eq!(parse_model_name(text).unwrap(), "Intel(R) Xeon(R) Processor");
+    }
+
+    #[test]
+    fn a_processor_without_a_name_has_none() {
+        assert_eq!(parse_model_name(b"processor\t: 0\nCPU implementer\t: 0x41\n"), None);
+    }
+}

@@ -1,0 +1,215 @@
+//! The socket options of busy polling (`net/core/sock.c`), on own sockets and on duplicates of other
+//! programs'. Other options are set where sockets are made.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use thiserror::Error;
+
+use crate::NapiId;
+
+/// One of the options, by its number in `asm-generic/socket.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+enum SocketOption {
+    BusyPoll = 46,
+    IncomingNapiId = 56,
+    PreferBusyPoll = 69,
+    BusyPollBudget = 70,
+}
+
+impl SocketOption {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::BusyPoll => "SO_BUSY_POLL",
+            Self::IncomingNapiId => "SO_INCOMING_NAPI_ID",
+            Self::PreferBusyPoll => "SO_PREFER_BUSY_POLL",
+            Self::BusyPollBudget => "SO_BUSY_POLL_BUDGET",
+        }
+    }
+}
+
+/// Why a socket option could not be read or set.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SocketOptionError {
+    /// The kernel does not know the option: too old, or built without busy polling.
+    #[error("{action} {option}: this kernel does not have it")]
+    Unsupported {
+        /// Reading or setting.
+        action: &'static str,
+        /// Which option.
+        option: &'static str,
+    },
+    /// The caller lacks the right.
+    #[error("{action} {option}: {source}; needs CAP_NET_ADMIN")]
+    Denied {
+        /// Reading or setting.
+        action: &'static str,
+        /// Which option.
+        option: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Another answer; `ENOTSOCK` for what is no socket.
+    #[error("{action} {option}: {source}")]
+    Refused {
+        /// Reading or setting.
+        action: &'static str,
+        /// Which option.
+        option: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// The NAPI that delivered the socket's last packet; `None` before the first, and for packets that
+/// came by none (loopback, a veth whose peer sends TSO frames).
+///
+/// # Errors
+/// When the file is no socket or the kernel does not know the option.
+pub fn incoming_napi_id(socket: impl AsFd) -> Result<Option<NapiId>, SocketOptionError> {
+    let value = get(socket, SocketOption::IncomingNapiId)?;
+    Ok(NapiId::from_kernel(value.cast_unsigned()))
+}
+
+/// How long a blocking receive polls the device before it sleeps, microseconds; new sockets have the
+/// sysctl `net.core.busy_read`.
+///
+/// # Errors
+/// When the file is no socket or the kernel does not know the option.
+pub fn busy_poll_us(socket: impl AsFd) -> Result<u32, SocketOptionError> {
+    get(socket, SocketOption::BusyPoll).map(i32::cast_unsigned)
+}
+
+/// Sets how long a blocking receive polls, microseconds, at most 2³¹−1.
+///
+/// # Errors
+/// When the value is out of range, the file is no socket or the kernel does not know the option.
+pub fn set_busy_poll_us(socket: impl AsFd, microseconds: u32) -> Result<(), SocketOptionError> {
+    set(socket, SocketOption::BusyPoll, microseconds.cast_signed())
+}
+
+/// Whether the socket's busy polling asks the NAPI's owner to let go.
+///
+/// # Errors
+/// When the file is no socket or the kernel does not know the option.
+pub fn prefer_busy_poll(socket: impl AsFd) -> Result<bool, SocketOptionError> {
+    Ok(get(socket, SocketOption::PreferBusyPoll)? != 0)
+}
+
+/// Sets whether busy polling is preferred; `true` needs CAP_NET_ADMIN.
+///
+/// # Errors
+/// When it is not granted, the file is no socket or the kernel does not know the option.
+pub fn set_prefer_busy_poll(socket: impl AsFd, prefer: bool) -> Result<(), SocketOptionError> {
+    set(socket, SocketOption::PreferBusyPoll, prefer.into())
+}
+
+/// Sets how many packets one busy poll of this socket takes; 0 means 8. More than it was needs
+/// CAP_NET_ADMIN. The kernel offers no way to read it.
+///
+/// # Errors
+/// When it is not granted, the file is no socket or the kernel does not know the option.
+pub fn set_busy_poll_budget(socket: impl AsFd, packets: u16) -> Result<(), SocketOptionError> {
+    set(socket, SocketOption::BusyPollBudget, packets.into())
+}
+
+fn get(socket: impl AsFd, option: SocketOption) -> Result<i32, SocketOptionError> {
+    let mut value: libc::c_int = 0;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `value`, which has that size.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            option as libc::c_int,
+            (&raw mut value).cast(),
+            &raw mut length,
+        )
+    };
+    if result < 0 { Err(refusal("reading", option)) } else { Ok(value) }
+}
+
+fn set(socket: impl AsFd, option: SocketOption, value: i32) -> Result<(), SocketOptionError> {
+    // SAFETY: the kernel reads one `int` from the pointer.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            option as libc::c_int,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result < 0 { Err(refusal("setting", option)) } else { Ok(()) }
+}
+
+/// Reads `errno` of the call that just failed.
+fn refusal(action: &'static str, option: SocketOption) -> SocketOptionError {
+    let source = io::Error::last_os_error();
+    let option = option.name();
+    match source.raw_os_error() {
+        Some(libc::ENOPROTOOPT) => SocketOptionError::Unsupported { action, option },
+        Some(libc::EPERM) => SocketOptionError::Denied { action, option, source },
+        _ => SocketOptionError::Refused { action, option, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    fn socket() -> UdpSocket {
+        UdpSocket::bind("127.0.0.1:0").unwrap()
+    }
+
+    #[test]
+    fn a_socket_that_received_nothing_has_no_napi() {
+        assert_eq!(incoming_napi_id(socket()).unwrap(), None);
+    }
+
+    #[test]
+    fn the_busy_poll_time_is_read_back() {
+        let socket = socket();
+        match set_busy_poll_us(&socket, 50) {
+            Err(SocketOptionError::Denied { .. }) => eprintln!("skipped: needs CAP_NET_ADMIN"),
+            result => {
+                result.unwrap();
+                assert_eq!(busy_poll_us(&socket).unwrap(), 50);
+            }
+        }
+    }
+
+    #[test]
+    fn preferring_busy_poll_is_read_back() {
+        let socket = socket();
+        match set_prefer_busy_poll(&socket, true) {
+            Err(SocketOptionError::Denied { .. }) => eprintln!("skipped: needs CAP_NET_ADMIN"),
+            result => {
+                result.unwrap();
+                assert!(prefer_busy_poll(&socket).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn the_budget_can_be_set_but_not_read() {
+        let socket = socket();
+        match set_busy_poll_budget(&socket, 64) {
+            Err(SocketOptionError::Denied { .. }) => eprintln!("skipped: needs CAP_NET_ADMIN"),
+            result => result.unwrap(),
+        }
+        let read = get(&socket, SocketOption::BusyPollBudget);
+        assert!(matches!(read, Err(SocketOptionError::Unsupported { .. })), "{read:?}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_is_refused_by_name() {
+        let file = std::fs::File::open("/proc/self/stat").unwrap();
+        let error = incoming_napi_id(file).unwrap_err();
+        assert!(error.to_string().starts_with("reading SO_INCOMING_NAPI_ID: "), "{error}");
+    }
+}
