@@ -1,1 +1,35 @@
-//! Skeleton.
+//! The vocabulary of packet delivery: the modes, the NAPI, epoll and socket settings that each one
+//! stands for, how they are written, what contradicts itself, and what each needs from the kernel.
+//! Types and pure functions; nothing here asks or changes a kernel.
+//!
+//! ```
+//! use quell_mode::DeliveryMode;
+//!
+//! let mode: DeliveryMode = "suspend20,defer-hard-irqs=10".parse()?;
+//! assert_eq!(mode.napi().gro_flush_timeout_ns, 20_000);
+//! assert_eq!(mode.napi().defer_hard_irqs, 10);
+//! assert_eq!(mode.to_string(), "suspend20,defer-hard-irqs=10");
+//! # Ok::<(), quell_mode::ParseModeError>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod check;
+mod key;
+mod kind;
+mod mode;
+mod parse;
+mod refusal;
+mod requirement;
+mod settings;
+mod timeout;
+
+pub use check::Concern;
+pub use key::SettingKey;
+pub use kind::{ModeKind, PollUsecs};
+pub use mode::DeliveryMode;
+pub use refusal::{ParseModeError, Refusal};
+pub use requirement::Requirement;
+pub use settings::{
+    BUDGET_WITHOUT_CAPABILITY, DEFER_HARD_IRQS_MAX, EpollSettings, NapiSettings, ProgramWait, Threaded, USECS_MAX,
+};

@@ -1,0 +1,111 @@
+//! What settings contradict each other or the name they carry (refused), and what the kernel
+//! accepts without reward (a concern). Pure functions of the settings.
+
+use crate::key::{SettingKey, Settings};
+use crate::kind::ModeKind;
+use crate::refusal::Refusal;
+use crate::settings::Threaded;
+
+/// What the kernel accepts although it does not do what it seems to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Concern {
+    /// Only one of the two values that deferral consists of is set.
+    #[error(
+        "interrupts are not deferred: that takes both defer-hard-irqs and gro-flush-timeout, and \
+         one of them is 0"
+    )]
+    DeferralIncomplete,
+    /// Busy polling is preferred, and the interrupt is enabled again after every poll.
+    #[error(
+        "prefer-busy-poll without deferral: the interrupt is enabled after every poll and \
+         competes with busy polling; set defer-hard-irqs and gro-flush-timeout"
+    )]
+    PreferWithoutDeferral,
+    /// A suspended queue would be polled no later than one that is only deferred.
+    #[error(
+        "irq-suspend-timeout is not above gro-flush-timeout: suspension ends no later than \
+         deferral would have, so it brings nothing"
+    )]
+    SuspendTimeoutNotAboveGroFlush,
+}
+
+pub(crate) fn concerns(settings: &Settings) -> Vec<Concern> {
+    let napi = &settings.napi;
+    let prefer = settings.epoll.is_some_and(|epoll| epoll.prefer_busy_poll);
+    let half = (napi.defer_hard_irqs > 0) != (napi.gro_flush_timeout_ns > 0);
+    let short = napi.irq_suspend_timeout_ns > 0 && napi.irq_suspend_timeout_ns <= napi.gro_flush_timeout_ns;
+    [
+        (half, Concern::DeferralIncomplete),
+        (prefer && !napi.defers(), Concern::PreferWithoutDeferral),
+        (short, Concern::SuspendTimeoutNotAboveGroFlush),
+    ]
+    .into_iter()
+    .filter_map(|(applies, concern)| applies.then_some(concern))
+    .collect()
+}
+
+/// A contradiction, and the settings whose overrides can have caused it, likeliest first.
+pub(crate) type Contradiction = (Refusal, &'static [SettingKey]);
+
+/// Whether `settings` are a mode that can be called `kind`.
+pub(crate) fn contradiction(kind: ModeKind, settings: &Settings) -> Option<Contradiction> {
+    of_name(kind, settings).or_else(|| of_suspension(settings)).or_else(|| of_threaded_busy_poll(settings))
+}
+
+fn of_name(kind: ModeKind, settings: &Settings) -> Option<Contradiction> {
+    let napi = &settings.napi;
+    let mode = kind.word();
+    if let Some(named) = kind.gro_flush_timeout_in_name()
+        && named.get() != napi.gro_flush_timeout_ns
+    {
+        const BLAMED: &[SettingKey] = &[SettingKey::GroFlushTimeout];
+        return Some((Refusal::GroFlushTimeoutInName { mode }, BLAMED));
+    }
+    let needs = |blamed: &'static [SettingKey; 1], value| {
+        let [key] = *blamed;
+        Some((Refusal::ContradictsName { mode, key, value }, &blamed[..]))
+    };
+    match kind {
+        ModeKind::Suspend { .. } if napi.irq_suspend_timeout_ns == 0 => {
+            needs(&[SettingKey::IrqSuspendTimeout], "above 0")
+        }
+        ModeKind::Defer { .. } if napi.defer_hard_irqs == 0 => needs(&[SettingKey::DeferHardIrqs], "above 0"),
+        ModeKind::Threaded if napi.threaded != Threaded::Thread => needs(&[SettingKey::Threaded], "1"),
+        ModeKind::ThreadedBusy if napi.threaded != Threaded::BusyPoll => needs(&[SettingKey::Threaded], "2"),
+        _ => None,
+    }
+}
+
+fn of_suspension(settings: &Settings) -> Option<Contradiction> {
+    if settings.napi.irq_suspend_timeout_ns == 0 {
+        return None;
+    }
+    if !settings.napi.defers() {
+        return Some((
+            Refusal::SuspensionWithoutDeferral,
+            &[SettingKey::DeferHardIrqs, SettingKey::GroFlushTimeout, SettingKey::IrqSuspendTimeout],
+        ));
+    }
+    let prefer = settings.epoll.is_some_and(|epoll| epoll.prefer_busy_poll);
+    (!prefer)
+        .then_some((Refusal::SuspensionWithoutPrefer, &[SettingKey::PreferBusyPoll, SettingKey::IrqSuspendTimeout]))
+}
+
+fn of_threaded_busy_poll(settings: &Settings) -> Option<Contradiction> {
+    let napi = &settings.napi;
+    if napi.threaded != Threaded::BusyPoll {
+        return None;
+    }
+    if napi.defer_hard_irqs > 0 || napi.gro_flush_timeout_ns > 0 {
+        return Some((
+            Refusal::ThreadedBusyPollWithDeferral,
+            &[SettingKey::DeferHardIrqs, SettingKey::GroFlushTimeout, SettingKey::Threaded],
+        ));
+    }
+    let epoll_polls = settings.epoll.is_some_and(|epoll| epoll.busy_poll_usecs > 0 || epoll.prefer_busy_poll);
+    epoll_polls.then_some((
+        Refusal::ThreadedBusyPollWithEpoll,
+        &[SettingKey::Threaded, SettingKey::BusyPollUsecs, SettingKey::PreferBusyPoll],
+    ))
+}

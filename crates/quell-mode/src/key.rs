@@ -1,0 +1,138 @@
+//! The settings that can be overridden in a mode's text, spelled as the kernel spells them, and how
+//! their values are read and written.
+
+use std::fmt;
+
+use crate::refusal::Refusal;
+use crate::settings::{DEFER_HARD_IRQS_MAX, EpollSettings, NapiSettings, Threaded, USECS_MAX};
+use crate::timeout::{TimeoutError, parse_timeout_ns, timeout_text};
+
+/// A setting that a mode's text can override.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum SettingKey {
+    /// `defer-hard-irqs` of the NAPI.
+    DeferHardIrqs,
+    /// `gro-flush-timeout` of the NAPI.
+    GroFlushTimeout,
+    /// `irq-suspend-timeout` of the NAPI.
+    IrqSuspendTimeout,
+    /// `threaded` of the NAPI.
+    Threaded,
+    /// `busy_poll_usecs` of the epoll.
+    BusyPollUsecs,
+    /// `busy_poll_budget` of the epoll.
+    BusyPollBudget,
+    /// `prefer_busy_poll` of the epoll.
+    PreferBusyPoll,
+}
+
+impl SettingKey {
+    /// All keys, in the order in which a mode's text has them.
+    pub const ALL: [Self; 7] = [
+        Self::DeferHardIrqs,
+        Self::GroFlushTimeout,
+        Self::IrqSuspendTimeout,
+        Self::Threaded,
+        Self::BusyPollUsecs,
+        Self::BusyPollBudget,
+        Self::PreferBusyPoll,
+    ];
+
+    /// The key as it is written.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::DeferHardIrqs => "defer-hard-irqs",
+            Self::GroFlushTimeout => "gro-flush-timeout",
+            Self::IrqSuspendTimeout => "irq-suspend-timeout",
+            Self::Threaded => "threaded",
+            Self::BusyPollUsecs => "busy-poll-usecs",
+            Self::BusyPollBudget => "busy-poll-budget",
+            Self::PreferBusyPoll => "prefer-busy-poll",
+        }
+    }
+
+    pub(crate) fn named(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|key| key.name() == word)
+    }
+
+    fn number(self, value: &str, max: u32) -> Result<u32, Refusal> {
+        if value.is_empty() || !value.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(self.malformed(value, "a whole number"));
+        }
+        value.parse().ok().filter(|number| *number <= max).ok_or_else(|| self.too_large(value, u64::from(max)))
+    }
+
+    fn timeout_ns(self, value: &str) -> Result<u64, Refusal> {
+        parse_timeout_ns(value).map_err(|error| match error {
+            TimeoutError::Malformed => {
+                self.malformed(value, "a whole number of ns, or one followed by ns, us, ms or s")
+            }
+            TimeoutError::TooLarge => self.too_large(value, u64::MAX),
+        })
+    }
+
+    fn malformed(self, value: &str, expected: &'static str) -> Refusal {
+        Refusal::ValueMalformed { key: self, value: value.to_owned(), expected }
+    }
+
+    fn too_large(self, value: &str, max: u64) -> Refusal {
+        Refusal::ValueTooLarge { key: self, value: value.to_owned(), max }
+    }
+}
+
+impl fmt::Display for SettingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// All that a key can reach: the settings of a mode, while they are read or compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Settings {
+    pub(crate) napi: NapiSettings,
+    /// Absent where the mode leaves epoll alone.
+    pub(crate) epoll: Option<EpollSettings>,
+}
+
+impl Settings {
+    /// Reads `value` into the setting `key`; `mode` is the name for a refusal.
+    pub(crate) fn set(&mut self, mode: &'static str, key: SettingKey, value: &str) -> Result<(), Refusal> {
+        let napi = &mut self.napi;
+        let epoll = self.epoll.as_mut().ok_or(Refusal::EpollNotUsed { mode, key });
+        match key {
+            SettingKey::DeferHardIrqs => {
+                napi.defer_hard_irqs = key.number(value, DEFER_HARD_IRQS_MAX)?;
+            }
+            SettingKey::GroFlushTimeout => napi.gro_flush_timeout_ns = key.timeout_ns(value)?,
+            SettingKey::IrqSuspendTimeout => napi.irq_suspend_timeout_ns = key.timeout_ns(value)?,
+            SettingKey::Threaded => {
+                napi.threaded =
+                    Threaded::from_kernel_value(key.number(value, 2)?).ok_or_else(|| key.too_large(value, 2))?;
+            }
+            SettingKey::BusyPollUsecs => epoll?.busy_poll_usecs = key.number(value, USECS_MAX)?,
+            SettingKey::BusyPollBudget => {
+                let max = u16::MAX;
+                epoll?.busy_poll_budget =
+                    u16::try_from(key.number(value, max.into())?).map_err(|_| key.too_large(value, max.into()))?;
+            }
+            SettingKey::PreferBusyPoll => epoll?.prefer_busy_poll = key.number(value, 1)? == 1,
+        }
+        Ok(())
+    }
+
+    /// The value of `key` as it is written; absent for epoll's keys where epoll is left alone.
+    pub(crate) fn text_of(&self, key: SettingKey) -> Option<String> {
+        let napi = &self.napi;
+        match key {
+            SettingKey::DeferHardIrqs => Some(napi.defer_hard_irqs.to_string()),
+            SettingKey::GroFlushTimeout => Some(timeout_text(napi.gro_flush_timeout_ns)),
+            SettingKey::IrqSuspendTimeout => Some(timeout_text(napi.irq_suspend_timeout_ns)),
+            SettingKey::Threaded => Some(napi.threaded.kernel_value().to_string()),
+            SettingKey::BusyPollUsecs => Some(self.epoll?.busy_poll_usecs.to_string()),
+            SettingKey::BusyPollBudget => Some(self.epoll?.busy_poll_budget.to_string()),
+            SettingKey::PreferBusyPoll => Some(u8::from(self.epoll?.prefer_busy_poll).to_string()),
+        }
+    }
+}

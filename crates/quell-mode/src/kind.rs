@@ -1,0 +1,156 @@
+//! The kinds of delivery mode and the settings that each stands for before any override: the table
+//! of the vocabulary, in one place.
+
+use std::num::{NonZeroU32, NonZeroU64};
+use std::time::Duration;
+
+use crate::key::Settings;
+use crate::settings::{EpollSettings, NapiSettings, ProgramWait, Threaded, USECS_MAX};
+
+const DEFER_HARD_IRQS: u32 = 100;
+const IRQ_SUSPEND_TIMEOUT_NS: u64 = 20_000_000;
+const NAPIBUSY_GRO_FLUSH_TIMEOUT_NS: u64 = 200_000;
+const FULLBUSY_GRO_FLUSH_TIMEOUT_NS: u64 = 5_000_000;
+const FULLBUSY_LONGEST_WAIT: Duration = Duration::from_millis(1);
+
+/// A time in µs that is polled for: 1 to [`USECS_MAX`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PollUsecs(NonZeroU32);
+
+impl PollUsecs {
+    /// `usecs` µs; absent for 0 and for more than [`USECS_MAX`].
+    #[must_use]
+    pub fn new(usecs: u32) -> Option<Self> {
+        NonZeroU32::new(usecs).filter(|usecs| usecs.get() <= USECS_MAX).map(Self)
+    }
+
+    /// The number of µs.
+    #[must_use]
+    pub fn get(self) -> u32 {
+        self.0.get()
+    }
+}
+
+/// How packets get from a queue to the program, by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum ModeKind {
+    /// `base`: an interrupt announces packets, the softirq fetches them.
+    Base,
+    /// `deferN`: after an interrupt, a timer of N µs polls the queue while packets keep coming.
+    Defer {
+        /// N in ns.
+        gro_flush_timeout_ns: NonZeroU64,
+    },
+    /// `napibusy`: `epoll_wait` polls for 64 µs before it sleeps.
+    NapiBusy,
+    /// `fullbusy`: `epoll_wait` polls all the time, the program never sleeps for long.
+    FullBusy,
+    /// `suspendN`: no interrupts while the program is busy, prompt ones while it is idle.
+    Suspend {
+        /// N in ns.
+        gro_flush_timeout_ns: NonZeroU64,
+    },
+    /// `threaded`: a kernel thread of the queue polls instead of the softirq.
+    Threaded,
+    /// `threadedbusy`: that thread never stops polling (Linux 6.19).
+    ThreadedBusy,
+    /// `sockpollN`: a blocking `recv` polls for N µs (`SO_BUSY_POLL`), without epoll.
+    SockPoll {
+        /// N.
+        usecs: PollUsecs,
+        /// `,own-cpu`: the sockets are polled by a thread of their own on a CPU of its own.
+        own_cpu: bool,
+    },
+    /// `eventspinN`: the program spins N µs on `epoll_wait` with timeout zero before it sleeps.
+    EventSpin {
+        /// N.
+        usecs: PollUsecs,
+    },
+}
+
+impl ModeKind {
+    /// The name without N: what a mode's text begins with.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Base => "base",
+            Self::Defer { .. } => "defer",
+            Self::NapiBusy => "napibusy",
+            Self::FullBusy => "fullbusy",
+            Self::Suspend { .. } => "suspend",
+            Self::Threaded => "threaded",
+            Self::ThreadedBusy => "threadedbusy",
+            Self::SockPoll { .. } => "sockpoll",
+            Self::EventSpin { .. } => "eventspin",
+        }
+    }
+
+    /// What the mode does, in one line for tables and help.
+    #[must_use]
+    pub fn description(self) -> &'static str {
+        match self {
+            Self::Base => "an interrupt announces packets, the softirq fetches them",
+            Self::Defer { .. } => "while packets keep coming, a timer polls instead of interrupts",
+            Self::NapiBusy => "epoll_wait polls the queue for 64 us before it sleeps",
+            Self::FullBusy => "epoll_wait polls the queue all the time, the program never rests",
+            Self::Suspend { .. } => "no interrupts while the program is busy, prompt ones when idle",
+            Self::Threaded => "a kernel thread per queue polls instead of the softirq",
+            Self::ThreadedBusy => "a kernel thread per queue polls without end, on a whole CPU",
+            Self::SockPoll { own_cpu: false, .. } => "a blocking recv polls the queue by itself",
+            Self::SockPoll { own_cpu: true, .. } => "a thread on a CPU of its own polls the sockets",
+            Self::EventSpin { .. } => "the program spins on epoll_wait(0) before it sleeps",
+        }
+    }
+
+    /// What becomes of the program's own waits.
+    #[must_use]
+    pub fn program_wait(self) -> ProgramWait {
+        match self {
+            Self::FullBusy => ProgramWait::AtMost(FULLBUSY_LONGEST_WAIT),
+            Self::EventSpin { usecs } => ProgramWait::SpinBeforeSleep(Duration::from_micros(usecs.get().into())),
+            _ => ProgramWait::AsWritten,
+        }
+    }
+
+    /// N of `deferN` and `suspendN`, in ns.
+    pub(crate) fn gro_flush_timeout_in_name(self) -> Option<NonZeroU64> {
+        match self {
+            Self::Defer { gro_flush_timeout_ns } | Self::Suspend { gro_flush_timeout_ns } => Some(gro_flush_timeout_ns),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn settings(self) -> Settings {
+        Settings { napi: self.napi(), epoll: self.epoll() }
+    }
+
+    fn napi(self) -> NapiSettings {
+        let none = NapiSettings::default();
+        let deferred =
+            |gro_flush_timeout_ns| NapiSettings { defer_hard_irqs: DEFER_HARD_IRQS, gro_flush_timeout_ns, ..none };
+        match self {
+            Self::Base | Self::SockPoll { .. } | Self::EventSpin { .. } => none,
+            Self::Defer { gro_flush_timeout_ns } => deferred(gro_flush_timeout_ns.get()),
+            Self::NapiBusy => deferred(NAPIBUSY_GRO_FLUSH_TIMEOUT_NS),
+            Self::FullBusy => deferred(FULLBUSY_GRO_FLUSH_TIMEOUT_NS),
+            Self::Suspend { gro_flush_timeout_ns } => {
+                NapiSettings { irq_suspend_timeout_ns: IRQ_SUSPEND_TIMEOUT_NS, ..deferred(gro_flush_timeout_ns.get()) }
+            }
+            Self::Threaded => NapiSettings { threaded: Threaded::Thread, ..none },
+            Self::ThreadedBusy => NapiSettings { threaded: Threaded::BusyPoll, ..none },
+        }
+    }
+
+    fn epoll(self) -> Option<EpollSettings> {
+        let preferred =
+            |busy_poll_usecs| EpollSettings { busy_poll_usecs, busy_poll_budget: 64, prefer_busy_poll: true };
+        match self {
+            Self::Base | Self::Defer { .. } => Some(EpollSettings::default()),
+            Self::NapiBusy => Some(preferred(64)),
+            Self::FullBusy => Some(preferred(1000)),
+            Self::Suspend { .. } => Some(preferred(0)),
+            Self::Threaded | Self::ThreadedBusy | Self::SockPoll { .. } | Self::EventSpin { .. } => None,
+        }
+    }
+}

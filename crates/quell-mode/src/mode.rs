@@ -1,0 +1,196 @@
+//! A delivery mode: a kind with its overrides, free of contradictions, and its canonical text.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::check;
+use crate::key::{SettingKey, Settings};
+use crate::kind::{ModeKind, PollUsecs};
+use crate::parse;
+use crate::refusal::ParseModeError;
+use crate::requirement::Requirement;
+use crate::settings::{EpollSettings, NapiSettings, ProgramWait};
+
+/// How packets are to be delivered: what the kernel and the program are told.
+///
+/// Written as a name, N where the name takes one, and overrides: `suspend20,defer-hard-irqs=10`.
+/// N of `deferN` and `suspendN` is the gro-flush-timeout in µs, with up to three decimals
+/// (`defer0.5` is 500 ns); N of `sockpollN` and `eventspinN` is whole µs. A timeout in an override
+/// is in ns, as the kernel has it, unless a unit says otherwise (`ns`, `us`, `ms`, `s`).
+///
+/// `Display` gives the canonical text: overrides in the order of [`SettingKey::ALL`], those equal
+/// to what the name stands for left out. It parses back to an equal mode, and equal modes have
+/// equal texts. A mode has passed the checks; whether this kernel can do it is told by nobody but
+/// the kernel: see [`requirements`](Self::requirements).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeliveryMode {
+    kind: ModeKind,
+    settings: Settings,
+}
+
+impl DeliveryMode {
+    pub(crate) fn checked(kind: ModeKind, settings: Settings) -> Self {
+        Self { kind, settings }
+    }
+
+    /// The kind, with N.
+    #[must_use]
+    pub fn kind(&self) -> ModeKind {
+        self.kind
+    }
+
+    /// The name with N, without overrides: `suspend20`, `sockpoll50,own-cpu`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        Name(self.kind).to_string()
+    }
+
+    /// What the mode does, in one line for tables and help.
+    #[must_use]
+    pub fn description(&self) -> &'static str {
+        self.kind.description()
+    }
+
+    /// What every NAPI that serves the program is told.
+    #[must_use]
+    pub fn napi(&self) -> NapiSettings {
+        self.settings.napi
+    }
+
+    /// What every epoll of the program is told; absent where the mode has no say in it, so that the
+    /// parameters are to stay, or become again, what the program itself made them.
+    #[must_use]
+    pub fn epoll(&self) -> Option<EpollSettings> {
+        self.settings.epoll
+    }
+
+    /// `SO_BUSY_POLL` of the program's sockets; absent where the mode leaves them alone.
+    #[must_use]
+    pub fn socket_busy_poll(&self) -> Option<PollUsecs> {
+        match self.kind {
+            ModeKind::SockPoll { usecs, .. } => Some(usecs),
+            _ => None,
+        }
+    }
+
+    /// Whether the sockets are polled by a thread of their own on a CPU of its own.
+    #[must_use]
+    pub fn own_cpu(&self) -> bool {
+        matches!(self.kind, ModeKind::SockPoll { own_cpu: true, .. })
+    }
+
+    /// What becomes of the program's own waits.
+    #[must_use]
+    pub fn program_wait(&self) -> ProgramWait {
+        self.kind.program_wait()
+    }
+
+    /// What the kernel accepts and does not reward: worth a warning, no refusal.
+    #[must_use]
+    pub fn concerns(&self) -> Vec<check::Concern> {
+        check::concerns(&self.settings)
+    }
+
+    /// What the mode needs from the kernel, the host and the program, to be probed for before
+    /// anything is changed.
+    #[must_use]
+    pub fn requirements(&self) -> Vec<Requirement> {
+        Requirement::of(self)
+    }
+
+    /// The overrides that make the mode differ from its name, in canonical order.
+    fn overrides(&self) -> impl Iterator<Item = (SettingKey, String)> + '_ {
+        let named = self.kind.settings();
+        SettingKey::ALL.into_iter().filter_map(move |key| {
+            let value = self.settings.text_of(key)?;
+            (named.text_of(key)? != value).then_some((key, value))
+        })
+    }
+}
+
+impl Default for DeliveryMode {
+    /// `base`: interrupts, as the kernel comes.
+    fn default() -> Self {
+        ModeKind::Base.into()
+    }
+}
+
+impl From<ModeKind> for DeliveryMode {
+    fn from(kind: ModeKind) -> Self {
+        Self { kind, settings: kind.settings() }
+    }
+}
+
+struct Name(ModeKind);
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.word())?;
+        match self.0 {
+            ModeKind::Defer { gro_flush_timeout_ns: ns } | ModeKind::Suspend { gro_flush_timeout_ns: ns } => {
+                write_usecs(f, ns.get())
+            }
+            ModeKind::SockPoll { usecs, own_cpu } => {
+                write!(f, "{}", usecs.get())?;
+                f.write_str(if own_cpu { ",own-cpu" } else { "" })
+            }
+            ModeKind::EventSpin { usecs } => write!(f, "{}", usecs.get()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `ns` in µs with the decimals it needs, at most three.
+fn write_usecs(f: &mut fmt::Formatter<'_>, ns: u64) -> fmt::Result {
+    write!(f, "{}", ns / 1000)?;
+    match ns % 1000 {
+        0 => Ok(()),
+        rest => write!(f, ".{}", format!("{rest:03}").trim_end_matches('0')),
+    }
+}
+
+impl fmt::Display for DeliveryMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = self.name();
+        for (key, value) in self.overrides() {
+            text.push_str(&format!(",{key}={value}"));
+        }
+        f.pad(&text)
+    }
+}
+
+impl FromStr for DeliveryMode {
+    type Err = ParseModeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse::mode(text)
+    }
+}
+
+impl serde::Serialize for DeliveryMode {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for DeliveryMode {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl schemars::JsonSchema for DeliveryMode {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "DeliveryMode".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "description": "A delivery mode in canonical form, such as suspend20 or \
+                            suspend20,defer-hard-irqs=10",
+            "examples": ["base", "defer200", "suspend20,defer-hard-irqs=10", "sockpoll50,own-cpu"]
+        })
+    }
+}

@@ -1,0 +1,210 @@
+//! From a text to a delivery mode: the name, N, the overrides, and for every refusal the bytes it
+//! is about. The only place where modes are read.
+
+use std::num::NonZeroU64;
+use std::ops::Range;
+
+use crate::check;
+use crate::key::{SettingKey, Settings};
+use crate::kind::{ModeKind, PollUsecs};
+use crate::mode::DeliveryMode;
+use crate::refusal::{ParseModeError, Refusal};
+use crate::settings::USECS_MAX;
+
+const WORDS: [&str; 9] =
+    ["base", "defer", "napibusy", "fullbusy", "suspend", "threaded", "threadedbusy", "sockpoll", "eventspin"];
+
+const OWN_CPU: &str = "own-cpu";
+
+/// A part of the input, with its place in it.
+#[derive(Debug, Clone, Copy)]
+struct Token<'a> {
+    text: &'a str,
+    start: usize,
+}
+
+impl<'a> Token<'a> {
+    fn span(self) -> Range<usize> {
+        self.start..self.start + self.text.len()
+    }
+
+    fn split_at(self, at: usize) -> (Self, Self) {
+        let (left, right) = self.text.split_at(at);
+        let start = self.start + at;
+        (Self { text: left, ..self }, Self { text: right, start })
+    }
+
+    fn split_once(self, separator: char) -> Option<(Self, Self)> {
+        let (left, right) = self.split_at(self.text.find(separator)?);
+        Some((left, right.split_at(separator.len_utf8()).1))
+    }
+}
+
+/// A refusal and its place.
+type Located = (Range<usize>, Refusal);
+
+pub(crate) fn mode(input: &str) -> Result<DeliveryMode, ParseModeError> {
+    parse(Token { text: input, start: 0 }).map_err(|(span, refusal)| ParseModeError::new(input, span, refusal))
+}
+
+fn parse(input: Token<'_>) -> Result<DeliveryMode, Located> {
+    let (head, mut rest) = match input.split_once(',') {
+        Some((head, rest)) => (head, Some(rest)),
+        None => (input, None),
+    };
+    let mut kind = kind(head)?;
+    let mut settings = kind.settings();
+    let mut given: Vec<(&'static str, Range<usize>)> = Vec::new();
+    while let Some(list) = rest {
+        let (item, after) = match list.split_once(',') {
+            Some((item, after)) => (item, Some(after)),
+            None => (list, None),
+        };
+        rest = after;
+        let word = apply(item, &mut kind, &mut settings)?;
+        if given.iter().any(|(earlier, _)| *earlier == word) {
+            return Err((item.span(), Refusal::GivenTwice { word }));
+        }
+        given.push((word, item.span()));
+    }
+    match check::contradiction(kind, &settings) {
+        None => Ok(DeliveryMode::checked(kind, settings)),
+        Some((refusal, blamed)) => Err((blamed_span(&given, blamed, head), refusal)),
+    }
+}
+
+fn blamed_span(given: &[(&'static str, Range<usize>)], blamed: &[SettingKey], head: Token<'_>) -> Range<usize> {
+    blamed
+        .iter()
+        .find_map(|key| given.iter().find(|(word, _)| *word == key.name()))
+        .map_or_else(|| head.span(), |(_, span)| span.clone())
+}
+
+/// Applies one override and says which.
+fn apply(item: Token<'_>, kind: &mut ModeKind, settings: &mut Settings) -> Result<&'static str, Located> {
+    let (word, value) = match item.split_once('=') {
+        Some((word, value)) => (word, Some(value)),
+        None => (item, None),
+    };
+    if word.text == OWN_CPU {
+        own_cpu(item, value, kind)?;
+        return Ok(OWN_CPU);
+    }
+    let key = SettingKey::named(word.text).ok_or_else(|| (word.span(), unknown_setting(word)))?;
+    let value =
+        value.filter(|value| !value.text.is_empty()).ok_or_else(|| (item.span(), Refusal::ValueMissing { key }))?;
+    settings.set(kind.word(), key, value.text).map_err(|refusal| {
+        let about_key = matches!(refusal, Refusal::EpollNotUsed { .. });
+        (if about_key { word } else { value }.span(), refusal)
+    })?;
+    Ok(key.name())
+}
+
+fn own_cpu(item: Token<'_>, value: Option<Token<'_>>, kind: &mut ModeKind) -> Result<(), Located> {
+    if value.is_some() {
+        return Err((item.span(), Refusal::OwnCpuTakesNoValue));
+    }
+    let mode = kind.word();
+    match kind {
+        ModeKind::SockPoll { own_cpu, .. } => {
+            *own_cpu = true;
+            Ok(())
+        }
+        _ => Err((item.span(), Refusal::OwnCpuWithoutSockPoll { mode })),
+    }
+}
+
+fn unknown_setting(word: Token<'_>) -> Refusal {
+    let names = SettingKey::ALL.map(SettingKey::name);
+    Refusal::UnknownSetting {
+        word: word.text.to_owned(),
+        nearest: nearest(word.text, names.into_iter().chain([OWN_CPU])),
+    }
+}
+
+fn kind(head: Token<'_>) -> Result<ModeKind, Located> {
+    if head.text.is_empty() {
+        return Err((head.span(), Refusal::Empty));
+    }
+    let digits_at = head.text.find(|c: char| c.is_ascii_digit()).unwrap_or(head.text.len());
+    let (word, number) = head.split_at(digits_at);
+    let Some(mode) = WORDS.into_iter().find(|known| *known == word.text) else {
+        let refusal =
+            Refusal::UnknownMode { word: word.text.to_owned(), nearest: nearest(word.text, WORDS.into_iter()) };
+        return Err((word.span(), refusal));
+    };
+    let kind = match mode {
+        "defer" => Ok(ModeKind::Defer { gro_flush_timeout_ns: usecs_as_ns(mode, number)? }),
+        "suspend" => Ok(ModeKind::Suspend { gro_flush_timeout_ns: usecs_as_ns(mode, number)? }),
+        "sockpoll" => Ok(ModeKind::SockPoll { usecs: whole_usecs(mode, number)?, own_cpu: false }),
+        "eventspin" => Ok(ModeKind::EventSpin { usecs: whole_usecs(mode, number)? }),
+        _ if !number.text.is_empty() => Err(Refusal::NumberNotTaken { mode }),
+        "napibusy" => Ok(ModeKind::NapiBusy),
+        "fullbusy" => Ok(ModeKind::FullBusy),
+        "threaded" => Ok(ModeKind::Threaded),
+        "threadedbusy" => Ok(ModeKind::ThreadedBusy),
+        _ => Ok(ModeKind::Base),
+    };
+    kind.map_err(|refusal| (number.span(), refusal))
+}
+
+/// N of `deferN` and `suspendN`: µs with up to three decimals.
+fn usecs_as_ns(mode: &'static str, number: Token<'_>) -> Result<NonZeroU64, Located> {
+    let refused = |refusal| Err((number.span(), refusal));
+    if number.text.is_empty() {
+        return refused(Refusal::NumberMissing { mode });
+    }
+    let (whole, decimals) = number.text.split_once('.').unwrap_or((number.text, "0"));
+    let all_digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if !all_digits(whole) || !all_digits(decimals) || decimals.len() > 3 {
+        return refused(Refusal::NumberMalformed {
+            mode,
+            number: number.text.to_owned(),
+            expected: "a number of microseconds without a unit and with at most three decimals",
+        });
+    }
+    let ns = whole
+        .parse::<u64>()
+        .ok()
+        .and_then(|usecs| usecs.checked_mul(1000))
+        .zip(format!("{decimals:0<3}").parse::<u64>().ok())
+        .and_then(|(whole_ns, rest_ns)| whole_ns.checked_add(rest_ns));
+    match ns.map(NonZeroU64::new) {
+        Some(Some(ns)) => Ok(ns),
+        Some(None) => refused(Refusal::NumberZero { mode }),
+        None => refused(too_large(mode, number, u64::MAX / 1000)),
+    }
+}
+
+/// N of `sockpollN` and `eventspinN`: whole µs, 1 to [`USECS_MAX`].
+fn whole_usecs(mode: &'static str, number: Token<'_>) -> Result<PollUsecs, Located> {
+    let refused = |refusal| Err((number.span(), refusal));
+    if number.text.is_empty() {
+        return refused(Refusal::NumberMissing { mode });
+    }
+    if !number.text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return refused(Refusal::NumberMalformed {
+            mode,
+            number: number.text.to_owned(),
+            expected: "a whole number of microseconds without a unit",
+        });
+    }
+    match number.text.parse::<u32>() {
+        Ok(0) => refused(Refusal::NumberZero { mode }),
+        Ok(usecs) => PollUsecs::new(usecs).ok_or_else(|| (number.span(), too_large(mode, number, USECS_MAX.into()))),
+        Err(_) => refused(too_large(mode, number, USECS_MAX.into())),
+    }
+}
+
+fn too_large(mode: &'static str, number: Token<'_>, max: u64) -> Refusal {
+    Refusal::NumberTooLarge { mode, number: number.text.to_owned(), max }
+}
+
+/// The known word that `word` was most likely to be: at most every third letter differs.
+fn nearest(word: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
+    known
+        .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))
+        .filter(|(distance, candidate)| distance * 3 <= candidate.len())
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}

@@ -1,0 +1,84 @@
+//! What a mode needs from the kernel, the host and the program, as data: the floors above probe for
+//! it and refuse with the reason. Kernel versions appear in words only; none is ever compared.
+
+use crate::kind::ModeKind;
+use crate::mode::DeliveryMode;
+use crate::settings::{BUDGET_WITHOUT_CAPABILITY, EpollSettings, NapiSettings, ProgramWait, Threaded};
+
+/// One thing that a mode does not work without.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    thiserror::Error,
+    serde::Serialize,
+    serde::Deserialize,
+    schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Requirement {
+    /// `napi-set` of defer-hard-irqs and gro-flush-timeout.
+    #[error("deferral per NAPI: netlink napi-set (Linux 6.13 and a NAPI that is listed)")]
+    NapiDeferral,
+    /// `napi-set` of irq-suspend-timeout.
+    #[error("IRQ suspension: irq-suspend-timeout of netlink napi-set (Linux 6.13)")]
+    IrqSuspension,
+    /// A kernel thread per NAPI.
+    #[error("threaded NAPI: threaded=1")]
+    ThreadedNapi,
+    /// A kernel thread per NAPI that polls without end.
+    #[error("threaded busy polling: threaded=2 (Linux 6.19)")]
+    ThreadedBusyPoll,
+    /// `EPIOCSPARAMS`.
+    #[error("busy-poll parameters of an epoll: EPIOCSPARAMS (Linux 6.9)")]
+    EpollParameters,
+    /// CAP_NET_ADMIN in the initial user namespace, without which `napi-set` answers EPERM.
+    #[error("CAP_NET_ADMIN in the initial user namespace, to set a NAPI")]
+    NetAdminForNapi,
+    /// CAP_NET_ADMIN for a poll of more than 64 packets.
+    #[error("CAP_NET_ADMIN, for a busy-poll-budget above 64")]
+    NetAdminForBudget,
+    /// The program's waits are shortened: it has to be launched for that.
+    #[error("the program's cooperation: its waits are shortened, so it has to be launched")]
+    ShorterWaits,
+    /// The program spins before it sleeps: it has to be launched for that.
+    #[error("the program's cooperation: it spins before it sleeps, so it has to be launched")]
+    SpinBeforeSleep,
+    /// The program's sockets get `SO_BUSY_POLL`: it has to be launched for that.
+    #[error("the program's cooperation: SO_BUSY_POLL on its sockets, read by blocking recv")]
+    SocketBusyPoll,
+    /// A CPU that does nothing but poll.
+    #[error("a CPU of its own for the polling thread")]
+    SpareCpu,
+}
+
+impl Requirement {
+    /// All that `mode` needs beyond what every kernel has. Putting a setting back to 0 on a host
+    /// that has it set is not counted.
+    pub(crate) fn of(mode: &DeliveryMode) -> Vec<Self> {
+        let napi = mode.napi();
+        let epoll = mode.epoll().unwrap_or_default();
+        let deferral = napi.defer_hard_irqs > 0 || napi.gro_flush_timeout_ns > 0;
+        let waits = mode.program_wait();
+        let needed = [
+            (deferral, Self::NapiDeferral),
+            (napi.irq_suspend_timeout_ns > 0, Self::IrqSuspension),
+            (napi.threaded == Threaded::Thread, Self::ThreadedNapi),
+            (napi.threaded == Threaded::BusyPoll, Self::ThreadedBusyPoll),
+            (epoll != EpollSettings::default(), Self::EpollParameters),
+            (napi != NapiSettings::default(), Self::NetAdminForNapi),
+            (epoll.busy_poll_budget > BUDGET_WITHOUT_CAPABILITY, Self::NetAdminForBudget),
+            (matches!(waits, ProgramWait::AtMost(_)), Self::ShorterWaits),
+            (matches!(waits, ProgramWait::SpinBeforeSleep(_)), Self::SpinBeforeSleep),
+            (matches!(mode.kind(), ModeKind::SockPoll { .. }), Self::SocketBusyPoll),
+            (mode.own_cpu(), Self::SpareCpu),
+        ];
+        needed.into_iter().filter_map(|(is_needed, requirement)| is_needed.then_some(requirement)).collect()
+    }
+}

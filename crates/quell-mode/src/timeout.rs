@@ -1,0 +1,66 @@
+//! How a timeout is written: the kernel's plain nanoseconds, or a whole number with a unit.
+
+/// Units, largest first, in ns.
+const UNITS: [(&str, u64); 4] = [("ms", 1_000_000), ("us", 1_000), ("ns", 1), ("s", 1_000_000_000)];
+
+/// Why a text is no timeout.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum TimeoutError {
+    /// Not a whole number with an optional unit.
+    Malformed,
+    /// More than 2⁶⁴ − 1 ns.
+    TooLarge,
+}
+
+/// Nanoseconds of `5000000`, `5000000ns`, `5000us`, `5ms` or `2s`.
+pub(crate) fn parse_timeout_ns(text: &str) -> Result<u64, TimeoutError> {
+    let (number, unit_ns) =
+        UNITS.iter().find_map(|(suffix, ns)| Some((text.strip_suffix(suffix)?, *ns))).unwrap_or((text, 1));
+    if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(TimeoutError::Malformed);
+    }
+    number.parse::<u64>().ok().and_then(|count| count.checked_mul(unit_ns)).ok_or(TimeoutError::TooLarge)
+}
+
+/// The shortest whole number with a unit, `0` without one.
+pub(crate) fn timeout_text(ns: u64) -> String {
+    match ns {
+        0 => "0".to_owned(),
+        ns if ns.is_multiple_of(1_000_000_000) => format!("{}s", ns / 1_000_000_000),
+        ns if ns.is_multiple_of(1_000_000) => format!("{}ms", ns / 1_000_000),
+        ns if ns.is_multiple_of(1_000) => format!("{}us", ns / 1_000),
+        ns => format!("{ns}ns"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_number_is_nanoseconds() {
+        assert_eq!(parse_timeout_ns("20000"), Ok(20_000));
+    }
+
+    #[test]
+    fn units_are_those_of_the_field() {
+        assert_eq!(parse_timeout_ns("7ns"), Ok(7));
+        assert_eq!(parse_timeout_ns("7us"), Ok(7_000));
+        assert_eq!(parse_timeout_ns("7ms"), Ok(7_000_000));
+        assert_eq!(parse_timeout_ns("7s"), Ok(7_000_000_000));
+    }
+
+    #[test]
+    fn signs_fractions_and_bare_units_are_malformed() {
+        for text in ["", "ms", "+5", "-5", "1.5ms", "5 ms", "5m", "５"] {
+            assert_eq!(parse_timeout_ns(text), Err(TimeoutError::Malformed), "{text}");
+        }
+    }
+
+    #[test]
+    fn beyond_64_bits_is_too_large() {
+        assert_eq!(parse_timeout_ns("18446744073709551615"), Ok(u64::MAX));
+        assert_eq!(parse_timeout_ns("18446744073709551616"), Err(TimeoutError::TooLarge));
+        assert_eq!(parse_timeout_ns("18446744074s"), Err(TimeoutError::TooLarge));
+    }
+}
