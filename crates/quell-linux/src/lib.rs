@@ -4,12 +4,19 @@
 //! Bytes from outside are parsed once, by pure functions, into types that cannot hold nonsense. A
 //! value that the kernel did not report is `None`, never zero.
 
+pub mod address;
 pub mod capability;
 pub mod clock;
 mod cpu_list;
 pub mod epoll_params;
+pub mod ethtool;
+mod interface;
 pub mod kernel;
+pub mod link;
 mod napi_id;
+pub mod netdev;
+pub mod netlink;
+pub mod netns;
 mod pid;
 pub mod pidfd;
 pub mod proc;
@@ -17,5 +24,6 @@ pub mod sched;
 pub mod socket_options;
 
 pub use cpu_list::{CPU_LIMIT, CpuList, CpuListError, CpuSetReadError};
+pub use interface::{Ifindex, InterfaceName, InvalidInterfaceName, MacAddress};
 pub use napi_id::NapiId;
 pub use pid::{Pid, PidParseError};

@@ -1,0 +1,146 @@
+//! IP addresses of interfaces by rtnetlink: adding and listing. Routes follow from the prefix and
+//! are not handled.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use netlink_bindings::rt_addr::{self, Ifaddrmsg};
+use netlink_bindings::traits::NetlinkRequest;
+
+use crate::interface::Ifindex;
+use crate::netlink::{Malformed, NetlinkError, NetlinkSocket, Target, optional};
+use crate::netns::Namespace;
+
+/// `IFA_F_NODAD`: usable at once, without asking the neighbours whether it is taken.
+const IFA_F_NODAD: u8 = 0x02;
+
+/// An address and the length of its network prefix in bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct InterfaceAddress {
+    ip: IpAddr,
+    prefix_bits: u8,
+}
+
+impl InterfaceAddress {
+    /// `None` when the prefix is longer than the address (32 or 128 bits).
+    #[must_use]
+    pub const fn new(ip: IpAddr, prefix_bits: u8) -> Option<Self> {
+        let bits = if ip.is_ipv4() { 32 } else { 128 };
+        if prefix_bits > bits {
+            return None;
+        }
+        Some(Self { ip, prefix_bits })
+    }
+
+    /// The address.
+    #[must_use]
+    pub const fn ip(self) -> IpAddr {
+        self.ip
+    }
+
+    /// Bits of the network prefix.
+    #[must_use]
+    pub const fn prefix_bits(self) -> u8 {
+        self.prefix_bits
+    }
+
+    fn family(self) -> u8 {
+        let family = if self.ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        family as u8
+    }
+}
+
+impl fmt::Display for InterfaceAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.ip, self.prefix_bits)
+    }
+}
+
+/// A handle on the addresses of one namespace.
+#[derive(Debug)]
+pub struct Addresses {
+    socket: NetlinkSocket,
+}
+
+impl Addresses {
+    /// For the namespace of the calling thread, also after the thread has moved on.
+    ///
+    /// # Errors
+    /// [`NetlinkError`] when no socket can be had.
+    pub fn open() -> Result<Self, NetlinkError> {
+        Ok(Self { socket: NetlinkSocket::open_route()? })
+    }
+
+    /// For another namespace; the calling thread stays where it is.
+    ///
+    /// # Errors
+    /// [`NetlinkError`], `Denied` without `CAP_SYS_ADMIN`.
+    pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
+        let socket = NetlinkSocket::open_in(namespace, NetlinkSocket::open_route)?;
+        Ok(Self { socket })
+    }
+
+    /// Gives an interface an address, usable as soon as the interface is up: an IPv6 address is
+    /// not checked for duplicates (DAD), which would take a second or more.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: `Exists` when it has the address, `Absent` without the interface.
+    pub fn add(&mut self, index: Ifindex, address: InterfaceAddress) -> Result<(), NetlinkError> {
+        let header = Ifaddrmsg {
+            ifa_family: address.family(),
+            ifa_prefixlen: address.prefix_bits,
+            ifa_flags: if address.ip.is_ipv6() { IFA_F_NODAD } else { 0 },
+            ifa_index: index.get(),
+            ..Ifaddrmsg::default()
+        };
+        let mut request = rt_addr::Request::new().set_create().set_excl().op_newaddr_do(&header);
+        request.encode().push_local(address.ip).push_address(address.ip);
+        self.socket.act("add an address", &Target::Index(index), &request)
+    }
+
+    /// The addresses of an interface, IPv4 and IPv6.
+    ///
+    /// # Errors
+    /// [`NetlinkError`], `Absent` without the interface.
+    pub fn list(&mut self, index: Ifindex) -> Result<Vec<InterfaceAddress>, NetlinkError> {
+        let header = Ifaddrmsg { ifa_index: index.get(), ..Ifaddrmsg::default() };
+        let request = rt_addr::Request::new().op_getaddr_dump(&header);
+        let target = Target::Index(index);
+        let all = self.socket.collect("list addresses", &target, &request, decode_address)?;
+        Ok(all.into_iter().filter(|(owner, _)| *owner == index.get()).map(|(_, a)| a).collect())
+    }
+}
+
+/// The interface of an address, and the address. Where both ends of a point-to-point link have
+/// one, `IFA_LOCAL` is this end's.
+fn decode_address(reply: &[u8]) -> Result<(u32, InterfaceAddress), Malformed> {
+    let (header, attributes) = rt_addr::OpGetaddrDump::decode_reply(reply);
+    let ip = match optional(attributes.get_local())? {
+        Some(local) => Some(local),
+        None => optional(attributes.get_address())?,
+    };
+    let address = ip.and_then(|ip| InterfaceAddress::new(ip, header.ifa_prefixlen));
+    let address = address.ok_or(Malformed("an address without an IP address and its prefix"))?;
+    Ok((header.ifa_index, address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_prefix_is_no_longer_than_its_address() {
+        assert_eq!(InterfaceAddress::new("10.0.0.1".parse().unwrap(), 33), None);
+        assert_eq!(InterfaceAddress::new("fd00::1".parse().unwrap(), 129), None);
+        let address = InterfaceAddress::new("fd00::1".parse().unwrap(), 64).unwrap();
+        assert_eq!(address.to_string(), "fd00::1/64");
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_answers_never_panic(bytes: Vec<u8>) {
+            let _ = decode_address(&bytes);
+        }
+    }
+}

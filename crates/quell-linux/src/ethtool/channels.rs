@@ -1,0 +1,95 @@
+//! Channels: how many receive and transmit queues of an interface are in use, of how many.
+
+use netlink_bindings::ethtool as bindings;
+use netlink_bindings::traits::NetlinkRequest;
+
+use super::{Ethtool, address_to};
+use crate::interface::Ifindex;
+use crate::netlink::{Malformed, NetlinkError, Target, optional};
+
+/// The channels of an interface. A driver reports either separate receive and transmit channels
+/// (veth) or combined ones (most hardware), or both; what it has not is `None`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Channels {
+    /// Receive channels in use.
+    pub rx_count: Option<u32>,
+    /// The most receive channels.
+    pub rx_max: Option<u32>,
+    /// Transmit channels in use.
+    pub tx_count: Option<u32>,
+    /// The most transmit channels.
+    pub tx_max: Option<u32>,
+    /// Channels of one receive and one transmit queue in use.
+    pub combined_count: Option<u32>,
+    /// The most combined channels.
+    pub combined_max: Option<u32>,
+}
+
+/// Channel counts to set; what is `None` stays.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ChannelRequest {
+    /// Receive channels.
+    pub rx: Option<u32>,
+    /// Transmit channels.
+    pub tx: Option<u32>,
+    /// Combined channels.
+    pub combined: Option<u32>,
+}
+
+impl Ethtool {
+    /// The channels of an interface.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: `Unsupported` when the driver has no notion of them, `Absent`.
+    pub fn channels(&mut self, index: Ifindex) -> Result<Channels, NetlinkError> {
+        let mut request = bindings::Request::new().op_channels_get_do();
+        drop(address_to(request.encode().nested_header(), index));
+        self.socket.get("read channels", &Target::Index(index), &request, decode_channels)
+    }
+
+    /// Sets how many channels are in use.
+    ///
+    /// # Errors
+    /// [`NetlinkError`], `Invalid` above the maximum, with the kernel's words.
+    pub fn set_channels(&mut self, index: Ifindex, counts: ChannelRequest) -> Result<(), NetlinkError> {
+        let mut request = bindings::Request::new().op_channels_set_do();
+        let mut attributes = address_to(request.encode().nested_header(), index);
+        if let Some(rx) = counts.rx {
+            attributes = attributes.push_rx_count(rx);
+        }
+        if let Some(tx) = counts.tx {
+            attributes = attributes.push_tx_count(tx);
+        }
+        if let Some(combined) = counts.combined {
+            attributes = attributes.push_combined_count(combined);
+        }
+        drop(attributes);
+        self.socket.act("set channels", &Target::Index(index), &request)
+    }
+}
+
+fn decode_channels(reply: &[u8]) -> Result<Channels, Malformed> {
+    let attributes = bindings::OpChannelsGetDo::decode_reply(reply);
+    Ok(Channels {
+        rx_count: optional(attributes.get_rx_count())?,
+        rx_max: optional(attributes.get_rx_max())?,
+        tx_count: optional(attributes.get_tx_count())?,
+        tx_max: optional(attributes.get_tx_max())?,
+        combined_count: optional(attributes.get_combined_count())?,
+        combined_max: optional(attributes.get_combined_max())?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn arbitrary_answers_never_panic(bytes: Vec<u8>) {
+            let _ = decode_channels(&bytes);
+        }
+    }
+}

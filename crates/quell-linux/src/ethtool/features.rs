@@ -1,0 +1,221 @@
+//! Offload features by their kernel names (`rx-gro`, `tx-tcp-segmentation`, …, as in
+//! `net/ethtool/common.c`): reading, setting, and checking that what was set took effect.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+
+use netlink_bindings::ethtool::{self as bindings, IterableBitset};
+use netlink_bindings::traits::NetlinkRequest;
+
+use super::{Ethtool, address_to};
+use crate::interface::Ifindex;
+use crate::netlink::{Malformed, NetlinkError, Target};
+
+/// The state of one feature.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Feature {
+    /// In effect.
+    pub active: bool,
+    /// Asked for, by the driver's default or by somebody; other features can stand in its way.
+    pub wanted: bool,
+    /// The driver lets it be switched: in `hw` and not in `nochange`.
+    pub changeable: bool,
+}
+
+/// All features that the kernel knows, by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Features {
+    by_name: BTreeMap<String, Feature>,
+}
+
+impl Features {
+    /// The state of a feature; `None` when this kernel does not know the name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<Feature> {
+        self.by_name.get(name).copied()
+    }
+
+    /// All features in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Feature)> {
+        self.by_name.iter().map(|(name, feature)| (name.as_str(), *feature))
+    }
+
+    /// What of `changes` still has to be done; an error when something of it cannot be.
+    fn plan<'a>(&self, index: Ifindex, changes: &[(&'a str, bool)]) -> Result<Vec<(&'a str, bool)>, FeatureError> {
+        let mut todo = Vec::new();
+        for &(name, on) in changes {
+            let name_text = || name.to_owned();
+            let feature = self.get(name).ok_or_else(|| FeatureError::Unknown { name: name_text(), index })?;
+            // A feature can be wanted but held off by another; then wanting it again does nothing.
+            if feature.active == on && feature.wanted == on {
+                continue;
+            }
+            if !feature.changeable {
+                if feature.active == on {
+                    continue;
+                }
+                return Err(FeatureError::NotChangeable { name: name_text(), index, active: !on });
+            }
+            todo.push((name, on));
+        }
+        Ok(todo)
+    }
+
+    /// The names in `changes` whose state differs from what was asked for.
+    fn unmet(&self, changes: &[(&str, bool)]) -> Vec<String> {
+        let differs = |(name, on): &&(&str, bool)| self.get(name).map(|f| f.active) != Some(*on);
+        changes.iter().filter(differs).map(|(name, _)| (*name).to_owned()).collect()
+    }
+}
+
+/// Why features could not be read or set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FeatureError {
+    /// The request itself failed.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// This kernel has no feature of that name.
+    #[error("set feature {name} of interface {index}: this kernel has no such feature")]
+    Unknown {
+        /// The name as given.
+        name: String,
+        /// The interface.
+        index: Ifindex,
+    },
+    /// The driver has fixed the feature the other way. Nothing was changed.
+    #[error("set feature {name} of interface {index}: the driver keeps it {}", if *.active { "on" } else { "off" })]
+    NotChangeable {
+        /// The feature.
+        name: String,
+        /// The interface.
+        index: Ifindex,
+        /// What it is fixed at.
+        active: bool,
+    },
+    /// The kernel took the request, but the features are not as asked: others depend on them.
+    #[error("set features of interface {index}: accepted, but not in effect for {}", names.join(", "))]
+    NotInEffect {
+        /// The features that differ from what was asked.
+        names: Vec<String>,
+        /// The interface.
+        index: Ifindex,
+    },
+}
+
+impl Ethtool {
+    /// All features of an interface.
+    ///
+    /// # Errors
+    /// [`NetlinkError`], `Absent` without the interface.
+    pub fn features(&mut self, index: Ifindex) -> Result<Features, NetlinkError> {
+        let mut request = bindings::Request::new().op_features_get_do();
+        drop(address_to(request.encode().nested_header(), index));
+        self.socket.get("read features", &Target::Index(index), &request, decode_features)
+    }
+
+    /// Switches features on or off by name, and returns all features as they are afterwards.
+    /// Either every name can be switched, or nothing is changed.
+    ///
+    /// # Errors
+    /// [`FeatureError`].
+    pub fn set_features(&mut self, index: Ifindex, changes: &[(&str, bool)]) -> Result<Features, FeatureError> {
+        let before = self.features(index)?;
+        let todo = before.plan(index, changes)?;
+        if todo.is_empty() {
+            return Ok(before);
+        }
+        let mut request = bindings::Request::new().op_features_set_do();
+        let mut bits = address_to(request.encode().nested_header(), index).nested_wanted().nested_bits();
+        for (name, on) in todo {
+            let bit = bits.nested_bit().push_name_bytes(name.as_bytes());
+            bits = if on { bit.push_value(()) } else { bit }.end_nested();
+        }
+        drop(bits);
+        self.socket.act("set features", &Target::Index(index), &request)?;
+        let after = self.features(index)?;
+        let names = after.unmet(changes);
+        if names.is_empty() { Ok(after) } else { Err(FeatureError::NotInEffect { names, index }) }
+    }
+}
+
+fn decode_features(reply: &[u8]) -> Result<Features, Malformed> {
+    let attributes = bindings::OpFeaturesGetDo::decode_reply(reply);
+    let missing = |_| Malformed("features without one of the four bit sets");
+    let mut features = Features::default();
+    // The one set with a mask, and thereby with every name that the kernel knows.
+    for (name, set) in bits(&attributes.get_hw().map_err(missing)?)? {
+        features.by_name.insert(text(name), Feature { changeable: set, ..Feature::default() });
+    }
+    let mut for_each_set = |bitset: IterableBitset<'_>, apply: fn(&mut Feature)| {
+        for (name, _) in bits(&bitset)? {
+            apply(features.by_name.entry(text(name)).or_default());
+        }
+        Ok(())
+    };
+    for_each_set(attributes.get_wanted().map_err(missing)?, |f| f.wanted = true)?;
+    for_each_set(attributes.get_active().map_err(missing)?, |f| f.active = true)?;
+    for_each_set(attributes.get_nochange().map_err(missing)?, |f| f.changeable = false)?;
+    Ok(features)
+}
+
+/// The named bits of a verbose bit set and whether each is set. A set without a mask lists only
+/// the bits that are set, without saying so at each (`ETHTOOL_A_BITSET_NOMASK`).
+fn bits<'a>(bitset: &IterableBitset<'a>) -> Result<Vec<(&'a CStr, bool)>, Malformed> {
+    let is_list = bitset.get_nomask().is_ok();
+    let bits = bitset.get_bits().map_err(|_| Malformed("a bit set without its bits"))?;
+    let named = |bit: bindings::IterableBitsetBit<'a>| {
+        let name = bit.get_name().map_err(|_| Malformed("a bit without a name"))?;
+        Ok((name, is_list || bit.get_value().is_ok()))
+    };
+    bits.get_bit().map(named).collect()
+}
+
+fn text(name: &CStr) -> String {
+    name.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn index() -> Ifindex {
+        Ifindex::new(1).unwrap()
+    }
+
+    fn features(list: &[(&str, Feature)]) -> Features {
+        Features { by_name: list.iter().map(|(n, f)| ((*n).to_owned(), *f)).collect() }
+    }
+
+    #[test]
+    fn a_fixed_feature_is_refused_before_anything_is_changed() {
+        let fixed_off = Feature::default();
+        let free = Feature { changeable: true, ..fixed_off };
+        let all = features(&[("rx-gro", free), ("tx-lockless", fixed_off)]);
+        let error = all.plan(index(), &[("rx-gro", true), ("tx-lockless", true)]).unwrap_err();
+        assert!(matches!(error, FeatureError::NotChangeable { name, .. } if name == "tx-lockless"));
+        assert_eq!(all.plan(index(), &[("tx-lockless", false)]), Ok(vec![]));
+    }
+
+    #[test]
+    fn an_unknown_feature_is_refused() {
+        let error = Features::default().plan(index(), &[("rx-gor", true)]).unwrap_err();
+        assert!(matches!(error, FeatureError::Unknown { name, .. } if name == "rx-gor"));
+    }
+
+    #[test]
+    fn what_is_active_only_for_now_is_still_asked_for() {
+        let held_off = Feature { active: false, wanted: true, changeable: true };
+        let all = features(&[("tx-gso-list", held_off)]);
+        assert_eq!(all.plan(index(), &[("tx-gso-list", false)]), Ok(vec![("tx-gso-list", false)]));
+        assert_eq!(all.unmet(&[("tx-gso-list", true)]), ["tx-gso-list"]);
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_answers_never_panic(bytes: Vec<u8>) {
+            let _ = decode_features(&bytes);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What a network interface is called: its index, its name, its hardware address, each a type that
+//! holds only what the kernel would accept. Nothing here asks the kernel whether such an interface
+//! exists; that is `link`.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::str::FromStr;
+
+/// The number of an interface within its network namespace; 1 to 2³¹−1 (the kernel's `int ifindex`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ifindex(NonZeroU32);
+
+impl Ifindex {
+    /// `None` for zero, the kernel's word for "no interface", and above 2³¹−1.
+    #[must_use]
+    pub const fn new(value: u32) -> Option<Self> {
+        if value > i32::MAX as u32 {
+            return None;
+        }
+        match NonZeroU32::new(value) {
+            Some(index) => Some(Self(index)),
+            None => None,
+        }
+    }
+
+    /// The number as the kernel spells it; never zero.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0.get()
+    }
+
+    /// The number in the signed form that rtnetlink headers carry.
+    pub(crate) const fn as_i32(self) -> i32 {
+        self.0.get().cast_signed()
+    }
+}
+
+impl fmt::Display for Ifindex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The name of an interface by the kernel's rule (`dev_valid_name` in `net/core/dev.c`): 1 to 15
+/// bytes, without `/`, `:` and white space, and not `.` or `..`.
+///
+/// `%` is refused too: the kernel would take it as a pattern and choose another name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InterfaceName(String);
+
+/// A text that cannot be the name of an interface.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("interface name {name:?}: {reason}")]
+pub struct InvalidInterfaceName {
+    name: String,
+    reason: &'static str,
+}
+
+impl InterfaceName {
+    /// The longest name in bytes: `IFNAMSIZ` without its terminating zero.
+    pub const MAX_BYTES: usize = libc::IFNAMSIZ - 1;
+
+    /// Checks `name`; the error says which rule it breaks.
+    ///
+    /// # Errors
+    /// [`InvalidInterfaceName`] when the kernel would not take it.
+    pub fn new(name: impl Into<String>) -> Result<Self, InvalidInterfaceName> {
+        let name = name.into();
+        match Self::broken_rule(&name) {
+            Some(reason) => Err(InvalidInterfaceName { name, reason }),
+            None => Ok(Self(name)),
+        }
+    }
+
+    fn broken_rule(name: &str) -> Option<&'static str> {
+        let forbidden = |c: char| c.is_ascii_whitespace() || matches!(c, '/' | ':' | '%' | '\0');
+        if name.is_empty() {
+            return Some("is empty");
+        }
+        if name.len() > Self::MAX_BYTES {
+            return Some("is longer than 15 bytes");
+        }
+        if name == "." || name == ".." {
+            return Some("is a directory");
+        }
+        // The kernel's isspace() also knows the vertical tab.
+        if name.contains(|c| forbidden(c) || c == '\u{b}') {
+            return Some("has one of / : % or white space");
+        }
+        None
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for InterfaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for InterfaceName {
+    type Err = InvalidInterfaceName;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::new(name)
+    }
+}
+
+/// A six-byte Ethernet address that one interface may carry: not a group address, not all zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MacAddress([u8; 6]);
+
+impl MacAddress {
+    /// `None` for a group address (lowest bit of the first byte set) and for all zeros, as in
+    /// `is_valid_ether_addr` of `include/linux/etherdevice.h`.
+    #[must_use]
+    pub const fn new(bytes: [u8; 6]) -> Option<Self> {
+        let all_zero = matches!(bytes, [0, 0, 0, 0, 0, 0]);
+        if all_zero || bytes[0] & 1 == 1 {
+            return None;
+        }
+        Some(Self(bytes))
+    }
+
+    /// The bytes in the order in which they are sent.
+    #[must_use]
+    pub const fn bytes(self) -> [u8; 6] {
+        self.0
+    }
+}
+
+impl fmt::Display for MacAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_index_is_a_positive_int() {
+        assert_eq!(Ifindex::new(0), None);
+        assert_eq!(Ifindex::new(1 << 31), None);
+        assert_eq!(Ifindex::new(i32::MAX as u32).map(Ifindex::as_i32), Some(i32::MAX));
+    }
+
+    #[test]
+    fn names_that_the_kernel_would_refuse_or_reinterpret_are_refused() {
+        for name in ["", ".", "..", "a/b", "a:b", "a b", "a\u{b}", "veth%d", "sixteen-bytes-xx"] {
+            assert!(InterfaceName::new(name).is_err(), "{name:?}");
+        }
+        for name in ["lo", "eth0.100", "fifteen-bytes-x", "grün"] {
+            assert_eq!(InterfaceName::new(name).unwrap().as_str(), name);
+        }
+    }
+
+    #[test]
+    fn a_group_address_is_no_interface_address() {
+        assert_eq!(MacAddress::new([0; 6]), None);
+        assert_eq!(MacAddress::new([0x33, 0x33, 0, 0, 0, 1]), None);
+        let mac = MacAddress::new([2, 0, 0, 0, 0, 0xfe]).unwrap();
+        assert_eq!(mac.to_string(), "02:00:00:00:00:fe");
+    }
+}

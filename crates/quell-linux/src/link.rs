@@ -1,0 +1,293 @@
+//! Network interfaces by rtnetlink: listing and finding them, making a veth pair across two
+//! namespaces, up, down, MTU, removal. Addresses are in `address`, offloads and channels in
+//! `ethtool`, queues and NAPI in `netdev`.
+
+use netlink_bindings::rt_link::{self, Ifinfomsg, IterableLinkAttrs, PushLinkAttrs};
+use netlink_bindings::traits::{NetlinkRequest, Pusher};
+use std::os::fd::{AsFd, AsRawFd};
+
+use crate::interface::{Ifindex, InterfaceName, MacAddress};
+use crate::netlink::{Malformed, NetlinkError, NetlinkSocket, Target, begin_nested, end_nested, optional};
+use crate::netns::Namespace;
+
+/// `IFLA_INFO_DATA` of `include/uapi/linux/if_link.h`.
+const IFLA_INFO_DATA: u16 = 2;
+/// `VETH_INFO_PEER` of `include/uapi/linux/veth.h`: the other end, as an `ifinfomsg` and its
+/// attributes. The kernel's rt-link specification has no veth, so it is written by hand.
+const VETH_INFO_PEER: u16 = 1;
+/// `RTEXT_FILTER_SKIP_STATS`: the counters are not wanted here and are most of an answer.
+const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
+
+/// One interface as the kernel reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Link {
+    /// Its number in its namespace.
+    pub index: Ifindex,
+    /// Its name; bytes that are not UTF-8 are shown as U+FFFD.
+    pub name: String,
+    /// The kind of a virtual interface (`veth`, `bridge`, …); `None` for hardware and `lo`.
+    pub kind: Option<String>,
+    /// Its hardware address, where that is an Ethernet address.
+    pub mac: Option<MacAddress>,
+    /// The largest packet in bytes.
+    pub mtu: Option<u32>,
+    /// Set up by the administrator (`IFF_UP`).
+    pub is_up: bool,
+    /// What the driver says of the connection (RFC 2863).
+    pub operational_state: OperationalState,
+    /// Receive queues that were allocated; those in use are the channels of `ethtool`.
+    pub rx_queues: Option<u32>,
+    /// Transmit queues that were allocated.
+    pub tx_queues: Option<u32>,
+    /// The other end of a pair, or the interface below.
+    pub peer: Option<Peer>,
+}
+
+/// The interface that another one is tied to (`IFLA_LINK`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Its number, in its own namespace.
+    pub index: Ifindex,
+    /// The id by which this namespace knows the peer's (`IFLA_LINK_NETNSID`); `None` when it is
+    /// the same namespace.
+    pub namespace_id: Option<i32>,
+}
+
+/// `IF_OPER_*` of `include/uapi/linux/if.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OperationalState {
+    /// The driver does not tell, or tells something newer than this list.
+    Unknown,
+    /// The hardware is gone.
+    NotPresent,
+    /// No connection.
+    Down,
+    /// The interface below is down.
+    LowerLayerDown,
+    /// In a test mode.
+    Testing,
+    /// Waiting for something, such as authentication.
+    Dormant,
+    /// Packets pass.
+    Up,
+}
+
+impl OperationalState {
+    fn from_kernel(value: u8) -> Self {
+        match value {
+            1 => Self::NotPresent,
+            2 => Self::Down,
+            3 => Self::LowerLayerDown,
+            4 => Self::Testing,
+            5 => Self::Dormant,
+            6 => Self::Up,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// One end of a veth pair that is to be made.
+#[derive(Debug, Clone)]
+pub struct VethEnd<'a> {
+    /// Where it is made; it never appears elsewhere.
+    pub namespace: &'a Namespace,
+    /// What it is called there.
+    pub name: InterfaceName,
+    /// Its address; the kernel draws one when it is `None`.
+    pub mac: Option<MacAddress>,
+    /// Receive and as many transmit queues; at least 1, at most 4,096 (`rtnl_create_link`).
+    pub queues: u32,
+}
+
+/// The indices of a new pair, each in its end's namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VethPair {
+    /// The first end.
+    pub left: Ifindex,
+    /// The second end.
+    pub right: Ifindex,
+}
+
+/// A handle on the interfaces of one namespace.
+#[derive(Debug)]
+pub struct Links {
+    socket: NetlinkSocket,
+}
+
+impl Links {
+    /// For the namespace of the calling thread, also after the thread has moved on.
+    ///
+    /// # Errors
+    /// [`NetlinkError`] when no socket can be had.
+    pub fn open() -> Result<Self, NetlinkError> {
+        Ok(Self { socket: NetlinkSocket::open_route()? })
+    }
+
+    /// For another namespace; the calling thread stays where it is.
+    ///
+    /// # Errors
+    /// [`NetlinkError`], `Denied` without `CAP_SYS_ADMIN`.
+    pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
+        let socket = NetlinkSocket::open_in(namespace, NetlinkSocket::open_route)?;
+        Ok(Self { socket })
+    }
+
+    /// All interfaces, in the kernel's order.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn list(&mut self) -> Result<Vec<Link>, NetlinkError> {
+        let mut request = rt_link::Request::new().op_getlink_dump(&Ifinfomsg::new());
+        request.encode().push_ext_mask(RTEXT_FILTER_SKIP_STATS);
+        self.socket.collect("list interfaces", &Target::Kernel, &request, decode_link)
+    }
+
+    /// The interface of this name.
+    ///
+    /// # Errors
+    /// [`NetlinkError`], `Absent` when there is none.
+    pub fn by_name(&mut self, name: &InterfaceName) -> Result<Link, NetlinkError> {
+        let mut request = rt_link::Request::new().op_getlink_do(&Ifinfomsg::new());
+        request.encode().push_ifname_bytes(name.as_str().as_bytes()).push_ext_mask(RTEXT_FILTER_SKIP_STATS);
+        self.socket.get("read state", &Target::Name(name.clone()), &request, decode_link)
+    }
+
+    /// The interface of this index.
+    ///
+    /// # Errors
+    /// [`NetlinkError`], `Absent` when there is none.
+    pub fn by_index(&mut self, index: Ifindex) -> Result<Link, NetlinkError> {
+        let mut request = rt_link::Request::new().op_getlink_do(&header(index));
+        request.encode().push_ext_mask(RTEXT_FILTER_SKIP_STATS);
+        self.socket.get("read state", &Target::Index(index), &request, decode_link)
+    }
+
+    /// Makes a veth pair, each end directly in its own namespace, both down.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: `Exists` when a name is taken, `Denied`, `Unsupported` without veth.
+    pub fn create_veth(&mut self, left: &VethEnd<'_>, right: &VethEnd<'_>) -> Result<VethPair, NetlinkError> {
+        let mut request = rt_link::Request::new().set_create().set_excl().op_newlink_do(&Ifinfomsg::new());
+        let mut info = push_end(request.encode(), left).nested_linkinfo().push_kind(c"veth");
+        let bytes = info.as_vec_mut();
+        let data = begin_nested(bytes, IFLA_INFO_DATA);
+        let peer = begin_nested(bytes, VETH_INFO_PEER);
+        drop(push_end(rt_link::OpNewlinkDo::encode_request(bytes, &Ifinfomsg::new()), right));
+        end_nested(bytes, peer);
+        end_nested(bytes, data);
+        drop(info);
+        self.socket.act("create veth pair", &Target::Name(left.name.clone()), &request)?;
+        Ok(VethPair { left: index_of(left)?, right: index_of(right)? })
+    }
+
+    /// Sets an interface up.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn set_up(&mut self, index: Ifindex) -> Result<(), NetlinkError> {
+        self.set_flag_up(index, true)
+    }
+
+    /// Sets an interface down. Drivers without persistent settings forget their NAPI settings.
+    ///
+    /// # Errors
+    /// [`NetlinkError`].
+    pub fn set_down(&mut self, index: Ifindex) -> Result<(), NetlinkError> {
+        self.set_flag_up(index, false)
+    }
+
+    fn set_flag_up(&mut self, index: Ifindex, up: bool) -> Result<(), NetlinkError> {
+        let iff_up = libc::IFF_UP.cast_unsigned();
+        let mut header = header(index);
+        header.ifi_flags = if up { iff_up } else { 0 };
+        header.ifi_change = iff_up;
+        let request = rt_link::Request::new().op_setlink_do(&header);
+        let action = if up { "set up the state" } else { "set down the state" };
+        self.socket.act(action, &Target::Index(index), &request)
+    }
+
+    /// Sets the largest packet in bytes.
+    ///
+    /// # Errors
+    /// [`NetlinkError`], `Invalid` beyond the driver's limits, with the kernel's words.
+    pub fn set_mtu(&mut self, index: Ifindex, mtu: u32) -> Result<(), NetlinkError> {
+        let mut request = rt_link::Request::new().op_setlink_do(&header(index));
+        request.encode().push_mtu(mtu);
+        self.socket.act("set the MTU", &Target::Index(index), &request)
+    }
+
+    /// Removes an interface, and with it the other end of a pair.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: `Absent` when there is none, `Unsupported` for hardware.
+    pub fn delete(&mut self, index: Ifindex) -> Result<(), NetlinkError> {
+        let request = rt_link::Request::new().op_dellink_do(&header(index));
+        self.socket.act("delete", &Target::Index(index), &request)
+    }
+}
+
+fn header(index: Ifindex) -> Ifinfomsg {
+    let mut header = Ifinfomsg::new();
+    header.ifi_index = index.as_i32();
+    header
+}
+
+fn push_end<P: Pusher>(attributes: PushLinkAttrs<P>, end: &VethEnd<'_>) -> PushLinkAttrs<P> {
+    let namespace_fd = end.namespace.as_fd().as_raw_fd().cast_unsigned();
+    let attributes = attributes
+        .push_ifname_bytes(end.name.as_str().as_bytes())
+        .push_net_ns_fd(namespace_fd)
+        .push_num_rx_queues(end.queues)
+        .push_num_tx_queues(end.queues);
+    match end.mac {
+        Some(mac) => attributes.push_address(&mac.bytes()),
+        None => attributes,
+    }
+}
+
+fn index_of(end: &VethEnd<'_>) -> Result<Ifindex, NetlinkError> {
+    Ok(Links::open_in(end.namespace)?.by_name(&end.name)?.index)
+}
+
+fn decode_link(reply: &[u8]) -> Result<Link, Malformed> {
+    let (header, attributes) = rt_link::OpGetlinkDo::decode_reply(reply);
+    let index = u32::try_from(header.ifi_index).ok().and_then(Ifindex::new);
+    let name = attributes.get_ifname().map_err(|_| Malformed("an interface without a name"))?;
+    let info = optional(attributes.get_linkinfo())?;
+    let kind = info.map(|info| optional(info.get_kind())).transpose()?.flatten();
+    let mac = optional(attributes.get_address())?;
+    Ok(Link {
+        index: index.ok_or(Malformed("an interface without an index"))?,
+        name: name.to_string_lossy().into_owned(),
+        kind: kind.map(|kind| kind.to_string_lossy().into_owned()),
+        mac: mac.and_then(|mac| mac.try_into().ok()).and_then(MacAddress::new),
+        mtu: optional(attributes.get_mtu())?,
+        is_up: header.ifi_flags & libc::IFF_UP.cast_unsigned() != 0,
+        operational_state: optional(attributes.get_operstate())?
+            .map_or(OperationalState::Unknown, OperationalState::from_kernel),
+        rx_queues: optional(attributes.get_num_rx_queues())?,
+        tx_queues: optional(attributes.get_num_tx_queues())?,
+        peer: decode_peer(&attributes)?,
+    })
+}
+
+fn decode_peer(attributes: &IterableLinkAttrs<'_>) -> Result<Option<Peer>, Malformed> {
+    let index = optional(attributes.get_link())?.and_then(Ifindex::new);
+    let namespace_id = optional(attributes.get_link_netnsid())?;
+    Ok(index.map(|index| Peer { index, namespace_id }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn arbitrary_answers_never_panic(bytes: Vec<u8>) {
+            let _ = decode_link(&bytes);
+        }
+    }
+}

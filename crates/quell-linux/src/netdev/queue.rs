@@ -1,0 +1,78 @@
+//! Queues of an interface and the NAPI instance that serves each (`queue-get`).
+
+use netlink_bindings::netdev as bindings;
+use netlink_bindings::traits::NetlinkRequest;
+
+use super::Netdev;
+use crate::interface::Ifindex;
+use crate::napi_id::NapiId;
+use crate::netlink::{Malformed, NetlinkError, Target, optional};
+
+/// The direction of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum QueueKind {
+    /// Receive.
+    Rx,
+    /// Transmit.
+    Tx,
+}
+
+impl QueueKind {
+    pub(super) fn from_kernel(value: u32) -> Result<Self, Malformed> {
+        match value {
+            0 => Ok(Self::Rx),
+            1 => Ok(Self::Tx),
+            _ => Err(Malformed("a queue that is neither rx nor tx")),
+        }
+    }
+}
+
+/// One queue of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Queue {
+    /// Its direction.
+    pub kind: QueueKind,
+    /// Its number among the queues of that direction, from 0.
+    pub id: u32,
+    /// The NAPI instance that serves it; `None` where the driver does not say (veth).
+    pub napi_id: Option<NapiId>,
+}
+
+impl Netdev {
+    /// The queues of an interface, receive queues first. An interface that is down has none.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: `Absent` without the interface, `Unsupported` before Linux 6.8.
+    pub fn queues(&mut self, ifindex: Ifindex) -> Result<Vec<Queue>, NetlinkError> {
+        let mut request = bindings::Request::new().op_queue_get_dump();
+        request.encode().push_ifindex(ifindex.get());
+        let target = Target::Index(ifindex);
+        let mut queues = self.socket.collect("list queues", &target, &request, decode_queue)?;
+        queues.sort_unstable_by_key(|queue| (queue.kind, queue.id));
+        Ok(queues)
+    }
+}
+
+fn decode_queue(reply: &[u8]) -> Result<Queue, Malformed> {
+    let attributes = bindings::OpQueueGetDo::decode_reply(reply);
+    let kind = attributes.get_type().map_err(|_| Malformed("a queue without a type"))?;
+    Ok(Queue {
+        kind: QueueKind::from_kernel(kind)?,
+        id: attributes.get_id().map_err(|_| Malformed("a queue without a number"))?,
+        napi_id: optional(attributes.get_napi_id())?.and_then(NapiId::from_kernel),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn arbitrary_answers_never_panic(bytes: Vec<u8>) {
+            let _ = decode_queue(&bytes);
+        }
+    }
+}

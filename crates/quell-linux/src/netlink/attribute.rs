@@ -1,0 +1,81 @@
+//! Reading and writing single netlink attributes where `netlink-bindings` lacks their type. Pure:
+//! bytes in, values out.
+
+use netlink_bindings::utils::{self, ErrorContext, ErrorReason, IterableChunks};
+
+use super::Malformed;
+
+/// The attributes of `bytes` as type and payload, up to the first that does not fit.
+pub(crate) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    IterableChunks::new(bytes).map(|(header, payload)| (header.r#type, payload))
+}
+
+/// A value of the specifications' type `uint`: 4 bytes where it fits, else 8 (`nla_get_uint` of
+/// `include/net/netlink.h`).
+pub(crate) fn uint(payload: &[u8]) -> Result<u64, Malformed> {
+    match payload.len() {
+        4 => utils::parse_u32(payload).map(u64::from),
+        8 => utils::parse_u64(payload),
+        _ => None,
+    }
+    .ok_or(Malformed("a uint attribute is not 4 or 8 bytes long"))
+}
+
+/// Appends one attribute.
+pub(crate) fn push(buffer: &mut Vec<u8>, kind: u16, payload: &[u8]) {
+    let length = u16::try_from(payload.len()).unwrap_or(u16::MAX - 4);
+    debug_assert_eq!(usize::from(length), payload.len(), "no caller sends that much");
+    utils::push_header(buffer, kind, length);
+    buffer.extend_from_slice(&payload[..usize::from(length)]);
+    utils::align(buffer);
+}
+
+/// Appends a `uint` in the shortest form that holds it.
+pub(crate) fn push_uint(buffer: &mut Vec<u8>, kind: u16, value: u64) {
+    match u32::try_from(value) {
+        Ok(short) => push(buffer, kind, &short.to_ne_bytes()),
+        Err(_) => push(buffer, kind, &value.to_ne_bytes()),
+    }
+}
+
+/// Opens a nested attribute; what is appended until [`end_nested`] is inside.
+pub(crate) fn begin_nested(buffer: &mut Vec<u8>, kind: u16) -> usize {
+    utils::push_nested_header(buffer, kind)
+}
+
+/// Closes the nested attribute that `begin_nested` opened at `start`.
+pub(crate) fn end_nested(buffer: &mut Vec<u8>, start: usize) {
+    utils::finalize_nested_header(buffer, start);
+}
+
+/// What a typed getter of the bindings found; a missing attribute is `None`.
+pub(crate) fn optional<T>(found: Result<T, ErrorContext>) -> Result<Option<T>, Malformed> {
+    match found {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.reason == ErrorReason::AttrMissing => Ok(None),
+        Err(_) => Err(Malformed("an attribute does not have its specified form")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_uint_that_is_written_is_read_back(value: u64, kind in 1_u16..0x3fff) {
+            let mut buffer = Vec::new();
+            push_uint(&mut buffer, kind, value);
+            let read: Vec<_> = attributes(&buffer).map(|(k, p)| (k, uint(p).unwrap())).collect();
+            prop_assert_eq!(read, vec![(kind, value)]);
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
+            for (_, payload) in attributes(&bytes) {
+                let _ = uint(payload);
+            }
+        }
+    }
+}

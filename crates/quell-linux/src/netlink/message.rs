@@ -1,0 +1,222 @@
+//! The framing of netlink: cutting what the kernel sent into messages, and reading the two that end
+//! an exchange (`NLMSG_ERROR`, `NLMSG_DONE`) with their extended acknowledgement. Pure: bytes in,
+//! values out.
+
+use netlink_bindings::utils;
+
+use super::{Malformed, attributes};
+
+/// Bytes of `struct nlmsghdr`.
+pub(super) const HEADER_BYTES: usize = 16;
+/// Bytes of the error number that both closing messages start with.
+const ERRNO_BYTES: usize = 4;
+
+const NLMSGERR_ATTR_MSG: u16 = 1;
+const NLMSGERR_ATTR_OFFS: u16 = 2;
+const NLMSGERR_ATTR_MISS_TYPE: u16 = 5;
+const NLMSGERR_ATTR_MISS_NEST: u16 = 6;
+
+/// One message of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Message<'a> {
+    pub(super) kind: u16,
+    pub(super) flags: u16,
+    pub(super) sequence: u32,
+    pub(super) payload: &'a [u8],
+}
+
+/// How an exchange ended, as the kernel tells it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Status {
+    /// Zero for success.
+    pub(super) errno: i32,
+    pub(super) message: Option<String>,
+    /// Where in the request, counted from its `nlmsghdr`, the blamed attribute starts.
+    pub(super) offset: Option<usize>,
+    /// The type of the attribute that is missing, and the nest (as an offset) that misses it.
+    pub(super) missing: Option<(u16, Option<usize>)>,
+}
+
+/// Takes the next message off `rest`; `None` at the end.
+pub(super) fn next_message<'a>(rest: &mut &'a [u8]) -> Option<Result<Message<'a>, Malformed>> {
+    if rest.is_empty() {
+        return None;
+    }
+    let message = split_message(rest);
+    if message.is_none() {
+        *rest = &[];
+    }
+    Some(message.ok_or(Malformed("a message is cut short")))
+}
+
+fn split_message<'a>(rest: &mut &'a [u8]) -> Option<Message<'a>> {
+    let bytes = *rest;
+    let length = usize::try_from(utils::parse_u32(bytes.get(0..4)?)?).ok()?;
+    let message = Message {
+        kind: utils::parse_u16(bytes.get(4..6)?)?,
+        flags: utils::parse_u16(bytes.get(6..8)?)?,
+        sequence: utils::parse_u32(bytes.get(8..12)?)?,
+        payload: bytes.get(HEADER_BYTES..length)?,
+    };
+    *rest = bytes.get(utils::nla_align_up(length)..).unwrap_or(&[]);
+    Some(message)
+}
+
+impl Message<'_> {
+    /// The outcome in a closing message; `None` when this is a message of content.
+    pub(super) fn status(&self) -> Option<Result<Status, Malformed>> {
+        let is_error = match i32::from(self.kind) {
+            libc::NLMSG_ERROR => true,
+            libc::NLMSG_DONE => false,
+            _ => return None,
+        };
+        Some(self.parse_status(is_error).ok_or(Malformed("an acknowledgement is cut short")))
+    }
+
+    fn parse_status(&self, is_error: bool) -> Option<Status> {
+        let negative = utils::parse_i32(self.payload.get(..ERRNO_BYTES)?)?;
+        let mut status = Status { errno: negative.checked_neg()?, ..Status::default() };
+        if self.has_flag(libc::NLM_F_ACK_TLVS) {
+            let after_request = if is_error { self.echoed_request_bytes()? } else { 0 };
+            status.read_extended_ack(self.payload.get(ERRNO_BYTES + after_request..)?);
+        }
+        Some(status)
+    }
+
+    /// Length of the request that `NLMSG_ERROR` echoes; only its header when the flag says capped.
+    fn echoed_request_bytes(&self) -> Option<usize> {
+        if self.has_flag(libc::NLM_F_CAPPED) {
+            return Some(HEADER_BYTES);
+        }
+        let length = utils::parse_u32(self.payload.get(ERRNO_BYTES..ERRNO_BYTES + 4)?)?;
+        Some(utils::nla_align_up(usize::try_from(length).ok()?))
+    }
+
+    pub(super) fn has_flag(&self, flag: i32) -> bool {
+        i32::from(self.flags) & flag != 0
+    }
+}
+
+impl Status {
+    fn read_extended_ack(&mut self, bytes: &[u8]) {
+        let mut missing_type = None;
+        let mut missing_nest = None;
+        for (kind, payload) in attributes(bytes) {
+            let number = utils::parse_u32(payload);
+            match kind {
+                NLMSGERR_ATTR_MSG => self.message = Some(text(payload)),
+                NLMSGERR_ATTR_OFFS => self.offset = number.and_then(|n| n.try_into().ok()),
+                NLMSGERR_ATTR_MISS_TYPE => missing_type = number.and_then(|n| n.try_into().ok()),
+                NLMSGERR_ATTR_MISS_NEST => missing_nest = number.and_then(|n| n.try_into().ok()),
+                _ => {}
+            }
+        }
+        self.missing = missing_type.map(|kind| (kind, missing_nest));
+    }
+}
+
+/// The text of a string attribute, up to its terminating zero.
+fn text(payload: &[u8]) -> String {
+    let end = payload.iter().position(|&byte| byte == 0).unwrap_or(payload.len());
+    String::from_utf8_lossy(&payload[..end]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::push;
+    use proptest::prelude::*;
+
+    fn message(kind: i32, flags: i32, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(HEADER_BYTES + payload.len()).unwrap();
+        let mut bytes = length.to_ne_bytes().to_vec();
+        bytes.extend(u16::try_from(kind).unwrap().to_ne_bytes());
+        bytes.extend(u16::try_from(flags).unwrap().to_ne_bytes());
+        bytes.extend(7_u32.to_ne_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(payload);
+        bytes
+    }
+
+    fn status_of(bytes: &[u8]) -> Status {
+        let mut rest = bytes;
+        next_message(&mut rest).unwrap().unwrap().status().unwrap().unwrap()
+    }
+
+    fn with_words(mut payload: Vec<u8>) -> Vec<u8> {
+        push(&mut payload, NLMSGERR_ATTR_MSG, b"no such thing\0");
+        push(&mut payload, NLMSGERR_ATTR_OFFS, &20_u32.to_ne_bytes());
+        payload
+    }
+
+    #[test]
+    fn a_refusal_carries_the_kernels_words() {
+        let mut payload = (-libc::ENOENT).to_ne_bytes().to_vec();
+        payload.extend([0; HEADER_BYTES]);
+        let flags = libc::NLM_F_CAPPED | libc::NLM_F_ACK_TLVS;
+        let status = status_of(&message(libc::NLMSG_ERROR, flags, &with_words(payload)));
+        assert_eq!(status.errno, libc::ENOENT);
+        assert_eq!(status.message.as_deref(), Some("no such thing"));
+        assert_eq!(status.offset, Some(20));
+    }
+
+    #[test]
+    fn the_words_are_found_behind_an_echoed_request_of_odd_length() {
+        let mut payload = (-libc::EINVAL).to_ne_bytes().to_vec();
+        payload.extend(19_u32.to_ne_bytes());
+        payload.extend([0; 16]);
+        let bytes = message(libc::NLMSG_ERROR, libc::NLM_F_ACK_TLVS, &with_words(payload));
+        assert_eq!(status_of(&bytes).message.as_deref(), Some("no such thing"));
+    }
+
+    #[test]
+    fn a_refused_dump_ends_with_an_error_in_done() {
+        let payload = with_words((-libc::ENODEV).to_ne_bytes().to_vec());
+        let status = status_of(&message(libc::NLMSG_DONE, libc::NLM_F_ACK_TLVS, &payload));
+        assert_eq!(status.errno, libc::ENODEV);
+        assert_eq!(status.message.as_deref(), Some("no such thing"));
+    }
+
+    #[test]
+    fn messages_are_cut_at_their_aligned_lengths() {
+        let mut bytes = message(20, 0, &[1, 2, 3]);
+        bytes.push(0);
+        bytes.extend(message(21, 0, &[]));
+        let mut rest = bytes.as_slice();
+        assert_eq!(next_message(&mut rest).unwrap().unwrap().payload, &[1, 2, 3]);
+        assert_eq!(next_message(&mut rest).unwrap().unwrap().kind, 21);
+        assert_eq!(next_message(&mut rest), None);
+    }
+
+    #[test]
+    fn a_length_that_lies_ends_the_reading() {
+        for length in [0_u32, 15, 17, u32::MAX] {
+            let mut bytes = message(20, 0, &[]);
+            bytes[..4].copy_from_slice(&length.to_ne_bytes());
+            let mut rest = bytes.as_slice();
+            assert!(next_message(&mut rest).unwrap().is_err(), "{length}");
+            assert_eq!(next_message(&mut rest), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic_and_always_end(bytes: Vec<u8>) {
+            let mut rest = bytes.as_slice();
+            let mut steps = 0;
+            while let Some(message) = next_message(&mut rest) {
+                if let Ok(message) = message {
+                    let _ = message.status();
+                }
+                steps += 1;
+                prop_assert!(steps <= bytes.len());
+            }
+        }
+
+        #[test]
+        fn arbitrary_acknowledgements_never_panic(payload: Vec<u8>, flags in 0..=0x3ff, kind in 2..=3) {
+            let bytes = message(kind, flags, &payload);
+            let _ = next_message(&mut bytes.as_slice()).unwrap().unwrap().status();
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! A netlink socket and the exchange on it: send one request, read what belongs to it up to the
+//! acknowledgement. It belongs to the network namespace of the thread that opened it, for good.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use netlink_bindings::nlctrl;
+use netlink_bindings::traits::{NetlinkRequest, Protocol as RequestProtocol};
+use rustix::io::Errno;
+use rustix::net::netlink::{self, SocketAddrNetlink};
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+use super::message::{HEADER_BYTES, Message, Status, next_message};
+use super::{Cause, Failure, Malformed, NetlinkError, Target};
+use crate::netns::Namespace;
+
+/// How often a dump is asked for again after it was interrupted by a change of what it lists.
+const DUMP_ATTEMPTS_MAX: u32 = 8;
+
+/// An open netlink socket, for rtnetlink or for one generic family.
+#[derive(Debug)]
+pub(crate) struct NetlinkSocket {
+    fd: OwnedFd,
+    sequence: u32,
+    /// The message type of generic requests; unused on rtnetlink.
+    family_id: u16,
+    buffer: Vec<u8>,
+}
+
+/// Why one reading of a dump did not give a result.
+enum Interruption {
+    /// `NLM_F_DUMP_INTR`: what came is inconsistent, ask again.
+    Changed,
+    Failed(Cause),
+}
+
+impl NetlinkSocket {
+    /// Opens a socket for links and addresses.
+    pub(crate) fn open_route() -> Result<Self, NetlinkError> {
+        // NETLINK_ROUTE is protocol 0, which rustix spells as the default.
+        Self::open(None)
+    }
+
+    /// Opens a socket for a generic family, whose number is looked up.
+    pub(crate) fn open_generic(family: &'static str) -> Result<Self, NetlinkError> {
+        let mut socket = Self::open(Some(netlink::GENERIC))?;
+        let mut request = nlctrl::Request::new().op_getfamily_do();
+        request.encode().push_family_name_bytes(family.as_bytes());
+        let action = "look up netlink family";
+        let id = socket.get(action, &Target::Kernel, &request, |reply| {
+            nlctrl::OpGetfamilyDo::decode_reply(reply).get_family_id().map_err(|_| Malformed("a family without an id"))
+        });
+        match id {
+            Ok(id) => socket.family_id = id,
+            Err(error) if error.failure() == Failure::Absent => {
+                let cause = Cause::FamilyAbsent { family };
+                return Err(NetlinkError::new(action, Target::Kernel, cause));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(socket)
+    }
+
+    /// Opens a socket with `open` in another namespace than the caller's.
+    pub(crate) fn open_in(
+        namespace: &Namespace,
+        open: impl FnOnce() -> Result<Self, NetlinkError> + Send,
+    ) -> Result<Self, NetlinkError> {
+        namespace
+            .run(open)
+            .map_err(|error| NetlinkError::new("open a socket", Target::Kernel, Cause::Namespace(error)))?
+    }
+
+    fn open(protocol: Option<Protocol>) -> Result<Self, NetlinkError> {
+        Self::open_socket(protocol).map_err(|cause| NetlinkError::new("open a socket", Target::Kernel, cause))
+    }
+
+    fn open_socket(protocol: Option<Protocol>) -> Result<Self, Cause> {
+        let fd =
+            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)
+                .map_err(|errno| transport("socket", errno))?;
+        // Only the kernel (port 0) may answer on a connected socket.
+        rustix::net::connect(&fd, &SocketAddrNetlink::new(0, 0)).map_err(|errno| transport("connect", errno))?;
+        // The kernel's words on an error, without an echo of the request, and filters in dumps
+        // that are obeyed or refused instead of ignored.
+        for option in [libc::NETLINK_EXT_ACK, libc::NETLINK_CAP_ACK, libc::NETLINK_GET_STRICT_CHK] {
+            enable(&fd, option)?;
+        }
+        Ok(Self { fd, sequence: 0, family_id: 0, buffer: Vec::new() })
+    }
+
+    /// Sends a request that is answered by an acknowledgement alone, or whose answer is not needed.
+    pub(crate) fn act<R: NetlinkRequest>(
+        &mut self,
+        action: &'static str,
+        target: &Target,
+        request: &R,
+    ) -> Result<(), NetlinkError> {
+        self.collect(action, target, request, |_| Ok(())).map(drop)
+    }
+
+    /// Sends a request that is answered by exactly one message.
+    pub(crate) fn get<R: NetlinkRequest, T>(
+        &mut self,
+        action: &'static str,
+        target: &Target,
+        request: &R,
+        decode: impl FnMut(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, NetlinkError> {
+        let mut replies = self.collect(action, target, request, decode)?;
+        let reply = replies.pop().filter(|_| replies.is_empty());
+        reply.ok_or_else(|| {
+            let cause = Cause::Malformed(Malformed("not exactly one message"));
+            NetlinkError::new(action, target.clone(), cause)
+        })
+    }
+
+    /// Sends a request and decodes every message of its answer; asks again, up to a bound, while a
+    /// change of what is listed interrupts the listing.
+    pub(crate) fn collect<R: NetlinkRequest, T>(
+        &mut self,
+        action: &'static str,
+        target: &Target,
+        request: &R,
+        mut decode: impl FnMut(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<Vec<T>, NetlinkError> {
+        for _ in 0..DUMP_ATTEMPTS_MAX {
+            match self.exchange(request, &mut decode) {
+                Ok(replies) => return Ok(replies),
+                Err(Interruption::Changed) => {}
+                Err(Interruption::Failed(cause)) => {
+                    return Err(NetlinkError::new(action, target.clone(), cause));
+                }
+            }
+        }
+        let cause = Cause::DumpInterrupted { attempts: DUMP_ATTEMPTS_MAX };
+        Err(NetlinkError::new(action, target.clone(), cause))
+    }
+
+    fn exchange<R: NetlinkRequest, T>(
+        &mut self,
+        request: &R,
+        decode: &mut impl FnMut(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<Vec<T>, Interruption> {
+        self.send(request).map_err(Interruption::Failed)?;
+        let mut replies = Vec::new();
+        let mut interrupted = false;
+        let mut first_malformed = None;
+        loop {
+            self.receive().map_err(Interruption::Failed)?;
+            let mut rest = self.buffer.as_slice();
+            while let Some(message) = next_message(&mut rest) {
+                let message = message.map_err(failed_malformed)?;
+                if message.sequence != self.sequence {
+                    continue; // What is left of an earlier exchange that failed half-way.
+                }
+                interrupted |= message.has_flag(libc::NLM_F_DUMP_INTR);
+                if let Some(status) = message.status() {
+                    let status = status.map_err(failed_malformed)?;
+                    return finish(request, status, interrupted, first_malformed, replies);
+                }
+                // An answer is read to its end even when a part of it is not understood, so that
+                // the socket stays usable.
+                match decode_content(&message, decode) {
+                    Ok(reply) => replies.push(reply),
+                    Err(malformed) => first_malformed = first_malformed.or(Some(malformed)),
+                }
+            }
+        }
+    }
+
+    fn send<R: NetlinkRequest>(&mut self, request: &R) -> Result<(), Cause> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let kind = match request.protocol() {
+            RequestProtocol::Raw { request_type, .. } => request_type,
+            RequestProtocol::Generic(_) => self.family_id,
+        };
+        let flags = request.flags() | (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
+        let length = u32::try_from(HEADER_BYTES + request.payload().len())
+            .map_err(|_| Cause::Malformed(Malformed("the request is too long")))?;
+        self.buffer.clear();
+        self.buffer.extend(length.to_ne_bytes());
+        self.buffer.extend(kind.to_ne_bytes());
+        self.buffer.extend(flags.to_ne_bytes());
+        self.buffer.extend(self.sequence.to_ne_bytes());
+        self.buffer.extend(0_u32.to_ne_bytes());
+        self.buffer.extend(request.payload());
+        // A datagram is sent whole or not at all.
+        rustix::io::retry_on_intr(|| rustix::net::send(&self.fd, &self.buffer, SendFlags::empty()))
+            .map(drop)
+            .map_err(|errno| transport("send", errno))
+    }
+
+    /// Fills the buffer with the next datagram, however long it is.
+    fn receive(&mut self) -> Result<(), Cause> {
+        let peek = RecvFlags::PEEK | RecvFlags::TRUNC;
+        let (_, length) = self.receive_into(&mut [], peek)?;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(length, 0);
+        let received = self.receive_into(&mut buffer, RecvFlags::empty());
+        self.buffer = buffer;
+        received.map(drop)
+    }
+
+    fn receive_into(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(usize, usize), Cause> {
+        rustix::io::retry_on_intr(|| rustix::net::recv(&self.fd, &mut *buffer, flags))
+            .map_err(|errno| transport("recv", errno))
+    }
+}
+
+/// `NLMSG_NOOP` and other control messages below `NLMSG_MIN_TYPE` are not part of any answer.
+fn decode_content<T>(
+    message: &Message<'_>,
+    decode: &mut impl FnMut(&[u8]) -> Result<T, Malformed>,
+) -> Result<T, Malformed> {
+    if i32::from(message.kind) < libc::NLMSG_MIN_TYPE {
+        return Err(Malformed("a control message within an answer"));
+    }
+    decode(message.payload)
+}
+
+fn finish<R: NetlinkRequest, T>(
+    request: &R,
+    status: Status,
+    interrupted: bool,
+    malformed: Option<Malformed>,
+    replies: Vec<T>,
+) -> Result<Vec<T>, Interruption> {
+    if status.errno != 0 {
+        return Err(Interruption::Failed(refusal(request, status)));
+    }
+    if interrupted {
+        return Err(Interruption::Changed);
+    }
+    match malformed {
+        Some(malformed) => Err(failed_malformed(malformed)),
+        None => Ok(replies),
+    }
+}
+
+fn refusal<R: NetlinkRequest>(request: &R, status: Status) -> Cause {
+    let attribute = blamed_attribute::<R>(request.payload(), &status);
+    Cause::Refused { errno: status.errno, message: status.message, attribute }
+}
+
+/// The name of the attribute at which the kernel points, innermost first.
+fn blamed_attribute<R: NetlinkRequest>(payload: &[u8], status: &Status) -> Option<String> {
+    let in_payload = |offset: usize| offset.checked_sub(HEADER_BYTES);
+    if let Some((kind, nest)) = status.missing {
+        let (_, name) = R::lookup(payload, in_payload(nest.unwrap_or(HEADER_BYTES))?, Some(kind));
+        return Some(name.map_or_else(|| format!("{kind}, missing"), |n| format!("{n}, missing")));
+    }
+    let (trace, _) = R::lookup(payload, in_payload(status.offset?)?, None);
+    trace.first().map(|(name, _)| (*name).to_owned())
+}
+
+fn failed_malformed(malformed: Malformed) -> Interruption {
+    Interruption::Failed(Cause::Malformed(malformed))
+}
+
+fn transport(call: &'static str, errno: Errno) -> Cause {
+    Cause::Transport { call, errno: errno.raw_os_error() }
+}
+
+/// Sets a boolean option of level `SOL_NETLINK`, which rustix does not know.
+fn enable(fd: &OwnedFd, option: i32) -> Result<(), Cause> {
+    let on: libc::c_int = 1;
+    // SAFETY: the pointer and the length describe `on`, which outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_NETLINK,
+            option,
+            std::ptr::from_ref(&on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        return Ok(());
+    }
+    let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+    Err(Cause::Transport { call: "setsockopt", errno })
+}

@@ -1,0 +1,475 @@
+//! Network namespaces: creating, finding, entering and deleting them, in the layout of
+//! `ip netns` (`/run/netns/NAME`), so that both see each other's. What is put into a namespace, and
+//! when one may be deleted, is not decided here.
+//!
+//! The calling thread never changes its namespace by accident: work in another namespace is done by
+//! a thread that is born for it ([`Namespace::run`]) and dies there, so neither a panic nor a failed
+//! return can leave the caller elsewhere.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::thread;
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use rustix::mount::{MountPropagationFlags, UnmountFlags};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+
+use crate::pid::Pid;
+
+/// Where `ip netns` keeps its namespaces (`NETNS_RUN_DIR` of iproute2, behind `/var/run`).
+const NAMED_DIRECTORY: &str = "/run/netns";
+/// `NSFS_MAGIC` of `include/uapi/linux/magic.h`: what `fstatfs` says of a namespace.
+const NSFS_MAGIC: i64 = 0x6e73_6673;
+/// A name can be mounted over more than once by a tool that went wrong; each layer is taken off.
+const STACKED_MOUNTS_MAX: usize = 16;
+
+/// The name of a namespace in `/run/netns`: a file name that is not `.` or `..`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NamespaceName(String);
+
+impl NamespaceName {
+    /// The longest name in bytes, `NAME_MAX` of Linux file systems.
+    pub const MAX_BYTES: usize = 255;
+
+    /// Checks `name`; the error says which rule it breaks.
+    ///
+    /// # Errors
+    /// [`NamespaceError::InvalidName`].
+    pub fn new(name: impl Into<String>) -> Result<Self, NamespaceError> {
+        let name = name.into();
+        let reason = if name.is_empty() {
+            "is empty"
+        } else if name.len() > Self::MAX_BYTES {
+            "is longer than 255 bytes"
+        } else if name == "." || name == ".." {
+            "is a directory"
+        } else if name.contains(['/', '\0']) {
+            "has a slash or a zero byte"
+        } else {
+            return Ok(Self(name));
+        };
+        Err(NamespaceError::InvalidName { name, reason })
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn path(&self) -> PathBuf {
+        Path::new(NAMED_DIRECTORY).join(&self.0)
+    }
+}
+
+impl fmt::Display for NamespaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for NamespaceName {
+    type Err = NamespaceError;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::new(name)
+    }
+}
+
+/// Why something about a namespace could not be done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NamespaceError {
+    /// A text that cannot be a name in `/run/netns`.
+    #[error("network namespace name {name:?}: {reason}")]
+    InvalidName {
+        /// The text as given.
+        name: String,
+        /// The rule that it breaks.
+        reason: &'static str,
+    },
+    /// There is already something of that name.
+    #[error("network namespace {name}: exists already; choose another name or delete it")]
+    Exists {
+        /// The name asked for.
+        name: NamespaceName,
+    },
+    /// There is no namespace of that name, or no such process.
+    #[error("network namespace {what}: there is none")]
+    Absent {
+        /// The name or the path that was looked for.
+        what: String,
+    },
+    /// The file is there, but no namespace is mounted on it, as after a crash between the two steps.
+    #[error("{path}: a file, but no network namespace is mounted on it; delete it", path = path.display())]
+    NotANamespace {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A system call failed.
+    #[error("{action} {what}: {text}{hint}", text = io::Error::from_raw_os_error(*errno), hint = hint(*errno))]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        what: String,
+        /// The error number of the system call.
+        errno: i32,
+    },
+}
+
+fn hint(errno: i32) -> &'static str {
+    match errno {
+        libc::EPERM | libc::EACCES => "; this needs root (CAP_SYS_ADMIN)",
+        _ => "",
+    }
+}
+
+impl NamespaceError {
+    /// The caller lacks the privilege (`EPERM`, `EACCES`).
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        matches!(self, Self::System { errno: libc::EPERM | libc::EACCES, .. })
+    }
+
+    /// There is no such namespace or process.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::Absent { .. })
+    }
+
+    fn system(action: &'static str, what: impl fmt::Display, errno: Errno) -> Self {
+        Self::System { action, what: what.to_string(), errno: errno.raw_os_error() }
+    }
+
+    fn io(action: &'static str, what: &Path, error: &io::Error) -> Self {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        Self::System { action, what: what.display().to_string(), errno }
+    }
+}
+
+/// What [`Namespace::delete_named`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// The name was there and is gone. The namespace itself lives on while a process, a socket or
+    /// an open descriptor holds it.
+    Deleted,
+    /// There was no such name.
+    WasAbsent,
+}
+
+/// The processes of a namespace, as far as they could be told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceProcesses {
+    /// Ids of processes whose main thread is in the namespace, ascending.
+    pub pids: Vec<Pid>,
+    /// Ids of processes whose namespace this process may not read (it needs ptrace access).
+    pub unreadable: Vec<Pid>,
+}
+
+/// One network namespace, held open: it does not go away while this value lives.
+///
+/// Two values are equal when they mean the same namespace, however they were found.
+#[derive(Debug)]
+pub struct Namespace {
+    fd: OwnedFd,
+    inode: u64,
+}
+
+impl PartialEq for Namespace {
+    fn eq(&self, other: &Self) -> bool {
+        self.inode == other.inode
+    }
+}
+
+impl Eq for Namespace {}
+
+impl AsFd for Namespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Namespace {
+    /// Makes a new, empty namespace and gives it a name, as `ip netns add` does.
+    ///
+    /// The name appears first and the namespace is mounted on it second: a crash between the two
+    /// leaves an empty file, which [`Namespace::delete_named`] removes, and never a namespace
+    /// without a name. `/run/netns` is made a shared mount when it is not one yet, so that the
+    /// namespace is seen, and can be deleted, from other mount namespaces.
+    ///
+    /// # Errors
+    /// [`NamespaceError::Exists`]; [`NamespaceError::System`], above all without `CAP_SYS_ADMIN`.
+    pub fn create_named(name: &NamespaceName) -> Result<Self, NamespaceError> {
+        share_named_directory()?;
+        let path = name.path();
+        let created = OpenOptions::new().read(true).write(true).create_new(true).mode(0).open(&path);
+        match created {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(NamespaceError::Exists { name: name.clone() });
+            }
+            Err(error) => return Err(NamespaceError::io("create", &path, &error)),
+        }
+        let mounted = in_own_thread(|| mount_new_namespace(&path));
+        let opened = mounted.and_then(|()| Self::open_named(name));
+        if opened.is_err() {
+            // The first error is the one to report; a file that stays is found by `list_named`.
+            let _ = Self::delete_named(name);
+        }
+        opened
+    }
+
+    /// Opens a namespace by its name in `/run/netns`.
+    ///
+    /// # Errors
+    /// [`NamespaceError::Absent`], [`NamespaceError::NotANamespace`], [`NamespaceError::System`].
+    pub fn open_named(name: &NamespaceName) -> Result<Self, NamespaceError> {
+        Self::open_path(&name.path())
+    }
+
+    /// Opens the namespace of a process's main thread, through `proc_root` (usually `/proc`).
+    ///
+    /// # Errors
+    /// [`NamespaceError::Absent`] when there is no such process, [`NamespaceError::System`] when
+    /// ptrace access to it is missing.
+    pub fn open_pid(proc_root: &Path, pid: Pid) -> Result<Self, NamespaceError> {
+        Self::open_path(&proc_root.join(pid.to_string()).join("ns/net"))
+    }
+
+    /// Opens the namespace that the calling thread is in.
+    ///
+    /// # Errors
+    /// [`NamespaceError::System`] when `/proc` is not mounted.
+    pub fn current() -> Result<Self, NamespaceError> {
+        Self::open_path(Path::new("/proc/thread-self/ns/net"))
+    }
+
+    fn open_path(path: &Path) -> Result<Self, NamespaceError> {
+        let file = File::open(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => NamespaceError::Absent { what: path.display().to_string() },
+            _ => NamespaceError::io("open", path, &error),
+        })?;
+        let fs =
+            rustix::fs::fstatfs(&file).map_err(|errno| NamespaceError::system("fstatfs", path.display(), errno))?;
+        if fs.f_type != NSFS_MAGIC {
+            return Err(NamespaceError::NotANamespace { path: path.to_owned() });
+        }
+        let inode = file.metadata().map_err(|error| NamespaceError::io("stat", path, &error))?.ino();
+        Ok(Self { fd: file.into(), inode })
+    }
+
+    /// The names in `/run/netns`, sorted, also of files that no namespace is mounted on.
+    ///
+    /// # Errors
+    /// [`NamespaceError::System`] when the directory is there but cannot be read.
+    pub fn list_named() -> Result<Vec<NamespaceName>, NamespaceError> {
+        let directory = Path::new(NAMED_DIRECTORY);
+        let entries = match fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(NamespaceError::io("list", directory, &error)),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| NamespaceError::io("list", directory, &error))?;
+            // A name that is not UTF-8 is none that this program gave.
+            if let Ok(name) = entry.file_name().into_string() {
+                names.push(NamespaceName(name));
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Takes a name away, as `ip netns delete` does; without the name that is no error.
+    ///
+    /// # Errors
+    /// [`NamespaceError::System`], above all without `CAP_SYS_ADMIN`.
+    pub fn delete_named(name: &NamespaceName) -> Result<Deletion, NamespaceError> {
+        let path = name.path();
+        for _ in 0..STACKED_MOUNTS_MAX {
+            match rustix::mount::unmount(&path, UnmountFlags::DETACH) {
+                Ok(()) => {}
+                Err(Errno::INVAL) => break,
+                Err(Errno::NOENT) => return Ok(Deletion::WasAbsent),
+                Err(errno) => return Err(NamespaceError::system("unmount", path.display(), errno)),
+            }
+        }
+        match fs::remove_file(&path) {
+            Ok(()) => Ok(Deletion::Deleted),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Deletion::WasAbsent),
+            Err(error) => Err(NamespaceError::io("remove", &path, &error)),
+        }
+    }
+
+    /// The number that identifies this namespace on this machine until the last holder is gone: the
+    /// inode number in `net:[4026531840]` of `/proc/PID/ns/net`.
+    #[must_use]
+    pub const fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// Runs `work` in this namespace, on a thread of its own, and returns what it returns.
+    ///
+    /// Sockets opened and processes started by `work` belong to this namespace for good. A process
+    /// started with `PR_SET_PDEATHSIG` would get its signal at once, because the thread that
+    /// started it ends. A panic in `work` goes on in the caller.
+    ///
+    /// # Errors
+    /// [`NamespaceError::System`] when the namespace cannot be entered (`CAP_SYS_ADMIN`); `work`
+    /// has not run then.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NamespaceError> {
+        in_own_thread(|| {
+            self.move_calling_thread()?;
+            Ok(work())
+        })
+    }
+
+    /// Moves the calling thread into this namespace for the rest of its life. Meant for threads
+    /// that were started to work there; all others use [`Namespace::run`].
+    ///
+    /// # Errors
+    /// [`NamespaceError::System`]; the thread has not moved then.
+    pub fn move_calling_thread(&self) -> Result<(), NamespaceError> {
+        rustix::thread::move_into_link_name_space(self.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(|errno| NamespaceError::system("enter network namespace", self, errno))
+    }
+
+    /// The processes that live in this namespace, by `NNN/ns/net` under `proc_root` (usually
+    /// `/proc`). Processes that end meanwhile are left out.
+    ///
+    /// # Errors
+    /// [`NamespaceError::System`] when `proc_root` cannot be listed.
+    pub fn processes(&self, proc_root: &Path) -> Result<NamespaceProcesses, NamespaceError> {
+        let list_error = |error: io::Error| NamespaceError::io("list", proc_root, &error);
+        let mut found = NamespaceProcesses::default();
+        for entry in fs::read_dir(proc_root).map_err(list_error)? {
+            let entry = entry.map_err(list_error)?;
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<Pid>().ok()) else {
+                continue;
+            };
+            match fs::read_link(entry.path().join("ns/net")) {
+                Ok(link) if parse_namespace_link(&link) == Some(self.inode) => found.pids.push(pid),
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    found.unreadable.push(pid);
+                }
+                Ok(_) | Err(_) => {}
+            }
+        }
+        found.pids.sort_unstable();
+        found.unreadable.sort_unstable();
+        Ok(found)
+    }
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "net:[{}]", self.inode)
+    }
+}
+
+/// The inode number in the text of a `/proc/PID/ns/net` link.
+fn parse_namespace_link(link: &Path) -> Option<u64> {
+    link.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// Runs `work` on a thread that ends with it, so that what it does to its thread dies with it.
+fn in_own_thread<T: Send>(work: impl FnOnce() -> Result<T, NamespaceError> + Send) -> Result<T, NamespaceError> {
+    thread::scope(|scope| {
+        let spawned = thread::Builder::new()
+            .name("netns".to_owned())
+            .spawn_scoped(scope, work)
+            .map_err(|error| NamespaceError::io("start a thread for", Path::new("netns"), &error))?;
+        spawned.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Leaves the calling thread in a new namespace that is mounted on `path`.
+fn mount_new_namespace(path: &Path) -> Result<(), NamespaceError> {
+    // SAFETY: only `FILES` is dangerous, and it is not asked for; the thread ends after this.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
+        .map_err(|errno| NamespaceError::system("unshare", "the network namespace", errno))?;
+    rustix::mount::mount_bind("/proc/thread-self/ns/net", path)
+        .map_err(|errno| NamespaceError::system("mount the network namespace on", path.display(), errno))
+}
+
+/// Makes `/run/netns` a shared mount, under the lock that iproute2 takes for the same work.
+fn share_named_directory() -> Result<(), NamespaceError> {
+    let path = Path::new(NAMED_DIRECTORY);
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(path)
+        .map_err(|error| NamespaceError::io("create", path, &error))?;
+    let directory = File::open(path).map_err(|error| NamespaceError::io("open", path, &error))?;
+    rustix::fs::flock(&directory, FlockOperation::LockExclusive)
+        .map_err(|errno| NamespaceError::system("lock", path.display(), errno))?;
+    let share = || {
+        let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
+        rustix::mount::mount_change(path, shared)
+    };
+    match share() {
+        Ok(()) => return Ok(()),
+        Err(Errno::INVAL) => {} // Not a mount yet.
+        Err(errno) => return Err(NamespaceError::system("share", path.display(), errno)),
+    }
+    rustix::mount::mount_bind_recursive(path, path)
+        .and_then(|()| share())
+        .map_err(|errno| NamespaceError::system("mount and share", path.display(), errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_namespace_name_is_one_file_name() {
+        for name in ["", ".", "..", "a/b", "a\0b", &"x".repeat(256)] {
+            assert!(NamespaceName::new(name).is_err(), "{name:?}");
+        }
+        assert_eq!("qt-x".parse::<NamespaceName>().unwrap().as_str(), "qt-x");
+    }
+
+    #[test]
+    fn the_link_of_another_kind_of_namespace_is_not_a_network_namespace() {
+        assert_eq!(parse_namespace_link(Path::new("net:[4026531840]")), Some(4_026_531_840));
+        assert_eq!(parse_namespace_link(Path::new("mnt:[4026531840]")), None);
+        assert_eq!(parse_namespace_link(Path::new("net:[-1]")), None);
+    }
+
+    #[test]
+    fn processes_are_found_by_the_inode_of_their_namespace() {
+        let here = Namespace::current().unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let links = [("17", here.to_string()), ("5", here.to_string()), ("6", "net:[1]".to_owned())];
+        for (pid, link) in &links {
+            fs::create_dir_all(root.path().join(pid).join("ns")).unwrap();
+            symlink(link, root.path().join(pid).join("ns/net")).unwrap();
+        }
+        fs::create_dir_all(root.path().join("sys")).unwrap();
+        fs::create_dir_all(root.path().join("99")).unwrap();
+        let found = here.processes(root.path()).unwrap();
+        assert_eq!(found, NamespaceProcesses { pids: [5, 17].map(|id| Pid::new(id).unwrap()).to_vec(), unreadable: vec![] });
+    }
+
+    #[test]
+    fn a_plain_file_is_not_a_namespace() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let error = Namespace::open_path(file.path()).unwrap_err();
+        assert_eq!(error, NamespaceError::NotANamespace { path: file.path().to_owned() });
+    }
+
+    #[test]
+    fn a_panic_in_borrowed_work_reaches_the_caller() {
+        let caught = std::panic::catch_unwind(|| in_own_thread::<()>(|| panic!("from inside")));
+        assert!(caught.is_err());
+    }
+}

@@ -1,0 +1,83 @@
+//! What the live tests share: whether they can run here, and a lab of two namespaces with a veth
+//! pair between them that is gone when it is dropped.
+
+#![allow(dead_code, clippy::print_stderr, clippy::unwrap_used)]
+
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use quell_linux::link::{Links, VethEnd};
+use quell_linux::netns::{Namespace, NamespaceName};
+use quell_linux::{Ifindex, InterfaceName};
+
+/// Whether this process may make namespaces; says on stderr why a test is skipped.
+pub(crate) fn can_make_namespaces() -> bool {
+    let name = fresh_name("probe");
+    match Namespace::create_named(&name) {
+        Ok(_) => {
+            Namespace::delete_named(&name).unwrap();
+            true
+        }
+        Err(error) if error.is_denied() => {
+            eprintln!("skipped: {error}");
+            false
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A namespace name that no other test, of this or another process, uses.
+pub(crate) fn fresh_name(what: &str) -> NamespaceName {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    NamespaceName::new(format!("qt-{}-{number}-{what}", process::id())).unwrap()
+}
+
+/// A named namespace that is deleted when this value is dropped.
+pub(crate) struct LabNamespace {
+    pub(crate) name: NamespaceName,
+    pub(crate) namespace: Namespace,
+}
+
+impl LabNamespace {
+    pub(crate) fn create(what: &str) -> Self {
+        let name = fresh_name(what);
+        let namespace = Namespace::create_named(&name).unwrap();
+        Self { name, namespace }
+    }
+}
+
+impl Drop for LabNamespace {
+    fn drop(&mut self) {
+        if let Err(error) = Namespace::delete_named(&self.name) {
+            eprintln!("left behind: {error}");
+        }
+    }
+}
+
+/// Two namespaces and a veth pair between them, both ends up.
+pub(crate) struct LabPair {
+    pub(crate) server: LabNamespace,
+    pub(crate) client: LabNamespace,
+    pub(crate) server_index: Ifindex,
+    pub(crate) client_index: Ifindex,
+}
+
+impl LabPair {
+    /// The pair, with as many queues at each end; `None`, with the reason on stderr, where this
+    /// process may not make one.
+    pub(crate) fn create(queues: u32) -> Option<Self> {
+        if !can_make_namespaces() {
+            return None;
+        }
+        let server = LabNamespace::create("server");
+        let client = LabNamespace::create("client");
+        let name = |name| InterfaceName::new(name).unwrap();
+        let left = VethEnd { namespace: &server.namespace, name: name("srv0"), mac: None, queues };
+        let right = VethEnd { namespace: &client.namespace, name: name("cli0"), mac: None, queues };
+        let pair = Links::open().unwrap().create_veth(&left, &right).unwrap();
+        Links::open_in(&server.namespace).unwrap().set_up(pair.left).unwrap();
+        Links::open_in(&client.namespace).unwrap().set_up(pair.right).unwrap();
+        Some(Self { server, client, server_index: pair.left, client_index: pair.right })
+    }
+}
