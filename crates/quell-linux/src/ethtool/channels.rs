@@ -3,7 +3,7 @@
 use netlink_bindings::ethtool as bindings;
 use netlink_bindings::traits::NetlinkRequest;
 
-use super::{Ethtool, address_to};
+use super::{ETHTOOL_MSG_CHANNELS_GET, ETHTOOL_MSG_CHANNELS_SET, Ethtool, address_to};
 use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, Target, optional};
 
@@ -44,6 +44,7 @@ impl Ethtool {
     /// [`NetlinkError`]: `Unsupported` when the driver has no notion of them, `Absent`.
     pub fn channels(&mut self, index: Ifindex) -> Result<Channels, NetlinkError> {
         let mut request = bindings::Request::new().op_channels_get_do();
+        request.header_mut().cmd = ETHTOOL_MSG_CHANNELS_GET;
         drop(address_to(request.encode().nested_header(), index));
         self.socket.get("read channels", &Target::Index(index), &request, decode_channels)
     }
@@ -54,6 +55,7 @@ impl Ethtool {
     /// [`NetlinkError`], `Invalid` above the maximum, with the kernel's words.
     pub fn set_channels(&mut self, index: Ifindex, counts: ChannelRequest) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_channels_set_do();
+        request.header_mut().cmd = ETHTOOL_MSG_CHANNELS_SET;
         let mut attributes = address_to(request.encode().nested_header(), index);
         if let Some(rx) = counts.rx {
             attributes = attributes.push_rx_count(rx);

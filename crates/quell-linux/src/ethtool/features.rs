@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use netlink_bindings::ethtool::{self as bindings, IterableBitset};
 use netlink_bindings::traits::NetlinkRequest;
 
-use super::{Ethtool, address_to};
+use super::{ETHTOOL_MSG_FEATURES_GET, ETHTOOL_MSG_FEATURES_SET, Ethtool, address_to};
 use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, Target};
 
@@ -110,6 +110,7 @@ impl Ethtool {
     /// [`NetlinkError`], `Absent` without the interface.
     pub fn features(&mut self, index: Ifindex) -> Result<Features, NetlinkError> {
         let mut request = bindings::Request::new().op_features_get_do();
+        request.header_mut().cmd = ETHTOOL_MSG_FEATURES_GET;
         drop(address_to(request.encode().nested_header(), index));
         self.socket.get("read features", &Target::Index(index), &request, decode_features)
     }
@@ -126,6 +127,7 @@ impl Ethtool {
             return Ok(before);
         }
         let mut request = bindings::Request::new().op_features_set_do();
+        request.header_mut().cmd = ETHTOOL_MSG_FEATURES_SET;
         let mut bits = address_to(request.encode().nested_header(), index).nested_wanted().nested_bits();
         for (name, on) in todo {
             let bit = bits.nested_bit().push_name_bytes(name.as_bytes());

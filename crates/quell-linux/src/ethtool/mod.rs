@@ -14,6 +14,14 @@ use crate::interface::Ifindex;
 use crate::netlink::{NetlinkError, NetlinkSocket};
 use crate::netns::Namespace;
 
+/// `ETHTOOL_MSG_*` of `include/uapi/linux/ethtool_netlink.h`. The bindings (0.3.5) number these
+/// commands wrongly, because in this family requests and answers are counted apart; each request
+/// gets its number from here.
+const ETHTOOL_MSG_FEATURES_GET: u8 = 11;
+const ETHTOOL_MSG_FEATURES_SET: u8 = 12;
+const ETHTOOL_MSG_CHANNELS_GET: u8 = 17;
+const ETHTOOL_MSG_CHANNELS_SET: u8 = 18;
+
 /// A handle on the `ethtool` family of one namespace.
 #[derive(Debug)]
 pub struct Ethtool {
