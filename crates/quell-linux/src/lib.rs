@@ -20,7 +20,9 @@ pub mod netns;
 mod pid;
 pub mod pidfd;
 pub mod proc;
+pub mod process;
 pub mod sched;
+pub mod signal;
 pub mod socket_options;
 
 pub use cpu_list::{CPU_LIMIT, CpuList, CpuListError, CpuSetReadError};

@@ -1,0 +1,69 @@
+//! Keeps the last bytes that a child wrote, for error messages. A thread reads all of them, so that
+//! the child never blocks on a full pipe.
+
+use std::collections::VecDeque;
+use std::io::Read;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// How long the end of a dead child's output is awaited, should a grandchild hold it open.
+const SETTLE_BOUND: Duration = Duration::from_millis(200);
+
+/// The last bytes of one output.
+#[derive(Debug)]
+pub(super) struct OutputTail {
+    kept: Arc<Mutex<VecDeque<u8>>>,
+    ended: Receiver<()>,
+}
+
+impl OutputTail {
+    /// Reads to the end in a thread of its own, and keeps the last `limit` bytes.
+    pub(super) fn follow(mut source: impl Read + Send + 'static, limit: usize) -> Self {
+        let kept = Arc::new(Mutex::new(VecDeque::new()));
+        let (end, ended) = channel::<()>();
+        let tail = Self { kept: Arc::clone(&kept), ended };
+        thread::spawn(move || {
+            // Dropped at the end of the thread, which is what `settle` waits for.
+            let _end = end;
+            let mut chunk = [0; 4096];
+            while let Ok(count @ 1..) = source.read(&mut chunk) {
+                keep_last(&mut lock(&kept), &chunk[..count], limit);
+            }
+        });
+        tail
+    }
+
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        lock(&self.kept).iter().copied().collect()
+    }
+
+    /// Waits, within a bound, until the output has ended.
+    pub(super) fn settle(&mut self) {
+        let _ = self.ended.recv_timeout(SETTLE_BOUND);
+    }
+}
+
+fn lock(kept: &Mutex<VecDeque<u8>>) -> MutexGuard<'_, VecDeque<u8>> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn keep_last(kept: &mut VecDeque<u8>, new: &[u8], limit: usize) {
+    kept.extend(new);
+    let excess = kept.len().saturating_sub(limit);
+    kept.drain(..excess);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_last_bytes_are_kept() {
+        let written: Vec<u8> = (0..20_000u32).map(|n| n as u8).collect();
+        let mut tail = OutputTail::follow(std::io::Cursor::new(written.clone()), 100);
+        tail.settle();
+        assert_eq!(tail.bytes(), written[written.len() - 100..]);
+    }
+}

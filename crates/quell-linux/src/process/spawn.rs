@@ -1,0 +1,294 @@
+//! What a child is given before its program starts: namespace, CPUs, session, files, and a signal
+//! should this program die. Between `fork` and `exec` only system calls are made, nothing is
+//! allocated: other threads of this program may hold any lock at that moment.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal, setsid};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::output_tail::OutputTail;
+use super::{Child, CpuList, Pid, PidFd, ProcRoot, ProcessError, ProcessIdentity};
+use crate::sched::CpuMask;
+
+/// What of starting a program failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Step {
+    /// Making the process, or executing the program: it is not there, or not executable.
+    Exec = 0,
+    /// Making it the leader of a session.
+    Session = 1,
+    /// Moving it into the network namespace.
+    NetworkNamespace = 2,
+    /// Binding it to its CPUs.
+    Affinity = 3,
+    /// Having it killed when this program dies.
+    DeathSignal = 4,
+    /// Keeping this program's open files from it.
+    CloseFiles = 5,
+}
+
+impl Step {
+    fn from_report(byte: u8) -> Self {
+        let steps = [Self::Session, Self::NetworkNamespace, Self::Affinity, Self::DeathSignal, Self::CloseFiles];
+        let step = steps.into_iter().find(|&step| step as u8 == byte);
+        step.unwrap_or(Self::Exec)
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Exec => "executing it",
+            Self::Session => "making a session for it",
+            Self::NetworkNamespace => "moving it into its network namespace",
+            Self::Affinity => "binding it to its CPUs",
+            Self::DeathSignal => "having it killed should this program die",
+            Self::CloseFiles => "closing inherited files",
+        })
+    }
+}
+
+/// Where a child's output goes.
+#[derive(Debug, Default)]
+pub enum Output {
+    /// Nowhere.
+    #[default]
+    Null,
+    /// Into a file.
+    File(File),
+    /// The last bytes, at most this many, are kept in memory.
+    Tail(usize),
+}
+
+/// A program to start, with all that it is given. Its stdin is empty; of this program's open files
+/// it inherits none but its output.
+#[derive(Debug)]
+pub struct Spawn<'a> {
+    program: OsString,
+    args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+    netns: Option<BorrowedFd<'a>>,
+    cpus: Option<CpuList>,
+    stdout: Output,
+    stderr: Output,
+    dies_with_this_thread: bool,
+}
+
+impl<'a> Spawn<'a> {
+    /// A program by its path, or by its name to be looked up in `PATH`.
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        Self {
+            program: program.as_ref().into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            netns: None,
+            cpus: None,
+            stdout: Output::Null,
+            stderr: Output::Null,
+            dies_with_this_thread: false,
+        }
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        self.args.extend(args.into_iter().map(|arg| arg.as_ref().into()));
+        self
+    }
+
+    /// Sets a variable of its environment, which is else that of this program.
+    #[must_use]
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.env.push((name.as_ref().into(), value.as_ref().into()));
+        self
+    }
+
+    /// Starts it in a network namespace.
+    #[must_use]
+    pub fn netns(mut self, netns: &'a impl AsFd) -> Self {
+        self.netns = Some(netns.as_fd());
+        self
+    }
+
+    /// Binds it to CPUs before its program starts, so that all its threads are.
+    #[must_use]
+    pub fn cpus(mut self, cpus: CpuList) -> Self {
+        self.cpus = Some(cpus);
+        self
+    }
+
+    /// Where its stdout goes.
+    #[must_use]
+    pub fn stdout(mut self, output: Output) -> Self {
+        self.stdout = output;
+        self
+    }
+
+    /// Where its stderr goes.
+    #[must_use]
+    pub fn stderr(mut self, output: Output) -> Self {
+        self.stderr = output;
+        self
+    }
+
+    /// Has the kernel kill it when the **thread** that starts it ends (`PR_SET_PDEATHSIG`), as it
+    /// does when this program is killed: to be started from a thread that outlives it. Holds for the
+    /// child alone, not for its children, and not beyond the execution of a set-user-id program.
+    #[must_use]
+    pub fn dies_with_this_thread(mut self) -> Self {
+        self.dies_with_this_thread = true;
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When a step fails; no process is left behind then.
+    pub fn start(self) -> Result<Child, ProcessError> {
+        let program = self.program.to_string_lossy().into_owned();
+        if self.cpus.as_ref().is_some_and(CpuList::is_empty) {
+            return Err(ProcessError::NoCpu { program });
+        }
+        let failed = |step, source| ProcessError::Spawn { program: program.clone(), step, source };
+        let early = |source| failed(Step::Exec, source);
+
+        let (report, reporter) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| early(e.into()))?;
+        let (stdout, stdout_tail) = redirect(self.stdout).map_err(early)?;
+        let (stderr, stderr_tail) = redirect(self.stderr).map_err(early)?;
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).envs(self.env);
+        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+        let preparation = Preparation {
+            netns: self.netns.map(|netns| netns.as_raw_fd()),
+            mask: self.cpus.as_ref().map(CpuMask::new),
+            parent: self.dies_with_this_thread.then(getpid),
+            reporter: reporter.as_raw_fd(),
+        };
+        // SAFETY: `in_child` makes system calls alone; the two file descriptors that it uses are
+        // open until `spawn` returns.
+        unsafe { command.pre_exec(move || preparation.in_child()) };
+        let spawned = command.spawn();
+        // Also closes our ends of the outputs, without which they would never end.
+        drop((command, reporter));
+        let process = spawned.map_err(|source| failed(reported_step(report), source))?;
+        adopt(process, stdout_tail, stderr_tail)
+    }
+}
+
+/// Takes charge of a process that was just started; should that fail, it is killed.
+fn adopt(
+    mut process: std::process::Child,
+    stdout: Option<OutputTail>,
+    stderr: Option<OutputTail>,
+) -> Result<Child, ProcessError> {
+    match handle(&process) {
+        Ok((identity, pidfd)) => Ok(Child { process, identity, pidfd, exit: None, stdout, stderr }),
+        Err(error) => {
+            let _ = process.kill();
+            let _ = process.wait();
+            Err(error)
+        }
+    }
+}
+
+/// Until it is waited for, a child keeps its number, so both speak of the same process.
+fn handle(process: &std::process::Child) -> Result<(ProcessIdentity, PidFd), ProcessError> {
+    let pid = Pid::from_kernel(process.id()).ok_or_else(|| ProcessError::Wait {
+        pid: Pid::of_this_process(),
+        source: io::Error::other(format!("the child has the odd number {}", process.id())),
+    })?;
+    let identity = ProcessIdentity::of(&ProcRoot::default(), pid)?;
+    Ok((identity, PidFd::open(pid)?))
+}
+
+fn redirect(output: Output) -> io::Result<(Stdio, Option<OutputTail>)> {
+    match output {
+        Output::Null => Ok((Stdio::null(), None)),
+        Output::File(file) => Ok((file.into(), None)),
+        Output::Tail(limit) => {
+            let (reader, writer) = io::pipe()?;
+            Ok((writer.into(), Some(OutputTail::follow(reader, limit))))
+        }
+    }
+}
+
+fn reported_step(report: OwnedFd) -> Step {
+    let mut step = [0];
+    match File::from(report).read(&mut step) {
+        Ok(1) => Step::from_report(step[0]),
+        _ => Step::Exec,
+    }
+}
+
+/// What the child does to itself between `fork` and `exec`, as plain values.
+struct Preparation {
+    netns: Option<RawFd>,
+    mask: Option<CpuMask>,
+    parent: Option<rustix::process::Pid>,
+    reporter: RawFd,
+}
+
+impl Preparation {
+    fn in_child(&self) -> io::Result<()> {
+        self.step(Step::Session, || Ok(setsid().map(drop)?))?;
+        self.step(Step::NetworkNamespace, || self.enter_netns())?;
+        self.step(Step::Affinity, || match &self.mask {
+            Some(mask) => mask.apply(0),
+            None => Ok(()),
+        })?;
+        self.step(Step::DeathSignal, || self.die_with_parent())?;
+        self.step(Step::CloseFiles, close_files_at_exec)
+    }
+
+    /// Does one step, and says to the parent which it was if it failed.
+    fn step(&self, step: Step, action: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let result = action();
+        if result.is_err() {
+            let report = [step as u8];
+            // SAFETY: one byte is read from the array. Should the write fail, the parent learns the
+            // error without the step.
+            unsafe { libc::write(self.reporter, report.as_ptr().cast(), 1) };
+        }
+        result
+    }
+
+    fn enter_netns(&self) -> io::Result<()> {
+        let Some(netns) = self.netns else {
+            return Ok(());
+        };
+        // SAFETY: the caller of `start` lent this file descriptor until it returns.
+        let netns = unsafe { BorrowedFd::borrow_raw(netns) };
+        Ok(move_into_link_name_space(netns, Some(LinkNameSpaceType::Network))?)
+    }
+
+    fn die_with_parent(&self) -> io::Result<()> {
+        let Some(parent) = self.parent else {
+            return Ok(());
+        };
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        if getppid() != Some(parent) {
+            // It died before the signal was asked for, which therefore never comes.
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        Ok(())
+    }
+}
+
+/// All but the standard files; closed by `exec` so that a failure can still be reported.
+fn close_files_at_exec() -> io::Result<()> {
+    const FIRST_INHERITED: libc::c_uint = 3;
+    let flags = libc::CLOSE_RANGE_CLOEXEC;
+    // SAFETY: marks file descriptors of the child, in which no other code runs.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, FIRST_INHERITED, libc::c_uint::MAX, flags) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

@@ -1,0 +1,156 @@
+//! SIGINT, SIGTERM and SIGHUP as something to wait for and something to look at, so that a run can
+//! be ended in order. What to do then is decided above; SIGPIPE and others stay as they are.
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use signal_hook::SigId;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::low_level::signal_name;
+
+use crate::pidfd::poll_readable;
+
+const NONE: usize = 0;
+
+/// Asks of the user or the system to end this program, from the moment of [`Interruption::listen`].
+#[derive(Debug)]
+pub struct Interruption {
+    flag: InterruptionFlag,
+    wake: UnixStream,
+    handlers: Vec<SigId>,
+}
+
+/// Whether an interruption came: one atomic load, to be looked at in loops and other threads.
+#[derive(Clone, Debug)]
+pub struct InterruptionFlag(Arc<AtomicUsize>);
+
+/// The signal that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InterruptionSignal(i32);
+
+impl InterruptionSignal {
+    /// Its number; by convention a program that it ends exits with 128 more.
+    #[must_use]
+    pub fn number(self) -> i32 {
+        self.0
+    }
+
+    /// Its name, like `SIGINT`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        signal_name(self.0).unwrap_or("a signal")
+    }
+}
+
+impl InterruptionFlag {
+    /// The last signal that came, if any.
+    #[must_use]
+    pub fn get(&self) -> Option<InterruptionSignal> {
+        match self.0.load(Ordering::Relaxed) {
+            NONE => None,
+            number => i32::try_from(number).ok().map(InterruptionSignal),
+        }
+    }
+}
+
+impl Interruption {
+    /// Starts to listen. From now on, and also after the value is dropped, these signals no longer
+    /// end the program by themselves.
+    ///
+    /// # Errors
+    /// When the kernel refuses a socket pair or a signal handler.
+    pub fn listen() -> io::Result<Self> {
+        let flag = Arc::new(AtomicUsize::new(NONE));
+        let (wake, waker) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        let mut listening = Self { flag: InterruptionFlag(Arc::clone(&flag)), wake, handlers: Vec::new() };
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            // Handlers run in this order: who is woken finds the flag set.
+            let number = signal.unsigned_abs() as usize;
+            let set = signal_hook::flag::register_usize(signal, Arc::clone(&flag), number)?;
+            listening.handlers.push(set);
+            let wake = signal_hook::low_level::pipe::register(signal, waker.try_clone()?)?;
+            listening.handlers.push(wake);
+        }
+        Ok(listening)
+    }
+
+    /// The flag, for loops and other threads.
+    #[must_use]
+    pub fn flag(&self) -> InterruptionFlag {
+        self.flag.clone()
+    }
+
+    /// Waits for a signal, at most this long; the last signal that came, if any. Returns at once when
+    /// one came before.
+    ///
+    /// # Errors
+    /// When the kernel refuses to wait.
+    pub fn wait(&self, timeout: Duration) -> io::Result<Option<InterruptionSignal>> {
+        if self.flag.get().is_none() {
+            poll_readable(self.wake.as_fd(), Some(timeout))?;
+        }
+        Ok(self.flag.get())
+    }
+
+    /// Forgets what came, so that a second signal can be told from the first.
+    ///
+    /// # Errors
+    /// When the kernel refuses to read what the handlers wrote.
+    pub fn reset(&self) -> io::Result<()> {
+        let mut wake = &self.wake;
+        let mut bytes = [0; 64];
+        loop {
+            match wake.read(&mut bytes) {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.flag.0.store(NONE, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl AsFd for Interruption {
+    /// Readable once a signal came: for use beside others in one `poll` or `epoll`.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+impl Drop for Interruption {
+    fn drop(&mut self) {
+        for handler in self.handlers.drain(..) {
+            signal_hook::low_level::unregister(handler);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One test, because signals are the whole process's.
+    #[test]
+    fn a_signal_wakes_and_sets_the_flag_until_it_is_reset() {
+        let interruption = Interruption::listen().unwrap();
+        let flag = interruption.flag();
+        assert_eq!(interruption.wait(Duration::from_millis(1)).unwrap(), None);
+
+        signal_hook::low_level::raise(SIGHUP).unwrap();
+        let signal = interruption.wait(Duration::from_secs(60)).unwrap().unwrap();
+        assert_eq!((signal.name(), signal.number()), ("SIGHUP", SIGHUP));
+        assert_eq!(flag.get(), Some(signal));
+
+        interruption.reset().unwrap();
+        assert_eq!(flag.get(), None);
+        assert_eq!(interruption.wait(Duration::from_millis(1)).unwrap(), None);
+    }
+}
