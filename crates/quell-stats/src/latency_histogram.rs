@@ -51,12 +51,8 @@ impl LatencyHistogram {
     /// An empty histogram.
     #[must_use]
     pub fn new() -> Self {
-        let counts = Counts::new_with_bounds(
-            LOWEST_DISCERNIBLE_NS,
-            HIGHEST_TRACKABLE_NS,
-            SIGNIFICANT_DIGITS,
-        )
-        .unwrap_or_else(|error| unreachable!("the bounds are constants: {error}"));
+        let counts = Counts::new_with_bounds(LOWEST_DISCERNIBLE_NS, HIGHEST_TRACKABLE_NS, SIGNIFICANT_DIGITS)
+            .unwrap_or_else(|error| unreachable!("the bounds are constants: {error}"));
         Self { counts }
     }
 
@@ -76,9 +72,7 @@ impl LatencyHistogram {
 
     /// Adds all that `other` counted.
     pub fn merge(&mut self, other: &Self) {
-        self.counts
-            .add(&other.counts)
-            .unwrap_or_else(|error| unreachable!("all histograms have one shape: {error}"));
+        self.counts.add(&other.counts).unwrap_or_else(|error| unreachable!("all histograms have one shape: {error}"));
     }
 
     /// Forgets everything, keeps the memory.
@@ -238,32 +232,17 @@ impl Header {
 
     fn read(bytes: &[u8]) -> Result<Self, ParseHistogramError> {
         let malformed = |what: &str| ParseHistogramError::Malformed(what.to_owned());
-        let deflated = bytes
-            .get(Self::ENVELOPE_BYTES..)
-            .ok_or_else(|| malformed("shorter than its header"))?;
+        let deflated = bytes.get(Self::ENVELOPE_BYTES..).ok_or_else(|| malformed("shorter than its header"))?;
         let mut head = [0; Self::BYTES];
-        ZlibDecoder::new(deflated)
-            .read_exact(&mut head)
-            .map_err(|error| malformed(&error.to_string()))?;
+        ZlibDecoder::new(deflated).read_exact(&mut head).map_err(|error| malformed(&error.to_string()))?;
         let u32_at = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| head[at + i]));
         let u64_at = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| head[at + i]));
-        Ok(Self {
-            payload_bytes: u32_at(4),
-            digits: u32_at(12),
-            lowest: u64_at(16),
-            highest: u64_at(24),
-        })
+        Ok(Self { payload_bytes: u32_at(4), digits: u32_at(12), lowest: u64_at(16), highest: u64_at(24) })
     }
 
     fn check(&self) -> Result<(), ParseHistogramError> {
         let shape = (self.digits, self.lowest, self.highest);
-        if shape
-            != (
-                u32::from(SIGNIFICANT_DIGITS),
-                LOWEST_DISCERNIBLE_NS,
-                HIGHEST_TRACKABLE_NS,
-            )
-        {
+        if shape != (u32::from(SIGNIFICANT_DIGITS), LOWEST_DISCERNIBLE_NS, HIGHEST_TRACKABLE_NS) {
             return Err(ParseHistogramError::OtherShape {
                 digits: self.digits,
                 lowest: self.lowest,
@@ -271,10 +250,7 @@ impl Header {
             });
         }
         if self.payload_bytes > Self::PAYLOAD_LIMIT {
-            return Err(ParseHistogramError::TooLong {
-                claimed: self.payload_bytes,
-                limit: Self::PAYLOAD_LIMIT,
-            });
+            return Err(ParseHistogramError::TooLong { claimed: self.payload_bytes, limit: Self::PAYLOAD_LIMIT });
         }
         Ok(())
     }
@@ -284,9 +260,7 @@ impl fmt::Display for LatencyHistogram {
     /// Base64 of the compressed HDR V2 encoding.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut bytes = Vec::new();
-        V2DeflateSerializer::new()
-            .serialize(&self.counts, &mut bytes)
-            .map_err(|_| fmt::Error)?;
+        V2DeflateSerializer::new().serialize(&self.counts, &mut bytes).map_err(|_| fmt::Error)?;
         f.write_str(&BASE64.encode(bytes))
     }
 }

@@ -4,6 +4,14 @@
 
 #![forbid(unsafe_code)]
 
+mod choose;
 mod latency_histogram;
+mod paired;
+mod spread;
+mod verdict;
 
+pub use choose::{Choice, Goal, Series, best, compromise};
 pub use latency_histogram::{LatencyHistogram, ParseHistogramError};
+pub use paired::{Interval, NotAMagnitude, PairedRatios, Resolution};
+pub use spread::Spread;
+pub use verdict::{Doubt, Effect, MIN_PAIRS, Verdict, compare};

@@ -88,10 +88,7 @@ fn text_that_is_no_histogram_is_refused_with_the_reason() {
     let parse = |text: &str| text.parse::<LatencyHistogram>();
     assert!(matches!(parse("%%%"), Err(ParseHistogramError::Base64(_))));
     assert!(matches!(parse(""), Err(ParseHistogramError::Malformed(_))));
-    assert!(matches!(
-        parse("AAAAAAAAAAAAAAAA"),
-        Err(ParseHistogramError::Malformed(_))
-    ));
+    assert!(matches!(parse("AAAAAAAAAAAAAAAA"), Err(ParseHistogramError::Malformed(_))));
 }
 
 #[test]
@@ -100,15 +97,10 @@ fn a_histogram_of_another_precision_is_refused() {
     use hdrhistogram::serialization::{Serializer, V2DeflateSerializer};
     let other = hdrhistogram::Histogram::<u32>::new_with_bounds(1, 1_000_000, 2).unwrap();
     let mut bytes = Vec::new();
-    V2DeflateSerializer::new()
-        .serialize(&other, &mut bytes)
-        .unwrap();
+    V2DeflateSerializer::new().serialize(&other, &mut bytes).unwrap();
     let text = base64::engine::general_purpose::STANDARD.encode(bytes);
     let refusal = text.parse::<LatencyHistogram>().unwrap_err();
-    assert!(
-        matches!(refusal, ParseHistogramError::OtherShape { digits: 2, .. }),
-        "{refusal}"
-    );
+    assert!(matches!(refusal, ParseHistogramError::OtherShape { digits: 2, .. }), "{refusal}");
 }
 
 proptest! {
