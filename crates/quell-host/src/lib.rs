@@ -6,3 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod journal;
+pub mod transaction;
+mod undo;
+
+pub use undo::UndoError;

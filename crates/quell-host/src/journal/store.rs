@@ -97,7 +97,9 @@ impl Journal {
             OpenOptions::new().append(true).create_new(true).open(&unnamed).map_err(fail("create", &unnamed))?;
         file.lock().map_err(fail("lock", &unnamed))?;
         write_durably(&mut file, &Record::Begin(begin.clone())).map_err(fail("write", &unnamed))?;
-        std::fs::rename(&unnamed, &path).map_err(fail("name", &path))?;
+        // Unlike a rename, this does not replace a journal of the same name.
+        std::fs::hard_link(&unnamed, &path).map_err(fail("name", &path))?;
+        std::fs::remove_file(&unnamed).map_err(fail("remove the unnamed entry of", &unnamed))?;
         sync_dir(&self.dir).map_err(fail("make durable", &self.dir))?;
         Ok(OwnedJournal { path, file, history: History::new(begin) })
     }
@@ -273,6 +275,14 @@ mod tests {
             [JournalFile::Unusable { why: HistoryError::Damaged { line: 2, .. }, .. }]
         ));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), edited);
+    }
+
+    #[test]
+    fn a_journal_does_not_replace_another_of_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::in_dir(dir.path());
+        let _first = journal.begin("a", "lab", "boot").unwrap();
+        assert_eq!(journal.begin("a", "lab", "boot").unwrap_err().source.kind(), io::ErrorKind::AlreadyExists);
     }
 
     #[test]

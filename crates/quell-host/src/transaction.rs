@@ -1,0 +1,219 @@
+//! Changes to the host, made so that they can be undone: each is written to the journal, then made, then its outcome
+//! is written. Reverting goes backwards through the journal. A transaction that is dropped, by a panic for example,
+//! reverts itself; one whose process is killed is reverted by [`recover`], whoever calls it next.
+
+use std::path::PathBuf;
+
+use quell_linux::link::{Links, VethEnd, VethPair};
+use quell_linux::netlink::NetlinkError;
+use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
+use quell_linux::proc::{BootId, ProcError, ProcRoot};
+use quell_linux::process::{Child, ProcessError, Spawn};
+
+use crate::journal::record::Record;
+use crate::journal::{Change, Entry, History, HistoryError, Journal, JournalError, JournalFile, Outcome, OwnedJournal};
+use crate::undo::{UndoError, Undoing, undo};
+
+/// Changes that belong together and are undone together.
+#[derive(Debug)]
+pub struct Transaction {
+    journal: Option<OwnedJournal>,
+    boot_id: BootId,
+    proc: ProcRoot,
+}
+
+/// Why a change was not made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// It could not be written down.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The boot could not be identified.
+    #[error(transparent)]
+    Proc(#[from] ProcError),
+    /// A namespace could not be made.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// A link could not be made.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// A process could not be started.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+}
+
+/// What reverting came to.
+#[derive(Debug, Default)]
+pub struct Reverted {
+    /// Changes that were undone, the last one first.
+    pub undone: Vec<Change>,
+    /// Changes of which nothing was left.
+    pub already_gone: Vec<Change>,
+    /// Changes that could not be undone; the journal keeps them.
+    pub failed: Vec<(Change, UndoError)>,
+}
+
+/// A journal that was found on disk, and what became of it.
+#[derive(Debug)]
+pub enum Found {
+    /// Its owner is alive; it was left alone.
+    Running {
+        /// Where it is.
+        path: PathBuf,
+        /// What it says; absent when it cannot be read just now.
+        history: Option<History>,
+    },
+    /// Its owner was gone; it was reverted.
+    Recovered {
+        /// Where it was; it is still there when something failed.
+        path: PathBuf,
+        /// What reverting came to.
+        reverted: Reverted,
+    },
+    /// Its owner was gone, and it cannot be acted upon; it was left alone.
+    Unusable {
+        /// Where it is.
+        path: PathBuf,
+        /// Why.
+        why: HistoryError,
+    },
+}
+
+impl Transaction {
+    /// Begins a transaction called `id`, for a purpose that people understand.
+    ///
+    /// # Errors
+    /// When the journal cannot be begun.
+    pub fn begin(journal: &Journal, id: &str, purpose: &str) -> Result<Self, ChangeError> {
+        let proc = ProcRoot::default();
+        let boot_id = proc.boot_id()?;
+        let journal = journal.begin(id, purpose, &boot_id.to_string())?;
+        Ok(Self { journal: Some(journal), boot_id, proc })
+    }
+
+    /// Makes a network namespace.
+    ///
+    /// # Errors
+    /// When it could not be written down or made.
+    pub fn create_namespace(&mut self, name: &NamespaceName) -> Result<Namespace, ChangeError> {
+        let seq = self.intend(Change::NetworkNamespace { name: name.to_string() })?;
+        let namespace = Namespace::create_named(name)?;
+        self.done(seq, Outcome::NetworkNamespace { inode: namespace.inode() })?;
+        Ok(namespace)
+    }
+
+    /// Makes a veth pair; `namespace` is the name of the left end's namespace.
+    ///
+    /// # Errors
+    /// When it could not be written down or made.
+    pub fn create_veth(
+        &mut self,
+        namespace: &NamespaceName,
+        left: &VethEnd<'_>,
+        right: &VethEnd<'_>,
+    ) -> Result<VethPair, ChangeError> {
+        let seq = self.intend(Change::VethPair { namespace: namespace.to_string(), link: left.name.to_string() })?;
+        let pair = Links::open_in(left.namespace)?.create_veth(left, right)?;
+        self.done(seq, Outcome::Made)?;
+        Ok(pair)
+    }
+
+    /// Starts a process in a session of its own, which ends at the latest when this transaction is reverted. `command`
+    /// is how the journal calls it. The process itself, though not what it starts, also ends with the calling thread:
+    /// a crash before its number is written down leaves nothing behind.
+    ///
+    /// # Errors
+    /// When it could not be written down or started.
+    pub fn spawn(&mut self, command: &[String], spawn: Spawn<'_>) -> Result<Child, ChangeError> {
+        let seq = self.intend(Change::Process { command: command.to_vec() })?;
+        let child = spawn.dies_with_this_thread().start()?;
+        let identity = child.identity();
+        let pid = identity.pid.get().unsigned_abs();
+        self.done(seq, Outcome::Process { pid, start_time_ticks: identity.starttime.0 })?;
+        Ok(child)
+    }
+
+    /// Undoes everything, the last change first. What fails stays in the journal and does not keep the rest from being
+    /// undone.
+    ///
+    /// # Errors
+    /// When the journal could not be written or removed; the host is as far back as [`Reverted`] would say.
+    pub fn revert(mut self) -> Result<Reverted, JournalError> {
+        match self.journal.take() {
+            Some(journal) => revert(journal, self.boot_id, &self.proc),
+            None => Ok(Reverted::default()),
+        }
+    }
+
+    fn intend(&mut self, change: Change) -> Result<u32, JournalError> {
+        let journal = self.journal_mut();
+        let seq = u32::try_from(journal.history().entries.len()).unwrap_or(u32::MAX);
+        journal.write(Record::Intend { seq, change })?;
+        Ok(seq)
+    }
+
+    fn done(&mut self, seq: u32, outcome: Outcome) -> Result<(), JournalError> {
+        self.journal_mut().write(Record::Done { seq, outcome })
+    }
+
+    fn journal_mut(&mut self) -> &mut OwnedJournal {
+        self.journal.as_mut().unwrap_or_else(|| unreachable!("only `revert` takes the journal, and it takes self"))
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if let Some(journal) = self.journal.take() {
+            // What fails here stays in the journal, where the next run finds it.
+            let _ = revert(journal, self.boot_id, &self.proc);
+        }
+    }
+}
+
+/// Reverts every journal whose owner is gone, and tells of those that were left alone.
+///
+/// # Errors
+/// When the journals cannot be read or written.
+pub fn recover(journal: &Journal) -> Result<Vec<Found>, ChangeError> {
+    let proc = ProcRoot::default();
+    let boot_id = proc.boot_id()?;
+    let recover_one = |file| match file {
+        JournalFile::Running { path, history } => Ok(Found::Running { path, history }),
+        JournalFile::Unusable { path, why } => Ok(Found::Unusable { path, why }),
+        JournalFile::Abandoned(owned) => {
+            let path = owned.path().to_owned();
+            let this_boot = owned.history().begin.boot_id == boot_id.to_string();
+            let reverted = if this_boot { revert(owned, boot_id, &proc)? } else { forget(owned)? };
+            Ok(Found::Recovered { path, reverted })
+        }
+    };
+    journal.files()?.into_iter().map(recover_one).collect()
+}
+
+fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Result<Reverted, JournalError> {
+    let mut reverted = Reverted::default();
+    let pending: Vec<(u32, Entry)> = journal.history().pending().map(|(seq, entry)| (seq, entry.clone())).collect();
+    for (seq, entry) in pending {
+        match undo(&entry, boot_id, proc) {
+            Ok(Undoing::Undone) => reverted.undone.push(entry.change),
+            Ok(Undoing::AlreadyGone) => reverted.already_gone.push(entry.change),
+            Err(error) => {
+                reverted.failed.push((entry.change, error));
+                continue;
+            }
+        }
+        journal.write(Record::Undone { seq })?;
+    }
+    if reverted.failed.is_empty() {
+        journal.remove()?;
+    }
+    Ok(reverted)
+}
+
+/// Namespaces, links and processes do not outlive a boot, so of an earlier boot's there is nothing to undo.
+fn forget(journal: OwnedJournal) -> Result<Reverted, JournalError> {
+    let already_gone = journal.history().pending().map(|(_, entry)| entry.change.clone()).collect();
+    journal.remove()?;
+    Ok(Reverted { already_gone, ..Reverted::default() })
+}

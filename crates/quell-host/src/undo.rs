@@ -1,0 +1,129 @@
+//! How one change of a journal is undone, by somebody who knows only what the journal says. Every way of undoing can be
+//! repeated without harm, touches only what the journal can prove to be its own, and says which of the two it found.
+
+use std::time::Duration;
+
+use quell_linux::link::Links;
+use quell_linux::netlink::{Failure, NetlinkError};
+use quell_linux::netns::{Deletion, Namespace, NamespaceError, NamespaceName};
+use quell_linux::proc::{BootId, ProcRoot, ProcessIdentity, Ticks};
+use quell_linux::process::{ProcessError, kill_session};
+use quell_linux::{InterfaceName, Pid};
+
+use crate::journal::{Change, Entry, Outcome};
+
+/// What undoing a change came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Undoing {
+    /// It was there and is undone.
+    Undone,
+    /// There was nothing left to be undone.
+    AlreadyGone,
+}
+
+/// Why a change could not be undone. The journal keeps it, so it can be tried again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UndoError {
+    /// The namespace could not be removed.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// The link could not be removed.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// A process could not be ended.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// What has the name now is not what was made then.
+    #[error(
+        "network namespace {name}: the one of this name today (inode {today}) is not the one that was made \
+         (inode {made}), so it is left alone; if it is yours to delete, `ip netns delete {name}`"
+    )]
+    NotTheSame {
+        /// The name.
+        name: String,
+        /// Inode number when it was made.
+        made: u64,
+        /// Inode number today.
+        today: u64,
+    },
+    /// The journal holds a name that cannot be one.
+    #[error("the journal names {what} {name:?}, which no {what} can be called: {why}")]
+    Impossible {
+        /// `network namespace`, `interface`, `process`.
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// The rule that it breaks.
+        why: String,
+    },
+}
+
+/// How long killed processes have to end.
+const KILL_BOUND: Duration = Duration::from_secs(5);
+
+/// Undoes one change that was made in the boot `boot_id`, which is the one that runs.
+///
+/// # Errors
+/// See [`UndoError`].
+pub(crate) fn undo(entry: &Entry, boot_id: BootId, proc: &ProcRoot) -> Result<Undoing, UndoError> {
+    match (&entry.change, entry.outcome) {
+        (Change::NetworkNamespace { name }, outcome) => delete_namespace(name, outcome),
+        (Change::VethPair { namespace, link }, _) => delete_link(namespace, link),
+        (Change::Process { .. }, Some(Outcome::Process { pid, start_time_ticks })) => {
+            let leader = identity(pid, start_time_ticks, boot_id)?;
+            let killed = kill_session(proc, &leader, KILL_BOUND)?;
+            Ok(if killed > 0 { Undoing::Undone } else { Undoing::AlreadyGone })
+        }
+        // The writer died before it knew the process: the kernel ended the child with its parent.
+        (Change::Process { .. }, _) => Ok(Undoing::AlreadyGone),
+    }
+}
+
+fn namespace_name(name: &str) -> Result<NamespaceName, UndoError> {
+    let impossible = |error: NamespaceError| impossible("network namespace", name, error);
+    NamespaceName::new(name).map_err(impossible)
+}
+
+fn impossible(what: &'static str, name: &str, why: impl ToString) -> UndoError {
+    UndoError::Impossible { what, name: name.to_owned(), why: why.to_string() }
+}
+
+fn identity(pid: u32, start_time_ticks: u64, boot_id: BootId) -> Result<ProcessIdentity, UndoError> {
+    let valid = Pid::from_kernel(pid).ok_or_else(|| impossible("process", &pid.to_string(), "not a process id"))?;
+    Ok(ProcessIdentity { pid: valid, starttime: Ticks(start_time_ticks), boot_id })
+}
+
+fn delete_namespace(name: &str, outcome: Option<Outcome>) -> Result<Undoing, UndoError> {
+    let valid = namespace_name(name)?;
+    if let Some(Outcome::NetworkNamespace { inode: made }) = outcome {
+        match Namespace::open_named(&valid) {
+            Ok(found) if found.inode() != made => {
+                return Err(UndoError::NotTheSame { name: name.to_owned(), made, today: found.inode() });
+            }
+            Ok(_) | Err(NamespaceError::NotANamespace { .. }) => {}
+            Err(error) if error.is_absent() => return Ok(Undoing::AlreadyGone),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(match Namespace::delete_named(&valid)? {
+        Deletion::Deleted => Undoing::Undone,
+        Deletion::WasAbsent => Undoing::AlreadyGone,
+    })
+}
+
+fn delete_link(namespace: &str, link: &str) -> Result<Undoing, UndoError> {
+    let name = InterfaceName::new(link).map_err(|error| impossible("interface", link, error))?;
+    let namespace = match Namespace::open_named(&namespace_name(namespace)?) {
+        Ok(namespace) => namespace,
+        Err(NamespaceError::Absent { .. } | NamespaceError::NotANamespace { .. }) => return Ok(Undoing::AlreadyGone),
+        Err(error) => return Err(error.into()),
+    };
+    let mut links = Links::open_in(&namespace)?;
+    let deleted = links.by_name(&name).and_then(|link| links.delete(link.index));
+    match deleted {
+        Ok(()) => Ok(Undoing::Undone),
+        Err(error) if error.failure() == Failure::Absent => Ok(Undoing::AlreadyGone),
+        Err(error) => Err(error.into()),
+    }
+}

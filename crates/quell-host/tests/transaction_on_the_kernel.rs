@@ -1,0 +1,152 @@
+//! Transactions on the real kernel, in namespaces of their own: what is made is undone, in every way in which a
+//! transaction can end. Needs root; says so when it is skipped.
+
+use std::path::Path;
+use std::time::Duration;
+
+use quell_host::journal::{Change, Journal};
+use quell_host::transaction::{Found, Transaction, recover};
+use quell_linux::InterfaceName;
+use quell_linux::capability::{Capability, effective};
+use quell_linux::link::{Links, VethEnd};
+use quell_linux::netns::{Namespace, NamespaceName};
+use quell_linux::proc::ProcRoot;
+use quell_linux::process::Spawn;
+
+fn skipped() -> bool {
+    let needed = [Capability::NetAdmin, Capability::SysAdmin];
+    let missing = effective(&ProcRoot::default()).unwrap().map(|have| have.missing(&needed));
+    let skip = missing.as_ref().is_none_or(|missing| !missing.is_empty());
+    if skip {
+        eprintln!("skipped: needs CAP_NET_ADMIN and CAP_SYS_ADMIN, missing {missing:?}");
+    }
+    skip
+}
+
+/// A name that no other test has.
+fn id(test: &str) -> String {
+    format!("qt-{test}-{}", std::process::id())
+}
+
+fn exists(name: &NamespaceName) -> bool {
+    Namespace::list_named().unwrap().contains(name)
+}
+
+/// A namespace with a veth pair inside it and a process, all journalled; returns the process's id.
+fn populate(transaction: &mut Transaction, name: &NamespaceName) -> quell_linux::process::Child {
+    let namespace = transaction.create_namespace(name).unwrap();
+    let end =
+        |end: &str| VethEnd { namespace: &namespace, name: InterfaceName::new(end).unwrap(), mac: None, queues: 1 };
+    transaction.create_veth(name, &end("left"), &end("right")).unwrap();
+    assert!(Links::open_in(&namespace).unwrap().by_name(&InterfaceName::new("right").unwrap()).is_ok());
+    let spawn = Spawn::new("sleep").args(["1000"]).netns(&namespace);
+    transaction.spawn(&["sleep".to_owned(), "1000".to_owned()], spawn).unwrap()
+}
+
+fn journal_is_empty(dir: &Path) -> bool {
+    std::fs::read_dir(dir).unwrap().count() == 0
+}
+
+#[test]
+fn reverting_undoes_the_last_change_first_and_leaves_no_journal() {
+    if skipped() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let id = id("revert");
+    let name = NamespaceName::new(id.clone()).unwrap();
+    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, "test").unwrap();
+    let mut child = populate(&mut transaction, &name);
+    let reverted = transaction.revert().unwrap();
+    let kinds: Vec<&str> = reverted
+        .undone
+        .iter()
+        .map(|change| match change {
+            Change::NetworkNamespace { .. } => "namespace",
+            Change::VethPair { .. } => "veth",
+            Change::Process { .. } => "process",
+        })
+        .collect();
+    assert_eq!(kinds, ["process", "veth", "namespace"]);
+    assert!(child.wait(Duration::from_secs(5)).unwrap().is_some(), "the process has ended");
+    assert!(!exists(&name));
+    assert!(journal_is_empty(dir.path()));
+}
+
+#[test]
+fn a_panic_undoes_everything() {
+    if skipped() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let id = id("panic");
+    let name = NamespaceName::new(id.clone()).unwrap();
+    let panicked = std::panic::catch_unwind(|| {
+        let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, "test").unwrap();
+        let _child = populate(&mut transaction, &name);
+        panic!("on purpose");
+    });
+    assert!(panicked.is_err());
+    assert!(!exists(&name));
+    assert!(journal_is_empty(dir.path()));
+}
+
+#[test]
+fn what_an_owner_left_who_is_gone_is_recovered_once_and_then_there_is_nothing() {
+    if skipped() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::in_dir(dir.path());
+    let id = id("gone");
+    let name = NamespaceName::new(id.clone()).unwrap();
+    let mut transaction = Transaction::begin(&journal, &id, "test").unwrap();
+    let mut child = populate(&mut transaction, &name);
+    let running = recover(&journal).unwrap();
+    assert!(matches!(running[..], [Found::Running { .. }]), "while its owner lives it is left alone");
+    assert!(exists(&name));
+
+    // As after a `kill -9`: the lock goes, and nothing is undone.
+    let written = std::fs::read(dir.path().join(format!("{id}.journal"))).unwrap();
+    let left_behind = tempfile::tempdir().unwrap();
+    std::fs::write(left_behind.path().join("left.journal"), written).unwrap();
+    let journal = Journal::in_dir(left_behind.path());
+    let found = recover(&journal).unwrap();
+    let [Found::Recovered { reverted, .. }] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((reverted.undone.len(), reverted.failed.len()), (3, 0));
+    assert!(child.wait(Duration::from_secs(5)).unwrap().is_some(), "the process has ended");
+    assert!(!exists(&name));
+    assert!(recover(&journal).unwrap().is_empty());
+
+    let again = transaction.revert().unwrap();
+    assert_eq!((again.undone.len(), again.already_gone.len()), (0, 3), "reverting twice does no harm");
+}
+
+#[test]
+fn a_namespace_that_somebody_else_made_under_the_name_is_left_alone() {
+    if skipped() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let id = id("other");
+    let name = NamespaceName::new(id.clone()).unwrap();
+    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, "test").unwrap();
+    let ours = transaction.create_namespace(&name).unwrap();
+    Namespace::delete_named(&name).unwrap();
+    let theirs = Namespace::create_named(&name).unwrap();
+    assert_ne!(ours, theirs);
+    let reverted = transaction.revert().unwrap();
+    assert_eq!(reverted.failed.len(), 1, "{reverted:?}");
+    assert!(exists(&name), "it is not ours to delete");
+    Namespace::delete_named(&name).unwrap();
+}
+
+#[test]
+fn a_journal_of_an_earlier_boot_has_nothing_to_undo() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::in_dir(dir.path());
+    drop(journal.begin("old", "lab", "00000000-0000-0000-0000-000000000000").unwrap());
+    let found = recover(&journal).unwrap();
+    assert!(matches!(&found[..], [Found::Recovered { reverted, .. }] if reverted.undone.is_empty()));
+    assert!(journal_is_empty(dir.path()));
+}
