@@ -5,7 +5,7 @@ use std::time::Duration;
 use quell_mode::{Concern, DeliveryMode, EpollSettings, NapiSettings, ProgramWait, Requirement, Threaded};
 
 fn mode(text: &str) -> DeliveryMode {
-    text.parse().unwrap()
+    text.parse().expect("a mode of the table")
 }
 
 fn napi(

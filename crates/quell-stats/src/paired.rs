@@ -134,23 +134,36 @@ pub struct Interval {
     pub confidence: f64,
 }
 
-/// What this machine can tell apart today: how far two runs of the same mode differed at most.
+/// What this machine can tell apart today: how far runs of the same mode differ from each other.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Resolution {
-    /// The largest ratio between two identical runs, the larger over the smaller: 1.07 means that
-    /// they differed by up to 7 %.
+    /// The ratio between two identical runs, the larger over the smaller, that is not exceeded but
+    /// by those left out: 1.07 means that they differed by up to 7 %.
     pub ratio: f64,
     /// How many pairs of identical runs that is from.
     pub pairs: usize,
+    /// How many of them, the farthest apart, were left out.
+    pub left_out: usize,
 }
 
 impl Resolution {
-    /// The resolution that pairs of identical runs (A/A) show; absent without pairs.
+    /// From this many compared pairs on, their agreement carries the verdict almost alone.
+    const PAIRS_TO_LEAVE_OUT: usize = 5;
+
+    /// The resolution that pairs of identical runs (A/A) show, for a comparison of
+    /// `compared_pairs`; absent without identical pairs.
+    ///
+    /// With fewer than five compared pairs it is the largest ratio between any two identical runs.
+    /// From five on, one in five identical pairs, the farthest, is left out: else a machine that is
+    /// disturbed now and then could tell the less, the more often it is asked.
     #[must_use]
-    pub fn of(identical: &PairedRatios) -> Option<Self> {
-        let logs = &identical.sorted_logs;
-        let farthest = logs.first()?.abs().max(logs.last()?.abs());
-        Some(Self { ratio: farthest.exp(), pairs: identical.pairs() })
+    pub fn of(identical: &PairedRatios, compared_pairs: usize) -> Option<Self> {
+        let mut distances: Vec<f64> = identical.sorted_logs.iter().map(|log| log.abs()).collect();
+        distances.sort_by(|a, b| b.total_cmp(a));
+        let pairs = distances.len();
+        let left_out = if compared_pairs < Self::PAIRS_TO_LEAVE_OUT { 0 } else { pairs / 5 };
+        let ratio = distances.get(left_out)?.exp();
+        Some(Self { ratio, pairs, left_out })
     }
 }
 

@@ -56,7 +56,7 @@ pub enum Doubt {
     /// The difference is no larger than between identical runs.
     #[error("the difference is within what identical runs differ by, a ratio of {resolution:.3}")]
     WithinResolution {
-        /// The largest ratio between identical runs.
+        /// The [`Resolution`]'s ratio.
         resolution: f64,
     },
 }
@@ -85,17 +85,18 @@ pub enum Verdict {
 ///
 /// 1. **The pairs agree**: the interval of the median ratio leaves out 1, which is the exact
 ///    two-sided sign test: all pairs of up to eight, eight of nine, nine of ten.
-/// 2. **It is more than noise**: the median ratio is farther from 1 than that of *any* pair of
-///    identical runs.
+/// 2. **It is more than noise**: the median ratio is farther from 1 than the [`Resolution`], which
+///    is what *any* pair of identical runs shows, or from five compared pairs on, four of five.
 ///
 /// Why both: with three pairs, all agree by chance in one case of four. That the median of three
 /// is then also beyond the farthest of three identical pairs has, when nothing differs, a chance
 /// of one in five (the two farthest of six equals must be of one group), independent of the signs:
 /// together 5 %. This needs no normal distribution and no known variance, only that a pair is as
-/// likely to err up as down and that identical pairs are as noisy as the compared ones. With more
-/// pairs of either sort the chance falls (under 3.6 % for four, 1 % for five); from six on the
-/// sign test alone is under 5 %. With fewer than [`MIN_PAIRS`] no rule would do. The bound is for
-/// one comparison: who makes twenty has to expect one to be wrong.
+/// likely to err up as down and that identical pairs are as noisy as the compared ones. With four
+/// pairs the chance is under 3.6 %, with five under 3.2 % (1 in 16 for agreement, at most half for
+/// the distance), and from six on the sign test alone is under 5 %. With fewer than [`MIN_PAIRS`]
+/// no rule would do. The bound is for one comparison: who makes twenty has to expect one to be
+/// wrong.
 #[must_use]
 pub fn compare(ratios: &PairedRatios, identical: &PairedRatios) -> Verdict {
     let seen = Effect::of(ratios);
@@ -114,7 +115,7 @@ fn decide(ratios: &PairedRatios, identical: &PairedRatios) -> Result<Effect, Dou
     if ratios.pairs() < MIN_PAIRS {
         return Err(too_few);
     }
-    let resolution = Resolution::of(identical)
+    let resolution = Resolution::of(identical, ratios.pairs())
         .filter(|resolution| resolution.pairs >= MIN_PAIRS)
         .ok_or(Doubt::ResolutionUnknown { pairs: identical.pairs() })?;
     let effect = Effect::of(ratios).ok_or(too_few)?;
