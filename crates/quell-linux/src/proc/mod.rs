@@ -16,6 +16,7 @@ mod pid_status;
 mod schedstat;
 mod softirqs;
 mod stat;
+mod syscall;
 mod task;
 mod text;
 
@@ -39,6 +40,7 @@ pub use pid_status::PidStatus;
 pub use schedstat::Schedstat;
 pub use softirqs::Softirqs;
 pub use stat::{CpuTimes, Stat, Ticks};
+pub use syscall::CurrentSyscall;
 pub use text::Malformed;
 
 /// A /proc file that could not be read, or does not look as the kernel documents it.
