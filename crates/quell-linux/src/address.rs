@@ -95,7 +95,7 @@ impl Addresses {
         };
         let mut request = rt_addr::Request::new().set_create().set_excl().op_newaddr_do(&header);
         request.encode().push_local(address.ip).push_address(address.ip);
-        self.socket.act("add an address", &Target::Index(index), &request)
+        self.socket.act("add an address to", &Target::Index(index), &request)
     }
 
     /// The addresses of an interface, IPv4 and IPv6.
@@ -106,7 +106,7 @@ impl Addresses {
         let header = Ifaddrmsg { ifa_index: index.get(), ..Ifaddrmsg::default() };
         let request = rt_addr::Request::new().op_getaddr_dump(&header);
         let target = Target::Index(index);
-        let all = self.socket.collect("list addresses", &target, &request, decode_address)?;
+        let all = self.socket.collect("list addresses of", &target, &request, decode_address)?;
         Ok(all.into_iter().filter(|(owner, _)| *owner == index.get()).map(|(_, a)| a).collect())
     }
 }
@@ -127,6 +127,7 @@ fn decode_address(reply: &[u8]) -> Result<(u32, InterfaceAddress), Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::any_reply;
     use proptest::prelude::*;
 
     #[test]
@@ -139,7 +140,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes: Vec<u8>) {
+        fn arbitrary_answers_never_panic(bytes in any_reply(8)) {
             let _ = decode_address(&bytes);
         }
     }

@@ -141,7 +141,7 @@ impl Links {
     pub fn list(&mut self) -> Result<Vec<Link>, NetlinkError> {
         let mut request = rt_link::Request::new().op_getlink_dump(&Ifinfomsg::new());
         request.encode().push_ext_mask(RTEXT_FILTER_SKIP_STATS);
-        self.socket.collect("list interfaces", &Target::Kernel, &request, decode_link)
+        self.socket.collect("list interfaces of", &Target::Namespace, &request, decode_link)
     }
 
     /// The interface of this name.
@@ -151,7 +151,7 @@ impl Links {
     pub fn by_name(&mut self, name: &InterfaceName) -> Result<Link, NetlinkError> {
         let mut request = rt_link::Request::new().op_getlink_do(&Ifinfomsg::new());
         request.encode().push_ifname_bytes(name.as_str().as_bytes()).push_ext_mask(RTEXT_FILTER_SKIP_STATS);
-        self.socket.get("read state", &Target::Name(name.clone()), &request, decode_link)
+        self.socket.get("read state of", &Target::Name(name.clone()), &request, decode_link)
     }
 
     /// The interface of this index.
@@ -161,7 +161,7 @@ impl Links {
     pub fn by_index(&mut self, index: Ifindex) -> Result<Link, NetlinkError> {
         let mut request = rt_link::Request::new().op_getlink_do(&header(index));
         request.encode().push_ext_mask(RTEXT_FILTER_SKIP_STATS);
-        self.socket.get("read state", &Target::Index(index), &request, decode_link)
+        self.socket.get("read state of", &Target::Index(index), &request, decode_link)
     }
 
     /// Makes a veth pair, each end directly in its own namespace, both down.
@@ -169,6 +169,8 @@ impl Links {
     /// # Errors
     /// [`NetlinkError`]: `Exists` when a name is taken, `Denied`, `Unsupported` without veth.
     pub fn create_veth(&mut self, left: &VethEnd<'_>, right: &VethEnd<'_>) -> Result<VethPair, NetlinkError> {
+        let mut left_links = Self::open_in(left.namespace)?;
+        let mut right_links = Self::open_in(right.namespace)?;
         let mut request = rt_link::Request::new().set_create().set_excl().op_newlink_do(&Ifinfomsg::new());
         let mut info = push_end(request.encode(), left).nested_linkinfo().push_kind(c"veth");
         let bytes = info.as_vec_mut();
@@ -178,8 +180,8 @@ impl Links {
         end_nested(bytes, peer);
         end_nested(bytes, data);
         drop(info);
-        self.socket.act("create veth pair", &Target::Name(left.name.clone()), &request)?;
-        Ok(VethPair { left: index_of(left)?, right: index_of(right)? })
+        self.socket.act("create veth pair with", &Target::Name(left.name.clone()), &request)?;
+        Ok(VethPair { left: left_links.by_name(&left.name)?.index, right: right_links.by_name(&right.name)?.index })
     }
 
     /// Sets an interface up.
@@ -204,7 +206,7 @@ impl Links {
         header.ifi_flags = if up { iff_up } else { 0 };
         header.ifi_change = iff_up;
         let request = rt_link::Request::new().op_setlink_do(&header);
-        let action = if up { "set up the state" } else { "set down the state" };
+        let action = if up { "set up" } else { "set down" };
         self.socket.act(action, &Target::Index(index), &request)
     }
 
@@ -215,7 +217,7 @@ impl Links {
     pub fn set_mtu(&mut self, index: Ifindex, mtu: u32) -> Result<(), NetlinkError> {
         let mut request = rt_link::Request::new().op_setlink_do(&header(index));
         request.encode().push_mtu(mtu);
-        self.socket.act("set the MTU", &Target::Index(index), &request)
+        self.socket.act("set the MTU of", &Target::Index(index), &request)
     }
 
     /// Removes an interface, and with it the other end of a pair.
@@ -245,10 +247,6 @@ fn push_end<P: Pusher>(attributes: PushLinkAttrs<P>, end: &VethEnd<'_>) -> PushL
         Some(mac) => attributes.push_address(&mac.bytes()),
         None => attributes,
     }
-}
-
-fn index_of(end: &VethEnd<'_>) -> Result<Ifindex, NetlinkError> {
-    Ok(Links::open_in(end.namespace)?.by_name(&end.name)?.index)
 }
 
 fn decode_link(reply: &[u8]) -> Result<Link, Malformed> {
@@ -282,11 +280,12 @@ fn decode_peer(attributes: &IterableLinkAttrs<'_>) -> Result<Option<Peer>, Malfo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::any_reply;
     use proptest::prelude::*;
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes: Vec<u8>) {
+        fn arbitrary_answers_never_panic(bytes in any_reply(16)) {
             let _ = decode_link(&bytes);
         }
     }

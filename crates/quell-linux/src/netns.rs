@@ -209,7 +209,7 @@ impl Namespace {
     pub fn create_named(name: &NamespaceName) -> Result<Self, NamespaceError> {
         share_named_directory()?;
         let path = name.path();
-        let created = OpenOptions::new().read(true).write(true).create_new(true).mode(0).open(&path);
+        let created = OpenOptions::new().read(true).write(true).create_new(true).mode(0o0).open(&path);
         match created {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -457,7 +457,10 @@ mod tests {
         fs::create_dir_all(root.path().join("sys")).unwrap();
         fs::create_dir_all(root.path().join("99")).unwrap();
         let found = here.processes(root.path()).unwrap();
-        assert_eq!(found, NamespaceProcesses { pids: [5, 17].map(|id| Pid::new(id).unwrap()).to_vec(), unreadable: vec![] });
+        assert_eq!(
+            found,
+            NamespaceProcesses { pids: [5, 17].map(|id| Pid::new(id).unwrap()).to_vec(), unreadable: vec![] }
+        );
     }
 
     #[test]

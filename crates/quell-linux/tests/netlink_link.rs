@@ -1,5 +1,7 @@
 //! Interfaces, addresses, features and channels on the running kernel.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
 mod common;
 
 use common::LabPair;
@@ -72,7 +74,8 @@ fn an_interface_that_is_set_down_is_down() {
 fn addresses_of_both_families_are_usable_at_once() {
     let Some(lab) = LabPair::create(1) else { return };
     let mut addresses = Addresses::open_in(&lab.server.namespace).unwrap();
-    let wanted = [("10.99.0.1", 24), ("fd99::1", 64)].map(|(ip, bits)| InterfaceAddress::new(ip.parse().unwrap(), bits).unwrap());
+    let wanted = [("10.99.0.1", 24), ("fd99::1", 64)]
+        .map(|(ip, bits)| InterfaceAddress::new(ip.parse().unwrap(), bits).unwrap());
     for address in wanted {
         addresses.add(lab.server_index, address).unwrap();
     }
@@ -122,7 +125,8 @@ fn a_feature_that_the_driver_has_fixed_is_refused_and_nothing_is_changed() {
 #[test]
 fn features_agree_with_the_ethtool_program() {
     let Some(lab) = LabPair::create(1) else { return };
-    let output = lab.client.namespace.run(|| std::process::Command::new("ethtool").args(["-k", "cli0"]).output()).unwrap();
+    let output =
+        lab.client.namespace.run(|| std::process::Command::new("ethtool").args(["-k", "cli0"]).output()).unwrap();
     let Ok(output) = output else {
         eprintln!("skipped: no ethtool");
         return;

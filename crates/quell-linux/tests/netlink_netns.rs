@@ -1,5 +1,7 @@
 //! Network namespaces on the running kernel.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
 mod common;
 
 use std::fs::File;
@@ -122,7 +124,8 @@ fn the_tools_of_iproute2_see_a_namespace_made_here() {
         return;
     }
     let lab = LabNamespace::create("iproute2");
-    let Ok(output) = Command::new("ip").args(["netns", "exec", lab.name.as_str(), "readlink", "/proc/self/ns/net"]).output()
+    let Ok(output) =
+        Command::new("ip").args(["netns", "exec", lab.name.as_str(), "readlink", "/proc/self/ns/net"]).output()
     else {
         eprintln!("skipped: no ip");
         return;

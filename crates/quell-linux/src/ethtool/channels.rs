@@ -46,7 +46,7 @@ impl Ethtool {
         let mut request = bindings::Request::new().op_channels_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_CHANNELS_GET;
         drop(address_to(request.encode().nested_header(), index));
-        self.socket.get("read channels", &Target::Index(index), &request, decode_channels)
+        self.socket.get("read channels of", &Target::Index(index), &request, decode_channels)
     }
 
     /// Sets how many channels are in use.
@@ -67,7 +67,7 @@ impl Ethtool {
             attributes = attributes.push_combined_count(combined);
         }
         drop(attributes);
-        self.socket.act("set channels", &Target::Index(index), &request)
+        self.socket.act("set channels of", &Target::Index(index), &request)
     }
 }
 
@@ -86,11 +86,12 @@ fn decode_channels(reply: &[u8]) -> Result<Channels, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::any_reply;
     use proptest::prelude::*;
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes: Vec<u8>) {
+        fn arbitrary_answers_never_panic(bytes in any_reply(4)) {
             let _ = decode_channels(&bytes);
         }
     }

@@ -112,7 +112,7 @@ impl Ethtool {
         let mut request = bindings::Request::new().op_features_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_FEATURES_GET;
         drop(address_to(request.encode().nested_header(), index));
-        self.socket.get("read features", &Target::Index(index), &request, decode_features)
+        self.socket.get("read features of", &Target::Index(index), &request, decode_features)
     }
 
     /// Switches features on or off by name, and returns all features as they are afterwards.
@@ -134,7 +134,7 @@ impl Ethtool {
             bits = if on { bit.push_value(()) } else { bit }.end_nested();
         }
         drop(bits);
-        self.socket.act("set features", &Target::Index(index), &request)?;
+        self.socket.act("set features of", &Target::Index(index), &request)?;
         let after = self.features(index)?;
         let names = after.unmet(changes);
         if names.is_empty() { Ok(after) } else { Err(FeatureError::NotInEffect { names, index }) }
@@ -180,6 +180,7 @@ fn text(name: &CStr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::any_reply;
     use proptest::prelude::*;
 
     fn index() -> Ifindex {
@@ -216,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes: Vec<u8>) {
+        fn arbitrary_answers_never_panic(bytes in any_reply(4)) {
             let _ = decode_features(&bytes);
         }
     }

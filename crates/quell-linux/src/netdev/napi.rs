@@ -97,7 +97,7 @@ impl Netdev {
     pub fn napi(&mut self, id: NapiId) -> Result<Napi, NetlinkError> {
         let mut request = bindings::Request::new().op_napi_get_do();
         request.encode().push_id(id.get());
-        self.socket.get("read settings", &Target::Napi(id), &request, decode_napi)
+        self.socket.get("read settings of", &Target::Napi(id), &request, decode_napi)
     }
 
     /// The NAPI instances of an interface, in ascending order of their ids. An interface that is
@@ -109,7 +109,7 @@ impl Netdev {
         let mut request = bindings::Request::new().op_napi_get_dump();
         request.encode().push_ifindex(ifindex.get());
         let target = Target::Index(ifindex);
-        let mut napis = self.socket.collect("list NAPIs", &target, &request, decode_napi)?;
+        let mut napis = self.socket.collect("list NAPIs of", &target, &request, decode_napi)?;
         napis.sort_unstable_by_key(|napi| napi.id);
         Ok(napis)
     }
@@ -139,7 +139,7 @@ impl Netdev {
             }
         }
         drop(attributes);
-        self.socket.act("set settings", &Target::Napi(id), &request)
+        self.socket.act("change settings of", &Target::Napi(id), &request)
     }
 }
 
@@ -163,7 +163,7 @@ fn decode_napi(reply: &[u8]) -> Result<Napi, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::push;
+    use crate::netlink::{any_reply, push};
     use proptest::prelude::*;
 
     /// What the kernel would send: the header of the generic family, then attributes.
@@ -203,7 +203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes: Vec<u8>) {
+        fn arbitrary_answers_never_panic(bytes in any_reply(4)) {
             let _ = decode_napi(&bytes);
         }
     }

@@ -97,7 +97,7 @@ impl Netdev {
     pub fn device_stats(&mut self, ifindex: Ifindex) -> Result<DeviceStats, NetlinkError> {
         let request = request(ifindex, None);
         let target = Target::Index(ifindex);
-        let (_, _, counters) = self.socket.get("read statistics", &target, &request, decode)?;
+        let (_, _, counters) = self.socket.get("read statistics of", &target, &request, decode)?;
         Ok(DeviceStats { ifindex, counters })
     }
 
@@ -112,7 +112,7 @@ impl Netdev {
             (Some(kind), Some(id), counters) => Ok(QueueStats { kind, id, counters }),
             _ => Err(Malformed("statistics of a queue without its type and number")),
         };
-        let action = "read queue statistics";
+        let action = "read queue statistics of";
         let mut stats = self.socket.collect(action, &target, &request, decode_queue)?;
         stats.sort_unstable_by_key(|queue| (queue.kind, queue.id));
         Ok(stats)
@@ -152,7 +152,7 @@ fn decode(reply: &[u8]) -> Result<DecodedStats, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::{push, push_uint};
+    use crate::netlink::{any_reply, push, push_uint};
     use proptest::prelude::*;
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes: Vec<u8>) {
+        fn arbitrary_answers_never_panic(bytes in any_reply(4)) {
             let _ = decode(&bytes);
         }
     }

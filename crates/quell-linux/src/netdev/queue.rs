@@ -48,7 +48,7 @@ impl Netdev {
         let mut request = bindings::Request::new().op_queue_get_dump();
         request.encode().push_ifindex(ifindex.get());
         let target = Target::Index(ifindex);
-        let mut queues = self.socket.collect("list queues", &target, &request, decode_queue)?;
+        let mut queues = self.socket.collect("list queues of", &target, &request, decode_queue)?;
         queues.sort_unstable_by_key(|queue| (queue.kind, queue.id));
         Ok(queues)
     }
@@ -67,11 +67,12 @@ fn decode_queue(reply: &[u8]) -> Result<Queue, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::any_reply;
     use proptest::prelude::*;
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes: Vec<u8>) {
+        fn arbitrary_answers_never_panic(bytes in any_reply(4)) {
             let _ = decode_queue(&bytes);
         }
     }

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::RangeInclusive;
 
 use crate::interface::{Ifindex, InterfaceName};
 use crate::napi_id::NapiId;
@@ -13,8 +14,8 @@ use crate::netns::NamespaceError;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Target {
-    /// No single object: a socket, a family, a list of everything.
-    Kernel,
+    /// No single object: the namespace of the handle as a whole.
+    Namespace,
     /// An interface by its number.
     Index(Ifindex),
     /// An interface by its name.
@@ -26,10 +27,10 @@ pub enum Target {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Kernel => f.write_str("(netlink)"),
-            Self::Index(index) => write!(f, "of interface {index}"),
-            Self::Name(name) => write!(f, "of interface {name}"),
-            Self::Napi(id) => write!(f, "of NAPI {id}"),
+            Self::Namespace => f.write_str("this namespace"),
+            Self::Index(index) => write!(f, "interface {index}"),
+            Self::Name(name) => write!(f, "interface {name}"),
+            Self::Napi(id) => write!(f, "NAPI {id}"),
         }
     }
 }
@@ -70,7 +71,7 @@ pub(crate) struct Malformed(pub(crate) &'static str);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// The kernel refused; with its words and the attribute that it blames.
-    Refused { errno: i32, message: Option<String>, attribute: Option<String> },
+    Refused { errno: i32, message: Option<String>, attribute: Option<String>, range: Option<(u64, u64)> },
     /// The socket itself failed.
     Transport { call: &'static str, errno: i32 },
     /// This kernel has no such generic netlink family.
@@ -101,7 +102,7 @@ impl NetlinkError {
         }
     }
 
-    /// What was tried, for example `set settings`.
+    /// What was tried, for example `change settings of`; [`NetlinkError::target`] completes it.
     #[must_use]
     pub fn action(&self) -> &'static str {
         self.action
@@ -131,7 +132,16 @@ impl NetlinkError {
         }
     }
 
-    /// The attribute that the kernel blames (`NLMSGERR_ATTR_OFFS`, `NLMSGERR_ATTR_MISS_TYPE`).
+    /// The values that the blamed attribute may have (`NLMSGERR_ATTR_POLICY`), both ends included.
+    #[must_use]
+    pub fn allowed_range(&self) -> Option<RangeInclusive<u64>> {
+        match self.cause {
+            Cause::Refused { range: Some((least, greatest)), .. } => Some(least..=greatest),
+            _ => None,
+        }
+    }
+
+    /// The attribute that the kernel blames, as its specifications spell it (`NLMSGERR_ATTR_OFFS`, `NLMSGERR_ATTR_MISS_TYPE`).
     #[must_use]
     pub fn attribute(&self) -> Option<&str> {
         match &self.cause {
@@ -167,13 +177,16 @@ impl fmt::Display for NetlinkError {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused { errno, message, attribute } => {
+            Self::Refused { errno, message, attribute, range } => {
                 write!(f, "{}", io::Error::from_raw_os_error(*errno))?;
                 if let Some(message) = message {
                     write!(f, ": {message}")?;
                 }
-                match attribute {
-                    Some(attribute) => write!(f, " (attribute {attribute})"),
+                if let Some(attribute) = attribute {
+                    write!(f, " (attribute {attribute})")?;
+                }
+                match range {
+                    Some((least, greatest)) => write!(f, "; allowed is {least} to {greatest}"),
                     None => Ok(()),
                 }
             }

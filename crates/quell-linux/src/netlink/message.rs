@@ -2,19 +2,15 @@
 //! an exchange (`NLMSG_ERROR`, `NLMSG_DONE`) with their extended acknowledgement. Pure: bytes in,
 //! values out.
 
+use netlink_bindings::builtin::{IterablePolicyTypeAttrs, NlmsgerrAttrs};
 use netlink_bindings::utils;
 
-use super::{Malformed, attributes};
+use super::Malformed;
 
 /// Bytes of `struct nlmsghdr`.
 pub(super) const HEADER_BYTES: usize = 16;
 /// Bytes of the error number that both closing messages start with.
 const ERRNO_BYTES: usize = 4;
-
-const NLMSGERR_ATTR_MSG: u16 = 1;
-const NLMSGERR_ATTR_OFFS: u16 = 2;
-const NLMSGERR_ATTR_MISS_TYPE: u16 = 5;
-const NLMSGERR_ATTR_MISS_NEST: u16 = 6;
 
 /// One message of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +31,8 @@ pub(super) struct Status {
     pub(super) offset: Option<usize>,
     /// The type of the attribute that is missing, and the nest (as an offset) that misses it.
     pub(super) missing: Option<(u16, Option<usize>)>,
+    /// The least and the greatest value that the blamed attribute may have.
+    pub(super) range: Option<(u64, u64)>,
 }
 
 /// Takes the next message off `rest`; `None` at the end.
@@ -98,27 +96,20 @@ impl Message<'_> {
 }
 
 impl Status {
+    /// Takes what is there; an extended acknowledgement only explains, so nothing in it is an error.
     fn read_extended_ack(&mut self, bytes: &[u8]) {
-        let mut missing_type = None;
-        let mut missing_nest = None;
-        for (kind, payload) in attributes(bytes) {
-            let number = utils::parse_u32(payload);
-            match kind {
-                NLMSGERR_ATTR_MSG => self.message = Some(text(payload)),
-                NLMSGERR_ATTR_OFFS => self.offset = number.and_then(|n| n.try_into().ok()),
-                NLMSGERR_ATTR_MISS_TYPE => missing_type = number.and_then(|n| n.try_into().ok()),
-                NLMSGERR_ATTR_MISS_NEST => missing_nest = number.and_then(|n| n.try_into().ok()),
-                _ => {}
-            }
-        }
-        self.missing = missing_type.map(|kind| (kind, missing_nest));
+        let attributes = NlmsgerrAttrs::new(bytes);
+        let position = |offset: u32| usize::try_from(offset).ok();
+        self.message = attributes.get_msg().ok().map(|text| text.to_string_lossy().into_owned());
+        self.offset = attributes.get_offset().ok().and_then(position);
+        let nest = attributes.get_missing_nest().ok().and_then(position);
+        self.missing = attributes.get_missing_type().ok().map(|kind| (kind, nest));
+        self.range = attributes.get_policy().ok().and_then(|policy| range(&policy));
     }
 }
 
-/// The text of a string attribute, up to its terminating zero.
-fn text(payload: &[u8]) -> String {
-    let end = payload.iter().position(|&byte| byte == 0).unwrap_or(payload.len());
-    String::from_utf8_lossy(&payload[..end]).into_owned()
+fn range(policy: &IterablePolicyTypeAttrs<'_>) -> Option<(u64, u64)> {
+    Some((policy.get_min_value_u().ok()?, policy.get_max_value_u().ok()?))
 }
 
 #[cfg(test)]
@@ -144,8 +135,8 @@ mod tests {
     }
 
     fn with_words(mut payload: Vec<u8>) -> Vec<u8> {
-        push(&mut payload, NLMSGERR_ATTR_MSG, b"no such thing\0");
-        push(&mut payload, NLMSGERR_ATTR_OFFS, &20_u32.to_ne_bytes());
+        push(&mut payload, 1, b"no such thing\0"); // NLMSGERR_ATTR_MSG
+        push(&mut payload, 2, &20_u32.to_ne_bytes()); // NLMSGERR_ATTR_OFFS
         payload
     }
 

@@ -8,6 +8,8 @@
 //! its types is too small: it reads the specifications' `uint`, 4 or 8 bytes on the wire, as 4, so
 //! `attribute` reads and writes those.
 
+#[cfg(test)]
+mod any_reply;
 mod attribute;
 mod error;
 mod message;
@@ -15,8 +17,10 @@ mod socket;
 
 pub use error::{Failure, NetlinkError, Target};
 
-pub(crate) use attribute::{attributes, begin_nested, end_nested, optional, push_uint, uint};
+#[cfg(test)]
+pub(crate) use any_reply::any_reply;
 #[cfg(test)]
 pub(crate) use attribute::push;
+pub(crate) use attribute::{attributes, begin_nested, end_nested, optional, push_uint, uint};
 pub(crate) use error::{Cause, Malformed};
 pub(crate) use socket::NetlinkSocket;

@@ -45,15 +45,15 @@ impl NetlinkSocket {
         let mut socket = Self::open(Some(netlink::GENERIC))?;
         let mut request = nlctrl::Request::new().op_getfamily_do();
         request.encode().push_family_name_bytes(family.as_bytes());
-        let action = "look up netlink family";
-        let id = socket.get(action, &Target::Kernel, &request, |reply| {
+        let action = "look up a netlink family in";
+        let id = socket.get(action, &Target::Namespace, &request, |reply| {
             nlctrl::OpGetfamilyDo::decode_reply(reply).get_family_id().map_err(|_| Malformed("a family without an id"))
         });
         match id {
             Ok(id) => socket.family_id = id,
             Err(error) if error.failure() == Failure::Absent => {
                 let cause = Cause::FamilyAbsent { family };
-                return Err(NetlinkError::new(action, Target::Kernel, cause));
+                return Err(NetlinkError::new(action, Target::Namespace, cause));
             }
             Err(error) => return Err(error),
         }
@@ -65,19 +65,19 @@ impl NetlinkSocket {
         namespace: &Namespace,
         open: impl FnOnce() -> Result<Self, NetlinkError> + Send,
     ) -> Result<Self, NetlinkError> {
-        namespace
-            .run(open)
-            .map_err(|error| NetlinkError::new("open a socket", Target::Kernel, Cause::Namespace(error)))?
+        namespace.run(open).map_err(|error| {
+            NetlinkError::new("open a netlink socket in", Target::Namespace, Cause::Namespace(error))
+        })?
     }
 
     fn open(protocol: Option<Protocol>) -> Result<Self, NetlinkError> {
-        Self::open_socket(protocol).map_err(|cause| NetlinkError::new("open a socket", Target::Kernel, cause))
+        Self::open_socket(protocol)
+            .map_err(|cause| NetlinkError::new("open a netlink socket in", Target::Namespace, cause))
     }
 
     fn open_socket(protocol: Option<Protocol>) -> Result<Self, Cause> {
-        let fd =
-            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)
-                .map_err(|errno| transport("socket", errno))?;
+        let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)
+            .map_err(|errno| transport("socket", errno))?;
         // Only the kernel (port 0) may answer on a connected socket.
         rustix::net::connect(&fd, &SocketAddrNetlink::new(0, 0)).map_err(|errno| transport("connect", errno))?;
         // The kernel's words on an error, without an echo of the request, and filters in dumps
@@ -239,18 +239,31 @@ fn finish<R: NetlinkRequest, T>(
 
 fn refusal<R: NetlinkRequest>(request: &R, status: Status) -> Cause {
     let attribute = blamed_attribute::<R>(request.payload(), &status);
-    Cause::Refused { errno: status.errno, message: status.message, attribute }
+    Cause::Refused { errno: status.errno, message: status.message, attribute, range: status.range }
 }
 
-/// The name of the attribute at which the kernel points, innermost first.
+/// The name of the attribute at which the kernel points, or of the one that it misses.
 fn blamed_attribute<R: NetlinkRequest>(payload: &[u8], status: &Status) -> Option<String> {
     let in_payload = |offset: usize| offset.checked_sub(HEADER_BYTES);
     if let Some((kind, nest)) = status.missing {
         let (_, name) = R::lookup(payload, in_payload(nest.unwrap_or(HEADER_BYTES))?, Some(kind));
-        return Some(name.map_or_else(|| format!("{kind}, missing"), |n| format!("{n}, missing")));
+        let name = name.map_or_else(|| kind.to_string(), kernel_spelling);
+        return Some(format!("{name}, which is missing"));
     }
     let (trace, _) = R::lookup(payload, in_payload(status.offset?)?, None);
-    trace.first().map(|(name, _)| (*name).to_owned())
+    trace.first().map(|(name, _)| kernel_spelling(name))
+}
+
+/// The bindings' `DeferHardIrqs` as the kernel's specifications have it: `defer-hard-irqs`.
+fn kernel_spelling(name: &str) -> String {
+    let mut spelled = String::with_capacity(name.len() + 4);
+    for letter in name.chars() {
+        if letter.is_ascii_uppercase() && !spelled.is_empty() {
+            spelled.push('-');
+        }
+        spelled.push(letter.to_ascii_lowercase());
+    }
+    spelled
 }
 
 fn failed_malformed(malformed: Malformed) -> Interruption {
@@ -279,4 +292,30 @@ fn enable(fd: &OwnedFd, option: i32) -> Result<(), Cause> {
     }
     let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
     Err(Cause::Transport { call: "setsockopt", errno })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netlink_bindings::netdev;
+    use proptest::prelude::*;
+
+    #[test]
+    fn attributes_are_spelled_as_in_the_kernels_specifications() {
+        assert_eq!(kernel_spelling("DeferHardIrqs"), "defer-hard-irqs");
+        assert_eq!(kernel_spelling("Id"), "id");
+    }
+
+    proptest! {
+        #[test]
+        fn any_place_that_the_kernel_may_blame_is_looked_up_without_panic(
+            offset: Option<usize>,
+            missing: Option<(u16, Option<usize>)>,
+        ) {
+            let mut request = netdev::Request::new().op_napi_set_do();
+            drop(request.encode().push_id(1).push_defer_hard_irqs(2));
+            let status = Status { offset, missing, ..Status::default() };
+            let _ = blamed_attribute::<netdev::OpNapiSetDo<'_>>(request.payload(), &status);
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! What the live tests share: whether they can run here, and a lab of two namespaces with a veth
 //! pair between them that is gone when it is dropped.
 
-#![allow(dead_code, clippy::print_stderr, clippy::unwrap_used)]
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
