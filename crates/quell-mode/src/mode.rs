@@ -33,6 +33,17 @@ impl DeliveryMode {
         Self { kind, settings }
     }
 
+    /// Reads modes separated by commas, each with its overrides:
+    /// `base,suspend20,defer-hard-irqs=10,fullbusy` are three. What has a `=`, or is `own-cpu`,
+    /// belongs to the mode before it.
+    ///
+    /// # Errors
+    ///
+    /// The first of them that is no mode, with its place in the whole list.
+    pub fn parse_list(text: &str) -> Result<Vec<Self>, ParseModeError> {
+        parse::modes(text)
+    }
+
     /// The kind, with N.
     #[must_use]
     pub fn kind(&self) -> ModeKind {

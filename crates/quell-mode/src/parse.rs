@@ -47,6 +47,26 @@ pub(crate) fn mode(input: &str) -> Result<DeliveryMode, ParseModeError> {
     parse(Token { text: input, start: 0 }).map_err(|(span, refusal)| ParseModeError::new(input, span, refusal))
 }
 
+/// The modes of a list, whose overrides are told from modes by their `=` (and `own-cpu` by name).
+pub(crate) fn modes(input: &str) -> Result<Vec<DeliveryMode>, ParseModeError> {
+    let mut bounds: Vec<Range<usize>> = Vec::new();
+    let mut start = 0;
+    for item in input.split(',') {
+        let end = start + item.len();
+        let is_override = item.contains('=') || item == OWN_CPU;
+        match bounds.last_mut() {
+            Some(mode) if is_override => mode.end = end,
+            _ => bounds.push(start..end),
+        }
+        start = end + 1;
+    }
+    bounds
+        .into_iter()
+        .map(|range| parse(Token { text: &input[range.clone()], start: range.start }))
+        .collect::<Result<_, _>>()
+        .map_err(|(span, refusal)| ParseModeError::new(input, span, refusal))
+}
+
 fn parse(input: Token<'_>) -> Result<DeliveryMode, Located> {
     let (head, mut rest) = match input.split_once(',') {
         Some((head, rest)) => (head, Some(rest)),

@@ -165,7 +165,7 @@ fn did_you_mean(nearest: Option<&str>) -> String {
 
 /// A text that is no delivery mode: the reason, and where in the text it stands.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{input}' is no delivery mode: {refusal}")]
+#[error("delivery mode '{input}': {refusal}")]
 pub struct ParseModeError {
     input: String,
     span: Range<usize>,

@@ -222,7 +222,7 @@ fn own_cpu_goes_with_sockpoll_only() {
 fn the_message_says_what_where_and_what_to_do() {
     assert_eq!(
         refused("suspend20,defer-hard-irq=10").to_string(),
-        "'suspend20,defer-hard-irq=10' is no delivery mode: no setting is called \
+        "delivery mode 'suspend20,defer-hard-irq=10': no setting is called \
          'defer-hard-irq'; did you mean defer-hard-irqs?"
     );
 }

@@ -74,6 +74,28 @@ fn the_name_leaves_overrides_out() {
     assert_eq!(mode.name(), "suspend20");
 }
 
+#[test]
+fn a_list_gives_each_mode_its_overrides() {
+    let modes = DeliveryMode::parse_list("base,suspend20,defer-hard-irqs=10,sockpoll50,own-cpu,threaded").unwrap();
+    let texts: Vec<_> = modes.iter().map(ToString::to_string).collect();
+    assert_eq!(texts, ["base", "suspend20,defer-hard-irqs=10", "sockpoll50,own-cpu", "threaded"]);
+}
+
+#[test]
+fn an_error_in_a_list_points_into_the_list() {
+    for (list, place) in [
+        ("base,suspned20,fullbusy", 5..12),
+        ("base,suspend20,defer-hard-irqs=ten,base", 31..34),
+        ("base,,fullbusy", 5..5),
+        ("base,", 5..5),
+        ("threaded=1,base", 0..9),
+    ] {
+        let error = DeliveryMode::parse_list(list).unwrap_err();
+        assert_eq!(error.span(), place, "{list}: {error}");
+        assert_eq!(error.input(), list);
+    }
+}
+
 fn kinds() -> impl Strategy<Value = ModeKind> {
     let ns = any::<u64>().prop_filter_map("above 0", NonZeroU64::new);
     let near_ns = (0..100_000_000u64).prop_filter_map("above 0", NonZeroU64::new);
