@@ -12,6 +12,7 @@ use crate::NapiId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 enum SocketOption {
+    AcceptConn = 30,
     BusyPoll = 46,
     IncomingNapiId = 56,
     PreferBusyPoll = 69,
@@ -21,6 +22,7 @@ enum SocketOption {
 impl SocketOption {
     const fn name(self) -> &'static str {
         match self {
+            Self::AcceptConn => "SO_ACCEPTCONN",
             Self::BusyPoll => "SO_BUSY_POLL",
             Self::IncomingNapiId => "SO_INCOMING_NAPI_ID",
             Self::PreferBusyPoll => "SO_PREFER_BUSY_POLL",
@@ -61,6 +63,14 @@ pub enum SocketOptionError {
         /// The kernel's answer.
         source: io::Error,
     },
+}
+
+/// Whether the socket waits for connections.
+///
+/// # Errors
+/// When the file is no socket.
+pub fn is_listening(socket: impl AsFd) -> Result<bool, SocketOptionError> {
+    Ok(get(socket, SocketOption::AcceptConn)? != 0)
 }
 
 /// The NAPI that delivered the socket's last packet; `None` before the first, and for packets that
@@ -169,6 +179,12 @@ mod tests {
     #[test]
     fn a_socket_that_received_nothing_has_no_napi() {
         assert_eq!(incoming_napi_id(socket()).unwrap(), None);
+    }
+
+    #[test]
+    fn a_listening_socket_is_told_from_others() {
+        assert!(is_listening(std::net::TcpListener::bind("127.0.0.1:0").unwrap()).unwrap());
+        assert!(!is_listening(socket()).unwrap());
     }
 
     #[test]
