@@ -42,7 +42,7 @@ pub enum Refusal {
         expected: &'static str,
     },
     /// N is 0.
-    #[error("{mode} with 0 microseconds would be base; give 1 or more")]
+    #[error("{mode} with 0 microseconds has no effect; give more, or base")]
     NumberZero {
         /// The name.
         mode: &'static str,
@@ -169,7 +169,6 @@ fn did_you_mean(nearest: Option<&str>) -> String {
 pub struct ParseModeError {
     input: String,
     span: Range<usize>,
-    #[source]
     refusal: Refusal,
 }
 

@@ -33,7 +33,7 @@ fn a_clear_difference_has_a_direction_and_a_size() {
     };
     assert!((effect.ratio - 0.5).abs() < 1e-9);
     assert_eq!(effect.pairs, 3);
-    assert_eq!(effect.interval.confidence, 0.75);
+    assert!((effect.interval.confidence - 0.75).abs() < 1e-9);
 }
 
 #[test]
