@@ -8,7 +8,7 @@ use netlink_bindings::rt_addr::{self, Ifaddrmsg};
 use netlink_bindings::traits::NetlinkRequest;
 
 use crate::interface::Ifindex;
-use crate::netlink::{Malformed, NetlinkError, NetlinkSocket, Target, optional};
+use crate::netlink::{Malformed, NetlinkError, NetlinkSocket, Target};
 use crate::netns::Namespace;
 
 /// `IFA_F_NODAD`: usable at once, without asking the neighbours whether it is taken.
@@ -115,10 +115,7 @@ impl Addresses {
 /// one, `IFA_LOCAL` is this end's.
 fn decode_address(reply: &[u8]) -> Result<(u32, InterfaceAddress), Malformed> {
     let (header, attributes) = rt_addr::OpGetaddrDump::decode_reply(reply);
-    let ip = match optional(attributes.get_local())? {
-        Some(local) => Some(local),
-        None => optional(attributes.get_address())?,
-    };
+    let ip = attributes.get_local().or_else(|_| attributes.get_address()).ok();
     let address = ip.and_then(|ip| InterfaceAddress::new(ip, header.ifa_prefixlen));
     let address = address.ok_or(Malformed("an address without an IP address and its prefix"))?;
     Ok((header.ifa_index, address))

@@ -7,7 +7,7 @@ use netlink_bindings::traits::{NetlinkRequest, Pusher};
 use std::os::fd::{AsFd, AsRawFd};
 
 use crate::interface::{Ifindex, InterfaceName, MacAddress};
-use crate::netlink::{Malformed, NetlinkError, NetlinkSocket, Target, begin_nested, end_nested, optional};
+use crate::netlink::{Malformed, NetlinkError, NetlinkSocket, Target, begin_nested, end_nested};
 use crate::netns::Namespace;
 
 /// `IFLA_INFO_DATA` of `include/uapi/linux/if_link.h`.
@@ -253,27 +253,29 @@ fn decode_link(reply: &[u8]) -> Result<Link, Malformed> {
     let (header, attributes) = rt_link::OpGetlinkDo::decode_reply(reply);
     let index = u32::try_from(header.ifi_index).ok().and_then(Ifindex::new);
     let name = attributes.get_ifname().map_err(|_| Malformed("an interface without a name"))?;
-    let info = optional(attributes.get_linkinfo())?;
-    let kind = info.map(|info| optional(info.get_kind())).transpose()?.flatten();
-    let mac = optional(attributes.get_address())?;
+    let info = attributes.get_linkinfo().ok();
+    let kind = info.and_then(|info| info.get_kind().ok());
+    let mac = attributes.get_address().ok();
     Ok(Link {
         index: index.ok_or(Malformed("an interface without an index"))?,
         name: name.to_string_lossy().into_owned(),
         kind: kind.map(|kind| kind.to_string_lossy().into_owned()),
         mac: mac.and_then(|mac| mac.try_into().ok()).and_then(MacAddress::new),
-        mtu: optional(attributes.get_mtu())?,
+        mtu: attributes.get_mtu().ok(),
         is_up: header.ifi_flags & libc::IFF_UP.cast_unsigned() != 0,
-        operational_state: optional(attributes.get_operstate())?
+        operational_state: attributes
+            .get_operstate()
+            .ok()
             .map_or(OperationalState::Unknown, OperationalState::from_kernel),
-        rx_queues: optional(attributes.get_num_rx_queues())?,
-        tx_queues: optional(attributes.get_num_tx_queues())?,
+        rx_queues: attributes.get_num_rx_queues().ok(),
+        tx_queues: attributes.get_num_tx_queues().ok(),
         peer: decode_peer(&attributes)?,
     })
 }
 
 fn decode_peer(attributes: &IterableLinkAttrs<'_>) -> Result<Option<Peer>, Malformed> {
-    let index = optional(attributes.get_link())?.and_then(Ifindex::new);
-    let namespace_id = optional(attributes.get_link_netnsid())?;
+    let index = attributes.get_link().ok().and_then(Ifindex::new);
+    let namespace_id = attributes.get_link_netnsid().ok();
     Ok(index.map(|index| Peer { index, namespace_id }))
 }
 

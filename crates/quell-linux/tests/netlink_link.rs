@@ -160,3 +160,35 @@ fn channels_are_set_and_one_beyond_the_maximum_is_refused() {
     assert_eq!(refused.failure(), Failure::Invalid);
     assert!(refused.kernel_message().is_some(), "{refused}");
 }
+
+#[test]
+fn a_listing_of_many_datagrams_is_whole_also_while_interfaces_come_and_go() {
+    const STABLE_PAIRS: usize = 30;
+    let Some(lab) = LabPair::create(1) else { return };
+    let namespace = &lab.server.namespace;
+    let end = |name: String| VethEnd { namespace, name: InterfaceName::new(name).unwrap(), mac: None, queues: 1 };
+    let mut links = Links::open_in(namespace).unwrap();
+    for pair in 0..STABLE_PAIRS {
+        links.create_veth(&end(format!("left{pair}")), &end(format!("right{pair}"))).unwrap();
+    }
+    let is_stable = |name: &str| name.starts_with("left") || name.starts_with("right");
+    std::thread::scope(|scope| {
+        let coming_and_going = scope.spawn(|| {
+            let mut links = Links::open_in(namespace).unwrap();
+            for _ in 0..20 {
+                let pair = links.create_veth(&end("come".to_owned()), &end("go".to_owned())).unwrap();
+                links.delete(pair.left).unwrap();
+            }
+        });
+        while !coming_and_going.is_finished() {
+            match links.list() {
+                Ok(list) => {
+                    let stable = list.iter().filter(|link| is_stable(&link.name)).count();
+                    assert_eq!(stable, 2 * STABLE_PAIRS);
+                }
+                Err(error) => assert_eq!(error.failure(), Failure::Busy, "{error}"),
+            }
+        }
+    });
+    assert_eq!(links.list().unwrap().iter().filter(|link| is_stable(&link.name)).count(), 2 * STABLE_PAIRS);
+}

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::LabPair;
+use common::{LabPair, drop_all_capabilities};
 use quell_linux::ethtool::Ethtool;
 use quell_linux::netdev::{Napi, NapiChange, NapiThreading, Netdev};
 use quell_linux::netlink::Failure;
@@ -155,16 +155,6 @@ fn settings_are_denied_without_cap_net_admin_and_reading_is_not() {
     let denied = set.unwrap_err();
     assert_eq!(denied.failure(), Failure::Denied);
     assert!(denied.to_string().contains("CAP_NET_ADMIN"), "{denied}");
-}
-
-/// Takes every capability from the calling thread, which must end soon.
-fn drop_all_capabilities() {
-    let none = rustix::thread::CapabilitySets {
-        effective: rustix::thread::CapabilitySet::empty(),
-        permitted: rustix::thread::CapabilitySet::empty(),
-        inheritable: rustix::thread::CapabilitySet::empty(),
-    };
-    rustix::thread::set_capabilities(None, none).unwrap();
 }
 
 #[test]

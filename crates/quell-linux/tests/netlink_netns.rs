@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{LabNamespace, can_make_namespaces, fresh_name};
+use common::{LabNamespace, can_make_namespaces, drop_all_capabilities, fresh_name};
 use quell_linux::Pid;
 use quell_linux::link::Links;
 use quell_linux::netns::{Deletion, Namespace};
@@ -132,4 +132,26 @@ fn the_tools_of_iproute2_see_a_namespace_made_here() {
     };
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), lab.namespace.to_string());
     assert_eq!(std::fs::metadata(format!("/run/netns/{}", lab.name)).unwrap().ino(), lab.namespace.inode());
+}
+
+#[test]
+fn without_the_capability_nothing_is_made_entered_or_deleted() {
+    if !can_make_namespaces() {
+        return;
+    }
+    let lab = LabNamespace::create("denied");
+    let name = fresh_name("never");
+    let (created, entered, deleted) = std::thread::scope(|scope| {
+        let unprivileged = scope.spawn(|| {
+            drop_all_capabilities();
+            (Namespace::create_named(&name).map(drop), lab.namespace.run(|| ()), Namespace::delete_named(&lab.name))
+        });
+        unprivileged.join().unwrap()
+    });
+    for error in [created.unwrap_err(), entered.unwrap_err(), deleted.unwrap_err()] {
+        assert!(error.is_denied(), "{error}");
+        assert!(error.to_string().contains("CAP_SYS_ADMIN"), "{error}");
+    }
+    assert!(!Namespace::list_named().unwrap().contains(&name));
+    assert_eq!(Namespace::open_named(&lab.name).unwrap(), lab.namespace);
 }

@@ -5,7 +5,7 @@ use netlink_bindings::traits::NetlinkRequest;
 
 use super::{ETHTOOL_MSG_CHANNELS_GET, ETHTOOL_MSG_CHANNELS_SET, Ethtool, address_to};
 use crate::interface::Ifindex;
-use crate::netlink::{Malformed, NetlinkError, Target, optional};
+use crate::netlink::{Malformed, NetlinkError, Target};
 
 /// The channels of an interface. A driver reports either separate receive and transmit channels
 /// (veth) or combined ones (most hardware), or both; what it has not is `None`.
@@ -74,12 +74,12 @@ impl Ethtool {
 fn decode_channels(reply: &[u8]) -> Result<Channels, Malformed> {
     let attributes = bindings::OpChannelsGetDo::decode_reply(reply);
     Ok(Channels {
-        rx_count: optional(attributes.get_rx_count())?,
-        rx_max: optional(attributes.get_rx_max())?,
-        tx_count: optional(attributes.get_tx_count())?,
-        tx_max: optional(attributes.get_tx_max())?,
-        combined_count: optional(attributes.get_combined_count())?,
-        combined_max: optional(attributes.get_combined_max())?,
+        rx_count: attributes.get_rx_count().ok(),
+        rx_max: attributes.get_rx_max().ok(),
+        tx_count: attributes.get_tx_count().ok(),
+        tx_max: attributes.get_tx_max().ok(),
+        combined_count: attributes.get_combined_count().ok(),
+        combined_max: attributes.get_combined_max().ok(),
     })
 }
 

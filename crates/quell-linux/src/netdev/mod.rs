@@ -1,11 +1,13 @@
 //! The generic netlink family `netdev` (`Documentation/netlink/specs/netdev.yaml`): NAPI instances
-//! and their settings, queues, and per-queue statistics. Which settings are worth having is not
-//! decided here.
+//! and their settings, queues, and per-queue statistics; and the one setting that older kernels have
+//! in sysfs instead. Which settings are worth having is not decided here.
 
+mod device_threading;
 mod napi;
 mod qstats;
 mod queue;
 
+pub use device_threading::{DeviceThreadingError, device_threading, set_device_threading};
 pub use napi::{Napi, NapiChange, NapiThreading};
 pub use qstats::{DeviceStats, QueueCounters, QueueStats};
 pub use queue::{Queue, QueueKind};

@@ -7,7 +7,7 @@ use netlink_bindings::utils::find_attr;
 use super::Netdev;
 use crate::interface::Ifindex;
 use crate::napi_id::NapiId;
-use crate::netlink::{Malformed, NetlinkError, Target, optional, push_uint, uint};
+use crate::netlink::{Malformed, NetlinkError, Target, push_uint, uint};
 use crate::pid::Pid;
 
 /// `NETDEV_A_NAPI_*` of `include/uapi/linux/netdev.h`: the two that are of type `uint`, which the
@@ -145,18 +145,18 @@ impl Netdev {
 
 fn decode_napi(reply: &[u8]) -> Result<Napi, Malformed> {
     let attributes = bindings::OpNapiGetDo::decode_reply(reply);
-    let id = optional(attributes.get_id())?.and_then(NapiId::from_kernel);
-    let ifindex = optional(attributes.get_ifindex())?.and_then(Ifindex::new);
+    let id = attributes.get_id().ok().and_then(NapiId::from_kernel);
+    let ifindex = attributes.get_ifindex().ok().and_then(Ifindex::new);
     let timeout = |kind| find_attr(attributes.get_buf(), kind).map(uint).transpose();
     Ok(Napi {
         id: id.ok_or(Malformed("a NAPI without an id"))?,
         ifindex: ifindex.ok_or(Malformed("a NAPI without an interface"))?,
-        irq: optional(attributes.get_irq())?,
-        pid: optional(attributes.get_pid())?.and_then(Pid::from_kernel),
-        defer_hard_irqs: optional(attributes.get_defer_hard_irqs())?,
+        irq: attributes.get_irq().ok(),
+        pid: attributes.get_pid().ok().and_then(Pid::from_kernel),
+        defer_hard_irqs: attributes.get_defer_hard_irqs().ok(),
         gro_flush_timeout_ns: timeout(NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT)?,
         irq_suspend_timeout_ns: timeout(NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT)?,
-        threading: optional(attributes.get_threaded())?.map(NapiThreading::from_kernel),
+        threading: attributes.get_threaded().ok().map(NapiThreading::from_kernel),
     })
 }
 

@@ -6,7 +6,7 @@ use netlink_bindings::traits::NetlinkRequest;
 use super::Netdev;
 use crate::interface::Ifindex;
 use crate::napi_id::NapiId;
-use crate::netlink::{Malformed, NetlinkError, Target, optional};
+use crate::netlink::{Malformed, NetlinkError, Target};
 
 /// The direction of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,7 +60,7 @@ fn decode_queue(reply: &[u8]) -> Result<Queue, Malformed> {
     Ok(Queue {
         kind: QueueKind::from_kernel(kind)?,
         id: attributes.get_id().map_err(|_| Malformed("a queue without a number"))?,
-        napi_id: optional(attributes.get_napi_id())?.and_then(NapiId::from_kernel),
+        napi_id: attributes.get_napi_id().ok().and_then(NapiId::from_kernel),
     })
 }
 

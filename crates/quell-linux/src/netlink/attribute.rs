@@ -1,7 +1,7 @@
 //! Reading and writing single netlink attributes where `netlink-bindings` lacks their type. Pure:
 //! bytes in, values out.
 
-use netlink_bindings::utils::{self, ErrorContext, ErrorReason, IterableChunks};
+use netlink_bindings::utils::{self, IterableChunks};
 
 use super::Malformed;
 
@@ -46,15 +46,6 @@ pub(crate) fn begin_nested(buffer: &mut Vec<u8>, kind: u16) -> usize {
 /// Closes the nested attribute that `begin_nested` opened at `start`.
 pub(crate) fn end_nested(buffer: &mut Vec<u8>, start: usize) {
     utils::finalize_nested_header(buffer, start);
-}
-
-/// What a typed getter of the bindings found; a missing attribute is `None`.
-pub(crate) fn optional<T>(found: Result<T, ErrorContext>) -> Result<Option<T>, Malformed> {
-    match found {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.reason == ErrorReason::AttrMissing => Ok(None),
-        Err(_) => Err(Malformed("an attribute does not have its specified form")),
-    }
 }
 
 #[cfg(test)]

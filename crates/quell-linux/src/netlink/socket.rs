@@ -306,6 +306,25 @@ mod tests {
         assert_eq!(kernel_spelling("Id"), "id");
     }
 
+    fn outcome(errno: i32, interrupted: bool, malformed: Option<Malformed>) -> Result<Vec<u8>, Interruption> {
+        let request = netdev::Request::new().op_napi_get_dump();
+        finish(&request, Status { errno, ..Status::default() }, interrupted, malformed, vec![1])
+    }
+
+    #[test]
+    fn an_interrupted_dump_is_no_answer() {
+        assert!(matches!(outcome(0, false, None), Ok(replies) if replies == [1]));
+        assert!(matches!(outcome(0, true, None), Err(Interruption::Changed)));
+    }
+
+    #[test]
+    fn a_refusal_outranks_an_interruption_and_an_answer_that_is_not_understood() {
+        let refused = outcome(libc::EPERM, true, Some(Malformed("odd")));
+        assert!(matches!(refused, Err(Interruption::Failed(Cause::Refused { errno: libc::EPERM, .. }))));
+        let odd = outcome(0, false, Some(Malformed("odd")));
+        assert!(matches!(odd, Err(Interruption::Failed(Cause::Malformed(_)))));
+    }
+
     proptest! {
         #[test]
         fn any_place_that_the_kernel_may_blame_is_looked_up_without_panic(

@@ -81,3 +81,13 @@ impl LabPair {
         Some(Self { server, client, server_index: pair.left, client_index: pair.right })
     }
 }
+
+/// Takes every capability from the calling thread, which must end soon.
+pub(crate) fn drop_all_capabilities() {
+    let none = rustix::thread::CapabilitySets {
+        effective: rustix::thread::CapabilitySet::empty(),
+        permitted: rustix::thread::CapabilitySet::empty(),
+        inheritable: rustix::thread::CapabilitySet::empty(),
+    };
+    rustix::thread::set_capabilities(None, none).unwrap();
+}

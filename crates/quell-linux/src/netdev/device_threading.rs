@@ -1,0 +1,199 @@
+//! Threaded NAPI per device, by `/sys/class/net/NAME/threaded`: the only way before Linux 6.17,
+//! which brought it per NAPI instance by netlink. A write overwrites the value of every queue, so
+//! it is refused where netlink has it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags};
+use rustix::thread::UnshareFlags;
+
+use super::Netdev;
+use crate::interface::InterfaceName;
+use crate::link::Links;
+use crate::netlink::NetlinkError;
+use crate::netns::{Namespace, NamespaceError};
+
+/// Why threaded NAPI of a device could not be read or set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceThreadingError {
+    /// This kernel has it per NAPI instance. Nothing was written.
+    #[error("set threaded of interface {name} by sysfs: this kernel has it per NAPI by netlink, set it there")]
+    NetlinkHasIt {
+        /// The interface.
+        name: InterfaceName,
+    },
+    /// Without a NAPI instance it cannot be told whether netlink has it. Nothing was written.
+    #[error("set threaded of interface {name} by sysfs: it has no NAPI; set it up, on veth with GRO")]
+    NoNapi {
+        /// The interface.
+        name: InterfaceName,
+    },
+    /// A system call failed.
+    #[error("{action} {path}: {text}", path = path.display(), text = io::Error::from_raw_os_error(*errno))]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// The error number.
+        errno: i32,
+    },
+    /// The file holds something else than 0 or 1.
+    #[error("read {path}: {text:?} is neither 0 nor 1", path = path.display())]
+    Unknown {
+        /// The file.
+        path: PathBuf,
+        /// What it holds.
+        text: String,
+    },
+    /// The namespace could not be entered.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// Whether netlink has it could not be told.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+}
+
+impl DeviceThreadingError {
+    fn io(action: &'static str, path: &Path, error: &io::Error) -> Self {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        Self::System { action, path: path.to_owned(), errno }
+    }
+}
+
+/// Whether the NAPI instances of a device are threaded by default.
+///
+/// # Errors
+/// [`DeviceThreadingError`]; from another namespace than the caller's it needs `CAP_SYS_ADMIN`.
+pub fn device_threading(namespace: &Namespace, name: &InterfaceName) -> Result<bool, DeviceThreadingError> {
+    let path = threaded_file(name);
+    with_sysfs_of(namespace, || {
+        let text = fs::read_to_string(&path).map_err(|error| DeviceThreadingError::io("read", &path, &error))?;
+        match text.trim_end() {
+            "0" => Ok(false),
+            "1" => Ok(true),
+            other => Err(DeviceThreadingError::Unknown { path: path.clone(), text: other.to_owned() }),
+        }
+    })
+}
+
+/// Makes all NAPI instances of a device threaded, or none, where netlink cannot.
+///
+/// # Errors
+/// [`DeviceThreadingError::NetlinkHasIt`] from Linux 6.17 on, and the others.
+pub fn set_device_threading(
+    namespace: &Namespace,
+    name: &InterfaceName,
+    threaded: bool,
+) -> Result<(), DeviceThreadingError> {
+    let index = Links::open_in(namespace)?.by_name(name)?.index;
+    let napis = Netdev::open_in(namespace)?.napis(index)?;
+    if napis.is_empty() {
+        return Err(DeviceThreadingError::NoNapi { name: name.clone() });
+    }
+    if napis.iter().any(|napi| napi.threading.is_some()) {
+        return Err(DeviceThreadingError::NetlinkHasIt { name: name.clone() });
+    }
+    write_threaded(namespace, name, threaded)
+}
+
+fn write_threaded(namespace: &Namespace, name: &InterfaceName, threaded: bool) -> Result<(), DeviceThreadingError> {
+    let path = threaded_file(name);
+    let value = if threaded { "1" } else { "0" };
+    with_sysfs_of(namespace, || {
+        fs::write(&path, value).map_err(|error| DeviceThreadingError::io("write", &path, &error))
+    })
+}
+
+fn threaded_file(name: &InterfaceName) -> PathBuf {
+    Path::new("/sys/class/net").join(name.as_str()).join("threaded")
+}
+
+/// Runs `work` where `/sys` shows the interfaces of `namespace`. A sysfs shows those of the
+/// namespace in which it was mounted, so another one gets its own mount, which only the thread of
+/// `work` sees and which goes away with it.
+fn with_sysfs_of<T: Send>(
+    namespace: &Namespace,
+    work: impl FnOnce() -> Result<T, DeviceThreadingError> + Send,
+) -> Result<T, DeviceThreadingError> {
+    if *namespace == Namespace::current()? {
+        return work();
+    }
+    namespace.run(|| {
+        mount_private_sysfs()?;
+        work()
+    })?
+}
+
+fn mount_private_sysfs() -> Result<(), DeviceThreadingError> {
+    let failed = |action, path: &str| {
+        let path = PathBuf::from(path);
+        move |errno: Errno| DeviceThreadingError::System { action, path, errno: errno.raw_os_error() }
+    };
+    // SAFETY: only `FILES` is dangerous, and it is not asked for; the thread ends after its work.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }.map_err(failed("unshare the mounts below", "/"))?;
+    rustix::mount::mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
+        .map_err(failed("keep private the mounts below", "/"))?;
+    rustix::mount::mount("sysfs", "/sys", "sysfs", MountFlags::empty(), None).map_err(failed("mount sysfs on", "/sys"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ethtool::Ethtool;
+    use crate::link::VethEnd;
+    use crate::netdev::NapiThreading;
+    use crate::netns::NamespaceName;
+
+    /// A namespace that only this value holds, with a veth pair in it; `None` without root.
+    fn lab() -> Option<(Namespace, InterfaceName)> {
+        let name = NamespaceName::new(format!("qt-{}-threaded", std::process::id())).unwrap();
+        let namespace = match Namespace::create_named(&name) {
+            Err(error) if error.is_denied() => {
+                eprintln!("skipped: {error}");
+                return None;
+            }
+            made => made.unwrap(),
+        };
+        Namespace::delete_named(&name).unwrap();
+        let interface = |name| InterfaceName::new(name).unwrap();
+        let end = |name| VethEnd { namespace: &namespace, name: interface(name), mac: None, queues: 2 };
+        let mut links = Links::open_in(&namespace).unwrap();
+        let pair = links.create_veth(&end("left"), &end("right")).unwrap();
+        links.set_up(pair.left).unwrap();
+        links.set_up(pair.right).unwrap();
+        Ethtool::open_in(&namespace).unwrap().set_features(pair.left, &[("rx-gro", true)]).unwrap();
+        Some((namespace, interface("left")))
+    }
+
+    #[test]
+    fn sysfs_of_another_namespace_is_written_there_and_only_where_netlink_cannot() {
+        let Some((namespace, name)) = lab() else { return };
+        let index = Links::open_in(&namespace).unwrap().by_name(&name).unwrap().index;
+        let mut netdev = Netdev::open_in(&namespace).unwrap();
+        assert_eq!(device_threading(&namespace, &name), Ok(false));
+        write_threaded(&namespace, &name, true).unwrap();
+        assert_eq!(device_threading(&namespace, &name), Ok(true));
+        let napis = netdev.napis(index).unwrap();
+        assert!(napis.iter().all(|napi| napi.pid.is_some()), "{napis:?}");
+        if napis.iter().all(|napi| napi.threading == Some(NapiThreading::Enabled)) {
+            let refused = set_device_threading(&namespace, &name, false).unwrap_err();
+            assert_eq!(refused, DeviceThreadingError::NetlinkHasIt { name: name.clone() });
+            assert_eq!(device_threading(&namespace, &name), Ok(true));
+        }
+        write_threaded(&namespace, &name, false).unwrap();
+        assert_eq!(device_threading(&namespace, &name), Ok(false));
+        assert!(!Path::new("/sys/class/net/left").exists(), "the caller's /sys is as before");
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_has_no_file() {
+        let here = Namespace::current().unwrap();
+        let error = device_threading(&here, &InterfaceName::new("qt-none").unwrap()).unwrap_err();
+        assert!(matches!(error, DeviceThreadingError::System { errno: libc::ENOENT, .. }), "{error}");
+    }
+}
