@@ -1,5 +1,5 @@
-//! `/proc/net/netstat`: a network namespace's protocol counters by name. Which namespace a file
-//! speaks of depends on whose directory it is in: see [`ProcDir::netstat`].
+//! `/proc/net/netstat` and `/proc/net/snmp`: a network namespace's protocol counters by name. Which
+//! namespace a file speaks of depends on whose directory it is in: see [`ProcDir::netstat`].
 
 use std::collections::BTreeMap;
 
@@ -42,6 +42,12 @@ impl Netstat {
         self.get("TcpExt", "BusyPollRxPackets")
     }
 
+    /// `Tcp RetransSegs` of snmp: segments sent again.
+    #[must_use]
+    pub fn retransmitted_segments(&self) -> Option<u64> {
+        self.get("Tcp", "RetransSegs")
+    }
+
     fn add_group(&mut self, names: Line<'_>, values: Line<'_>) -> Result<(), Malformed> {
         let (mut name, mut value) = (names.fields(), values.fields());
         let group = name.next().and_then(|group| group.strip_suffix(b":"));
@@ -52,8 +58,9 @@ impl Netstat {
         }
         let counters = self.groups.entry(text(group)).or_default();
         for name in name {
-            let count = values.next_number(&mut value, "a value for each name")?;
-            counters.insert(text(name), count);
+            let count: i128 = values.next_number(&mut value, "a value for each name")?;
+            // `Tcp MaxConn` of snmp is -1: no limit, and no count.
+            counters.extend(u64::try_from(count).ok().map(|count| (text(name), count)));
         }
         match value.next() {
             Some(extra) => Err(values.malformed("no more values than names", extra)),
@@ -75,11 +82,25 @@ impl ProcDir {
     pub fn netstat(&self) -> Result<Netstat, ProcError> {
         self.read("net/netstat", Netstat::parse)
     }
+
+    /// Reads `net/snmp`, the standard counters of the same namespace.
+    ///
+    /// # Errors
+    /// When it cannot be read or parsed.
+    pub fn snmp(&self) -> Result<Netstat, ProcError> {
+        self.read("net/snmp", Netstat::parse)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_negative_value_is_no_count() {
+        let netstat = Netstat::parse(b"Tcp: MaxConn RetransSegs\nTcp: -1 7\n").unwrap();
+        assert_eq!((netstat.get("Tcp", "MaxConn"), netstat.retransmitted_segments()), (None, Some(7)));
+    }
 
     #[test]
     fn counters_are_found_by_name() {

@@ -38,8 +38,7 @@ impl CurrentSyscall {
         let number: i64 = fields.next().and_then(|field| field.parse().ok()).ok_or_else(malformed)?;
         let Ok(number) = u64::try_from(number) else { return Ok(Self::None) };
         let argument = fields.next().and_then(|field| field.strip_prefix("0x"));
-        let first_argument =
-            argument.and_then(|digits| u64::from_str_radix(digits, 16).ok()).ok_or_else(malformed)?;
+        let first_argument = argument.and_then(|digits| u64::from_str_radix(digits, 16).ok()).ok_or_else(malformed)?;
         Ok(Self::Blocked { number, first_argument })
     }
 
