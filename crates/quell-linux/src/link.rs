@@ -269,14 +269,13 @@ fn decode_link(reply: &[u8]) -> Result<Link, Malformed> {
             .map_or(OperationalState::Unknown, OperationalState::from_kernel),
         rx_queues: attributes.get_num_rx_queues().ok(),
         tx_queues: attributes.get_num_tx_queues().ok(),
-        peer: decode_peer(&attributes)?,
+        peer: decode_peer(&attributes),
     })
 }
 
-fn decode_peer(attributes: &IterableLinkAttrs<'_>) -> Result<Option<Peer>, Malformed> {
-    let index = attributes.get_link().ok().and_then(Ifindex::new);
-    let namespace_id = attributes.get_link_netnsid().ok();
-    Ok(index.map(|index| Peer { index, namespace_id }))
+fn decode_peer(attributes: &IterableLinkAttrs<'_>) -> Option<Peer> {
+    let index = Ifindex::new(attributes.get_link().ok()?)?;
+    Some(Peer { index, namespace_id: attributes.get_link_netnsid().ok() })
 }
 
 #[cfg(test)]
