@@ -5,6 +5,7 @@
 //! value that the kernel did not report is `None`, never zero.
 
 pub mod address;
+pub mod bpf;
 pub mod capability;
 pub mod clock;
 mod cpu_list;

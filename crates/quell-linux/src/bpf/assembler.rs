@@ -1,0 +1,189 @@
+//! Instructions of the BPF machine (`Documentation/bpf/standardization/instruction-set.rst`), as far
+//! as the programs here use them, and forward jumps that are filled in when their target is reached.
+
+/// One instruction (`struct bpf_insn`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct Instruction {
+    code: u8,
+    registers: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+/// A register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Register {
+    /// Result of a call and of the program.
+    R0 = 0,
+    /// First argument.
+    R1 = 1,
+    /// Second argument.
+    R2 = 2,
+    /// Kept across calls.
+    R6 = 6,
+    /// Kept across calls.
+    R7 = 7,
+    /// Kept across calls.
+    R8 = 8,
+    /// Kept across calls.
+    R9 = 9,
+    /// Frame pointer, read only.
+    R10 = 10,
+}
+
+/// Width of a load or store.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+pub(super) enum Width {
+    /// 32 bits.
+    Word = 0x00,
+    /// 64 bits.
+    Double = 0x18,
+}
+
+/// Condition of a jump; numbers are compared as unsigned.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+pub(super) enum Condition {
+    Always = 0x00,
+    Equal = 0x10,
+    NotEqual = 0x50,
+    Less = 0xA0,
+}
+
+/// A kernel function that programs may call, by its number in `linux/bpf.h`.
+#[derive(Clone, Copy, Debug)]
+#[repr(i32)]
+pub(super) enum Helper {
+    MapLookupElem = 1,
+    GetCurrentTask = 35,
+}
+
+const LDX_MEM: u8 = 0x61;
+const STX_MEM: u8 = 0x63;
+const LD_IMM64: u8 = 0x18;
+const ALU64: u8 = 0x07;
+const ALU32: u8 = 0x04;
+const JMP: u8 = 0x05;
+const FROM_REGISTER: u8 = 0x08;
+const ADD: u8 = 0x00;
+const AND: u8 = 0x50;
+const MOV: u8 = 0xB0;
+const CALL: u8 = 0x85;
+const EXIT: u8 = 0x95;
+/// As the source register of a 64-bit load: the number is a map's file descriptor.
+const PSEUDO_MAP_FD: u8 = 1;
+
+/// A jump whose target is not known yet.
+#[must_use]
+pub(super) struct Jump(usize);
+
+/// A program in the making.
+#[derive(Default)]
+pub(super) struct Assembler(Vec<Instruction>);
+
+impl Assembler {
+    pub(super) fn finish(self) -> Vec<Instruction> {
+        self.0
+    }
+
+    /// `to = *(from + offset)`
+    pub(super) fn load(&mut self, width: Width, to: Register, from: Register, offset: i16) {
+        self.push(LDX_MEM | width as u8, to as u8, from as u8, offset, 0);
+    }
+
+    /// `*(to + offset) = from`
+    pub(super) fn store(&mut self, width: Width, to: Register, offset: i16, from: Register) {
+        self.push(STX_MEM | width as u8, to as u8, from as u8, offset, 0);
+    }
+
+    /// `to = from`
+    pub(super) fn copy(&mut self, to: Register, from: Register) {
+        self.push(ALU64 | MOV | FROM_REGISTER, to as u8, from as u8, 0, 0);
+    }
+
+    /// `register = (u32) register`
+    pub(super) fn truncate(&mut self, register: Register) {
+        self.push(ALU32 | MOV | FROM_REGISTER, register as u8, register as u8, 0, 0);
+    }
+
+    /// `to = value`
+    pub(super) fn set(&mut self, to: Register, value: i32) {
+        self.push(ALU64 | MOV, to as u8, 0, 0, value);
+    }
+
+    /// `to += value`
+    pub(super) fn add(&mut self, to: Register, value: i32) {
+        self.push(ALU64 | ADD, to as u8, 0, 0, value);
+    }
+
+    /// `to += from`
+    pub(super) fn add_register(&mut self, to: Register, from: Register) {
+        self.push(ALU64 | ADD | FROM_REGISTER, to as u8, from as u8, 0, 0);
+    }
+
+    /// `to &= mask`, the mask sign-extended.
+    pub(super) fn and(&mut self, to: Register, mask: i32) {
+        self.push(ALU64 | AND, to as u8, 0, 0, mask);
+    }
+
+    /// `to = map`, two instructions long.
+    pub(super) fn load_map(&mut self, to: Register, map_fd: i32) {
+        self.push(LD_IMM64, to as u8, PSEUDO_MAP_FD, 0, map_fd);
+        self.push(0, 0, 0, 0, 0);
+    }
+
+    pub(super) fn call(&mut self, helper: Helper) {
+        self.push(CALL, 0, 0, 0, helper as i32);
+    }
+
+    pub(super) fn exit(&mut self) {
+        self.push(EXIT, 0, 0, 0, 0);
+    }
+
+    /// Jumps forward if `left` compares so with zero (or any number).
+    pub(super) fn jump_if(&mut self, condition: Condition, left: Register, right: i32) -> Jump {
+        self.push(JMP | condition as u8, left as u8, 0, 0, right);
+        Jump(self.0.len() - 1)
+    }
+
+    /// Jumps forward if `left` compares so with `right`.
+    pub(super) fn jump_if_registers(&mut self, condition: Condition, left: Register, right: Register) -> Jump {
+        self.push(JMP | FROM_REGISTER | condition as u8, left as u8, right as u8, 0, 0);
+        Jump(self.0.len() - 1)
+    }
+
+    /// Jumps forward.
+    pub(super) fn jump(&mut self) -> Jump {
+        self.push(JMP | Condition::Always as u8, 0, 0, 0, 0);
+        Jump(self.0.len() - 1)
+    }
+
+    /// Lets a jump end here. The programs here are far shorter than a jump can reach.
+    pub(super) fn land(&mut self, jump: Jump) {
+        self.0[jump.0].offset = (self.0.len() - jump.0 - 1) as i16;
+    }
+
+    fn push(&mut self, code: u8, to: u8, from: u8, offset: i16, immediate: i32) {
+        let registers = if cfg!(target_endian = "little") { to | from << 4 } else { to << 4 | from };
+        self.0.push(Instruction { code, registers, offset, immediate });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jump_skips_what_was_assembled_before_it_landed() {
+        let mut asm = Assembler::default();
+        let jump = asm.jump_if(Condition::Equal, Register::R0, 0);
+        asm.set(Register::R0, 1);
+        asm.set(Register::R0, 2);
+        asm.land(jump);
+        asm.exit();
+        assert_eq!(asm.finish()[0].offset, 2);
+    }
+}

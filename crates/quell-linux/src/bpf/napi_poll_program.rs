@@ -1,0 +1,147 @@
+//! The program at the tracepoint `napi:napi_poll`: it adds to the counters of the NAPI that was
+//! polled, if that is a watched one. What the counters mean is in
+//! [`NapiPolls`](super::NapiPolls).
+
+use super::assembler::Register::{R0, R1, R2, R6, R7, R8, R9, R10};
+use super::assembler::{Assembler, Condition, Helper, Instruction, Jump, Register, Width};
+use super::btf::{Btf, BtfError};
+
+/// The counters, in the order of their places in a map's value.
+#[derive(Clone, Copy, Debug)]
+#[repr(usize)]
+pub(super) enum Counter {
+    Polls,
+    Packets,
+    Empty,
+    Full,
+    ByThread,
+    ByBusyPoll,
+}
+
+/// How many counters a value holds.
+pub(super) const COUNTERS: usize = 6;
+
+impl Counter {
+    fn offset(self) -> i16 {
+        (self as usize * size_of::<u64>()) as i16
+    }
+}
+
+/// What the running kernel calls where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    napi_id: i16,
+    state: i16,
+    thread: i16,
+    in_busy_poll: i32,
+    /// The id of the tracepoint's typedef.
+    pub(super) tracepoint: u32,
+}
+
+impl Layout {
+    pub(super) fn find(btf: &Btf) -> Result<Self, BtfError> {
+        let member = |name| {
+            let offset = btf.member_offset("napi_struct", name)?;
+            i16::try_from(offset).map_err(|_| BtfError::NotFound {
+                what: format!("`{name}` within the first 32 KiB of `struct napi_struct`"),
+            })
+        };
+        Ok(Self {
+            napi_id: member("napi_id")?,
+            state: member("state")?,
+            thread: member("thread")?,
+            in_busy_poll: state_mask(btf, "NAPI_STATE_IN_BUSY_POLL")?,
+            tracepoint: btf.typedef_id("btf_trace_napi_poll")?,
+        })
+    }
+}
+
+/// The mask of a bit of `napi_struct.state`, which the kernel names by its number.
+fn state_mask(btf: &Btf, name: &str) -> Result<i32, BtfError> {
+    let bit = btf.enumerator(name)?;
+    if bit > 30 {
+        return Err(BtfError::NotFound { what: format!("`{name}` among the lower bits") });
+    }
+    Ok(1 << bit)
+}
+
+/// Assembles the program. Counters are added to without locking: a value belongs to one CPU, and
+/// whoever polls there has softirqs disabled until after the tracepoint.
+pub(super) fn assemble(layout: Layout, map_fd: i32) -> Vec<Instruction> {
+    const KEY: i16 = -4;
+    const NAPI: Register = R6;
+    const WORK: Register = R7;
+    const BUDGET: Register = R8;
+    const COUNTERS: Register = R9;
+    let mut asm = Assembler::default();
+
+    // The arguments: `struct napi_struct *napi, int work, int budget`, eight bytes each.
+    asm.load(Width::Double, NAPI, R1, 0);
+    asm.load(Width::Double, WORK, R1, 8);
+    asm.load(Width::Double, BUDGET, R1, 16);
+    asm.truncate(WORK);
+    asm.truncate(BUDGET);
+
+    asm.load(Width::Word, R1, NAPI, layout.napi_id);
+    asm.store(Width::Word, R10, KEY, R1);
+    asm.load_map(R1, map_fd);
+    asm.copy(R2, R10);
+    asm.add(R2, KEY.into());
+    asm.call(Helper::MapLookupElem);
+    let not_watched = asm.jump_if(Condition::Equal, R0, 0);
+    asm.copy(COUNTERS, R0);
+
+    count(&mut asm, COUNTERS, Counter::Polls);
+    asm.load(Width::Double, R1, COUNTERS, Counter::Packets.offset());
+    asm.add_register(R1, WORK);
+    asm.store(Width::Double, COUNTERS, Counter::Packets.offset(), R1);
+
+    let found = asm.jump_if(Condition::NotEqual, WORK, 0);
+    count(&mut asm, COUNTERS, Counter::Empty);
+    let empty = asm.jump();
+    asm.land(found);
+    let below_budget = asm.jump_if_registers(Condition::Less, WORK, BUDGET);
+    count(&mut asm, COUNTERS, Counter::Full);
+    asm.land(empty);
+    asm.land(below_budget);
+
+    let not_busy = in_state(&mut asm, NAPI, layout.state, layout.in_busy_poll);
+    count(&mut asm, COUNTERS, Counter::ByBusyPoll);
+    let busy = asm.jump();
+    asm.land(not_busy);
+    asm.call(Helper::GetCurrentTask);
+    asm.load(Width::Double, R1, NAPI, layout.thread);
+    let not_its_thread = asm.jump_if_registers(Condition::NotEqual, R0, R1);
+    count(&mut asm, COUNTERS, Counter::ByThread);
+
+    for jump in [not_watched, busy, not_its_thread] {
+        asm.land(jump);
+    }
+    asm.set(R0, 0);
+    asm.exit();
+    asm.finish()
+}
+
+fn count(asm: &mut Assembler, counters: Register, counter: Counter) {
+    asm.load(Width::Double, R1, counters, counter.offset());
+    asm.add(R1, 1);
+    asm.store(Width::Double, counters, counter.offset(), R1);
+}
+
+/// Goes on if the state has a bit of the mask; the jump is taken if not.
+fn in_state(asm: &mut Assembler, napi: Register, state: i16, mask: i32) -> Jump {
+    asm.load(Width::Double, R1, napi, state);
+    asm.and(R1, mask);
+    asm.jump_if(Condition::Equal, R1, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cost_is_as_documented() {
+        let layout = Layout { napi_id: 380, state: 16, thread: 352, in_busy_poll: 64, tracepoint: 1 };
+        assert_eq!(assemble(layout, 3).len(), super::super::napi_poll_counter::INSTRUCTIONS);
+    }
+}

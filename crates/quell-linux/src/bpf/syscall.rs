@@ -1,0 +1,231 @@
+//! The commands of `bpf(2)` that are used, each with the beginning of `union bpf_attr` that it reads
+//! (`linux/bpf.h`). Everything that these calls made ends with its file descriptor.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::assembler::Instruction;
+
+const MAP_CREATE: libc::c_int = 0;
+const MAP_LOOKUP_ELEM: libc::c_int = 1;
+const MAP_UPDATE_ELEM: libc::c_int = 2;
+const PROG_LOAD: libc::c_int = 5;
+const RAW_TRACEPOINT_OPEN: libc::c_int = 17;
+
+const MAP_TYPE_PERCPU_HASH: u32 = 5;
+const PROG_TYPE_TRACING: u32 = 26;
+/// `BPF_TRACE_RAW_TP`: a tracepoint whose arguments have the types that BTF says.
+const ATTACH_TYPE_TRACE_RAW_TP: u32 = 23;
+const LOG_BYTES: usize = 64 * 1024;
+
+/// The most CPUs that any kernel is built for (`NR_CPUS` of x86 with `MAXSMP`): the kernel writes a
+/// per-CPU value for each possible CPU, however many the caller thought there were.
+const POSSIBLE_CPUS_MAX: usize = 8192;
+
+/// A map from `u32` to values of `N` times `u64` per CPU.
+#[derive(Debug)]
+pub(super) struct PerCpuHash<const N: usize>(OwnedFd);
+
+impl<const N: usize> PerCpuHash<N> {
+    pub(super) fn create(max_entries: u32) -> io::Result<Self> {
+        #[repr(C)]
+        struct Attr {
+            map_type: u32,
+            key_size: u32,
+            value_size: u32,
+            max_entries: u32,
+            map_flags: u32,
+        }
+        let attr = Attr {
+            map_type: MAP_TYPE_PERCPU_HASH,
+            key_size: size_of::<u32>() as u32,
+            value_size: size_of::<[u64; N]>() as u32,
+            max_entries,
+            map_flags: 0,
+        };
+        // SAFETY: the command reads `attr` alone and returns a new file descriptor.
+        unsafe { bpf_fd(MAP_CREATE, &attr) }.map(Self)
+    }
+
+    /// Adds a key with zeroes on all CPUs.
+    pub(super) fn insert_zero(&self, key: u32) -> io::Result<()> {
+        // The kernel reads a value for each possible CPU.
+        let zeroes = Self::value_of_all_cpus();
+        let attr = self.element(&key, zeroes.as_ptr().cast_mut());
+        // SAFETY: the command reads the key and at most `POSSIBLE_CPUS_MAX` values, which is what
+        // there is behind the two pointers.
+        unsafe { bpf(MAP_UPDATE_ELEM, &attr) }.map(drop)
+    }
+
+    /// The sum over all CPUs; `None` when the map does not have the key.
+    pub(super) fn sum(&self, key: u32) -> io::Result<Option<[u64; N]>> {
+        let mut values = Self::value_of_all_cpus();
+        let attr = self.element(&key, values.as_mut_ptr());
+        // SAFETY: the command reads the key and writes at most `POSSIBLE_CPUS_MAX` values, which is
+        // what there is behind the two pointers.
+        match unsafe { bpf(MAP_LOOKUP_ELEM, &attr) } {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let mut sum = [0u64; N];
+        for value in values {
+            for (total, part) in sum.iter_mut().zip(value) {
+                *total = total.wrapping_add(part);
+            }
+        }
+        Ok(Some(sum))
+    }
+
+    fn value_of_all_cpus() -> Vec<[u64; N]> {
+        vec![[0; N]; POSSIBLE_CPUS_MAX]
+    }
+
+    fn element(&self, key: &u32, value: *mut [u64; N]) -> ElementAttr {
+        ElementAttr {
+            map_fd: self.0.as_raw_fd().cast_unsigned(),
+            padding: 0,
+            key: std::ptr::from_ref(key) as u64,
+            value: value as u64,
+            flags: 0,
+        }
+    }
+}
+
+impl<const N: usize> AsFd for PerCpuHash<N> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[repr(C)]
+struct ElementAttr {
+    map_fd: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// Why a program was not loaded: the kernel's answer, and the verifier's reasons, if it gave any.
+#[derive(Debug)]
+pub(super) struct LoadError {
+    pub(super) source: io::Error,
+    pub(super) log: String,
+}
+
+#[derive(Clone)]
+#[repr(C)]
+struct ProgLoadAttr {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log_buf: u64,
+    kern_version: u32,
+    prog_flags: u32,
+    prog_name: [u8; 16],
+    prog_ifindex: u32,
+    expected_attach_type: u32,
+    prog_btf_fd: u32,
+    func_info_rec_size: u32,
+    func_info: u64,
+    func_info_cnt: u32,
+    line_info_rec_size: u32,
+    line_info: u64,
+    line_info_cnt: u32,
+    attach_btf_id: u32,
+    attach_prog_fd: u32,
+    core_relo_cnt: u32,
+}
+
+/// Loads a program for the tracepoint whose typedef in the kernel's types has this id.
+pub(super) fn load_tracepoint_program(
+    name: &str,
+    instructions: &[Instruction],
+    tracepoint_typedef: u32,
+) -> Result<OwnedFd, LoadError> {
+    let mut prog_name = [0; 16];
+    let length = name.len().min(prog_name.len() - 1);
+    prog_name[..length].copy_from_slice(&name.as_bytes()[..length]);
+    let mut attr = ProgLoadAttr {
+        prog_type: PROG_TYPE_TRACING,
+        insn_cnt: instructions.len() as u32,
+        insns: instructions.as_ptr() as u64,
+        // The kernel offers `bpf_get_current_task` to programs under a licence like its own.
+        license: c"Dual MIT/GPL".as_ptr() as u64,
+        log_level: 0,
+        log_size: 0,
+        log_buf: 0,
+        kern_version: 0,
+        prog_flags: 0,
+        prog_name,
+        prog_ifindex: 0,
+        expected_attach_type: ATTACH_TYPE_TRACE_RAW_TP,
+        prog_btf_fd: 0,
+        func_info_rec_size: 0,
+        func_info: 0,
+        func_info_cnt: 0,
+        line_info_rec_size: 0,
+        line_info: 0,
+        line_info_cnt: 0,
+        attach_btf_id: tracepoint_typedef,
+        attach_prog_fd: 0,
+        core_relo_cnt: 0,
+    };
+    // SAFETY: the command reads `attr`, and behind its pointers the instructions and the licence,
+    // and returns a new file descriptor.
+    let refused = match unsafe { bpf_fd(PROG_LOAD, &attr) } {
+        Ok(program) => return Ok(program),
+        Err(source) => source,
+    };
+    // Once more for the verifier's words, which it only writes when asked.
+    let mut log = vec![0u8; LOG_BYTES];
+    attr.log_level = 1;
+    attr.log_size = LOG_BYTES as u32;
+    attr.log_buf = log.as_mut_ptr() as u64;
+    // SAFETY: as above; the command also writes at most `log_size` bytes to `log`.
+    match unsafe { bpf_fd(PROG_LOAD, &attr) } {
+        Ok(program) => Ok(program),
+        Err(_) => Err(LoadError { source: refused, log: text(&log) }),
+    }
+}
+
+fn text(log: &[u8]) -> String {
+    let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
+    String::from_utf8_lossy(&log[..end]).trim_end().to_owned()
+}
+
+/// Attaches a loaded program to its tracepoint, until the result is dropped.
+pub(super) fn attach_tracepoint(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attr {
+        /// Null: the program was loaded for its tracepoint.
+        name: u64,
+        prog_fd: u32,
+        padding: u32,
+    }
+    let attr = Attr { name: 0, prog_fd: program.as_raw_fd().cast_unsigned(), padding: 0 };
+    // SAFETY: the command reads `attr` alone and returns a new file descriptor.
+    unsafe { bpf_fd(RAW_TRACEPOINT_OPEN, &attr) }
+}
+
+/// # Safety
+/// `attr` starts as the command's part of `union bpf_attr`, and the pointers in it are valid for
+/// what the command does with them.
+unsafe fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<libc::c_long> {
+    // SAFETY: the kernel reads `size` bytes from `attr`; for the rest see above.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<T>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// # Safety
+/// As for [`bpf`], with a command that returns a new file descriptor.
+unsafe fn bpf_fd<T>(command: libc::c_int, attr: &T) -> io::Result<OwnedFd> {
+    // SAFETY: the caller's.
+    let fd = unsafe { bpf(command, attr) }?;
+    // SAFETY: the kernel just made this file descriptor for us; it fits, as all do.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
+}

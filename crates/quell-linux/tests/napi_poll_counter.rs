@@ -1,0 +1,135 @@
+//! Counting polls on the live kernel: the NAPI that received is told from the one that did not.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+mod common;
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::Path;
+
+use common::LabPair;
+use quell_linux::NapiId;
+use quell_linux::address::{Addresses, InterfaceAddress};
+use quell_linux::bpf::{NapiPollCounter, NapiPollError};
+use quell_linux::ethtool::Ethtool;
+use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
+use quell_linux::proc::ProcRoot;
+
+fn id(number: u32) -> NapiId {
+    NapiId::from_kernel(number).unwrap()
+}
+
+/// The counter, or `None` with the reason on stderr where the kernel or the rights do not allow one.
+fn attach(watched: &[NapiId]) -> Option<NapiPollCounter> {
+    match NapiPollCounter::attach(Path::new("/sys"), watched) {
+        Err(error @ (NapiPollError::Denied { .. } | NapiPollError::Unsupported(_))) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        counter => Some(counter.unwrap()),
+    }
+}
+
+#[test]
+fn no_napi_to_watch_is_refused() {
+    let error = NapiPollCounter::attach(Path::new("/sys"), &[]).unwrap_err();
+    assert!(matches!(error, NapiPollError::NothingToWatch));
+}
+
+#[test]
+fn a_kernel_without_types_is_unsupported() {
+    let empty = tempfile::tempdir().unwrap();
+    let error = NapiPollCounter::attach(empty.path(), &[id(9000)]).unwrap_err();
+    assert!(matches!(error, NapiPollError::Unsupported(_)), "{error:?}");
+}
+
+#[test]
+fn a_napi_that_is_not_there_counts_nothing() {
+    let absent = id(u32::MAX);
+    let Some(counter) = attach(&[absent]) else { return };
+    assert_eq!(counter.read().unwrap()[&absent], Default::default());
+}
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
+
+/// Packets from a veth with segmentation offload bypass the NAPI of its peer.
+const TSO: [(&str, bool); 4] = [
+    ("tx-tcp-segmentation", false),
+    ("tx-tcp-ecn-segmentation", false),
+    ("tx-tcp-mangleid-segmentation", false),
+    ("tx-tcp6-segmentation", false),
+];
+
+/// A lab in which the server's only queue has a NAPI; `None` where that cannot be had.
+fn lab_with_napi() -> Option<(LabPair, NapiId)> {
+    let lab = LabPair::create(1)?;
+    for (end, index, address) in [(&lab.server, lab.server_index, SERVER), (&lab.client, lab.client_index, CLIENT)] {
+        let address = InterfaceAddress::new(address.into(), 24).unwrap();
+        Addresses::open_in(&end.namespace).unwrap().add(index, address).unwrap();
+    }
+    let mut ethtool = Ethtool::open_in(&lab.server.namespace).unwrap();
+    ethtool.set_features(lab.server_index, &[("rx-gro", true)]).unwrap();
+    let mut ethtool = Ethtool::open_in(&lab.client.namespace).unwrap();
+    ethtool.set_features(lab.client_index, &TSO).unwrap();
+    let mut netdev = Netdev::open_in(&lab.server.namespace).unwrap();
+    let napi = netdev.napis(lab.server_index).unwrap()[0].id;
+    Some((lab, napi))
+}
+
+/// Sends datagrams to the server one by one, each after the one before was received.
+fn send_and_receive(lab: &LabPair, datagrams: u32) {
+    let bind = |address: Ipv4Addr| move || UdpSocket::bind((address, 0)).unwrap();
+    let server = lab.server.namespace.run(bind(SERVER)).unwrap();
+    let client = lab.client.namespace.run(bind(CLIENT)).unwrap();
+    server.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+    for _ in 0..datagrams {
+        client.send_to(b"x", server.local_addr().unwrap()).unwrap();
+        server.recv(&mut [0; 8]).unwrap();
+    }
+}
+
+#[test]
+fn packets_are_counted_for_the_napi_that_polled_them_only() {
+    let (Some((busy, busy_id)), Some((_idle, idle_id))) = (lab_with_napi(), lab_with_napi()) else {
+        return;
+    };
+    let Some(counter) = attach(&[busy_id, idle_id]) else { return };
+    let before = counter.read().unwrap();
+    send_and_receive(&busy, 500);
+    let after = counter.read().unwrap();
+
+    let moved = after[&busy_id].since(&before[&busy_id]);
+    // Beside the datagrams there may be a few packets of address resolution.
+    assert!((500..550).contains(&moved.packets), "{moved:?}");
+    assert!(moved.polls - moved.empty <= moved.packets, "{moved:?}");
+    assert_eq!((moved.by_thread, moved.by_busy_poll), (0, 0));
+    let idle = after[&idle_id].since(&before[&idle_id]);
+    assert!(idle.packets < 50, "{idle:?}");
+}
+
+#[test]
+fn polls_by_the_napis_own_thread_are_told_apart() {
+    let Some((lab, id)) = lab_with_napi() else { return };
+    let mut netdev = Netdev::open_in(&lab.server.namespace).unwrap();
+    let threaded = NapiChange { threading: Some(NapiThreading::Enabled), ..NapiChange::default() };
+    if let Err(error) = netdev.set_napi(id, &threaded) {
+        eprintln!("skipped: {error}");
+        return;
+    }
+    let Some(counter) = attach(&[id]) else { return };
+    send_and_receive(&lab, 100);
+    let polls = counter.read().unwrap()[&id];
+    assert!(polls.packets >= 100, "{polls:?}");
+    assert_eq!(polls.by_thread, polls.polls, "{polls:?}");
+}
+
+#[test]
+fn the_busy_poll_counter_of_a_fresh_namespace_is_readable() {
+    if !common::can_make_namespaces() {
+        return;
+    }
+    let fresh = common::LabNamespace::create("netstat");
+    let read = || ProcRoot::default().thread_self().netstat().unwrap().busy_poll_rx_packets();
+    assert_eq!(fresh.namespace.run(read).unwrap(), Some(0));
+}

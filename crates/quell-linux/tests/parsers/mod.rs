@@ -1,0 +1,76 @@
+//! Every parser of outside bytes, with what must hold of whatever it accepts. Shared by the property
+//! tests, the kept corpus and the fuzz targets.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a broken property is reported")]
+
+use quell_linux::CpuList;
+use quell_linux::bpf::Btf;
+use quell_linux::proc::{
+    BootId, EpollInfo, FdKind, Interrupts, Malformed, Netstat, PidStat, PidStatus, Schedstat, Softirqs, Stat,
+    parse_model_name,
+};
+
+/// Runs all parsers of /proc files on the same bytes.
+pub(crate) fn proc_files(bytes: &[u8]) {
+    for error in [
+        Stat::parse(bytes).err(),
+        PidStatus::parse(bytes).err(),
+        Schedstat::parse(bytes).err(),
+        Softirqs::parse(bytes).err(),
+        Netstat::parse(bytes).err(),
+        EpollInfo::parse(bytes).err(),
+    ] {
+        names_a_line(error, bytes);
+    }
+    interrupts(bytes);
+    pid_stat(bytes);
+    boot_id(bytes);
+    let _ = FdKind::parse(bytes);
+    let _ = parse_model_name(bytes);
+}
+
+/// A list that is accepted is displayed and parsed back as the same.
+pub(crate) fn cpu_list(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Ok(list) = text.parse::<CpuList>() {
+        assert_eq!(list.to_string().parse::<CpuList>().unwrap(), list);
+    }
+}
+
+/// Looks up what the program at the tracepoint needs.
+pub(crate) fn btf(bytes: &[u8]) {
+    let Ok(btf) = Btf::parse(bytes.to_vec()) else { return };
+    let _ = btf.member_offset("napi_struct", "napi_id");
+    let _ = btf.member_offset("a", "b");
+    let _ = btf.enumerator("NAPI_STATE_IN_BUSY_POLL");
+    let _ = btf.typedef_id("btf_trace_napi_poll");
+}
+
+fn names_a_line(error: Option<Malformed>, bytes: &[u8]) {
+    let Some(error) = error else { return };
+    let lines = bytes.split(|&byte| byte == b'\n').count();
+    assert!((1..=lines).contains(&error.line), "{error} of {lines} lines");
+}
+
+fn interrupts(bytes: &[u8]) {
+    let Ok(interrupts) = Interrupts::parse(bytes) else { return };
+    for line in interrupts.lines {
+        assert!(line.description.contains(line.name()));
+        if let Some(per_cpu) = line.per_cpu {
+            assert!(per_cpu.values().all(|&count| count <= line.total));
+        }
+    }
+}
+
+fn pid_stat(bytes: &[u8]) {
+    if let Ok(stat) = PidStat::parse(bytes) {
+        let name = stat.comm.as_slice();
+        assert!(name.is_empty() || bytes.windows(name.len()).any(|part| part == name));
+    }
+}
+
+fn boot_id(bytes: &[u8]) {
+    if let Ok(id) = BootId::parse(bytes) {
+        assert_eq!(BootId::parse(id.to_string().as_bytes()), Ok(id));
+    }
+}
