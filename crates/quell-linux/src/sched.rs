@@ -114,8 +114,7 @@ pub enum SchedError {
 }
 
 impl SchedError {
-    fn last(action: &'static str, tid: Pid, detail: String) -> Self {
-        let source = io::Error::last_os_error();
+    fn new(action: &'static str, tid: Pid, detail: String, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::ESRCH) => Self::Gone { action, tid },
             Some(libc::EPERM | libc::EACCES) => Self::Denied { action, tid, source },
@@ -166,7 +165,8 @@ pub fn affinity(tid: Pid) -> Result<CpuList, SchedError> {
     // SAFETY: the kernel writes at most `bytes` bytes to the pointer, which is what the vector holds.
     let result = unsafe { libc::syscall(libc::SYS_sched_getaffinity, tid.get(), bytes, mask.0.as_mut_ptr()) };
     if result < 0 {
-        return Err(SchedError::last("reading the affinity of", tid, String::new()));
+        let source = io::Error::last_os_error();
+        return Err(SchedError::new("reading the affinity of", tid, String::new(), source));
     }
     Ok(mask.to_list())
 }
@@ -180,7 +180,9 @@ pub fn set_affinity(tid: Pid, cpus: &CpuList) -> Result<(), SchedError> {
     if cpus.is_empty() {
         return Err(SchedError::NoCpu { tid });
     }
-    CpuMask::new(cpus).apply(tid.get()).map_err(|_| SchedError::last("binding", tid, format!(" to CPUs {cpus}")))
+    CpuMask::new(cpus)
+        .apply(tid.get())
+        .map_err(|source| SchedError::new("binding", tid, format!(" to CPUs {cpus}"), source))
 }
 
 /// How a thread is scheduled.
@@ -192,7 +194,8 @@ pub fn scheduling(tid: Pid) -> Result<Scheduling, SchedError> {
     // SAFETY: the kernel writes at most `size` bytes to the structure, which has that size.
     let result = unsafe { libc::syscall(libc::SYS_sched_getattr, tid.get(), &raw mut raw, raw.size, 0) };
     if result < 0 {
-        return Err(SchedError::last("reading the scheduling class of", tid, String::new()));
+        let source = io::Error::last_os_error();
+        return Err(SchedError::new("reading the scheduling class of", tid, String::new(), source));
     }
     let (nice, priority) = (raw.sched_nice, raw.sched_priority);
     let policy = match raw.sched_policy as i32 {
@@ -237,8 +240,9 @@ pub fn set_scheduling(tid: Pid, scheduling: Scheduling) -> Result<(), SchedError
     // SAFETY: the kernel reads the structure, whose size is in it.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, tid.get(), &raw const raw, 0) };
     if result < 0 {
+        let source = io::Error::last_os_error();
         let detail = format!(" to {:?}", scheduling.policy);
-        return Err(SchedError::last("setting the scheduling class of", tid, detail));
+        return Err(SchedError::new("setting the scheduling class of", tid, detail, source));
     }
     Ok(())
 }

@@ -67,7 +67,7 @@ const MAGIC: u16 = 0xEB9F;
 const VERSION: u8 = 1;
 /// Of a type's fixed part: name, info, size or type.
 const TYPE_BYTES: usize = 12;
-/// Anonymous structures nest by a few levels; more means that the types refer to themselves.
+/// Anonymous structures nest by a few levels; more means that the types are garbage.
 const NESTING_MAX: u32 = 16;
 
 /// The kernel's types.
@@ -154,7 +154,7 @@ impl Btf {
             if ty.kind != kind::STRUCT || !self.is_named(ty.name, structure) {
                 continue;
             }
-            let bits = self.member_bits(ty, member, NESTING_MAX)?.ok_or_else(what)?;
+            let bits = self.member_bits(ty, member, &mut vec![ty.offset], NESTING_MAX)?.ok_or_else(what)?;
             if bits % 8 != 0 {
                 return Err(what());
             }
@@ -244,8 +244,15 @@ impl Btf {
         offset.map(|&offset| self.type_at(offset)).transpose()
     }
 
-    /// Where a member starts in a structure or union, in bits.
-    fn member_bits(&self, ty: Type, wanted: &str, nesting: u32) -> Result<Option<u32>, BtfError> {
+    /// Where a member starts in a structure or union, in bits. No type is searched twice, so that
+    /// types which hold themselves cost no more than their size.
+    fn member_bits(
+        &self,
+        ty: Type,
+        wanted: &str,
+        searched: &mut Vec<usize>,
+        nesting: u32,
+    ) -> Result<Option<u32>, BtfError> {
         for index in 0..ty.length as usize {
             let at = ty.offset + TYPE_BYTES + index * 12;
             let (name, member_type, offset) = (self.u32(at)?, self.u32(at + 4)?, self.u32(at + 8)?);
@@ -259,9 +266,12 @@ impl Btf {
                 }
                 continue;
             }
-            if let Some(inner) = self.anonymous_composite(member_type, nesting)?
-                && let Some(within) = self.member_bits(inner, wanted, nesting - 1)?
-            {
+            let Some(inner) = self.anonymous_composite(member_type)? else { continue };
+            if nesting == 0 || searched.contains(&inner.offset) {
+                continue;
+            }
+            searched.push(inner.offset);
+            if let Some(within) = self.member_bits(inner, wanted, searched, nesting - 1)? {
                 return Ok(bits.checked_add(within));
             }
         }
@@ -269,9 +279,8 @@ impl Btf {
     }
 
     /// The structure or union that an unnamed member is, qualifiers skipped.
-    fn anonymous_composite(&self, id: u32, nesting: u32) -> Result<Option<Type>, BtfError> {
-        let mut id = id;
-        for _ in 0..nesting {
+    fn anonymous_composite(&self, mut id: u32) -> Result<Option<Type>, BtfError> {
+        for _ in 0..NESTING_MAX {
             let Some(ty) = self.type_by_id(id)? else {
                 return Ok(None);
             };
@@ -350,6 +359,14 @@ mod tests {
     #[test]
     fn a_structure_that_holds_itself_is_no_endless_search() {
         let types = [OUTER, info(kind::STRUCT, 2), 16, 0, 1, 0, 0, 1, 0];
+        let btf = Btf::parse(btf(&types, STRINGS)).unwrap();
+        assert!(btf.member_offset("outer", "a").is_err());
+    }
+
+    #[test]
+    fn a_structure_that_holds_itself_many_times_is_searched_once() {
+        let mut types = vec![OUTER, info(kind::STRUCT, 60_000), 16];
+        types.extend([0, 1, 0].repeat(60_000));
         let btf = Btf::parse(btf(&types, STRINGS)).unwrap();
         assert!(btf.member_offset("outer", "a").is_err());
     }

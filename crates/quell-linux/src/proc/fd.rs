@@ -92,7 +92,7 @@ impl ProcDir {
     /// When the directory cannot be listed or a link not read; denied without ptrace access.
     pub fn fds(&self) -> Result<Vec<Fd>, ProcError> {
         let directory = self.path().join("fd");
-        let failed = |source| ProcError::Read { path: directory.clone(), source };
+        let failed = |source| ProcError::refused(&directory, source);
         let mut fds = Vec::new();
         for entry in fs::read_dir(&directory).map_err(failed)? {
             let entry = entry.map_err(failed)?;
@@ -105,7 +105,7 @@ impl ProcDir {
                     fds.push(Fd { number, kind });
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(source) => return Err(ProcError::Read { path: entry.path(), source }),
+                Err(source) => return Err(ProcError::refused(&entry.path(), source)),
             }
         }
         fds.sort_unstable_by_key(|fd| fd.number);

@@ -49,8 +49,16 @@ pub use text::Malformed;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProcError {
-    /// The kernel refused to read it.
-    #[error("reading {}: {source}", path.display())]
+    /// The caller lacks the right.
+    #[error("reading {path}: {source}; needs the process's user, or CAP_SYS_PTRACE")]
+    Denied {
+        /// The file or directory.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The kernel did not read it for another reason.
+    #[error("reading {path}: {source}")]
     Read {
         /// The file or directory.
         path: PathBuf,
@@ -58,7 +66,7 @@ pub enum ProcError {
         source: io::Error,
     },
     /// The content is not what the kernel documents.
-    #[error("{}, {source}", path.display())]
+    #[error("{path}, {source}")]
     Parse {
         /// The file.
         path: PathBuf,
@@ -72,21 +80,24 @@ impl ProcError {
     /// without the file: `ENOENT`, `ESRCH`.
     #[must_use]
     pub fn is_absent(&self) -> bool {
-        self.is_errno(&[Errno::NOENT, Errno::SRCH])
-    }
-
-    /// Whether the caller lacks the right to read it: `EACCES`, `EPERM`. Another user's process
-    /// needs CAP_SYS_PTRACE.
-    #[must_use]
-    pub fn is_denied(&self) -> bool {
-        self.is_errno(&[Errno::ACCESS, Errno::PERM])
-    }
-
-    fn is_errno(&self, wanted: &[Errno]) -> bool {
         let Self::Read { source, .. } = self else {
             return false;
         };
-        Errno::from_io_error(source).is_some_and(|errno| wanted.contains(&errno))
+        matches!(Errno::from_io_error(source), Some(Errno::NOENT | Errno::SRCH))
+    }
+
+    /// Whether the caller lacks the right to read it.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        matches!(self, Self::Denied { .. })
+    }
+
+    fn refused(path: &Path, source: io::Error) -> Self {
+        let path = path.into();
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => Self::Denied { path, source },
+            _ => Self::Read { path, source },
+        }
     }
 }
 
@@ -159,13 +170,13 @@ impl ProcDir {
 fn read_file<T>(path: PathBuf, parse: impl FnOnce(&[u8]) -> Result<T, Malformed>) -> Result<T, ProcError> {
     match fs::read(&path) {
         Ok(bytes) => parse(&bytes).map_err(|source| ProcError::Parse { path, source }),
-        Err(source) => Err(ProcError::Read { path, source }),
+        Err(source) => Err(ProcError::refused(&path, source)),
     }
 }
 
 /// The entries of a directory whose names are ids: processes, or threads of one.
 fn numbered_entries(path: &Path) -> Result<Vec<Pid>, ProcError> {
-    let failed = |source| ProcError::Read { path: path.into(), source };
+    let failed = |source| ProcError::refused(path, source);
     let mut ids = Vec::new();
     for entry in fs::read_dir(path).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();

@@ -48,7 +48,8 @@ pub enum ProcessError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// Processes of a session did not end although they were killed: they hang in the kernel.
+    /// Processes of a session did not end although they were killed: they hang in the kernel, or
+    /// start others faster than these can be killed.
     #[error("session {leader}: {pids} did not end within {within:?} of SIGKILL", pids = list(.left))]
     StillThere {
         /// The session's leader.

@@ -53,12 +53,17 @@ pub fn session_members(proc: &ProcRoot, leader: &ProcessIdentity) -> Result<Vec<
 /// # Errors
 /// When a process cannot be killed, or does not end in time.
 pub fn kill_session(proc: &ProcRoot, leader: &ProcessIdentity, bound: Duration) -> Result<usize, ProcessError> {
-    let deadline = Instant::now() + bound;
+    let started = Instant::now();
     let mut killed = 0;
     loop {
         let members = session_members(proc, leader)?;
         if members.is_empty() {
             return Ok(killed);
+        }
+        if started.elapsed() > bound {
+            // They start new processes faster than those can be killed.
+            let left = members.iter().map(|member| member.identity.pid).collect();
+            return Err(ProcessError::StillThere { leader: leader.pid, left, within: bound });
         }
         let mut handles = Vec::new();
         for member in &members {
@@ -67,7 +72,7 @@ pub fn kill_session(proc: &ProcRoot, leader: &ProcessIdentity, bound: Duration) 
         killed += handles.len();
         let mut left = Vec::new();
         for handle in &handles {
-            if !handle.wait_for_exit(deadline.saturating_duration_since(Instant::now()))? {
+            if !handle.wait_for_exit(bound.saturating_sub(started.elapsed()))? {
                 left.push(handle.pid());
             }
         }

@@ -1,0 +1,40 @@
+//! Affinity and scheduling class of a NAPI's kernel thread, the stand-in for an interrupt.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+mod common;
+
+use common::LabPair;
+use quell_linux::CpuList;
+use quell_linux::ethtool::Ethtool;
+use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
+use quell_linux::proc::ProcRoot;
+use quell_linux::sched::{self, Policy, Scheduling};
+
+#[test]
+fn a_napis_kernel_thread_is_bound_and_made_real_time() {
+    let Some(lab) = LabPair::create(1) else { return };
+    let mut ethtool = Ethtool::open_in(&lab.server.namespace).unwrap();
+    ethtool.set_features(lab.server_index, &[("rx-gro", true)]).unwrap();
+    let mut netdev = Netdev::open_in(&lab.server.namespace).unwrap();
+    let id = netdev.napis(lab.server_index).unwrap()[0].id;
+    let threaded = NapiChange { threading: Some(NapiThreading::Enabled), ..NapiChange::default() };
+    if let Err(error) = netdev.set_napi(id, &threaded) {
+        eprintln!("skipped: {error}");
+        return;
+    }
+    let tid = netdev.napi(id).unwrap().pid.unwrap();
+
+    let last: CpuList = sched::affinity(tid).unwrap().iter().max().into_iter().collect();
+    sched::set_affinity(tid, &last).unwrap();
+    assert_eq!(sched::affinity(tid).unwrap(), last);
+    let fifo = Scheduling { policy: Policy::Fifo { priority: 50 }, reset_on_fork: false };
+    sched::set_scheduling(tid, fifo).unwrap();
+    assert_eq!(sched::scheduling(tid).unwrap(), fifo);
+
+    let dir = ProcRoot::default().process(tid);
+    let stat = dir.stat().unwrap();
+    assert!(stat.comm.starts_with(b"napi/"), "{stat:?}");
+    assert_eq!(stat.policy, Some(1), "SCHED_FIFO");
+    assert_eq!(dir.status().unwrap().cpus_allowed, Some(last));
+}
