@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use quell_linux::proc::{EpollInfo, Interrupts, Netstat, PidStat, PidStatus, ProcessState, Schedstat, Softirqs, Stat};
+use quell_linux::proc::{
+    CurrentSyscall, EpollInfo, Interrupts, NetDev, Netstat, PidStat, PidStatus, ProcessState, Schedstat, Softirqs, Stat,
+};
 use quell_linux::{Pid, proc};
 
 fn recordings() -> PathBuf {
@@ -38,6 +40,8 @@ fn the_machines_files_are_read() {
     let netstat = Netstat::parse(&recording("netstat")).unwrap();
     assert!(netstat.busy_poll_rx_packets().is_some());
     assert!(netstat.get("IpExt", "InOctets").unwrap() > 0);
+    let loopback = NetDev::parse(&recording("net_dev")).unwrap().get("lo").unwrap();
+    assert_eq!(loopback.rx_packets, loopback.tx_packets);
     let model = proc::parse_model_name(&recording("cpuinfo"));
     assert_eq!(model.as_deref(), Some("Intel(R) Xeon(R) Processor"));
 }
@@ -66,6 +70,8 @@ fn a_memcached_is_read() {
     assert_eq!(status.threads, Some(stat.num_threads));
     assert_eq!(status.cpus_allowed.unwrap().to_string(), "0-1");
     assert!(Schedstat::parse(&recording("memcached_schedstat")).unwrap().run_ns > 0);
+    let syscall = CurrentSyscall::parse(&recording("memcached_syscall")).unwrap();
+    assert!(syscall.epoll_waited_on().is_some(), "{syscall:?}");
     let epoll = EpollInfo::parse(&recording("memcached_epoll_fdinfo")).unwrap();
     assert_eq!(epoll.targets.len(), 1);
     assert!(epoll.targets[0].inode.is_some());

@@ -134,8 +134,9 @@ impl From<LoadError> for NapiPollError {
 /// A program that counts at the tracepoint, until it is dropped.
 ///
 /// What it costs: for a poll of a NAPI that is not watched 14 BPF instructions, a hash look-up
-/// included; for a watched one at most 35, two calls included. Every NAPI of the machine pays
-/// the former.
+/// included; for a watched one at most 35, two calls included. Every NAPI of the machine pays the
+/// former. Measured for a watched one on a virtual machine at 2.1 GHz, one packet a poll: 85 ns, the
+/// two clock readings of the kernel's own BPF statistics included.
 #[derive(Debug)]
 pub struct NapiPollCounter {
     counters: PerCpuHash<COUNTERS>,

@@ -6,8 +6,8 @@
 use quell_linux::CpuList;
 use quell_linux::bpf::Btf;
 use quell_linux::proc::{
-    BootId, EpollInfo, FdKind, Interrupts, Malformed, Netstat, PidStat, PidStatus, Schedstat, Softirqs, Stat,
-    parse_model_name,
+    BootId, CurrentSyscall, EpollInfo, FdKind, Interrupts, Malformed, NetDev, Netstat, PidStat, PidStatus, Schedstat,
+    Softirqs, Stat, parse_model_name,
 };
 
 /// Runs all parsers of /proc files on the same bytes.
@@ -19,6 +19,8 @@ pub(crate) fn proc_files(bytes: &[u8]) {
         Softirqs::parse(bytes).err(),
         Netstat::parse(bytes).err(),
         EpollInfo::parse(bytes).err(),
+        NetDev::parse(bytes).err(),
+        CurrentSyscall::parse(bytes).err(),
     ] {
         names_a_line(error, bytes);
     }
