@@ -1,5 +1,7 @@
-//! What kernel this is, for display and for result files. What the kernel can do is never inferred
-//! from it: features are probed where they are used.
+//! What kernel this is, for display and for result files, and where it shows its sysfs. What the
+//! kernel can do is never inferred from it: features are probed where they are used.
+
+use std::path::Path;
 
 /// The kernel's words about itself (`uname(2)`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +22,12 @@ impl Kernel {
         let text = |field: &std::ffi::CStr| field.to_string_lossy().into_owned();
         Self { release: text(uname.release()), version: text(uname.version()), machine: text(uname.machine()) }
     }
+}
+
+/// Where sysfs is mounted, for those functions that take its root.
+#[must_use]
+pub fn sysfs() -> &'static Path {
+    Path::new("/sys")
 }
 
 #[cfg(test)]
