@@ -11,6 +11,7 @@ pub mod clock;
 mod cpu_list;
 pub mod epoll_params;
 pub mod ethtool;
+pub mod event;
 mod interface;
 pub mod kernel;
 pub mod link;
@@ -25,6 +26,8 @@ pub mod process;
 pub mod sched;
 pub mod signal;
 pub mod socket_options;
+pub mod tcp;
+pub mod udp;
 
 pub use cpu_list::{CPU_LIMIT, CpuList, CpuListError, CpuSetReadError};
 pub use interface::{Ifindex, InterfaceName, InvalidInterfaceName, MacAddress};

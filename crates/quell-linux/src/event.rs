@@ -1,0 +1,182 @@
+//! An epoll of one's own, for programs that wait on many sockets, and an event that ends such a
+//! wait from another thread. Reading and changing the busy-poll parameters of an epoll, own or
+//! foreign, is `epoll_params`.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io::{Errno, write};
+
+/// When a registered file is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// At each wait as long as it is readable.
+    Level,
+    /// Once when it becomes readable, or writable after having been full (`EPOLLET`). The kernel
+    /// then does not look at it again at the next wait.
+    Edge,
+}
+
+/// What a wait reported of one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Readiness {
+    /// The number that the file was registered with.
+    pub token: u64,
+    /// The peer has closed, or the file has an error: nothing more will arrive after what is there.
+    pub hung_up: bool,
+}
+
+/// An epoll file with room for the events of one wait.
+pub struct Epoll {
+    fd: OwnedFd,
+    events: Vec<epoll::Event>,
+}
+
+impl Epoll {
+    /// A new epoll that reports at most `events_max` events a wait.
+    ///
+    /// # Errors
+    /// What `epoll_create1(2)` said.
+    pub fn new(events_max: usize) -> io::Result<Self> {
+        let fd = epoll::create(CreateFlags::CLOEXEC)?;
+        Ok(Self { fd, events: Vec::with_capacity(events_max.max(1)) })
+    }
+
+    /// Watches `file`, whose events will carry `token`. Closing the file ends it.
+    ///
+    /// # Errors
+    /// What `epoll_ctl(2)` said.
+    pub fn add(&self, file: impl AsFd, token: u64, trigger: Trigger) -> io::Result<()> {
+        let mut flags = EventFlags::IN | EventFlags::RDHUP;
+        if trigger == Trigger::Edge {
+            flags |= EventFlags::ET | EventFlags::OUT;
+        }
+        Ok(epoll::add(&self.fd, file, EventData::new_u64(token), flags)?)
+    }
+
+    /// Waits for events: for ever without a timeout, not at all with a zero one. A signal ends the
+    /// wait without events.
+    ///
+    /// # Errors
+    /// What `epoll_pwait2(2)` said.
+    #[inline]
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.events.clear();
+        let timeout = timeout.map(|duration| Timespec {
+            tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: duration.subsec_nanos().into(),
+        });
+        match epoll::wait(&self.fd, spare_capacity(&mut self.events), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// How many events the last wait reported.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Whether the last wait reported nothing.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// The event number `index` of the last wait; `None` beyond [`Epoll::len`].
+    #[inline]
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<Readiness> {
+        let event = self.events.get(index)?;
+        let flags = event.flags;
+        Some(Readiness {
+            token: event.data.u64(),
+            hung_up: flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR),
+        })
+    }
+}
+
+impl fmt::Debug for Epoll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Epoll").field("fd", &self.fd).field("events", &self.events.len()).finish()
+    }
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Something that one thread raises and an epoll of another reports, from then on for ever.
+#[derive(Debug)]
+pub struct Event(OwnedFd);
+
+impl Event {
+    /// An event that is not raised.
+    ///
+    /// # Errors
+    /// What `eventfd2(2)` said.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+    }
+
+    /// Raises it.
+    ///
+    /// # Errors
+    /// What `write(2)` said.
+    pub fn raise(&self) -> io::Result<()> {
+        write(&self.0, &1_u64.to_ne_bytes())?;
+        Ok(())
+    }
+}
+
+impl AsFd for Event {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_raised_event_is_reported_with_its_token() {
+        let event = Event::new().unwrap();
+        let mut epoll = Epoll::new(4).unwrap();
+        epoll.add(&event, 7, Trigger::Level).unwrap();
+        epoll.wait(Some(Duration::ZERO)).unwrap();
+        assert!(epoll.is_empty());
+        event.raise().unwrap();
+        epoll.wait(None).unwrap();
+        assert_eq!(epoll.get(0), Some(Readiness { token: 7, hung_up: false }));
+        assert_eq!((epoll.len(), epoll.get(1)), (1, None));
+    }
+
+    #[test]
+    fn an_edge_is_reported_once_and_a_level_each_time() {
+        let (edge, level) = (Event::new().unwrap(), Event::new().unwrap());
+        let mut epoll = Epoll::new(4).unwrap();
+        epoll.add(&level, 2, Trigger::Level).unwrap();
+        epoll.add(&edge, 1, Trigger::Edge).unwrap();
+        edge.raise().unwrap();
+        level.raise().unwrap();
+        let mut tokens = || {
+            epoll.wait(Some(Duration::ZERO)).unwrap();
+            let mut tokens: Vec<_> = (0..epoll.len()).filter_map(|index| epoll.get(index)).map(|r| r.token).collect();
+            tokens.sort_unstable();
+            tokens
+        };
+        assert_eq!(tokens(), [1, 2]);
+        assert_eq!(tokens(), [2]);
+    }
+}

@@ -1,0 +1,350 @@
+//! The generator as its users see it: threads with connections that live over several runs, runs
+//! with an observer, a report.
+
+use std::collections::BTreeSet;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use quell_linux::clock::monotonic_ns;
+use quell_linux::netns::Namespace;
+use quell_linux::proc::ProcRoot;
+use quell_linux::{NapiId, Pid};
+
+use crate::arrivals::Arrivals;
+use crate::drive::{Pace, Plan};
+use crate::error::LoadError;
+use crate::random::{Purpose, Stream};
+use crate::report::{EngineUsed, GeneratorCpu, LoadReport, Tally};
+use crate::requests::{Content, Request, Source};
+use crate::spec::{LoadSpec, RunSpec, Schedule};
+use crate::worker::{Assignment, Done, Ready, work};
+
+/// Time for the threads to take their plans before the first request is due.
+const LEAD_NS: u64 = 5_000_000;
+
+/// How often an observer hears of progress, and can cancel.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Sees a run from the thread that called [`Generator::run`].
+pub trait RunObserver {
+    /// The measured window begins now; called within scheduling latency of the moment.
+    fn window_started(&mut self) {}
+    /// The measured window ends now.
+    fn window_ended(&mut self) {}
+    /// Called about every 20 ms; `Break` cancels the run.
+    fn progress(&mut self, progress: &Progress) -> ControlFlow<()> {
+        let _ = progress;
+        ControlFlow::Continue(())
+    }
+}
+
+/// The observer that looks away.
+impl RunObserver for () {}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Time since the start of the warm-up.
+    pub elapsed: Duration,
+    /// Warm-up and measured window together; the last answers come after it.
+    pub planned: Duration,
+    /// Requests answered so far.
+    pub answered: u64,
+}
+
+/// One generator thread, from outside.
+struct Worker {
+    tid: Pid,
+    engine: EngineUsed,
+    plans: Option<Sender<Plan>>,
+    done: Receiver<Done>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Threads with connections to a server. Dropping it closes them.
+pub struct Generator {
+    spec: Arc<LoadSpec>,
+    content: Arc<Content>,
+    workers: Vec<Worker>,
+    napi_ids: BTreeSet<NapiId>,
+    cancel: Arc<AtomicBool>,
+    answered: Vec<Arc<AtomicU64>>,
+    runs: u32,
+}
+
+impl Generator {
+    /// Starts the threads and makes all connections, inside `namespace` when one is given.
+    ///
+    /// # Errors
+    /// [`LoadError::Spec`] before anything is done; [`LoadError::Connect`] and others when a thread
+    /// could not be set up, after which no thread and no connection is left.
+    pub fn connect(spec: LoadSpec, namespace: Option<Arc<Namespace>>) -> Result<Self, LoadError> {
+        spec.check()?;
+        let content = Arc::new(Content::new(&spec));
+        let answered: Vec<Arc<AtomicU64>> = (0..spec.threads).map(|_| Arc::default()).collect();
+        let mut generator = Self {
+            spec: Arc::new(spec),
+            content,
+            workers: Vec::new(),
+            napi_ids: BTreeSet::new(),
+            cancel: Arc::default(),
+            answered,
+            runs: 0,
+        };
+        for thread in 0..generator.spec.threads {
+            generator.start_worker(thread, namespace.clone())?;
+        }
+        Ok(generator)
+    }
+
+    fn start_worker(&mut self, thread: u32, namespace: Option<Arc<Namespace>>) -> Result<(), LoadError> {
+        let spec = &self.spec;
+        let cpus = &spec.cpus;
+        let assignment = Assignment {
+            spec: Arc::clone(spec),
+            content: Arc::clone(&self.content),
+            namespace,
+            cpu: cpus.get(thread as usize % cpus.len().max(1)).copied(),
+            addresses: (thread..spec.connections)
+                .step_by(spec.threads as usize)
+                .map(|connection| spec.addresses[connection as usize % spec.addresses.len()])
+                .collect(),
+            cancel: Arc::clone(&self.cancel),
+            answered: Arc::clone(&self.answered[thread as usize]),
+        };
+        let (ready_sender, ready) = channel();
+        let (plans, plan_receiver) = channel();
+        let (done_sender, done) = channel();
+        let handle = std::thread::Builder::new()
+            .name(format!("quell-load-{thread}"))
+            .spawn(move || work(&assignment, &ready_sender, &plan_receiver, &done_sender))
+            .map_err(LoadError::system("starting a generator thread"))?;
+        let Ready { tid, engine, napi_ids } = ready.recv().map_err(|_| LoadError::ThreadLost)??;
+        self.napi_ids.extend(napi_ids);
+        self.workers.push(Worker { tid, engine, plans: Some(plans), done, thread: Some(handle) });
+        Ok(())
+    }
+
+    /// The NAPIs that the connections receive by on this host, as far as the kernel has told: for
+    /// TCP since they were made, for UDP since the first answer.
+    #[must_use]
+    pub fn napi_ids(&self) -> &BTreeSet<NapiId> {
+        &self.napi_ids
+    }
+
+    /// The kernel's ids of the generator threads.
+    #[must_use]
+    pub fn tids(&self) -> Vec<Pid> {
+        self.workers.iter().map(|worker| worker.tid).collect()
+    }
+
+    /// How each thread looks for answers.
+    #[must_use]
+    pub fn engines(&self) -> Vec<EngineUsed> {
+        self.workers.iter().map(|worker| worker.engine.clone()).collect()
+    }
+
+    /// The specification it was made with.
+    #[must_use]
+    pub fn spec(&self) -> &LoadSpec {
+        &self.spec
+    }
+
+    /// Stores every key and reads every one back; returns how many there are. Nothing is done for
+    /// workloads without keys. It stops at the first thing that goes wrong.
+    ///
+    /// # Errors
+    /// [`LoadError::Preload`] when not every key has its value afterwards;
+    /// [`LoadError::Cancelled`] by the observer.
+    pub fn preload(&mut self, observer: &mut dyn RunObserver) -> Result<u64, LoadError> {
+        let keys = u64::from(self.content.keys());
+        if keys == 0 {
+            return Ok(0);
+        }
+        let stored = self.ask_every_key(Request::Set, observer)?;
+        let read = if stored.errors.is_empty() { self.ask_every_key(Request::Get, observer)? } else { Tally::default() };
+        if read.hits == keys {
+            return Ok(keys);
+        }
+        let errors = if stored.errors.is_empty() { read.errors } else { stored.errors };
+        Err(LoadError::Preload { keys, present: read.hits, errors: format!("{errors:?}") })
+    }
+
+    fn ask_every_key(&mut self, request: fn(u32) -> Request, observer: &mut dyn RunObserver) -> Result<Tally, LoadError> {
+        let keys = u64::from(self.content.keys());
+        let threads = self.workers.len() as u64;
+        let share = |thread: u64| (keys * thread / threads) as u32;
+        let start_ns = monotonic_ns();
+        self.start(|thread| Plan {
+            pace: Pace::Closed,
+            source: Source::Range { next: share(thread), end: share(thread + 1), request },
+            start_ns,
+            window_ns: start_ns..u64::MAX,
+            stop_at_error: true,
+        })?;
+        self.finish(start_ns, Duration::ZERO, observer)
+    }
+
+    /// Loads the server and reports.
+    ///
+    /// # Errors
+    /// [`LoadError::Spec`] before anything is sent; [`LoadError::Cancelled`] by the observer. What
+    /// goes wrong with requests is in the report.
+    pub fn run(&mut self, run: &RunSpec, observer: &mut dyn RunObserver) -> Result<LoadReport, LoadError> {
+        run.check()?;
+        self.runs += 1;
+        let start_ns = monotonic_ns() + LEAD_NS;
+        let window_start_ns = start_ns + u64::from(run.warm_up_ms) * 1_000_000;
+        let window_ns = window_start_ns..window_start_ns + u64::from(run.measure_ms) * 1_000_000;
+        let planned = Duration::from_nanos(window_ns.end - start_ns);
+        self.start_run(run.schedule, start_ns, &window_ns)?;
+
+        self.watch_until(window_ns.start, start_ns, planned, observer)?;
+        let before = self.cpu();
+        observer.window_started();
+        self.watch_until(window_ns.end, start_ns, planned, observer)?;
+        let after = self.cpu();
+        observer.window_ended();
+        let tally = self.finish(start_ns, planned, observer)?;
+        let cpu = before.zip(after).map(|(before, after)| after.since(before));
+        Ok(tally.into_report(window_ns.end - window_ns.start, cpu, self.engines()))
+    }
+
+    /// Each run draws from streams of its own, so that a second one is not a repetition of the
+    /// first, but the first of two generators with one seed are alike.
+    fn start_run(&mut self, schedule: Schedule, start_ns: u64, window_ns: &Range<u64>) -> Result<(), LoadError> {
+        let threads = self.spec.threads;
+        let seed = self.spec.seed.wrapping_add(u64::from(self.runs) << 32);
+        let content = Arc::clone(&self.content);
+        self.start(|thread| {
+            let thread = thread as u32;
+            let pace = match schedule {
+                Schedule::Closed => Pace::Closed,
+                Schedule::Open { rate_per_s, gaps } => {
+                    let stream = Stream::new(seed, Purpose::Arrivals, thread);
+                    Pace::Open(Arrivals::new(gaps, rate_per_s / f64::from(threads), start_ns, stream))
+                }
+            };
+            let source = Source::drawn(&content, seed, thread);
+            Plan { pace, source, start_ns, window_ns: window_ns.clone(), stop_at_error: false }
+        })
+    }
+
+    fn start(&mut self, plan: impl Fn(u64) -> Plan) -> Result<(), LoadError> {
+        self.cancel.store(false, Ordering::Relaxed);
+        for (thread, worker) in (0..).zip(&self.workers) {
+            let plans = worker.plans.as_ref().ok_or(LoadError::ThreadLost)?;
+            plans.send(plan(thread)).map_err(|_| LoadError::ThreadLost)?;
+        }
+        Ok(())
+    }
+
+    /// Sleeps until `until_ns`, with ticks.
+    fn watch_until(
+        &mut self,
+        until_ns: u64,
+        start_ns: u64,
+        planned: Duration,
+        observer: &mut dyn RunObserver,
+    ) -> Result<(), LoadError> {
+        loop {
+            let left = Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()));
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(TICK));
+            if self.tick(start_ns, planned, observer).is_break() {
+                return Err(self.cancel_plans());
+            }
+        }
+    }
+
+    fn tick(&self, start_ns: u64, planned: Duration, observer: &mut dyn RunObserver) -> ControlFlow<()> {
+        let elapsed = Duration::from_nanos(monotonic_ns().saturating_sub(start_ns));
+        let answered = self.answered.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        observer.progress(&Progress { elapsed, planned, answered })
+    }
+
+    /// Has all threads stop and waits until they have.
+    fn cancel_plans(&self) -> LoadError {
+        self.cancel.store(true, Ordering::Relaxed);
+        for worker in &self.workers {
+            let _ = worker.done.recv();
+        }
+        LoadError::Cancelled
+    }
+
+    /// Waits for what all threads recorded.
+    fn finish(&mut self, start_ns: u64, planned: Duration, observer: &mut dyn RunObserver) -> Result<Tally, LoadError> {
+        let mut total = Tally::default();
+        let mut failure = None;
+        let mut cancelled = false;
+        for worker in 0..self.workers.len() {
+            let done = loop {
+                match self.workers[worker].done.recv_timeout(TICK) {
+                    Ok(done) => break done,
+                    Err(RecvTimeoutError::Disconnected) => return Err(LoadError::ThreadLost),
+                    Err(RecvTimeoutError::Timeout) if cancelled => {}
+                    Err(RecvTimeoutError::Timeout) => {
+                        cancelled = self.tick(start_ns, planned, observer).is_break();
+                        self.cancel.store(cancelled, Ordering::Relaxed);
+                    }
+                }
+            };
+            self.napi_ids.extend(done.napi_ids);
+            match done.result {
+                Ok(tally) => total.add(&tally),
+                Err(error) => failure = Some(error),
+            }
+        }
+        match failure {
+            Some(error) => Err(error),
+            None if cancelled => Err(LoadError::Cancelled),
+            None => Ok(total),
+        }
+    }
+
+    /// What the threads have cost since they started; absent when /proc could not be read.
+    fn cpu(&self) -> Option<GeneratorCpu> {
+        let process = ProcRoot::default().process(Pid::of_this_process());
+        self.workers.iter().try_fold(GeneratorCpu::default(), |total, worker| {
+            let thread = process.thread(worker.tid);
+            let (schedstat, stat) = (thread.schedstat().ok()?, thread.stat().ok()?);
+            let ns = |duration: Duration| duration.as_nanos() as u64;
+            Some(GeneratorCpu {
+                run_ns: total.run_ns + schedstat.run_ns,
+                user_ns: total.user_ns + ns(stat.utime.duration()),
+                system_ns: total.system_ns + ns(stat.stime.duration()),
+                wait_ns: total.wait_ns + schedstat.wait_ns,
+            })
+        })
+    }
+}
+
+impl GeneratorCpu {
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            run_ns: self.run_ns.saturating_sub(earlier.run_ns),
+            user_ns: self.user_ns.saturating_sub(earlier.user_ns),
+            system_ns: self.system_ns.saturating_sub(earlier.system_ns),
+            wait_ns: self.wait_ns.saturating_sub(earlier.wait_ns),
+        }
+    }
+}
+
+impl Drop for Generator {
+    fn drop(&mut self) {
+        self.cancel.store(true, Ordering::Relaxed);
+        for worker in &mut self.workers {
+            worker.plans = None;
+            if let Some(thread) = worker.thread.take() {
+                // A thread that panicked has said so on stderr.
+                let _ = thread.join();
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Which request comes next, its bytes, and what must come back: one source a thread.
+
+use std::sync::Arc;
+
+use crate::key_table::{KeyTable, pattern};
+use crate::random::{Purpose, Stream};
+use crate::response::{Parsed, parse_fixed, parse_get, parse_set};
+use crate::spec::{LoadSpec, Workload};
+
+/// One request; small, because every connection keeps those that are under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    Get(u32),
+    Set(u32),
+    Fixed,
+}
+
+/// What the threads of a generator share of the workload.
+pub(crate) enum Content {
+    Memcached { table: KeyTable, get_share: f64 },
+    Fixed { request: Vec<u8>, response_bytes: usize, response: Option<Vec<u8>> },
+}
+
+impl Content {
+    pub(crate) fn new(spec: &LoadSpec) -> Self {
+        match &spec.workload {
+            Workload::Memcached(memcached) => {
+                Self::Memcached { table: KeyTable::new(memcached, spec.seed), get_share: memcached.get_share }
+            }
+            Workload::RequestResponse(sizes) => {
+                let response_bytes = sizes.response_bytes as usize;
+                Self::Fixed {
+                    request: pattern(sizes.request_bytes as usize),
+                    response_bytes,
+                    response: sizes.check_content.then(|| pattern(response_bytes)),
+                }
+            }
+        }
+    }
+
+    /// How many keys there are to be stored before a run.
+    pub(crate) fn keys(&self) -> u32 {
+        match self {
+            Self::Memcached { table, .. } => table.len(),
+            Self::Fixed { .. } => 0,
+        }
+    }
+
+    /// Appends the bytes of `request`.
+    #[inline]
+    pub(crate) fn write(&self, request: Request, out: &mut Vec<u8>) {
+        match (self, request) {
+            (Self::Memcached { table, .. }, Request::Get(key)) => {
+                out.extend_from_slice(b"get ");
+                out.extend_from_slice(table.key(key));
+            }
+            (Self::Memcached { table, .. }, Request::Set(key)) => {
+                let value = table.value(key);
+                out.extend_from_slice(b"set ");
+                out.extend_from_slice(table.key(key));
+                out.extend_from_slice(b" 0 0 ");
+                write_decimal(value.len(), out);
+                out.extend_from_slice(b"\r\n");
+                out.extend_from_slice(value);
+            }
+            (Self::Fixed { request, .. }, _) => return out.extend_from_slice(request),
+            (Self::Memcached { .. }, Request::Fixed) => unreachable!("sources of memcached requests draw none"),
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// What `bytes` amount to as the response to `request`.
+    #[inline]
+    pub(crate) fn parse(&self, request: Request, bytes: &[u8]) -> Parsed {
+        match (self, request) {
+            (Self::Memcached { table, .. }, Request::Get(key)) => parse_get(bytes, table.key(key), table.value(key)),
+            (Self::Memcached { .. }, _) => parse_set(bytes),
+            (Self::Fixed { response_bytes, response, .. }, _) => {
+                parse_fixed(bytes, *response_bytes, response.as_deref())
+            }
+        }
+    }
+}
+
+/// Decimal digits without the machinery of formatting, for the hot path.
+fn write_decimal(number: usize, out: &mut Vec<u8>) {
+    let mut digits = [0; 20];
+    let mut start = digits.len();
+    let mut rest = number;
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[start..]);
+}
+
+/// Draws the requests of one thread.
+pub(crate) enum Source {
+    /// Without end, by the workload's ratio.
+    Drawn { keys: u32, get_share: f64, key_choice: Stream, get_or_set: Stream },
+    /// Without end, all alike.
+    Fixed,
+    /// Each key of a range once.
+    Range { next: u32, end: u32, request: fn(u32) -> Request },
+}
+
+impl Source {
+    pub(crate) fn drawn(content: &Arc<Content>, seed: u64, thread: u32) -> Self {
+        match &**content {
+            Content::Memcached { table, get_share } => Self::Drawn {
+                keys: table.len(),
+                get_share: *get_share,
+                key_choice: Stream::new(seed, Purpose::KeyChoice, thread),
+                get_or_set: Stream::new(seed, Purpose::GetOrSet, thread),
+            },
+            Content::Fixed { .. } => Self::Fixed,
+        }
+    }
+
+    /// The next request; `None` when a range is used up.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<Request> {
+        match self {
+            Self::Fixed => Some(Request::Fixed),
+            Self::Drawn { keys, get_share, key_choice, get_or_set } => {
+                let key = key_choice.below(u64::from(*keys)) as u32;
+                let get = *get_share >= 1.0 || get_or_set.unit() < *get_share;
+                Some(if get { Request::Get(key) } else { Request::Set(key) })
+            }
+            Self::Range { next, end, request } => {
+                if next == end {
+                    return None;
+                }
+                *next += 1;
+                Some(request(*next - 1))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Memcached;
+
+    fn content(get_share: f64) -> Arc<Content> {
+        let memcached = Memcached { keys: 100, get_share, ..Memcached::facebook() };
+        Arc::new(Content::Memcached { table: KeyTable::new(&memcached, 1), get_share })
+    }
+
+    fn text(content: &Content, request: Request) -> String {
+        let mut out = Vec::new();
+        content.write(request, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn requests_are_spelled_as_the_protocol_wants_them() {
+        let content = content(0.5);
+        let get = text(&content, Request::Get(7));
+        assert!(get.starts_with("get 000") && get.ends_with("07\r\n"), "{get}");
+        let set = text(&content, Request::Set(7));
+        let (command, rest) = set.split_once("\r\n").unwrap();
+        let value = rest.strip_suffix("\r\n").unwrap();
+        assert!(command.ends_with(&format!("07 0 0 {}", value.len())), "{command}");
+    }
+
+    #[test]
+    fn gets_and_sets_come_in_the_ratio_that_was_asked() {
+        let mut source = Source::drawn(&content(0.8), 3, 0);
+        let gets = (0..10_000).filter(|_| matches!(source.next(), Some(Request::Get(_)))).count();
+        assert!((7_800..8_200).contains(&gets), "{gets}");
+    }
+
+    #[test]
+    fn a_range_gives_each_key_once() {
+        let mut source = Source::Range { next: 3, end: 5, request: Request::Set };
+        let requests: Vec<_> = std::iter::from_fn(|| source.next()).collect();
+        assert_eq!(requests, [Request::Set(3), Request::Set(4)]);
+    }
+
+    #[test]
+    fn numbers_are_written_in_decimal() {
+        for number in [0, 9, 10, 1_000_000] {
+            let mut out = Vec::new();
+            write_decimal(number, &mut out);
+            assert_eq!(out, number.to_string().into_bytes());
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! The plain responder: so many bytes in, so many bytes out, over TCP or UDP, with or without work
+//! in between. It looks at no content; with no work it is the cheapest server to measure a generator
+//! against, and in its two shapes it is what netperf's and neper's servers are.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use quell_linux::clock::monotonic_ns;
+use quell_linux::event::{Epoll, Event, Trigger};
+use quell_linux::netns::Namespace;
+use quell_linux::sched::set_affinity;
+use quell_linux::tcp::{Blocking, TcpConnection, TcpListener};
+use quell_linux::udp::UdpSocket;
+use quell_linux::{CpuList, Pid};
+use serde::{Deserialize, Serialize};
+
+use crate::error::LoadError;
+use crate::key_table::pattern;
+use crate::spec::{RequestResponse, Transport};
+
+/// What the responder does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ResponderSpec {
+    /// Where to listen; port 0 lets the kernel choose.
+    pub address: SocketAddr,
+    /// TCP or UDP.
+    pub transport: Transport,
+    /// How it waits for requests.
+    pub shape: ServeShape,
+    /// Sizes of requests and responses; `check_content` is of no meaning here.
+    pub sizes: RequestResponse,
+    /// CPU work per request, µs, spun in user code; 0 is the null responder.
+    pub work_us: u32,
+    /// Workers, 1 to 1,024, each with a socket of its own at the same address (`SO_REUSEPORT`, when
+    /// there are several). In the blocking shape over TCP a worker accepts, and starts a thread for
+    /// each connection.
+    pub workers: u32,
+    /// The CPUs to pin the workers to, as in [`crate::LoadSpec`]; threads of connections run where
+    /// their worker does.
+    pub cpus: Vec<u32>,
+}
+
+/// How the responder waits for requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServeShape {
+    /// A thread a connection in a blocking `recv` (UDP: a thread a socket).
+    Blocking,
+    /// A thread a worker in `epoll_wait`, level-triggered.
+    Epoll,
+}
+
+/// What a responder has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResponderStats {
+    /// Requests answered.
+    pub answered: u64,
+    /// Connections accepted.
+    pub accepted: u64,
+}
+
+/// A running responder. Dropping it stops it.
+pub struct Responder {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    tids: Vec<Pid>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    spec: ResponderSpec,
+    stop: AtomicBool,
+    stop_event: Event,
+    answered: AtomicU64,
+    accepted: AtomicU64,
+    /// What blocked threads wait on, to be shut down.
+    open: Mutex<Blocked>,
+}
+
+#[derive(Default)]
+struct Blocked {
+    listeners: Vec<Arc<TcpListener>>,
+    connections: HashMap<u64, Arc<TcpConnection>>,
+    next: u64,
+}
+
+/// Blocking UDP workers look at the stop flag so often.
+const UDP_PATIENCE: Duration = Duration::from_millis(20);
+
+const BUFFER_BYTES: usize = 128 * 1024;
+
+const EVENTS_MAX: usize = 512;
+
+const WORKERS_MAX: u32 = 1024;
+
+impl Responder {
+    /// Binds every worker's socket, inside `namespace` when one is given, and starts serving.
+    /// [`Responder::address`] tells the port.
+    ///
+    /// # Errors
+    /// [`LoadError::Spec`] before anything is opened; [`LoadError::System`] when the address cannot
+    /// be bound; [`LoadError::Pin`]. Nothing is left running then.
+    pub fn start(spec: ResponderSpec, namespace: Option<Arc<Namespace>>) -> Result<Self, LoadError> {
+        check(&spec)?;
+        let stop_event = Event::new().map_err(LoadError::system("making an event"))?;
+        let shared = Arc::new(Shared {
+            spec,
+            stop: AtomicBool::new(false),
+            stop_event,
+            answered: AtomicU64::new(0),
+            accepted: AtomicU64::new(0),
+            open: Mutex::default(),
+        });
+        let address = shared.spec.address;
+        let mut responder = Self { shared, address, tids: Vec::new(), workers: Vec::new() };
+        for worker in 0..responder.shared.spec.workers {
+            responder.start_worker(worker, namespace.clone())?;
+        }
+        Ok(responder)
+    }
+
+    fn start_worker(&mut self, worker: u32, namespace: Option<Arc<Namespace>>) -> Result<(), LoadError> {
+        let (sender, ready) = channel();
+        let shared = Arc::clone(&self.shared);
+        let address = self.address;
+        let handle = std::thread::Builder::new()
+            .name(format!("quell-respond-{worker}"))
+            .spawn(move || run_worker(&shared, worker, address, namespace.as_deref(), &sender))
+            .map_err(LoadError::system("starting a responder thread"))?;
+        self.workers.push(handle);
+        let (tid, address) = ready.recv().map_err(|_| LoadError::ThreadLost)??;
+        self.address = address;
+        self.tids.push(tid);
+        Ok(())
+    }
+
+    /// Where it listens, with the port that the kernel chose.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The kernel's ids of the worker threads.
+    #[must_use]
+    pub fn tids(&self) -> &[Pid] {
+        &self.tids
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn stats(&self) -> ResponderStats {
+        ResponderStats {
+            answered: self.shared.answered.load(Ordering::Relaxed),
+            accepted: self.shared.accepted.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Closes everything, waits for the workers, and tells what was done.
+    #[must_use]
+    pub fn stop(mut self) -> ResponderStats {
+        self.end();
+        self.stats()
+    }
+
+    fn end(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        // A failure leaves workers waiting only until their next request.
+        let _ = self.shared.stop_event.raise();
+        self.shared.shut_down_blocked();
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn check(spec: &ResponderSpec) -> Result<(), LoadError> {
+    spec.sizes.check(spec.transport)?;
+    if !(1..=WORKERS_MAX).contains(&spec.workers) {
+        return Err(LoadError::spec("workers", format!("{} is not between 1 and {WORKERS_MAX}", spec.workers)));
+    }
+    Ok(())
+}
+
+/// A worker's socket.
+enum Endpoint {
+    Tcp(TcpListener),
+    Udp(UdpSocket),
+}
+
+fn run_worker(
+    shared: &Arc<Shared>,
+    worker: u32,
+    address: SocketAddr,
+    namespace: Option<&Namespace>,
+    ready: &Sender<Result<(Pid, SocketAddr), LoadError>>,
+) {
+    let endpoint = match open_worker(shared, worker, address, namespace) {
+        Ok((endpoint, address)) => {
+            let _ = ready.send(Ok((Pid::of_this_thread(), address)));
+            endpoint
+        }
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            return;
+        }
+    };
+    // The only errors that end a worker are those of its own socket, after which nobody is served;
+    // clients see that at once.
+    let _ = match (endpoint, shared.spec.shape) {
+        (Endpoint::Tcp(listener), ServeShape::Epoll) => serve_tcp_epoll(shared, &listener),
+        (Endpoint::Tcp(listener), ServeShape::Blocking) => serve_tcp_blocking(shared, listener),
+        (Endpoint::Udp(socket), ServeShape::Epoll) => serve_udp_epoll(shared, &socket),
+        (Endpoint::Udp(socket), ServeShape::Blocking) => serve_udp_blocking(shared, &socket),
+    };
+}
+
+fn open_worker(
+    shared: &Shared,
+    worker: u32,
+    address: SocketAddr,
+    namespace: Option<&Namespace>,
+) -> Result<(Endpoint, SocketAddr), LoadError> {
+    if let Some(namespace) = namespace {
+        namespace.move_calling_thread()?;
+    }
+    let spec = &shared.spec;
+    if !spec.cpus.is_empty() {
+        let cpu = spec.cpus[worker as usize % spec.cpus.len()];
+        set_affinity(Pid::of_this_thread(), &CpuList::from_iter([cpu]))?;
+    }
+    let share_port = spec.workers > 1;
+    let blocking = if spec.shape == ServeShape::Blocking { Blocking::Yes } else { Blocking::No };
+    let bound = match spec.transport {
+        Transport::Tcp => TcpListener::bind(address, share_port, blocking)
+            .and_then(|listener| Ok((listener.local_address()?, Endpoint::Tcp(listener)))),
+        Transport::Udp => UdpSocket::bind(address, share_port, blocking)
+            .and_then(|socket| Ok((socket.local_address()?, Endpoint::Udp(socket)))),
+    };
+    let (address, endpoint) = bound.map_err(LoadError::system("binding the responder's address"))?;
+    Ok((endpoint, address))
+}
+
+impl Shared {
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    fn blocked(&self) -> std::sync::MutexGuard<'_, Blocked> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shut_down_blocked(&self) {
+        let blocked = self.blocked();
+        for listener in &blocked.listeners {
+            let _ = listener.shut_down();
+        }
+        for connection in blocked.connections.values() {
+            let _ = connection.shut_down();
+        }
+    }
+
+    fn work(&self, requests: u64) {
+        self.answered.fetch_add(requests, Ordering::Relaxed);
+        if self.spec.work_us == 0 {
+            return;
+        }
+        let done_ns = monotonic_ns() + requests * u64::from(self.spec.work_us) * 1_000;
+        while monotonic_ns() < done_ns {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// The requests of one connection as they arrive, and the responses that they are due.
+struct Answerer {
+    /// Bytes of an incomplete request that have arrived.
+    begun: usize,
+    /// Responses that did not fit into the socket.
+    unsent: usize,
+}
+
+impl Answerer {
+    const fn new() -> Self {
+        Self { begun: 0, unsent: 0 }
+    }
+
+    /// Takes `received` bytes and answers every request that they complete. `response` holds at
+    /// least one response.
+    fn answer(&mut self, shared: &Shared, socket: &TcpConnection, received: usize, response: &[u8]) -> io::Result<()> {
+        let sizes = &shared.spec.sizes;
+        let begun = self.begun + received;
+        let requests = begun / sizes.request_bytes as usize;
+        self.begun = begun % sizes.request_bytes as usize;
+        if requests > 0 {
+            shared.work(requests as u64);
+            self.unsent += requests * sizes.response_bytes as usize;
+        }
+        self.send(socket, response, sizes.response_bytes as usize)
+    }
+
+    /// Sends what is due, until the socket takes no more.
+    fn send(&mut self, socket: &TcpConnection, response: &[u8], response_bytes: usize) -> io::Result<()> {
+        while self.unsent > 0 {
+            let start = (response_bytes - self.unsent % response_bytes) % response_bytes;
+            let length = self.unsent.min(response.len() - start);
+            match socket.send(&response[start..start + length]) {
+                Ok(sent) => self.unsent -= sent,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Several responses in a row, so that pipelined requests are answered with one call.
+fn responses(bytes: u32) -> Vec<u8> {
+    let one = pattern(bytes as usize);
+    one.repeat((BUFFER_BYTES / one.len()).max(1))
+}
+
+const LISTENER: u64 = u64::MAX;
+const STOP: u64 = u64::MAX - 1;
+
+fn serve_tcp_epoll(shared: &Shared, listener: &TcpListener) -> io::Result<()> {
+    let mut epoll = Epoll::new(EVENTS_MAX)?;
+    epoll.add(listener, LISTENER, Trigger::Level)?;
+    epoll.add(&shared.stop_event, STOP, Trigger::Level)?;
+    let mut connections: HashMap<u64, (TcpConnection, Answerer)> = HashMap::new();
+    let mut next = 0;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let response = responses(shared.spec.sizes.response_bytes);
+    while !shared.is_stopped() {
+        epoll.wait(None)?;
+        for index in 0..epoll.len() {
+            let Some(ready) = epoll.get(index) else { break };
+            if ready.token == LISTENER {
+                while let Ok(connection) = listener.accept(Blocking::No) {
+                    shared.accepted.fetch_add(1, Ordering::Relaxed);
+                    epoll.add(&connection, next, Trigger::Edge)?;
+                    connections.insert(next, (connection, Answerer::new()));
+                    next += 1;
+                }
+            } else if let Some((connection, answerer)) = connections.get_mut(&ready.token)
+                && serve_ready(shared, connection, answerer, &mut buffer, &response).is_err()
+            {
+                connections.remove(&ready.token);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads a connection empty; an error means that it has ended.
+fn serve_ready(
+    shared: &Shared,
+    connection: &TcpConnection,
+    answerer: &mut Answerer,
+    buffer: &mut [u8],
+    response: &[u8],
+) -> io::Result<()> {
+    loop {
+        match connection.receive(buffer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(length) => {
+                answerer.answer(shared, connection, length, response)?;
+                if length < buffer.len() {
+                    return Ok(());
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return answerer.send(connection, response, shared.spec.sizes.response_bytes as usize);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn serve_tcp_blocking(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
+    let listener = Arc::new(listener);
+    shared.blocked().listeners.push(Arc::clone(&listener));
+    let mut threads = Vec::new();
+    while !shared.is_stopped() {
+        let Ok(connection) = listener.accept(Blocking::Yes) else { break };
+        shared.accepted.fetch_add(1, Ordering::Relaxed);
+        let connection = Arc::new(connection);
+        let number = {
+            let mut blocked = shared.blocked();
+            blocked.next += 1;
+            let number = blocked.next;
+            blocked.connections.insert(number, Arc::clone(&connection));
+            number
+        };
+        let shared = Arc::clone(shared);
+        threads.retain(|thread: &JoinHandle<()>| !thread.is_finished());
+        threads.push(std::thread::Builder::new().spawn(move || {
+            // The peer's end of the connection is how such a thread usually ends.
+            let _ = serve_blocking_connection(&shared, &connection);
+            shared.blocked().connections.remove(&number);
+        })?);
+    }
+    shared.shut_down_blocked();
+    for thread in threads {
+        let _ = thread.join();
+    }
+    Ok(())
+}
+
+fn serve_blocking_connection(shared: &Shared, connection: &TcpConnection) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let response = responses(shared.spec.sizes.response_bytes);
+    let mut answerer = Answerer::new();
+    while !shared.is_stopped() {
+        match connection.receive(&mut buffer)? {
+            0 => return Ok(()),
+            length => answerer.answer(shared, connection, length, &response)?,
+        }
+    }
+    Ok(())
+}
+
+fn serve_udp_epoll(shared: &Shared, socket: &UdpSocket) -> io::Result<()> {
+    let mut epoll = Epoll::new(2)?;
+    epoll.add(socket, LISTENER, Trigger::Level)?;
+    epoll.add(&shared.stop_event, STOP, Trigger::Level)?;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let response = pattern(shared.spec.sizes.response_bytes as usize);
+    while !shared.is_stopped() {
+        epoll.wait(None)?;
+        while !shared.is_stopped() && answer_datagram(shared, socket, &mut buffer, &response)? {}
+    }
+    Ok(())
+}
+
+fn serve_udp_blocking(shared: &Shared, socket: &UdpSocket) -> io::Result<()> {
+    socket.set_receive_timeout(UDP_PATIENCE)?;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let response = pattern(shared.spec.sizes.response_bytes as usize);
+    while !shared.is_stopped() {
+        answer_datagram(shared, socket, &mut buffer, &response)?;
+    }
+    Ok(())
+}
+
+/// Answers one datagram if it has the size of a request; `false` when none was there.
+fn answer_datagram(shared: &Shared, socket: &UdpSocket, buffer: &mut [u8], response: &[u8]) -> io::Result<bool> {
+    match socket.receive_from(buffer) {
+        Ok((length, Some(sender))) if length == shared.spec.sizes.request_bytes as usize => {
+            shared.work(1);
+            // A response that does not fit into the socket is lost, as datagrams may be.
+            let _ = socket.send_to(response, sender);
+            Ok(true)
+        }
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
