@@ -10,7 +10,7 @@ use std::path::Path;
 use common::LabPair;
 use quell_linux::NapiId;
 use quell_linux::address::{Addresses, InterfaceAddress};
-use quell_linux::bpf::{NapiPollCounter, NapiPollError};
+use quell_linux::bpf::{NapiPollCounter, CounterError};
 use quell_linux::ethtool::Ethtool;
 use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
 use quell_linux::proc::ProcRoot;
@@ -22,7 +22,7 @@ fn id(number: u32) -> NapiId {
 /// The counter, or `None` with the reason on stderr where the kernel or the rights do not allow one.
 fn attach(watched: &[NapiId]) -> Option<NapiPollCounter> {
     match NapiPollCounter::attach(Path::new("/sys"), watched) {
-        Err(error @ (NapiPollError::Denied { .. } | NapiPollError::Unsupported(_))) => {
+        Err(error @ (CounterError::Denied { .. } | CounterError::Unsupported(_))) => {
             eprintln!("skipped: {error}");
             None
         }
@@ -33,14 +33,14 @@ fn attach(watched: &[NapiId]) -> Option<NapiPollCounter> {
 #[test]
 fn no_napi_to_watch_is_refused() {
     let error = NapiPollCounter::attach(Path::new("/sys"), &[]).unwrap_err();
-    assert!(matches!(error, NapiPollError::NothingToWatch));
+    assert!(matches!(error, CounterError::NothingToWatch));
 }
 
 #[test]
 fn a_kernel_without_types_is_unsupported() {
     let empty = tempfile::tempdir().unwrap();
     let error = NapiPollCounter::attach(empty.path(), &[id(9000)]).unwrap_err();
-    assert!(matches!(error, NapiPollError::Unsupported(_)), "{error:?}");
+    assert!(matches!(error, CounterError::Unsupported(_)), "{error:?}");
 }
 
 #[test]

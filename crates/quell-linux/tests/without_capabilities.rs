@@ -8,7 +8,7 @@ mod common;
 use std::net::UdpSocket;
 use std::path::Path;
 
-use quell_linux::bpf::{NapiPollCounter, NapiPollError};
+use quell_linux::bpf::{NapiPollCounter, CounterError};
 use quell_linux::capability::{self, Capability};
 use quell_linux::epoll_params::{self, EpollParams, EpollParamsError};
 use quell_linux::proc::ProcRoot;
@@ -35,9 +35,9 @@ fn counting_polls_names_what_it_needs() {
     let napi = [NapiId::from_kernel(9000).unwrap()];
     let error = without_capabilities(move || NapiPollCounter::attach(Path::new("/sys"), &napi)).unwrap_err();
     match error {
-        NapiPollError::Unsupported(_) => eprintln!("skipped: {error}"),
+        CounterError::Unsupported(_) => eprintln!("skipped: {error}"),
         error => {
-            assert!(matches!(error, NapiPollError::Denied { .. }), "{error:?}");
+            assert!(matches!(error, CounterError::Denied { .. }), "{error:?}");
             assert!(error.to_string().contains("CAP_BPF"), "{error}");
         }
     }

@@ -43,7 +43,7 @@ pub(super) enum Width {
     Double = 0x18,
 }
 
-/// Condition of a jump; numbers are compared as unsigned.
+/// Condition of a jump; numbers are compared as unsigned where nothing else is said.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(super) enum Condition {
@@ -51,6 +51,8 @@ pub(super) enum Condition {
     Equal = 0x10,
     NotEqual = 0x50,
     Less = 0xA0,
+    /// Of signed numbers.
+    NotPositive = 0xD0,
 }
 
 /// A kernel function that programs may call, by its number in `linux/bpf.h`.
@@ -58,6 +60,7 @@ pub(super) enum Condition {
 #[repr(i32)]
 pub(super) enum Helper {
     MapLookupElem = 1,
+    GetCurrentPidTgid = 14,
     GetCurrentTask = 35,
 }
 
@@ -70,6 +73,7 @@ const JMP: u8 = 0x05;
 const FROM_REGISTER: u8 = 0x08;
 const ADD: u8 = 0x00;
 const AND: u8 = 0x50;
+const RIGHT_SHIFT: u8 = 0x70;
 const MOV: u8 = 0xB0;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
@@ -127,6 +131,11 @@ impl Assembler {
     /// `to &= mask`, the mask sign-extended.
     pub(super) fn and(&mut self, to: Register, mask: i32) {
         self.push(ALU64 | AND, to as u8, 0, 0, mask);
+    }
+
+    /// `to >>= bits`, zeros coming in.
+    pub(super) fn shift_right(&mut self, to: Register, bits: i32) {
+        self.push(ALU64 | RIGHT_SHIFT, to as u8, 0, 0, bits);
     }
 
     /// `to = map`, two instructions long.

@@ -1,0 +1,130 @@
+//! What the counting programs share: a per-CPU map of counters for chosen keys, a program attached to a tracepoint that
+//! adds to them, and the error when that cannot be had. What is counted is the programs' own.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use thiserror::Error;
+
+use super::assembler::Instruction;
+use super::btf::BtfError;
+use super::syscall::{self, LoadError, PerCpuHash};
+
+/// Why nothing could be counted at a tracepoint.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CounterError {
+    /// Nothing was named to be watched.
+    #[error("counting at a tracepoint: nothing was named to be watched")]
+    NothingToWatch,
+    /// The kernel has no types or not the tracepoint: it cannot count.
+    #[error("counting at a tracepoint: {0}")]
+    Unsupported(#[source] BtfError),
+    /// The kernel's types could not be read or are malformed.
+    #[error("counting at a tracepoint: {0}")]
+    Types(#[source] BtfError),
+    /// The kernel has no `bpf()`.
+    #[error("counting at a tracepoint: {action}: this kernel is built without CONFIG_BPF_SYSCALL")]
+    NoBpf {
+        /// What was tried.
+        action: &'static str,
+    },
+    /// The caller lacks the right.
+    #[error(
+        "counting at a tracepoint: {action}: {source}; needs CAP_BPF and CAP_PERFMON in the initial user \
+         namespace, and a kernel that is not locked down"
+    )]
+    Denied {
+        /// What was tried.
+        action: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The kernel's verifier did not accept the program.
+    #[error("counting at a tracepoint: the kernel refused the program: {source}; it says: {log}")]
+    Rejected {
+        /// The kernel's answer.
+        source: io::Error,
+        /// The verifier's words.
+        log: String,
+    },
+    /// Another answer.
+    #[error("counting at a tracepoint: {action}: {source}")]
+    Refused {
+        /// What was tried.
+        action: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl CounterError {
+    fn new(action: &'static str, source: io::Error) -> Self {
+        match source.raw_os_error() {
+            Some(libc::ENOSYS) => Self::NoBpf { action },
+            Some(libc::EPERM | libc::EACCES) => Self::Denied { action, source },
+            _ => Self::Refused { action, source },
+        }
+    }
+}
+
+impl From<BtfError> for CounterError {
+    fn from(error: BtfError) -> Self {
+        match error {
+            BtfError::Absent { .. } | BtfError::NotFound { .. } => Self::Unsupported(error),
+            other => Self::Types(other),
+        }
+    }
+}
+
+impl From<LoadError> for CounterError {
+    fn from(LoadError { source, log }: LoadError) -> Self {
+        // The verifier also answers EACCES, but then it says why.
+        if log.is_empty() { Self::new("loading the program", source) } else { Self::Rejected { source, log } }
+    }
+}
+
+/// A program at a tracepoint, and the counters that it adds to: `N` for each watched key.
+#[derive(Debug)]
+pub(super) struct TracepointCounter<const N: usize> {
+    counters: PerCpuHash<N>,
+    watched: Vec<u32>,
+    /// The program stays loaded and attached while this is open.
+    _attachment: OwnedFd,
+}
+
+impl<const N: usize> TracepointCounter<N> {
+    /// Loads what `assemble` makes for the map of this file descriptor and attaches it to the tracepoint whose typedef
+    /// has this id; all counters start from zero.
+    pub(super) fn attach(
+        name: &str,
+        tracepoint_typedef: u32,
+        watched: Vec<u32>,
+        assemble: impl FnOnce(i32) -> Vec<Instruction>,
+    ) -> Result<Self, CounterError> {
+        let entries = u32::try_from(watched.len()).unwrap_or(u32::MAX);
+        if entries == 0 {
+            return Err(CounterError::NothingToWatch);
+        }
+        let counters = PerCpuHash::create(entries).map_err(|source| CounterError::new("making a map", source))?;
+        for &key in &watched {
+            counters.insert_zero(key).map_err(|source| CounterError::new("adding to the map", source))?;
+        }
+        let program = assemble(counters.as_fd().as_raw_fd());
+        let program = syscall::load_tracepoint_program(name, &program, tracepoint_typedef)?;
+        let attachment = syscall::attach_tracepoint(program.as_fd())
+            .map_err(|source| CounterError::new("attaching the program", source))?;
+        Ok(Self { counters, watched, _attachment: attachment })
+    }
+
+    /// The counters of all watched keys; one system call each.
+    pub(super) fn read(&self) -> Result<BTreeMap<u32, [u64; N]>, CounterError> {
+        let mut all = BTreeMap::new();
+        for &key in &self.watched {
+            let sum = self.counters.sum(key).map_err(|source| CounterError::new("reading the map", source))?;
+            all.extend(sum.map(|sum| (key, sum)));
+        }
+        Ok(all)
+    }
+}

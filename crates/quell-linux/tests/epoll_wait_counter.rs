@@ -1,0 +1,39 @@
+//! Counting what a process's waits for events returned, on the live kernel.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+use std::time::Duration;
+
+use quell_linux::Pid;
+use quell_linux::bpf::{CounterError, EpollWaitCounter};
+use quell_linux::event::{Epoll, Event, Trigger};
+use quell_linux::kernel::sysfs;
+
+#[test]
+fn waits_that_return_events_are_counted_with_their_events_and_others_are_not() {
+    let this = Pid::of_this_process();
+    let counter = match EpollWaitCounter::attach(sysfs(), &[this]) {
+        Err(error @ (CounterError::Denied { .. } | CounterError::Unsupported(_))) => {
+            eprintln!("skipped: {error}");
+            return;
+        }
+        counter => counter.unwrap(),
+    };
+    let mut epoll = Epoll::new(8).unwrap();
+    let events = [Event::new().unwrap(), Event::new().unwrap(), Event::new().unwrap()];
+    for (token, event) in (0..).zip(&events) {
+        epoll.add(event, token, Trigger::Level).unwrap();
+    }
+    epoll.wait(Some(Duration::ZERO)).unwrap();
+    assert_eq!(counter.read().unwrap()[&this].successful, 0, "a wait that found nothing");
+    for event in &events {
+        event.raise().unwrap();
+    }
+    for _ in 0..100 {
+        epoll.wait(Some(Duration::ZERO)).unwrap();
+    }
+    let waits = counter.read().unwrap()[&this];
+    // Without locking, a count can be lost when the thread is moved between two CPUs just then.
+    assert!((99..=100).contains(&waits.successful), "{waits:?}");
+    assert!((297..=300).contains(&waits.events), "{waits:?}");
+}
