@@ -1,0 +1,109 @@
+//! What has to be so before a lab's figures mean what they say: decided by pure functions from what was seen while some
+//! requests were sent.
+
+use quell_linux::proc::Softirqs;
+
+use crate::result::{Check, WorkerFacts};
+
+/// More receive softirqs per request than this on the server's CPUs, and they do somebody else's receive work. With
+/// every queue polled by its thread there should be none; other programs of the machine cause some.
+const NET_RX_PER_REQUEST_MAX: f64 = 0.1;
+
+/// Every worker polls one queue, every queue has one worker, and no connection bypasses NAPI.
+#[must_use]
+pub fn of_workers(workers: &[WorkerFacts], server_napi_ids: &[u32]) -> Vec<Check> {
+    let lists: Vec<String> = workers
+        .iter()
+        .map(|worker| format!("epoll {}: {} connections on NAPI {:?}", worker.epoll_fd, worker.connections, worker.napi_ids))
+        .collect();
+    let one_each = workers.iter().all(|worker| worker.napi_ids.len() == 1);
+    let mut seen: Vec<u32> = workers.iter().flat_map(|worker| worker.napi_ids.iter().copied()).collect();
+    seen.sort_unstable();
+    let mut queues = server_napi_ids.to_vec();
+    queues.sort_unstable();
+    let bypassing: u32 = workers.iter().map(|worker| worker.connections_without_napi).sum();
+    vec![
+        Check {
+            claim: "each worker's connections arrive by exactly one queue, and each queue has one worker".into(),
+            seen: if lists.is_empty() { "no epoll of the server carries connections".into() } else { lists.join("; ") },
+            holds: one_each && seen == queues,
+        },
+        Check {
+            claim: "no connection bypasses NAPI".into(),
+            seen: format!("{bypassing} connections with SO_INCOMING_NAPI_ID 0"),
+            holds: bypassing == 0 && !workers.is_empty(),
+        },
+    ]
+}
+
+/// The server's CPUs do none of the client's receive work.
+#[must_use]
+pub fn of_receive_work(from: &Softirqs, to: &Softirqs, server_cpus: &[u32], requests: u64) -> Check {
+    let on = |softirqs: &Softirqs| -> Option<u64> {
+        server_cpus.iter().map(|&cpu| softirqs.count("NET_RX", cpu)).sum()
+    };
+    let claim = "the server's CPUs do none of the client's receive work".to_owned();
+    let (Some(before), Some(after)) = (on(from), on(to)) else {
+        return Check { claim, seen: "/proc/softirqs does not tell".into(), holds: false };
+    };
+    let softirqs = after.saturating_sub(before);
+    #[expect(clippy::cast_precision_loss, reason = "counts of a fraction of a second")]
+    let per_request = softirqs as f64 / requests.max(1) as f64;
+    Check {
+        claim,
+        seen: format!("{softirqs} NET_RX softirqs there for {requests} requests"),
+        holds: requests > 0 && per_request <= NET_RX_PER_REQUEST_MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn worker(napi_ids: &[u32], connections_without_napi: u32) -> WorkerFacts {
+        WorkerFacts {
+            tid: None,
+            cpu: None,
+            epoll_fd: 5,
+            connections: 8,
+            connections_without_napi,
+            napi_ids: napi_ids.to_vec(),
+        }
+    }
+
+    fn holds(checks: &[Check]) -> Vec<bool> {
+        checks.iter().map(|check| check.holds).collect()
+    }
+
+    #[test]
+    fn one_worker_a_queue_is_as_it_should_be() {
+        assert_eq!(holds(&of_workers(&[worker(&[300], 0), worker(&[301], 0)], &[301, 300])), [true, true]);
+    }
+
+    #[test]
+    fn a_worker_on_two_queues_two_on_one_or_a_queue_without_worker_is_not() {
+        for workers in [vec![worker(&[300, 301], 0)], vec![worker(&[300], 0), worker(&[300], 0)], vec![worker(&[300], 0)]] {
+            assert!(!of_workers(&workers, &[300, 301])[0].holds, "{workers:?}");
+        }
+    }
+
+    #[test]
+    fn no_worker_at_all_is_not() {
+        assert_eq!(holds(&of_workers(&[], &[300])), [false, false]);
+    }
+
+    #[test]
+    fn connections_that_bypass_napi_are_counted() {
+        assert!(!of_workers(&[worker(&[300], 2)], &[300])[1].holds);
+    }
+
+    #[test]
+    fn softirqs_on_the_servers_cpus_alone_count() {
+        let softirqs = |cpu0: u64, cpu1: u64| {
+            Softirqs::parse(format!("          CPU0       CPU1\n  NET_RX: {cpu0} {cpu1}\n").as_bytes()).unwrap()
+        };
+        assert!(of_receive_work(&softirqs(0, 0), &softirqs(3, 5_000), &[0], 1_000).holds);
+        assert!(!of_receive_work(&softirqs(0, 0), &softirqs(1_000, 0), &[0], 1_000).holds);
+        assert!(!of_receive_work(&softirqs(0, 0), &softirqs(0, 0), &[0], 0).holds, "nothing was sent");
+    }
+}

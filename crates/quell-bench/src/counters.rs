@@ -1,0 +1,194 @@
+//! What the kernel counts around a trial: everything is read once when the measured time begins and once when it ends,
+//! and only differences leave this file. What could not be read is absent on that side and absent in the difference.
+
+use quell_linux::CpuList;
+use quell_linux::Pid;
+use quell_linux::bpf::{NapiPollCounter, NapiPolls};
+use quell_linux::clock;
+use quell_linux::proc::{CpuTimes, ProcDir, ProcRoot, Stat, TrafficCounters};
+
+use crate::result::{CpuUse, TrialCounters};
+
+/// Whose counters are read.
+#[derive(Debug)]
+pub struct Watched {
+    /// The server's processes.
+    pub server: Vec<Pid>,
+    /// The NAPI threads of the server's queues.
+    pub server_napi: Vec<Pid>,
+    /// The generator's threads.
+    pub generator: Vec<Pid>,
+    /// The NAPI threads of the client's queues.
+    pub client_napi: Vec<Pid>,
+    /// The server's CPUs.
+    pub server_cpus: CpuList,
+    /// The client's CPUs.
+    pub client_cpus: CpuList,
+    /// The name of the server's device, and of the client's.
+    pub devices: (&'static str, &'static str),
+}
+
+/// The counters at one moment.
+#[derive(Debug)]
+pub struct Snapshot {
+    at_ns: u64,
+    server_run_ns: Option<u64>,
+    napi_run_ns: Option<u64>,
+    client_run_ns: Option<u64>,
+    napi_wakeups: Option<u64>,
+    cpus: Option<Stat>,
+    polls: Option<NapiPolls>,
+    busy_poll_rx_packets: Option<u64>,
+    drops: Option<u64>,
+    retransmits: Option<u64>,
+}
+
+impl Watched {
+    /// Reads every counter now.
+    #[must_use]
+    pub fn snapshot(&self, proc: &ProcRoot, polls: Option<&NapiPollCounter>) -> Snapshot {
+        let server_side = self.server.first().map(|&pid| proc.process(pid));
+        let client_side = self.generator.first().map(|&tid| proc.process(tid));
+        Snapshot {
+            at_ns: clock::monotonic_ns(),
+            server_run_ns: sum(&self.server, |pid| Some(proc.process(pid).schedstat_of_all_threads().ok()?.run_ns)),
+            napi_run_ns: run_ns(proc, &self.server_napi),
+            client_run_ns: run_ns(proc, &self.generator).zip(run_ns(proc, &self.client_napi)).map(|(a, b)| a + b),
+            napi_wakeups: sum(&self.server_napi, |tid| proc.process(tid).status().ok()?.voluntary_ctxt_switches),
+            cpus: proc.stat().ok(),
+            polls: polls.and_then(all_polls),
+            busy_poll_rx_packets: server_side.as_ref().and_then(|side| side.netstat().ok()?.busy_poll_rx_packets()),
+            drops: both(&server_side, &client_side, |side, server| self.drops(side, server)),
+            retransmits: both(&server_side, &client_side, |side, _| side.snmp().ok()?.retransmitted_segments()),
+        }
+    }
+
+    fn drops(&self, side: &ProcDir, server: bool) -> Option<u64> {
+        let device = if server { self.devices.0 } else { self.devices.1 };
+        let TrafficCounters { rx_dropped, tx_dropped, .. } = side.net_dev().ok()?.get(device)?;
+        Some(rx_dropped + tx_dropped)
+    }
+
+    /// What was counted between two moments.
+    #[must_use]
+    pub fn between(&self, from: &Snapshot, to: &Snapshot) -> TrialCounters {
+        let elapsed_ns = to.at_ns.saturating_sub(from.at_ns);
+        let server_run_ns = increase(from.server_run_ns, to.server_run_ns);
+        let napi_run_ns = increase(from.napi_run_ns, to.napi_run_ns);
+        let client_run_ns = increase(from.client_run_ns, to.client_run_ns);
+        let server_lab_ns = server_run_ns.zip(napi_run_ns).map(|(server, napi)| server + napi);
+        let cpu_use = |cpus: &CpuList, lab_ns: Option<u64>| {
+            cpu_use(cpus, from.cpus.as_ref()?, to.cpus.as_ref()?, elapsed_ns, lab_ns?)
+        };
+        let polls = from.polls.as_ref().zip(to.polls.as_ref());
+        let polls = |count: fn(&NapiPolls) -> u64| polls.map(|(from, to)| count(to).saturating_sub(count(from)));
+        TrialCounters {
+            server_run_ns,
+            napi_run_ns,
+            server_cpus: cpu_use(&self.server_cpus, server_lab_ns),
+            client_cpus: cpu_use(&self.client_cpus, client_run_ns),
+            napi_wakeups: increase(from.napi_wakeups, to.napi_wakeups),
+            polls: polls(|polls| polls.polls),
+            empty_polls: polls(|polls| polls.empty),
+            polled_packets: polls(|polls| polls.packets),
+            busy_poll_rx_packets: increase(from.busy_poll_rx_packets, to.busy_poll_rx_packets),
+            epoll_waits: None,
+            epoll_events: None,
+            drops: increase(from.drops, to.drops),
+            retransmits: increase(from.retransmits, to.retransmits),
+        }
+    }
+}
+
+fn all_polls(counter: &NapiPollCounter) -> Option<NapiPolls> {
+    let each = counter.read().ok()?;
+    Some(each.values().fold(NapiPolls::default(), |sum, one| NapiPolls {
+        polls: sum.polls + one.polls,
+        packets: sum.packets + one.packets,
+        empty: sum.empty + one.empty,
+        full_budget: sum.full_budget + one.full_budget,
+        by_thread: sum.by_thread + one.by_thread,
+        by_busy_poll: sum.by_busy_poll + one.by_busy_poll,
+    }))
+}
+
+fn run_ns(proc: &ProcRoot, threads: &[Pid]) -> Option<u64> {
+    sum(threads, |tid| Some(proc.process(tid).schedstat().ok()?.run_ns))
+}
+
+/// The sum of what is read of each; absent as soon as one could not be read, for a part is not the whole.
+fn sum(pids: &[Pid], read: impl Fn(Pid) -> Option<u64>) -> Option<u64> {
+    pids.iter().map(|&pid| read(pid)).sum()
+}
+
+fn both(
+    server: &Option<ProcDir>,
+    client: &Option<ProcDir>,
+    read: impl Fn(&ProcDir, bool) -> Option<u64>,
+) -> Option<u64> {
+    Some(read(server.as_ref()?, true)? + read(client.as_ref()?, false)?)
+}
+
+fn increase(from: Option<u64>, to: Option<u64>) -> Option<u64> {
+    Some(to?.saturating_sub(from?))
+}
+
+fn cpu_use(cpus: &CpuList, from: &Stat, to: &Stat, elapsed_ns: u64, lab_ns: u64) -> Option<CpuUse> {
+    let mut used = CpuUse { lab_ns, ..CpuUse::default() };
+    for cpu in cpus.iter() {
+        let (from, to) = (from.cpus.get(&cpu)?, to.cpus.get(&cpu)?);
+        used.capacity_ns += elapsed_ns;
+        used.idle_ns += idle_ns(to).saturating_sub(idle_ns(from));
+        used.steal_ns += steal_ns(to)?.saturating_sub(steal_ns(from)?);
+    }
+    Some(used)
+}
+
+fn idle_ns(times: &CpuTimes) -> u64 {
+    let iowait = times.iowait.map_or(0, ns);
+    ns(times.idle) + iowait
+}
+
+fn steal_ns(times: &CpuTimes) -> Option<u64> {
+    times.steal.map(ns)
+}
+
+fn ns(ticks: quell_linux::proc::Ticks) -> u64 {
+    u64::try_from(ticks.duration().as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(text: &str) -> Stat {
+        Stat::parse(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn what_is_neither_idle_nor_the_labs_is_foreign() {
+        let from = stat("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n");
+        let to = stat("cpu  0 0 0 60 0 0 0 10 0 0\ncpu0 30 0 0 60 0 0 0 10 0 0\n");
+        let cpus = [0].into_iter().collect();
+        let second = 1_000_000_000;
+        let used = cpu_use(&cpus, &from, &to, second, second / 4).unwrap();
+        assert_eq!(used.idle_ns, second * 6 / 10);
+        assert_eq!(used.steal_ns, second / 10);
+        assert!((used.foreign_share().unwrap() - 0.15).abs() < 1e-9);
+        assert!((used.busy_share().unwrap() - 0.4).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_cpu_that_went_away_leaves_the_use_absent() {
+        let from = stat("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n");
+        let cpus = [0, 1].into_iter().collect();
+        assert_eq!(cpu_use(&cpus, &from, &from, 1, 0), None);
+    }
+
+    #[test]
+    fn a_sum_with_an_unread_part_is_absent() {
+        let pids = [Pid::of_this_process(), Pid::of_this_thread()];
+        assert_eq!(sum(&pids, |_| None), None);
+        assert_eq!(sum(&[], |_| None), Some(0), "no thread has run for no time");
+    }
+}

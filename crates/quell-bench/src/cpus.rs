@@ -1,0 +1,136 @@
+//! Which CPU does what in a lab: pure arithmetic over the CPUs that this process may use. A server worker and a
+//! generator thread that share a CPU measure the scheduler, so such a layout is refused, or, when insisted on, carries
+//! the reason why its figures are not a measurement.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The CPUs of one lab.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct CpuLayout {
+    /// The CPU of each server worker, in the order of their queues; the queue's NAPI thread runs there too.
+    pub server: Vec<u32>,
+    /// The CPU of each generator thread; the client's NAPI threads run there too.
+    pub client: Vec<u32>,
+    /// Why the figures measured on this layout are not a measurement; absent when nobody shares a CPU.
+    pub overcommitted: Option<String>,
+}
+
+/// Why a lab of the wanted size does not fit here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CpuError {
+    /// There are not enough CPUs.
+    #[error(
+        "{workers} server worker(s) and {generators} generator thread(s) need {} CPUs, and this process may use \
+         {available}: they would share, and the figures would measure the scheduler. Ask for fewer queues, or insist \
+         (the result then says that it is not a measurement)", workers + generators
+    )]
+    TooFew {
+        /// Server workers wanted, one a queue.
+        workers: usize,
+        /// Generator threads wanted.
+        generators: usize,
+        /// CPUs that there are.
+        available: usize,
+    },
+    /// Nothing to lay out.
+    #[error("a lab needs at least one queue and one generator thread")]
+    Nothing,
+}
+
+impl CpuLayout {
+    /// Gives each of `workers` and `generators` a CPU of `available`: the lower ones to the server. With `insist`, too
+    /// few CPUs are split in proportion and shared.
+    ///
+    /// # Errors
+    /// See [`CpuError`].
+    pub fn plan(available: &[u32], workers: usize, generators: usize, insist: bool) -> Result<Self, CpuError> {
+        if workers == 0 || generators == 0 || available.is_empty() {
+            return Err(CpuError::Nothing);
+        }
+        if workers + generators <= available.len() {
+            return Ok(Self {
+                server: available[..workers].to_vec(),
+                client: available[workers..workers + generators].to_vec(),
+                overcommitted: None,
+            });
+        }
+        let too_few = CpuError::TooFew { workers, generators, available: available.len() };
+        if !insist {
+            return Err(too_few);
+        }
+        let (server, client) = split_in_proportion(available, workers, generators);
+        Ok(Self {
+            server: server.iter().copied().cycle().take(workers).collect(),
+            client: client.iter().copied().cycle().take(generators).collect(),
+            overcommitted: Some(format!(
+                "{workers} server worker(s) and {generators} generator thread(s) share {} CPU(s)",
+                available.len()
+            )),
+        })
+    }
+
+    /// The CPUs of the server, each once, ascending.
+    #[must_use]
+    pub fn server_cpus(&self) -> Vec<u32> {
+        each_once(&self.server)
+    }
+
+    /// The CPUs of the client, each once, ascending.
+    #[must_use]
+    pub fn client_cpus(&self) -> Vec<u32> {
+        each_once(&self.client)
+    }
+}
+
+fn split_in_proportion(available: &[u32], workers: usize, generators: usize) -> (&[u32], &[u32]) {
+    if available.len() == 1 {
+        return (available, available);
+    }
+    let share = available.len() * workers / (workers + generators);
+    available.split_at(share.clamp(1, available.len() - 1))
+}
+
+fn each_once(cpus: &[u32]) -> Vec<u32> {
+    let unique: std::collections::BTreeSet<u32> = cpus.iter().copied().collect();
+    unique.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_cpus_hold_one_worker_and_one_generator_thread() {
+        let layout = CpuLayout::plan(&[0, 1], 1, 1, false).unwrap();
+        assert_eq!((layout.server, layout.client, layout.overcommitted), (vec![0], vec![1], None));
+    }
+
+    #[test]
+    fn more_than_the_cpus_can_hold_is_refused() {
+        assert_eq!(
+            CpuLayout::plan(&[0, 1], 2, 1, false),
+            Err(CpuError::TooFew { workers: 2, generators: 1, available: 2 })
+        );
+    }
+
+    #[test]
+    fn when_insisted_on_server_and_client_still_do_not_share_and_the_layout_says_why_it_is_no_measurement() {
+        let layout = CpuLayout::plan(&[0, 1], 4, 2, true).unwrap();
+        assert_eq!((layout.server_cpus(), layout.client_cpus()), (vec![0], vec![1]));
+        assert!(layout.overcommitted.is_some());
+    }
+
+    #[test]
+    fn only_cpus_that_this_process_may_use_are_given_out() {
+        let layout = CpuLayout::plan(&[3, 5, 9], 1, 2, false).unwrap();
+        assert_eq!((layout.server, layout.client), (vec![3], vec![5, 9]));
+    }
+
+    #[test]
+    fn one_cpu_can_be_insisted_on() {
+        let layout = CpuLayout::plan(&[7], 1, 1, true).unwrap();
+        assert_eq!((layout.server, layout.client), (vec![7], vec![7]));
+    }
+}

@@ -1,0 +1,147 @@
+//! The figures of the table: what each is called, its unit, and how it follows from a trial. Pure. A figure whose
+//! counters are absent is absent.
+
+use std::time::Duration;
+
+use crate::result::{CpuUse, Trial};
+
+/// A column of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Figure {
+    /// Requests answered per second.
+    Qps,
+    /// Mean latency from the intended send time, µs.
+    Mean,
+    /// Median latency from the intended send time, µs.
+    P50,
+    /// 95th percentile of it, µs.
+    P95,
+    /// 99th percentile of it, µs.
+    P99,
+    /// 99.9th percentile of it, µs.
+    P999,
+    /// Mean latency from the actual send, which is what the published tables have, µs.
+    MeanFromSend,
+    /// 99th percentile of it, µs.
+    P99FromSend,
+    /// Run time of the server's threads and its queues' NAPI threads per request, µs.
+    CpuPerRequest,
+    /// Not idle, of the server's CPUs, %.
+    ServerCpu,
+    /// Wake-ups of the NAPI threads of the server's queues per 1,000 requests.
+    NapiWakeups,
+    /// Polls of the server's queues per 1,000 requests.
+    Polls,
+    /// Share of these polls that found nothing, %.
+    EmptyPolls,
+    /// Packets received by busy polling, as a share of all received by the server's queues, %: a lower bound.
+    BusyPolled,
+    /// Events that a successful wait for events returned.
+    EventsPerWait,
+    /// Packets dropped.
+    Drops,
+    /// 99th percentile of the generator's lateness, µs.
+    Lateness,
+    /// What ran on the server's CPUs besides the server, its queues and idleness, and what the hypervisor took, %.
+    ForeignOnServer,
+    /// The same of the client's CPUs, %.
+    ForeignOnClient,
+}
+
+impl Figure {
+    /// Every figure, in the order of the table.
+    pub const ALL: [Self; 19] = [
+        Self::Qps,
+        Self::Mean,
+        Self::P50,
+        Self::P95,
+        Self::P99,
+        Self::P999,
+        Self::MeanFromSend,
+        Self::P99FromSend,
+        Self::CpuPerRequest,
+        Self::ServerCpu,
+        Self::NapiWakeups,
+        Self::Polls,
+        Self::EmptyPolls,
+        Self::BusyPolled,
+        Self::EventsPerWait,
+        Self::Drops,
+        Self::Lateness,
+        Self::ForeignOnServer,
+        Self::ForeignOnClient,
+    ];
+
+    /// What heads its column.
+    #[must_use]
+    pub fn heading(self) -> &'static str {
+        match self {
+            Self::Qps => "qps",
+            Self::Mean => "mean",
+            Self::P50 => "p50",
+            Self::P95 => "p95",
+            Self::P99 => "p99",
+            Self::P999 => "p99.9",
+            Self::MeanFromSend => "mean(s)",
+            Self::P99FromSend => "p99(s)",
+            Self::CpuPerRequest => "cpu/req",
+            Self::ServerCpu => "cpu%",
+            Self::NapiWakeups => "wake/k",
+            Self::Polls => "poll/k",
+            Self::EmptyPolls => "empty%",
+            Self::BusyPolled => "busy%",
+            Self::EventsPerWait => "ev/wait",
+            Self::Drops => "drops",
+            Self::Lateness => "late99",
+            Self::ForeignOnServer => "for-s%",
+            Self::ForeignOnClient => "for-c%",
+        }
+    }
+
+    /// Its value in one trial; absent when a counter that it needs was not read or it has no meaning there.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts of one trial are far below 2^53")]
+    pub fn of(self, trial: &Trial) -> Option<f64> {
+        let counters = &trial.counters;
+        let load = &trial.load;
+        let answered = load.answered_in_window;
+        let per_thousand = |count: Option<u64>| ratio(count?, answered).map(|per_request| per_request * 1e3);
+        match self {
+            Self::Qps => Some(load.qps),
+            Self::Mean => us(load.latency.mean()),
+            Self::P50 => us(load.latency.p50()),
+            Self::P95 => us(load.latency.p95()),
+            Self::P99 => us(load.latency.p99()),
+            Self::P999 => us(load.latency.p99_9()),
+            Self::MeanFromSend => us(load.latency_from_send.mean()),
+            Self::P99FromSend => us(load.latency_from_send.p99()),
+            Self::CpuPerRequest => {
+                let run_ns = counters.server_run_ns? + counters.napi_run_ns?;
+                ratio(run_ns, answered).map(|ns| ns / 1e3)
+            }
+            Self::ServerCpu => percent(counters.server_cpus.as_ref().and_then(CpuUse::busy_share)),
+            Self::NapiWakeups => per_thousand(counters.napi_wakeups),
+            Self::Polls => per_thousand(counters.polls),
+            Self::EmptyPolls => percent(ratio(counters.empty_polls?, counters.polls?)),
+            Self::BusyPolled => percent(ratio(counters.busy_poll_rx_packets?, counters.polled_packets?)),
+            Self::EventsPerWait => ratio(counters.epoll_events?, counters.epoll_waits?),
+            Self::Drops => counters.drops.map(|drops| drops as f64),
+            Self::Lateness => us(load.lateness.p99()),
+            Self::ForeignOnServer => percent(counters.server_cpus.as_ref().and_then(CpuUse::foreign_share)),
+            Self::ForeignOnClient => percent(counters.client_cpus.as_ref().and_then(CpuUse::foreign_share)),
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of one trial are far below 2^53")]
+fn ratio(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+fn percent(share: Option<f64>) -> Option<f64> {
+    share.map(|share| share * 100.0)
+}
+
+fn us(duration: Option<Duration>) -> Option<f64> {
+    duration.map(|duration| duration.as_secs_f64() * 1e6)
+}

@@ -1,0 +1,26 @@
+//! The machine that is measured, as it describes itself.
+
+use quell_linux::kernel::Kernel;
+use quell_linux::proc::ProcRoot;
+use quell_linux::sched::{self, SchedError};
+use quell_linux::Pid;
+
+use crate::result::HostFacts;
+
+impl HostFacts {
+    /// Reads them; what the machine does not tell is absent.
+    ///
+    /// # Errors
+    /// When the kernel does not tell which CPUs this process may use.
+    pub fn read(proc: &ProcRoot) -> Result<Self, SchedError> {
+        let kernel = Kernel::running();
+        let cpus = sched::affinity(Pid::of_this_process())?;
+        Ok(Self {
+            kernel_release: kernel.release,
+            kernel_version: kernel.version,
+            kernel_command_line: proc.kernel_cmdline().ok(),
+            cpu_model: proc.cpu_model_name().ok().flatten(),
+            cpus: cpus.iter().collect(),
+        })
+    }
+}

@@ -1,0 +1,237 @@
+//! The matrix of modes and loads, trial by trial: which modes can be set here, what `base` reaches, every trial in its
+//! order, disturbed ones again within a bound.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use quell_linux::bpf::{EpollWaitCounter, NapiPollCounter};
+use quell_linux::kernel;
+use quell_linux::proc::ProcRoot;
+use quell_load::{Distribution, Generator, LoadError, LoadReport, Progress, RunObserver, RunSpec, Schedule};
+use quell_mode::DeliveryMode;
+
+use crate::counters::{Snapshot, Watched};
+use crate::disturbance::disturbances;
+use crate::lab::veth::{CLIENT_DEVICE, SERVER_DEVICE, VethLab};
+use crate::plan::TrialId;
+use crate::result::{BenchResult, SettingsReadBack, Trial, TrialCounters};
+use crate::run::{BenchError, Event};
+use crate::server::{Server, Worker};
+use crate::settings;
+
+/// How often `base` runs in a closed loop to find what it reaches.
+const REACH_RUNS: u32 = 3;
+/// How long each of these runs is measured, ms.
+const REACH_MS: u32 = 700;
+/// How long waits are counted after a trial, ms.
+const EPOLL_SAMPLE_MS: u32 = 60;
+
+/// Everything that the trials of one run share.
+pub(crate) struct Matrix<'a> {
+    lab: &'a mut VethLab,
+    server: &'a mut Server,
+    workers: &'a [Worker],
+    generator: &'a mut Generator,
+    watch: &'a mut dyn FnMut(Event<'_>),
+    stopped: &'a dyn Fn() -> bool,
+    polls: Option<NapiPollCounter>,
+    began: Instant,
+}
+
+/// What one run of the generator on the lab gave.
+struct Observed {
+    load: LoadReport,
+    counters: TrialCounters,
+    began_ms: u64,
+}
+
+impl<'a> Matrix<'a> {
+    pub(crate) fn new(
+        lab: &'a mut VethLab,
+        server: &'a mut Server,
+        workers: &'a [Worker],
+        generator: &'a mut Generator,
+        watch: &'a mut dyn FnMut(Event<'_>),
+        stopped: &'a dyn Fn() -> bool,
+    ) -> Self {
+        // Where polls cannot be counted, that column stays empty.
+        let polls = NapiPollCounter::attach(kernel::sysfs(), lab.server.queues.ids()).ok();
+        Self { lab, server, workers, generator, watch, stopped, polls, began: Instant::now() }
+    }
+
+    /// Measures the whole plan into `result`; when stopped early, what there is by then.
+    pub(crate) fn measure(mut self, result: &mut BenchResult) -> Result<(), BenchError> {
+        self.refuse(result)?;
+        self.find_what_base_reaches(result)?;
+        self.run_every_trial(result)?;
+        if result.trials.is_empty() { Err(BenchError::Interrupted) } else { Ok(()) }
+    }
+
+    /// Sets every mode once, so that those which cannot be set here are known, with the reason, before two minutes have
+    /// gone by.
+    fn refuse(&mut self, result: &mut BenchResult) -> Result<(), BenchError> {
+        for entry in &result.plan.modes {
+            if let Err(error) = settings::set(self.lab, self.workers, &entry.mode) {
+                let reason = error.to_string();
+                (self.watch)(Event::Refused { label: &entry.label, reason: &reason });
+                result.refused.insert(entry.label.clone(), reason);
+            }
+        }
+        match result.refused.iter().next() {
+            Some((label, reason)) if result.refused.len() == result.plan.modes.len() => {
+                Err(BenchError::NoModeLeft(format!("{label}: {reason}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn find_what_base_reaches(&mut self, result: &mut BenchResult) -> Result<(), BenchError> {
+        self.set("base", &DeliveryMode::default())?;
+        let run = RunSpec { schedule: Schedule::Closed, warm_up_ms: result.plan.warm_up_ms, measure_ms: REACH_MS };
+        for _ in 0..REACH_RUNS {
+            let Some(observed) = self.observe(&run)? else { return Ok(()) };
+            result.base_reaches_per_s.push(observed.load.qps);
+        }
+        (self.watch)(Event::BaseReaches(base_reaches(result)));
+        Ok(())
+    }
+
+    fn run_every_trial(&mut self, result: &mut BenchResult) -> Result<(), BenchError> {
+        let refused = |id: &TrialId| result.refused.contains_key(&result.plan.modes[id.mode].label);
+        let mut queue: VecDeque<(TrialId, u32)> =
+            result.plan.order().into_iter().filter(|id| !refused(id)).map(|id| (id, 0)).collect();
+        let (mut done, mut retries) = (0, result.plan.retries);
+        while let Some((id, attempt)) = queue.pop_front() {
+            (self.watch)(Event::TrialBegins { done, total: done + queue.len() + 1, id });
+            let Some(trial) = self.trial(result, id, attempt)? else {
+                result.interrupted = true;
+                return Ok(());
+            };
+            let again = !trial.disturbances.is_empty() && retries > 0;
+            (self.watch)(Event::TrialEnds { trial: &trial, again });
+            result.trials.push(trial);
+            done += 1;
+            if again {
+                retries -= 1;
+                queue.push_front((id, attempt + 1));
+            }
+        }
+        Ok(())
+    }
+
+    /// `None` when stopped.
+    fn trial(&mut self, result: &BenchResult, id: TrialId, attempt: u32) -> Result<Option<Trial>, BenchError> {
+        let plan = &result.plan;
+        let entry = &plan.modes[id.mode];
+        let settings = self.set(&entry.label, &entry.mode)?;
+        let offered_per_s = plan.loads[id.load].rate_per_s(base_reaches(result));
+        let schedule = match offered_per_s {
+            Some(rate_per_s) => Schedule::Open { rate_per_s, gaps: Distribution::FACEBOOK_GAPS },
+            None => Schedule::Closed,
+        };
+        let run = RunSpec { schedule, warm_up_ms: plan.warm_up_ms, measure_ms: plan.measure_ms };
+        let Some(observed) = self.observe(&run)? else { return Ok(None) };
+        let Observed { load, mut counters, began_ms } = observed;
+        self.sample_epoll_waits(&run, &mut counters)?;
+        let disturbances = disturbances(&load, &counters);
+        Ok(Some(Trial { id, attempt, began_ms, settings, offered_per_s, load, counters, disturbances }))
+    }
+
+    fn set(&mut self, label: &str, mode: &DeliveryMode) -> Result<SettingsReadBack, BenchError> {
+        settings::set(self.lab, self.workers, mode)
+            .map_err(|source| BenchError::Set { label: label.to_owned(), source })
+    }
+
+    /// Runs the generator once and reads the counters around its measured time; `None` when stopped.
+    fn observe(&mut self, run: &RunSpec) -> Result<Option<Observed>, BenchError> {
+        let mut observer = Observer {
+            watched: self.watched()?,
+            proc: ProcRoot::default(),
+            polls: self.polls.as_ref(),
+            stopped: self.stopped,
+            began_ms: 0,
+            began: self.began,
+            first: None,
+            last: None,
+        };
+        let load = match self.generator.run(run, &mut observer) {
+            Ok(load) => load,
+            Err(LoadError::Cancelled) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        if !self.server.is_running()? {
+            return Err(BenchError::ServerEnded);
+        }
+        Ok(Some(Observed { load, counters: observer.counters(), began_ms: observer.began_ms }))
+    }
+
+    /// Runs the same load a little longer while waits are counted, which would disturb what is measured. Where they
+    /// cannot be counted that column stays empty.
+    fn sample_epoll_waits(&mut self, run: &RunSpec, counters: &mut TrialCounters) -> Result<(), BenchError> {
+        let Ok(counter) = EpollWaitCounter::attach(kernel::sysfs(), &self.server.processes()?) else { return Ok(()) };
+        let sample = RunSpec { warm_up_ms: 0, measure_ms: EPOLL_SAMPLE_MS, ..run.clone() };
+        match self.generator.run(&sample, &mut ()) {
+            Ok(_) | Err(LoadError::Cancelled) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let Ok(waits) = counter.read() else { return Ok(()) };
+        counters.epoll_waits = Some(waits.values().map(|waits| waits.successful).sum());
+        counters.epoll_events = Some(waits.values().map(|waits| waits.events).sum());
+        Ok(())
+    }
+
+    fn watched(&self) -> Result<Watched, BenchError> {
+        Ok(Watched {
+            server: self.server.processes()?,
+            server_napi: self.lab.server.napi_threads.clone(),
+            generator: self.generator.tids(),
+            client_napi: self.lab.client.napi_threads.clone(),
+            server_cpus: self.lab.plan.cpus.server_cpus().into_iter().collect(),
+            client_cpus: self.lab.plan.cpus.client_cpus().into_iter().collect(),
+            devices: (SERVER_DEVICE, CLIENT_DEVICE),
+        })
+    }
+}
+
+/// Reads the counters when the measured time begins and when it ends.
+struct Observer<'a> {
+    watched: Watched,
+    proc: ProcRoot,
+    polls: Option<&'a NapiPollCounter>,
+    stopped: &'a dyn Fn() -> bool,
+    began: Instant,
+    began_ms: u64,
+    first: Option<Snapshot>,
+    last: Option<Snapshot>,
+}
+
+impl Observer<'_> {
+    fn counters(&self) -> TrialCounters {
+        match (&self.first, &self.last) {
+            (Some(first), Some(last)) => self.watched.between(first, last),
+            _ => TrialCounters::default(),
+        }
+    }
+}
+
+impl RunObserver for Observer<'_> {
+    fn window_started(&mut self) {
+        self.began_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.first = Some(self.watched.snapshot(&self.proc, self.polls));
+    }
+
+    fn window_ended(&mut self) {
+        self.last = Some(self.watched.snapshot(&self.proc, self.polls));
+    }
+
+    fn progress(&mut self, _: &Progress) -> ControlFlow<()> {
+        if (self.stopped)() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+/// The median of the runs that found it; zero before they ran, when no load is derived from it yet.
+fn base_reaches(result: &BenchResult) -> f64 {
+    let runs = result.base_reaches_per_s.iter().copied().map(Some);
+    quell_stats::Spread::of(runs).map_or(0.0, |spread| spread.median)
+}

@@ -1,0 +1,134 @@
+//! How much is asked of the server in a trial: a share of what `base` reaches, a rate, or as much as it can take.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The load of a trial; spelled `50%`, `200K` or `max`.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
+pub enum OfferedLoad {
+    /// Open loop, at this many hundredths of the throughput that `base` reaches in a closed loop on this lab.
+    Percent(f64),
+    /// Open loop, at this many requests per second.
+    Rate(f64),
+    /// Closed loop: every connection sends its next request as soon as it has its answer.
+    Max,
+}
+
+/// Why a text is no load.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no load: write a share of what base reaches (50%), requests per second (200K, 1.2M, 35000), or max")]
+pub struct ParseLoadError {
+    text: String,
+}
+
+impl OfferedLoad {
+    /// Requests per second to be offered, given what `base` reaches; absent in a closed loop.
+    #[must_use]
+    pub fn rate_per_s(self, base_reaches_per_s: f64) -> Option<f64> {
+        match self {
+            Self::Percent(percent) => Some(base_reaches_per_s * percent / 100.0),
+            Self::Rate(rate) => Some(rate),
+            Self::Max => None,
+        }
+    }
+}
+
+impl FromStr for OfferedLoad {
+    type Err = ParseLoadError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let fail = || ParseLoadError { text: text.to_owned() };
+        let number = |digits: &str| {
+            let number: f64 = digits.parse().map_err(|_| fail())?;
+            if number.is_finite() && number > 0.0 { Ok(number) } else { Err(fail()) }
+        };
+        if text.eq_ignore_ascii_case("max") {
+            return Ok(Self::Max);
+        }
+        if let Some(percent) = text.strip_suffix('%') {
+            return Ok(Self::Percent(number(percent)?));
+        }
+        let (digits, factor) = match text.strip_suffix(['K', 'k']).map(|digits| (digits, 1e3)) {
+            Some(thousands) => thousands,
+            None => text.strip_suffix('M').map_or((text, 1.0), |digits| (digits, 1e6)),
+        };
+        Ok(Self::Rate(number(digits)? * factor))
+    }
+}
+
+impl fmt::Display for OfferedLoad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Percent(percent) => write!(f, "{percent}%"),
+            Self::Rate(rate) if *rate >= 1e3 && (rate / 1e3).fract() == 0.0 => write!(f, "{}K", rate / 1e3),
+            Self::Rate(rate) => write!(f, "{rate}"),
+            Self::Max => f.write_str("max"),
+        }
+    }
+}
+
+impl TryFrom<String> for OfferedLoad {
+    type Error = ParseLoadError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<OfferedLoad> for String {
+    fn from(load: OfferedLoad) -> Self {
+        load.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn shares_rates_and_max_are_told_apart() {
+        assert_eq!("50%".parse(), Ok(OfferedLoad::Percent(50.0)));
+        assert_eq!("200K".parse(), Ok(OfferedLoad::Rate(200_000.0)));
+        assert_eq!("1.5M".parse(), Ok(OfferedLoad::Rate(1_500_000.0)));
+        assert_eq!("35000".parse(), Ok(OfferedLoad::Rate(35_000.0)));
+        assert_eq!("MAX".parse(), Ok(OfferedLoad::Max));
+    }
+
+    #[test]
+    fn what_is_no_load_is_refused() {
+        for text in ["", "%", "0%", "-5", "NaN", "inf", "K", "50 %", "1e400"] {
+            assert!(text.parse::<OfferedLoad>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_share_is_of_what_base_reaches() {
+        assert_eq!(OfferedLoad::Percent(50.0).rate_per_s(80_000.0), Some(40_000.0));
+        assert_eq!(OfferedLoad::Max.rate_per_s(80_000.0), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_load_that_is_displayed_parses_back(rate in 0.001f64..1e9) {
+            for load in [OfferedLoad::Percent(rate), OfferedLoad::Rate(rate), OfferedLoad::Rate(rate.ceil() * 1e3), OfferedLoad::Max] {
+                let back: OfferedLoad = load.to_string().parse().unwrap();
+                let close = match (load, back) {
+                    (OfferedLoad::Rate(a), OfferedLoad::Rate(b)) | (OfferedLoad::Percent(a), OfferedLoad::Percent(b)) => (a - b).abs() <= a * 1e-12,
+                    (a, b) => a == b,
+                };
+                prop_assert!(close, "{load:?} {back:?}");
+            }
+        }
+
+        #[test]
+        fn any_text_is_refused_or_read_but_never_a_panic(text in ".{0,20}") {
+            let _ = text.parse::<OfferedLoad>();
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What this machine lacks for a lab, found by asking it, never by its version, and told before anything is touched:
+//! what is missing, what was seen, what would mend it.
+
+use std::path::{Path, PathBuf};
+
+use quell_linux::NapiId;
+use quell_linux::capability::{self, Capability};
+use quell_linux::netdev::{NapiChange, Netdev};
+use quell_linux::netlink::Failure;
+use quell_linux::proc::ProcRoot;
+
+use crate::server::ServerCommand;
+
+/// Something that a lab needs and that is not to be had here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// What is missing.
+    pub what: String,
+    /// What was seen of it.
+    pub seen: String,
+    /// What would mend it.
+    pub mend: String,
+}
+
+/// What the lab uses each capability for.
+const CAPABILITIES: &[(Capability, &str)] = &[
+    (Capability::NetAdmin, "make the veth pair and set its queues"),
+    (Capability::SysAdmin, "make network namespaces"),
+    (Capability::SysNice, "run NAPI threads under SCHED_FIFO"),
+    (Capability::SysPtrace, "reach the server's epolls"),
+];
+
+/// Everything that is missing here to run `server` in the lab; empty when it can be run.
+#[must_use]
+pub fn missing(server: &ServerCommand) -> Vec<Missing> {
+    let mut missing = missing_capabilities();
+    missing.extend(missing_napi_settings());
+    missing.extend(missing_server(server));
+    missing
+}
+
+fn missing_capabilities() -> Vec<Missing> {
+    let Ok(Some(effective)) = capability::effective(&ProcRoot::default()) else {
+        return vec![Missing {
+            what: "the capabilities of this process".into(),
+            seen: "/proc/self/status does not tell".into(),
+            mend: "mount /proc".into(),
+        }];
+    };
+    let lacking = CAPABILITIES.iter().filter(|(capability, _)| !effective.missing(&[*capability]).is_empty());
+    lacking
+        .map(|(capability, purpose)| Missing {
+            what: format!("{capability}, to {purpose}"),
+            seen: "this process does not have it".into(),
+            mend: "run as root: sudo quell bench".into(),
+        })
+        .collect()
+}
+
+/// Asks the kernel to set nothing on a NAPI instance that cannot exist: one that knows `napi-set` says that there is
+/// none, one that does not says so.
+fn missing_napi_settings() -> Option<Missing> {
+    let asked = Netdev::open().and_then(|mut netdev| {
+        let nobody = NapiId::from_kernel(u32::MAX).unwrap_or_else(|| unreachable!("not zero"));
+        netdev.set_napi(nobody, &NapiChange::default())
+    });
+    let error = asked.err()?;
+    if error.failure() != Failure::Unsupported {
+        return None;
+    }
+    Some(Missing {
+        what: "per-NAPI settings (netlink family netdev, napi-set)".into(),
+        seen: error.to_string(),
+        mend: "boot Linux 6.13 or newer; before it there is no IRQ suspension either".into(),
+    })
+}
+
+fn missing_server(server: &ServerCommand) -> Option<Missing> {
+    let program = match server {
+        ServerCommand::Memcached { program } => program.clone(),
+        ServerCommand::Other(words) => PathBuf::from(words.first()?),
+    };
+    if is_executable(&program) {
+        return None;
+    }
+    let mend = match server {
+        ServerCommand::Memcached { .. } => "install it (Debian: apt-get install memcached), or name another with --server",
+        ServerCommand::Other(_) => "give the path of a program that exists",
+    };
+    let what = format!("the server program {}", program.display());
+    Some(Missing { what, seen: "there is no such executable file".into(), mend: mend.into() })
+}
+
+fn is_executable(program: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    let executable = |path: &Path| {
+        path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+    };
+    if program.components().count() > 1 {
+        return executable(program);
+    }
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|dir| executable(&dir.join(program)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_not_there_is_named_with_what_would_mend_it() {
+        let server = ServerCommand::Memcached { program: "/nonexistent/memcached".into() };
+        let missing = missing_server(&server).unwrap();
+        assert!(missing.what.contains("/nonexistent/memcached"));
+        assert!(missing.mend.contains("apt-get install memcached"));
+    }
+
+    #[test]
+    fn a_program_is_looked_for_in_the_path() {
+        assert_eq!(missing_server(&ServerCommand::Other(vec!["sh".into()])), None);
+        assert!(missing_server(&ServerCommand::Other(vec!["no-such-program-anywhere".into()])).is_some());
+    }
+
+    #[test]
+    fn what_is_missing_is_asked_without_changing_anything_and_without_privilege() {
+        // Whoever runs the test: the answer is a list, and asking twice gives the same one.
+        let server = ServerCommand::Other(vec!["sh".into()]);
+        assert_eq!(missing(&server), missing(&server));
+    }
+}

@@ -1,0 +1,295 @@
+//! A bench run from its request to its result: the lab is raised, the server started, every trial of the plan run and
+//! watched, the lab taken down. What happens is told to the caller as events; nothing is printed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use quell_host::journal::{Journal, JournalError};
+use quell_host::transaction::{ChangeError, Found, recover};
+use quell_linux::proc::{ProcError, ProcRoot};
+use quell_linux::sched::{self, SchedError};
+use quell_linux::{CpuList, Pid};
+use quell_load::{Generator, LoadError, RunSpec, Schedule};
+use quell_mode::{NapiSettings, Threaded};
+
+use crate::cpus::{CpuError, CpuLayout};
+use crate::lab::napi::Queues;
+use crate::lab::veth::{LabError, VethLab, VethPlan};
+use crate::matrix::Matrix;
+use crate::plan::{Plan, TrialId};
+use crate::requirements::{Missing, missing};
+use crate::result::{BenchResult, Check, HostFacts, LabFacts, SCHEMA, Trial, WorkerFacts};
+use crate::server::{Server, ServerCommand, ServerError, Worker};
+use crate::settings::SetError;
+use crate::{bench_load, checks};
+
+/// Some traffic, so that every connection knows its NAPI instance.
+const LOOK_AROUND: RunSpec = RunSpec { schedule: Schedule::Closed, warm_up_ms: 50, measure_ms: 200 };
+
+/// What is to be measured, and on what.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The modes and loads.
+    pub plan: Plan,
+    /// The server.
+    pub server: ServerCommand,
+    /// Receive queues, each with a server worker.
+    pub queues: u32,
+    /// Generator threads.
+    pub generators: u32,
+    /// Connections in all.
+    pub connections: u32,
+    /// NAPI threads stand in for the interrupts of the server's queues.
+    pub interrupt_stand_in: bool,
+    /// Measure although CPUs are too few or a check does not hold.
+    pub insist: bool,
+}
+
+/// What happens during a run.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// What killed runs left was looked for; running labs disturb each other's figures.
+    Recovered(&'a [Found]),
+    /// The lab is up and the server runs in it.
+    LabIsUp(&'a LabFacts),
+    /// A mode cannot be set here.
+    Refused {
+        /// What the table would have called it.
+        label: &'a str,
+        /// Why.
+        reason: &'a str,
+    },
+    /// What `base` reached in a closed loop, in requests per second.
+    BaseReaches(f64),
+    /// A trial begins.
+    TrialBegins {
+        /// How many are done.
+        done: usize,
+        /// How many there are in all, with those that are measured again.
+        total: usize,
+        /// Which.
+        id: TrialId,
+    },
+    /// A trial has ended.
+    TrialEnds {
+        /// What was found.
+        trial: &'a Trial,
+        /// It was disturbed and will be measured again.
+        again: bool,
+    },
+}
+
+/// Why there is no result. Whatever was set up has been taken down.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// This machine lacks something.
+    #[error("this machine cannot run the lab")]
+    NotPossibleHere(Vec<Missing>),
+    /// Every mode of the plan is refused here.
+    #[error("none of the modes can be set here: {0}")]
+    NoModeLeft(String),
+    /// The CPUs are too few.
+    #[error(transparent)]
+    Cpus(#[from] CpuError),
+    /// A check before measuring does not hold.
+    #[error("{}: {}; the figures would not mean what they say", .0.claim, .0.seen)]
+    Check(Check),
+    /// What killed runs left could not be removed, or journals not be read.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    /// The lab could not be set up.
+    #[error(transparent)]
+    Lab(#[from] LabError),
+    /// The server could not be started or reached.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// The server ended while it was measured.
+    #[error("the server ended while it was measured")]
+    ServerEnded,
+    /// The generator failed.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A mode that could be set before could not be set again.
+    #[error("could not set {label}: {source}")]
+    Set {
+        /// What the table calls it.
+        label: String,
+        /// What came back.
+        source: SetError,
+    },
+    /// A thread could not be pinned.
+    #[error(transparent)]
+    Sched(#[from] SchedError),
+    /// A file of /proc could not be read.
+    #[error(transparent)]
+    Proc(#[from] ProcError),
+    /// The lab could not be taken down as a whole.
+    #[error("{0} change(s) of the lab could not be undone; `quell lab clean` tries again and says why")]
+    LeftBehind(usize),
+    /// The journal could not be written when the lab was taken down.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// It was interrupted before the first trial.
+    #[error("interrupted before anything was measured")]
+    Interrupted,
+}
+
+/// What the client's queue is told when the generator polls it: the generator spins, and the queue's NAPI thread comes
+/// in only when it has not polled for this long.
+const CLIENT_GRO_FLUSH_TIMEOUT_NS: u64 = 2_000_000;
+const CLIENT_DEFER_HARD_IRQS: u32 = 1_000;
+
+/// Runs the bench. `watch` is told what happens; `stopped` is asked often whether to end early, and what has been
+/// measured by then is the result.
+///
+/// # Errors
+/// See [`BenchError`].
+pub fn run(
+    request: &Request,
+    journal: &Journal,
+    watch: &mut dyn FnMut(Event<'_>),
+    stopped: &dyn Fn() -> bool,
+) -> Result<BenchResult, BenchError> {
+    watch(Event::Recovered(&recover(journal)?));
+    let missing = missing(&request.server);
+    if !missing.is_empty() {
+        return Err(BenchError::NotPossibleHere(missing));
+    }
+    let host = HostFacts::read(&ProcRoot::default())?;
+    let workers = request.queues as usize;
+    let cpus = CpuLayout::plan(&host.cpus, workers, request.generators as usize, request.insist)?;
+    let _pinned = PinnedTo::new(&cpus.client_cpus())?;
+    let mut lab = VethLab::raise(journal, veth_plan(request, cpus))?;
+    let result = measure(request, host, &mut lab, watch, stopped);
+    let reverted = lab.take_down()?;
+    match reverted.failed.len() {
+        0 => result,
+        failed => result.and(Err(BenchError::LeftBehind(failed))),
+    }
+}
+
+fn veth_plan(request: &Request, cpus: CpuLayout) -> VethPlan {
+    VethPlan {
+        queues: request.queues,
+        cpus,
+        interrupt_stand_in: request.interrupt_stand_in,
+        client_napi: client_napi(request.queues),
+    }
+}
+
+/// With one queue the generator polls it itself. With several, one thread's connections arrive by several queues, of
+/// which it can poll only one, so all are left to their NAPI threads.
+fn client_napi(queues: u32) -> NapiSettings {
+    let threaded = NapiSettings { threaded: Threaded::Thread, ..NapiSettings::default() };
+    if queues > 1 {
+        return threaded;
+    }
+    NapiSettings {
+        defer_hard_irqs: CLIENT_DEFER_HARD_IRQS,
+        gro_flush_timeout_ns: CLIENT_GRO_FLUSH_TIMEOUT_NS,
+        ..threaded
+    }
+}
+
+/// Everything between raising the lab and taking it down.
+fn measure(
+    request: &Request,
+    host: HostFacts,
+    lab: &mut VethLab,
+    watch: &mut dyn FnMut(Event<'_>),
+    stopped: &dyn Fn() -> bool,
+) -> Result<BenchResult, BenchError> {
+    let mut server = Server::start(lab, &request.server)?;
+    let spec = bench_load::spec(server.address(), request.connections, request.queues, &lab.plan.cpus, request.plan.seed);
+    let mut generator = Generator::connect(spec.clone(), Some(Arc::clone(&lab.client.namespace)))?;
+    generator.preload(&mut ())?;
+    let (workers, checks) = look_at_the_workers(lab, &server, &mut generator)?;
+    let facts = lab_facts(lab, checks);
+    watch(Event::LabIsUp(&facts));
+    let broken = facts.checks.iter().find(|check| !check.holds).cloned();
+    if let Some(check) = broken.clone().filter(|_| !request.insist) {
+        return Err(BenchError::Check(check));
+    }
+    let mut result = BenchResult {
+        schema: SCHEMA.to_owned(),
+        quell_version: env!("CARGO_PKG_VERSION").to_owned(),
+        began_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        host,
+        server: server.facts(&workers),
+        load: spec,
+        plan: request.plan.clone(),
+        base_reaches_per_s: Vec::new(),
+        trials: Vec::new(),
+        refused: BTreeMap::new(),
+        not_a_measurement: not_a_measurement(&facts, broken),
+        interrupted: false,
+        lab: facts,
+    };
+    Matrix::new(lab, &mut server, &workers, &mut generator, watch, stopped).measure(&mut result)?;
+    drop(generator);
+    server.stop()?;
+    Ok(result)
+}
+
+/// Finds the workers while some traffic has told every connection its NAPI instance, and checks the lab by it.
+fn look_at_the_workers(
+    lab: &mut VethLab,
+    server: &Server,
+    generator: &mut Generator,
+) -> Result<(Vec<Worker>, Vec<Check>), BenchError> {
+    let proc = ProcRoot::default();
+    let before = proc.softirqs()?;
+    let report = generator.run(&LOOK_AROUND, &mut ())?;
+    let after = proc.softirqs()?;
+    let mut workers = server.workers()?;
+    Server::pin(&mut workers, lab.server.queues.ids(), &lab.plan.cpus.server)?;
+    let napi_ids: Vec<u32> = lab.server.queues.ids().iter().map(|id| id.get()).collect();
+    let seen: Vec<WorkerFacts> = workers.iter().map(|worker| worker.facts.clone()).collect();
+    let mut checks = checks::of_workers(&seen, &napi_ids);
+    let server_cpus = lab.plan.cpus.server_cpus();
+    checks.push(checks::of_receive_work(&before, &after, &server_cpus, report.answered_in_window));
+    Ok((workers, checks))
+}
+
+fn lab_facts(lab: &VethLab, checks: Vec<Check>) -> LabFacts {
+    let ids = |queues: &Queues| queues.ids().iter().map(|id| id.get()).collect();
+    LabFacts {
+        kind: "veth".to_owned(),
+        name: lab.name.clone(),
+        queues: lab.plan.queues,
+        interrupt_stand_in: lab.plan.interrupt_stand_in,
+        cpus: lab.plan.cpus.clone(),
+        server_napi_ids: ids(&lab.server.queues),
+        client_napi_ids: ids(&lab.client.queues),
+        client_napi: lab.plan.client_napi,
+        checks,
+    }
+}
+
+fn not_a_measurement(lab: &LabFacts, broken: Option<Check>) -> Option<String> {
+    let check = broken.map(|check| format!("it does not hold that {}: {}", check.claim, check.seen));
+    lab.cpus.overcommitted.clone().or(check)
+}
+
+/// The calling thread on the client's CPUs for as long as this lives: it wakes up now and then, and not on the
+/// server's CPUs.
+struct PinnedTo {
+    before: CpuList,
+}
+
+impl PinnedTo {
+    fn new(cpus: &[u32]) -> Result<Self, SchedError> {
+        let before = sched::affinity(Pid::of_this_thread())?;
+        sched::set_affinity(Pid::of_this_thread(), &cpus.iter().copied().collect())?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for PinnedTo {
+    fn drop(&mut self) {
+        // It could be set before, so it can be set again; should it fail, the thread stays on fewer CPUs.
+        let _ = sched::set_affinity(Pid::of_this_thread(), &self.before);
+    }
+}

@@ -1,0 +1,377 @@
+//! The server under test: an unmodified program, started in the lab's server namespace and pinned to the server's CPUs.
+//! Its epolls are found, read and set from outside, through duplicates of its file descriptors; nothing is asked of
+//! the program itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use quell_host::transaction::ChangeError;
+use quell_linux::epoll_params::{self, EpollParams, EpollParamsError};
+use quell_linux::netns::NamespaceError;
+use quell_linux::pidfd::{DuplicatedFd, PidFd, PidFdError};
+use quell_linux::proc::{FdKind, ProcError, ProcRoot};
+use quell_linux::process::{Child, Output, ProcessError, Spawn, session_members};
+use quell_linux::sched::{self, SchedError};
+use quell_linux::socket_options::{self, SocketOptionError};
+use quell_linux::tcp::TcpConnection;
+use quell_linux::{CpuList, NapiId, Pid};
+use quell_mode::EpollSettings;
+
+use crate::lab::veth::VethLab;
+use crate::result::{ServerFacts, WorkerFacts};
+
+/// The port that the server listens on, in a network of its own.
+const PORT: u16 = 11_211;
+/// How long a server may take until it accepts connections.
+const START_BOUND: Duration = Duration::from_secs(10);
+/// How long it gets to end by itself.
+const STOP_GRACE: Duration = Duration::from_secs(2);
+/// How much of what it says last is kept for an error.
+const STDERR_KEPT: usize = 4_096;
+
+/// Which server is to be measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServerCommand {
+    /// memcached, told to serve one worker a queue and, with several, to give each connection to the worker of its
+    /// queue (`-N`).
+    Memcached {
+        /// The program.
+        program: PathBuf,
+    },
+    /// Any other command that speaks memcached's text protocol. `{address}`, `{port}` and `{workers}` in its words
+    /// are replaced.
+    Other(Vec<String>),
+}
+
+/// A server that accepts connections.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    command: Vec<String>,
+    version: Option<String>,
+    address: SocketAddr,
+    proc: ProcRoot,
+}
+
+/// One epoll of the server that carries connections, and the thread that waits on it.
+#[derive(Debug)]
+pub struct Worker {
+    /// What was seen of it.
+    pub facts: WorkerFacts,
+    epoll: DuplicatedFd,
+}
+
+/// Why the server could not be started, looked into or set.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// There is no word in its command.
+    #[error("the server's command is empty: write a program and its arguments")]
+    EmptyCommand,
+    /// It could not be started.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    /// It ended before it accepted a connection.
+    #[error("the server `{command}` ended at once, {status}; it said: {said}")]
+    Ended {
+        /// The command.
+        command: String,
+        /// How it ended.
+        status: String,
+        /// The last it wrote to stderr.
+        said: String,
+    },
+    /// It does not accept connections.
+    #[error("the server `{command}` accepts no connection at {address} after {START_BOUND:?}; it said: {said}")]
+    Deaf {
+        /// The command.
+        command: String,
+        /// Where it was to listen.
+        address: SocketAddr,
+        /// The last it wrote to stderr.
+        said: String,
+    },
+    /// The namespace could not be entered.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// A process could not be awaited or ended.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// Its files in /proc could not be read.
+    #[error(transparent)]
+    Proc(#[from] ProcError),
+    /// Its file descriptors could not be duplicated.
+    #[error(transparent)]
+    PidFd(#[from] PidFdError),
+    /// A socket could not be asked.
+    #[error(transparent)]
+    SocketOption(#[from] SocketOptionError),
+    /// An epoll could not be read or set.
+    #[error(transparent)]
+    Epoll(#[from] EpollParamsError),
+    /// A thread could not be pinned.
+    #[error(transparent)]
+    Sched(#[from] SchedError),
+    /// An epoll's parameters did not read back as they were set.
+    #[error("epoll {fd} of the server: asked for {asked:?}, and the kernel reads back {read:?}")]
+    ReadBack {
+        /// Its number in the server.
+        fd: i32,
+        /// What was asked for.
+        asked: EpollSettings,
+        /// What came back.
+        read: EpollSettings,
+    },
+}
+
+impl ServerCommand {
+    /// The words to be executed.
+    fn words(&self, address: SocketAddr, workers: u32) -> Vec<String> {
+        let (ip, port) = (address.ip().to_string(), address.port().to_string());
+        let workers = workers.to_string();
+        match self {
+            Self::Memcached { program } => {
+                let program = program.display().to_string();
+                let fixed = ["-u", "root", "-U", "0", "-m", "512", "-c", "4096"].map(str::to_owned);
+                let chosen = ["-l", &ip, "-p", &port, "-t", &workers, "-N", &workers].map(str::to_owned);
+                std::iter::once(program).chain(fixed).chain(chosen).collect()
+            }
+            Self::Other(words) => {
+                let fill = |word: &String| {
+                    word.replace("{address}", &ip).replace("{port}", &port).replace("{workers}", &workers)
+                };
+                words.iter().map(fill).collect()
+            }
+        }
+    }
+
+    fn version(&self) -> Option<String> {
+        let Self::Memcached { program } = self else { return None };
+        let mut child = Spawn::new(program).args(["-V"]).stdout(Output::Tail(256)).start().ok()?;
+        child.wait(Duration::from_secs(2)).ok()??;
+        let said = child.stdout_tail()?;
+        Some(String::from_utf8_lossy(&said).trim().to_owned()).filter(|version| !version.is_empty())
+    }
+}
+
+impl Server {
+    /// Starts the server in the lab and returns when it accepts a connection from the client's side.
+    ///
+    /// # Errors
+    /// See [`ServerError`].
+    pub fn start(lab: &mut VethLab, server: &ServerCommand) -> Result<Self, ServerError> {
+        let address = SocketAddr::new(lab.server.address, PORT);
+        let command = server.words(address, lab.plan.queues);
+        let (program, arguments) = command.split_first().ok_or(ServerError::EmptyCommand)?;
+        let cpus: CpuList = lab.plan.cpus.server_cpus().into_iter().collect();
+        let spawn = Spawn::new(program)
+            .args(arguments)
+            .netns(&lab.server.namespace)
+            .cpus(cpus)
+            .stderr(Output::Tail(STDERR_KEPT));
+        let child = lab.transaction.spawn(&command, spawn)?;
+        let mut started =
+            Self { child, version: server.version(), command, address, proc: ProcRoot::default() };
+        started.wait_until_it_accepts(lab)?;
+        Ok(started)
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether it still runs.
+    ///
+    /// # Errors
+    /// When the kernel refuses to tell.
+    pub fn is_running(&mut self) -> Result<bool, ServerError> {
+        Ok(self.child.wait(Duration::ZERO)?.is_none())
+    }
+
+    /// What the result file says of it.
+    #[must_use]
+    pub fn facts(&self, workers: &[Worker]) -> ServerFacts {
+        ServerFacts {
+            command: self.command.clone(),
+            version: self.version.clone(),
+            workers: workers.iter().map(|worker| worker.facts.clone()).collect(),
+        }
+    }
+
+    /// Its processes: the one that was started and those that it started, as long as they stay in its session.
+    ///
+    /// # Errors
+    /// When /proc cannot be read.
+    pub fn processes(&self) -> Result<Vec<Pid>, ServerError> {
+        let members = session_members(&self.proc, &self.child.identity())?;
+        Ok(members.into_iter().map(|member| member.identity.pid).collect())
+    }
+
+    /// Every epoll that connections are in by now, ordered by the NAPI that they arrive by. Connections must exist and
+    /// have been heard of: before its first packet a socket knows no NAPI.
+    ///
+    /// # Errors
+    /// When the server's files cannot be read or duplicated.
+    pub fn workers(&self) -> Result<Vec<Worker>, ServerError> {
+        let mut workers = Vec::new();
+        for pid in self.processes()? {
+            workers.extend(workers_of(&self.proc, pid)?);
+        }
+        workers.sort_by(|a, b| a.facts.napi_ids.cmp(&b.facts.napi_ids));
+        Ok(workers)
+    }
+
+    /// Pins the thread of each worker, where it could be told, to the CPU of the queue that it polls: `cpus` in the
+    /// order of `napi_ids`.
+    ///
+    /// # Errors
+    /// When a thread cannot be pinned.
+    pub fn pin(workers: &mut [Worker], napi_ids: &[NapiId], cpus: &[u32]) -> Result<(), ServerError> {
+        let cpu_of: BTreeMap<u32, u32> = napi_ids.iter().map(|id| id.get()).zip(cpus.iter().copied()).collect();
+        for worker in workers {
+            let cpu = worker.facts.napi_ids.first().and_then(|id| cpu_of.get(id));
+            let (Some(&cpu), Some(tid)) = (cpu, worker.facts.tid.and_then(Pid::new)) else { continue };
+            sched::set_affinity(tid, &[cpu].into_iter().collect::<CpuList>())?;
+            worker.facts.cpu = Some(cpu);
+        }
+        Ok(())
+    }
+
+    /// Ends it and what it started.
+    ///
+    /// # Errors
+    /// When a process cannot be ended.
+    pub fn stop(mut self) -> Result<(), ServerError> {
+        self.child.terminate(STOP_GRACE)?;
+        Ok(())
+    }
+
+    fn wait_until_it_accepts(&mut self, lab: &VethLab) -> Result<(), ServerError> {
+        let deadline = Instant::now() + START_BOUND;
+        let attempt = Duration::from_millis(200);
+        loop {
+            let connected = lab.client.namespace.run(|| TcpConnection::connect(self.address, attempt).is_ok())?;
+            if connected {
+                return Ok(());
+            }
+            // Its end is awaited between attempts, so one that dies is reported at once.
+            if let Some(status) = self.child.wait(Duration::from_millis(10))? {
+                let (command, status) = (self.command.join(" "), status.to_string());
+                return Err(ServerError::Ended { command, status, said: self.said() });
+            }
+            if Instant::now() >= deadline {
+                let command = self.command.join(" ");
+                return Err(ServerError::Deaf { command, address: self.address, said: self.said() });
+            }
+        }
+    }
+
+    fn said(&self) -> String {
+        let bytes = self.child.stderr_tail().unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes).trim().to_owned();
+        if text.is_empty() { "nothing".to_owned() } else { text }
+    }
+}
+
+impl Worker {
+    /// Sets the epoll's busy-poll parameters and returns what the kernel reads back, which is what was asked.
+    ///
+    /// # Errors
+    /// When the kernel refuses or reads something else back.
+    pub fn set(&self, asked: EpollSettings) -> Result<EpollSettings, ServerError> {
+        let params = EpollParams {
+            busy_poll_usecs: asked.busy_poll_usecs,
+            busy_poll_budget: asked.busy_poll_budget,
+            prefer_busy_poll: asked.prefer_busy_poll,
+        };
+        epoll_params::set(&self.epoll, params)?;
+        let read = epoll_params::get(&self.epoll)?;
+        let read = EpollSettings {
+            busy_poll_usecs: read.busy_poll_usecs,
+            busy_poll_budget: read.busy_poll_budget,
+            prefer_busy_poll: read.prefer_busy_poll,
+        };
+        if read != asked {
+            return Err(ServerError::ReadBack { fd: self.facts.epoll_fd, asked, read });
+        }
+        Ok(read)
+    }
+}
+
+/// The epolls of one process that carry connections with a NAPI.
+fn workers_of(proc: &ProcRoot, pid: Pid) -> Result<Vec<Worker>, ServerError> {
+    let process = proc.process(pid);
+    let pidfd = PidFd::open(pid)?;
+    let waiting = threads_waiting_on_epolls(proc, pid)?;
+    let mut workers = Vec::new();
+    for fd in process.fds()?.into_iter().filter(|fd| fd.kind == FdKind::Epoll).map(|fd| fd.number) {
+        let mut napi_ids = BTreeSet::new();
+        let (mut connections, mut connections_without_napi) = (0, 0);
+        for target in process.epoll(fd)?.targets {
+            if let Some(seen) = connection(&pidfd, target.tfd)? {
+                connections += 1;
+                connections_without_napi += u32::from(seen.is_none());
+                napi_ids.extend(seen.map(NapiId::get));
+            }
+        }
+        if napi_ids.is_empty() {
+            continue;
+        }
+        let tid = waiting.get(&fd).map(|tid| tid.get());
+        let napi_ids = napi_ids.into_iter().collect();
+        let facts = WorkerFacts { tid, cpu: None, epoll_fd: fd, connections, connections_without_napi, napi_ids };
+        workers.push(Worker { facts, epoll: pidfd.duplicate(fd)? });
+    }
+    Ok(workers)
+}
+
+/// The NAPI of a connected socket; `None` for what is none, or was closed meanwhile.
+fn connection(pidfd: &PidFd, fd: i32) -> Result<Option<Option<NapiId>>, ServerError> {
+    let duplicate = match pidfd.duplicate(fd) {
+        Ok(duplicate) => duplicate,
+        Err(PidFdError::NoSuchFd { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    match socket_options::is_listening(&duplicate) {
+        Ok(true) => Ok(None),
+        Ok(false) => Ok(Some(socket_options::incoming_napi_id(&duplicate)?)),
+        // Not a socket: a pipe or an eventfd by which the server's threads talk.
+        Err(SocketOptionError::Refused { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Which thread sleeps on which epoll, by the epoll's number. Threads that run, or cannot be looked into, are missing.
+fn threads_waiting_on_epolls(proc: &ProcRoot, pid: Pid) -> Result<BTreeMap<i32, Pid>, ServerError> {
+    let process = proc.process(pid);
+    let waits = |tid: Pid| {
+        let call = process.thread(tid).syscall().ok()?;
+        Some((call.epoll_waited_on()?, tid))
+    };
+    Ok(process.tids()?.into_iter().filter_map(waits).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address() -> SocketAddr {
+        "192.0.2.1:11211".parse().unwrap()
+    }
+
+    #[test]
+    fn memcached_gets_one_worker_a_queue_and_as_many_napi_ids() {
+        let words = ServerCommand::Memcached { program: "memcached".into() }.words(address(), 4).join(" ");
+        assert!(words.contains("-t 4 -N 4") && words.contains("-l 192.0.2.1 -p 11211"), "{words}");
+    }
+
+    #[test]
+    fn places_in_another_command_are_filled_in() {
+        let words = ["srv", "{address}:{port}", "--threads={workers}"].map(str::to_owned).to_vec();
+        assert_eq!(ServerCommand::Other(words).words(address(), 2), ["srv", "192.0.2.1:11211", "--threads=2"]);
+    }
+}

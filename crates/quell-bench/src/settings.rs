@@ -1,0 +1,84 @@
+//! Setting a delivery mode on a lab: the server's queues by netlink, every worker's epoll from outside, both read back.
+//!
+//! It is set while the server is idle, with every request answered: a server that has nothing to do has returned to
+//! `epoll_wait` and found nothing, which ends a suspension. Clearing the values of a queue that is suspended would leave
+//! it stalled for the old timeout.
+
+use quell_mode::{DeliveryMode, EpollSettings, NapiSettings, Requirement, Threaded};
+
+use crate::lab::napi::QueueError;
+use crate::lab::veth::VethLab;
+use crate::result::SettingsReadBack;
+use crate::server::{ServerError, Worker};
+
+/// Why a mode could not be set.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetError {
+    /// It takes more than can be done to a running program from outside.
+    #[error("{0}")]
+    NeedsLaunch(Requirement),
+    /// A queue could not be set.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// An epoll could not be set.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+}
+
+/// Sets `mode` on the lab's server side.
+///
+/// # Errors
+/// When the mode takes more than attaching, the kernel refuses, or something else is read back.
+pub fn set(lab: &mut VethLab, workers: &[Worker], mode: &DeliveryMode) -> Result<SettingsReadBack, SetError> {
+    if let Some(requirement) = needs_launch(mode) {
+        return Err(SetError::NeedsLaunch(requirement));
+    }
+    let napi = lab.server.queues.set(&with_stand_in(mode.napi(), lab.plan.interrupt_stand_in))?;
+    lab.server.napi_threads = lab.server.queues.pinned_threads(&lab.plan.cpus.server)?;
+    let epoll = mode.epoll().unwrap_or_default();
+    let epoll: Result<Vec<EpollSettings>, ServerError> = workers.iter().map(|worker| worker.set(epoll)).collect();
+    Ok(SettingsReadBack { napi, epoll: epoll? })
+}
+
+/// What cannot be done to a program that already runs. Shorter waits are not in it: without them the mode differs in a
+/// way that the table says, but is there.
+fn needs_launch(mode: &DeliveryMode) -> Option<Requirement> {
+    let launch = |requirement: &Requirement| {
+        matches!(requirement, Requirement::SpinBeforeSleep | Requirement::SocketBusyPoll | Requirement::SpareCpu)
+    };
+    mode.requirements().into_iter().find(launch)
+}
+
+/// In a lab whose NAPI threads stand in for interrupts, a mode that asks for interrupts gets the stand-in.
+fn with_stand_in(napi: NapiSettings, stand_in: bool) -> NapiSettings {
+    match napi.threaded {
+        Threaded::Off if stand_in => NapiSettings { threaded: Threaded::Thread, ..napi },
+        _ => napi,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(name: &str) -> DeliveryMode {
+        name.parse().unwrap()
+    }
+
+    #[test]
+    fn a_mode_that_asks_for_interrupts_gets_their_stand_in() {
+        assert_eq!(with_stand_in(mode("base").napi(), true).threaded, Threaded::Thread);
+        assert_eq!(with_stand_in(mode("base").napi(), false).threaded, Threaded::Off);
+        assert_eq!(with_stand_in(mode("threadedbusy").napi(), true).threaded, Threaded::BusyPoll);
+    }
+
+    #[test]
+    fn modes_that_take_the_programs_cooperation_are_refused_but_for_shorter_waits() {
+        assert!(needs_launch(&mode("eventspin50")).is_some());
+        assert!(needs_launch(&mode("sockpoll50")).is_some());
+        for attachable in ["base", "defer200", "napibusy", "fullbusy", "suspend20", "threaded"] {
+            assert_eq!(needs_launch(&mode(attachable)), None, "{attachable}");
+        }
+    }
+}

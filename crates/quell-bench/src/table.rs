@@ -1,0 +1,171 @@
+//! The table of a bench run, and what can be said from it: pure functions of the result file, so that `--show` prints
+//! tomorrow what was printed today. Of a trial that was measured again only the last attempt counts.
+
+use std::collections::BTreeMap;
+
+use quell_stats::{Choice, Goal, NotAMagnitude, PairedRatios, Resolution, Series, Spread, Verdict, best, compare, compromise};
+
+use crate::figure::Figure;
+use crate::offered_load::OfferedLoad;
+use crate::result::{BenchResult, Trial};
+
+/// The rows of one load.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoadTable {
+    /// The load.
+    pub load: OfferedLoad,
+    /// Requests per second that were offered; absent in a closed loop.
+    pub offered_per_s: Option<f64>,
+    /// A row a mode, in the order of the plan.
+    pub rows: Vec<Row>,
+}
+
+/// One mode under one load.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// What the mode is called.
+    pub label: String,
+    /// Index of the mode in the plan.
+    pub mode: usize,
+    /// Each figure over the repeats; a figure without a value in any of them is missing.
+    pub cells: BTreeMap<Figure, Spread>,
+    /// How many of the trials that count are marked as disturbed.
+    pub disturbed: usize,
+}
+
+/// What paired comparison says about one figure under one load.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finding {
+    /// What was looked for.
+    pub question: Question,
+    /// The best, those that cannot be told from it, and those without a value: labels of modes.
+    pub choice: Choice<String>,
+    /// The best compared with `base`; absent when `base` is the best or was not measured.
+    pub against_base: Option<Verdict>,
+    /// What `base` and `base` differed by; absent when that is not known.
+    pub resolution: Option<Resolution>,
+}
+
+/// What a user wants to know of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Question {
+    /// The most requests per second.
+    Throughput,
+    /// The lowest median latency.
+    MedianLatency,
+    /// The lowest 99th percentile of latency.
+    TailLatency,
+    /// The least CPU time per request.
+    Cpu,
+    /// The smallest product of 99th percentile and CPU time per request: half the latency makes up for twice the CPU.
+    Compromise,
+}
+
+impl Question {
+    /// What is asked under a load: throughput only where the server is the limit, latency only where it is not, for a
+    /// closed loop's latency is its throughput in other words.
+    fn under(load: OfferedLoad) -> &'static [Self] {
+        match load {
+            OfferedLoad::Max => &[Self::Throughput, Self::Cpu],
+            _ => &[Self::MedianLatency, Self::TailLatency, Self::Cpu, Self::Compromise],
+        }
+    }
+
+    fn goal(self) -> Goal {
+        match self {
+            Self::Throughput => Goal::Highest,
+            _ => Goal::Lowest,
+        }
+    }
+}
+
+impl BenchResult {
+    /// The trial that counts for a cell and repeat: its last attempt.
+    #[must_use]
+    pub fn trial(&self, load: usize, mode: usize, repeat: u32) -> Option<&Trial> {
+        let wanted = |trial: &&Trial| (trial.id.load, trial.id.mode, trial.id.repeat) == (load, mode, repeat);
+        self.trials.iter().filter(wanted).max_by_key(|trial| trial.attempt)
+    }
+
+    /// The value of a figure in each repeat of a cell.
+    #[must_use]
+    pub fn series(&self, load: usize, mode: usize, figure: Figure) -> Vec<Option<f64>> {
+        let value = |repeat| figure.of(self.trial(load, mode, repeat)?);
+        (0..self.plan.repeats).map(value).collect()
+    }
+
+    /// The whole table, load by load.
+    #[must_use]
+    pub fn tables(&self) -> Vec<LoadTable> {
+        (0..self.plan.loads.len()).map(|load| self.table(load)).collect()
+    }
+
+    fn table(&self, load: usize) -> LoadTable {
+        let measured = |mode: &usize| (0..self.plan.repeats).any(|repeat| self.trial(load, *mode, repeat).is_some());
+        let rows: Vec<Row> =
+            (0..self.plan.modes.len()).filter(measured).map(|mode| self.row(load, mode)).collect();
+        let offered_per_s = self.trials.iter().find(|trial| trial.id.load == load).and_then(|trial| trial.offered_per_s);
+        LoadTable { load: self.plan.loads[load], offered_per_s, rows }
+    }
+
+    fn row(&self, load: usize, mode: usize) -> Row {
+        let spread = |figure| Some((figure, Spread::of(self.series(load, mode, figure))?));
+        let trials = (0..self.plan.repeats).filter_map(|repeat| self.trial(load, mode, repeat));
+        Row {
+            label: self.plan.modes[mode].label.clone(),
+            mode,
+            cells: Figure::ALL.into_iter().filter_map(spread).collect(),
+            disturbed: trials.filter(|trial| !trial.disturbances.is_empty()).count(),
+        }
+    }
+
+    /// What can be said under each load, in the order of the plan's loads.
+    #[must_use]
+    pub fn findings(&self) -> Vec<(OfferedLoad, Vec<Finding>)> {
+        let under = |load: usize| {
+            let questions = Question::under(self.plan.loads[load]).iter();
+            (self.plan.loads[load], questions.filter_map(|&question| self.finding(load, question)).collect())
+        };
+        (0..self.plan.loads.len()).map(under).collect()
+    }
+
+    fn finding(&self, load: usize, question: Question) -> Option<Finding> {
+        let modes: Vec<usize> = (0..self.plan.modes.len()).filter(|&mode| !self.plan.modes[mode].control).collect();
+        let values: Vec<Vec<Option<f64>>> = modes.iter().map(|&mode| self.answers(load, mode, question)).collect();
+        let base = self.plan.base().map(|mode| self.answers(load, mode, question)).unwrap_or_default();
+        let control = self.plan.control().map(|mode| self.answers(load, mode, question)).unwrap_or_default();
+        let identical = PairedRatios::new(&base, &control).ok()?;
+        let labels = modes.iter().map(|&mode| self.plan.modes[mode].label.clone());
+        let series: Vec<Series<'_, String>> =
+            labels.zip(&values).map(|(label, values)| Series { label, values }).collect();
+        let choice = best(question.goal(), &series, &identical).ok()??;
+        let winner = series.iter().find(|one| one.label == choice.winner)?;
+        let against_base = self.against_base(&base, winner, &identical).ok()?;
+        let resolution = Resolution::of(&identical, base.len());
+        Some(Finding { question, choice, against_base, resolution })
+    }
+
+    fn against_base(
+        &self,
+        base: &[Option<f64>],
+        winner: &Series<'_, String>,
+        identical: &PairedRatios,
+    ) -> Result<Option<Verdict>, NotAMagnitude> {
+        let is_base = self.plan.base().is_none_or(|mode| self.plan.modes[mode].label == winner.label);
+        if is_base {
+            return Ok(None);
+        }
+        Ok(Some(compare(&PairedRatios::new(base, winner.values)?, identical)))
+    }
+
+    fn answers(&self, load: usize, mode: usize, question: Question) -> Vec<Option<f64>> {
+        let series = |figure| self.series(load, mode, figure);
+        match question {
+            Question::Throughput => series(Figure::Qps),
+            Question::MedianLatency => series(Figure::P50),
+            Question::TailLatency => series(Figure::P99),
+            Question::Cpu => series(Figure::CpuPerRequest),
+            Question::Compromise => compromise(&series(Figure::P99), &series(Figure::CpuPerRequest)),
+        }
+    }
+}
