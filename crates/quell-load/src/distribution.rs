@@ -5,12 +5,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// A distribution of a non-negative quantity (bytes, or a gap whose mean is scaled to the rate).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
 pub struct Distribution(Shape);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -254,7 +256,7 @@ mod tests {
     fn presets_have_names_and_sizes_are_clamped() {
         let keys: Distribution = "facebook-keys".parse().unwrap();
         assert_eq!(keys, Distribution::FACEBOOK_KEYS);
-        assert_eq!(keys.size_at(1e-15, 4, 250), 4);
+        assert_eq!(keys.size_at(1e-15, 10, 250), 10);
         assert_eq!(keys.size_at(1.0 - 1e-15, 4, 250), 250);
     }
 

@@ -4,10 +4,12 @@
 use std::time::Duration;
 
 use quell_stats::LatencyHistogram;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The result of one run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub struct LoadReport {
     /// How long the window was measured, ns.
     pub duration_ns: u64,
@@ -54,7 +56,8 @@ impl LoadReport {
 }
 
 /// How one thread looked for answers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub struct EngineUsed {
     /// Which way.
     pub engine: Engine,
@@ -63,7 +66,7 @@ pub struct EngineUsed {
 }
 
 /// A way to look for answers; see [`crate::Polling`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
     /// Edge-triggered epoll.
@@ -73,7 +76,8 @@ pub enum Engine {
 }
 
 /// What the generator threads cost in the measured window, all threads together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub struct GeneratorCpu {
     /// Run time, ns (`schedstat`).
     pub run_ns: u64,
@@ -86,7 +90,8 @@ pub struct GeneratorCpu {
 }
 
 /// What went wrong, by kind. One lost connection loses every request that was under way on it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub struct ErrorCounts {
     /// Connections that the server closed or reset.
     pub connections_lost: u64,

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::distribution::Distribution;
@@ -10,7 +11,8 @@ use crate::error::LoadError;
 use crate::key_table::digits;
 
 /// The generator's configuration; it does not change while connections live.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub struct LoadSpec {
     /// The servers; connections are spread over them evenly.
     pub addresses: Vec<SocketAddr>,
@@ -40,7 +42,7 @@ pub struct LoadSpec {
 }
 
 /// The transport protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
     /// A stream, `TCP_NODELAY` set.
@@ -50,7 +52,7 @@ pub enum Transport {
 }
 
 /// What is asked and answered.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
     /// The memcached text protocol, over TCP.
@@ -61,7 +63,8 @@ pub enum Workload {
 }
 
 /// `get` and `set` of keys that are drawn uniformly.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub struct Memcached {
     /// How many keys there are, 1 to [`Memcached::KEYS_MAX`].
     pub keys: u32,
@@ -75,7 +78,8 @@ pub struct Memcached {
 }
 
 /// Requests and responses of fixed sizes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub struct RequestResponse {
     /// Bytes of a request, 1 to [`RequestResponse::BYTES_MAX`].
     pub request_bytes: u32,
@@ -87,7 +91,7 @@ pub struct RequestResponse {
 }
 
 /// How a generator thread finds out which connections have an answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Polling {
     /// [`Polling::BusyPoll`] where the NAPIs of the connections have deferral set (which somebody
@@ -202,7 +206,8 @@ impl RequestResponse {
 }
 
 /// One run on the connections of a generator.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub struct RunSpec {
     /// When requests are sent.
     pub schedule: Schedule,
@@ -213,7 +218,7 @@ pub struct RunSpec {
 }
 
 /// When requests are sent.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {
     /// At moments that do not depend on answers. When every connection has `depth` requests under
