@@ -1,0 +1,116 @@
+//! Two namespaces and one veth with one queue a side, set up as the veth lab is: GRO on, TSO and GSO
+//! off, each end's NAPI in a thread of its own, pinned to that side's CPU under `SCHED_FIFO`.
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use quell_linux::address::{Addresses, InterfaceAddress};
+use quell_linux::ethtool::Ethtool;
+use quell_linux::link::{Links, VethEnd};
+use quell_linux::netdev::{Napi, NapiChange, NapiThreading, Netdev, set_device_threading};
+use quell_linux::netns::{Namespace, NamespaceName};
+use quell_linux::sched::{Policy, Scheduling, set_affinity, set_scheduling};
+use quell_linux::{CpuList, Ifindex, InterfaceName, NapiId, Pid};
+
+pub(crate) const SERVER_CPU: u32 = 0;
+pub(crate) const CLIENT_CPU: u32 = 1;
+
+/// Removes its namespaces, and the veth with them, when dropped.
+pub(crate) struct Lab {
+    names: [NamespaceName; 2],
+    pub(crate) server: Arc<Namespace>,
+    pub(crate) client: Arc<Namespace>,
+    client_napi: NapiId,
+}
+
+impl Lab {
+    pub(crate) fn new() -> Result<Self, Box<dyn Error>> {
+        let id = Pid::of_this_process();
+        let names = [NamespaceName::new(format!("qt-gen-{id}-s"))?, NamespaceName::new(format!("qt-gen-{id}-c"))?];
+        let server = Arc::new(Namespace::create_named(&names[0])?);
+        let client = match Namespace::create_named(&names[1]) {
+            Ok(client) => Arc::new(client),
+            Err(error) => {
+                Namespace::delete_named(&names[0])?;
+                return Err(error.into());
+            }
+        };
+        let first = NapiId::from_kernel(1).ok_or("1 is an id")?;
+        let mut lab = Self { names, server, client, client_napi: first };
+        lab.connect()?;
+        Ok(lab)
+    }
+
+    /// Where servers of this lab listen.
+    pub(crate) fn server_address(port: u16) -> SocketAddr {
+        ([10, 99, 7, 1], port).into()
+    }
+
+    fn connect(&mut self) -> Result<(), Box<dyn Error>> {
+        let name = |side: &str| InterfaceName::new(format!("qtg{side}"));
+        let (left, right) = (name("s")?, name("c")?);
+        let end = |namespace, name: &InterfaceName| VethEnd { namespace, name: name.clone(), mac: None, queues: 1 };
+        let pair = Links::open()?.create_veth(&end(&self.server, &left), &end(&self.client, &right))?;
+        configure(&self.server, &left, pair.left, 1, SERVER_CPU)?;
+        self.client_napi = configure(&self.client, &right, pair.right, 2, CLIENT_CPU)?.id;
+        Ok(())
+    }
+
+    /// Sets or clears deferral of the client's NAPI, by which the generator chooses its engine.
+    pub(crate) fn defer_client(&self, deferred: bool) -> Result<(), Box<dyn Error>> {
+        let change = NapiChange {
+            defer_hard_irqs: Some(if deferred { 100 } else { 0 }),
+            gro_flush_timeout_ns: Some(if deferred { 1_000_000 } else { 0 }),
+            irq_suspend_timeout_ns: None,
+            threading: None,
+        };
+        Netdev::open_in(&self.client)?.set_napi(self.client_napi, &change)?;
+        Ok(())
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for name in &self.names {
+            if let Err(error) = Namespace::delete_named(name) {
+                eprintln!("{error}");
+            }
+        }
+    }
+}
+
+fn configure(
+    namespace: &Namespace,
+    name: &InterfaceName,
+    index: Ifindex,
+    host: u8,
+    cpu: u32,
+) -> Result<Napi, Box<dyn Error>> {
+    let features = [
+        ("rx-gro", true),
+        ("tx-tcp-segmentation", false),
+        ("tx-tcp6-segmentation", false),
+        ("tx-generic-segmentation", false),
+    ];
+    Ethtool::open_in(namespace)?.set_features(index, &features)?;
+    let address = InterfaceAddress::new([10, 99, 7, host].into(), 24).ok_or("the prefix fits")?;
+    Addresses::open_in(namespace)?.add(index, address)?;
+    Links::open_in(namespace)?.set_up(index)?;
+    let mut netdev = Netdev::open_in(namespace)?;
+    let napi = netdev.napis(index)?.into_iter().next().ok_or("the veth has no NAPI")?;
+    let threaded = NapiChange { threading: Some(NapiThreading::Enabled), ..NapiChange::default() };
+    if netdev.set_napi(napi.id, &threaded).is_err() {
+        set_device_threading(namespace, name, true)?;
+    }
+    let napi = netdev.napi(napi.id)?;
+    pin_fifo(napi.pid.ok_or("the NAPI has no thread")?, cpu, 50)?;
+    Ok(napi)
+}
+
+/// Pins a thread and puts it under `SCHED_FIFO`.
+pub(crate) fn pin_fifo(tid: Pid, cpu: u32, priority: u32) -> Result<(), Box<dyn Error>> {
+    set_affinity(tid, &CpuList::from_iter([cpu]))?;
+    set_scheduling(tid, Scheduling { policy: Policy::Fifo { priority }, reset_on_fork: false })?;
+    Ok(())
+}
