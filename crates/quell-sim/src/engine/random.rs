@@ -1,0 +1,81 @@
+//! Random numbers: one stream a purpose, all from the run's seed, so that a change in how often one
+//! purpose draws leaves the others as they were. Logarithms and powers come from `libm`, whose
+//! results do not depend on the machine.
+
+use rand_core::Rng as _;
+use rand_pcg::Pcg32;
+
+/// What a stream is for; each purpose has its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// When connections send.
+    Arrivals = 1,
+    /// Which socket an open-loop packet belongs to.
+    Sockets = 2,
+    /// What network and client add to a latency.
+    Client = 3,
+    /// How connections are spread over the queues.
+    Imbalance = 4,
+}
+
+/// One stream of random numbers.
+#[derive(Debug, Clone)]
+pub(crate) struct RandomStream(Pcg32);
+
+impl RandomStream {
+    pub(crate) fn new(seed: u64, purpose: Purpose) -> Self {
+        let mut generator = Pcg32::new(seed ^ 0x9e37_79b9_7f4a_7c15, purpose as u64);
+        generator.next_u32();
+        Self(generator)
+    }
+
+    /// Uniform over [0, 1).
+    #[inline]
+    pub(crate) fn unit(&mut self) -> f64 {
+        f64::from(self.0.next_u32()) * (1.0 / 4_294_967_296.0)
+    }
+
+    /// Uniform over 0 to `bound` − 1; 0 when `bound` is 0.
+    #[inline]
+    pub(crate) fn below(&mut self, bound: u32) -> u32 {
+        ((u64::from(self.0.next_u32()) * u64::from(bound)) >> 32) as u32
+    }
+
+    /// Exponential with `mean`.
+    #[inline]
+    pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * libm::log(1.0 - self.unit())
+    }
+
+    /// Generalised Pareto from 0 with `scale` and `shape` (not 0); its mean is
+    /// `scale / (1 - shape)`.
+    #[inline]
+    pub(crate) fn generalised_pareto(&mut self, scale: f64, shape: f64) -> f64 {
+        scale * (libm::pow(1.0 - self.unit(), -shape) - 1.0) / shape
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_of_one_seed_differ_by_purpose_and_repeat() {
+        let draw = |purpose| {
+            let mut stream = RandomStream::new(7, purpose);
+            [stream.unit(), stream.unit()]
+        };
+        assert_eq!(draw(Purpose::Arrivals), draw(Purpose::Arrivals));
+        assert_ne!(draw(Purpose::Arrivals), draw(Purpose::Client));
+    }
+
+    #[test]
+    fn means_are_those_of_the_distributions() {
+        let mut stream = RandomStream::new(1, Purpose::Arrivals);
+        let n = 200_000;
+        let exponential: f64 = (0..n).map(|_| stream.exponential(3.0)).sum::<f64>() / f64::from(n);
+        let pareto: f64 = (0..n).map(|_| stream.generalised_pareto(0.845_029, 0.154_971)).sum::<f64>() / f64::from(n);
+        assert!((exponential - 3.0).abs() < 0.05, "{exponential}");
+        assert!((pareto - 1.0).abs() < 0.02, "{pareto}");
+    }
+}

@@ -1,0 +1,123 @@
+//! The physical constants of a host, each with its unit, the range that makes sense, and what it
+//! means: what things cost on its CPUs, and what network and client add. One table feeds the
+//! profile files, the fit and the documentation.
+
+use serde::{Deserialize, Serialize};
+
+/// What is known of a constant apart from its value on one host.
+#[derive(Debug, Clone, Copy)]
+pub struct Constant {
+    /// The name, with the unit at its end.
+    pub name: &'static str,
+    /// The least value that makes sense.
+    pub least: f64,
+    /// The greatest value that makes sense.
+    pub greatest: f64,
+    /// What it is.
+    pub meaning: &'static str,
+    read: fn(&Constants) -> f64,
+    write: fn(&mut Constants) -> &mut f64,
+}
+
+impl Constant {
+    /// The constant of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        CONSTANTS.iter().find(|constant| constant.name == name)
+    }
+
+    /// Its value on a host.
+    #[must_use]
+    pub fn of(&self, constants: &Constants) -> f64 {
+        (self.read)(constants)
+    }
+
+    /// Gives it `value`, moved into its range.
+    pub fn set(&self, constants: &mut Constants, value: f64) {
+        *(self.write)(constants) = value.clamp(self.least, self.greatest);
+    }
+}
+
+macro_rules! constants {
+    ($($name:ident = $default:literal in $least:literal ..= $greatest:literal: $meaning:literal;)*) => {
+        /// The value of every constant on one host.
+        #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct Constants {
+            $(#[doc = $meaning] pub $name: f64,)*
+        }
+
+        impl Default for Constants {
+            fn default() -> Self {
+                Self { $($name: $default,)* }
+            }
+        }
+
+        /// All constants, in the order of a profile file.
+        pub const CONSTANTS: &[Constant] = &[
+            $(Constant {
+                name: stringify!($name),
+                least: $least,
+                greatest: $greatest,
+                meaning: $meaning,
+                read: |constants| constants.$name,
+                write: |constants| &mut constants.$name,
+            },)*
+        ];
+    };
+}
+
+constants! {
+    device_irq_ns = 1500.0 in 100.0..=10000.0: "Hard interrupt of the NIC: entry, event queue, scheduling the poll, and enabling the vector again afterwards";
+    timer_irq_ns = 300.0 in 50.0..=3000.0: "Interrupt of a timer: entry, expiry, programming the next event";
+    timer_arm_ns = 150.0 in 20.0..=2000.0: "Arming or moving a timer (hrtimer_start)";
+    napi_poll_ns = 400.0 in 50.0..=5000.0: "One NAPI poll apart from its packets: softirq, poll function, completion";
+    busy_poll_ns = 600.0 in 50.0..=5000.0: "One round of napi_busy_loop that finds nothing";
+    rx_request_ns = 1500.0 in 100.0..=10000.0: "Receiving a packet with data, from the ring to the socket";
+    rx_ack_ns = 700.0 in 50.0..=5000.0: "Receiving a pure acknowledgement";
+    tx_completion_ns = 100.0 in 0.0..=2000.0: "Cleaning one transmit completion";
+    wake_ns = 1500.0 in 100.0..=10000.0: "Waking a thread and switching to it";
+    idle_exit_ns = 1200.0 in 100.0..=10000.0: "From the interrupt of an idle CPU to its handler, executed; no idle time and not accounted either";
+    idle_entry_ns = 600.0 in 0.0..=10000.0: "Choosing and entering an idle state, executed; not accounted";
+    epoll_wait_ns = 800.0 in 50.0..=10000.0: "One epoll_wait apart from its events, with the application's loop around it";
+    epoll_event_ns = 250.0 in 20.0..=3000.0: "One descriptor of the ready list that epoll_wait examines";
+    request_ns = 3000.0 in 100.0..=50000.0: "Serving one request: read, work, response and its transmission";
+    batch_extra_ns = 1200.0 in 0.0..=10000.0: "What a request costs more in a batch that has displaced everything from the caches";
+    batch_half = 120.0 in 1.0..=2000.0: "Requests in a batch for half of that";
+    interference_ns = 800.0 in 0.0..=10000.0: "What an application loses each time that packet work interrupts it";
+    irq_interference_ns = 0.0 in 0.0..=20000.0: "What it loses on top when the NIC's interrupt does it";
+    network_ns = 26000.0 in 1000.0..=500000.0: "Network and client, there and back, at the least";
+    network_jitter_ns = 10000.0 in 0.0..=200000.0: "Greatest of what is added to that, uniformly";
+    client_tail_share = 0.08 in 0.0..=1.0: "Share of replies that wait longer in the client, at no load";
+    client_tail_slope = 0.2 in 0.0..=2.0: "Growth of that share per million requests a second";
+    client_tail_ns = 130000.0 in 0.0..=1000000.0: "Greatest of what such a reply waits, uniformly";
+    client_stall_share = 0.0 in 0.0..=0.2: "Share of replies that wait for a saturated client's scheduler";
+    client_stall_ns = 10000000.0 in 0.0..=100000000.0: "How long such a reply waits";
+    ack_delay_ns = 20000.0 in 1000.0..=1000000.0: "From a response to the arrival of its acknowledgement";
+    recv_ns = 500.0 in 50.0..=10000.0: "One blocking receive apart from serving the request";
+    event_loop_ns = 100.0 in 10.0..=5000.0: "One round of waiting for events inside epoll_wait";
+    user_loop_ns = 350.0 in 10.0..=5000.0: "One round of waiting for events by calling epoll_wait with timeout zero";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_constant_begins_within_its_range_and_is_found_by_name() {
+        let constants = Constants::default();
+        for constant in CONSTANTS {
+            let value = constant.of(&constants);
+            assert!((constant.least..=constant.greatest).contains(&value), "{}", constant.name);
+            assert!(Constant::named(constant.name).is_some());
+        }
+    }
+
+    #[test]
+    fn a_value_beyond_the_range_is_moved_into_it() {
+        let mut constants = Constants::default();
+        let share = Constant::named("client_tail_share").expect("it is in the table");
+        share.set(&mut constants, 7.0);
+        assert_eq!(constants.client_tail_share, 1.0);
+    }
+}

@@ -1,0 +1,80 @@
+//! The constants of a host as whole nanoseconds, ready for the hot path.
+
+use super::{HostProfile, IdleState};
+use crate::engine::Ns;
+use crate::mechanism::PacketKind;
+
+/// What things cost, in ns.
+#[derive(Debug, Clone)]
+pub(crate) struct Costs {
+    pub(crate) device_irq_ns: Ns,
+    pub(crate) timer_irq_ns: Ns,
+    pub(crate) timer_arm_ns: Ns,
+    pub(crate) napi_poll_ns: Ns,
+    pub(crate) busy_poll_ns: Ns,
+    rx_request_ns: Ns,
+    rx_ack_ns: Ns,
+    pub(crate) tx_completion_ns: Ns,
+    pub(crate) wake_ns: Ns,
+    pub(crate) idle_exit_ns: Ns,
+    pub(crate) idle_entry_ns: Ns,
+    pub(crate) epoll_wait_ns: Ns,
+    pub(crate) epoll_event_ns: Ns,
+    request_ns: f64,
+    batch_extra_ns: f64,
+    batch_half: f64,
+    pub(crate) interference_ns: Ns,
+    pub(crate) irq_interference_ns: Ns,
+    pub(crate) recv_ns: Ns,
+    idle_states: Vec<IdleState>,
+}
+
+impl Costs {
+    pub(crate) fn new(host: &HostProfile) -> Self {
+        let constants = &host.constants;
+        let ns = |value: f64| value.max(0.0).round() as Ns;
+        Self {
+            device_irq_ns: ns(constants.device_irq_ns),
+            timer_irq_ns: ns(constants.timer_irq_ns),
+            timer_arm_ns: ns(constants.timer_arm_ns),
+            napi_poll_ns: ns(constants.napi_poll_ns),
+            busy_poll_ns: ns(constants.busy_poll_ns).max(1),
+            rx_request_ns: ns(constants.rx_request_ns),
+            rx_ack_ns: ns(constants.rx_ack_ns),
+            tx_completion_ns: ns(constants.tx_completion_ns),
+            wake_ns: ns(constants.wake_ns),
+            idle_exit_ns: ns(constants.idle_exit_ns),
+            idle_entry_ns: ns(constants.idle_entry_ns),
+            epoll_wait_ns: ns(constants.epoll_wait_ns),
+            epoll_event_ns: ns(constants.epoll_event_ns),
+            request_ns: constants.request_ns,
+            batch_extra_ns: constants.batch_extra_ns,
+            batch_half: constants.batch_half,
+            interference_ns: ns(constants.interference_ns),
+            irq_interference_ns: ns(constants.irq_interference_ns),
+            recv_ns: ns(constants.recv_ns),
+            idle_states: host.idle_states.clone(),
+        }
+    }
+
+    /// Receiving one packet, from the ring to the socket.
+    #[inline]
+    pub(crate) fn receive_ns(&self, kind: PacketKind) -> Ns {
+        if kind == PacketKind::Ack { self.rx_ack_ns } else { self.rx_request_ns }
+    }
+
+    /// Serving one request of a batch of `batch`: the more requests lie between two uses of the
+    /// same memory, the less of it is still in the caches.
+    #[inline]
+    pub(crate) fn request_ns(&self, batch: usize) -> Ns {
+        let others = batch.saturating_sub(1) as f64;
+        (self.request_ns + self.batch_extra_ns * others / (others + self.batch_half)) as Ns
+    }
+
+    /// How long the hardware takes to leave the idle state that a governor chooses when it expects
+    /// to idle for `expected_ns`.
+    pub(crate) fn idle_latency_ns(&self, expected_ns: Ns) -> Ns {
+        let chosen = self.idle_states.iter().rev().find(|state| state.target_residency_ns <= expected_ns);
+        chosen.or(self.idle_states.first()).map_or(0, |state| state.exit_latency_ns)
+    }
+}

@@ -1,0 +1,16 @@
+//! The kernel's packet delivery as a deterministic model in virtual time.
+
+#![forbid(unsafe_code)]
+
+mod engine;
+mod host;
+mod mechanism;
+mod run;
+mod trace;
+mod world;
+
+pub use engine::Ns;
+pub use host::{CONSTANTS, Constant, Constants, HostProfile, IdleState, ProfileError, Value};
+pub use mechanism::{Coalescing, CoalescingPeriod, NapiState, Packet, PacketKind};
+pub use run::{Run, RunError, RunResult};
+pub use world::{CpuTime, Gaps, KernelRules, Step, TrafficKind};

@@ -1,0 +1,249 @@
+//! Adaptive interrupt moderation: the hill climb of the kernel's DIM library (`lib/dim/net_dim.c`)
+//! over the five receive and transmit profiles of its CQE mode. Every 64 completion events it
+//! compares packet and event rates with the last window's and steps towards fewer events.
+
+use crate::engine::Ns;
+
+/// What a profile asks of the NIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Profile {
+    /// Quiet time after the last completion before the interrupt, in µs.
+    pub(crate) usecs: u32,
+    /// Completions that bring the interrupt at once.
+    pub(crate) frames: u32,
+}
+
+const fn profile(usecs: u32, frames: u32) -> Profile {
+    Profile { usecs, frames }
+}
+
+/// `NET_DIM_RX_CQE_PROFILES` of `include/linux/dim.h`.
+pub(crate) const RX_PROFILES: [Profile; 5] =
+    [profile(2, 256), profile(8, 128), profile(16, 64), profile(32, 64), profile(64, 64)];
+
+/// `NET_DIM_TX_CQE_PROFILES` of `include/linux/dim.h`.
+pub(crate) const TX_PROFILES: [Profile; 5] =
+    [profile(5, 128), profile(8, 64), profile(16, 32), profile(32, 32), profile(64, 32)];
+
+const EVENTS_PER_WINDOW: u32 = 64;
+const SIGNIFICANT_PERCENT: f64 = 10.0;
+const STEPS_BEFORE_TIRED: u32 = 2 * RX_PROFILES.len() as u32;
+const FIRST_PROFILE: usize = 1;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tune {
+    ParkedOnTop,
+    ParkedTired,
+    Right,
+    Left,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Rates {
+    packets: f64,
+    events: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Compared {
+    Better,
+    Same,
+    Worse,
+}
+
+impl Rates {
+    fn compared_with(self, before: Self) -> Compared {
+        if significant(self.packets, before.packets) {
+            return if self.packets > before.packets { Compared::Better } else { Compared::Worse };
+        }
+        if significant(self.events, before.events) {
+            return if self.events < before.events { Compared::Better } else { Compared::Worse };
+        }
+        Compared::Same
+    }
+}
+
+fn significant(now: f64, before: f64) -> bool {
+    before > 0.0 && 100.0 * (now - before).abs() / before > SIGNIFICANT_PERCENT
+}
+
+/// The state of one direction's moderation.
+#[derive(Debug, Clone)]
+pub(crate) struct Moderation {
+    profiles: [Profile; 5],
+    index: usize,
+    tune: Tune,
+    steps_right: u32,
+    steps_left: u32,
+    tired: u32,
+    before: Option<Rates>,
+    window_since_ns: Ns,
+    window_packets: u64,
+    window_events: u32,
+}
+
+impl Moderation {
+    pub(crate) fn new(profiles: [Profile; 5]) -> Self {
+        Self {
+            profiles,
+            index: FIRST_PROFILE,
+            tune: Tune::ParkedOnTop,
+            steps_right: 0,
+            steps_left: 0,
+            tired: 0,
+            before: None,
+            window_since_ns: 0,
+            window_packets: 0,
+            window_events: 0,
+        }
+    }
+
+    pub(crate) fn profile(&self) -> Profile {
+        self.profiles[self.index]
+    }
+
+    /// A poll took `packets` completions of this direction.
+    pub(crate) fn packets(&mut self, packets: u64) {
+        self.window_packets += packets;
+    }
+
+    /// A completion event of this direction: counts it, and at the end of a window decides.
+    pub(crate) fn event(&mut self, now_ns: Ns) {
+        self.window_events += 1;
+        if self.window_events < EVENTS_PER_WINDOW {
+            return;
+        }
+        let elapsed_us = (now_ns - self.window_since_ns) / 1000;
+        if elapsed_us > 0 {
+            let per_ms = 1000.0 / elapsed_us as f64;
+            self.decide(Rates {
+                packets: (self.window_packets as f64 * per_ms).ceil(),
+                events: (f64::from(self.window_events) * per_ms).ceil(),
+            });
+        }
+        (self.window_since_ns, self.window_packets, self.window_events) = (now_ns, 0, 0);
+    }
+
+    fn decide(&mut self, now: Rates) {
+        let was_parked = self.tune == Tune::ParkedOnTop;
+        let compared = self.before.map_or(Compared::Better, |before| now.compared_with(before));
+        match self.tune {
+            Tune::ParkedOnTop if compared != Compared::Same => self.exit_parking(),
+            Tune::ParkedOnTop => {}
+            Tune::ParkedTired => {
+                self.tired = self.tired.saturating_sub(1);
+                if self.tired == 0 {
+                    self.exit_parking();
+                }
+            }
+            Tune::Right | Tune::Left => self.climb(compared),
+        }
+        if !was_parked || self.tune != Tune::ParkedOnTop {
+            self.before = Some(now);
+        }
+    }
+
+    fn climb(&mut self, compared: Compared) {
+        if compared != Compared::Better {
+            self.turn();
+        }
+        if self.on_top() {
+            self.park_on_top();
+        } else {
+            self.step();
+        }
+    }
+
+    fn turn(&mut self) {
+        if self.tune == Tune::Right {
+            (self.tune, self.steps_left) = (Tune::Left, 0);
+        } else {
+            (self.tune, self.steps_right) = (Tune::Right, 0);
+        }
+    }
+
+    fn on_top(&self) -> bool {
+        match self.tune {
+            Tune::Right => self.steps_left > 1 && self.steps_right == 1,
+            Tune::Left => self.steps_right > 1 && self.steps_left == 1,
+            Tune::ParkedOnTop | Tune::ParkedTired => true,
+        }
+    }
+
+    fn park_on_top(&mut self) {
+        (self.steps_right, self.steps_left, self.tired) = (0, 0, 0);
+        self.tune = Tune::ParkedOnTop;
+    }
+
+    fn exit_parking(&mut self) {
+        self.tune = if self.index > 0 { Tune::Left } else { Tune::Right };
+        self.step();
+    }
+
+    fn step(&mut self) {
+        if self.tired == STEPS_BEFORE_TIRED {
+            (self.steps_right, self.steps_left) = (0, 0);
+            self.tune = Tune::ParkedTired;
+            return;
+        }
+        match self.tune {
+            Tune::Right if self.index + 1 < self.profiles.len() => {
+                self.index += 1;
+                self.steps_right += 1;
+                self.tired += 1;
+            }
+            Tune::Left if self.index > 0 => {
+                self.index -= 1;
+                self.steps_left += 1;
+                self.tired += 1;
+            }
+            _ => self.park_on_top(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn feed(moderation: &mut Moderation, now_ns: &mut Ns, event_every_ns: Ns, packets: u64) {
+        for _ in 0..EVENTS_PER_WINDOW {
+            *now_ns += event_every_ns;
+            moderation.packets(packets);
+            moderation.event(*now_ns);
+        }
+    }
+
+    #[test]
+    fn it_begins_at_the_second_profile_as_the_kernel_does() {
+        assert_eq!(Moderation::new(RX_PROFILES).profile(), RX_PROFILES[1]);
+    }
+
+    #[test]
+    fn fewer_events_for_the_same_packets_are_better_and_climb() {
+        let mut moderation = Moderation::new(RX_PROFILES);
+        let mut now_ns = 0;
+        let mut visited = vec![moderation.profile().usecs];
+        for _ in 0..40 {
+            // A longer quiet time halves the events and doubles the packets of each.
+            let share = 1 << moderation.index;
+            feed(&mut moderation, &mut now_ns, 5_000 * share, share);
+            visited.push(moderation.profile().usecs);
+        }
+        assert!(visited.contains(&64), "{visited:?}");
+    }
+
+    #[test]
+    fn steady_rates_keep_it_parked() {
+        let mut moderation = Moderation::new(RX_PROFILES);
+        let mut now_ns = 0;
+        for _ in 0..6 {
+            feed(&mut moderation, &mut now_ns, 50_000, 4);
+        }
+        let parked = moderation.profile();
+        for _ in 0..20 {
+            feed(&mut moderation, &mut now_ns, 50_000, 4);
+        }
+        assert_eq!(moderation.profile(), parked);
+    }
+}

@@ -1,0 +1,291 @@
+//! `napi_busy_loop`: an application's thread, or a NAPI thread with `threaded` 2, polls the queue
+//! itself. Rounds that find nothing are not simulated one by one: their end is computed when
+//! something happens that a round would notice.
+
+use super::cpu::Context;
+use super::poll::NAPI_POLL_WEIGHT;
+use super::{BusyFor, BusyLoop, Next, Stage, World};
+use crate::engine::{NEVER, Ns};
+
+/// What a busy loop is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BusyRequest {
+    pub(crate) queue: usize,
+    pub(crate) on_behalf: BusyFor,
+    pub(crate) prefer: bool,
+    pub(crate) budget: u32,
+    /// 0: one iteration.
+    pub(crate) loop_ns: Ns,
+}
+
+impl World {
+    pub(crate) fn busy_begin(&mut self, thread: usize, request: BusyRequest) -> Next {
+        let BusyRequest { queue, on_behalf, prefer, budget, loop_ns } = request;
+        self.threads[thread].busy = Some(BusyLoop {
+            queue,
+            on_behalf,
+            prefer,
+            budget,
+            loop_ns,
+            began_ns: self.now_ns,
+            owner: false,
+            work: 0,
+            backstop: false,
+            restart: false,
+        });
+        self.busy_round(thread)
+    }
+
+    /// One round: with packets it is simulated, without it is the first of a spin.
+    fn busy_round(&mut self, thread: usize) -> Next {
+        let Some(mut busy) = self.threads[thread].busy else { return Next::Block };
+        let round_ns = self.costs.busy_poll_ns;
+        if !busy.owner {
+            busy.owner = self.queues[busy.queue].napi.busy_poll_acquire(busy.prefer);
+        }
+        let (work, cost_ns) = if busy.owner { self.poll_begin(busy.queue, busy.budget) } else { (0, 0) };
+        busy.work = work;
+        self.threads[thread].busy = Some(busy);
+        if work > 0 || busy.loop_ns == 0 {
+            self.threads[thread].stage = Stage::BusyWork;
+            return Next::Run(round_ns + cost_ns);
+        }
+        let rounds_ns = match busy.loop_ns {
+            NEVER => NEVER,
+            loop_ns => (busy.began_ns + loop_ns).saturating_sub(self.now_ns).max(1).div_ceil(round_ns) * round_ns,
+        };
+        self.spin(thread, round_ns, rounds_ns)
+    }
+
+    /// Fast-forwards rounds of `round_ns` for `for_ns`, or until [`poke`](Self::poke).
+    pub(crate) fn spin(&mut self, thread: usize, round_ns: Ns, for_ns: Ns) -> Next {
+        let state = &mut self.threads[thread];
+        if state.stage != Stage::EventSpin {
+            state.stage = Stage::BusySpin;
+        }
+        (state.spin_began_ns, state.spin_round_ns) = (self.now_ns, round_ns);
+        match state.busy {
+            Some(BusyLoop { queue, on_behalf, .. }) => {
+                self.queue_spinners[queue].push(thread);
+                if let BusyFor::Epoll(epoll) = on_behalf {
+                    self.epoll_spinners[epoll].push(thread);
+                }
+            }
+            None => self.epoll_spinners[state.call.epoll].push(thread),
+        }
+        Next::Run(for_ns)
+    }
+
+    /// Something happened that a spinning thread notices at the beginning of its next round.
+    pub(crate) fn poke(&mut self, thread: usize) {
+        if !self.threads[thread].spinning() {
+            return;
+        }
+        let (cpu, now_ns) = (self.threads[thread].cpu, self.now_ns);
+        let running = self.cpus[cpu].current == Some(thread) && self.cpus[cpu].context == Context::Thread;
+        if !running {
+            self.threads[thread].left_ns = 0;
+            return;
+        }
+        let state = &self.threads[thread];
+        let into_round_ns = (now_ns - state.spin_began_ns) % state.spin_round_ns;
+        let left_ns = if into_round_ns == 0 { 0 } else { state.spin_round_ns - into_round_ns };
+        if self.cpus[cpu].segment_ends_ns > now_ns + left_ns {
+            self.book_segment(cpu);
+            self.cpus[cpu].interrupt(now_ns);
+            self.run_segment(cpu, Context::Thread, left_ns);
+        }
+    }
+
+    /// Counts the rounds of a spin up to now, and begins it anew.
+    pub(crate) fn book_spin(&mut self, thread: usize) {
+        let state = &mut self.threads[thread];
+        if !state.spinning() {
+            return;
+        }
+        let rounds = (self.now_ns - state.spin_began_ns.min(self.now_ns)) / state.spin_round_ns;
+        state.spin_began_ns += rounds * state.spin_round_ns;
+        if let Some(BusyLoop { queue, owner: true, .. }) = state.busy {
+            let counters = &mut self.counters[queue];
+            counters.polls += rounds;
+            counters.busy_polls += rounds;
+            counters.empty_polls += rounds;
+        }
+    }
+
+    /// Forgets the rounds of a spin up to now.
+    pub(crate) fn drop_spin_books(&mut self, thread: usize) {
+        let state = &mut self.threads[thread];
+        if state.spinning() {
+            let rounds = (self.now_ns - state.spin_began_ns.min(self.now_ns)) / state.spin_round_ns;
+            state.spin_began_ns += rounds * state.spin_round_ns;
+        }
+    }
+
+    pub(crate) fn busy_spin_done(&mut self, thread: usize) -> Next {
+        self.book_spin(thread);
+        self.stop_spinning(thread);
+        self.busy_check(thread)
+    }
+
+    pub(crate) fn stop_spinning(&mut self, thread: usize) {
+        if let Some(BusyLoop { queue, .. }) = self.threads[thread].busy {
+            self.queue_spinners[queue].retain(|&spinner| spinner != thread);
+        }
+        if let Some(spinners) = self.epoll_spinners.get_mut(self.threads[thread].call.epoll) {
+            spinners.retain(|&spinner| spinner != thread);
+        }
+    }
+
+    /// A poll with packets, or a part of one, is over.
+    pub(crate) fn busy_work_done(&mut self, thread: usize) -> Next {
+        let Some(mut busy) = self.threads[thread].busy else { return Next::Block };
+        if !busy.owner {
+            return self.busy_check(thread);
+        }
+        let cpu = self.threads[thread].cpu;
+        self.deliver(busy.queue, cpu);
+        if let Some(cost_ns) = self.poll_more(&mut busy) {
+            self.threads[thread].busy = Some(busy);
+            return Next::Run(cost_ns);
+        }
+        self.count_poll(busy.queue, busy.work);
+        self.counters[busy.queue].busy_polls += 1;
+        self.busy_check(thread)
+    }
+
+    /// Packets came while a busy loop's poll was under way, and its budget has room for them.
+    fn poll_more(&mut self, busy: &mut BusyLoop) -> Option<Ns> {
+        if busy.work >= busy.budget || self.queues[busy.queue].ring.is_empty() {
+            return None;
+        }
+        let (more, cost_ns) = self.poll_begin(busy.queue, busy.budget - busy.work);
+        busy.work += more;
+        Some(cost_ns)
+    }
+
+    fn ready(&self, on_behalf: BusyFor) -> bool {
+        match on_behalf {
+            BusyFor::Epoll(epoll) => !self.epolls[epoll].ready.is_empty(),
+            BusyFor::Socket(socket) => self.sockets[socket as usize].readable(),
+            BusyFor::Thread => false,
+        }
+    }
+
+    /// After a round: does the loop end (`loop_end`, `need_resched`)?
+    fn busy_check(&mut self, thread: usize) -> Next {
+        let Some(mut busy) = self.threads[thread].busy else { return Next::Block };
+        let cpu = self.threads[thread].cpu;
+        let endless = busy.on_behalf == BusyFor::Thread;
+        if endless && self.cpus[cpu].need_resched {
+            // `cond_resched`: the instance stays owned.
+            return self.spin(thread, self.costs.busy_poll_ns, 0);
+        }
+        let over = !endless && (self.ready(busy.on_behalf) || self.now_ns - busy.began_ns >= busy.loop_ns);
+        busy.restart = !over && self.cpus[cpu].need_resched;
+        self.threads[thread].busy = Some(busy);
+        if over || busy.restart { self.busy_stop(thread) } else { self.busy_round(thread) }
+    }
+
+    /// `busy_poll_stop`: the timer is armed as the backstop, and the queue polled a last time.
+    fn busy_stop(&mut self, thread: usize) -> Next {
+        let Some(mut busy) = self.threads[thread].busy else { return Next::Block };
+        if !busy.owner {
+            return self.after_busy(thread);
+        }
+        let cpu = self.threads[thread].cpu;
+        let backstop_ns = self.queues[busy.queue].napi.busy_poll_stop(busy.prefer);
+        busy.backstop = backstop_ns.is_some();
+        if let Some(timeout_ns) = backstop_ns {
+            self.arm_timer(busy.queue, timeout_ns, cpu);
+        }
+        if !self.rules.final_poll {
+            self.threads[thread].busy = Some(busy);
+            self.let_go(busy, cpu);
+            return self.after_busy(thread);
+        }
+        let (work, cost_ns) = self.poll_begin(busy.queue, busy.budget);
+        busy.work = work;
+        self.threads[thread].busy = Some(busy);
+        self.threads[thread].stage = Stage::FinalPoll;
+        Next::Run(self.costs.busy_poll_ns + self.costs.timer_arm_ns + cost_ns)
+    }
+
+    pub(crate) fn final_poll_done(&mut self, thread: usize) -> Next {
+        let Some(mut busy) = self.threads[thread].busy else { return Next::Block };
+        let cpu = self.threads[thread].cpu;
+        self.deliver(busy.queue, cpu);
+        if let Some(cost_ns) = self.poll_more(&mut busy) {
+            self.threads[thread].busy = Some(busy);
+            return Next::Run(cost_ns);
+        }
+        self.count_poll(busy.queue, busy.work);
+        self.counters[busy.queue].busy_polls += 1;
+        if busy.work == busy.budget {
+            self.let_go(busy, cpu);
+        } else if self.complete(busy.queue, busy.work, cpu) {
+            self.napi_run(busy.queue, cpu);
+        }
+        self.after_busy(thread)
+    }
+
+    /// `__busy_poll_stop`: released with the timer as the only backstop, or handed to the softirq.
+    fn let_go(&mut self, busy: BusyLoop, cpu: usize) {
+        if busy.backstop {
+            self.flush_held(busy.queue, cpu, false);
+            self.queues[busy.queue].napi.state.sched = false;
+            self.released(busy.queue);
+        } else {
+            self.napi_run(busy.queue, cpu);
+        }
+    }
+
+    fn after_busy(&mut self, thread: usize) -> Next {
+        let Some(mut busy) = self.threads[thread].busy else { return Next::Block };
+        if busy.restart {
+            busy.owner = false;
+            self.threads[thread].busy = Some(busy);
+            return self.spin(thread, self.costs.busy_poll_ns, 0);
+        }
+        self.threads[thread].busy = None;
+        match busy.on_behalf {
+            BusyFor::Epoll(epoll) => self.epoll_after_busy(thread, epoll, busy.queue),
+            BusyFor::Socket(socket) => self.recv_after_busy(thread, socket),
+            BusyFor::Thread => Next::Block,
+        }
+    }
+
+    /// A NAPI thread has its turn (`napi_threaded_poll_loop`).
+    pub(crate) fn napi_thread_turn(&mut self, thread: usize) -> Next {
+        let super::Program::NapiThread { queue } = self.threads[thread].program else { return Next::Block };
+        self.threads[thread].stage = Stage::NapiThread;
+        if self.queues[queue].napi.settings.threaded == quell_mode::Threaded::BusyPoll {
+            let on_behalf = BusyFor::Thread;
+            self.queues[queue].napi.state.sched = false;
+            let request =
+                BusyRequest { queue, on_behalf, prefer: false, budget: NAPI_POLL_WEIGHT, loop_ns: NEVER };
+            return self.busy_begin(thread, request);
+        }
+        if !self.queues[queue].napi.state.sched {
+            return Next::Block;
+        }
+        let (work, cost_ns) = self.poll_begin(queue, NAPI_POLL_WEIGHT);
+        self.threads[thread].returned = work as usize;
+        self.threads[thread].stage = Stage::NapiThreadWork;
+        Next::Run(self.costs.napi_poll_ns + cost_ns)
+    }
+
+    pub(crate) fn napi_thread_done(&mut self, thread: usize) -> Next {
+        let super::Program::NapiThread { queue } = self.threads[thread].program else { return Next::Block };
+        let cpu = self.threads[thread].cpu;
+        self.deliver(queue, cpu);
+        let work = self.threads[thread].returned as u32;
+        if work < NAPI_POLL_WEIGHT && !self.queues[queue].ring.is_empty() {
+            let (more, cost_ns) = self.poll_begin(queue, NAPI_POLL_WEIGHT - work);
+            self.threads[thread].returned += more as usize;
+            return Next::Run(cost_ns);
+        }
+        self.threads[thread].stage = Stage::NapiThread;
+        if self.finish_poll(queue, work, cpu) { Next::Run(0) } else { Next::Block }
+    }
+}

@@ -1,0 +1,58 @@
+//! What is counted of a queue and of those who poll it.
+
+use serde::{Deserialize, Serialize};
+
+/// Counts of one queue since the books were opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Counters {
+    /// Packets that found a place in the ring.
+    pub(crate) received: u64,
+    /// Packets that found none.
+    pub(crate) drops: u64,
+    /// Interrupts of the vector.
+    pub(crate) irqs: u64,
+    /// NAPI polls, whoever polled.
+    pub(crate) polls: u64,
+    /// Of these, polls that took no packet.
+    pub(crate) empty_polls: u64,
+    /// Of these, polls of a busy loop, the final ones included.
+    pub(crate) busy_polls: u64,
+    /// Packets taken by polls.
+    pub(crate) polled_packets: u64,
+    /// Timer interrupts of the NAPI instance.
+    pub(crate) timer_irqs: u64,
+    /// Of these, firings that were lost because the instance was owned.
+    pub(crate) lost_timers: u64,
+    /// `epoll_wait` calls of this queue's worker that returned events.
+    pub(crate) epoll_waits: u64,
+    /// Events that they returned.
+    pub(crate) epoll_events: u64,
+    /// Times that the timer was put off by `irq-suspend-timeout`.
+    pub(crate) suspensions: u64,
+    /// Requests answered.
+    pub(crate) responses: u64,
+}
+
+impl Counters {
+    /// Adds another queue's counts.
+    pub(crate) fn add(&mut self, other: &Self) {
+        let pairs = [
+            (&mut self.received, other.received),
+            (&mut self.drops, other.drops),
+            (&mut self.irqs, other.irqs),
+            (&mut self.polls, other.polls),
+            (&mut self.empty_polls, other.empty_polls),
+            (&mut self.busy_polls, other.busy_polls),
+            (&mut self.polled_packets, other.polled_packets),
+            (&mut self.timer_irqs, other.timer_irqs),
+            (&mut self.lost_timers, other.lost_timers),
+            (&mut self.epoll_waits, other.epoll_waits),
+            (&mut self.epoll_events, other.epoll_events),
+            (&mut self.suspensions, other.suspensions),
+            (&mut self.responses, other.responses),
+        ];
+        for (mine, others) in pairs {
+            *mine += others;
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! One CPU: what it executes, what waits to be executed, and where its time went. What the pieces
+//! do is decided elsewhere; this file only keeps the books.
+
+use std::collections::VecDeque;
+
+use serde::Serialize;
+
+use crate::engine::{NEVER, Ns};
+
+/// A hard interrupt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HardIrq {
+    /// The vector of an RX queue.
+    Device(usize),
+    /// The timer of a NAPI instance.
+    NapiTimer(usize),
+    /// The timeout of a sleeping thread.
+    Timeout { thread: usize, sleep: u32 },
+    /// Another CPU made a thread runnable here.
+    Reschedule,
+    /// The scheduler's tick, only while threads compete.
+    Tick,
+}
+
+/// What a CPU executes at this moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Context {
+    /// Halted in an idle state.
+    Halted,
+    /// On its way into an idle state.
+    IdleEntry,
+    /// On its way out.
+    IdleExit,
+    /// A hard interrupt.
+    HardIrq(HardIrq),
+    /// NET_RX softirq.
+    SoftIrq,
+    /// The current thread.
+    Thread,
+    /// Between two of these: the model itself decides, in no time.
+    Deciding,
+}
+
+/// How the time of CPUs was spent, in ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct CpuTime {
+    /// Threads, user and system.
+    pub thread_ns: Ns,
+    /// Softirqs.
+    pub softirq_ns: Ns,
+    /// Hard interrupts.
+    pub hardirq_ns: Ns,
+    /// Executed on the way into and out of idle states: cycles show it, `/proc/stat` does not.
+    pub unaccounted_ns: Ns,
+    /// All time that was observed.
+    pub total_ns: Ns,
+}
+
+impl CpuTime {
+    /// What accounting calls busy, as a share.
+    #[must_use]
+    pub fn accounted_share(&self) -> f64 {
+        (self.thread_ns + self.softirq_ns + self.hardirq_ns) as f64 / self.total_ns.max(1) as f64
+    }
+
+    /// Executed time, unhalted cycles of a steady clock, in ns.
+    #[must_use]
+    pub fn executed_ns(&self) -> Ns {
+        self.thread_ns + self.softirq_ns + self.hardirq_ns + self.unaccounted_ns
+    }
+
+    /// Adds another CPU's time.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.thread_ns += other.thread_ns;
+        self.softirq_ns += other.softirq_ns;
+        self.hardirq_ns += other.hardirq_ns;
+        self.unaccounted_ns += other.unaccounted_ns;
+        self.total_ns += other.total_ns;
+    }
+}
+
+/// A run of the NET_RX softirq, possibly interrupted (`__do_softirq`, `net_rx_action`).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SoftIrqRun {
+    pub(crate) began_ns: Ns,
+    pub(crate) round: u32,
+    pub(crate) round_deadline_ns: Ns,
+    pub(crate) budget: i64,
+    /// Instances of this round that are still to be polled.
+    pub(crate) round_left: usize,
+    /// The instance being polled and the packets that the poll took so far.
+    pub(crate) polling: Option<(usize, u32)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Cpu {
+    pub(crate) context: Context,
+    pub(crate) segment_began_ns: Ns,
+    pub(crate) segment_ends_ns: Ns,
+    /// Tells a segment's end from the end of one that was interrupted before.
+    pub(crate) generation: u32,
+    pub(crate) irqs: VecDeque<HardIrq>,
+    pub(crate) softirq: Option<SoftIrqRun>,
+    pub(crate) softirq_left_ns: Ns,
+    /// `softnet_data.poll_list`.
+    pub(crate) poll_list: VecDeque<usize>,
+    /// The rest of the poll list was left to `ksoftirqd`.
+    pub(crate) left_to_ksoftirqd: bool,
+    pub(crate) current: Option<usize>,
+    pub(crate) last: Option<usize>,
+    pub(crate) need_resched: bool,
+    pub(crate) runnable: Vec<usize>,
+    pub(crate) ksoftirqd: usize,
+    pub(crate) ticking: bool,
+    pub(crate) halted_since_ns: Ns,
+    /// Mean of recent idle times: what the idle governor expects.
+    pub(crate) expected_idle_ns: Ns,
+    pub(crate) time: CpuTime,
+}
+
+impl Cpu {
+    pub(crate) fn new(ksoftirqd: usize) -> Self {
+        Self {
+            context: Context::Halted,
+            segment_began_ns: 0,
+            segment_ends_ns: NEVER,
+            generation: 0,
+            irqs: VecDeque::with_capacity(16),
+            softirq: None,
+            softirq_left_ns: 0,
+            poll_list: VecDeque::with_capacity(16),
+            left_to_ksoftirqd: false,
+            current: None,
+            last: None,
+            need_resched: false,
+            runnable: Vec::with_capacity(16),
+            ksoftirqd,
+            ticking: false,
+            halted_since_ns: 0,
+            expected_idle_ns: 0,
+            time: CpuTime::default(),
+        }
+    }
+
+    /// Whether nothing but idle states is going on.
+    pub(crate) fn idle(&self) -> bool {
+        matches!(self.context, Context::Halted | Context::IdleEntry | Context::IdleExit)
+    }
+
+    /// Books the time since the segment began (or the books were opened).
+    pub(crate) fn account(&mut self, now_ns: Ns) {
+        let spent = now_ns.saturating_sub(self.segment_began_ns);
+        self.segment_began_ns = now_ns;
+        let book = match self.context {
+            Context::Halted | Context::Deciding => return,
+            Context::IdleEntry | Context::IdleExit => &mut self.time.unaccounted_ns,
+            Context::HardIrq(_) => &mut self.time.hardirq_ns,
+            Context::SoftIrq => &mut self.time.softirq_ns,
+            Context::Thread => &mut self.time.thread_ns,
+        };
+        *book += spent;
+    }
+
+    /// Ends the running segment, which is booked already, early; what is left of it.
+    pub(crate) fn interrupt(&mut self, now_ns: Ns) -> Ns {
+        self.generation = self.generation.wrapping_add(1);
+        self.segment_ends_ns.saturating_sub(now_ns)
+    }
+}

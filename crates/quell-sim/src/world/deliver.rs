@@ -1,0 +1,60 @@
+//! From a polled packet to whoever waits for it: the socket's receive queue, the epoll's ready list
+//! (`ep_poll_callback`), the thread that sleeps or spins.
+
+use super::World;
+use crate::engine::Ns;
+use crate::mechanism::PacketKind;
+
+impl World {
+    /// Delivers what the poll under way has taken.
+    pub(crate) fn deliver(&mut self, queue: usize, cpu: usize) {
+        let mut taken = std::mem::take(&mut self.queues[queue].taken);
+        for packet in &taken {
+            match packet.kind {
+                PacketKind::Ack => {}
+                kind if Self::gro_holds(kind) => {
+                    let held = crate::mechanism::Held { packet: *packet, since_ns: self.now_ns };
+                    self.queues[queue].held.push(held);
+                }
+                _ => self.to_socket(queue, cpu, packet.socket, packet.sent_ns),
+            }
+        }
+        taken.clear();
+        self.queues[queue].taken = taken;
+    }
+
+    /// A request reaches its socket.
+    pub(crate) fn to_socket(&mut self, queue: usize, cpu: usize, socket: u32, sent_ns: Ns) {
+        self.mark(queue, "delivered");
+        let state = &mut self.sockets[socket as usize];
+        state.napi = Some(queue);
+        state.received.push_back(sent_ns);
+        if let Some(reader) = state.reader {
+            if self.threads[reader].spinning() {
+                self.poke(reader);
+            } else {
+                self.wake(reader, cpu);
+            }
+        }
+        self.became_ready(socket, cpu);
+    }
+
+    /// A descriptor became readable: its epoll hears of it.
+    pub(crate) fn became_ready(&mut self, socket: u32, cpu: usize) {
+        let state = &mut self.sockets[socket as usize];
+        let Some(index) = state.epoll else { return };
+        let napi = state.napi;
+        let epoll = &mut self.epolls[index];
+        epoll.remember_napi(napi, self.rules.sysctl_busy_poll_usecs);
+        if !state.listed {
+            state.listed = true;
+            epoll.ready.push_back(socket);
+        }
+        if let Some(thread) = epoll.waiters.pop_front() {
+            self.wake(thread, cpu);
+        }
+        for spinner in 0..self.epoll_spinners[index].len() {
+            self.poke(self.epoll_spinners[index][spinner]);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! A whole host in virtual time: CPUs, RX queues, epoll contexts, sockets, threads and the traffic
+//! that reaches them, and the loop that lets events happen. Each file beside this one holds the
+//! transitions of one subject; this one holds the state and hands events out.
+
+mod busy_poll;
+mod counters;
+mod cpu;
+mod deliver;
+mod epoll_wait;
+mod interrupt;
+mod poll;
+mod program;
+mod schedule;
+mod script;
+mod softirq;
+mod thread;
+mod traffic;
+
+pub(crate) use counters::Counters;
+pub use cpu::CpuTime;
+pub(crate) use program::{EpollServer, EventLoop, Program, RecvServer, Scripted, Wait};
+pub(crate) use script::ScriptAction;
+pub use script::Step;
+pub(crate) use thread::{Affinity, BusyFor, BusyLoop, Class, EpollCall, RunState, Stage, Thread};
+pub use traffic::{Gaps, TrafficKind};
+pub(crate) use traffic::{Client, Traffic};
+
+pub(crate) use cpu::Context;
+use cpu::{Cpu, HardIrq};
+
+use crate::engine::{Digest, EventQueue, Ns};
+use crate::host::Costs;
+use crate::mechanism::{Epoll, Packet, PacketKind, RxQueue, Socket};
+use crate::trace::Trace;
+
+/// What differs between kernel versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelRules {
+    /// A busy poll loop polls once more, with a whole budget, when it ends (6.18 and before).
+    pub final_poll: bool,
+    /// `HZ`: how long a jiffy is.
+    pub jiffy_ns: Ns,
+    /// `net.core.busy_poll`, in µs.
+    pub sysctl_busy_poll_usecs: u32,
+}
+
+impl Default for KernelRules {
+    fn default() -> Self {
+        Self { final_poll: true, jiffy_ns: 1_000_000, sysctl_busy_poll_usecs: 0 }
+    }
+}
+
+/// Something that happens at a moment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Event {
+    /// A packet reaches the NIC.
+    Arrival { queue: u16, packet: Packet },
+    /// The open-loop generator sends, and plans its next packet.
+    Generate,
+    /// The coalescing time of a vector may be over.
+    Vector { queue: u16 },
+    /// The timer of a NAPI instance may be due.
+    NapiTimer { queue: u16 },
+    /// A CPU's segment is over.
+    SegmentEnd { cpu: u16, generation: u32 },
+    /// The timeout of a sleep is over.
+    Timeout { thread: u16, sleep: u32 },
+    /// The scheduler's tick.
+    Tick { cpu: u16 },
+    /// A scripted change from outside.
+    Script { index: u32 },
+}
+
+/// The state of a run.
+pub(crate) struct World {
+    pub(crate) now_ns: Ns,
+    pub(crate) events: EventQueue<Event>,
+    pub(crate) digest: Digest,
+    pub(crate) processed: u64,
+    pub(crate) rules: KernelRules,
+    pub(crate) costs: Costs,
+    pub(crate) cpus: Vec<Cpu>,
+    pub(crate) queues: Vec<RxQueue>,
+    /// Threads that busy poll a queue, or wait for it, in fast-forwarded rounds.
+    pub(crate) queue_spinners: Vec<Vec<usize>>,
+    pub(crate) epolls: Vec<Epoll>,
+    pub(crate) epoll_spinners: Vec<Vec<usize>>,
+    pub(crate) sockets: Vec<Socket>,
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) traffic: Traffic,
+    pub(crate) counters: Vec<Counters>,
+    pub(crate) script: Vec<ScriptAction>,
+    pub(crate) trace: Option<Box<Trace>>,
+}
+
+/// What a thread does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Executes for so long.
+    Run(Ns),
+    /// Gives the CPU up until it is woken.
+    Block,
+}
+
+impl World {
+    /// Lets everything happen that happens before `until_ns`, and no more than `most` events.
+    pub(crate) fn run_until(&mut self, until_ns: Ns) {
+        while let Some(at_ns) = self.events.next_at_ns() {
+            if at_ns >= until_ns {
+                break;
+            }
+            if let Some((at_ns, event)) = self.events.pop() {
+                self.now_ns = at_ns;
+                self.happen(event);
+            }
+        }
+        self.now_ns = until_ns;
+    }
+
+    fn happen(&mut self, event: Event) {
+        self.processed += 1;
+        self.digest.add(self.now_ns);
+        match event {
+            Event::SegmentEnd { cpu, generation } => self.segment_end(cpu.into(), generation),
+            Event::Arrival { queue, packet } => self.packet_arrives(queue.into(), packet),
+            Event::Vector { queue } => self.vector_event(queue.into()),
+            Event::NapiTimer { queue } => self.napi_timer_event(queue.into()),
+            Event::Timeout { thread, sleep } => self.timeout_event(thread.into(), sleep),
+            Event::Tick { cpu } => self.tick_event(cpu.into()),
+            Event::Generate => self.generate(),
+            Event::Script { index } => self.scripted(index as usize),
+        }
+    }
+
+    /// A packet reaches the NIC: it finds a place in the ring or is dropped, and the vector, a
+    /// busy poller or nobody hears of it.
+    fn packet_arrives(&mut self, queue: usize, packet: Packet) {
+        self.digest.add(u64::from(packet.socket));
+        let now_ns = self.now_ns;
+        let rx = &mut self.queues[queue];
+        if !rx.receive(packet) {
+            self.counters[queue].drops += 1;
+            return;
+        }
+        self.counters[queue].received += 1;
+        if packet.kind != PacketKind::Ack {
+            self.mark(queue, "packet");
+        }
+        self.queues[queue].vector.received(now_ns, 1);
+        self.vector_changed(queue);
+        for index in 0..self.queue_spinners[queue].len() {
+            self.poke(self.queue_spinners[queue][index]);
+        }
+    }
+
+    /// Notes a moment of a queue in the trace.
+    #[inline]
+    pub(crate) fn mark(&mut self, queue: usize, what: &'static str) {
+        if let Some(trace) = &mut self.trace {
+            trace.mark(self.now_ns, queue, what);
+        }
+    }
+
+    /// Starts the books anew: what happened so far was warm-up.
+    pub(crate) fn open_books(&mut self) {
+        for cpu in &mut self.cpus {
+            cpu.account(self.now_ns);
+            cpu.segment_began_ns = self.now_ns;
+            cpu.time = CpuTime::default();
+        }
+        for index in 0..self.threads.len() {
+            self.drop_spin_books(index);
+        }
+        for counters in &mut self.counters {
+            *counters = Counters::default();
+        }
+        self.traffic.open_books(self.now_ns);
+    }
+
+    /// Closes the books: everything up to now is in them.
+    pub(crate) fn close_books(&mut self, since_ns: Ns) {
+        for index in 0..self.threads.len() {
+            self.book_spin(index);
+        }
+        for cpu in &mut self.cpus {
+            cpu.account(self.now_ns);
+            cpu.time.total_ns = self.now_ns - since_ns;
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What every NAPI poll has in common, whoever polls: taking packets from the ring and their cost,
+//! and what a finished poll comes to (`__napi_poll`, `napi_complete_done`, GRO's held packets).
+
+use super::World;
+use crate::engine::Ns;
+use crate::mechanism::{Completion, PacketKind, Schedule};
+
+/// `NAPI_POLL_WEIGHT`: packets that a softirq takes from one instance in one poll.
+pub(crate) const NAPI_POLL_WEIGHT: u32 = 64;
+
+impl World {
+    /// Takes up to `budget` packets and all transmit completions; how many packets, and the cost.
+    pub(crate) fn poll_begin(&mut self, queue: usize, budget: u32) -> (u32, Ns) {
+        let costs = &self.costs;
+        let rx = &mut self.queues[queue];
+        let transmitted = std::mem::take(&mut rx.tx_completions);
+        let before = rx.taken.len();
+        let work = rx.take(budget);
+        rx.vector.polled(work, transmitted);
+        let packets: Ns = rx.taken[before..].iter().map(|packet| costs.receive_ns(packet.kind)).sum();
+        (work, packets + u64::from(transmitted) * costs.tx_completion_ns)
+    }
+
+    /// Counts a poll that took `work` packets.
+    pub(crate) fn count_poll(&mut self, queue: usize, work: u32) {
+        let counters = &mut self.counters[queue];
+        counters.polls += 1;
+        counters.empty_polls += u64::from(work == 0);
+        counters.polled_packets += u64::from(work);
+    }
+
+    /// A poll of the softirq or of a NAPI thread is over; whether the instance is to be polled
+    /// again by the same.
+    pub(crate) fn finish_poll(&mut self, queue: usize, work: u32, cpu: usize) -> bool {
+        self.count_poll(queue, work);
+        if work < NAPI_POLL_WEIGHT {
+            return self.complete(queue, work, cpu);
+        }
+        if !self.queues[queue].napi.state.prefer_busy_poll {
+            self.flush_held(queue, cpu, false);
+            return true;
+        }
+        // Somebody would rather busy poll: let go although there is more.
+        let armed_before = self.queues[queue].vector.armed();
+        if self.complete(queue, work, cpu) {
+            return true;
+        }
+        let enabled = !armed_before && self.queues[queue].vector.armed();
+        enabled && self.queues[queue].napi.schedule_prep() == Schedule::Taken
+    }
+
+    /// Completes the instance and acts on what that comes to; whether it stays scheduled because
+    /// of `MISSED`.
+    pub(crate) fn complete(&mut self, queue: usize, work: u32, cpu: usize) -> bool {
+        let held = !self.queues[queue].held.is_empty();
+        let completion = self.queues[queue].napi.complete_done(work, held);
+        match completion {
+            Completion::Refused => false,
+            Completion::Again => {
+                self.flush_held(queue, cpu, false);
+                true
+            }
+            Completion::Deferred { timeout_ns } => {
+                self.flush_held(queue, cpu, true);
+                self.arm_timer(queue, timeout_ns, cpu);
+                self.released(queue);
+                false
+            }
+            Completion::InterruptEnabled { timeout_ns } => {
+                self.flush_held(queue, cpu, timeout_ns.is_some());
+                if let Some(timeout_ns) = timeout_ns {
+                    self.arm_timer(queue, timeout_ns, cpu);
+                }
+                self.enable_interrupt(queue);
+                self.released(queue);
+                false
+            }
+        }
+    }
+
+    fn enable_interrupt(&mut self, queue: usize) {
+        let now_ns = self.now_ns;
+        let rx = &mut self.queues[queue];
+        let (received, transmitted) = (rx.ring.len() as u32, rx.tx_completions);
+        rx.vector.arm(now_ns, received, transmitted);
+        self.mark(queue, "interrupt enabled");
+        self.vector_changed(queue);
+    }
+
+    /// The instance is free: a busy poller that waits for it may have it.
+    pub(crate) fn released(&mut self, queue: usize) {
+        for index in 0..self.queue_spinners[queue].len() {
+            self.poke(self.queue_spinners[queue][index]);
+        }
+    }
+
+    /// Delivers what GRO holds (`napi_gro_flush`); with `only_old`, packets of this jiffy stay.
+    pub(crate) fn flush_held(&mut self, queue: usize, cpu: usize, only_old: bool) {
+        if self.queues[queue].held.is_empty() {
+            return;
+        }
+        let jiffy = |ns: Ns| ns / self.rules.jiffy_ns;
+        let this_jiffy = jiffy(self.now_ns);
+        let rx = &mut self.queues[queue];
+        let held = std::mem::take(&mut rx.held);
+        let (stay, go): (Vec<_>, Vec<_>) =
+            held.into_iter().partition(|held| only_old && jiffy(held.since_ns) == this_jiffy);
+        rx.held = stay;
+        for held in go {
+            self.to_socket(queue, cpu, held.packet.socket, held.packet.sent_ns);
+        }
+    }
+
+    /// Whether a packet of this kind may be held by GRO.
+    pub(crate) fn gro_holds(kind: PacketKind) -> bool {
+        kind == PacketKind::HeldRequest
+    }
+}

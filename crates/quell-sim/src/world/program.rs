@@ -1,0 +1,207 @@
+//! What threads do outside the kernel: servers of several shapes, and scripted applications for
+//! single scenarios. A program is asked for its next step whenever its last one is over.
+
+use super::busy_poll::BusyRequest;
+use super::{BusyFor, BusyLoop, Next, Stage, Step, World};
+use crate::engine::{NEVER, Ns};
+
+/// The timeout that a program gives `epoll_wait`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Until something happens.
+    Forever,
+    /// At most so long; 0 returns at once.
+    AtMost(Ns),
+}
+
+/// Waiting for events in a loop before sleeping, without polling a NIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EventLoop {
+    /// One round of the loop.
+    pub(crate) round_ns: Ns,
+    /// How long it goes on before the thread sleeps; [`NEVER`]: it does not sleep.
+    pub(crate) for_ns: Ns,
+}
+
+/// An epoll event loop, memcached's shape: handle every event, wait again.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EpollServer {
+    pub(crate) epoll: usize,
+    pub(crate) wait: Wait,
+    /// `maxevents`, which doubles each time that it is reached, as libevent's does.
+    pub(crate) max_events: usize,
+    pub(crate) max_events_limit: usize,
+    pub(crate) event_loop: Option<EventLoop>,
+    /// The socket being served, and how many of its requests.
+    pub(crate) serving: Option<(u32, u32)>,
+    /// The queue whose counters the worker's calls go to.
+    pub(crate) queue: usize,
+}
+
+/// A blocking receive loop on one socket, netperf's shape.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RecvServer {
+    pub(crate) socket: u32,
+    /// `SO_BUSY_POLL`, in ns.
+    pub(crate) busy_poll_ns: Ns,
+    /// `SO_PREFER_BUSY_POLL`.
+    pub(crate) prefer: bool,
+    /// Packets of one busy poll at most.
+    pub(crate) budget: u32,
+    pub(crate) serving: bool,
+}
+
+/// A scripted application.
+#[derive(Debug, Clone)]
+pub(crate) struct Scripted {
+    pub(crate) epoll: usize,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) at: usize,
+    /// What it observed: moment, and how many events a wait returned.
+    pub(crate) waits: Vec<(Ns, usize)>,
+    /// Whether the wait under way is to be written down.
+    pub(crate) waiting: bool,
+    pub(crate) queue: usize,
+}
+
+/// What a thread is.
+#[derive(Debug, Clone)]
+pub(crate) enum Program {
+    EpollServer(EpollServer),
+    RecvServer(RecvServer),
+    Scripted(Scripted),
+    NapiThread { queue: usize },
+    Ksoftirqd,
+}
+
+impl World {
+    /// The queue that a worker's `epoll_wait` calls are counted for.
+    pub(crate) fn queue_of_worker(&self, thread: usize) -> Option<usize> {
+        match &self.threads[thread].program {
+            Program::EpollServer(server) => Some(server.queue),
+            Program::Scripted(scripted) => Some(scripted.queue),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn program_step(&mut self, thread: usize) -> Next {
+        match self.threads[thread].program {
+            Program::EpollServer(server) => self.epoll_server_step(thread, server),
+            Program::RecvServer(server) => self.recv_server_step(thread, server),
+            Program::Scripted(_) => self.scripted_step(thread),
+            Program::NapiThread { .. } => self.napi_thread_turn(thread),
+            Program::Ksoftirqd => self.ksoftirqd_turn(thread),
+        }
+    }
+
+    fn epoll_server_step(&mut self, thread: usize, mut server: EpollServer) -> Next {
+        if let Some((socket, requests)) = server.serving.take() {
+            for _ in 0..requests {
+                self.respond(socket);
+            }
+        }
+        let returned = self.threads[thread].returned;
+        while let Some(socket) = self.threads[thread].events.pop_front() {
+            let requests = self.sockets[socket as usize].received.len() as u32;
+            if requests == 0 {
+                continue;
+            }
+            server.serving = Some((socket, requests));
+            self.threads[thread].program = Program::EpollServer(server);
+            self.threads[thread].stage = Stage::Program;
+            return Next::Run(u64::from(requests) * self.costs.request_ns(returned));
+        }
+        if returned == server.max_events {
+            server.max_events = (2 * server.max_events).min(server.max_events_limit);
+        }
+        self.threads[thread].program = Program::EpollServer(server);
+        if let Some(EventLoop { round_ns, for_ns }) = server.event_loop {
+            self.threads[thread].call.epoll = server.epoll;
+            if self.epolls[server.epoll].ready.is_empty() {
+                self.threads[thread].stage = Stage::EventSpin;
+                return self.spin(thread, round_ns, for_ns);
+            }
+        }
+        self.epoll_server_waits(thread, server)
+    }
+
+    fn epoll_server_waits(&mut self, thread: usize, server: EpollServer) -> Next {
+        let deadline_ns = match server.wait {
+            Wait::Forever => NEVER,
+            Wait::AtMost(ns) => self.now_ns + ns,
+        };
+        self.epoll_enter(thread, server.epoll, deadline_ns, server.max_events)
+    }
+
+    /// Waiting for events in a loop is over: there are some, or it is time to sleep.
+    pub(crate) fn event_spin_done(&mut self, thread: usize) -> Next {
+        self.stop_spinning(thread);
+        match self.threads[thread].program {
+            Program::EpollServer(server) => self.epoll_server_waits(thread, server),
+            _ => Next::Block,
+        }
+    }
+
+    fn recv_server_step(&mut self, thread: usize, mut server: RecvServer) -> Next {
+        if std::mem::take(&mut server.serving) {
+            self.threads[thread].program = Program::RecvServer(server);
+            self.respond(server.socket);
+        }
+        self.recv_check(thread)
+    }
+
+    /// `recv`: data is there, or the socket's queue is busy polled, or the thread sleeps.
+    pub(crate) fn recv_check(&mut self, thread: usize) -> Next {
+        let Program::RecvServer(mut server) = self.threads[thread].program else { return Next::Block };
+        let socket = &self.sockets[server.socket as usize];
+        if socket.readable() {
+            server.serving = true;
+            self.threads[thread].program = Program::RecvServer(server);
+            self.threads[thread].stage = Stage::Program;
+            return Next::Run(self.costs.recv_ns + self.costs.request_ns(1));
+        }
+        match socket.napi.filter(|_| server.busy_poll_ns > 0) {
+            Some(queue) => self.busy_begin(
+                thread,
+                BusyRequest {
+                    queue,
+                    on_behalf: BusyFor::Socket(server.socket),
+                    prefer: server.prefer,
+                    budget: server.budget,
+                    loop_ns: server.busy_poll_ns,
+                },
+            ),
+            None => self.recv_sleep(thread),
+        }
+    }
+
+    fn recv_sleep(&mut self, thread: usize) -> Next {
+        self.threads[thread].stage = Stage::RecvSleep;
+        Next::Block
+    }
+
+    /// The busy loop of a `recv` is over.
+    pub(crate) fn recv_after_busy(&mut self, thread: usize, socket: u32) -> Next {
+        if self.sockets[socket as usize].readable() { self.recv_check(thread) } else { self.recv_sleep(thread) }
+    }
+
+    /// Answers the oldest request of a socket.
+    pub(crate) fn respond(&mut self, socket: u32) {
+        let state = &mut self.sockets[socket as usize];
+        let Some(sent_ns) = state.received.pop_front() else { return };
+        let Some(queue) = state.napi else { return };
+        let now_ns = self.now_ns;
+        self.mark(queue, "response");
+        self.counters[queue].responses += 1;
+        let rx = &mut self.queues[queue];
+        rx.tx_completions += 1;
+        rx.vector.transmitted(now_ns, 1);
+        self.answered(socket, sent_ns);
+        self.vector_changed(queue);
+    }
+
+    /// The busy loop of a thread, for those who observe it.
+    pub(crate) fn busy_loop_of(&self, thread: usize) -> Option<BusyLoop> {
+        self.threads[thread].busy
+    }
+}

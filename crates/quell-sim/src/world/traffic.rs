@@ -1,0 +1,228 @@
+//! Who sends requests and when, and what the client sees of the answers: open loop at a rate,
+//! connections on a schedule that catch up (the published generator), closed loop, a recorded
+//! series of gaps.
+
+use serde::{Deserialize, Serialize};
+
+use quell_stats::LatencyHistogram;
+
+use super::{Event, World};
+use crate::engine::{Ns, Purpose, RandomStream};
+use crate::mechanism::{Packet, PacketKind};
+
+/// The distribution of the time between two requests; its mean follows from the rate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Gaps {
+    /// Always the same.
+    Fixed,
+    /// A Poisson process.
+    Exponential,
+    /// Generalised Pareto from 0; the published generator has shape 0.154971.
+    GeneralisedPareto {
+        /// ξ: not 0, below 1.
+        shape: f64,
+    },
+    /// So many requests at once, then the time that the rate leaves.
+    Bursts {
+        /// Requests in a burst.
+        size: u32,
+    },
+    /// A recorded series, in ns, repeated; the rate is its own.
+    Recorded(Vec<Ns>),
+}
+
+/// Who decides when the next request is sent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TrafficKind {
+    /// Requests come at `rate_qps` whatever the server does, each for a random connection.
+    Open {
+        /// Requests a second.
+        rate_qps: f64,
+        /// Time between two of them.
+        gaps: Gaps,
+    },
+    /// Every connection has a schedule of its own and one request under way at most; what was due
+    /// meanwhile is caught up. Latency counts from the actual send.
+    Scheduled {
+        /// Requests a second, over all connections.
+        rate_qps: f64,
+        /// Time between two of one connection.
+        gaps: Gaps,
+    },
+    /// Every connection sends its next request as soon as it has the answer.
+    Closed,
+    /// Nobody sends; a scenario brings its own packets.
+    Silent,
+}
+
+/// What network and client add, in ns.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Client {
+    pub(crate) one_way_ns: Ns,
+    pub(crate) back_ns: Ns,
+    pub(crate) jitter_ns: f64,
+    pub(crate) tail_share: f64,
+    pub(crate) tail_ns: f64,
+    pub(crate) stall_share: f64,
+    pub(crate) stall_ns: f64,
+    pub(crate) ack_delay_ns: Ns,
+}
+
+pub(crate) struct Traffic {
+    kind: TrafficKind,
+    client: Client,
+    /// The queue of each connection, by socket.
+    pub(crate) queue_of: Vec<u16>,
+    /// When each connection is due to send next.
+    due_ns: Vec<f64>,
+    arrivals: RandomStream,
+    sockets: RandomStream,
+    delays: RandomStream,
+    gap_index: usize,
+    books_since_ns: Ns,
+    pub(crate) latency: LatencyHistogram,
+    pub(crate) latency_sum_ns: u128,
+    /// What scripted applications read: when, and when it was sent.
+    pub(crate) read: Vec<(Ns, Ns)>,
+}
+
+impl Traffic {
+    pub(crate) fn new(kind: TrafficKind, client: Client, queue_of: Vec<u16>, seed: u64) -> Self {
+        Self {
+            kind,
+            client,
+            due_ns: vec![0.0; queue_of.len()],
+            queue_of,
+            arrivals: RandomStream::new(seed, Purpose::Arrivals),
+            sockets: RandomStream::new(seed, Purpose::Sockets),
+            delays: RandomStream::new(seed, Purpose::Client),
+            gap_index: 0,
+            books_since_ns: 0,
+            latency: LatencyHistogram::new(),
+            latency_sum_ns: 0,
+            read: Vec::new(),
+        }
+    }
+
+    /// Forgets the latencies so far; requests sent before `now_ns` no longer count.
+    pub(crate) fn open_books(&mut self, now_ns: Ns) {
+        self.books_since_ns = now_ns;
+        self.latency.clear();
+        self.latency_sum_ns = 0;
+    }
+
+    fn gap_ns(&mut self, rate_qps: f64, gaps: &Gaps) -> f64 {
+        let mean_ns = 1e9 / rate_qps;
+        match gaps {
+            Gaps::Fixed => mean_ns,
+            Gaps::Exponential => self.arrivals.exponential(mean_ns),
+            Gaps::GeneralisedPareto { shape } => {
+                self.arrivals.generalised_pareto(mean_ns * (1.0 - shape), *shape)
+            }
+            Gaps::Bursts { size } => {
+                self.gap_index += 1;
+                if self.gap_index.is_multiple_of((*size).max(1) as usize) { mean_ns * f64::from(*size) } else { 0.0 }
+            }
+            Gaps::Recorded(series) => {
+                let gap_ns = series[self.gap_index % series.len().max(1)];
+                self.gap_index += 1;
+                gap_ns as f64
+            }
+        }
+    }
+
+    /// What network and client add to the answer of one request.
+    fn way_back_ns(&mut self) -> Ns {
+        let client = self.client;
+        let mut ns = self.delays.unit() * client.jitter_ns;
+        if self.delays.unit() < client.tail_share {
+            ns += self.delays.unit() * client.tail_ns;
+        }
+        if client.stall_share > 0.0 && self.delays.unit() < client.stall_share {
+            ns += client.stall_ns;
+        }
+        client.back_ns + ns as Ns
+    }
+
+    fn record(&mut self, sent_ns: Ns, received_ns: Ns) {
+        if sent_ns >= self.books_since_ns {
+            self.latency.record(received_ns - sent_ns);
+            self.latency_sum_ns += u128::from(received_ns - sent_ns);
+        }
+    }
+}
+
+impl World {
+    /// Lets the traffic begin: every connection at a moment of its own.
+    pub(crate) fn begin_traffic(&mut self) {
+        let kind = std::mem::replace(&mut self.traffic.kind, TrafficKind::Silent);
+        let connections = self.traffic.queue_of.len();
+        match &kind {
+            TrafficKind::Silent => {}
+            TrafficKind::Open { .. } => self.events.schedule(0, Event::Generate),
+            TrafficKind::Scheduled { rate_qps, gaps } => {
+                let each_qps = rate_qps / connections as f64;
+                for connection in 0..connections {
+                    let spread = self.traffic.arrivals.unit();
+                    let due_ns = spread * self.traffic.gap_ns(each_qps, gaps).min(2e9 / each_qps);
+                    self.traffic.due_ns[connection] = due_ns;
+                    self.send(connection as u32, due_ns as Ns);
+                }
+            }
+            TrafficKind::Closed => {
+                for connection in 0..connections {
+                    let at_ns = self.traffic.arrivals.below(4_000_000);
+                    self.send(connection as u32, at_ns.into());
+                }
+            }
+        }
+        self.traffic.kind = kind;
+    }
+
+    /// A client sends a request at `at_ns`; it reaches the NIC later.
+    fn send(&mut self, socket: u32, at_ns: Ns) {
+        let queue = self.traffic.queue_of[socket as usize];
+        let packet = Packet { socket, kind: PacketKind::Request, sent_ns: at_ns };
+        self.events.schedule(at_ns + self.traffic.client.one_way_ns, Event::Arrival { queue, packet });
+    }
+
+    /// The open-loop generator's turn.
+    pub(crate) fn generate(&mut self) {
+        let kind = std::mem::replace(&mut self.traffic.kind, TrafficKind::Silent);
+        if let TrafficKind::Open { rate_qps, gaps } = &kind {
+            let connections = self.traffic.queue_of.len() as u32;
+            let socket = self.traffic.sockets.below(connections);
+            self.send(socket, self.now_ns);
+            let gap_ns = self.traffic.gap_ns(*rate_qps, gaps);
+            self.events.schedule(self.now_ns + gap_ns as Ns, Event::Generate);
+        }
+        self.traffic.kind = kind;
+    }
+
+    /// A response leaves the server: its acknowledgement comes back, the client sees it after a
+    /// while, and sends again when its connection is due.
+    pub(crate) fn answered(&mut self, socket: u32, sent_ns: Ns) {
+        let queue = self.traffic.queue_of[socket as usize];
+        let kind = std::mem::replace(&mut self.traffic.kind, TrafficKind::Silent);
+        if kind != TrafficKind::Silent {
+            let packet = Packet { socket, kind: PacketKind::Ack, sent_ns };
+            let at_ns = self.now_ns + self.traffic.client.ack_delay_ns;
+            self.events.schedule(at_ns, Event::Arrival { queue, packet });
+            let received_ns = self.now_ns + self.traffic.way_back_ns();
+            self.traffic.record(sent_ns, received_ns);
+            match &kind {
+                TrafficKind::Scheduled { rate_qps, gaps } => {
+                    let each_qps = rate_qps / self.traffic.queue_of.len() as f64;
+                    let due_ns = self.traffic.due_ns[socket as usize] + self.traffic.gap_ns(each_qps, gaps);
+                    self.traffic.due_ns[socket as usize] = due_ns;
+                    self.send(socket, received_ns.max(due_ns as Ns));
+                }
+                TrafficKind::Closed => self.send(socket, received_ns),
+                _ => {}
+            }
+        }
+        self.traffic.kind = kind;
+    }
+}
