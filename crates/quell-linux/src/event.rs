@@ -1,5 +1,5 @@
-//! An epoll of one's own, for programs that wait on many sockets, and an event that ends such a
-//! wait from another thread. Reading and changing the busy-poll parameters of an epoll, own or
+//! An epoll of one's own, for programs that wait on many sockets, an event that ends such a wait from
+//! another thread, and a ticker that ends it at intervals. Reading and changing the busy-poll parameters of an epoll, own or
 //! foreign, is `epoll_params`.
 
 use std::fmt;
@@ -11,6 +11,9 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::{Errno, write};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 /// When a registered file is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +148,31 @@ impl AsFd for Event {
     }
 }
 
+/// A clock that makes itself ready at regular intervals. Watched by [`Trigger::Edge`] it is reported
+/// once an interval and needs no reading; a wait that it ends needs no timeout, and so the kernel
+/// sets and cancels no timer at each of them.
+#[derive(Debug)]
+pub struct Ticker(OwnedFd);
+
+impl Ticker {
+    /// Ticks every `interval` from now on; a zero interval never does.
+    ///
+    /// # Errors
+    /// What `timerfd_create(2)` or `timerfd_settime(2)` said.
+    pub fn new(interval: Duration) -> io::Result<Self> {
+        let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let interval = Timespec::try_from(interval).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        timerfd_settime(&fd, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: interval, it_value: interval })?;
+        Ok(Self(fd))
+    }
+}
+
+impl AsFd for Ticker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,5 +206,16 @@ mod tests {
         };
         assert_eq!(tokens(), [1, 2]);
         assert_eq!(tokens(), [2]);
+    }
+
+    #[test]
+    fn a_ticker_ends_waits_again_and_again_without_being_read() {
+        let ticker = Ticker::new(Duration::from_millis(1)).unwrap();
+        let mut epoll = Epoll::new(4).unwrap();
+        epoll.add(&ticker, 3, Trigger::Edge).unwrap();
+        for _ in 0..3 {
+            epoll.wait(None).unwrap();
+            assert_eq!(epoll.get(0), Some(Readiness { token: 3, hung_up: false }));
+        }
     }
 }

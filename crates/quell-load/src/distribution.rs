@@ -44,8 +44,7 @@ impl Distribution {
     pub const FACEBOOK_VALUES: Self =
         Self(Shape::GeneralizedPareto { location: 15.0, scale: 214.476, shape: 0.348_238 });
     /// Gaps between requests of the published experiment, scaled to the rate: `gpd:0,16.0292,0.154971`.
-    pub const FACEBOOK_GAPS: Self =
-        Self(Shape::GeneralizedPareto { location: 0.0, scale: 16.0292, shape: 0.154_971 });
+    pub const FACEBOOK_GAPS: Self = Self(Shape::GeneralizedPareto { location: 0.0, scale: 16.0292, shape: 0.154_971 });
     /// Gaps of a Poisson process, scaled to the rate.
     pub const POISSON_GAPS: Self = Self(Shape::Exponential { mean: 1.0 });
 
@@ -197,11 +196,8 @@ mod tests {
     fn assert_follows(distribution: Distribution, cdf: impl Fn(f64) -> f64) {
         let draws = sorted_draws(distribution);
         let n = draws.len() as f64;
-        let distance = draws
-            .iter()
-            .enumerate()
-            .map(|(i, &x)| (cdf(x) - (i as f64 + 0.5) / n).abs())
-            .fold(0.0, f64::max);
+        let distance =
+            draws.iter().enumerate().map(|(i, &x)| (cdf(x) - (i as f64 + 0.5) / n).abs()).fold(0.0, f64::max);
         assert!(distance < 1.95 / n.sqrt(), "{distribution}: {distance}");
     }
 
@@ -228,7 +224,8 @@ mod tests {
 
     #[test]
     fn the_mean_is_that_of_many_draws() {
-        let named = ["uniform:1,100", "exponential:3", "fixed:200", "facebook-keys", "facebook-values", "facebook-gaps"];
+        let named =
+            ["uniform:1,100", "exponential:3", "fixed:200", "facebook-keys", "facebook-values", "facebook-gaps"];
         for text in named {
             let distribution: Distribution = text.parse().unwrap();
             let mean = sorted_draws(distribution).iter().sum::<f64>() / DRAWS as f64;
@@ -262,7 +259,9 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_with_the_text_in_the_message() {
-        for text in ["", "fixed", "fixed:", "fixed:-1", "uniform:5,1", "gev:1,0,0", "exponential:0", "gpd:1,nan,0", "zipf:1"] {
+        for text in
+            ["", "fixed", "fixed:", "fixed:-1", "uniform:5,1", "gev:1,0,0", "exponential:0", "gpd:1,nan,0", "zipf:1"]
+        {
             let error = text.parse::<Distribution>().unwrap_err();
             assert!(error.to_string().starts_with(&format!("distribution '{text}': ")), "{error}");
         }

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use quell_linux::clock::monotonic_ns;
-use quell_linux::event::Epoll;
+use quell_linux::event::{Epoll, Ticker, Trigger};
 
 use crate::arrivals::Arrivals;
 use crate::connection::{Connection, Pending, Socket, State};
@@ -36,8 +36,8 @@ use crate::spec::Transport;
 /// timeouts.
 const HOUSEKEEPING_NS: u64 = 1_000_000;
 
-/// The longest sleep in a closed loop, so that housekeeping happens.
-const SLEEP_MAX: Duration = Duration::from_millis(2);
+/// What the ticker is watched as.
+const TICK_TOKEN: u64 = u64::MAX;
 
 /// How often the connection that waits longest is asked before the next one has its turn.
 const TRIES_AT_FRONT: u32 = 3;
@@ -61,9 +61,31 @@ pub(crate) struct Plan {
 
 /// How the thread finds answers.
 pub(crate) enum Finder {
-    Epoll(Epoll),
+    /// The ticker ends waits for the sake of housekeeping.
+    Epoll { epoll: Epoll, _ticker: Ticker },
     /// The connections that have requests under way, by age.
     BusyPoll(VecDeque<u32>),
+}
+
+impl Finder {
+    /// How long a thread may sleep in a closed loop; a run ends late by no more than this.
+    const TICK: Duration = Duration::from_millis(5);
+
+    /// An epoll for so many connections.
+    pub(crate) fn epoll(connections: usize) -> io::Result<Self> {
+        let epoll = Epoll::new(connections + 1)?;
+        let ticker = Ticker::new(Self::TICK)?;
+        epoll.add(&ticker, TICK_TOKEN, Trigger::Edge)?;
+        Ok(Self::Epoll { epoll, _ticker: ticker })
+    }
+
+    /// Prepares a connected socket to be found when it has an answer.
+    pub(crate) fn add(&self, id: u32, socket: &Socket) -> io::Result<()> {
+        match self {
+            Self::Epoll { epoll, .. } => socket.watch(epoll, id.into()),
+            Self::BusyPoll(_) => socket.busy_poll().map_err(io::Error::other),
+        }
+    }
 }
 
 /// What a thread keeps from run to run.
@@ -160,7 +182,7 @@ impl<'a> Drive<'a> {
                 return Ok(());
             }
             self.send_due(now_ns);
-            self.look_for_answers(end_ns - now_ns)?;
+            self.look_for_answers()?;
         }
     }
 
@@ -229,26 +251,12 @@ impl<'a> Drive<'a> {
     }
 
     #[inline]
-    fn look_for_answers(&mut self, left_ns: u64) -> io::Result<()> {
+    fn look_for_answers(&mut self) -> io::Result<()> {
         match &mut self.thread.finder {
-            Finder::Epoll(epoll) => {
-                let timeout = match self.plan.pace {
-                    Pace::Closed => SLEEP_MAX.min(Duration::from_nanos(left_ns)),
-                    Pace::Open(_) if self.sending => Duration::ZERO,
-                    Pace::Open(_) => SLEEP_MAX,
-                };
-                epoll.wait(Some(timeout))?;
-                let mut index = 0;
-                while let Finder::Epoll(epoll) = &self.thread.finder
-                    && let Some(ready) = epoll.get(index)
-                {
-                    index += 1;
-                    let id = ready.token as u32;
-                    self.take_answers(id);
-                    if ready.hung_up {
-                        self.take_answers(id);
-                    }
-                }
+            Finder::Epoll { epoll, .. } => {
+                let spins = self.sending && matches!(self.plan.pace, Pace::Open(_));
+                epoll.wait(spins.then_some(Duration::ZERO))?;
+                self.take_ready();
             }
             Finder::BusyPoll(queue) => {
                 let Some(id) = queue.pop_front() else {
@@ -261,6 +269,25 @@ impl<'a> Drive<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Reads every connection that the epoll reported.
+    #[inline]
+    fn take_ready(&mut self) {
+        let mut index = 0;
+        while let Finder::Epoll { epoll, .. } = &self.thread.finder
+            && let Some(ready) = epoll.get(index)
+        {
+            index += 1;
+            if ready.token == TICK_TOKEN {
+                continue;
+            }
+            let id = ready.token as u32;
+            self.take_answers(id);
+            if ready.hung_up {
+                self.take_answers(id);
+            }
+        }
     }
 
     /// Busy polling: a connection that still waits goes to the end, but not at once: answers come
@@ -440,11 +467,7 @@ impl<'a> Drive<'a> {
     }
 
     fn take_up(&mut self, id: u32, socket: Socket, now_ns: u64) {
-        let prepared = match &self.thread.finder {
-            Finder::Epoll(epoll) => socket.watch(epoll, u64::from(id)).is_ok(),
-            Finder::BusyPoll(_) => socket.busy_poll().is_ok(),
-        };
-        if !prepared {
+        if self.thread.finder.add(id, &socket).is_err() {
             return self.count_failed_reconnect();
         }
         self.thread.connections[id as usize].state = State::Up(socket);

@@ -166,7 +166,8 @@ impl Generator {
             return Ok(0);
         }
         let stored = self.ask_every_key(Request::Set, observer)?;
-        let read = if stored.errors.is_empty() { self.ask_every_key(Request::Get, observer)? } else { Tally::default() };
+        let read =
+            if stored.errors.is_empty() { self.ask_every_key(Request::Get, observer)? } else { Tally::default() };
         if read.hits == keys {
             return Ok(keys);
         }
@@ -174,7 +175,11 @@ impl Generator {
         Err(LoadError::Preload { keys, present: read.hits, errors: format!("{errors:?}") })
     }
 
-    fn ask_every_key(&mut self, request: fn(u32) -> Request, observer: &mut dyn RunObserver) -> Result<Tally, LoadError> {
+    fn ask_every_key(
+        &mut self,
+        request: fn(u32) -> Request,
+        observer: &mut dyn RunObserver,
+    ) -> Result<Tally, LoadError> {
         let keys = u64::from(self.content.keys());
         let threads = self.workers.len() as u64;
         let share = |thread: u64| (keys * thread / threads) as u32;

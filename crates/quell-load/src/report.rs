@@ -162,7 +162,12 @@ impl Tally {
         self.lateness.merge(&other.lateness);
     }
 
-    pub(crate) fn into_report(self, duration_ns: u64, cpu: Option<GeneratorCpu>, engines: Vec<EngineUsed>) -> LoadReport {
+    pub(crate) fn into_report(
+        self,
+        duration_ns: u64,
+        cpu: Option<GeneratorCpu>,
+        engines: Vec<EngineUsed>,
+    ) -> LoadReport {
         LoadReport {
             duration_ns,
             sent: self.sent,

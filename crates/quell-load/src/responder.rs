@@ -18,6 +18,7 @@ use quell_linux::sched::set_affinity;
 use quell_linux::tcp::{Blocking, TcpConnection, TcpListener};
 use quell_linux::udp::UdpSocket;
 use quell_linux::{CpuList, Pid};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LoadError;
@@ -25,7 +26,7 @@ use crate::key_table::pattern;
 use crate::spec::{RequestResponse, Transport};
 
 /// What the responder does.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ResponderSpec {
     /// Where to listen; port 0 lets the kernel choose.
     pub address: SocketAddr,
@@ -47,7 +48,7 @@ pub struct ResponderSpec {
 }
 
 /// How the responder waits for requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServeShape {
     /// A thread a connection in a blocking `recv` (UDP: a thread a socket).
@@ -57,7 +58,7 @@ pub enum ServeShape {
 }
 
 /// What a responder has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ResponderStats {
     /// Requests answered.
     pub answered: u64,

@@ -296,18 +296,22 @@ mod tests {
         assert_eq!(refusal(|s| s.threads = 0), "load: threads: 0 is not between 1 and 1024");
         assert_eq!(refusal(|s| s.threads = 65), "load: connections: 64 is not between 65 and 60000");
         assert_eq!(refusal(|s| s.addresses.clear()), "load: addresses: there is none");
-        assert_eq!(refusal(|s| s.workload = Workload::Memcached(Memcached { keys: 0, ..Memcached::facebook() })),
-            "load: keys: 0 is not between 1 and 10000000");
+        assert_eq!(
+            refusal(|s| s.workload = Workload::Memcached(Memcached { keys: 0, ..Memcached::facebook() })),
+            "load: keys: 0 is not between 1 and 10000000"
+        );
     }
 
     #[test]
     fn udp_allows_neither_depth_nor_memcached() {
         assert!(refusal(|s| (s.transport, s.depth) = (Transport::Udp, 2)).starts_with("load: depth: "));
-        assert!(refusal(|s| {
-            s.transport = Transport::Udp;
-            s.workload = Workload::Memcached(Memcached::facebook());
-        })
-        .starts_with("load: transport: "));
+        assert!(
+            refusal(|s| {
+                s.transport = Transport::Udp;
+                s.workload = Workload::Memcached(Memcached::facebook());
+            })
+            .starts_with("load: transport: ")
+        );
     }
 
     #[test]

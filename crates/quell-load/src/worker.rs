@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
-use quell_linux::event::Epoll;
 use quell_linux::netdev::Netdev;
 use quell_linux::netns::Namespace;
 use quell_linux::sched::set_affinity;
@@ -131,13 +130,13 @@ fn choose_finder(polling: Polling, connections: &[Connection]) -> Result<(Finder
 }
 
 fn watch_all(connections: &[Connection]) -> Result<Finder, LoadError> {
-    let epoll = Epoll::new(connections.len()).map_err(LoadError::system("making an epoll"))?;
+    let finder = Finder::epoll(connections.len()).map_err(LoadError::system("making an epoll"))?;
     for (id, connection) in (0..).zip(connections) {
         if let Some(socket) = connection.socket() {
-            socket.watch(&epoll, id).map_err(LoadError::system("adding a connection to the epoll"))?;
+            finder.add(id, socket).map_err(LoadError::system("adding a connection to the epoll"))?;
         }
     }
-    Ok(Finder::Epoll(epoll))
+    Ok(finder)
 }
 
 /// Why busy polling would be of no use here, or does not look wanted.

@@ -17,9 +17,8 @@ pub(crate) fn flood(
     duration: Duration,
 ) -> io::Result<f64> {
     let mut epoll = Epoll::new(connections)?;
-    let sockets: Vec<TcpConnection> = (0..connections)
-        .map(|_| TcpConnection::connect(address, Duration::from_secs(5)))
-        .collect::<io::Result<_>>()?;
+    let sockets: Vec<TcpConnection> =
+        (0..connections).map(|_| TcpConnection::connect(address, Duration::from_secs(5))).collect::<io::Result<_>>()?;
     for (token, socket) in (0..).zip(&sockets) {
         epoll.add(socket, token, Trigger::Level)?;
         socket.send(request)?;

@@ -47,7 +47,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let half = bench.throughput(repeats)?;
     for deferred in [false, true] {
         println!("\nopen loop, client NAPI {}", if deferred { "deferred" } else { "as interrupts" });
-        println!("{:>9} {:>9} | lateness µs: {:>7} {:>7} {:>7} {:>8} | {:>9}", "rate", "qps", "p50", "p99", "p99.9", "<=10us", "p50 us");
+        println!(
+            "{:>9} {:>9} | lateness µs: {:>7} {:>7} {:>7} {:>8} | {:>9}",
+            "rate", "qps", "p50", "p99", "p99.9", "<=10us", "p50 us"
+        );
         lab.defer_client(deferred)?;
         for rate in [20_000.0, 40_000.0, 60_000.0, half] {
             bench.punctuality(rate)?;
@@ -108,7 +111,12 @@ impl Bench<'_> {
         let report = last.ok_or("no repeat")?;
         if let Some(cpu) = report.cpu {
             let us = |ns: u64| ns as f64 / 1e3 / report.answered_in_window as f64;
-            println!("generator thread, µs a request: run {:.2}, user {:.2}, system {:.2}", us(cpu.run_ns), us(cpu.user_ns), us(cpu.system_ns));
+            println!(
+                "generator thread, µs a request: run {:.2}, user {:.2}, system {:.2}",
+                us(cpu.run_ns),
+                us(cpu.user_ns),
+                us(cpu.system_ns)
+            );
         }
         println!("errors {:?}, engines {:?}", report.errors, report.engines);
         Ok(Spread::of(plain.into_iter().map(Some)).ok_or("no repeat")?.median / 2.0)
