@@ -14,7 +14,9 @@ const NET_RX_PER_REQUEST_MAX: f64 = 0.1;
 pub fn of_workers(workers: &[WorkerFacts], server_napi_ids: &[u32]) -> Vec<Check> {
     let lists: Vec<String> = workers
         .iter()
-        .map(|worker| format!("epoll {}: {} connections on NAPI {:?}", worker.epoll_fd, worker.connections, worker.napi_ids))
+        .map(|worker| {
+            format!("epoll {}: {} connections on NAPI {:?}", worker.epoll_fd, worker.connections, worker.napi_ids)
+        })
         .collect();
     let one_each = workers.iter().all(|worker| worker.napi_ids.len() == 1);
     let mut seen: Vec<u32> = workers.iter().flat_map(|worker| worker.napi_ids.iter().copied()).collect();
@@ -39,9 +41,8 @@ pub fn of_workers(workers: &[WorkerFacts], server_napi_ids: &[u32]) -> Vec<Check
 /// The server's CPUs do none of the client's receive work.
 #[must_use]
 pub fn of_receive_work(from: &Softirqs, to: &Softirqs, server_cpus: &[u32], requests: u64) -> Check {
-    let on = |softirqs: &Softirqs| -> Option<u64> {
-        server_cpus.iter().map(|&cpu| softirqs.count("NET_RX", cpu)).sum()
-    };
+    let on =
+        |softirqs: &Softirqs| -> Option<u64> { server_cpus.iter().map(|&cpu| softirqs.count("NET_RX", cpu)).sum() };
     let claim = "the server's CPUs do none of the client's receive work".to_owned();
     let (Some(before), Some(after)) = (on(from), on(to)) else {
         return Check { claim, seen: "/proc/softirqs does not tell".into(), holds: false };
@@ -82,7 +83,9 @@ mod tests {
 
     #[test]
     fn a_worker_on_two_queues_two_on_one_or_a_queue_without_worker_is_not() {
-        for workers in [vec![worker(&[300, 301], 0)], vec![worker(&[300], 0), worker(&[300], 0)], vec![worker(&[300], 0)]] {
+        for workers in
+            [vec![worker(&[300, 301], 0)], vec![worker(&[300], 0), worker(&[300], 0)], vec![worker(&[300], 0)]]
+        {
             assert!(!of_workers(&workers, &[300, 301])[0].holds, "{workers:?}");
         }
     }

@@ -1,9 +1,9 @@
 //! The machine that is measured, as it describes itself.
 
+use quell_linux::Pid;
 use quell_linux::kernel::Kernel;
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched::{self, SchedError};
-use quell_linux::Pid;
 
 use crate::result::HostFacts;
 

@@ -14,16 +14,15 @@ use quell_mode::DeliveryMode;
 use crate::counters::{Snapshot, Watched};
 use crate::disturbance::disturbances;
 use crate::lab::veth::{CLIENT_DEVICE, SERVER_DEVICE, VethLab};
+use crate::offered_load::OfferedLoad;
 use crate::plan::TrialId;
-use crate::result::{BenchResult, SettingsReadBack, Trial, TrialCounters};
+use crate::result::{BaseReach, BenchResult, SettingsReadBack, Trial, TrialCounters};
 use crate::run::{BenchError, Event};
 use crate::server::{Server, Worker};
 use crate::settings;
 
-/// How often `base` runs in a closed loop to find what it reaches.
-const REACH_RUNS: u32 = 3;
-/// How long each of these runs is measured, ms.
-const REACH_MS: u32 = 700;
+/// How long `base` runs in a closed loop to find what it reaches, ms.
+const REACH_MS: u32 = 600;
 /// How long waits are counted after a trial, ms.
 const EPOLL_SAMPLE_MS: u32 = 60;
 
@@ -38,6 +37,9 @@ pub(crate) struct Matrix<'a> {
     polls: Option<NapiPollCounter>,
     began: Instant,
 }
+
+/// The user has had enough.
+struct Stopped;
 
 /// What one run of the generator on the lab gave.
 struct Observed {
@@ -63,7 +65,6 @@ impl<'a> Matrix<'a> {
     /// Measures the whole plan into `result`; when stopped early, what there is by then.
     pub(crate) fn measure(mut self, result: &mut BenchResult) -> Result<(), BenchError> {
         self.refuse(result)?;
-        self.find_what_base_reaches(result)?;
         self.run_every_trial(result)?;
         if result.trials.is_empty() { Err(BenchError::Interrupted) } else { Ok(()) }
     }
@@ -84,17 +85,6 @@ impl<'a> Matrix<'a> {
             }
             _ => Ok(()),
         }
-    }
-
-    fn find_what_base_reaches(&mut self, result: &mut BenchResult) -> Result<(), BenchError> {
-        self.set("base", &DeliveryMode::default())?;
-        let run = RunSpec { schedule: Schedule::Closed, warm_up_ms: result.plan.warm_up_ms, measure_ms: REACH_MS };
-        for _ in 0..REACH_RUNS {
-            let Some(observed) = self.observe(&run)? else { return Ok(()) };
-            result.base_reaches_per_s.push(observed.load.qps);
-        }
-        (self.watch)(Event::BaseReaches(base_reaches(result)));
-        Ok(())
     }
 
     fn run_every_trial(&mut self, result: &mut BenchResult) -> Result<(), BenchError> {
@@ -120,12 +110,37 @@ impl<'a> Matrix<'a> {
         Ok(())
     }
 
+    /// The rate to be offered in a trial; absent in a closed loop. A share of what `base` reaches is of what it reached
+    /// at the beginning of this block of trials. `Err` in the inner result: stopped.
+    fn rate(&mut self, result: &mut BenchResult, id: TrialId) -> Result<Result<Option<f64>, Stopped>, BenchError> {
+        let load = result.plan.loads[id.load];
+        let known = |reach: &&BaseReach| (reach.repeat, reach.load) == (id.repeat, id.load);
+        let reaches = match (load, result.base_reaches.iter().find(known)) {
+            (OfferedLoad::Max | OfferedLoad::Rate(_), _) => 0.0,
+            (OfferedLoad::Percent(_), Some(reach)) => reach.per_s,
+            (OfferedLoad::Percent(_), None) => {
+                let Some(per_s) = self.what_base_reaches(result.plan.warm_up_ms)? else { return Ok(Err(Stopped)) };
+                result.base_reaches.push(BaseReach { repeat: id.repeat, load: id.load, per_s });
+                (self.watch)(Event::BaseReaches(per_s));
+                per_s
+            }
+        };
+        Ok(Ok(load.rate_per_s(reaches)))
+    }
+
     /// `None` when stopped.
-    fn trial(&mut self, result: &BenchResult, id: TrialId, attempt: u32) -> Result<Option<Trial>, BenchError> {
+    fn what_base_reaches(&mut self, warm_up_ms: u32) -> Result<Option<f64>, BenchError> {
+        self.set("base", &DeliveryMode::default())?;
+        let run = RunSpec { schedule: Schedule::Closed, warm_up_ms, measure_ms: REACH_MS };
+        Ok(self.observe(&run)?.map(|observed| observed.load.qps))
+    }
+
+    /// `None` when stopped.
+    fn trial(&mut self, result: &mut BenchResult, id: TrialId, attempt: u32) -> Result<Option<Trial>, BenchError> {
+        let Ok(offered_per_s) = self.rate(result, id)? else { return Ok(None) };
         let plan = &result.plan;
         let entry = &plan.modes[id.mode];
         let settings = self.set(&entry.label, &entry.mode)?;
-        let offered_per_s = plan.loads[id.load].rate_per_s(base_reaches(result));
         let schedule = match offered_per_s {
             Some(rate_per_s) => Schedule::Open { rate_per_s, gaps: Distribution::FACEBOOK_GAPS },
             None => Schedule::Closed,
@@ -228,10 +243,4 @@ impl RunObserver for Observer<'_> {
     fn progress(&mut self, _: &Progress) -> ControlFlow<()> {
         if (self.stopped)() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
-}
-
-/// The median of the runs that found it; zero before they ran, when no load is derived from it yet.
-fn base_reaches(result: &BenchResult) -> f64 {
-    let runs = result.base_reaches_per_s.iter().copied().map(Some);
-    quell_stats::Spread::of(runs).map_or(0.0, |spread| spread.median)
 }

@@ -21,7 +21,9 @@ pub enum OfferedLoad {
 
 /// Why a text is no load.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no load: write a share of what base reaches (50%), requests per second (200K, 1.2M, 35000), or max")]
+#[error(
+    "{text:?} is no load: write a share of what base reaches (50%), requests per second (200K, 1.2M, 35000), or max"
+)]
 pub struct ParseLoadError {
     text: String,
 }

@@ -89,8 +89,17 @@ impl Extent {
             Self::Quick => &["base", "fullbusy", "suspend50"],
             Self::Standard => &["base", "defer200", "fullbusy", "suspend50", "suspend200"],
             Self::Full => &[
-                "base", "defer10", "defer20", "defer50", "defer200", "napibusy", "fullbusy", "suspend10", "suspend20",
-                "suspend50", "suspend200",
+                "base",
+                "defer10",
+                "defer20",
+                "defer50",
+                "defer200",
+                "napibusy",
+                "fullbusy",
+                "suspend10",
+                "suspend20",
+                "suspend50",
+                "suspend200",
             ],
         }
     }
@@ -134,8 +143,15 @@ impl Plan {
                 entries.push(ModeEntry { label: CONTROL_LABEL.to_owned(), mode, control: true, note: None });
             }
         }
-        let plan =
-            Self { modes: entries, loads, repeats, measure_ms: Extent::Standard.measure_ms(), warm_up_ms: 200, retries: 6, seed };
+        let plan = Self {
+            modes: entries,
+            loads,
+            repeats,
+            measure_ms: Extent::Standard.measure_ms(),
+            warm_up_ms: 200,
+            retries: 6,
+            seed,
+        };
         if plan.modes.is_empty() || plan.loads.is_empty() || repeats == 0 {
             return Err(PlanError::Nothing);
         }

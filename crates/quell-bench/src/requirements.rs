@@ -84,7 +84,9 @@ fn missing_server(server: &ServerCommand) -> Option<Missing> {
         return None;
     }
     let mend = match server {
-        ServerCommand::Memcached { .. } => "install it (Debian: apt-get install memcached), or name another with --server",
+        ServerCommand::Memcached { .. } => {
+            "install it (Debian: apt-get install memcached), or name another with --server"
+        }
         ServerCommand::Other(_) => "give the path of a program that exists",
     };
     let what = format!("the server program {}", program.display());

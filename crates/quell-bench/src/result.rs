@@ -35,9 +35,8 @@ pub struct BenchResult {
     pub load: LoadSpec,
     /// What was to be measured, and in which order.
     pub plan: Plan,
-    /// Requests per second that `base` reached in a closed loop before the first trial, run by run; the shares of
-    /// the plan's loads are of their median.
-    pub base_reaches_per_s: Vec<f64>,
+    /// What `base` reached before each block of trials whose load is a share of it.
+    pub base_reaches: Vec<BaseReach>,
     /// Every trial, in the order in which they were run.
     pub trials: Vec<Trial>,
     /// Modes of the plan that could not be set here, with the reason; they have no trials.
@@ -46,6 +45,19 @@ pub struct BenchResult {
     pub not_a_measurement: Option<String>,
     /// The run was ended before its last trial.
     pub interrupted: bool,
+}
+
+/// What `base` reached in a closed loop just before the trials of one load in one repeat: the speed of a shared machine
+/// drifts, and half of what it could do a minute ago may be all of what it can do now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct BaseReach {
+    /// Which repeat, counted from 0.
+    pub repeat: u32,
+    /// Which of the plan's loads.
+    pub load: usize,
+    /// Requests per second.
+    pub per_s: f64,
 }
 
 /// The machine that was measured.
@@ -259,4 +271,12 @@ pub enum Disturbance {
         /// How many.
         requests: u64,
     },
+}
+
+impl BenchResult {
+    /// The JSON Schema of result files.
+    #[must_use]
+    pub fn json_schema() -> schemars::Schema {
+        schemars::schema_for!(Self)
+    }
 }

@@ -202,7 +202,8 @@ fn measure(
     stopped: &dyn Fn() -> bool,
 ) -> Result<BenchResult, BenchError> {
     let mut server = Server::start(lab, &request.server)?;
-    let spec = bench_load::spec(server.address(), request.connections, request.queues, &lab.plan.cpus, request.plan.seed);
+    let spec =
+        bench_load::spec(server.address(), request.connections, request.queues, &lab.plan.cpus, request.plan.seed);
     let mut generator = Generator::connect(spec.clone(), Some(Arc::clone(&lab.client.namespace)))?;
     generator.preload(&mut ())?;
     let (workers, checks) = look_at_the_workers(lab, &server, &mut generator)?;
@@ -220,7 +221,7 @@ fn measure(
         server: server.facts(&workers),
         load: spec,
         plan: request.plan.clone(),
-        base_reaches_per_s: Vec::new(),
+        base_reaches: Vec::new(),
         trials: Vec::new(),
         refused: BTreeMap::new(),
         not_a_measurement: not_a_measurement(&facts, broken),

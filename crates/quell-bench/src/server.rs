@@ -172,8 +172,7 @@ impl Server {
             .cpus(cpus)
             .stderr(Output::Tail(STDERR_KEPT));
         let child = lab.transaction.spawn(&command, spawn)?;
-        let mut started =
-            Self { child, version: server.version(), command, address, proc: ProcRoot::default() };
+        let mut started = Self { child, version: server.version(), command, address, proc: ProcRoot::default() };
         started.wait_until_it_accepts(lab)?;
         Ok(started)
     }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use quell_stats::{Choice, Goal, NotAMagnitude, PairedRatios, Resolution, Series, Spread, Verdict, best, compare, compromise};
+use quell_stats::{Choice, Goal, PairedRatios, Resolution, Series, Spread, Verdict, best, compare, compromise};
 
 use crate::figure::Figure;
 use crate::offered_load::OfferedLoad;
@@ -14,8 +14,8 @@ use crate::result::{BenchResult, Trial};
 pub struct LoadTable {
     /// The load.
     pub load: OfferedLoad,
-    /// Requests per second that were offered; absent in a closed loop.
-    pub offered_per_s: Option<f64>,
+    /// Requests per second that were offered, over the repeats; absent in a closed loop.
+    pub offered_per_s: Option<Spread>,
     /// A row a mode, in the order of the plan.
     pub rows: Vec<Row>,
 }
@@ -33,7 +33,16 @@ pub struct Row {
     pub disturbed: usize,
 }
 
-/// What paired comparison says about one figure under one load.
+/// Which trials a finding is from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Scope {
+    /// All loads but the closed loop together: each pair is of one load and one repeat.
+    OpenLoads,
+    /// One load.
+    Load(OfferedLoad),
+}
+
+/// What paired comparison says about one figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
     /// What was looked for.
@@ -62,11 +71,11 @@ pub enum Question {
 }
 
 impl Question {
-    /// What is asked under a load: throughput only where the server is the limit, latency only where it is not, for a
+    /// What is asked of these trials: throughput only where the server is the limit, latency only where it is not, for a
     /// closed loop's latency is its throughput in other words.
-    fn under(load: OfferedLoad) -> &'static [Self] {
-        match load {
-            OfferedLoad::Max => &[Self::Throughput, Self::Cpu],
+    fn within(scope: Scope) -> &'static [Self] {
+        match scope {
+            Scope::Load(OfferedLoad::Max) => &[Self::Throughput, Self::Cpu],
             _ => &[Self::MedianLatency, Self::TailLatency, Self::Cpu, Self::Compromise],
         }
     }
@@ -102,9 +111,9 @@ impl BenchResult {
 
     fn table(&self, load: usize) -> LoadTable {
         let measured = |mode: &usize| (0..self.plan.repeats).any(|repeat| self.trial(load, *mode, repeat).is_some());
-        let rows: Vec<Row> =
-            (0..self.plan.modes.len()).filter(measured).map(|mode| self.row(load, mode)).collect();
-        let offered_per_s = self.trials.iter().find(|trial| trial.id.load == load).and_then(|trial| trial.offered_per_s);
+        let rows: Vec<Row> = (0..self.plan.modes.len()).filter(measured).map(|mode| self.row(load, mode)).collect();
+        let offered = self.trials.iter().filter(|trial| trial.id.load == load && trial.offered_per_s.is_some());
+        let offered_per_s = Spread::of(offered.map(|trial| trial.offered_per_s));
         LoadTable { load: self.plan.loads[load], offered_per_s, rows }
     }
 
@@ -119,43 +128,41 @@ impl BenchResult {
         }
     }
 
-    /// What can be said under each load, in the order of the plan's loads.
+    /// What can be said: over all open loads together, then load by load.
     #[must_use]
-    pub fn findings(&self) -> Vec<(OfferedLoad, Vec<Finding>)> {
-        let under = |load: usize| {
-            let questions = Question::under(self.plan.loads[load]).iter();
-            (self.plan.loads[load], questions.filter_map(|&question| self.finding(load, question)).collect())
+    pub fn findings(&self) -> Vec<(Scope, Vec<Finding>)> {
+        let open: Vec<usize> =
+            (0..self.plan.loads.len()).filter(|&load| self.plan.loads[load] != OfferedLoad::Max).collect();
+        let together = (open.len() > 1).then(|| (Scope::OpenLoads, open));
+        let each = (0..self.plan.loads.len()).map(|load| (Scope::Load(self.plan.loads[load]), vec![load]));
+        let scopes = together.into_iter().chain(each);
+        let asked = |(scope, loads): (Scope, Vec<usize>)| {
+            let questions = Question::within(scope).iter();
+            (scope, questions.filter_map(|&question| self.finding(&loads, question)).collect())
         };
-        (0..self.plan.loads.len()).map(under).collect()
+        scopes.map(asked).collect()
     }
 
-    fn finding(&self, load: usize, question: Question) -> Option<Finding> {
-        let modes: Vec<usize> = (0..self.plan.modes.len()).filter(|&mode| !self.plan.modes[mode].control).collect();
-        let values: Vec<Vec<Option<f64>>> = modes.iter().map(|&mode| self.answers(load, mode, question)).collect();
-        let base = self.plan.base().map(|mode| self.answers(load, mode, question)).unwrap_or_default();
-        let control = self.plan.control().map(|mode| self.answers(load, mode, question)).unwrap_or_default();
+    fn finding(&self, loads: &[usize], question: Question) -> Option<Finding> {
+        let answers = |mode: usize| -> Vec<Option<f64>> {
+            loads.iter().flat_map(|&load| self.answers(load, mode, question)).collect()
+        };
+        let (base, control) = (answers(self.plan.base()?), answers(self.plan.control()?));
         let identical = PairedRatios::new(&base, &control).ok()?;
-        let labels = modes.iter().map(|&mode| self.plan.modes[mode].label.clone());
+        let modes: Vec<(String, Vec<Option<f64>>)> = (0..self.plan.modes.len())
+            .filter(|&mode| !self.plan.modes[mode].control)
+            .map(|mode| (self.plan.modes[mode].label.clone(), answers(mode)))
+            .collect();
         let series: Vec<Series<'_, String>> =
-            labels.zip(&values).map(|(label, values)| Series { label, values }).collect();
+            modes.iter().map(|(label, values)| Series { label: label.clone(), values }).collect();
         let choice = best(question.goal(), &series, &identical).ok()??;
-        let winner = series.iter().find(|one| one.label == choice.winner)?;
-        let against_base = self.against_base(&base, winner, &identical).ok()?;
+        let (_, winner) = modes.iter().find(|(label, _)| *label == choice.winner)?;
+        let against_base = match choice.winner.as_str() {
+            "base" => None,
+            _ => Some(compare(&PairedRatios::new(&base, winner).ok()?, &identical)),
+        };
         let resolution = Resolution::of(&identical, base.len());
         Some(Finding { question, choice, against_base, resolution })
-    }
-
-    fn against_base(
-        &self,
-        base: &[Option<f64>],
-        winner: &Series<'_, String>,
-        identical: &PairedRatios,
-    ) -> Result<Option<Verdict>, NotAMagnitude> {
-        let is_base = self.plan.base().is_none_or(|mode| self.plan.modes[mode].label == winner.label);
-        if is_base {
-            return Ok(None);
-        }
-        Ok(Some(compare(&PairedRatios::new(base, winner.values)?, identical)))
     }
 
     fn answers(&self, load: usize, mode: usize, question: Question) -> Vec<Option<f64>> {

@@ -10,7 +10,7 @@ use std::path::Path;
 use common::LabPair;
 use quell_linux::NapiId;
 use quell_linux::address::{Addresses, InterfaceAddress};
-use quell_linux::bpf::{NapiPollCounter, CounterError};
+use quell_linux::bpf::{CounterError, NapiPollCounter};
 use quell_linux::ethtool::Ethtool;
 use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
 use quell_linux::proc::ProcRoot;

@@ -8,7 +8,7 @@ mod common;
 use std::net::UdpSocket;
 use std::path::Path;
 
-use quell_linux::bpf::{NapiPollCounter, CounterError};
+use quell_linux::bpf::{CounterError, NapiPollCounter};
 use quell_linux::capability::{self, Capability};
 use quell_linux::epoll_params::{self, EpollParams, EpollParamsError};
 use quell_linux::proc::ProcRoot;

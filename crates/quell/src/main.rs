@@ -1,3 +1,49 @@
-//! The command line of Quell.
+//! The command line of Quell: parses, calls the crates below, prints. What the answers are is decided there.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod cli;
+mod commands;
+mod exit;
+mod output;
+mod render;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use clap::error::ErrorKind;
+
+use crate::cli::{Cli, Command};
+use crate::exit::{Exit, Failure};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    match run(&cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::say(&format!("quell: {}", failure.text));
+            failure.exit.into()
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Bench(args) => commands::bench::bench(args),
+        Command::Load(args) => commands::load::load(args),
+        Command::Respond(args) => commands::respond::respond(args),
+        Command::Lab { command } => commands::lab::run(command),
+    }
+}
+
+/// Help and version are answers, the rest is a wrong command line.
+fn usage(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+        _ => Exit::Usage.into(),
+    }
+}

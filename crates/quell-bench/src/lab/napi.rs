@@ -58,7 +58,9 @@ pub enum QueueError {
         read: Box<Napi>,
     },
     /// The kernel does not report its settings.
-    #[error("NAPI {0}: the kernel does not report defer-hard-irqs, gro-flush-timeout and irq-suspend-timeout (they exist from Linux 6.13)")]
+    #[error(
+        "NAPI {0}: the kernel does not report defer-hard-irqs, gro-flush-timeout and irq-suspend-timeout (they exist from Linux 6.13)"
+    )]
     Unreported(NapiId),
 }
 

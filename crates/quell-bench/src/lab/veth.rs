@@ -143,7 +143,13 @@ impl VethLab {
 }
 
 impl End {
-    fn open(namespace: Namespace, ifindex: Ifindex, address: IpAddr, name: &str, queues: u32) -> Result<Self, LabError> {
+    fn open(
+        namespace: Namespace,
+        ifindex: Ifindex,
+        address: IpAddr,
+        name: &str,
+        queues: u32,
+    ) -> Result<Self, LabError> {
         let queues = Queues::of(Netdev::open_in(&namespace)?, ifindex, name, queues)?;
         Ok(Self { namespace: Arc::new(namespace), ifindex, address, queues, napi_threads: Vec::new() })
     }
@@ -158,7 +164,8 @@ fn configure(namespace: &Namespace, ifindex: Ifindex, address: IpAddr) -> Result
     let loopback = links.by_name(&device("lo"))?.index;
     links.set_up(loopback)?;
     Ethtool::open_in(namespace)?.set_features(ifindex, FEATURES)?;
-    let address = InterfaceAddress::new(address, PREFIX_BITS).unwrap_or_else(|| unreachable!("24 bits fit any address"));
+    let address =
+        InterfaceAddress::new(address, PREFIX_BITS).unwrap_or_else(|| unreachable!("24 bits fit any address"));
     Addresses::open_in(namespace)?.add(ifindex, address)?;
     links.set_up(ifindex)?;
     Ok(())

@@ -53,8 +53,9 @@ impl EpollWaitCounter {
         let btf = Btf::of_kernel(sys)?;
         let tracepoint = btf.typedef_id("btf_trace_sys_exit")?;
         let offset = btf.member_offset("pt_regs", SYSCALL_NUMBER)?;
-        let offset = i16::try_from(offset)
-            .map_err(|_| BtfError::NotFound { what: format!("`{SYSCALL_NUMBER}` near the start of `struct pt_regs`") })?;
+        let offset = i16::try_from(offset).map_err(|_| BtfError::NotFound {
+            what: format!("`{SYSCALL_NUMBER}` near the start of `struct pt_regs`"),
+        })?;
         TracepointCounter::attach("quell_epoll", tracepoint, watched, |map| assemble(offset, map)).map(Self)
     }
 
@@ -86,8 +87,7 @@ fn assemble(syscall_number: i16, map_fd: i32) -> Vec<Instruction> {
     asm.load(Width::Double, NUMBER, R2, syscall_number);
     asm.truncate(NUMBER);
     let (last, others) = WAITS.split_last().unwrap_or((&0, &[]));
-    let waits: Vec<_> =
-        others.iter().map(|&wait| asm.jump_if(Condition::Equal, NUMBER, wait as i32)).collect();
+    let waits: Vec<_> = others.iter().map(|&wait| asm.jump_if(Condition::Equal, NUMBER, wait as i32)).collect();
     let not_a_wait = asm.jump_if(Condition::NotEqual, NUMBER, *last as i32);
     for wait in waits {
         asm.land(wait);

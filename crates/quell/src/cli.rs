@@ -1,0 +1,123 @@
+//! The command line as its user types it: commands, options, help. What an option means is decided below; here it is
+//! only read.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use quell_bench::offered_load::OfferedLoad;
+
+use crate::commands::{load, respond};
+
+/// The kernel's best packet delivery for unmodified Linux servers: measured, proved, reversible.
+#[derive(Debug, Parser)]
+#[command(name = "quell", version, propagate_version = true, max_term_width = 100, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 ok, 1 usage, 2 the kernel refused, 3 verify failed, 4 rolled back, 5 not supported here, 130 interrupted.
+Data goes to standard output, diagnostics to standard error.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Which delivery mode wins on this machine? Runs them against a real server on a private lab, prints the table.
+    Bench(Box<BenchArgs>),
+    /// Load a server with requests and print what became of them.
+    Load(Box<load::LoadArgs>),
+    /// Answer requests with responses of a chosen size: the plain server for request/response loads.
+    Respond(respond::RespondArgs),
+    /// Labs that are up, and what killed runs left behind.
+    Lab {
+        /// What to do about them.
+        #[command(subcommand)]
+        command: LabCommand,
+    },
+}
+
+/// What can be done about labs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LabCommand {
+    /// List the labs of this machine: running ones, and what killed runs left.
+    List {
+        /// Print JSON.
+        #[arg(short, long)]
+        json: bool,
+    },
+    /// Remove what killed runs left: processes, links, namespaces. Running labs are left alone.
+    Clean {
+        /// Print JSON.
+        #[arg(short, long)]
+        json: bool,
+    },
+}
+
+/// Options of `quell bench`.
+#[derive(Debug, Args)]
+#[command(after_help = MODES_HELP)]
+pub(crate) struct BenchArgs {
+    /// Three modes and two loads, under a minute.
+    #[arg(long, conflicts_with = "full")]
+    pub(crate) quick: bool,
+    /// Every mode that can be set from outside, at 25, 50, 75, 90 % and max.
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// Modes to measure, by commas: base,defer200,suspend20,defer-hard-irqs=10
+    #[arg(long, value_name = "LIST")]
+    pub(crate) modes: Option<String>,
+    /// Loads to measure them under, by commas: shares of what base reaches, rates, max [50%,90%,max]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) loads: Option<Vec<OfferedLoad>>,
+    /// How often every cell is measured; fewer than 3 support no verdict.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) repeats: u32,
+    /// How long each trial is measured, in seconds [1.8; with --quick 1.2]
+    #[arg(long, value_name = "S")]
+    pub(crate) seconds: Option<f64>,
+    /// How many disturbed trials may be measured again, in all.
+    #[arg(long, value_name = "N", default_value_t = 6)]
+    pub(crate) retries: u32,
+    /// Decides the order of the trials and the generator's random choices [from the clock]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Receive queues of the server, each with a worker on a CPU of its own.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) queues: u32,
+    /// Generator threads, each on a CPU of its own.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) generators: u32,
+    /// Connections in all.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) connections: u32,
+    /// Another server than memcached, speaking its text protocol: {address}, {port}, {workers} are filled in.
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) server: Option<String>,
+    /// Do not let NAPI threads stand in for the interrupts of the server's queues: softirqs poll them, on whichever CPU
+    /// sends.
+    #[arg(long)]
+    pub(crate) no_interrupt_stand_in: bool,
+    /// Measure although there are fewer CPUs than workers and generator threads, or a check does not hold. The result
+    /// says that it is not a measurement.
+    #[arg(long)]
+    pub(crate) insist: bool,
+    /// Write the result to this file [quell-bench-TIME.json in the current directory]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Print the table of an earlier result instead of measuring.
+    #[arg(long, value_name = "FILE", exclusive = true)]
+    pub(crate) show: Option<PathBuf>,
+    /// Print the JSON Schema of result files instead of measuring.
+    #[arg(long, exclusive = true)]
+    pub(crate) schema: bool,
+    /// Print the result as JSON instead of the table.
+    #[arg(short, long)]
+    pub(crate) json: bool,
+}
+
+const MODES_HELP: &str = "\
+Modes: base (interrupts), deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy; N in µs is gro-flush-timeout.
+Any setting can be overridden: suspend20,defer-hard-irqs=10,irq-suspend-timeout=5ms. `base` is measured twice, as if it
+were two modes: what differs between the two cannot be told apart today.";

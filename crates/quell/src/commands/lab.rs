@@ -1,0 +1,132 @@
+//! `quell lab list` and `quell lab clean`: labs that run, and what killed runs left behind.
+
+use quell_host::journal::{Change, History, Journal, JournalFile};
+use quell_host::transaction::{Found, recover};
+use serde::Serialize;
+
+use crate::cli::LabCommand;
+use crate::exit::{Exit, Failure};
+use crate::output;
+
+/// Where the journals of this machine are kept: on disk, for a journal is to outlive a crash.
+const JOURNAL_DIR: &str = "/var/lib/quell/journal";
+
+/// The journals of this machine, or those in `QUELL_JOURNAL_DIR` for tests and for users who want them elsewhere.
+#[must_use]
+pub(crate) fn journal() -> Journal {
+    let dir = std::env::var_os("QUELL_JOURNAL_DIR").unwrap_or_else(|| JOURNAL_DIR.into());
+    Journal::in_dir(dir)
+}
+
+/// What is printed about one journal.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Entry {
+    journal: String,
+    state: &'static str,
+    purpose: Option<String>,
+    pid: Option<u32>,
+    changes: Vec<Change>,
+    failed: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    schema: &'static str,
+    labs: Vec<Entry>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When the journals cannot be read, or something could not be removed.
+pub(crate) fn run(command: &LabCommand) -> Result<(), Failure> {
+    match command {
+        LabCommand::List { json } => show(list()?, *json),
+        LabCommand::Clean { json } => {
+            let cleaned = clean()?;
+            let failed = cleaned.iter().any(|entry| !entry.failed.is_empty() || entry.state == "unusable");
+            show(cleaned, *json)?;
+            if failed {
+                let text = "not everything could be removed: see above; what is left stays in its journal";
+                return Err(Failure::new(Exit::KernelRefused, text));
+            }
+            Ok(())
+        }
+    }
+}
+
+fn list() -> Result<Vec<Entry>, Failure> {
+    let files = journal().files().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let entry = |file| match file {
+        JournalFile::Running { path, history } => of_history(path.display().to_string(), "running", history.as_ref()),
+        JournalFile::Abandoned(owned) => {
+            of_history(owned.path().display().to_string(), "abandoned", Some(owned.history()))
+        }
+        JournalFile::Unusable { path, why } => {
+            Entry { failed: vec![why.to_string()], ..of_history(path.display().to_string(), "unusable", None) }
+        }
+    };
+    Ok(files.into_iter().map(entry).collect())
+}
+
+fn of_history(journal: String, state: &'static str, history: Option<&History>) -> Entry {
+    let changes = history.map(|history| history.pending().map(|(_, entry)| entry.change.clone()).collect());
+    Entry {
+        journal,
+        state,
+        purpose: history.map(|history| history.begin.purpose.clone()),
+        pid: history.map(|history| history.begin.pid),
+        changes: changes.unwrap_or_default(),
+        failed: Vec::new(),
+    }
+}
+
+fn clean() -> Result<Vec<Entry>, Failure> {
+    let found = recover(&journal()).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    Ok(found.into_iter().map(of_found).collect())
+}
+
+fn of_found(found: Found) -> Entry {
+    match found {
+        Found::Running { path, history } => of_history(path.display().to_string(), "running", history.as_ref()),
+        Found::Unusable { path, why } => {
+            Entry { failed: vec![why.to_string()], ..of_history(path.display().to_string(), "unusable", None) }
+        }
+        Found::Recovered { path, reverted } => {
+            let failed = reverted.failed.iter().map(|(_, error)| error.to_string()).collect();
+            let changes = reverted.undone;
+            Entry { changes, failed, ..of_history(path.display().to_string(), "removed", None) }
+        }
+    }
+}
+
+fn show(labs: Vec<Entry>, json: bool) -> Result<(), Failure> {
+    if json {
+        return output::json(&Report { schema: "quell-labs/1", labs });
+    }
+    if labs.is_empty() {
+        return output::data("no lab is running, and nothing was left behind\n");
+    }
+    output::data(&labs.iter().map(describe).collect::<String>())
+}
+
+fn describe(entry: &Entry) -> String {
+    let owner = entry.pid.map_or_else(String::new, |pid| format!(", process {pid}"));
+    let mut text = format!("{} ({}{owner})\n", entry.journal, entry.state);
+    for change in &entry.changes {
+        text.push_str(&format!("  {}\n", in_words(change)));
+    }
+    for failed in &entry.failed {
+        text.push_str(&format!("  {failed}\n"));
+    }
+    text
+}
+
+fn in_words(change: &Change) -> String {
+    match change {
+        Change::NetworkNamespace { name } => format!("network namespace {name}"),
+        Change::VethPair { namespace, link } => format!("veth pair {link} in {namespace}"),
+        Change::Process { command } => format!("process {}", command.join(" ")),
+    }
+}

@@ -1,0 +1,242 @@
+//! `quell load`: reads the options into a specification, runs the generator with progress, prints what became of the
+//! requests.
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::ops::ControlFlow;
+
+use clap::{Args, ValueEnum};
+use quell_linux::CpuList;
+use quell_linux::signal::{Interruption, InterruptionFlag};
+use quell_load::{
+    Distribution, Generator, LoadError, LoadReport, LoadSpec, Memcached, Polling, RequestResponse, RunObserver,
+    RunSpec, Schedule, Transport, Workload,
+};
+use serde::Serialize;
+
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::render::load_report;
+use crate::render::progress::Progress;
+
+/// Options of `quell load`.
+#[derive(Debug, Args)]
+#[command(after_help = DISTRIBUTIONS)]
+pub(crate) struct LoadArgs {
+    /// The server, HOST:PORT.
+    pub(crate) server: String,
+    /// Requests per second, at moments that do not depend on answers (20000, 200K), or `max`: each connection sends as
+    /// soon as it has its answer.
+    #[arg(long, value_name = "RATE", default_value = "max")]
+    pub(crate) rate: quell_bench::offered_load::OfferedLoad,
+    /// What is asked and answered.
+    #[arg(long, value_enum, default_value_t = Protocol::Memcached)]
+    pub(crate) protocol: Protocol,
+    /// Speak UDP (request/response only).
+    #[arg(long)]
+    pub(crate) udp: bool,
+    /// Connections in all.
+    #[arg(short, long, value_name = "N", default_value_t = 64)]
+    pub(crate) connections: u32,
+    /// Generator threads.
+    #[arg(short, long, value_name = "N", default_value_t = 1)]
+    pub(crate) threads: u32,
+    /// CPUs to pin the threads to: 2,4-7 [not pinned]
+    #[arg(long, value_name = "LIST")]
+    pub(crate) cpus: Option<CpuList>,
+    /// Requests of one connection that may be under way at once.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) depth: u32,
+    /// How the threads look for answers.
+    #[arg(long, value_enum, default_value_t = Poll::Auto)]
+    pub(crate) polling: Poll,
+    /// How long to load before measuring, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    pub(crate) warm_up: f64,
+    /// How long to measure, in seconds.
+    #[arg(short = 's', long, value_name = "S", default_value_t = 10.0)]
+    pub(crate) seconds: f64,
+    /// Decides every random choice.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Gaps between requests; their mean is scaled to the rate.
+    #[arg(long, value_name = "DIST", default_value = "facebook-gaps")]
+    pub(crate) gaps: Distribution,
+    /// memcached: how many keys there are.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub(crate) keys: u32,
+    /// memcached: sizes of keys, bytes.
+    #[arg(long, value_name = "DIST", default_value = "facebook-keys")]
+    pub(crate) key_bytes: Distribution,
+    /// memcached: sizes of values, bytes.
+    #[arg(long, value_name = "DIST", default_value = "facebook-values")]
+    pub(crate) value_bytes: Distribution,
+    /// memcached: share of reads among the requests; the rest are sets.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.97)]
+    pub(crate) get_share: f64,
+    /// memcached: do not store the keys first.
+    #[arg(long)]
+    pub(crate) no_preload: bool,
+    /// request-response: bytes of a request.
+    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    pub(crate) request_bytes: u32,
+    /// request-response: bytes of a response.
+    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    pub(crate) response_bytes: u32,
+    /// request-response: check that the responses hold what `quell respond` sends.
+    #[arg(long)]
+    pub(crate) check_content: bool,
+    /// Print the report as JSON, with raw histograms.
+    #[arg(short, long)]
+    pub(crate) json: bool,
+}
+
+const DISTRIBUTIONS: &str = "\
+Distributions: fixed:N, uniform:LOW:HIGH, exponential:MEAN, gev:LOC,SCALE,SHAPE, gpd:LOC,SCALE,SHAPE, and those of the
+published experiment (Atikoglu et al., SIGMETRICS 2012): facebook-keys, facebook-values, facebook-gaps.";
+
+/// What is asked and answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Protocol {
+    /// `get` and `set` in memcached's text protocol.
+    Memcached,
+    /// So many bytes there, so many back: netperf's TCP_RR and UDP_RR, neper's tcp_rr, `quell respond`.
+    RequestResponse,
+}
+
+/// How the threads look for answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Poll {
+    /// Busy polling where somebody set deferral on the queues that the answers arrive by, epoll otherwise.
+    Auto,
+    /// Edge-triggered epoll.
+    Epoll,
+    /// Non-blocking receives with SO_BUSY_POLL; needs CAP_NET_ADMIN.
+    BusyPoll,
+}
+
+/// What is printed under `--json`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Document<'a> {
+    schema: &'static str,
+    spec: &'a LoadSpec,
+    run: &'a RunSpec,
+    report: &'a LoadReport,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// With the exit code of what went wrong; failed requests are in the report, and no error.
+pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
+    let (spec, run) = (spec(args)?, run_spec(args)?);
+    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let progress = Progress::new();
+    let mut watch = Watch { progress: &progress, stop: interruption.flag() };
+    let outcome = measure(&spec, &run, args.no_preload, &mut watch);
+    progress.finish();
+    let report = outcome.map_err(failure)?;
+    if args.json {
+        let document = Document { schema: "quell-load/1", spec: &spec, run: &run, report: &report };
+        return output::json(&document);
+    }
+    output::data(&load_report::render(&report))
+}
+
+fn measure(spec: &LoadSpec, run: &RunSpec, no_preload: bool, watch: &mut Watch<'_>) -> Result<LoadReport, LoadError> {
+    watch.progress.doing("connecting");
+    let mut generator = Generator::connect(spec.clone(), None)?;
+    if !no_preload {
+        watch.progress.doing("storing the keys");
+        generator.preload(watch)?;
+    }
+    generator.run(run, watch)
+}
+
+struct Watch<'a> {
+    progress: &'a Progress,
+    stop: InterruptionFlag,
+}
+
+impl RunObserver for Watch<'_> {
+    fn progress(&mut self, run: &quell_load::Progress) -> ControlFlow<()> {
+        let ms = |duration: std::time::Duration| usize::try_from(duration.as_millis()).unwrap_or(usize::MAX);
+        if !run.planned.is_zero() {
+            let what = format!("ms, {} answered", run.answered);
+            self.progress.step(ms(run.elapsed).min(ms(run.planned)), ms(run.planned), &what);
+        }
+        if self.stop.get().is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+fn failure(error: LoadError) -> Failure {
+    let exit = match error {
+        LoadError::Spec { .. } => Exit::Usage,
+        LoadError::Cancelled => Exit::Interrupted,
+        _ => Exit::KernelRefused,
+    };
+    Failure::new(exit, error)
+}
+
+fn spec(args: &LoadArgs) -> Result<LoadSpec, Failure> {
+    let transport = if args.udp { Transport::Udp } else { Transport::Tcp };
+    let workload = match args.protocol {
+        Protocol::Memcached => Workload::Memcached(Memcached {
+            keys: args.keys,
+            key_bytes: args.key_bytes,
+            value_bytes: args.value_bytes,
+            get_share: args.get_share,
+        }),
+        Protocol::RequestResponse => Workload::RequestResponse(RequestResponse {
+            request_bytes: args.request_bytes,
+            response_bytes: args.response_bytes,
+            check_content: args.check_content,
+        }),
+    };
+    Ok(LoadSpec {
+        connections: args.connections,
+        depth: args.depth,
+        threads: args.threads,
+        cpus: args.cpus.as_ref().map_or_else(Vec::new, |cpus| cpus.iter().collect()),
+        polling: match args.polling {
+            Poll::Auto => Polling::Auto,
+            Poll::Epoll => Polling::Epoll,
+            Poll::BusyPoll => Polling::BusyPoll,
+        },
+        seed: args.seed,
+        ..LoadSpec::new(address(&args.server)?, transport, workload)
+    })
+}
+
+fn address(server: &str) -> Result<SocketAddr, Failure> {
+    let unknown = |why: &dyn std::fmt::Display| {
+        Failure::usage(format!("server {server:?}: {why}; write HOST:PORT, as 192.0.2.1:11211 or [2001:db8::1]:11211"))
+    };
+    let mut addresses = server.to_socket_addrs().map_err(|error| unknown(&error))?;
+    addresses.next().ok_or_else(|| unknown(&"the name has no address"))
+}
+
+fn run_spec(args: &LoadArgs) -> Result<RunSpec, Failure> {
+    use quell_bench::offered_load::OfferedLoad;
+    let schedule = match args.rate {
+        OfferedLoad::Max => Schedule::Closed,
+        OfferedLoad::Rate(rate_per_s) => Schedule::Open { rate_per_s, gaps: args.gaps },
+        OfferedLoad::Percent(_) => {
+            return Err(Failure::usage("--rate: a share of what? Write requests per second, or max"));
+        }
+    };
+    Ok(RunSpec {
+        schedule,
+        warm_up_ms: milliseconds("--warm-up", args.warm_up, 0.0)?,
+        measure_ms: milliseconds("--seconds", args.seconds, 0.001)?,
+    })
+}
+
+fn milliseconds(option: &str, seconds: f64, least: f64) -> Result<u32, Failure> {
+    const MOST: f64 = 1_000_000.0;
+    if !(least..=MOST).contains(&seconds) {
+        return Err(Failure::usage(format!("{option} {seconds}: write {least} to {MOST} seconds")));
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
+    Ok((seconds * 1e3).round() as u32)
+}

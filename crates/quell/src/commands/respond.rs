@@ -1,0 +1,107 @@
+//! `quell respond`: starts the plain responder, says where it listens, and serves until it is interrupted.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use quell_linux::CpuList;
+use quell_linux::signal::Interruption;
+use quell_load::{LoadError, RequestResponse, Responder, ResponderSpec, ServeShape, Transport};
+use serde::Serialize;
+
+use crate::exit::{Exit, Failure};
+use crate::output;
+
+/// Options of `quell respond`.
+#[derive(Debug, Args)]
+pub(crate) struct RespondArgs {
+    /// Where to listen, ADDRESS:PORT; port 0 lets the kernel choose.
+    #[arg(default_value = "127.0.0.1:7000")]
+    pub(crate) address: SocketAddr,
+    /// Speak UDP.
+    #[arg(long)]
+    pub(crate) udp: bool,
+    /// How to wait for requests.
+    #[arg(long, value_enum, default_value_t = Shape::Epoll)]
+    pub(crate) shape: Shape,
+    /// Bytes of a request.
+    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    pub(crate) request_bytes: u32,
+    /// Bytes of a response.
+    #[arg(long, value_name = "BYTES", default_value_t = 64)]
+    pub(crate) response_bytes: u32,
+    /// CPU work per request, in µs.
+    #[arg(long, value_name = "US", default_value_t = 0)]
+    pub(crate) work_us: u32,
+    /// Workers, each with a socket of its own at the same address (SO_REUSEPORT).
+    #[arg(short, long, value_name = "N", default_value_t = 1)]
+    pub(crate) workers: u32,
+    /// CPUs to pin the workers to: 2,4-7 [not pinned]
+    #[arg(long, value_name = "LIST")]
+    pub(crate) cpus: Option<CpuList>,
+    /// Print JSON.
+    #[arg(short, long)]
+    pub(crate) json: bool,
+}
+
+/// How to wait for requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shape {
+    /// A thread a connection, in a blocking recv.
+    Blocking,
+    /// A thread a worker, in epoll_wait.
+    Epoll,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Document {
+    schema: &'static str,
+    address: SocketAddr,
+    accepted: u64,
+    answered: u64,
+}
+
+/// Runs the command until SIGINT, SIGTERM or SIGHUP, which is how it is meant to end.
+///
+/// # Errors
+/// When the address cannot be bound or a worker not be started.
+pub(crate) fn respond(args: &RespondArgs) -> Result<(), Failure> {
+    let refused = |error: std::io::Error| Failure::new(Exit::KernelRefused, error);
+    let interruption = Interruption::listen().map_err(refused)?;
+    let responder = Responder::start(spec(args), None).map_err(failure)?;
+    let address = responder.address();
+    output::say(&format!("listening on {address}"));
+    while interruption.wait(Duration::from_secs(3_600)).map_err(refused)?.is_none() {}
+    let done = responder.stats();
+    if args.json {
+        let (accepted, answered) = (done.accepted, done.answered);
+        return output::json(&Document { schema: "quell-respond/1", address, accepted, answered });
+    }
+    output::data(&format!("{} connections accepted, {} requests answered\n", done.accepted, done.answered))
+}
+
+fn spec(args: &RespondArgs) -> ResponderSpec {
+    let sizes = RequestResponse {
+        request_bytes: args.request_bytes,
+        response_bytes: args.response_bytes,
+        check_content: false,
+    };
+    ResponderSpec {
+        address: args.address,
+        transport: if args.udp { Transport::Udp } else { Transport::Tcp },
+        shape: match args.shape {
+            Shape::Blocking => ServeShape::Blocking,
+            Shape::Epoll => ServeShape::Epoll,
+        },
+        sizes,
+        work_us: args.work_us,
+        workers: args.workers,
+        cpus: args.cpus.as_ref().map_or_else(Vec::new, |cpus| cpus.iter().collect()),
+    }
+}
+
+fn failure(error: LoadError) -> Failure {
+    let exit = if matches!(error, LoadError::Spec { .. }) { Exit::Usage } else { Exit::KernelRefused };
+    Failure::new(exit, error)
+}

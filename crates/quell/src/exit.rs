@@ -1,0 +1,49 @@
+//! How the program ends: the exit codes that scripts rely on, and how an error reads.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// The exit codes of every command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    /// The command line was not understood, or names something that is not there.
+    Usage = 1,
+    /// The kernel refused.
+    KernelRefused = 2,
+    /// What was set did not read back, or a check before measuring did not hold.
+    VerifyFailed = 3,
+    /// Something failed on the way, and everything was put back.
+    RolledBack = 4,
+    /// It is not possible on this machine.
+    NotSupported = 5,
+    /// Ctrl-C, as shells spell it (128 + SIGINT).
+    Interrupted = 130,
+}
+
+/// An error that ends the program.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// The exit code.
+    pub(crate) exit: Exit,
+    /// What was tried, on what, what came back, what to do.
+    pub(crate) text: String,
+}
+
+impl Failure {
+    /// A failure with this text.
+    pub(crate) fn new(exit: Exit, text: impl fmt::Display) -> Self {
+        Self { exit, text: text.to_string() }
+    }
+
+    /// A wrong command line.
+    pub(crate) fn usage(text: impl fmt::Display) -> Self {
+        Self::new(Exit::Usage, text)
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}

@@ -1,0 +1,201 @@
+//! The table of a bench run: for each load what the client saw and what it cost, then what the kernel did for it. Every
+//! cell is the median over the repeats and half of their range.
+
+use comfy_table::presets;
+use comfy_table::{CellAlignment, ContentArrangement, Table};
+use quell_bench::figure::Figure;
+use quell_bench::offered_load::OfferedLoad;
+use quell_bench::result::{BenchResult, Disturbance};
+use quell_bench::table::{LoadTable, Row};
+
+use super::number;
+
+const SEEN_BY_CLIENT: &[Figure] = &[
+    Figure::Qps,
+    Figure::Mean,
+    Figure::P50,
+    Figure::P95,
+    Figure::P99,
+    Figure::P999,
+    Figure::CpuPerRequest,
+    Figure::ServerCpu,
+];
+
+const DONE_BY_KERNEL: &[Figure] = &[
+    Figure::NapiWakeups,
+    Figure::Polls,
+    Figure::EmptyPolls,
+    Figure::BusyPolled,
+    Figure::EventsPerWait,
+    Figure::Drops,
+    Figure::Lateness,
+    Figure::ForeignOnServer,
+    Figure::ForeignOnClient,
+];
+
+/// What a figure that could not be had looks like.
+const ABSENT: &str = "–";
+
+/// What was measured on what, all tables, notes to single modes, the legend of the columns.
+#[must_use]
+pub(crate) fn render(result: &BenchResult) -> String {
+    let tables = result.tables();
+    let mut out = header(result);
+    for table in &tables {
+        out.push_str(&format!("\n{}", render_load(table)));
+    }
+    out.push_str(&notes(result));
+    out.push_str(LEGEND);
+    out
+}
+
+fn header(result: &BenchResult) -> String {
+    let (host, lab, plan) = (&result.host, &result.lab, &result.plan);
+    let mut out = String::new();
+    if let Some(why) = &result.not_a_measurement {
+        out.push_str(&format!("NOT A MEASUREMENT: {why}\n"));
+    }
+    let cpu = host.cpu_model.as_deref().unwrap_or("unknown processor");
+    let stand_in =
+        if lab.interrupt_stand_in { "NAPI threads stand in for interrupts" } else { "no interrupt stand-in" };
+    let server = result.server.version.as_deref().unwrap_or(&result.server.command[0]);
+    out.push_str(&format!("Linux {} on {cpu}, {} CPUs\n", host.kernel_release, host.cpus.len()));
+    out.push_str(&format!(
+        "{} lab, {} queue(s), {stand_in}; server {server} on CPU {}, generator on CPU {}, {} connections\n",
+        lab.kind,
+        lab.queues,
+        list(&lab.cpus.server),
+        list(&lab.cpus.client),
+        result.load.connections,
+    ));
+    out.push_str(&format!(
+        "{} trials of {} ms in {} interleaved repeats, seed {}\n",
+        result.trials.len(),
+        plan.measure_ms,
+        plan.repeats,
+        plan.seed
+    ));
+    out
+}
+
+fn list(cpus: &[u32]) -> String {
+    cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn notes(result: &BenchResult) -> String {
+    let noted = result.plan.modes.iter().filter_map(|entry| Some((&entry.label, entry.note.as_ref()?)));
+    let refused = result.refused.iter().map(|(label, reason)| (label, reason));
+    let noted = noted.map(|(label, note)| format!("{label}: {note}\n"));
+    noted.chain(refused.map(|(label, reason)| format!("{label}: cannot be set here: {reason}\n"))).collect()
+}
+
+/// Why a trial was disturbed, in a few words.
+#[must_use]
+pub(crate) fn disturbance(disturbance: &Disturbance) -> String {
+    match disturbance {
+        Disturbance::ForeignOnServer { share } => format!("{:.0} % foreign CPU on the server's side", share * 100.0),
+        Disturbance::ForeignOnClient { share } => format!("{:.0} % foreign CPU on the client's side", share * 100.0),
+        Disturbance::GeneratorLate { p99_ns } => format!("generator late, p99 {} µs", p99_ns / 1_000),
+        Disturbance::Drops { packets } => format!("{packets} packets dropped"),
+        Disturbance::Errors { requests } => format!("{requests} requests failed"),
+    }
+}
+
+const LEGEND: &str = "\
+Each cell: median ± half the range over the repeats; – where it could not be had; * a repeat was disturbed.
+  qps      requests answered per second           mean..p99.9  latency from the intended send time, µs
+  cpu/req  run time of the server's threads and its queues' NAPI threads per request, µs
+  cpu%     of the server's CPUs, not idle          ev/wait      events per successful wait of the server
+  wake/k   wake-ups of NAPI threads (the interrupts' stand-in) per 1,000 requests
+  poll/k   NAPI polls per 1,000 requests           empty%       polls that found nothing
+  busy%    packets received by busy polling, a lower bound
+  late99   99th percentile of the generator's lateness, µs
+  for-s%   for-c%  what else ran on the server's and on the client's CPUs, and steal
+Below, modes are compared with base pair by pair across the repeats; [A/A n %] is what base and base differed by.
+";
+
+fn render_load(table: &LoadTable) -> String {
+    let offered = match (table.load, table.offered_per_s) {
+        (OfferedLoad::Max, _) => "max: closed loop, every connection sends as soon as it has its answer".to_owned(),
+        (load @ OfferedLoad::Percent(_), Some(rate)) => {
+            format!("{load} of what base reached just before: {} requests/s offered", number::with_spread(&rate))
+        }
+        (load, _) => format!("{load} requests/s offered"),
+    };
+    let seen = grid(&table.rows, SEEN_BY_CLIENT);
+    let done = grid(&table.rows, DONE_BY_KERNEL);
+    format!("{offered}\n\n{seen}\n\n{done}\n")
+}
+
+/// Each figure takes two columns, so that medians stand under medians and spreads under spreads.
+fn grid(rows: &[Row], figures: &[Figure]) -> String {
+    let mut grid = Table::new();
+    grid.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    let headings = figures.iter().flat_map(|figure| [figure.heading(), ""]);
+    grid.set_header(std::iter::once("").chain(headings));
+    for row in rows {
+        let mark = if row.disturbed > 0 { "*" } else { "" };
+        let cells = figures.iter().flat_map(|figure| cells(row, *figure));
+        grid.add_row(std::iter::once(format!("{}{mark}", row.label)).chain(cells));
+    }
+    for (index, column) in grid.column_iter_mut().enumerate() {
+        let (alignment, padding) = match index {
+            0 => (CellAlignment::Left, (0, 0)),
+            median if median % 2 == 1 => (CellAlignment::Right, (2, 0)),
+            _ => (CellAlignment::Left, (1, 0)),
+        };
+        column.set_cell_alignment(alignment);
+        column.set_padding(padding);
+    }
+    grid.trim_fmt()
+}
+
+fn cells(row: &Row, figure: Figure) -> [String; 2] {
+    let Some(spread) = row.cells.get(&figure) else { return [ABSENT.to_owned(), String::new()] };
+    number::with_spread(spread).split_once(' ').map_or_else(
+        || [number::short(spread.median), String::new()],
+        |(median, half_range)| [median.to_owned(), half_range.to_owned()],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_stats::Spread;
+    use std::collections::BTreeMap;
+
+    fn row(label: &str, p50: Option<f64>, disturbed: usize) -> Row {
+        let spread = p50.and_then(|p50| Spread::of([Some(p50), Some(p50 + 2.0)]));
+        let cells: BTreeMap<_, _> = spread.map(|spread| (Figure::P50, spread)).into_iter().collect();
+        Row { label: label.into(), mode: 0, cells, disturbed }
+    }
+
+    #[test]
+    fn what_could_not_be_had_is_shown_as_absent_never_as_zero() {
+        let table = LoadTable { load: OfferedLoad::Max, offered_per_s: None, rows: vec![row("base", None, 0)] };
+        let shown = render_load(&table);
+        let line = shown.lines().find(|line| line.starts_with("base")).unwrap();
+        assert_eq!(line.matches(ABSENT).count(), SEEN_BY_CLIENT.len());
+        assert!(!line.contains('0'));
+    }
+
+    #[test]
+    fn a_disturbed_row_is_marked() {
+        let rows = vec![row("base", Some(100.0), 0), row("fullbusy", Some(50.0), 1)];
+        let shown = grid(&rows, &[Figure::P50]);
+        let starts: Vec<&str> = shown.lines().filter_map(|line| line.split_whitespace().next()).collect();
+        assert_eq!(starts, ["p50", "base", "fullbusy*"]);
+        assert!(shown.contains("101 ±1"), "{shown}");
+    }
+
+    #[test]
+    fn every_table_fits_a_hundred_and_twenty_columns() {
+        let wide = Spread::of([Some(123_456.0), Some(125_456.0)]).unwrap();
+        let cells: BTreeMap<_, _> = Figure::ALL.into_iter().map(|figure| (figure, wide)).collect();
+        let rows = vec![Row { label: "suspend200".into(), mode: 0, cells, disturbed: 1 }];
+        for figures in [SEEN_BY_CLIENT, DONE_BY_KERNEL] {
+            let widest = grid(&rows, figures).lines().map(|line| line.chars().count()).max();
+            assert!(widest <= Some(150), "{widest:?}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What `quell load` prints for people.
+
+use std::time::Duration;
+
+use quell_load::{Engine, EngineUsed, LoadReport};
+use quell_stats::LatencyHistogram;
+
+use super::number::short;
+
+/// The report as text.
+#[must_use]
+pub(crate) fn render(report: &LoadReport) -> String {
+    let mut out = format!(
+        "{} requests/s answered ({} in {:.1} s)\n\n",
+        short(report.qps),
+        short(count(report.answered_in_window)),
+        Duration::from_nanos(report.duration_ns).as_secs_f64()
+    );
+    out.push_str("µs                       mean       p50       p95       p99     p99.9       max\n");
+    out.push_str(&quantiles("from intended send", &report.latency));
+    out.push_str(&quantiles("from actual send", &report.latency_from_send));
+    out.push_str(&quantiles("generator's lateness", &report.lateness));
+    out.push('\n');
+    for line in facts(report) {
+        out.push_str(&format!("{line}\n"));
+    }
+    out
+}
+
+fn quantiles(name: &str, histogram: &LatencyHistogram) -> String {
+    if histogram.is_empty() {
+        return format!("{name:<21} {:>9}\n", "–");
+    }
+    let values =
+        [histogram.mean(), histogram.p50(), histogram.p95(), histogram.p99(), histogram.p99_9(), histogram.max()];
+    let us = |value: Option<Duration>| value.map_or_else(|| "–".to_owned(), |value| short(value.as_secs_f64() * 1e6));
+    let cells: String = values.into_iter().map(|value| format!(" {:>9}", us(value))).collect();
+    format!("{name:<19}{cells}\n")
+}
+
+fn facts(report: &LoadReport) -> Vec<String> {
+    let mut lines = Vec::new();
+    if report.hits + report.misses > 0 {
+        lines.push(format!("gets: {} hits, {} misses", report.hits, report.misses));
+    }
+    if report.waited_for_connection > 0 {
+        lines.push(format!("{} requests were due before a connection was free for them", report.waited_for_connection));
+    }
+    if report.never_sent > 0 {
+        lines.push(format!(
+            "{} requests were due and never sent: the server is slower than the rate",
+            report.never_sent
+        ));
+    }
+    if report.unanswered > 0 {
+        lines.push(format!("{} requests were never answered", report.unanswered));
+    }
+    lines.extend(errors(report));
+    if report.generator_was_late {
+        let limit = LoadReport::LATENESS_MAX.as_micros();
+        lines.push(format!(
+            "THE GENERATOR WAS LATE: p99 of its lateness is above {limit} µs, do not trust the latencies"
+        ));
+    }
+    if let Some(cpu) = &report.cpu {
+        let share = |ns: u64| short(100.0 * count(ns) / count(report.duration_ns.max(1)));
+        lines.push(format!(
+            "generator CPU: {} % of one CPU (user {}, system {}), {} % waiting for it",
+            share(cpu.run_ns),
+            share(cpu.user_ns),
+            share(cpu.system_ns),
+            share(cpu.wait_ns)
+        ));
+    }
+    lines.extend(engine(&report.engines));
+    lines
+}
+
+fn errors(report: &LoadReport) -> Option<String> {
+    if report.errors.is_empty() {
+        return None;
+    }
+    let errors = &report.errors;
+    let kinds = [
+        (errors.connections_lost, "connections lost"),
+        (errors.requests_lost, "requests lost with them"),
+        (errors.reconnected, "connections made again"),
+        (errors.reconnects_failed, "attempts to connect again failed"),
+        (errors.timed_out, "timed out"),
+        (errors.server_errors, "server errors"),
+        (errors.malformed, "malformed answers"),
+        (errors.wrong_content, "answers with wrong content"),
+    ];
+    let said: Vec<String> =
+        kinds.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+    Some(format!("errors: {}", said.join(", ")))
+}
+
+fn engine(engines: &[EngineUsed]) -> Option<String> {
+    let first = engines.first()?;
+    let name = match first.engine {
+        Engine::Epoll => "epoll",
+        Engine::BusyPoll => "receives that busy-poll the device",
+    };
+    let why = first.why_not_busy_poll.as_ref().map_or_else(String::new, |why| format!(" (no busy polling: {why})"));
+    Some(format!("answers found by {name}{why}"))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts for display")]
+fn count(number: u64) -> f64 {
+    number as f64
+}

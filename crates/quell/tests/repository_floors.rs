@@ -1,0 +1,176 @@
+//! The repository itself: the floors of ARCHITECTURE.md hold, only `quell-linux` talks to the kernel, only `quell`
+//! prints, and every file says what it is for. It reads the tree as text; what clippy can hold, clippy holds.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The floors: a crate imports only from floors below its own. A crate that is not listed here has no floor yet.
+const FLOORS: &[(&str, u8)] = &[
+    ("quell-mode", 0),
+    ("quell-stats", 0),
+    ("quell-sim", 1),
+    ("quell-linux", 1),
+    ("quell-host", 2),
+    ("quell-load", 2),
+    ("quell-bench", 3),
+    ("quell", 4),
+];
+
+/// Crates that reach the kernel past the standard library.
+const KERNEL_CRATES: &[&str] = &["libc", "rustix", "nix", "netlink-bindings", "signal-hook", "io-uring", "aya"];
+
+/// The longest file that still counts as one room.
+const LINES_MAX: usize = 700;
+
+fn crates_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+struct Manifest {
+    name: String,
+    dependencies: Vec<String>,
+    inherits_lints: bool,
+}
+
+fn manifests() -> Vec<Manifest> {
+    let dirs = fs::read_dir(crates_dir()).unwrap().map(|entry| entry.unwrap().path());
+    let parse = |dir: PathBuf| {
+        let text = fs::read_to_string(dir.join("Cargo.toml")).unwrap();
+        let manifest: toml::Table = text.parse().unwrap();
+        let sections = ["dependencies", "dev-dependencies", "build-dependencies"];
+        let tables = sections.iter().filter_map(|section| manifest.get(*section)?.as_table());
+        Manifest {
+            name: manifest["package"]["name"].as_str().unwrap().to_owned(),
+            dependencies: tables.flat_map(|table| table.keys().cloned()).collect(),
+            inherits_lints: manifest.get("lints").is_some_and(|lints| lints["workspace"].as_bool() == Some(true)),
+        }
+    };
+    dirs.map(parse).collect()
+}
+
+fn rust_files(dir: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths
+        .flat_map(|path| match path.is_dir() {
+            true => rust_files(&path),
+            false if path.extension().is_some_and(|extension| extension == "rs") => vec![path],
+            false => Vec::new(),
+        })
+        .collect()
+}
+
+/// The source of each file of a crate's `src`, without the unit tests at its end.
+fn sources(krate: &str) -> BTreeMap<PathBuf, String> {
+    let files = rust_files(&crates_dir().join(krate).join("src"));
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path).unwrap();
+        let end = text.find("#[cfg(test)]").unwrap_or(text.len());
+        (path, text[..end].to_owned())
+    };
+    files.into_iter().map(read).collect()
+}
+
+/// Places in the crates but those of `but` where a line of code, not of comment, holds one of `words`.
+fn places_with(words: &[&str], but: &[&str]) -> Vec<String> {
+    let mut places = Vec::new();
+    for (krate, _) in FLOORS.iter().filter(|(krate, _)| !but.contains(krate)) {
+        for (path, source) in sources(krate) {
+            for (index, line) in source.lines().enumerate() {
+                let code = line.trim_start();
+                if !code.starts_with("//") && words.iter().any(|word| code.contains(word)) {
+                    places.push(format!("{}:{}: {code}", path.display(), index + 1));
+                }
+            }
+        }
+    }
+    places
+}
+
+#[test]
+fn every_crate_has_a_floor() {
+    let listed: Vec<&str> = FLOORS.iter().map(|(krate, _)| *krate).collect();
+    for manifest in manifests() {
+        assert!(
+            listed.contains(&manifest.name.as_str()),
+            "{} has no floor: give it one here and in ARCHITECTURE.md",
+            manifest.name
+        );
+    }
+}
+
+#[test]
+fn no_crate_imports_upwards_or_sideways() {
+    let floor = |name: &str| FLOORS.iter().find(|(krate, _)| *krate == name).map(|(_, floor)| *floor);
+    for manifest in manifests() {
+        let own = floor(&manifest.name).unwrap();
+        for dependency in &manifest.dependencies {
+            let Some(other) = floor(dependency) else { continue };
+            assert!(other < own, "{} (floor {own}) imports {dependency} (floor {other})", manifest.name);
+        }
+    }
+}
+
+#[test]
+fn only_quell_linux_depends_on_crates_that_reach_the_kernel() {
+    for manifest in manifests().iter().filter(|manifest| manifest.name != "quell-linux") {
+        let reaching = manifest.dependencies.iter().find(|dependency| KERNEL_CRATES.contains(&dependency.as_str()));
+        assert_eq!(reaching, None, "{} reaches the kernel by itself", manifest.name);
+    }
+}
+
+#[test]
+fn only_quell_linux_opens_proc_and_sys_or_handles_descriptors() {
+    let places = places_with(
+        &["\"/proc", "\"/sys", "std::os::fd", "std::os::unix::io", "std::net::Tcp", "std::net::Udp"],
+        &["quell-linux"],
+    );
+    assert!(places.is_empty(), "{places:#?}");
+}
+
+#[test]
+fn nobody_calls_ip_or_ethtool() {
+    let places = places_with(&["Command::new(\"ip\"", "Command::new(\"ethtool\"", "Command::new(\"sysctl\""], &[]);
+    assert!(places.is_empty(), "{places:#?}");
+}
+
+#[test]
+fn only_quell_prints() {
+    let printing = ["println!", "print!(", "eprint!(", "io::stdout", "io::stderr"];
+    let places = places_with(&printing, &["quell"]);
+    assert!(places.is_empty(), "{places:#?}");
+}
+
+#[test]
+fn every_crate_inherits_the_lints_and_all_but_quell_linux_forbid_unsafe_code() {
+    for manifest in manifests() {
+        assert!(manifest.inherits_lints, "{} does not inherit the workspace's lints", manifest.name);
+        if manifest.name == "quell-linux" {
+            continue;
+        }
+        let roots = ["src/lib.rs", "src/main.rs"].map(|root| crates_dir().join(&manifest.name).join(root));
+        let root = roots.iter().find(|root| root.exists()).unwrap();
+        let text = fs::read_to_string(root).unwrap();
+        assert!(text.contains("#![forbid(unsafe_code)]"), "{} does not forbid unsafe code", root.display());
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is_for_and_is_one_room() {
+    for path in rust_files(&crates_dir()) {
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("//!"), "{} does not begin with what it is for", path.display());
+        let lines = text.lines().count();
+        assert!(lines <= LINES_MAX, "{} has {lines} lines: is it still one room?", path.display());
+    }
+}
+
+#[test]
+fn architecture_names_every_crate_and_its_floor() {
+    let text = fs::read_to_string(crates_dir().parent().unwrap().join("ARCHITECTURE.md")).unwrap();
+    for (krate, floor) in FLOORS {
+        let row = format!("| {floor} | `{krate}` |");
+        assert!(text.contains(&row), "ARCHITECTURE.md has no row beginning {row:?}");
+    }
+}
