@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
-use rustix::io::{Errno, write};
+use rustix::io::{Errno, read, write};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
 /// When a registered file is reported.
@@ -146,9 +146,8 @@ impl AsFd for Event {
     }
 }
 
-/// A clock that makes itself ready at regular intervals. Watched by [`Trigger::Edge`] it is reported
-/// once an interval and needs no reading; a wait that it ends needs no timeout, and so the kernel
-/// sets and cancels no timer at each of them.
+/// A clock that becomes ready at regular intervals. A wait that it ends needs no timeout, and so the
+/// kernel sets and cancels no timer at each of them.
 #[derive(Debug)]
 pub struct Ticker(OwnedFd);
 
@@ -162,6 +161,16 @@ impl Ticker {
         let interval = Timespec::try_from(interval).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         timerfd_settime(&fd, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: interval, it_value: interval })?;
         Ok(Self(fd))
+    }
+
+    /// Takes the tick that was reported; until then there is no further one
+    /// (`timerfd_read_iter` in `fs/timerfd.c` starts the timer again).
+    ///
+    /// # Errors
+    /// What `read(2)` said; `WouldBlock` when there was no tick.
+    pub fn take(&self) -> io::Result<()> {
+        read(&self.0, &mut [0; 8])?;
+        Ok(())
     }
 }
 
@@ -207,13 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn a_ticker_ends_waits_again_and_again_without_being_read() {
+    fn a_ticker_ends_waits_again_and_again() {
         let ticker = Ticker::new(Duration::from_millis(1)).unwrap();
         let mut epoll = Epoll::new(4).unwrap();
         epoll.add(&ticker, 3, Trigger::Edge).unwrap();
         for _ in 0..3 {
             epoll.wait(None).unwrap();
             assert_eq!(epoll.get(0), Some(Readiness { token: 3, hung_up: false }));
+            ticker.take().unwrap();
         }
     }
 }

@@ -62,7 +62,7 @@ pub(crate) struct Plan {
 /// How the thread finds answers.
 pub(crate) enum Finder {
     /// The ticker ends waits for the sake of housekeeping.
-    Epoll { epoll: Epoll, _ticker: Ticker },
+    Epoll { epoll: Epoll, ticker: Ticker },
     /// The connections that have requests under way, by age.
     BusyPoll(VecDeque<u32>),
 }
@@ -76,7 +76,7 @@ impl Finder {
         let epoll = Epoll::new(connections + 1)?;
         let ticker = Ticker::new(Self::TICK)?;
         epoll.add(&ticker, TICK_TOKEN, Trigger::Edge)?;
-        Ok(Self::Epoll { epoll, _ticker: ticker })
+        Ok(Self::Epoll { epoll, ticker })
     }
 
     /// Prepares a connected socket to be found when it has an answer.
@@ -275,11 +275,13 @@ impl<'a> Drive<'a> {
     #[inline]
     fn take_ready(&mut self) {
         let mut index = 0;
-        while let Finder::Epoll { epoll, .. } = &self.thread.finder
+        while let Finder::Epoll { epoll, ticker } = &self.thread.finder
             && let Some(ready) = epoll.get(index)
         {
             index += 1;
             if ready.token == TICK_TOKEN {
+                // It was ready, so that there is nothing to fail; an open loop needs no tick.
+                let _ = ticker.take();
                 continue;
             }
             let id = ready.token as u32;
