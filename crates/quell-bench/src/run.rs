@@ -152,11 +152,11 @@ pub fn run(
     watch: &mut dyn FnMut(Event<'_>),
     stopped: &dyn Fn() -> bool,
 ) -> Result<BenchResult, BenchError> {
-    watch(Event::Recovered(&recover(journal)?));
     let missing = missing(&request.server);
     if !missing.is_empty() {
         return Err(BenchError::NotPossibleHere(missing));
     }
+    watch(Event::Recovered(&recover(journal)?));
     let host = HostFacts::read(&ProcRoot::default())?;
     let workers = request.queues as usize;
     let cpus = CpuLayout::plan(&host.cpus, workers, request.generators as usize, request.insist)?;

@@ -96,6 +96,15 @@ impl BenchResult {
         self.trials.iter().filter(wanted).max_by_key(|trial| trial.attempt)
     }
 
+    /// Every trial that counts, in the order in which they were run.
+    #[must_use]
+    pub fn trials_that_count(&self) -> Vec<&Trial> {
+        let counts = |trial: &&Trial| {
+            self.trial(trial.id.load, trial.id.mode, trial.id.repeat).is_some_and(|last| last.attempt == trial.attempt)
+        };
+        self.trials.iter().filter(counts).collect()
+    }
+
     /// The value of a figure in each repeat of a cell.
     #[must_use]
     pub fn series(&self, load: usize, mode: usize, figure: Figure) -> Vec<Option<f64>> {

@@ -5,6 +5,7 @@
 mod engine;
 mod host;
 mod mechanism;
+pub mod published;
 mod run;
 mod trace;
 mod world;
@@ -12,5 +13,5 @@ mod world;
 pub use engine::Ns;
 pub use host::{CONSTANTS, Constant, Constants, HostProfile, IdleState, ProfileError, Value};
 pub use mechanism::{Coalescing, CoalescingPeriod, NapiState, Packet, PacketKind};
-pub use run::{Run, RunError, RunResult};
+pub use run::{Run, RunError, RunResult, Spread};
 pub use world::{CpuTime, Gaps, KernelRules, Step, TrafficKind};

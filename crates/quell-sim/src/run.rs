@@ -138,8 +138,12 @@ impl Run {
             script: Vec::new(),
             trace: None,
         };
+        for _ in 0..self.queues {
+            world.add_cpu();
+        }
+        let place = self.places();
         for queue in 0..self.queues {
-            self.add_queue(&mut world, queue);
+            self.add_queue(&mut world, queue, place[queue]);
         }
         for &queue in &queue_of {
             let socket = Socket { epoll: Some(queue.into()), napi: Some(queue.into()), ..Socket::default() };
@@ -151,19 +155,20 @@ impl Run {
         Ok(world)
     }
 
-    fn add_queue(&self, world: &mut World, queue: usize) {
+    fn add_queue(&self, world: &mut World, queue: usize, place: usize) {
         let settings = self.mode.napi();
         let mut rx = RxQueue::new(settings, &self.host.coalescing, self.host.ring_size, queue);
         let epoll = Epoll::new(self.mode.epoll().unwrap_or_default(), self.connections);
         world.epolls.push(Epoll { napi: self.first_napi(queue), ..epoll });
-        world.add_cpu();
         if rx.napi.threaded() {
             rx.thread = Some(world.add_thread(Program::NapiThread { queue }, Stage::NapiThread, queue, Class::Fair));
         }
         world.queues.push(rx);
         let worker = world.add_thread(Program::EpollServer(self.server(queue)), Stage::Program, queue, Class::Fair);
         if self.floating {
+            // A worker that floats begins anywhere.
             world.threads[worker].affinity = Affinity::Floating;
+            world.threads[worker].cpu = place;
         }
         world.start_thread(worker);
         if let Some(thread) = world.queues[queue].thread
@@ -189,6 +194,16 @@ impl Run {
             _ => (Wait::Forever, None),
         };
         EpollServer { epoll: queue, wait, max_events, max_events_limit, event_loop, serving: None, queue }
+    }
+
+    /// Where each worker begins: a random permutation of the CPUs.
+    fn places(&self) -> Vec<usize> {
+        let mut random = RandomStream::new(self.seed, Purpose::Placement);
+        let mut places: Vec<usize> = (0..self.queues).collect();
+        for last in (1..places.len()).rev() {
+            places.swap(last, random.below(last as u32 + 1) as usize);
+        }
+        places
     }
 
     fn queue_of(&self) -> Vec<u16> {

@@ -16,6 +16,8 @@ pub(crate) enum Purpose {
     Client = 3,
     /// How connections are spread over the queues.
     Imbalance = 4,
+    /// On which CPU each worker begins.
+    Placement = 5,
 }
 
 /// One stream of random numbers.

@@ -86,6 +86,7 @@ constants! {
     batch_half = 120.0 in 1.0..=2000.0: "Requests in a batch for half of that";
     interference_ns = 800.0 in 0.0..=10000.0: "What an application loses each time that packet work interrupts it";
     irq_interference_ns = 0.0 in 0.0..=20000.0: "What it loses on top when the NIC's interrupt does it";
+    cross_cpu_ns = 600.0 in 0.0..=10000.0: "What a request costs more when its packet was received on another CPU";
     network_ns = 26000.0 in 1000.0..=500000.0: "Network and client, there and back, at the least";
     network_jitter_ns = 10000.0 in 0.0..=200000.0: "Greatest of what is added to that, uniformly";
     client_tail_share = 0.08 in 0.0..=1.0: "Share of replies that wait longer in the client, at no load";

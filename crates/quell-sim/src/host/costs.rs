@@ -25,6 +25,7 @@ pub(crate) struct Costs {
     batch_half: f64,
     pub(crate) interference_ns: Ns,
     pub(crate) irq_interference_ns: Ns,
+    pub(crate) cross_cpu_ns: Ns,
     pub(crate) recv_ns: Ns,
     idle_states: Vec<IdleState>,
 }
@@ -52,6 +53,7 @@ impl Costs {
             batch_half: constants.batch_half,
             interference_ns: ns(constants.interference_ns),
             irq_interference_ns: ns(constants.irq_interference_ns),
+            cross_cpu_ns: ns(constants.cross_cpu_ns),
             recv_ns: ns(constants.recv_ns),
             idle_states: host.idle_states.clone(),
         }

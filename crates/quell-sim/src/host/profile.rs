@@ -147,8 +147,7 @@ impl HostProfile {
         let file: File = toml::from_str(text)?;
         let mut constants = Constants::default();
         for (name, value) in &file.constants {
-            let constant =
-                Constant::named(name).ok_or_else(|| ProfileError::UnknownConstant { name: name.clone() })?;
+            let constant = Constant::named(name).ok_or_else(|| ProfileError::UnknownConstant { name: name.clone() })?;
             let Constant { name, least, greatest, .. } = *constant;
             if !(least..=greatest).contains(&value.value) {
                 return Err(ProfileError::OutOfRange { name, value: value.value, least, greatest });
@@ -234,7 +233,8 @@ mod tests {
     #[test]
     fn a_missing_constant_and_one_out_of_range_are_refused() {
         let text = profile().to_toml();
-        let without: String = text.lines().filter(|line| !line.starts_with("wake_ns")).map(|line| format!("{line}\n")).collect();
+        let without: String =
+            text.lines().filter(|line| !line.starts_with("wake_ns")).map(|line| format!("{line}\n")).collect();
         assert!(matches!(HostProfile::from_toml(&without), Err(ProfileError::MissingConstant { name: "wake_ns", .. })));
         let line = text.lines().find(|line| line.starts_with("wake_ns")).expect("it is there");
         let wrong = text.replace(line, "wake_ns = { value = -1.0, source = \"nobody\" }");

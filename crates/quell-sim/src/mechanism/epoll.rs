@@ -19,6 +19,8 @@ pub(crate) struct Socket {
     pub(crate) napi: Option<usize>,
     /// Requests that wait to be read: when the client sent each.
     pub(crate) received: VecDeque<Ns>,
+    /// The CPU on which its last packet was received.
+    pub(crate) rx_cpu: usize,
     /// An eventfd, pipe or timer that nobody reads: ready for ever.
     pub(crate) always_ready: bool,
     /// In the ready list already.

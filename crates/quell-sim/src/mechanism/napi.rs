@@ -178,7 +178,8 @@ mod tests {
     fn deferral_counts_empty_polls_down_and_gives_the_interrupt_back() {
         let mut napi = owned(DEFERRED);
         assert_eq!(napi.complete_done(1, false), Completion::Deferred { timeout_ns: 20_000 });
-        for expected in [Completion::Deferred { timeout_ns: 20_000 }, Completion::InterruptEnabled { timeout_ns: None }] {
+        for expected in [Completion::Deferred { timeout_ns: 20_000 }, Completion::InterruptEnabled { timeout_ns: None }]
+        {
             assert!(napi.watchdog());
             assert_eq!(napi.complete_done(0, false), expected);
         }
@@ -186,10 +187,9 @@ mod tests {
 
     #[test]
     fn both_deferral_values_are_needed() {
-        for settings in [
-            NapiSettings { defer_hard_irqs: 0, ..DEFERRED },
-            NapiSettings { gro_flush_timeout_ns: 0, ..DEFERRED },
-        ] {
+        for settings in
+            [NapiSettings { defer_hard_irqs: 0, ..DEFERRED }, NapiSettings { gro_flush_timeout_ns: 0, ..DEFERRED }]
+        {
             assert_eq!(owned(settings).complete_done(1, false), Completion::InterruptEnabled { timeout_ns: None });
         }
     }

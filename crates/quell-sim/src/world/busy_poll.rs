@@ -3,7 +3,7 @@
 //! something happens that a round would notice.
 
 use super::cpu::Context;
-use super::poll::NAPI_POLL_WEIGHT;
+use super::poll::{GRO_NORMAL_BATCH, NAPI_POLL_WEIGHT};
 use super::{BusyFor, BusyLoop, Next, Stage, World};
 use crate::engine::{NEVER, Ns};
 
@@ -262,14 +262,13 @@ impl World {
         if self.queues[queue].napi.settings.threaded == quell_mode::Threaded::BusyPoll {
             let on_behalf = BusyFor::Thread;
             self.queues[queue].napi.state.sched = false;
-            let request =
-                BusyRequest { queue, on_behalf, prefer: false, budget: NAPI_POLL_WEIGHT, loop_ns: NEVER };
+            let request = BusyRequest { queue, on_behalf, prefer: false, budget: NAPI_POLL_WEIGHT, loop_ns: NEVER };
             return self.busy_begin(thread, request);
         }
         if !self.queues[queue].napi.state.sched {
             return Next::Block;
         }
-        let (work, cost_ns) = self.poll_begin(queue, NAPI_POLL_WEIGHT);
+        let (work, cost_ns) = self.poll_begin(queue, GRO_NORMAL_BATCH);
         self.threads[thread].returned = work as usize;
         self.threads[thread].stage = Stage::NapiThreadWork;
         Next::Run(self.costs.napi_poll_ns + cost_ns)
@@ -281,7 +280,7 @@ impl World {
         self.deliver(queue, cpu);
         let work = self.threads[thread].returned as u32;
         if work < NAPI_POLL_WEIGHT && !self.queues[queue].ring.is_empty() {
-            let (more, cost_ns) = self.poll_begin(queue, NAPI_POLL_WEIGHT - work);
+            let (more, cost_ns) = self.poll_begin(queue, GRO_NORMAL_BATCH.min(NAPI_POLL_WEIGHT - work));
             self.threads[thread].returned += more as usize;
             return Next::Run(cost_ns);
         }

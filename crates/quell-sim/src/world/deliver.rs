@@ -28,6 +28,7 @@ impl World {
         self.mark(queue, "delivered");
         let state = &mut self.sockets[socket as usize];
         state.napi = Some(queue);
+        state.rx_cpu = cpu;
         state.received.push_back(sent_ns);
         if let Some(reader) = state.reader {
             if self.threads[reader].spinning() {

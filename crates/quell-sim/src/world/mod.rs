@@ -22,8 +22,8 @@ pub(crate) use program::{EpollServer, EventLoop, Program, RecvServer, Scripted, 
 pub(crate) use script::ScriptAction;
 pub use script::Step;
 pub(crate) use thread::{Affinity, BusyFor, BusyLoop, Class, EpollCall, RunState, Stage, Thread};
-pub use traffic::{Gaps, TrafficKind};
 pub(crate) use traffic::{Client, Traffic};
+pub use traffic::{Gaps, TrafficKind};
 
 pub(crate) use cpu::Context;
 use cpu::{Cpu, HardIrq};

@@ -8,6 +8,9 @@ use crate::mechanism::{Completion, PacketKind, Schedule};
 /// `NAPI_POLL_WEIGHT`: packets that a softirq takes from one instance in one poll.
 pub(crate) const NAPI_POLL_WEIGHT: u32 = 64;
 
+/// `gro_normal_batch`: so many packets reach their sockets together while a softirq polls on.
+pub(crate) const GRO_NORMAL_BATCH: u32 = 8;
+
 impl World {
     /// Takes up to `budget` packets and all transmit completions; how many packets, and the cost.
     pub(crate) fn poll_begin(&mut self, queue: usize, budget: u32) -> (u32, Ns) {

@@ -109,7 +109,9 @@ impl World {
             server.serving = Some((socket, requests));
             self.threads[thread].program = Program::EpollServer(server);
             self.threads[thread].stage = Stage::Program;
-            return Next::Run(u64::from(requests) * self.costs.request_ns(returned));
+            let crossed = self.sockets[socket as usize].rx_cpu != self.threads[thread].cpu;
+            let crossing_ns = if crossed { self.costs.cross_cpu_ns } else { 0 };
+            return Next::Run(u64::from(requests) * (self.costs.request_ns(returned) + crossing_ns));
         }
         if returned == server.max_events {
             server.max_events = (2 * server.max_events).min(server.max_events_limit);

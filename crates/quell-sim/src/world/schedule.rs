@@ -48,7 +48,14 @@ impl World {
 
     fn least_vruntime_ns(&self, cpu: usize) -> Ns {
         let state = &self.cpus[cpu];
-        state.runnable.iter().copied().chain(state.current).map(|thread| self.threads[thread].vruntime_ns).min().unwrap_or(0)
+        state
+            .runnable
+            .iter()
+            .copied()
+            .chain(state.current)
+            .map(|thread| self.threads[thread].vruntime_ns)
+            .min()
+            .unwrap_or(0)
     }
 
     fn check_preemption(&mut self, cpu: usize, woken: usize) {
@@ -76,6 +83,7 @@ impl World {
             self.cpus[cpu].current = None;
         }
         self.cpus[cpu].need_resched = false;
+        self.pull_if_idle(cpu);
         let Some(index) = self.next_index(cpu) else {
             return self.run_segment(cpu, Context::IdleEntry, self.costs.idle_entry_ns);
         };
@@ -87,6 +95,26 @@ impl World {
         }
         self.cpus[cpu].last = Some(thread);
         self.resume_thread(cpu, thread);
+    }
+
+    /// A CPU that would idle takes a waiting thread that may float from another CPU
+    /// (`sched_balance_newidle`).
+    fn pull_if_idle(&mut self, cpu: usize) {
+        if !self.cpus[cpu].runnable.is_empty() {
+            return;
+        }
+        let waiting = |from: &usize| {
+            let others = &self.cpus[*from].runnable;
+            others.iter().position(|&thread| self.threads[thread].affinity == Affinity::Floating)
+        };
+        let Some((from, index)) = (0..self.cpus.len())
+            .find_map(|from| self.cpus[from].current.and(waiting(&from)).map(|index| (from, index)))
+        else {
+            return;
+        };
+        let thread = self.cpus[from].runnable.swap_remove(index);
+        self.threads[thread].cpu = cpu;
+        self.cpus[cpu].runnable.push(thread);
     }
 
     fn slept(&self, thread: usize) -> bool {

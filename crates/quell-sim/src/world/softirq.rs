@@ -2,7 +2,7 @@
 //! within bounds (`handle_softirqs`), the rest left to `ksoftirqd`.
 
 use super::cpu::{Context, SoftIrqRun};
-use super::poll::NAPI_POLL_WEIGHT;
+use super::poll::{GRO_NORMAL_BATCH, NAPI_POLL_WEIGHT};
 use super::{Stage, World};
 use crate::engine::Ns;
 
@@ -57,7 +57,7 @@ impl World {
             self.cpus[cpu].softirq = None;
             return false;
         };
-        let (work, cost_ns) = self.poll_begin(queue, NAPI_POLL_WEIGHT);
+        let (work, cost_ns) = self.poll_begin(queue, GRO_NORMAL_BATCH);
         run.round_left -= 1;
         run.polling = Some((queue, work));
         self.cpus[cpu].softirq = Some(run);
@@ -92,7 +92,7 @@ impl World {
         let Some((queue, work)) = run.polling else { return };
         self.deliver(queue, cpu);
         if work < NAPI_POLL_WEIGHT && !self.queues[queue].ring.is_empty() {
-            let (more, cost_ns) = self.poll_begin(queue, NAPI_POLL_WEIGHT - work);
+            let (more, cost_ns) = self.poll_begin(queue, GRO_NORMAL_BATCH.min(NAPI_POLL_WEIGHT - work));
             if let Some(run) = &mut self.cpus[cpu].softirq {
                 run.polling = Some((queue, work + more));
             }

@@ -118,9 +118,7 @@ impl Traffic {
         match gaps {
             Gaps::Fixed => mean_ns,
             Gaps::Exponential => self.arrivals.exponential(mean_ns),
-            Gaps::GeneralisedPareto { shape } => {
-                self.arrivals.generalised_pareto(mean_ns * (1.0 - shape), *shape)
-            }
+            Gaps::GeneralisedPareto { shape } => self.arrivals.generalised_pareto(mean_ns * (1.0 - shape), *shape),
             Gaps::Bursts { size } => {
                 self.gap_index += 1;
                 if self.gap_index.is_multiple_of((*size).max(1) as usize) { mean_ns * f64::from(*size) } else { 0.0 }

@@ -1,11 +1,13 @@
 //! The table of a bench run: for each load what the client saw and what it cost, then what the kernel did for it. Every
 //! cell is the median over the repeats and half of their range.
 
+use std::collections::BTreeMap;
+
 use comfy_table::presets;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use quell_bench::figure::Figure;
 use quell_bench::offered_load::OfferedLoad;
-use quell_bench::result::{BenchResult, Disturbance};
+use quell_bench::result::{BenchResult, Disturbance, Trial};
 use quell_bench::table::{LoadTable, Row};
 
 use super::number;
@@ -44,6 +46,7 @@ pub(crate) fn render(result: &BenchResult) -> String {
     for table in &tables {
         out.push_str(&format!("\n{}", render_load(table)));
     }
+    out.push('\n');
     out.push_str(&notes(result));
     out.push_str(LEGEND);
     out
@@ -84,20 +87,47 @@ fn list(cpus: &[u32]) -> String {
 
 fn notes(result: &BenchResult) -> String {
     let noted = result.plan.modes.iter().filter_map(|entry| Some((&entry.label, entry.note.as_ref()?)));
-    let refused = result.refused.iter().map(|(label, reason)| (label, reason));
-    let noted = noted.map(|(label, note)| format!("{label}: {note}\n"));
-    noted.chain(refused.map(|(label, reason)| format!("{label}: cannot be set here: {reason}\n"))).collect()
+    let noted = noted.map(|(label, note)| format!("{label} differs here: {note}.\n"));
+    let refused = result.refused.iter().map(|(label, reason)| format!("{label} cannot be set here: {reason}\n"));
+    let notes: String = noted.chain(refused).chain(disturbed(result)).collect();
+    if notes.is_empty() { notes } else { format!("{notes}\n") }
+}
+
+/// How many trials that count were disturbed, and by what.
+fn disturbed(result: &BenchResult) -> Option<String> {
+    let counting = result.trials_that_count();
+    let disturbed: Vec<&Trial> = counting.iter().copied().filter(|trial| !trial.disturbances.is_empty()).collect();
+    if disturbed.is_empty() {
+        return None;
+    }
+    let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+    for disturbance in disturbed.iter().flat_map(|trial| &trial.disturbances) {
+        *kinds.entry(kind(disturbance)).or_default() += 1;
+    }
+    let kinds: Vec<String> = kinds.iter().map(|(kind, count)| format!("{kind} in {count}")).collect();
+    Some(format!("{} of {} trials were disturbed: {}\n", disturbed.len(), counting.len(), kinds.join(", ")))
+}
+
+fn kind(disturbance: &Disturbance) -> &'static str {
+    match disturbance {
+        Disturbance::ForeignOnServer { .. } => "foreign CPU on the server's side",
+        Disturbance::ForeignOnClient { .. } => "foreign CPU on the client's side",
+        Disturbance::GeneratorLate { .. } => "a late generator",
+        Disturbance::Drops { .. } => "dropped packets",
+        Disturbance::Errors { .. } => "failed requests",
+    }
 }
 
 /// Why a trial was disturbed, in a few words.
 #[must_use]
 pub(crate) fn disturbance(disturbance: &Disturbance) -> String {
     match disturbance {
-        Disturbance::ForeignOnServer { share } => format!("{:.0} % foreign CPU on the server's side", share * 100.0),
-        Disturbance::ForeignOnClient { share } => format!("{:.0} % foreign CPU on the client's side", share * 100.0),
-        Disturbance::GeneratorLate { p99_ns } => format!("generator late, p99 {} µs", p99_ns / 1_000),
-        Disturbance::Drops { packets } => format!("{packets} packets dropped"),
-        Disturbance::Errors { requests } => format!("{requests} requests failed"),
+        Disturbance::ForeignOnServer { share } | Disturbance::ForeignOnClient { share } => {
+            format!("{}: {:.0} %", kind(disturbance), share * 100.0)
+        }
+        Disturbance::GeneratorLate { p99_ns } => format!("{}: p99 {} µs", kind(disturbance), p99_ns / 1_000),
+        Disturbance::Drops { packets } => format!("{}: {packets}", kind(disturbance)),
+        Disturbance::Errors { requests } => format!("{}: {requests}", kind(disturbance)),
     }
 }
 
