@@ -1,5 +1,7 @@
 //! Generator and responder together, in every shape, and the generator with a real memcached.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 

@@ -1,19 +1,28 @@
 //! The hot loop of one generator thread: sends what is due, takes the answers, records both. It
 //! neither allocates nor locks, and reads the clock once a send and once a receive.
 //!
-//! # Why it looks for answers this way
+//! # Why it works this way
 //!
 //! Measured on a 2-CPU virtual machine, 64 connections over one veth, in requests per second that
-//! one client core can do (medians of interleaved runs; `benches/generator_limit.rs` measures the
-//! result again). Against a responder that answers in XDP, so that the client is the limit:
-//! level-triggered `epoll_wait` as a blind flooder uses it 191,000; non-blocking receives without an
-//! epoll, oldest request first, 193,000 to 200,000; the same with `SO_PREFER_BUSY_POLL`, deferral on
-//! the client's NAPI, 260,000, because neither interrupts nor NAPI thread wake-ups remain. Against a
-//! responder in user space, which is then half of the limit: level-triggered 154,000,
-//! edge-triggered 169,000, receives without an epoll 153,000 (whoever spins takes answers singly,
-//! and the server pays for smaller batches). Hence edge-triggered epoll that sleeps in a closed
-//! loop, and busy-polling receives where the client's NAPIs are deferred. An epoll that busy polls
-//! with timeouts of 1 ns was no gain: each wait that finds nothing makes it forget its NAPI.
+//! one client core can do (medians of interleaved runs, with other programs on the machine;
+//! `benches/generator_limit` measures the result again).
+//!
+//! - Against a responder that answers in XDP, so that the client is the limit: level-triggered
+//!   `epoll_wait`, as a blind flooder uses it, 191,000; non-blocking receives without an epoll,
+//!   oldest request first, 193,000 to 200,000; the same with `SO_PREFER_BUSY_POLL` and deferral on
+//!   the client's NAPI 260,000, because neither interrupts nor wake-ups of a NAPI thread remain.
+//! - Against a responder in user space, which is then half of the limit: level-triggered 155,000,
+//!   edge-triggered 147,000 to 168,000, receives without an epoll 153,000; edge-triggered, all
+//!   answers of one wait read before anything is sent, 184,000: the kernel's two paths stay in the
+//!   caches, and the server gets batches (its NAPI thread is woken half as often).
+//! - An epoll that busy polls with timeouts of 1 ns was no gain: each wait that finds nothing makes
+//!   it forget its NAPI. Timeouts on waits cost 2 %, hence the ticker.
+//!
+//! Hence edge-triggered epoll that sleeps in a closed loop and spins in an open one; receives that
+//! busy-poll where the client's NAPIs are deferred; and in a closed loop, reading before sending.
+
+mod finder;
+mod upkeep;
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,21 +32,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use quell_linux::clock::monotonic_ns;
-use quell_linux::event::{Epoll, Ticker, Trigger};
 
 use crate::arrivals::Arrivals;
-use crate::connection::{Connection, Pending, Socket, State};
+use crate::connection::{Connection, Pending, Socket};
 use crate::report::Tally;
 use crate::requests::{Content, Request, Source};
 use crate::response::{Answer, Parsed};
 use crate::spec::Transport;
 
+pub(crate) use finder::Finder;
+use finder::TICK_TOKEN;
+
 /// How often a thread looks at what is not in its hot path: cancellation, lost connections,
 /// timeouts.
 const HOUSEKEEPING_NS: u64 = 1_000_000;
-
-/// What the ticker is watched as.
-const TICK_TOKEN: u64 = u64::MAX;
 
 /// How often the connection that waits longest is asked before the next one has its turn.
 const TRIES_AT_FRONT: u32 = 3;
@@ -57,35 +65,6 @@ pub(crate) struct Plan {
     pub(crate) window_ns: Range<u64>,
     /// Stop at the first thing that goes wrong.
     pub(crate) stop_at_error: bool,
-}
-
-/// How the thread finds answers.
-pub(crate) enum Finder {
-    /// The ticker ends waits for the sake of housekeeping.
-    Epoll { epoll: Epoll, ticker: Ticker },
-    /// The connections that have requests under way, by age.
-    BusyPoll(VecDeque<u32>),
-}
-
-impl Finder {
-    /// How long a thread may sleep in a closed loop; a run ends late by no more than this.
-    const TICK: Duration = Duration::from_millis(5);
-
-    /// An epoll for so many connections.
-    pub(crate) fn epoll(connections: usize) -> io::Result<Self> {
-        let epoll = Epoll::new(connections + 1)?;
-        let ticker = Ticker::new(Self::TICK)?;
-        epoll.add(&ticker, TICK_TOKEN, Trigger::Edge)?;
-        Ok(Self::Epoll { epoll, ticker })
-    }
-
-    /// Prepares a connected socket to be found when it has an answer.
-    pub(crate) fn add(&self, id: u32, socket: &Socket) -> io::Result<()> {
-        match self {
-            Self::Epoll { epoll, .. } => socket.watch(epoll, id.into()),
-            Self::BusyPoll(_) => socket.busy_poll().map_err(io::Error::other),
-        }
-    }
 }
 
 /// What a thread keeps from run to run.
@@ -113,6 +92,14 @@ struct Slot {
     freed_ns: u64,
 }
 
+/// Closed loop: places for `count` requests on a connection.
+#[derive(Clone, Copy)]
+struct Room {
+    connection: u32,
+    incarnation: u32,
+    count: usize,
+}
+
 /// One run of one thread.
 pub(crate) struct Drive<'a> {
     thread: &'a mut ThreadState,
@@ -121,7 +108,7 @@ pub(crate) struct Drive<'a> {
     free: VecDeque<Slot>,
     /// Closed loop: connections with room for so many requests, to be used when all answers that
     /// are there have been read.
-    room: Vec<(u32, u32)>,
+    room: Vec<Room>,
     under_way: u64,
     /// Whether any connection is not up.
     any_down: bool,
@@ -389,7 +376,10 @@ impl<'a> Drive<'a> {
     #[inline]
     fn reuse(&mut self, id: u32, count: usize, now_ns: u64) {
         match self.plan.pace {
-            Pace::Closed if count > 0 => self.room.push((id, count as u32)),
+            Pace::Closed if count > 0 => {
+                let incarnation = self.thread.connections[id as usize].incarnation;
+                self.room.push(Room { connection: id, incarnation, count });
+            }
             Pace::Closed => {}
             Pace::Open(_) => {
                 let incarnation = self.thread.connections[id as usize].incarnation;
@@ -405,11 +395,11 @@ impl<'a> Drive<'a> {
     /// keeps each of the kernel's two paths in the caches and gives the server a batch.
     fn use_room(&mut self) {
         let mut index = 0;
-        while let Some(&(id, count)) = self.room.get(index) {
+        while let Some(&Room { connection, incarnation, count }) = self.room.get(index) {
             index += 1;
-            if self.sending && self.thread.connections[id as usize].socket().is_some() {
+            if self.sending && self.thread.connections[connection as usize].incarnation == incarnation {
                 let now_ns = monotonic_ns();
-                self.send(id, count as usize, now_ns, now_ns);
+                self.send(connection, count, now_ns, now_ns);
             }
         }
         self.room.clear();
@@ -434,71 +424,6 @@ impl<'a> Drive<'a> {
         self.under_way -= lost;
         self.tally.errors.requests_lost += lost;
         self.any_down = true;
-    }
-
-    fn keep_house(&mut self, now_ns: u64) {
-        self.thread.answered.store(self.answered, Ordering::Relaxed);
-        self.give_up_late_ones(now_ns);
-        if self.any_down && self.sending {
-            self.any_down = false;
-            for id in 0..self.thread.connections.len() as u32 {
-                self.bring_up(id, now_ns);
-            }
-        }
-    }
-
-    /// Counts requests that were not answered in time; their connection is given up, because a late
-    /// answer would be taken for the next one's.
-    fn give_up_late_ones(&mut self, now_ns: u64) {
-        for id in 0..self.thread.connections.len() as u32 {
-            let connection = &mut self.thread.connections[id as usize];
-            let timeout_ns = self.thread.response_timeout_ns;
-            let is_late = |pending: &Pending| pending.sent_ns + timeout_ns <= now_ns;
-            if !connection.pending.front().is_some_and(is_late) {
-                continue;
-            }
-            let before = connection.pending.len();
-            connection.pending.retain(|pending| !is_late(pending));
-            let late = (before - connection.pending.len()) as u64;
-            self.under_way -= late;
-            self.tally.errors.timed_out += late;
-            self.drop_connection(id, now_ns);
-        }
-    }
-
-    /// One step towards a connection that is up again.
-    fn bring_up(&mut self, id: u32, now_ns: u64) {
-        let ThreadState { connections, transport, connect_timeout_ns, .. } = &mut *self.thread;
-        let connection = &mut connections[id as usize];
-        let retry = State::Down { retry_ns: now_ns + Connection::RETRY_NS };
-        connection.state = match std::mem::replace(&mut connection.state, retry) {
-            State::Up(socket) => State::Up(socket),
-            State::Down { retry_ns } if retry_ns > now_ns => State::Down { retry_ns },
-            State::Down { .. } => match Socket::start(*transport, connection.address) {
-                Ok(socket) => State::Connecting { socket, give_up_ns: now_ns + *connect_timeout_ns },
-                Err(_) => return self.count_failed_reconnect(),
-            },
-            State::Connecting { socket, give_up_ns } => match socket.is_established() {
-                Ok(true) => return self.take_up(id, socket, now_ns),
-                Ok(false) if now_ns < give_up_ns => State::Connecting { socket, give_up_ns },
-                Ok(false) | Err(_) => return self.count_failed_reconnect(),
-            },
-        };
-        self.any_down |= connection.socket().is_none();
-    }
-
-    fn count_failed_reconnect(&mut self) {
-        self.tally.errors.reconnects_failed += 1;
-        self.any_down = true;
-    }
-
-    fn take_up(&mut self, id: u32, socket: Socket, now_ns: u64) {
-        if self.thread.finder.add(id, &socket).is_err() {
-            return self.count_failed_reconnect();
-        }
-        self.thread.connections[id as usize].state = State::Up(socket);
-        self.tally.errors.reconnected += 1;
-        self.open_slots(id, now_ns);
     }
 
     /// Ends what is still under way; those connections are made again in the next run.
