@@ -45,7 +45,7 @@ pub fn of_receive_work(from: &Softirqs, to: &Softirqs, server_cpus: &[u32], requ
         |softirqs: &Softirqs| -> Option<u64> { server_cpus.iter().map(|&cpu| softirqs.count("NET_RX", cpu)).sum() };
     let claim = "the server's CPUs do none of the client's receive work".to_owned();
     let (Some(before), Some(after)) = (on(from), on(to)) else {
-        return Check { claim, seen: "/proc/softirqs does not tell".into(), holds: false };
+        return Check { claim, seen: "the softirqs of these CPUs could not be read".into(), holds: false };
     };
     let softirqs = after.saturating_sub(before);
     #[expect(clippy::cast_precision_loss, reason = "counts of a fraction of a second")]

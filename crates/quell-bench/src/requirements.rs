@@ -43,7 +43,7 @@ fn missing_capabilities() -> Vec<Missing> {
     let Ok(Some(effective)) = capability::effective(&ProcRoot::default()) else {
         return vec![Missing {
             what: "the capabilities of this process".into(),
-            seen: "/proc/self/status does not tell".into(),
+            seen: "its status could not be read".into(),
             mend: "mount /proc".into(),
         }];
     };

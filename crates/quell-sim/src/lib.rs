@@ -3,10 +3,12 @@
 #![forbid(unsafe_code)]
 
 mod engine;
+pub mod fit;
 mod host;
 mod mechanism;
 pub mod published;
 mod run;
+pub mod scenario;
 mod trace;
 mod world;
 
@@ -14,4 +16,5 @@ pub use engine::Ns;
 pub use host::{CONSTANTS, Constant, Constants, HostProfile, IdleState, ProfileError, Value};
 pub use mechanism::{Coalescing, CoalescingPeriod, NapiState, Packet, PacketKind};
 pub use run::{Run, RunError, RunResult, Spread};
+pub use trace::{Mark, Segment, Trace};
 pub use world::{CpuTime, Gaps, KernelRules, Step, TrafficKind};

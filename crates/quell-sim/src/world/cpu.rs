@@ -22,6 +22,19 @@ pub(crate) enum HardIrq {
     Tick,
 }
 
+impl HardIrq {
+    /// What it is called in a trace.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Device(_) => "NIC interrupt",
+            Self::NapiTimer(_) => "NAPI timer interrupt",
+            Self::Timeout { .. } => "timeout interrupt",
+            Self::Reschedule => "reschedule interrupt",
+            Self::Tick => "tick",
+        }
+    }
+}
+
 /// What a CPU executes at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Context {
@@ -140,11 +153,6 @@ impl Cpu {
             expected_idle_ns: 0,
             time: CpuTime::default(),
         }
-    }
-
-    /// Whether nothing but idle states is going on.
-    pub(crate) fn idle(&self) -> bool {
-        matches!(self.context, Context::Halted | Context::IdleEntry | Context::IdleExit)
     }
 
     /// Books the time since the segment began (or the books were opened).

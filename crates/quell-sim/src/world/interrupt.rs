@@ -32,7 +32,6 @@ impl World {
         self.book_segment(cpu);
         let state = &mut self.cpus[cpu];
         let context = std::mem::replace(&mut state.context, Context::Deciding);
-        self.trace_segment(cpu, context);
         match context {
             Context::HardIrq(irq) => self.hardirq_handled(cpu, irq),
             Context::SoftIrq => self.softirq_segment_done(cpu),
@@ -47,13 +46,6 @@ impl World {
         self.dispatch(cpu);
     }
 
-    fn trace_segment(&mut self, cpu: usize, context: Context) {
-        let Some(trace) = &mut self.trace else { return };
-        let state = &self.cpus[cpu];
-        let thread = state.current.map(|thread| (thread, &self.threads[thread]));
-        trace.segment(cpu, context, thread, self.now_ns);
-    }
-
     /// Interrupts a CPU. What it executes is put aside; an idle CPU has to leave its idle state
     /// first.
     pub(crate) fn raise_hardirq(&mut self, cpu: usize, irq: HardIrq) {
@@ -65,9 +57,7 @@ impl World {
             }
             _ => {
                 self.book_segment(cpu);
-                let left_ns = self.cpus[cpu].interrupt(now_ns);
-                self.trace_segment(cpu, self.cpus[cpu].context);
-                left_ns
+                self.cpus[cpu].interrupt(now_ns)
             }
         };
         self.cpus[cpu].irqs.push_back(irq);

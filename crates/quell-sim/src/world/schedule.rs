@@ -144,9 +144,14 @@ impl World {
     /// top of a thread is charged to the thread, as without `CONFIG_IRQ_TIME_ACCOUNTING`.
     pub(crate) fn book_segment(&mut self, cpu: usize) {
         let state = &mut self.cpus[cpu];
-        let spent_ns = self.now_ns.saturating_sub(state.segment_began_ns);
-        if let (Context::Thread | Context::SoftIrq, Some(thread)) = (state.context, state.current) {
+        let (began_ns, context) = (state.segment_began_ns, state.context);
+        let spent_ns = self.now_ns.saturating_sub(began_ns);
+        if let (Context::Thread | Context::SoftIrq, Some(thread)) = (context, state.current) {
             self.threads[thread].vruntime_ns += spent_ns;
+        }
+        if let Some(trace) = &mut self.trace {
+            let thread = self.cpus[cpu].current.map(|thread| (thread, &self.threads[thread]));
+            trace.segment(cpu, context, thread, began_ns, self.now_ns);
         }
         self.cpus[cpu].account(self.now_ns);
     }
