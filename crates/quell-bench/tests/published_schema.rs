@@ -1,0 +1,85 @@
+//! The published JSON Schema of result files is the one of this version, and a recorded result is read and written
+//! without loss: with both, what the schema describes is what the files hold.
+
+use std::path::{Path, PathBuf};
+
+use quell_bench::result::BenchResult;
+use serde_json::{Value, json};
+
+fn in_repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+fn read(path: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(in_repository(path)).unwrap()).unwrap()
+}
+
+fn recorded() -> Value {
+    read("crates/quell/tests/fixtures/result.json")
+}
+
+#[test]
+fn the_published_schema_is_the_one_of_this_version() {
+    let current = serde_json::to_value(BenchResult::json_schema()).unwrap();
+    assert!(
+        read("docs/schema/quell-bench.schema.json") == current,
+        "to publish the current one: cargo run -p quell -- bench --schema > docs/schema/quell-bench.schema.json"
+    );
+}
+
+#[test]
+fn a_recorded_result_is_written_again_as_it_was_read() {
+    let result: BenchResult = serde_json::from_value(recorded()).unwrap();
+    assert_eq!(serde_json::to_value(&result).unwrap(), recorded());
+}
+
+#[test]
+fn every_field_of_a_recorded_result_is_in_the_schema() {
+    let schema = read("docs/schema/quell-bench.schema.json");
+    let described = |definition: &str, field: &str| {
+        let properties = match definition {
+            "" => schema.pointer("/properties"),
+            definition => schema.pointer(&format!("/$defs/{definition}/properties")),
+        };
+        properties.unwrap().get(field).is_some()
+    };
+    let recorded = recorded();
+    for (definition, place) in [
+        ("", ""),
+        ("HostFacts", "/host"),
+        ("LabFacts", "/lab"),
+        ("CpuLayout", "/lab/cpus"),
+        ("Plan", "/plan"),
+        ("Trial", "/trials/0"),
+        ("SettingsReadBack", "/trials/0/settings"),
+        ("NapiSettings", "/trials/0/settings/napi/0"),
+        ("EpollSettings", "/trials/0/settings/epoll/0"),
+        ("LoadReport", "/trials/0/load"),
+        ("TrialCounters", "/trials/0/counters"),
+    ] {
+        for field in recorded.pointer(place).unwrap().as_object().unwrap().keys() {
+            assert!(described(definition, field), "{place}/{field} is not in the schema");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_result_is_not_read_as_one() {
+    for (place, value) in [
+        ("/trials/0/counters/polls", json!("many")),
+        ("/trials/0/settings/napi/0/gro-flush-timeout", json!(-1)),
+        ("/plan/loads/0", json!("50 percent")),
+        ("/lab", json!({ "kind": "veth" })),
+    ] {
+        let mut document = recorded();
+        *document.pointer_mut(place).unwrap() = value;
+        assert!(serde_json::from_value::<BenchResult>(document).is_err(), "{place}");
+    }
+}
+
+#[test]
+fn a_field_that_nobody_knows_is_refused() {
+    let mut document = recorded();
+    document["trials"][0]["counters"]["unheard-of"] = json!(1);
+    assert!(serde_json::from_value::<BenchResult>(document).is_err());
+}
