@@ -138,8 +138,8 @@ pub enum BenchError {
 
 /// What the client's queue is told when the generator polls it: the generator spins, and the queue's NAPI thread comes
 /// in only when it has not polled for this long.
-const CLIENT_GRO_FLUSH_TIMEOUT_NS: u64 = 2_000_000;
-const CLIENT_DEFER_HARD_IRQS: u32 = 1_000;
+const CLIENT_GRO_FLUSH_TIMEOUT_NS: u64 = 1_000_000;
+const CLIENT_DEFER_HARD_IRQS: u32 = 100;
 
 /// Runs the bench. `watch` is told what happens; `stopped` is asked often whether to end early, and what has been
 /// measured by then is the result.

@@ -142,7 +142,7 @@ impl BenchResult {
     pub fn findings(&self) -> Vec<(Scope, Vec<Finding>)> {
         let open: Vec<usize> =
             (0..self.plan.loads.len()).filter(|&load| self.plan.loads[load] != OfferedLoad::Max).collect();
-        let together = (open.len() > 1).then(|| (Scope::OpenLoads, open));
+        let together = (open.len() > 1).then_some((Scope::OpenLoads, open));
         let each = (0..self.plan.loads.len()).map(|load| (Scope::Load(self.plan.loads[load]), vec![load]));
         let scopes = together.into_iter().chain(each);
         let asked = |(scope, loads): (Scope, Vec<usize>)| {

@@ -1,6 +1,12 @@
 //! Transactions on the real kernel, in namespaces of their own: what is made is undone, in every way in which a
 //! transaction can end. Needs root; says so when it is skipped.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "helpers of tests fail by panicking, and say what is skipped"
+)]
+
 use std::path::Path;
 use std::time::Duration;
 

@@ -47,8 +47,8 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) depth: u32,
     /// How the threads look for answers.
-    #[arg(long, value_enum, default_value_t = Poll::Auto)]
-    pub(crate) polling: Poll,
+    #[arg(long, value_enum, default_value_t = PollingChoice::Auto)]
+    pub(crate) polling: PollingChoice,
     /// How long to load before measuring, in seconds.
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     pub(crate) warm_up: f64,
@@ -105,7 +105,7 @@ pub(crate) enum Protocol {
 
 /// How the threads look for answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Poll {
+pub(crate) enum PollingChoice {
     /// Busy polling where somebody set deferral on the queues that the answers arrive by, epoll otherwise.
     Auto,
     /// Edge-triggered epoll.
@@ -199,9 +199,9 @@ fn spec(args: &LoadArgs) -> Result<LoadSpec, Failure> {
         threads: args.threads,
         cpus: args.cpus.as_ref().map_or_else(Vec::new, |cpus| cpus.iter().collect()),
         polling: match args.polling {
-            Poll::Auto => Polling::Auto,
-            Poll::Epoll => Polling::Epoll,
-            Poll::BusyPoll => Polling::BusyPoll,
+            PollingChoice::Auto => Polling::Auto,
+            PollingChoice::Epoll => Polling::Epoll,
+            PollingChoice::BusyPoll => Polling::BusyPoll,
         },
         seed: args.seed,
         ..LoadSpec::new(address(&args.server)?, transport, workload)
