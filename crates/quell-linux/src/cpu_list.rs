@@ -108,6 +108,15 @@ impl CpuList {
         Self::read(&sys.join("devices/system/cpu/online"))
     }
 
+    /// The CPUs that could ever be online until the next boot (`devices/system/cpu/possible` below
+    /// `sys`): as many values as the kernel keeps of what is per CPU.
+    ///
+    /// # Errors
+    /// When the file cannot be read or parsed.
+    pub fn possible(sys: &Path) -> Result<Self, CpuSetReadError> {
+        Self::read(&sys.join("devices/system/cpu/possible"))
+    }
+
     /// The CPUs that `isolcpus=` or a cpuset partition keeps out of load balancing
     /// (`devices/system/cpu/isolated` below `sys`).
     ///

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::assembler::Instruction;
+use crate::{CpuList, kernel};
 
 const MAP_CREATE: libc::c_int = 0;
 const MAP_LOOKUP_ELEM: libc::c_int = 1;
@@ -18,13 +19,17 @@ const PROG_TYPE_TRACING: u32 = 26;
 const ATTACH_TYPE_TRACE_RAW_TP: u32 = 23;
 const LOG_BYTES: usize = 64 * 1024;
 
-/// The most CPUs that any kernel is built for (`NR_CPUS` of x86 with `MAXSMP`): the kernel writes a
-/// per-CPU value for each possible CPU, however many the caller thought there were.
+/// The most CPUs that any kernel is built for (`NR_CPUS` of x86 with `MAXSMP`), where sysfs does not
+/// tell how many are possible: the kernel writes a per-CPU value for each.
 const POSSIBLE_CPUS_MAX: usize = 8192;
 
 /// A map from `u32` to values of `N` times `u64` per CPU.
 #[derive(Debug)]
-pub(super) struct PerCpuHash<const N: usize>(OwnedFd);
+pub(super) struct PerCpuHash<const N: usize> {
+    fd: OwnedFd,
+    /// How many values a key has: the kernel reads and writes so many.
+    values: usize,
+}
 
 impl<const N: usize> PerCpuHash<N> {
     pub(super) fn create(max_entries: u32) -> io::Result<Self> {
@@ -44,25 +49,28 @@ impl<const N: usize> PerCpuHash<N> {
             map_flags: 0,
         };
         // SAFETY: the command reads `attr` alone and returns a new file descriptor.
-        unsafe { bpf_fd(MAP_CREATE, &attr) }.map(Self)
+        let fd = unsafe { bpf_fd(MAP_CREATE, &attr) }?;
+        // The kernel's own count, or more: a buffer of the largest kind costs a hundred page faults a reading.
+        let values = CpuList::possible(kernel::sysfs()).map_or(POSSIBLE_CPUS_MAX, |cpus| cpus.len().max(1));
+        Ok(Self { fd, values })
     }
 
     /// Adds a key with zeroes on all CPUs.
     pub(super) fn insert_zero(&self, key: u32) -> io::Result<()> {
         // The kernel reads a value for each possible CPU.
-        let zeroes = Self::value_of_all_cpus();
+        let zeroes = self.value_of_all_cpus();
         let attr = self.element(&key, zeroes.as_ptr().cast_mut());
-        // SAFETY: the command reads the key and at most `POSSIBLE_CPUS_MAX` values, which is what
-        // there is behind the two pointers.
+        // SAFETY: the command reads the key and a value for each possible CPU, which is what there
+        // is behind the two pointers.
         unsafe { bpf(MAP_UPDATE_ELEM, &attr) }.map(drop)
     }
 
     /// The sum over all CPUs; `None` when the map does not have the key.
     pub(super) fn sum(&self, key: u32) -> io::Result<Option<[u64; N]>> {
-        let mut values = Self::value_of_all_cpus();
+        let mut values = self.value_of_all_cpus();
         let attr = self.element(&key, values.as_mut_ptr());
-        // SAFETY: the command reads the key and writes at most `POSSIBLE_CPUS_MAX` values, which is
-        // what there is behind the two pointers.
+        // SAFETY: the command reads the key and writes a value for each possible CPU, for which
+        // there is room behind the two pointers.
         match unsafe { bpf(MAP_LOOKUP_ELEM, &attr) } {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -77,13 +85,13 @@ impl<const N: usize> PerCpuHash<N> {
         Ok(Some(sum))
     }
 
-    fn value_of_all_cpus() -> Vec<[u64; N]> {
-        vec![[0; N]; POSSIBLE_CPUS_MAX]
+    fn value_of_all_cpus(&self) -> Vec<[u64; N]> {
+        vec![[0; N]; self.values]
     }
 
     fn element(&self, key: &u32, value: *mut [u64; N]) -> ElementAttr {
         ElementAttr {
-            map_fd: self.0.as_raw_fd().cast_unsigned(),
+            map_fd: self.fd.as_raw_fd().cast_unsigned(),
             padding: 0,
             key: std::ptr::from_ref(key) as u64,
             value: value as u64,
@@ -94,7 +102,7 @@ impl<const N: usize> PerCpuHash<N> {
 
 impl<const N: usize> AsFd for PerCpuHash<N> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
