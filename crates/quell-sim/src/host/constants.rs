@@ -85,7 +85,7 @@ constants! {
     batch_extra_ns = 1200.0 in 0.0..=10000.0: "What a request costs more in a batch that has displaced everything from the caches";
     batch_half = 120.0 in 1.0..=2000.0: "Requests in a batch for half of that";
     interference_ns = 800.0 in 0.0..=10000.0: "What an application loses each time that packet work interrupts it";
-    irq_interference_ns = 0.0 in 0.0..=20000.0: "What it loses on top when the NIC's interrupt does it";
+    interference_packet_ns = 300.0 in 0.0..=10000.0: "What it loses on top for each packet that is received meanwhile";
     cross_cpu_ns = 600.0 in 0.0..=10000.0: "What a request costs more when its packet was received on another CPU";
     network_ns = 26000.0 in 1000.0..=500000.0: "Network and client, there and back, at the least";
     network_jitter_ns = 10000.0 in 0.0..=200000.0: "Greatest of what is added to that, uniformly";

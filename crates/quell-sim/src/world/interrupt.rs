@@ -78,9 +78,6 @@ impl World {
         state.left_ns = left_ns;
         if state.stage == Stage::Program && matches!(irq, HardIrq::Device(_) | HardIrq::NapiTimer(_)) {
             state.left_ns += self.costs.interference_ns;
-            if matches!(irq, HardIrq::Device(_)) {
-                state.left_ns += self.costs.irq_interference_ns;
-            }
         }
     }
 

@@ -131,6 +131,17 @@ impl Traffic {
         }
     }
 
+    /// Time from an arbitrary moment to the next request of a connection that has been sending for
+    /// ever: the equilibrium distribution of the gaps.
+    fn first_gap_ns(&mut self, rate_qps: f64, gaps: &Gaps) -> f64 {
+        let mean_ns = 1e9 / rate_qps;
+        match gaps {
+            Gaps::Exponential => self.arrivals.exponential(mean_ns),
+            Gaps::GeneralisedPareto { shape } => self.arrivals.generalised_pareto(mean_ns, shape / (1.0 - shape)),
+            Gaps::Fixed | Gaps::Bursts { .. } | Gaps::Recorded(_) => self.arrivals.unit() * mean_ns,
+        }
+    }
+
     /// What network and client add to the answer of one request.
     fn way_back_ns(&mut self) -> Ns {
         let client = self.client;
@@ -163,8 +174,7 @@ impl World {
             TrafficKind::Scheduled { rate_qps, gaps } => {
                 let each_qps = rate_qps / connections as f64;
                 for connection in 0..connections {
-                    let spread = self.traffic.arrivals.unit();
-                    let due_ns = spread * self.traffic.gap_ns(each_qps, gaps).min(2e9 / each_qps);
+                    let due_ns = self.traffic.first_gap_ns(each_qps, gaps);
                     self.traffic.due_ns[connection] = due_ns;
                     self.send(connection as u32, due_ns as Ns);
                 }

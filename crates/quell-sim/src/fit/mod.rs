@@ -1,0 +1,202 @@
+//! Finding the constants of a host profile from published cells: least squares over relative
+//! errors, by the Levenberg–Marquardt method of an existing crate, on training cells only. The
+//! model is deterministic and each evaluation sees the same random numbers, so that finite
+//! differences mean something.
+
+use std::cell::RefCell;
+
+use levenberg_marquardt::{LeastSquaresProblem, LevenbergMarquardt};
+use nalgebra::{DMatrix, DVector, Dyn, Owned};
+
+use crate::host::{Constant, HostProfile};
+use crate::published::{Column, ComparedCell, IrqSuspension, Load, PublishedCell, RunScale};
+
+/// Step of a finite difference, in the logarithm of a constant: wide enough to stand out of what
+/// scatters in a short run.
+const LOG_STEP: f64 = 0.06;
+/// An error of so many tolerances pulls no harder than a smaller one by much.
+const PULL_LIMIT: f64 = 5.0;
+
+/// How much wider latencies may be off where interrupts are moderated adaptively.
+const WALK_TOLERANCE: f64 = 4.0;
+
+/// Constants that the published profile's fit may move: at most 20.
+pub const FITTED: [&str; 20] = [
+    "device_irq_ns",
+    "napi_poll_ns",
+    "busy_poll_ns",
+    "rx_request_ns",
+    "rx_ack_ns",
+    "wake_ns",
+    "epoll_wait_ns",
+    "epoll_event_ns",
+    "request_ns",
+    "batch_extra_ns",
+    "batch_half",
+    "interference_ns",
+    "interference_packet_ns",
+    "cross_cpu_ns",
+    "network_ns",
+    "network_jitter_ns",
+    "client_tail_share",
+    "client_tail_slope",
+    "client_tail_ns",
+    "client_stall_share",
+];
+
+/// What a fit is asked for.
+#[derive(Debug, Clone)]
+pub struct Fit<'a> {
+    /// Where it begins, and everything that is not fitted.
+    pub host: HostProfile,
+    /// The cells that it may look at.
+    pub training: Vec<&'a PublishedCell>,
+    /// Names of the constants that it may move.
+    pub constants: Vec<&'static str>,
+    /// How much of each cell is simulated.
+    pub scale: RunScale,
+    /// Times that the whole training set is gone over at most, apart from finite differences.
+    pub rounds: usize,
+}
+
+/// What a fit found.
+#[derive(Debug, Clone)]
+pub struct Fitted {
+    /// The profile with the new values.
+    pub host: HostProfile,
+    /// Sum of squared weighted errors before and after.
+    pub objective: (f64, f64),
+}
+
+/// A name that is no constant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` cannot be fitted: there is no such constant")]
+pub struct FitError(String);
+
+/// What an error of a column is measured in: the share that is aimed at.
+fn tolerance(column: Column) -> Option<f64> {
+    match column {
+        Column::Mean | Column::P50 => Some(0.04),
+        Column::P95 => Some(0.06),
+        Column::Cpu | Column::Cycles => Some(0.03),
+        Column::Qps => Some(0.03),
+        Column::Polls | Column::PollWork | Column::EpollEvents => Some(0.25),
+        Column::Irqs | Column::P99 => None,
+    }
+}
+
+struct Problem<'a> {
+    fit: &'a Fit<'a>,
+    constants: Vec<&'static Constant>,
+    logs: DVector<f64>,
+    best: &'a RefCell<(f64, DVector<f64>)>,
+    progress: &'a RefCell<dyn FnMut(f64, &HostProfile) + 'a>,
+}
+
+impl Problem<'_> {
+    fn host(&self, logs: &DVector<f64>) -> HostProfile {
+        let mut host = self.fit.host.clone();
+        for (constant, log) in self.constants.iter().zip(logs) {
+            constant.set(&mut host.constants, libm::exp(*log));
+        }
+        host
+    }
+
+    fn errors(&self, logs: &DVector<f64>) -> Option<DVector<f64>> {
+        let host = self.host(logs);
+        let mut errors = Vec::new();
+        for cell in &self.fit.training {
+            let run = IrqSuspension::run(cell.mode, cell.load, &host, self.fit.scale);
+            let modelled = run.simulate().ok()?.figures(host.cpus);
+            let compared = ComparedCell::new(cell, modelled);
+            for column in Column::ALL {
+                errors.push(weighted(&compared, column));
+            }
+        }
+        Some(DVector::from_vec(errors))
+    }
+}
+
+fn weighted(cell: &ComparedCell, column: Column) -> f64 {
+    let useful = cell.counts(column) || (column == Column::P50 && cell.load != Load::Max);
+    let Some(mut tolerance) = tolerance(column).filter(|_| useful) else { return 0.0 };
+    // The walk of adaptive moderation scatters latencies of short runs that depend on interrupts.
+    if !cell.mode.napi().defers() && matches!(column, Column::Mean | Column::P50 | Column::P95) {
+        tolerance *= WALK_TOLERANCE;
+    }
+    let ratio = column.of(&cell.modelled).max(1e-9) / column.of(&cell.published).max(1e-9);
+    let error = libm::log(ratio) / tolerance;
+    error / libm::sqrt(1.0 + (error / PULL_LIMIT) * (error / PULL_LIMIT))
+}
+
+impl LeastSquaresProblem<f64, Dyn, Dyn> for Problem<'_> {
+    type ResidualStorage = Owned<f64, Dyn>;
+    type JacobianStorage = Owned<f64, Dyn, Dyn>;
+    type ParameterStorage = Owned<f64, Dyn>;
+
+    fn set_params(&mut self, logs: &DVector<f64>) {
+        self.logs.copy_from(logs);
+    }
+
+    fn params(&self) -> DVector<f64> {
+        self.logs.clone()
+    }
+
+    fn residuals(&self) -> Option<DVector<f64>> {
+        let errors = self.errors(&self.logs)?;
+        let objective = errors.norm_squared();
+        if objective < self.best.borrow().0 {
+            *self.best.borrow_mut() = (objective, self.logs.clone());
+        }
+        Some(errors)
+    }
+
+    fn jacobian(&self) -> Option<DMatrix<f64>> {
+        let here = self.errors(&self.logs)?;
+        (self.progress.borrow_mut())(self.best.borrow().0, &self.host(&self.best.borrow().1));
+        let mut jacobian = DMatrix::zeros(here.len(), self.logs.len());
+        for column in 0..self.logs.len() {
+            let mut logs = self.logs.clone();
+            logs[column] += LOG_STEP;
+            let there = self.errors(&logs)?;
+            jacobian.set_column(column, &((there - &here) / LOG_STEP));
+        }
+        Some(jacobian)
+    }
+}
+
+impl Fit<'_> {
+    /// Finds the constants. `progress` hears the objective and the profile after each round.
+    ///
+    /// # Errors
+    ///
+    /// A name that is no constant.
+    pub fn find(&self, progress: impl FnMut(f64, &HostProfile)) -> Result<Fitted, FitError> {
+        let constants = self
+            .constants
+            .iter()
+            .map(|name| Constant::named(name).ok_or_else(|| FitError((*name).to_owned())))
+            .collect::<Result<Vec<_>, _>>()?;
+        let logs = constants.iter().map(|constant| libm::log(constant.of(&self.host.constants).max(1e-6)));
+        let logs = DVector::from_iterator(constants.len(), logs);
+        let best = RefCell::new((f64::INFINITY, logs.clone()));
+        let progress = RefCell::new(progress);
+        let mut problem = Problem { fit: self, constants, logs, best: &best, progress: &progress };
+        let before = problem.residuals().map_or(f64::INFINITY, |errors| errors.norm_squared());
+        for _ in 0..self.rounds {
+            let was = best.borrow().0;
+            let solver = LevenbergMarquardt::new().with_patience(1).with_stepbound(1.0).with_tol(1e-4);
+            problem.logs = best.borrow().1.clone();
+            (problem, _) = solver.minimize(problem);
+            if best.borrow().0 > 0.99 * was {
+                break;
+            }
+        }
+        let after = best.borrow().0;
+        let mut host = problem.host(&best.borrow().1);
+        for name in &self.constants {
+            host.sources.insert((*name).to_owned(), "fitted".to_owned());
+        }
+        Ok(Fitted { host, objective: (before, after) })
+    }
+}
