@@ -1,6 +1,8 @@
 //! The published JSON Schema of result files is the one of this version, and a recorded result is read and written
 //! without loss: with both, what the schema describes is what the files hold.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
 use std::path::{Path, PathBuf};
 
 use quell_bench::result::BenchResult;

@@ -1,6 +1,8 @@
 //! Whole bench runs on the real kernel with a real memcached: what the result holds, what is refused, what is marked.
 //! No test asserts how fast anything was. Needs root; says so when it is skipped.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
