@@ -23,6 +23,8 @@ use crate::settings;
 
 /// How long `base` runs in a closed loop to find what it reaches, ms.
 const REACH_MS: u32 = 600;
+/// How often a trial is tried, so that one that is always disturbed does not use up all retries.
+const ATTEMPTS_MAX: u32 = 2;
 /// How long waits are counted after a trial, ms.
 const EPOLL_SAMPLE_MS: u32 = 60;
 
@@ -98,7 +100,7 @@ impl<'a> Matrix<'a> {
                 result.interrupted = true;
                 return Ok(());
             };
-            let again = !trial.disturbances.is_empty() && retries > 0;
+            let again = !trial.disturbances.is_empty() && retries > 0 && attempt + 1 < ATTEMPTS_MAX;
             (self.watch)(Event::TrialEnds { trial: &trial, again });
             result.trials.push(trial);
             done += 1;

@@ -33,28 +33,30 @@ const CAPABILITIES: &[(Capability, &str)] = &[
 /// Everything that is missing here to run `server` in the lab; empty when it can be run.
 #[must_use]
 pub fn missing(server: &ServerCommand) -> Vec<Missing> {
-    let mut missing = missing_capabilities();
-    missing.extend(missing_napi_settings());
-    missing.extend(missing_server(server));
-    missing
+    [missing_capabilities(), missing_napi_settings(), missing_server(server)].into_iter().flatten().collect()
 }
 
-fn missing_capabilities() -> Vec<Missing> {
+fn missing_capabilities() -> Option<Missing> {
     let Ok(Some(effective)) = capability::effective(&ProcRoot::default()) else {
-        return vec![Missing {
+        return Some(Missing {
             what: "the capabilities of this process".into(),
             seen: "its status could not be read".into(),
-            mend: "mount /proc".into(),
-        }];
+            mend: "mount the proc file system".into(),
+        });
     };
-    let lacking = CAPABILITIES.iter().filter(|(capability, _)| !effective.missing(&[*capability]).is_empty());
-    lacking
-        .map(|(capability, purpose)| Missing {
-            what: format!("{capability}, to {purpose}"),
-            seen: "this process does not have it".into(),
-            mend: "run as root: sudo quell bench".into(),
-        })
-        .collect()
+    let lacking: Vec<String> = CAPABILITIES
+        .iter()
+        .filter(|(capability, _)| !effective.missing(&[*capability]).is_empty())
+        .map(|(capability, purpose)| format!("{capability} to {purpose}"))
+        .collect();
+    if lacking.is_empty() {
+        return None;
+    }
+    Some(Missing {
+        what: format!("privileges: {}", lacking.join(", ")),
+        seen: "this process does not have them".into(),
+        mend: "run it as root: sudo quell bench".into(),
+    })
 }
 
 /// Asks the kernel to set nothing on a NAPI instance that cannot exist: one that knows `napi-set` says that there is

@@ -17,9 +17,10 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-const EXIT_CODES: &str = "\
-Exit codes: 0 ok, 1 usage, 2 the kernel refused, 3 verify failed, 4 rolled back, 5 not supported here, 130 interrupted.
-Data goes to standard output, diagnostics to standard error.";
+const EXIT_CODES: &str = concat!(
+    "Exit codes: 0 ok, 1 usage, 2 the kernel refused, 3 a check did not hold, 4 failed and put back, 5 not possible here, ",
+    "130 interrupted. Data goes to standard output, everything else to standard error.",
+);
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -117,7 +118,8 @@ pub(crate) struct BenchArgs {
     pub(crate) json: bool,
 }
 
-const MODES_HELP: &str = "\
-Modes: base (interrupts), deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy; N in µs is gro-flush-timeout.
-Any setting can be overridden: suspend20,defer-hard-irqs=10,irq-suspend-timeout=5ms. `base` is measured twice, as if it
-were two modes: what differs between the two cannot be told apart today.";
+const MODES_HELP: &str = concat!(
+    "Modes: base (interrupts), deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy; N is gro-flush-timeout in µs. ",
+    "Any setting can be overridden: suspend20,defer-hard-irqs=10,irq-suspend-timeout=5ms. base is measured twice, as if ",
+    "it were two modes: what differs between the two cannot be told apart today.",
+);

@@ -90,9 +90,10 @@ pub(crate) struct LoadArgs {
     pub(crate) json: bool,
 }
 
-const DISTRIBUTIONS: &str = "\
-Distributions: fixed:N, uniform:LOW:HIGH, exponential:MEAN, gev:LOC,SCALE,SHAPE, gpd:LOC,SCALE,SHAPE, and those of the
-published experiment (Atikoglu et al., SIGMETRICS 2012): facebook-keys, facebook-values, facebook-gaps.";
+const DISTRIBUTIONS: &str = concat!(
+    "Distributions: fixed:N, uniform:LOW:HIGH, exponential:MEAN, gev:LOC,SCALE,SHAPE, gpd:LOC,SCALE,SHAPE, and those of ",
+    "the published experiment (Atikoglu et al., SIGMETRICS 2012): facebook-keys, facebook-values, facebook-gaps.",
+);
 
 /// What is asked and answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
