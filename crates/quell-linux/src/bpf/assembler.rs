@@ -21,6 +21,10 @@ pub(super) enum Register {
     R1 = 1,
     /// Second argument.
     R2 = 2,
+    /// Third argument.
+    R3 = 3,
+    /// Fourth argument.
+    R4 = 4,
     /// Kept across calls.
     R6 = 6,
     /// Kept across calls.
@@ -39,6 +43,10 @@ pub(super) enum Register {
 pub(super) enum Width {
     /// 32 bits.
     Word = 0x00,
+    /// 16 bits.
+    Half = 0x08,
+    /// 8 bits.
+    Byte = 0x10,
     /// 64 bits.
     Double = 0x18,
 }
@@ -49,6 +57,9 @@ pub(super) enum Width {
 pub(super) enum Condition {
     Always = 0x00,
     Equal = 0x10,
+    Greater = 0x20,
+    /// Any of these bits is set.
+    AnyBitOf = 0x40,
     NotEqual = 0x50,
     Less = 0xA0,
     /// Of signed numbers.
@@ -74,7 +85,9 @@ const FROM_REGISTER: u8 = 0x08;
 const ADD: u8 = 0x00;
 const AND: u8 = 0x50;
 const RIGHT_SHIFT: u8 = 0x70;
+const XOR: u8 = 0xA0;
 const MOV: u8 = 0xB0;
+const BYTE_ORDER: u8 = 0xD0;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 /// As the source register of a 64-bit load: the number is a map's file descriptor.
@@ -136,6 +149,17 @@ impl Assembler {
     /// `to >>= bits`, zeros coming in.
     pub(super) fn shift_right(&mut self, to: Register, bits: i32) {
         self.push(ALU64 | RIGHT_SHIFT, to as u8, 0, 0, bits);
+    }
+
+    /// `to ^= mask`, the mask sign-extended.
+    pub(super) fn xor(&mut self, to: Register, mask: i32) {
+        self.push(ALU64 | XOR, to as u8, 0, 0, mask);
+    }
+
+    /// Between this machine's byte order and the network's: of the lowest `bits` (16, 32 or 64), the
+    /// others become zero.
+    pub(super) fn swap_to_network(&mut self, register: Register, bits: i32) {
+        self.push(ALU32 | BYTE_ORDER | FROM_REGISTER, register as u8, 0, 0, bits);
     }
 
     /// `to = map`, two instructions long.

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::assembler::Instruction;
+use crate::Ifindex;
 use crate::{CpuList, kernel};
 
 const MAP_CREATE: libc::c_int = 0;
@@ -12,11 +13,16 @@ const MAP_LOOKUP_ELEM: libc::c_int = 1;
 const MAP_UPDATE_ELEM: libc::c_int = 2;
 const PROG_LOAD: libc::c_int = 5;
 const RAW_TRACEPOINT_OPEN: libc::c_int = 17;
+const LINK_CREATE: libc::c_int = 28;
 
 const MAP_TYPE_PERCPU_HASH: u32 = 5;
+const PROG_TYPE_XDP: u32 = 6;
 const PROG_TYPE_TRACING: u32 = 26;
 /// `BPF_TRACE_RAW_TP`: a tracepoint whose arguments have the types that BTF says.
 const ATTACH_TYPE_TRACE_RAW_TP: u32 = 23;
+const ATTACH_TYPE_XDP: u32 = 37;
+/// `XDP_FLAGS_DRV_MODE`: in the driver, never in the generic path.
+const XDP_IN_DRIVER: u32 = 1 << 2;
 const LOG_BYTES: usize = 64 * 1024;
 
 /// The most CPUs that any kernel is built for (`NR_CPUS` of x86 with `MAXSMP`), where sysfs does not
@@ -155,11 +161,26 @@ pub(super) fn load_tracepoint_program(
     instructions: &[Instruction],
     tracepoint_typedef: u32,
 ) -> Result<OwnedFd, LoadError> {
+    load(name, instructions, PROG_TYPE_TRACING, ATTACH_TYPE_TRACE_RAW_TP, tracepoint_typedef)
+}
+
+/// Loads a program for packets as a driver receives them.
+pub(super) fn load_xdp_program(name: &str, instructions: &[Instruction]) -> Result<OwnedFd, LoadError> {
+    load(name, instructions, PROG_TYPE_XDP, ATTACH_TYPE_XDP, 0)
+}
+
+fn load(
+    name: &str,
+    instructions: &[Instruction],
+    prog_type: u32,
+    expected_attach_type: u32,
+    attach_btf_id: u32,
+) -> Result<OwnedFd, LoadError> {
     let mut prog_name = [0; 16];
     let length = name.len().min(prog_name.len() - 1);
     prog_name[..length].copy_from_slice(&name.as_bytes()[..length]);
     let mut attr = ProgLoadAttr {
-        prog_type: PROG_TYPE_TRACING,
+        prog_type,
         insn_cnt: instructions.len() as u32,
         insns: instructions.as_ptr() as u64,
         // The kernel offers `bpf_get_current_task` to programs under a licence like its own.
@@ -171,7 +192,7 @@ pub(super) fn load_tracepoint_program(
         prog_flags: 0,
         prog_name,
         prog_ifindex: 0,
-        expected_attach_type: ATTACH_TYPE_TRACE_RAW_TP,
+        expected_attach_type,
         prog_btf_fd: 0,
         func_info_rec_size: 0,
         func_info: 0,
@@ -179,7 +200,7 @@ pub(super) fn load_tracepoint_program(
         line_info_rec_size: 0,
         line_info: 0,
         line_info_cnt: 0,
-        attach_btf_id: tracepoint_typedef,
+        attach_btf_id,
         attach_prog_fd: 0,
         core_relo_cnt: 0,
     };
@@ -218,6 +239,26 @@ pub(super) fn attach_tracepoint(program: BorrowedFd<'_>) -> io::Result<OwnedFd> 
     let attr = Attr { name: 0, prog_fd: program.as_raw_fd().cast_unsigned(), padding: 0 };
     // SAFETY: the command reads `attr` alone and returns a new file descriptor.
     unsafe { bpf_fd(RAW_TRACEPOINT_OPEN, &attr) }
+}
+
+/// Attaches a loaded XDP program to an interface of the calling thread's namespace, until the result
+/// is dropped.
+pub(super) fn attach_xdp(program: BorrowedFd<'_>, interface: Ifindex) -> io::Result<OwnedFd> {
+    #[repr(C)]
+    struct Attr {
+        prog_fd: u32,
+        target_ifindex: u32,
+        attach_type: u32,
+        flags: u32,
+    }
+    let attr = Attr {
+        prog_fd: program.as_raw_fd().cast_unsigned(),
+        target_ifindex: interface.get(),
+        attach_type: ATTACH_TYPE_XDP,
+        flags: XDP_IN_DRIVER,
+    };
+    // SAFETY: the command reads `attr` alone and returns a new file descriptor.
+    unsafe { bpf_fd(LINK_CREATE, &attr) }
 }
 
 /// # Safety

@@ -1,0 +1,107 @@
+//! A TCP port that an XDP program answers for, met by the kernel's own TCP as the client.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use common::LabPair;
+use quell_linux::address::{Addresses, InterfaceAddress};
+use quell_linux::bpf::{VethSide, XdpEcho, XdpEchoError};
+use quell_linux::ethtool::Ethtool;
+
+const PORT: u16 = 7000;
+const SERVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 99, 8, 1)), PORT);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A pair with addresses and an answering program; `None` where that may not be.
+fn lab() -> Option<(LabPair, XdpEcho)> {
+    let pair = LabPair::create(1)?;
+    let sides = [(&pair.server, pair.server_index, 1), (&pair.client, pair.client_index, 2)];
+    for (side, index, host) in sides {
+        let address = InterfaceAddress::new([10, 99, 8, host].into(), 24).unwrap();
+        Addresses::open_in(&side.namespace).unwrap().add(index, address).unwrap();
+    }
+    let whole_checksums = [("tx-checksum-ip-generic", false)];
+    Ethtool::open_in(&pair.client.namespace).unwrap().set_features(pair.client_index, &whole_checksums).unwrap();
+    let server = VethSide { namespace: &pair.server.namespace, interface: pair.server_index };
+    let client = VethSide { namespace: &pair.client.namespace, interface: pair.client_index };
+    match XdpEcho::attach(server, client, PORT) {
+        Err(error @ XdpEchoError::Denied { .. }) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        echo => Some((pair, echo.unwrap())),
+    }
+}
+
+fn connect() -> TcpStream {
+    let stream = TcpStream::connect_timeout(&SERVER, PATIENCE).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+#[test]
+fn every_byte_comes_back_to_an_ordinary_stream() {
+    let Some((pair, _echo)) = lab() else { return };
+    let asked_again = pair.client.namespace.run(|| {
+        let mut stream = connect();
+        // Odd lengths, lengths with carries in their checksums, a full segment.
+        for length in (1..=70).chain([255, 256, 999, 1448]) {
+            let request: Vec<u8> = (0..length).map(|at| (at * 37 + length) as u8).collect();
+            let mut response = vec![0; length];
+            stream.write_all(&request).unwrap();
+            stream.read_exact(&mut response).unwrap();
+            assert_eq!(response, request);
+        }
+        retransmitted()
+    });
+    assert_eq!(asked_again.unwrap(), 0, "answers came at once, so that no segment was sent twice");
+}
+
+/// `RetransSegs` in the calling thread's namespace.
+fn retransmitted() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let at = names.split(' ').position(|name| name == "RetransSegs").unwrap();
+    values.split(' ').nth(at).unwrap().parse().unwrap()
+}
+
+#[test]
+fn connections_at_once_are_told_apart_and_end_when_they_are_closed() {
+    let Some((pair, _echo)) = lab() else { return };
+    pair.client
+        .namespace
+        .run(|| {
+            let mut streams: Vec<TcpStream> = (0..20).map(|_| connect()).collect();
+            for (number, stream) in (0..).zip(&mut streams) {
+                stream.write_all(&[number; 64]).unwrap();
+            }
+            for (number, stream) in (0..).zip(&mut streams) {
+                let mut response = [0; 64];
+                stream.read_exact(&mut response).unwrap();
+                assert_eq!(response, [number; 64]);
+                stream.shutdown(std::net::Shutdown::Write).unwrap();
+                let end = stream.read(&mut response);
+                assert!(matches!(&end, Err(error) if error.kind() == ErrorKind::ConnectionReset), "{end:?}");
+            }
+        })
+        .unwrap();
+}
+
+#[test]
+fn other_ports_are_the_kernels_and_so_is_this_one_afterwards() {
+    let Some((pair, echo)) = lab() else { return };
+    let refusal = |port| {
+        let address = SocketAddr::new(SERVER.ip(), port);
+        pair.client.namespace.run(|| TcpStream::connect_timeout(&address, PATIENCE).unwrap_err().kind()).unwrap()
+    };
+    assert_eq!(refusal(PORT + 1), ErrorKind::ConnectionRefused);
+    drop(echo);
+    assert_eq!(refusal(PORT), ErrorKind::ConnectionRefused);
+}
