@@ -113,7 +113,7 @@ impl Addresses {
 
 /// The interface of an address, and the address. Where both ends of a point-to-point link have
 /// one, `IFA_LOCAL` is this end's.
-fn decode_address(reply: &[u8]) -> Result<(u32, InterfaceAddress), Malformed> {
+pub(crate) fn decode_address(reply: &[u8]) -> Result<(u32, InterfaceAddress), Malformed> {
     let (header, attributes) = rt_addr::OpGetaddrDump::decode_reply(reply);
     let ip = attributes.get_local().or_else(|_| attributes.get_address()).ok();
     let address = ip.and_then(|ip| InterfaceAddress::new(ip, header.ifa_prefixlen));

@@ -12,6 +12,8 @@ mod cpu_list;
 pub mod epoll_params;
 pub mod ethtool;
 pub mod event;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod interface;
 pub mod kernel;
 pub mod link;

@@ -249,7 +249,7 @@ fn push_end<P: Pusher>(attributes: PushLinkAttrs<P>, end: &VethEnd<'_>) -> PushL
     }
 }
 
-fn decode_link(reply: &[u8]) -> Result<Link, Malformed> {
+pub(crate) fn decode_link(reply: &[u8]) -> Result<Link, Malformed> {
     let (header, attributes) = rt_link::OpGetlinkDo::decode_reply(reply);
     let index = u32::try_from(header.ifi_index).ok().and_then(Ifindex::new);
     let name = attributes.get_ifname().map_err(|_| Malformed("an interface without a name"))?;

@@ -71,7 +71,7 @@ impl Ethtool {
     }
 }
 
-fn decode_channels(reply: &[u8]) -> Result<Channels, Malformed> {
+pub(crate) fn decode_channels(reply: &[u8]) -> Result<Channels, Malformed> {
     let attributes = bindings::OpChannelsGetDo::decode_reply(reply);
     Ok(Channels {
         rx_count: attributes.get_rx_count().ok(),

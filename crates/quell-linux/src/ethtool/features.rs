@@ -141,7 +141,7 @@ impl Ethtool {
     }
 }
 
-fn decode_features(reply: &[u8]) -> Result<Features, Malformed> {
+pub(crate) fn decode_features(reply: &[u8]) -> Result<Features, Malformed> {
     let attributes = bindings::OpFeaturesGetDo::decode_reply(reply);
     let missing = |_| Malformed("features without one of the four bit sets");
     let mut features = Features::default();

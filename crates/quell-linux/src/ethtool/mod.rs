@@ -4,6 +4,9 @@
 mod channels;
 mod features;
 
+#[cfg(fuzzing)]
+pub(crate) use {channels::decode_channels, features::decode_features};
+
 use netlink_bindings::ethtool::PushHeader;
 use netlink_bindings::traits::Pusher;
 

@@ -7,6 +7,9 @@ mod napi;
 mod qstats;
 mod queue;
 
+#[cfg(fuzzing)]
+pub(crate) use {napi::decode_napi, qstats::decode_stats, queue::decode_queue};
+
 pub use device_threading::{DeviceThreadingError, device_threading, set_device_threading};
 pub use napi::{Napi, NapiChange, NapiThreading};
 pub use qstats::{DeviceStats, QueueCounters, QueueStats};

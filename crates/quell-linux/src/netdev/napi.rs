@@ -143,7 +143,7 @@ impl Netdev {
     }
 }
 
-fn decode_napi(reply: &[u8]) -> Result<Napi, Malformed> {
+pub(crate) fn decode_napi(reply: &[u8]) -> Result<Napi, Malformed> {
     let attributes = bindings::OpNapiGetDo::decode_reply(reply);
     let id = attributes.get_id().ok().and_then(NapiId::from_kernel);
     let ifindex = attributes.get_ifindex().ok().and_then(Ifindex::new);

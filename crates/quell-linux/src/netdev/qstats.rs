@@ -97,7 +97,7 @@ impl Netdev {
     pub fn device_stats(&mut self, ifindex: Ifindex) -> Result<DeviceStats, NetlinkError> {
         let request = request(ifindex, None);
         let target = Target::Index(ifindex);
-        let (_, _, counters) = self.socket.get("read statistics of", &target, &request, decode)?;
+        let (_, _, counters) = self.socket.get("read statistics of", &target, &request, decode_stats)?;
         Ok(DeviceStats { ifindex, counters })
     }
 
@@ -108,7 +108,7 @@ impl Netdev {
     pub fn queue_stats(&mut self, ifindex: Ifindex) -> Result<Vec<QueueStats>, NetlinkError> {
         let request = request(ifindex, Some(NETDEV_QSTATS_SCOPE_QUEUE));
         let target = Target::Index(ifindex);
-        let decode_queue = |reply: &[u8]| match decode(reply)? {
+        let decode_queue = |reply: &[u8]| match decode_stats(reply)? {
             (Some(kind), Some(id), counters) => Ok(QueueStats { kind, id, counters }),
             _ => Err(Malformed("statistics of a queue without its type and number")),
         };
@@ -132,7 +132,7 @@ fn request(ifindex: Ifindex, scope: Option<u64>) -> bindings::OpQstatsGetDump<'s
 
 type DecodedStats = (Option<QueueKind>, Option<u32>, QueueCounters);
 
-fn decode(reply: &[u8]) -> Result<DecodedStats, Malformed> {
+pub(crate) fn decode_stats(reply: &[u8]) -> Result<DecodedStats, Malformed> {
     let mut kind = None;
     let mut id = None;
     let mut counters = QueueCounters::default();
@@ -163,7 +163,7 @@ mod tests {
         push_uint(&mut reply, NETDEV_A_QSTATS_QUEUE_ID, 3);
         push_uint(&mut reply, 11, 1 << 40);
         push_uint(&mut reply, 10, 7);
-        let (kind, id, counters) = decode(&reply).unwrap();
+        let (kind, id, counters) = decode_stats(&reply).unwrap();
         assert_eq!((kind, id), (Some(QueueKind::Tx), Some(3)));
         assert_eq!((counters.tx_bytes, counters.tx_packets), (Some(1 << 40), Some(7)));
         assert_eq!(counters.rx_packets, None);
@@ -172,7 +172,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_answers_never_panic(bytes in any_reply(4)) {
-            let _ = decode(&bytes);
+            let _ = decode_stats(&bytes);
         }
     }
 }

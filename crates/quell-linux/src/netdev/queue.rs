@@ -54,7 +54,7 @@ impl Netdev {
     }
 }
 
-fn decode_queue(reply: &[u8]) -> Result<Queue, Malformed> {
+pub(crate) fn decode_queue(reply: &[u8]) -> Result<Queue, Malformed> {
     let attributes = bindings::OpQueueGetDo::decode_reply(reply);
     let kind = attributes.get_type().map_err(|_| Malformed("a queue without a type"))?;
     Ok(Queue {

@@ -112,6 +112,14 @@ fn range(policy: &IterablePolicyTypeAttrs<'_>) -> Option<(u64, u64)> {
     Some((policy.get_min_value_u().ok()?, policy.get_max_value_u().ok()?))
 }
 
+/// Reads every message of a datagram as whatever it claims to be.
+#[cfg(fuzzing)]
+pub(crate) fn statuses(mut datagram: &[u8]) {
+    while let Some(message) = next_message(&mut datagram) {
+        let _ = message.map(|message| message.status());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,6 +15,9 @@ mod error;
 mod message;
 mod socket;
 
+#[cfg(fuzzing)]
+pub(crate) use message::statuses;
+
 pub use error::{Failure, NetlinkError, Target};
 
 #[cfg(test)]
