@@ -22,7 +22,9 @@ fn main() {
     let mut events = 0;
     let mut cells = Vec::new();
     let only: Vec<_> = arguments.iter().filter_map(|argument| argument.strip_prefix("only=")).collect();
-    for published in experiment.cells.iter().filter(|cell| only.is_empty() || only.contains(&cell.mode.to_string().as_str())) {
+    for published in
+        experiment.cells.iter().filter(|cell| only.is_empty() || only.contains(&cell.mode.to_string().as_str()))
+    {
         let run = IrqSuspension::run(published.mode, published.load, &host, scale);
         let result = run.simulate().expect("it runs");
         events += result.events;

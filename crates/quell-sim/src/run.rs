@@ -2,11 +2,11 @@
 
 use quell_mode::{DeliveryMode, EpollSettings, ProgramWait};
 
-use crate::engine::{Digest, EventQueue, NEVER, Ns, Purpose, RandomStream};
+use crate::engine::{Digest, EventQueue, Ns, Purpose, RandomStream};
 use crate::host::{Costs, HostProfile};
 use crate::mechanism::{Epoll, RxQueue, Socket};
 use crate::world::{
-    Affinity, Class, Client, Counters, CpuTime, EpollServer, EventLoop, KernelRules, Program, Stage, Thread, Traffic,
+    Affinity, Class, Client, Counters, CpuTime, EpollServer, EventLoop, KernelRules, Program, Stage, Traffic,
     TrafficKind, Wait, World,
 };
 
@@ -232,8 +232,8 @@ impl Run {
             jitter_ns: constants.network_jitter_ns,
             tail_share: (constants.client_tail_share + constants.client_tail_slope * rate_mqps).clamp(0.0, 1.0),
             tail_ns: constants.client_tail_ns,
-            stall_share: if saturated { constants.client_stall_share } else { 0.0 },
-            stall_ns: constants.client_stall_ns,
+            stall_share: if saturated { constants.client_stall_share } else { constants.client_outlier_share },
+            stall_ns: if saturated { constants.client_stall_ns } else { constants.client_outlier_ns },
             ack_delay_ns: constants.ack_delay_ns as Ns,
         }
     }
@@ -264,6 +264,3 @@ impl Run {
         }
     }
 }
-
-/// A timeout that never ends, for those who wait for ever.
-pub(crate) const FOREVER: Ns = NEVER;

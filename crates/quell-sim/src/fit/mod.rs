@@ -29,7 +29,6 @@ pub const FITTED: [&str; 20] = [
     "rx_ack_ns",
     "wake_ns",
     "epoll_wait_ns",
-    "epoll_event_ns",
     "request_ns",
     "batch_extra_ns",
     "batch_half",
@@ -42,6 +41,7 @@ pub const FITTED: [&str; 20] = [
     "client_tail_slope",
     "client_tail_ns",
     "client_stall_share",
+    "client_outlier_share",
 ];
 
 /// What a fit is asked for.
@@ -80,8 +80,10 @@ fn tolerance(column: Column) -> Option<f64> {
         Column::P95 => Some(0.06),
         Column::Cpu | Column::Cycles => Some(0.03),
         Column::Qps => Some(0.03),
-        Column::Polls | Column::PollWork | Column::EpollEvents => Some(0.25),
-        Column::Irqs | Column::P99 => None,
+        Column::Softirq => Some(0.08),
+        Column::EpollEvents => Some(0.2),
+        Column::Polls => Some(0.6),
+        Column::Irqs | Column::P99 | Column::PollWork => None,
     }
 }
 

@@ -93,6 +93,8 @@ constants! {
     client_tail_slope = 0.2 in 0.0..=2.0: "Growth of that share per million requests a second";
     client_tail_ns = 130000.0 in 0.0..=1000000.0: "Greatest of what such a reply waits, uniformly";
     client_stall_share = 0.0 in 0.0..=0.2: "Share of replies that wait for a saturated client's scheduler";
+    client_outlier_share = 0.004 in 0.0..=0.1: "Share of replies that a client that is not saturated sees very late";
+    client_outlier_ns = 1000000.0 in 0.0..=100000000.0: "How late such a reply is";
     client_stall_ns = 10000000.0 in 0.0..=100000000.0: "How long such a reply waits";
     ack_delay_ns = 20000.0 in 1000.0..=1000000.0: "From a response to the arrival of its acknowledgement";
     recv_ns = 500.0 in 50.0..=10000.0: "One blocking receive apart from serving the request";

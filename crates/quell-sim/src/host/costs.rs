@@ -4,6 +4,10 @@ use super::{HostProfile, IdleState};
 use crate::engine::Ns;
 use crate::mechanism::PacketKind;
 
+/// Fetching a line from another last-level cache against from a neighbour's within it: the usual
+/// ratio of core-to-core latencies on Zen 2.
+const CROSS_CACHE_FACTOR: Ns = 3;
+
 /// What things cost, in ns.
 #[derive(Debug, Clone)]
 pub(crate) struct Costs {
@@ -25,7 +29,8 @@ pub(crate) struct Costs {
     batch_half: f64,
     pub(crate) interference_ns: Ns,
     pub(crate) interference_packet_ns: Ns,
-    pub(crate) cross_cpu_ns: Ns,
+    cross_cpu_ns: Ns,
+    cpus_per_cache: usize,
     pub(crate) recv_ns: Ns,
     idle_states: Vec<IdleState>,
 }
@@ -54,6 +59,7 @@ impl Costs {
             interference_ns: ns(constants.interference_ns),
             interference_packet_ns: ns(constants.interference_packet_ns),
             cross_cpu_ns: ns(constants.cross_cpu_ns),
+            cpus_per_cache: host.cpus_per_cache,
             recv_ns: ns(constants.recv_ns),
             idle_states: host.idle_states.clone(),
         }
@@ -71,6 +77,18 @@ impl Costs {
     pub(crate) fn request_ns(&self, batch: usize) -> Ns {
         let others = batch.saturating_sub(1) as f64;
         (self.request_ns + self.batch_extra_ns * others / (others + self.batch_half)) as Ns
+    }
+
+    /// What a request costs more on `cpu` when its packet was received on `rx_cpu`.
+    #[inline]
+    pub(crate) fn crossing_ns(&self, rx_cpu: usize, cpu: usize) -> Ns {
+        if rx_cpu == cpu {
+            0
+        } else if rx_cpu / self.cpus_per_cache == cpu / self.cpus_per_cache {
+            self.cross_cpu_ns
+        } else {
+            CROSS_CACHE_FACTOR * self.cross_cpu_ns
+        }
     }
 
     /// How long the hardware takes to leave the idle state that a governor chooses when it expects

@@ -42,6 +42,8 @@ pub struct HostProfile {
     pub cpu_ghz: f64,
     /// CPUs that take part.
     pub cpus: usize,
+    /// CPUs that share a last-level cache.
+    pub cpus_per_cache: usize,
     /// Entries of each RX ring.
     pub ring_size: usize,
     /// The NIC's interrupt coalescing.
@@ -110,6 +112,7 @@ struct File {
     description: String,
     cpu_ghz: f64,
     cpus: usize,
+    cpus_per_cache: usize,
     ring_size: usize,
     coalescing: Coalescing,
     idle_states: Vec<IdleState>,
@@ -162,6 +165,7 @@ impl HostProfile {
             description: file.description,
             cpu_ghz: file.cpu_ghz,
             cpus: file.cpus.max(1),
+            cpus_per_cache: file.cpus_per_cache.max(1),
             ring_size: file.ring_size.max(1),
             coalescing: file.coalescing,
             idle_states: file.idle_states,
@@ -177,7 +181,12 @@ impl HostProfile {
         let quoted = |value: &str| toml::Value::String(value.to_owned()).to_string();
         // Writing to a String cannot fail.
         let _ = writeln!(text, "name = {}\ndescription = {}", quoted(&self.name), quoted(&self.description));
-        let _ = writeln!(text, "cpu_ghz = {:?}\ncpus = {}\nring_size = {}", self.cpu_ghz, self.cpus, self.ring_size);
+        let _ = writeln!(
+            text,
+            "cpu_ghz = {:?}\ncpus = {}\ncpus_per_cache = {}",
+            self.cpu_ghz, self.cpus, self.cpus_per_cache
+        );
+        let _ = writeln!(text, "ring_size = {}", self.ring_size);
         let states: Vec<_> = self
             .idle_states
             .iter()

@@ -18,6 +18,8 @@ pub struct Figures {
     pub p99_us: f64,
     /// Accounted CPU use in percent.
     pub cpu_pct: f64,
+    /// Share of CPU time in softirqs, hard interrupts included, in percent.
+    pub softirq_pct: f64,
     /// Unhalted cycles per request.
     pub cycles_per_query: f64,
     /// Device interrupts a second, all queues.
@@ -48,6 +50,8 @@ pub enum Column {
     P99,
     /// Accounted CPU use.
     Cpu,
+    /// CPU time in softirqs.
+    Softirq,
     /// Cycles per request.
     Cycles,
     /// Device interrupts a second.
@@ -62,13 +66,14 @@ pub enum Column {
 
 impl Column {
     /// All columns, in the order of a table.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Qps,
         Self::Mean,
         Self::P50,
         Self::P95,
         Self::P99,
         Self::Cpu,
+        Self::Softirq,
         Self::Cycles,
         Self::Irqs,
         Self::PollWork,
@@ -86,6 +91,7 @@ impl Column {
             Self::P95 => "p95 us",
             Self::P99 => "p99 us",
             Self::Cpu => "cpu %",
+            Self::Softirq => "softirq %",
             Self::Cycles => "cycles/query",
             Self::Irqs => "irqs/s",
             Self::PollWork => "packets/poll",
@@ -104,6 +110,7 @@ impl Column {
             Self::P95 => figures.p95_us,
             Self::P99 => figures.p99_us,
             Self::Cpu => figures.cpu_pct,
+            Self::Softirq => figures.softirq_pct,
             Self::Cycles => figures.cycles_per_query,
             Self::Irqs => figures.irqs_per_s,
             Self::PollWork => figures.poll_work,

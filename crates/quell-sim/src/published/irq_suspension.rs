@@ -143,6 +143,7 @@ struct MoreRow {
     case: String,
     load_qps: String,
     lat_avg_cov_pct: f64,
+    soft_pct: f64,
     napi_polls_per_s_per_queue: f64,
     napi_polls_zero_pct: f64,
 }
@@ -253,6 +254,7 @@ fn cell(row: Row, more: &[MoreRow]) -> Result<PublishedCell, PublishedError> {
             p95_us: row.lat_p95_us,
             p99_us: row.lat_p99_us,
             cpu_pct: row.cpu_pct,
+            softirq_pct: more.soft_pct,
             cycles_per_query: row.cycles_per_query,
             irqs_per_s: row.irqs_per_s,
             poll_work: row.napi_poll_work_mean,
@@ -279,6 +281,7 @@ impl RunResult {
             p95_us: us(0.95),
             p99_us: us(0.99),
             cpu_pct: self.cpu_pct,
+            softirq_pct: 100.0 * self.cpu.interrupt_share(),
             cycles_per_query: self.cycles_per_query,
             irqs_per_s: per_s(counters.irqs) * scale,
             poll_work: counters.polled_packets as f64 / counters.polls.max(1) as f64,

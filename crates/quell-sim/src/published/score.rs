@@ -14,6 +14,8 @@ pub(crate) const TRAINING: [&str; 4] = ["base", "defer200", "fullbusy", "suspend
 const UNSTABLE_COV_PCT: f64 = 14.0;
 /// CPU use from which on a cell is trivial, in percent.
 const FULL_CPU_PCT: f64 = 99.0;
+/// Below this share of softirqs an error relative to it says nothing, in percent.
+const LEAST_SOFTIRQ_PCT: f64 = 3.0;
 /// A throughput this near the offered load is the offered load.
 const LOAD_MET: f64 = 0.99;
 
@@ -66,6 +68,7 @@ impl ComparedCell {
                 Load::Qps(qps) => self.published.qps < LOAD_MET * qps,
             },
             Column::Cpu => self.published.cpu_pct < FULL_CPU_PCT,
+            Column::Softirq => self.published.softirq_pct >= LEAST_SOFTIRQ_PCT,
             Column::Mean => self.load != Load::Max,
             _ => true,
         };

@@ -76,6 +76,12 @@ impl CpuTime {
         (self.thread_ns + self.softirq_ns + self.hardirq_ns) as f64 / self.total_ns.max(1) as f64
     }
 
+    /// What softirqs and hard interrupts took, as a share.
+    #[must_use]
+    pub fn interrupt_share(&self) -> f64 {
+        (self.softirq_ns + self.hardirq_ns) as f64 / self.total_ns.max(1) as f64
+    }
+
     /// Executed time, unhalted cycles of a steady clock, in ns.
     #[must_use]
     pub fn executed_ns(&self) -> Ns {

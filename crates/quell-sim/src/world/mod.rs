@@ -103,7 +103,7 @@ pub(crate) enum Next {
 }
 
 impl World {
-    /// Lets everything happen that happens before `until_ns`, and no more than `most` events.
+    /// Lets everything happen that happens before `until_ns`.
     pub(crate) fn run_until(&mut self, until_ns: Ns) {
         while let Some(at_ns) = self.events.next_at_ns() {
             if at_ns >= until_ns {
@@ -182,9 +182,9 @@ impl World {
         for index in 0..self.threads.len() {
             self.book_spin(index);
         }
-        for cpu in &mut self.cpus {
-            cpu.account(self.now_ns);
-            cpu.time.total_ns = self.now_ns - since_ns;
+        for cpu in 0..self.cpus.len() {
+            self.book_segment(cpu);
+            self.cpus[cpu].time.total_ns = self.now_ns - since_ns;
         }
     }
 }

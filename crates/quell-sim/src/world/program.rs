@@ -2,7 +2,7 @@
 //! single scenarios. A program is asked for its next step whenever its last one is over.
 
 use super::busy_poll::BusyRequest;
-use super::{BusyFor, BusyLoop, Next, Stage, Step, World};
+use super::{BusyFor, Next, Stage, Step, World};
 use crate::engine::{NEVER, Ns};
 
 /// The timeout that a program gives `epoll_wait`.
@@ -109,8 +109,8 @@ impl World {
             server.serving = Some((socket, requests));
             self.threads[thread].program = Program::EpollServer(server);
             self.threads[thread].stage = Stage::Program;
-            let crossed = self.sockets[socket as usize].rx_cpu != self.threads[thread].cpu;
-            let crossing_ns = if crossed { self.costs.cross_cpu_ns } else { 0 };
+            let rx_cpu = self.sockets[socket as usize].rx_cpu;
+            let crossing_ns = self.costs.crossing_ns(rx_cpu, self.threads[thread].cpu);
             return Next::Run(u64::from(requests) * (self.costs.request_ns(returned) + crossing_ns));
         }
         if returned == server.max_events {
@@ -200,10 +200,5 @@ impl World {
         rx.vector.transmitted(now_ns, 1);
         self.answered(socket, sent_ns);
         self.vector_changed(queue);
-    }
-
-    /// The busy loop of a thread, for those who observe it.
-    pub(crate) fn busy_loop_of(&self, thread: usize) -> Option<BusyLoop> {
-        self.threads[thread].busy
     }
 }

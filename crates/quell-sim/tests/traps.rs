@@ -1,0 +1,132 @@
+//! The traps: settings and programs with which delivery stalls, as it does in the kernel.
+
+mod common;
+
+use common::*;
+use quell_mode::{EpollSettings, NapiSettings};
+use quell_sim::Step;
+use quell_sim::scenario::Input;
+
+/// The suspension lasts 20 ms; a second request arrives while it does.
+fn second_request(scenario: quell_sim::scenario::Scenario) -> quell_sim::scenario::Scenario {
+    scenario.request(MS, 0).request(2 * MS, 0)
+}
+
+#[test]
+fn a_descriptor_that_is_always_ready_keeps_the_nic_from_being_polled() {
+    let mut scenario = server("suspend20", 100 * US);
+    scenario.descriptors = vec![Some(0), None];
+    scenario.until_ns = 500 * MS;
+    scenario = scenario.request(MS, 0);
+    scenario.inputs.push((MS + 10 * US, Input::AlwaysReady { descriptor: 1 }));
+    let observed = play(&scenario.request(10 * MS, 0));
+    // Every wait re-arms the suspension: the second request never comes up.
+    assert_eq!(observed.reads.len(), 1, "{:?}", observed.reads);
+    assert!(observed.waits.len() > 1000);
+}
+
+#[test]
+fn a_spin_with_timeout_zero_stalls_for_the_whole_suspension_timeout() {
+    let zero = Step::Wait { max_events: 64, timeout_ns: Some(0) };
+    let observed = play(&second_request(scenario("suspend20", &[zero, Step::ReadAll])));
+    let delay = delays(&observed)[1];
+    assert!((18 * MS..20 * MS).contains(&delay), "{delay}");
+}
+
+#[test]
+fn with_a_timeout_of_one_millisecond_the_same_spin_does_not_stall() {
+    let one = Step::Wait { max_events: 64, timeout_ns: Some(MS) };
+    let observed = play(&second_request(scenario("suspend20", &[one, Step::ReadAll])));
+    assert!(delays(&observed)[1] < MS, "{:?}", delays(&observed));
+}
+
+#[test]
+fn clearing_prefer_first_leaves_the_queue_stalled_for_the_old_timeout() {
+    let cleared = EpollSettings { prefer_busy_poll: false, ..epoll("suspend20") };
+    let steps = [FOREVER, Step::ReadAll, Step::SetEpoll(cleared), FOREVER, Step::ReadAll, Step::Work(90 * MS)];
+    let observed = play(&second_request(scenario("suspend20", &steps)));
+    assert!(delays(&observed)[1] > 18 * MS, "{:?}", delays(&observed));
+}
+
+#[test]
+fn clearing_prefer_and_then_closing_the_epoll_stalls_as_well() {
+    let cleared = EpollSettings { prefer_busy_poll: false, ..epoll("suspend20") };
+    let steps = [FOREVER, Step::ReadAll, Step::SetEpoll(cleared), Step::CloseEpoll, Step::Work(90 * MS)];
+    let observed = play(&second_request(scenario("suspend20", &steps)));
+    assert!(marks(&observed, "delivered")[1] > 20 * MS);
+}
+
+#[test]
+fn setting_the_suspend_timeout_to_zero_while_suspended_stalls_for_the_old_one() {
+    let mut scenario = second_request(server("suspend20", 200 * US));
+    let off = NapiSettings { irq_suspend_timeout_ns: 0, ..napi("suspend20") };
+    scenario.inputs.push((MS + 50 * US, Input::SetNapi { queue: 0, settings: off }));
+    let armed = marks(&play(&scenario), "suspended");
+    assert!(armed[0] < MS + 50 * US, "suspended before the change: {armed:?}");
+    // The epoll's one iteration still polls; an application that only works does not.
+    let mut working = second_request(scenario_that_works());
+    working.inputs.push((MS + 50 * US, Input::SetNapi { queue: 0, settings: off }));
+    assert!(marks(&play(&working), "delivered")[1] > 20 * MS);
+}
+
+fn scenario_that_works() -> quell_sim::scenario::Scenario {
+    server("suspend20", 90 * MS)
+}
+
+#[test]
+fn setting_deferral_to_zero_while_suspended_stalls_for_the_old_timeout() {
+    let mut scenario = second_request(scenario_that_works());
+    let off = NapiSettings { defer_hard_irqs: 0, ..napi("suspend20") };
+    scenario.inputs.push((MS + 50 * US, Input::SetNapi { queue: 0, settings: off }));
+    assert!(marks(&play(&scenario), "delivered")[1] > 20 * MS);
+}
+
+#[test]
+fn of_two_napis_in_one_epoll_the_one_that_is_not_current_stalls() {
+    let mut scenario = server("suspend20", 50 * US);
+    scenario.queues = vec![napi("suspend20"); 2];
+    scenario.descriptors = vec![Some(0), Some(1)];
+    // Queue 1's request makes it known and suspends it; queue 0 is current afterwards and kept busy.
+    scenario = scenario.request(MS, 1);
+    for index in 0..300 {
+        scenario = scenario.request(MS + 5 * US + index * 40 * US, 0);
+    }
+    let observed = play(&scenario.request(3 * MS, 1));
+    let worst = delays(&observed).into_iter().max();
+    assert!(worst.is_some_and(|delay| delay > 5 * MS), "{worst:?}");
+}
+
+#[test]
+fn suspension_without_deferral_is_ineffective() {
+    for settings in [
+        NapiSettings { defer_hard_irqs: 0, ..napi("suspend20") },
+        NapiSettings { gro_flush_timeout_ns: 0, ..napi("suspend20") },
+    ] {
+        let mut scenario = second_request(scenario_that_works());
+        scenario.queues = vec![settings];
+        let delivered = marks(&play(&scenario), "delivered");
+        assert!(delivered[1] < 2 * MS + 100 * US, "{settings:?}: {delivered:?}");
+    }
+}
+
+#[test]
+fn prefer_without_deferral_leaves_the_interrupt_on() {
+    let mut scenario = server("suspend20", 5 * MS);
+    scenario.queues = vec![NapiSettings::default()];
+    let observed = play(&second_request(scenario));
+    assert!(observed.queues[0].irqs >= 2);
+    assert!(observed.queues[0].interrupt_enabled);
+}
+
+#[test]
+fn after_the_id_is_forgotten_under_fullbusy_a_packet_can_wait_for_the_gro_flush_timeout() {
+    // The wait of 1 ms ends its busy loop, forgets the id and sleeps for what is left of it.
+    let wait = Step::Wait { max_events: 64, timeout_ns: Some(2 * MS) };
+    let mut scenario = scenario("fullbusy", &[wait, Step::ReadAll]);
+    scenario.until_ns = 50 * MS;
+    for index in 0..20 {
+        scenario = scenario.request(MS + index * 2_300 * US, 0);
+    }
+    let worst = delays(&play(&scenario)).into_iter().max();
+    assert!(worst.is_some_and(|delay| (MS..5 * MS + 100 * US).contains(&delay)), "{worst:?}");
+}
