@@ -2,24 +2,22 @@
 
 use std::net::SocketAddr;
 
-use quell_load::{LoadSpec, Memcached, Polling, Transport, Workload};
+use quell_load::{LoadSpec, Memcached, Transport, Workload};
 
 use crate::cpus::CpuLayout;
 
 /// The share of reads in the published experiment: 3 % of its requests are sets.
 const GET_SHARE: f64 = 0.97;
 
-/// The generator's configuration for `connections` to a server at `address`. Several queues are left to their NAPI
-/// threads; one the generator polls itself.
+/// The generator's configuration for `connections` to a server at `address`.
 #[must_use]
-pub(crate) fn spec(address: SocketAddr, connections: u32, queues: u32, cpus: &CpuLayout, seed: u64) -> LoadSpec {
+pub(crate) fn spec(address: SocketAddr, connections: u32, cpus: &CpuLayout, seed: u64) -> LoadSpec {
     let memcached = Memcached { get_share: GET_SHARE, ..Memcached::facebook() };
     let threads = u32::try_from(cpus.client.len()).unwrap_or(u32::MAX);
     LoadSpec {
         connections,
         threads,
         cpus: cpus.client.clone(),
-        polling: if queues > 1 { Polling::Epoll } else { Polling::Auto },
         seed,
         ..LoadSpec::new(address, Transport::Tcp, Workload::Memcached(memcached))
     }

@@ -10,7 +10,7 @@ use quell_host::transaction::{ChangeError, Found, recover};
 use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::sched::{self, SchedError};
 use quell_linux::{CpuList, Pid};
-use quell_load::{Generator, LoadError, RunSpec, Schedule};
+use quell_load::{Generator, LoadError, Polling, RunSpec, Schedule};
 use quell_mode::{NapiSettings, Threaded};
 
 use crate::cpus::{CpuError, CpuLayout};
@@ -175,15 +175,17 @@ fn veth_plan(request: &Request, cpus: CpuLayout) -> VethPlan {
         queues: request.queues,
         cpus,
         interrupt_stand_in: request.interrupt_stand_in,
-        client_napi: client_napi(request.queues),
+        client_napi: client_napi(request),
     }
 }
 
-/// With one queue the generator polls it itself. With several, one thread's connections arrive by several queues, of
-/// which it can poll only one, so all are left to their NAPI threads.
-fn client_napi(queues: u32) -> NapiSettings {
+/// One generator thread with few connections polls the one queue itself. Otherwise the queues are left to their NAPI
+/// threads, undeferred: of several queues a thread could poll only one, and many connections take too long to ask.
+fn client_napi(request: &Request) -> NapiSettings {
     let threaded = NapiSettings { threaded: Threaded::Thread, ..NapiSettings::default() };
-    if queues > 1 {
+    let polls_itself =
+        request.queues == 1 && request.generators == 1 && request.connections <= Polling::CONNECTIONS_MAX;
+    if !polls_itself {
         return threaded;
     }
     NapiSettings {
@@ -201,9 +203,8 @@ fn measure(
     watch: &mut dyn FnMut(Event<'_>),
     stopped: &dyn Fn() -> bool,
 ) -> Result<BenchResult, BenchError> {
-    let mut server = Server::start(lab, &request.server)?;
-    let spec =
-        bench_load::spec(server.address(), request.connections, request.queues, &lab.plan.cpus, request.plan.seed);
+    let mut server = Server::start(lab, &request.server, stopped)?;
+    let spec = bench_load::spec(server.address(), request.connections, &lab.plan.cpus, request.plan.seed);
     let mut generator = Generator::connect(spec.clone(), Some(Arc::clone(&lab.client.namespace)))?;
     generator.preload(&mut ())?;
     let (workers, checks) = look_at_the_workers(lab, &server, &mut generator)?;

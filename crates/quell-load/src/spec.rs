@@ -108,6 +108,12 @@ pub enum Polling {
     BusyPoll,
 }
 
+impl Polling {
+    /// The most connections of one thread that [`Polling::Auto`] polls: asking one after the other takes too long for
+    /// more.
+    pub const CONNECTIONS_MAX: u32 = 64;
+}
+
 impl LoadSpec {
     /// The largest `depth`.
     pub const DEPTH_MAX: u32 = 1024;

@@ -23,9 +23,6 @@ use crate::spec::{LoadSpec, Polling};
 /// Larger than any datagram, and enough for a batch of pipelined answers.
 const BUFFER_BYTES: usize = 128 * 1024;
 
-/// Beyond so many connections a thread does not choose to ask them one by one.
-const BUSY_POLL_CONNECTIONS_MAX: usize = 64;
-
 /// What a thread is started with.
 pub(crate) struct Assignment {
     pub(crate) spec: Arc<LoadSpec>,
@@ -141,8 +138,9 @@ fn watch_all(connections: &[Connection]) -> Result<Finder, LoadError> {
 
 /// Why busy polling would be of no use here, or does not look wanted.
 fn why_not_busy_poll(connections: &[Connection]) -> Option<String> {
-    if connections.len() > BUSY_POLL_CONNECTIONS_MAX {
-        return Some(format!("a thread has {} connections, more than {BUSY_POLL_CONNECTIONS_MAX}", connections.len()));
+    let most = Polling::CONNECTIONS_MAX;
+    if connections.len() > most as usize {
+        return Some(format!("a thread has {} connections, more than {most}", connections.len()));
     }
     let ids = napi_ids(connections);
     if ids.is_empty() {
