@@ -166,21 +166,22 @@ impl<'a> Matrix<'a> {
             watched: self.watched()?,
             proc: ProcRoot::default(),
             polls: self.polls.as_ref(),
+            server: self.server,
             stopped: self.stopped,
             began_ms: 0,
             began: self.began,
             first: None,
             last: None,
         };
-        let load = match self.generator.run(run, &mut observer) {
-            Ok(load) => load,
-            Err(LoadError::Cancelled) => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        if !self.server.is_running()? {
+        let load = self.generator.run(run, &mut observer);
+        if !observer.server.is_running()? {
             return Err(BenchError::ServerEnded);
         }
-        Ok(Some(Observed { load, counters: observer.counters(), began_ms: observer.began_ms }))
+        match load {
+            Ok(load) => Ok(Some(Observed { load, counters: observer.counters(), began_ms: observer.began_ms })),
+            Err(LoadError::Cancelled) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Runs the same load a little longer while waits are counted, which would disturb what is measured. Where they
@@ -211,11 +212,12 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Reads the counters when the measured time begins and when it ends.
+/// Reads the counters when the measured time begins and when it ends, and ends it early when the server has ended.
 struct Observer<'a> {
     watched: Watched,
     proc: ProcRoot,
     polls: Option<&'a NapiPollCounter>,
+    server: &'a mut Server,
     stopped: &'a dyn Fn() -> bool,
     began: Instant,
     began_ms: u64,
@@ -243,6 +245,7 @@ impl RunObserver for Observer<'_> {
     }
 
     fn progress(&mut self, _: &Progress) -> ControlFlow<()> {
-        if (self.stopped)() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        let server_has_ended = matches!(self.server.is_running(), Ok(false));
+        if server_has_ended || (self.stopped)() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }

@@ -93,6 +93,9 @@ pub enum ServerError {
         /// The last it wrote to stderr.
         said: String,
     },
+    /// The user had enough before it accepted a connection.
+    #[error("interrupted while the server was started")]
+    Interrupted,
     /// The namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
@@ -157,11 +160,12 @@ impl ServerCommand {
 }
 
 impl Server {
-    /// Starts the server in the lab and returns when it accepts a connection from the client's side.
+    /// Starts the server in the lab and returns when it accepts a connection from the client's side. `stopped` is asked
+    /// meanwhile whether to give up.
     ///
     /// # Errors
     /// See [`ServerError`].
-    pub fn start(lab: &mut VethLab, server: &ServerCommand) -> Result<Self, ServerError> {
+    pub fn start(lab: &mut VethLab, server: &ServerCommand, stopped: &dyn Fn() -> bool) -> Result<Self, ServerError> {
         let address = SocketAddr::new(lab.server.address, PORT);
         let command = server.words(address, lab.plan.queues);
         let (program, arguments) = command.split_first().ok_or(ServerError::EmptyCommand)?;
@@ -173,7 +177,7 @@ impl Server {
             .stderr(Output::Tail(STDERR_KEPT));
         let child = lab.transaction.spawn(&command, spawn)?;
         let mut started = Self { child, version: server.version(), command, address, proc: ProcRoot::default() };
-        started.wait_until_it_accepts(lab)?;
+        started.wait_until_it_accepts(lab, stopped)?;
         Ok(started)
     }
 
@@ -249,7 +253,7 @@ impl Server {
         Ok(())
     }
 
-    fn wait_until_it_accepts(&mut self, lab: &VethLab) -> Result<(), ServerError> {
+    fn wait_until_it_accepts(&mut self, lab: &VethLab, stopped: &dyn Fn() -> bool) -> Result<(), ServerError> {
         let deadline = Instant::now() + START_BOUND;
         let attempt = Duration::from_millis(200);
         loop {
@@ -261,6 +265,9 @@ impl Server {
             if let Some(status) = self.child.wait(Duration::from_millis(10))? {
                 let (command, status) = (self.command.join(" "), status.to_string());
                 return Err(ServerError::Ended { command, status, said: self.said() });
+            }
+            if stopped() {
+                return Err(ServerError::Interrupted);
             }
             if Instant::now() >= deadline {
                 let command = self.command.join(" ");
