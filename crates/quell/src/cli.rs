@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, value_parser};
 use quell_bench::offered_load::OfferedLoad;
 
 use crate::commands::{load, respond};
@@ -73,7 +73,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) loads: Option<Vec<OfferedLoad>>,
     /// How often every cell is measured; fewer than 3 support no verdict.
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(1..))]
     pub(crate) repeats: u32,
     /// How long each trial is measured, in seconds [1.8; with --quick 1.2]
     #[arg(long, value_name = "S")]
@@ -85,13 +85,13 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
     /// Receive queues of the server, each with a worker on a CPU of its own.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..))]
     pub(crate) queues: u32,
     /// Generator threads, each on a CPU of its own.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..))]
     pub(crate) generators: u32,
     /// Connections in all.
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = value_parser!(u32).range(1..))]
     pub(crate) connections: u32,
     /// Another server than memcached, speaking its text protocol: {address}, {port}, {workers} are filled in.
     #[arg(long, value_name = "COMMAND")]
@@ -108,7 +108,7 @@ pub(crate) struct BenchArgs {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Print the table of an earlier result instead of measuring.
-    #[arg(long, value_name = "FILE", exclusive = true)]
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_MEASURING)]
     pub(crate) show: Option<PathBuf>,
     /// Print the JSON Schema of result files instead of measuring.
     #[arg(long, exclusive = true)]
@@ -117,6 +117,26 @@ pub(crate) struct BenchArgs {
     #[arg(short, long)]
     pub(crate) json: bool,
 }
+
+/// Options that say nothing where nothing is measured.
+const OF_MEASURING: [&str; 16] = [
+    "quick",
+    "full",
+    "modes",
+    "loads",
+    "repeats",
+    "seconds",
+    "retries",
+    "seed",
+    "queues",
+    "generators",
+    "connections",
+    "server",
+    "no_interrupt_stand_in",
+    "insist",
+    "output",
+    "schema",
+];
 
 const MODES_HELP: &str = concat!(
     "Modes: base (interrupts), deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy; N is gro-flush-timeout in µs. ",

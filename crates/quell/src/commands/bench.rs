@@ -1,15 +1,15 @@
 //! `quell bench`: reads the options into a request, runs it with progress, writes the result file, prints the table and
 //! what follows from it.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quell_bench::plan::{Extent, Plan};
 use quell_bench::requirements::Missing;
 use quell_bench::result::{BenchResult, SCHEMA};
 use quell_bench::run::{BenchError, Event, Request, run};
-use quell_bench::server::ServerCommand;
+use quell_bench::server::{ServerCommand, ServerError};
 use quell_host::transaction::Found;
 use quell_linux::signal::Interruption;
 use quell_mode::DeliveryMode;
@@ -33,6 +33,9 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
         return show(&read(file)?, args.json);
     }
     let request = request(args)?;
+    let file =
+        args.output.clone().unwrap_or_else(|| PathBuf::from(format!("quell-bench-{}.json", unix_time().as_secs())));
+    check_writable(&file)?;
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let stop = interruption.flag();
     let progress = Progress::new();
@@ -41,7 +44,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     let outcome = run(&request, &journal(), &mut |event| tell(&progress, &plan, event), &|| stop.get().is_some());
     progress.finish();
     let result = outcome.map_err(failure)?;
-    let file = write(args.output.as_deref(), &result)?;
+    write(&file, &result)?;
     show(&result, args.json)?;
     output::say(&format!("\nresult file: {} (print it again: quell bench --show {0})", file.display()));
     if result.interrupted {
@@ -95,9 +98,12 @@ fn server(args: &BenchArgs) -> Result<ServerCommand, Failure> {
 }
 
 fn seed_from_the_clock() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // Short enough to be typed again.
-    since.as_millis() as u64 % 1_000_000
+    unix_time().as_millis() as u64 % 1_000_000
+}
+
+fn unix_time() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 fn tell(progress: &Progress, plan: &Plan, event: Event<'_>) {
@@ -149,7 +155,9 @@ fn failure(error: BenchError) -> Failure {
             Exit::VerifyFailed,
             format!("the lab is not what it should be: {error}. --insist measures all the same and says so"),
         ),
-        BenchError::Interrupted => Failure::new(Exit::Interrupted, error),
+        BenchError::Interrupted | BenchError::Server(ServerError::Interrupted) => {
+            Failure::new(Exit::Interrupted, error)
+        }
         BenchError::Lab(_) | BenchError::Set { .. } | BenchError::Change(_) => Failure::new(Exit::KernelRefused, error),
         _ => Failure::new(Exit::RolledBack, format!("{error}; the lab has been taken down")),
     }
@@ -163,13 +171,23 @@ fn not_possible(missing: &[Missing]) -> String {
     text
 }
 
-fn write(file: Option<&Path>, result: &BenchResult) -> Result<PathBuf, Failure> {
-    let file = file.map_or_else(|| PathBuf::from(format!("quell-bench-{}.json", result.began_unix_s)), Path::to_owned);
+/// A file that cannot be written is to be known before two minutes of measuring, not after.
+fn check_writable(file: &Path) -> Result<(), Failure> {
+    let is_new = !file.exists();
+    let opened = OpenOptions::new().create(true).append(true).open(file);
+    opened.map_err(|error| Failure::usage(format!("could not write the result to {}: {error}", file.display())))?;
+    if is_new {
+        // Should it stay, it is replaced by the result.
+        let _ = fs::remove_file(file);
+    }
+    Ok(())
+}
+
+fn write(file: &Path, result: &BenchResult) -> Result<(), Failure> {
     let text = serde_json::to_string(result).map_err(|error| Failure::new(Exit::RolledBack, error))?;
-    fs::write(&file, text).map_err(|error| {
+    fs::write(file, text).map_err(|error| {
         Failure::new(Exit::RolledBack, format!("could not write the result to {}: {error}", file.display()))
-    })?;
-    Ok(file)
+    })
 }
 
 fn read(file: &Path) -> Result<BenchResult, Failure> {

@@ -91,7 +91,7 @@ pub(crate) struct LoadArgs {
 }
 
 const DISTRIBUTIONS: &str = concat!(
-    "Distributions: fixed:N, uniform:LOW:HIGH, exponential:MEAN, gev:LOC,SCALE,SHAPE, gpd:LOC,SCALE,SHAPE, and those of ",
+    "Distributions: fixed:N, uniform:LOW,HIGH, exponential:MEAN, gev:LOC,SCALE,SHAPE, gpd:LOC,SCALE,SHAPE, and those of ",
     "the published experiment (Atikoglu et al., SIGMETRICS 2012): facebook-keys, facebook-values, facebook-gaps.",
 );
 

@@ -69,7 +69,7 @@ struct Document {
 pub(crate) fn respond(args: &RespondArgs) -> Result<(), Failure> {
     let refused = |error: std::io::Error| Failure::new(Exit::KernelRefused, error);
     let interruption = Interruption::listen().map_err(refused)?;
-    let responder = Responder::start(spec(args), None).map_err(failure)?;
+    let responder = Responder::start(spec(args), None).map_err(|error| failure(args.address, &error))?;
     let address = responder.address();
     output::say(&format!("listening on {address}"));
     while interruption.wait(Duration::from_secs(3_600)).map_err(refused)?.is_none() {}
@@ -101,7 +101,9 @@ fn spec(args: &RespondArgs) -> ResponderSpec {
     }
 }
 
-fn failure(error: LoadError) -> Failure {
-    let exit = if matches!(error, LoadError::Spec { .. }) { Exit::Usage } else { Exit::KernelRefused };
-    Failure::new(exit, error)
+fn failure(address: SocketAddr, error: &LoadError) -> Failure {
+    match error {
+        LoadError::Spec { .. } => Failure::usage(error),
+        _ => Failure::new(Exit::KernelRefused, format!("could not serve {address}: {error}")),
+    }
 }
