@@ -1,0 +1,257 @@
+//! `quell bench` on the real kernel, in every way in which it can end: each time the machine is afterwards exactly what
+//! it was before. No test asserts how fast anything was. Needs root; says so when it is skipped.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+mod live;
+
+use live::{Running, Stage, wait_until};
+use quell_linux::InterfaceName;
+use quell_linux::link::Links;
+use quell_linux::netdev::Netdev;
+use quell_linux::netns::{Namespace, NamespaceName};
+use quell_linux::pidfd::Signal;
+
+const SHORT: &[&str] = &["--loads=max", "--seconds=0.2", "--repeats=1"];
+/// Nobody waits for its end.
+const LONG: &[&str] = &["--loads=max", "--seconds=600", "--repeats=1"];
+/// A server whose processes are more than the one that was started.
+const SERVER_WITH_A_CHILD: &str =
+    "--server=sh -c 'memcached -u root -U 0 -l {address} -p {port} -t {workers} & sleep 1000'";
+
+/// The namespaces of running labs that belong to the server.
+fn server_namespaces(stage: &Stage) -> Vec<Namespace> {
+    let changes = stage.labs().into_iter().flat_map(|lab| lab["changes"].as_array().unwrap().clone());
+    let names = changes.filter_map(|change| Some(change.get("name")?.as_str()?.to_owned()));
+    let servers = names.filter(|name| name.ends_with("-server"));
+    servers.filter_map(|name| Namespace::open_named(&NamespaceName::new(name).unwrap()).ok()).collect()
+}
+
+/// Waits until the queue of a lab is told to flush after so many microseconds: a mode is set that says so.
+fn wait_until_flushed_after(us: u64, stage: &Stage, running: &Running) {
+    let server = InterfaceName::new("server0").unwrap();
+    let is_told = |namespace: &Namespace| {
+        let index = Links::open_in(namespace).ok()?.by_name(&server).ok()?.index;
+        let napis = Netdev::open_in(namespace).ok()?.napis(index).ok()?;
+        napis.iter().any(|napi| napi.gro_flush_timeout_ns == Some(us * 1_000)).then_some(())
+    };
+    wait_until(|| {
+        let told = server_namespaces(stage).iter().any(|namespace| is_told(namespace).is_some());
+        if told { Ok(()) } else { Err(format!("no mode with {us} µs is set; it said {}", running.stderr())) }
+    });
+}
+
+/// Waits until the modes that are measured here are being set, or a trial runs.
+fn wait_until_modes_are_set(stage: &Stage, running: &Running) {
+    wait_until_flushed_after(200, stage, running);
+}
+
+#[test]
+fn after_a_run_the_machine_is_as_before() {
+    let Some(stage) = Stage::enter() else { return };
+    let ended = stage.start_bench("base,suspend200", SHORT).end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(stage.result()["trials"].as_array().unwrap().len(), 3, "base counts twice");
+    assert!(ended.stdout.contains("suspend200"), "{ended:?}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn a_server_that_ends_at_once_is_reported_with_what_it_said_and_the_machine_is_as_before() {
+    let Some(stage) = Stage::enter() else { return };
+    let ended = stage.start_bench("base", &["--server=sh -c 'echo no more memory >&2; exit 3'"]).end();
+    assert_eq!(ended.code, Some(4), "{ended:?}");
+    assert!(ended.stderr.contains("ended at once, exit status: 3; it said: no more memory"), "{ended:?}");
+    assert!(!stage.file("result.json").exists());
+    stage.assert_as_before();
+}
+
+#[test]
+fn a_server_that_never_listens_is_given_up_and_the_machine_is_as_before() {
+    let Some(stage) = Stage::enter() else { return };
+    let ended = stage.start_bench("base", &["--server=sleep 1000"]).end();
+    assert_eq!(ended.code, Some(4), "{ended:?}");
+    assert!(ended.stderr.contains("accepts no connection at 192.0.2.1:11211"), "{ended:?}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn a_server_that_dies_in_the_middle_ends_the_run_and_the_machine_is_as_before() {
+    let Some(stage) = Stage::enter() else { return };
+    let running = stage.start_bench("suspend200", LONG);
+    wait_until_modes_are_set(&stage, &running);
+    stage.kill_the_server("memcached");
+    let ended = running.end();
+    assert_eq!(ended.code, Some(4), "{ended:?}");
+    assert!(ended.stderr.contains("the server ended while it was measured"), "{ended:?}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn a_signal_ends_the_run_and_the_machine_is_as_before() {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let Some(stage) = Stage::enter() else { return };
+        let running = stage.start_bench("suspend200", LONG);
+        wait_until_modes_are_set(&stage, &running);
+        running.signal(signal);
+        let ended = running.end();
+        assert_eq!(ended.code, Some(130), "{signal:?}: {ended:?}");
+        assert!(ended.stderr.contains("interrupted"), "{signal:?}: {ended:?}");
+        stage.assert_as_before();
+    }
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_a_server_and_the_machine_is_as_before() {
+    let Some(stage) = Stage::enter() else { return };
+    let running = stage.start_bench("base", &["--server=sleep 1000"]);
+    wait_until(|| match &stage.labs()[..] {
+        [lab] if lab.to_string().contains("sleep") => Ok(()),
+        labs => Err(format!("no server is started: {labs:?}")),
+    });
+    running.signal(Signal::INT);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn what_was_measured_until_a_signal_is_the_result() {
+    let Some(stage) = Stage::enter() else { return };
+    let running = stage.start_bench("suspend200,suspend50", &["--loads=max", "--seconds=0.1", "--repeats=2000"]);
+    // Once to see whether they can be set; when a mode comes up for the second time after that, a trial has ended.
+    for us in [200, 50, 200, 50] {
+        wait_until_flushed_after(us, &stage, &running);
+    }
+    running.signal(Signal::INT);
+    let ended = running.end();
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    let result = stage.result();
+    assert_eq!(result["interrupted"], true);
+    assert!(!result["trials"].as_array().unwrap().is_empty());
+    stage.assert_as_before();
+}
+
+#[test]
+fn what_a_killed_run_left_is_listed_and_removed_by_lab_clean() {
+    let Some(stage) = Stage::enter() else { return };
+    let running = stage.start_bench("suspend200", &[LONG, &[SERVER_WITH_A_CHILD]].concat());
+    wait_until_modes_are_set(&stage, &running);
+    running.signal(Signal::KILL);
+    let ended = running.end();
+    assert_eq!(ended.signal, Some(Signal::KILL.as_raw()), "{ended:?}");
+    let left = stage.labs();
+    assert_eq!((left.len(), &left[0]["state"]), (1, &"abandoned".into()), "{left:?}");
+    let cleaned = stage.run(&["lab", "clean"]);
+    assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
+    assert!(cleaned.stdout.contains("removed") && cleaned.stdout.contains("network namespace"), "{cleaned:?}");
+    assert!(stage.labs().is_empty());
+    stage.assert_as_before();
+}
+
+#[test]
+fn what_a_killed_run_left_is_removed_by_the_next_run() {
+    let Some(stage) = Stage::enter() else { return };
+    let running = stage.start_bench("suspend200", &[LONG, &[SERVER_WITH_A_CHILD]].concat());
+    wait_until_modes_are_set(&stage, &running);
+    running.signal(Signal::KILL);
+    running.end();
+    let ended = stage.start_bench("base", SHORT).end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("removed what a killed run left behind"), "{ended:?}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn a_run_killed_at_any_moment_leaves_nothing_that_lab_clean_does_not_remove() {
+    let Some(stage) = Stage::enter() else { return };
+    for ms in [5, 20, 40, 80, 160, 320] {
+        let running = stage.start_bench("suspend200", LONG);
+        std::thread::sleep(std::time::Duration::from_millis(ms));
+        running.signal(Signal::KILL);
+        running.end();
+        let cleaned = stage.run(&["lab", "clean"]);
+        assert_eq!(cleaned.code, Some(0), "after {ms} ms: {cleaned:?}");
+        stage.assert_as_before();
+    }
+}
+
+#[test]
+fn two_labs_do_not_collide_and_a_running_one_is_listed_and_left_alone() {
+    let Some(stage) = Stage::enter() else { return };
+    let own =
+        ["bench", "--modes=defer200", "--repeats=1", "--retries=0", "--connections=16", "--insist", "--loads=max"];
+    let file = stage.file("first.json");
+    let first = stage.start(&[&own[..], &["--seconds=4", "--output", file.to_str().unwrap()]].concat());
+    wait_until_modes_are_set(&stage, &first);
+    let labs = stage.labs();
+    assert_eq!(labs.len(), 1, "{labs:?}");
+    assert_eq!((&labs[0]["state"], &labs[0]["pid"]), (&"running".into(), &first.pid().into()));
+
+    let cleaned = stage.run(&["lab", "clean", "--json"]);
+    assert_eq!(cleaned.code, Some(0), "{cleaned:?}");
+    assert!(cleaned.stdout.contains("running") && !cleaned.stdout.contains("\"removed\""), "{cleaned:?}");
+
+    let second = stage.start_bench("suspend200", SHORT).end();
+    assert_eq!(second.code, Some(0), "{second:?}");
+    assert!(second.stderr.contains("another lab is running"), "{second:?}");
+    let first = first.end();
+    assert_eq!(first.code, Some(0), "{first:?}");
+    for file in ["first.json", "result.json"] {
+        let result: serde_json::Value = serde_json::from_slice(&std::fs::read(stage.file(file)).unwrap()).unwrap();
+        assert_eq!((&result["interrupted"], result["trials"].as_array().unwrap().len()), (&false.into(), 1), "{file}");
+    }
+    stage.assert_as_before();
+}
+
+#[test]
+fn more_workers_than_cpus_are_not_possible_here_and_nothing_is_touched() {
+    let Some(stage) = Stage::enter() else { return };
+    let ended = stage.run(&["bench", "--queues=1000"]);
+    assert_eq!(ended.code, Some(5), "{ended:?}");
+    assert!(ended.stderr.contains("1000 server worker(s) and 1 generator thread(s) need 1001 CPUs"), "{ended:?}");
+    assert!(!stage.file("journal").exists(), "not even a journal was begun");
+    stage.assert_as_before();
+}
+
+#[test]
+fn modes_of_which_none_can_be_set_are_not_possible_here() {
+    let Some(stage) = Stage::enter() else { return };
+    let ended = stage.start_bench("sockpoll50,eventspin50", SHORT).end();
+    assert_eq!(ended.code, Some(5), "{ended:?}");
+    assert!(ended.stderr.contains("sockpoll50 cannot be set here"), "{ended:?}");
+    assert!(ended.stderr.contains("eventspin50 cannot be set here"), "{ended:?}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn a_program_that_is_not_there_is_not_possible_here() {
+    let Some(stage) = Stage::enter() else { return };
+    let ended = stage.start_bench("base", &["--server=/no/such/server -p {port}"]).end();
+    assert_eq!(ended.code, Some(5), "{ended:?}");
+    assert!(ended.stderr.contains("/no/such/server") && ended.stderr.contains("to mend it"), "{ended:?}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn without_privileges_it_is_said_at_once_what_is_missing_and_what_would_mend_it() {
+    let Some(stage) = Stage::enter() else { return };
+    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"];
+    let ended = stage.start_as(&nobody, &["bench", "--quick", "--output=/dev/null"]).end();
+    assert_eq!(ended.code, Some(5), "{ended:?}");
+    for missing in ["CAP_NET_ADMIN", "CAP_SYS_ADMIN", "CAP_SYS_NICE", "CAP_SYS_PTRACE"] {
+        assert!(ended.stderr.contains(missing), "{missing}: {ended:?}");
+    }
+    assert!(ended.stderr.contains("sudo quell bench"), "{ended:?}");
+    stage.assert_as_before();
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_reported_before_anything_is_measured() {
+    let Some(stage) = Stage::enter() else { return };
+    let ended = stage.run(&["bench", "--quick", "--output=/no/such/directory/result.json"]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("/no/such/directory/result.json"), "{ended:?}");
+    assert!(!stage.file("journal").exists(), "not even a journal was begun");
+    stage.assert_as_before();
+}
