@@ -6,35 +6,28 @@
 use std::time::Instant;
 
 use quell_sim::HostProfile;
-use quell_sim::published::{Column, ComparedCell, IrqSuspension, RunScale, held_out, score};
+use quell_sim::published::{Column, ComparedCell, IrqSuspension, RunScale};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    let full = arguments.iter().any(|argument| argument == "full");
     let quick = RunScale { warm_up_ns: 25_000_000, measured_ns: 60_000_000, ..RunScale::FULL };
-    let scale = if full { RunScale::FULL } else { quick };
+    let scale = if arguments.iter().any(|argument| argument == "quick") { quick } else { RunScale::FULL };
+    let threads = arguments.iter().find_map(|argument| argument.strip_prefix("threads=")?.parse().ok()).unwrap_or(2);
     let host = match arguments.iter().find(|argument| argument.ends_with(".toml")) {
         Some(file) => HostProfile::from_toml(&std::fs::read_to_string(file).expect("readable")).expect("a profile"),
         None => HostProfile::shipped("epyc7662-cx5").expect("it ships"),
     };
-    let experiment = IrqSuspension::published().expect("the data ships");
-    let began = Instant::now();
-    let mut events = 0;
-    let mut cells = Vec::new();
-    let only: Vec<_> = arguments.iter().filter_map(|argument| argument.strip_prefix("only=")).collect();
-    for published in
-        experiment.cells.iter().filter(|cell| only.is_empty() || only.contains(&cell.mode.to_string().as_str()))
-    {
-        let run = IrqSuspension::run(published.mode, published.load, &host, scale);
-        let result = run.simulate().expect("it runs");
-        events += result.events;
-        cells.push(ComparedCell::new(published, result.figures(8)));
+    let mut experiment = IrqSuspension::published().expect("the data ships");
+    if let Some(only) = arguments.iter().find_map(|argument| argument.strip_prefix("only=")) {
+        experiment.cells.retain(|cell| only.split(',').any(|mode| cell.mode.to_string() == mode));
     }
+    let began = Instant::now();
+    let comparison = experiment.compare(&host, scale, threads, |_| ()).expect("it runs");
     let elapsed = began.elapsed();
-    print(&cells);
-    for (name, which) in [("training", false), ("held out", true)] {
+    print(&comparison.cells);
+    for (name, scored) in [("training", &comparison.training), ("held out", &comparison.held_out)] {
         println!("{name}:");
-        for column in score(&cells, |cell| held_out(&cell.mode) == which).columns {
+        for column in &scored.columns {
             println!(
                 "  {:14} {:3} cells  median {:5.1} %  p90 {:6.1} %  within 25 %: {:3.0} %",
                 column.column.heading(),
@@ -45,7 +38,8 @@ fn main() {
             );
         }
     }
-    println!("{events} events in {elapsed:.2?}: {:.2} M events/s", events as f64 / elapsed.as_secs_f64() / 1e6);
+    let rate = comparison.events as f64 / elapsed.as_secs_f64() / 1e6;
+    println!("{} events in {elapsed:.2?} on {threads} threads: {rate:.2} M events/s", comparison.events);
 }
 
 fn print(cells: &[ComparedCell]) {

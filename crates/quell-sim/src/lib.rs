@@ -2,13 +2,16 @@
 
 #![forbid(unsafe_code)]
 
+pub mod ablation;
 mod engine;
+pub mod explain;
 pub mod fit;
 mod host;
 mod mechanism;
 pub mod published;
 mod run;
 pub mod scenario;
+pub mod sweep;
 mod trace;
 mod world;
 

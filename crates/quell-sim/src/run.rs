@@ -2,12 +2,12 @@
 
 use quell_mode::{DeliveryMode, EpollSettings, ProgramWait};
 
-use crate::engine::{Digest, EventQueue, Ns, Purpose, RandomStream};
+use crate::engine::{Ns, Purpose, RandomStream};
 use crate::host::{Costs, HostProfile};
 use crate::mechanism::{Epoll, RxQueue, Socket};
 use crate::world::{
     Affinity, Class, Client, Counters, CpuTime, EpollServer, EventLoop, KernelRules, Program, Stage, Traffic,
-    TrafficKind, Wait, World,
+    TrafficKind, Wait, World, WorldShape,
 };
 
 /// `maxevents` with which libevent begins, and where its growth ends.
@@ -91,6 +91,14 @@ pub struct RunResult {
     pub digest: u64,
 }
 
+impl RunResult {
+    /// Packets that found no place in a ring.
+    #[must_use]
+    pub fn drops(&self) -> u64 {
+        self.counters.drops
+    }
+}
+
 impl Run {
     /// Simulates it.
     ///
@@ -99,7 +107,7 @@ impl Run {
     /// A setting without sense; too many events under way.
     pub fn simulate(&self) -> Result<RunResult, RunError> {
         let mut world = self.world()?;
-        world.begin_traffic();
+        world.begin();
         world.run_until(self.warm_up_ns);
         world.open_books();
         world.run_until(self.warm_up_ns + self.measured_ns);
@@ -119,28 +127,10 @@ impl Run {
             return Err(RunError::Setting("it needs a queue, and a connection for each queue"));
         }
         let queue_of = self.queue_of();
-        let mut world = World {
-            now_ns: 0,
-            events: EventQueue::with_bound(self.event_bound()),
-            digest: Digest::new(),
-            processed: 0,
-            rules: self.rules,
-            costs: Costs::new(&self.host),
-            cpus: Vec::new(),
-            queues: Vec::new(),
-            queue_spinners: vec![Vec::with_capacity(2); self.queues],
-            epolls: Vec::new(),
-            epoll_spinners: vec![Vec::with_capacity(2); self.queues],
-            sockets: Vec::new(),
-            threads: Vec::new(),
-            traffic: Traffic::new(self.traffic.clone(), self.client(), queue_of.clone(), self.seed),
-            counters: vec![Counters::default(); self.queues],
-            script: Vec::new(),
-            trace: None,
-        };
-        for _ in 0..self.queues {
-            world.add_cpu();
-        }
+        let traffic = Traffic::new(self.traffic.clone(), self.client(), queue_of.clone(), self.seed);
+        let shape =
+            WorldShape { queues: self.queues, epolls: self.queues, cpus: self.queues, bound: self.event_bound() };
+        let mut world = World::new(self.rules, Costs::new(&self.host), shape, traffic);
         let place = self.places();
         for queue in 0..self.queues {
             self.add_queue(&mut world, queue, place[queue]);
@@ -148,9 +138,6 @@ impl Run {
         for &queue in &queue_of {
             let socket = Socket { epoll: Some(queue.into()), napi: Some(queue.into()), ..Socket::default() };
             world.sockets.push(socket);
-        }
-        for cpu in 0..self.queues {
-            world.dispatch(cpu);
         }
         Ok(world)
     }
@@ -221,7 +208,7 @@ impl Run {
         let rate_mqps = match &self.traffic {
             TrafficKind::Open { rate_qps, .. } | TrafficKind::Scheduled { rate_qps, .. } => rate_qps / 1e6,
             TrafficKind::Closed => 1.0,
-            TrafficKind::Silent => 0.0,
+            TrafficKind::Silent | TrafficKind::Mirrored => 0.0,
         };
         // The profile's rates are those of the whole host; a run of fewer queues has its share.
         let rate_mqps = rate_mqps * self.host.cpus as f64 / self.queues as f64;

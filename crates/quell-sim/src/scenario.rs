@@ -4,13 +4,13 @@
 
 use quell_mode::{EpollSettings, NapiSettings};
 
-use crate::engine::{Digest, EventQueue, Ns};
+use crate::engine::Ns;
 use crate::host::{Costs, HostProfile};
 use crate::mechanism::{Coalescing, Epoll, NapiState, Packet, PacketKind, RxQueue, Socket};
 use crate::trace::Trace;
 use crate::world::{
-    Class, Client, Counters, Event, KernelRules, Program, ScriptAction, Scripted, Stage, Step, Traffic, TrafficKind,
-    World,
+    Class, Client, Event, KernelRules, Program, ScriptAction, Scripted, Stage, Step, Traffic, TrafficKind, World,
+    WorldShape,
 };
 
 /// A scenario. Every queue interrupts a CPU of its own; the application runs on [`app_cpu`](Self::app_cpu).
@@ -174,46 +174,21 @@ impl Scenario {
     }
 
     fn world(&self) -> Result<World, ScenarioError> {
-        let bound = 4096 + 4 * self.inputs.len();
-        let silent = Client {
-            one_way_ns: 0,
-            back_ns: 0,
-            jitter_ns: 0.0,
-            tail_share: 0.0,
-            tail_ns: 0.0,
-            stall_share: 0.0,
-            stall_ns: 0.0,
-            ack_delay_ns: 0,
+        let traffic = Traffic::new(TrafficKind::Silent, Client::NONE, Vec::new(), 0);
+        let shape = WorldShape {
+            queues: self.queues.len(),
+            epolls: 1,
+            cpus: self.queues.len().max(self.app_cpu + 1),
+            bound: 4096 + 4 * self.inputs.len(),
         };
-        let mut world = World {
-            now_ns: 0,
-            events: EventQueue::with_bound(bound),
-            digest: Digest::new(),
-            processed: 0,
-            rules: self.rules,
-            costs: Costs::new(&self.host),
-            cpus: Vec::new(),
-            queues: Vec::new(),
-            queue_spinners: vec![Vec::new(); self.queues.len()],
-            epolls: vec![Epoll::new(self.epoll, self.descriptors.len())],
-            epoll_spinners: vec![Vec::new()],
-            sockets: Vec::new(),
-            threads: Vec::new(),
-            traffic: Traffic::new(TrafficKind::Silent, silent, Vec::new(), 0),
-            counters: vec![Counters::default(); self.queues.len()],
-            script: Vec::new(),
-            trace: Some(Box::default()),
-        };
-        for _ in 0..self.queues.len().max(self.app_cpu + 1) {
-            world.add_cpu();
-        }
+        let mut world = World::new(self.rules, Costs::new(&self.host), shape, traffic);
+        world.trace = Some(Box::default());
+        world.epolls.push(Epoll::new(self.epoll, self.descriptors.len()));
         self.add_queues(&mut world);
         self.add_descriptors(&mut world)?;
         self.add_app(&mut world);
         self.add_inputs(&mut world)?;
-        for cpu in 0..world.cpus.len() {
-            world.dispatch(cpu);
-        }
+        world.begin();
         Ok(world)
     }
 

@@ -14,6 +14,9 @@ pub enum CoalescingPeriod {
     LastCompletion,
     /// From the first completion since the vector was armed (EQE mode).
     FirstCompletion,
+    /// From the last interrupt, as Intel's throttling has it: the first packet after a quiet time
+    /// interrupts at once.
+    LastInterrupt,
 }
 
 /// Interrupt coalescing, in the terms of `ethtool -C`.
@@ -66,7 +69,7 @@ impl Direction {
         self.adaptive.as_ref().map_or(self.fixed, Moderation::profile)
     }
 
-    fn completed(&mut self, now_ns: Ns, count: u32, period: CoalescingPeriod) {
+    fn completed(&mut self, now_ns: Ns, count: u32, period: CoalescingPeriod, fired_ns: Ns) {
         if count == 0 {
             return;
         }
@@ -76,6 +79,8 @@ impl Direction {
             self.due_ns = self.due_ns.min(now_ns);
         } else if usecs == u32::MAX {
             // Never by time.
+        } else if period == CoalescingPeriod::LastInterrupt {
+            self.due_ns = now_ns.max(fired_ns + u64::from(usecs) * 1000).min(self.due_ns);
         } else if period == CoalescingPeriod::LastCompletion || self.due_ns == NEVER {
             self.due_ns = now_ns + u64::from(usecs) * 1000;
         }
@@ -93,6 +98,7 @@ pub(crate) struct Coalescer {
     rx: Direction,
     tx: Direction,
     armed: bool,
+    fired_ns: Ns,
 }
 
 impl Coalescer {
@@ -104,12 +110,18 @@ impl Coalescer {
             rx: Direction::new(config.rx_usecs, config.rx_frames, moderated(config.adaptive_rx, RX_PROFILES)),
             tx: Direction::new(config.tx_usecs, config.tx_frames, moderated(config.adaptive_tx, TX_PROFILES)),
             armed: true,
+            fired_ns: 0,
         }
     }
 
     /// Whether the interrupt is enabled.
     pub(crate) fn armed(&self) -> bool {
         self.armed
+    }
+
+    /// When it fired last; 0: never.
+    pub(crate) fn fired_ns(&self) -> Ns {
+        self.fired_ns
     }
 
     /// When the interrupt is due as things are; [`NEVER`] while masked or without completions.
@@ -120,14 +132,14 @@ impl Coalescer {
     /// `count` received packets were completed.
     pub(crate) fn received(&mut self, now_ns: Ns, count: u32) {
         if self.armed {
-            self.rx.completed(now_ns, count, self.period);
+            self.rx.completed(now_ns, count, self.period, self.fired_ns);
         }
     }
 
     /// `count` transmitted packets were completed.
     pub(crate) fn transmitted(&mut self, now_ns: Ns, count: u32) {
         if self.armed {
-            self.tx.completed(now_ns, count, self.period);
+            self.tx.completed(now_ns, count, self.period, self.fired_ns);
         }
     }
 
@@ -143,6 +155,7 @@ impl Coalescer {
     /// The interrupt goes out and masks itself.
     pub(crate) fn fire(&mut self, now_ns: Ns) {
         self.armed = false;
+        self.fired_ns = now_ns;
         for direction in [&mut self.rx, &mut self.tx] {
             if direction.due_ns <= now_ns
                 && let Some(adaptive) = &mut direction.adaptive
@@ -193,6 +206,16 @@ mod tests {
         vector.received(0, 1);
         vector.received(5_000, 1);
         assert_eq!(vector.due_ns(), 8_000);
+    }
+
+    #[test]
+    fn throttling_lets_the_first_packet_after_a_quiet_time_through() {
+        let mut vector = quiet_time(CoalescingPeriod::LastInterrupt);
+        vector.received(50_000, 1);
+        assert_eq!(vector.due_ns(), 50_000);
+        vector.fire(50_000);
+        vector.arm(51_000, 1, 0);
+        assert_eq!(vector.due_ns(), 58_000);
     }
 
     #[test]

@@ -8,9 +8,11 @@ use quell_mode::DeliveryMode;
 use serde::{Deserialize, Serialize};
 
 use super::cell::Figures;
+use super::score::{ComparedCell, Scored, held_out, score};
 use crate::engine::Ns;
 use crate::host::HostProfile;
-use crate::run::{Run, RunResult, Spread};
+use crate::run::{Run, RunError, RunResult, Spread};
+use crate::sweep::in_parallel;
 use crate::world::{Gaps, KernelRules, TrafficKind};
 
 /// Connections of the published experiment: 7 clients × 32 threads × 20.
@@ -44,6 +46,12 @@ impl fmt::Display for Load {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no load: a number of requests a second such as 600000 or 600K, or MAX")]
 pub struct LoadError(String);
+
+impl LoadError {
+    pub(crate) fn new(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
 
 impl FromStr for Load {
     type Err = LoadError;
@@ -151,7 +159,7 @@ struct MoreRow {
 const TABLE: &str = "irq-suspension.csv";
 const MORE: &str = "irq-suspension-more.csv";
 
-fn rows<T: for<'de> Deserialize<'de>>(file: &'static str, text: &str) -> Result<Vec<T>, PublishedError> {
+pub(super) fn rows<T: for<'de> Deserialize<'de>>(file: &'static str, text: &str) -> Result<Vec<T>, PublishedError> {
     let mut reader = csv::Reader::from_reader(text.as_bytes());
     reader.deserialize().collect::<Result<_, _>>().map_err(|source| PublishedError::Csv { file, source })
 }
@@ -236,6 +244,61 @@ impl IrqSuspension {
             measured_ns: scale.measured_ns,
             seed: scale.seed,
         }
+    }
+}
+
+/// Schema of a comparison.
+const COMPARISON_SCHEMA: &str = "quell-sim-published-a-1";
+
+/// Published beside modelled, all of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Comparison {
+    /// `quell-sim-published-a-1`.
+    pub schema: &'static str,
+    /// The host's name.
+    pub host: String,
+    /// Where random numbers came from.
+    pub seed: u64,
+    /// Every cell.
+    pub cells: Vec<ComparedCell>,
+    /// How well the modes are met on which the host's constants were fitted.
+    pub training: Scored,
+    /// How well the others are met.
+    pub held_out: Scored,
+    /// Events that the engine let happen.
+    pub events: u64,
+}
+
+impl IrqSuspension {
+    /// Simulates every cell on up to `threads` threads and compares. `progress` hears how many are
+    /// done.
+    ///
+    /// # Errors
+    ///
+    /// A run that is not possible.
+    pub fn compare(
+        &self,
+        host: &HostProfile,
+        scale: RunScale,
+        threads: usize,
+        progress: impl Fn(usize) + Sync,
+    ) -> Result<Comparison, RunError> {
+        let simulate = |index: usize| Self::run(self.cells[index].mode, self.cells[index].load, host, scale).simulate();
+        let results: Vec<RunResult> =
+            in_parallel(self.cells.len(), threads, simulate, progress).into_iter().collect::<Result<_, _>>()?;
+        let events = results.iter().map(|result| result.events).sum();
+        let pairs = self.cells.iter().zip(&results);
+        let cells: Vec<_> =
+            pairs.map(|(published, result)| ComparedCell::new(published, result.figures(host.cpus))).collect();
+        Ok(Comparison {
+            schema: COMPARISON_SCHEMA,
+            host: host.name.clone(),
+            seed: scale.seed,
+            training: score(&cells, |cell| !held_out(&cell.mode)),
+            held_out: score(&cells, |cell| held_out(&cell.mode)),
+            cells,
+            events,
+        })
     }
 }
 

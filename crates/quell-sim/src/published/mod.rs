@@ -3,8 +3,10 @@
 
 mod cell;
 mod irq_suspension;
+mod low_latency_sockets;
 mod score;
 
 pub use cell::{Column, Figures};
-pub use irq_suspension::{IrqSuspension, Load, PublishedCell, PublishedError, RunScale};
+pub use irq_suspension::{Comparison, IrqSuspension, Load, LoadError, PublishedCell, PublishedError, RunScale};
+pub use low_latency_sockets::{LowLatencyCell, LowLatencyRow, Transport, low_latency_rows, low_latency_sockets};
 pub use score::{ColumnScore, ComparedCell, Scored, held_out, score};

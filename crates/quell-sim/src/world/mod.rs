@@ -102,7 +102,53 @@ pub(crate) enum Next {
     Block,
 }
 
+/// How big a world is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WorldShape {
+    pub(crate) queues: usize,
+    pub(crate) epolls: usize,
+    pub(crate) cpus: usize,
+    /// Events that may be under way at once.
+    pub(crate) bound: usize,
+}
+
 impl World {
+    /// A world with CPUs, and with room for queues and epolls, which the caller adds.
+    pub(crate) fn new(rules: KernelRules, costs: Costs, shape: WorldShape, traffic: Traffic) -> Self {
+        let WorldShape { queues, epolls, cpus, bound } = shape;
+        let mut world = Self {
+            now_ns: 0,
+            events: EventQueue::with_bound(bound),
+            digest: Digest::new(),
+            processed: 0,
+            rules,
+            costs,
+            cpus: Vec::with_capacity(cpus),
+            queues: Vec::with_capacity(queues),
+            queue_spinners: vec![Vec::with_capacity(2); queues],
+            epolls: Vec::with_capacity(epolls),
+            epoll_spinners: vec![Vec::with_capacity(2); epolls],
+            sockets: Vec::new(),
+            threads: Vec::new(),
+            traffic,
+            counters: vec![Counters::default(); queues],
+            script: Vec::new(),
+            trace: None,
+        };
+        for _ in 0..cpus {
+            world.add_cpu();
+        }
+        world
+    }
+
+    /// Lets threads that are runnable start, and the traffic begin.
+    pub(crate) fn begin(&mut self) {
+        for cpu in 0..self.cpus.len() {
+            self.dispatch(cpu);
+        }
+        self.begin_traffic();
+    }
+
     /// Lets everything happen that happens before `until_ns`.
     pub(crate) fn run_until(&mut self, until_ns: Ns) {
         while let Some(at_ns) = self.events.next_at_ns() {

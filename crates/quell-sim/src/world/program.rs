@@ -157,10 +157,11 @@ impl World {
         let Program::RecvServer(mut server) = self.threads[thread].program else { return Next::Block };
         let socket = &self.sockets[server.socket as usize];
         if socket.readable() {
+            let crossing_ns = self.recv_crossing_ns(thread, server.socket);
             server.serving = true;
             self.threads[thread].program = Program::RecvServer(server);
             self.threads[thread].stage = Stage::Program;
-            return Next::Run(self.costs.recv_ns + self.costs.request_ns(1));
+            return Next::Run(self.costs.recv_ns + self.costs.request_ns(1) + crossing_ns);
         }
         match socket.napi.filter(|_| server.busy_poll_ns > 0) {
             Some(queue) => self.busy_begin(
@@ -175,6 +176,16 @@ impl World {
             ),
             None => self.recv_sleep(thread),
         }
+    }
+
+    /// Another CPU received the packet, or was interrupted for it while this one polled: lines of
+    /// the queue or of the packet have to come from there.
+    fn recv_crossing_ns(&self, thread: usize, socket: u32) -> Ns {
+        let (state, cpu) = (&self.sockets[socket as usize], self.threads[thread].cpu);
+        let arrived_ns = state.received.front().map_or(0, |sent_ns| sent_ns + self.traffic.one_way_ns());
+        let irq_cpu = state.napi.map(|queue| &self.queues[queue]).filter(|rx| rx.vector.fired_ns() >= arrived_ns);
+        let toucher = if state.rx_cpu == cpu { irq_cpu.map_or(cpu, |rx| rx.irq_cpu) } else { state.rx_cpu };
+        self.costs.crossing_ns(toucher, cpu)
     }
 
     fn recv_sleep(&mut self, thread: usize) -> Next {

@@ -53,6 +53,9 @@ pub enum TrafficKind {
     },
     /// Every connection sends its next request as soon as it has the answer.
     Closed,
+    /// As a closed loop, with a client that is a host like the server: it takes as long over each
+    /// answer as the server took over the request.
+    Mirrored,
     /// Nobody sends; a scenario brings its own packets.
     Silent,
 }
@@ -67,7 +70,22 @@ pub(crate) struct Client {
     pub(crate) tail_ns: f64,
     pub(crate) stall_share: f64,
     pub(crate) stall_ns: f64,
+    /// From a response to the arrival of its acknowledgement; 0: none comes by itself.
     pub(crate) ack_delay_ns: Ns,
+}
+
+impl Client {
+    /// Neither network nor client, and no acknowledgements apart from data.
+    pub(crate) const NONE: Self = Self {
+        one_way_ns: 0,
+        back_ns: 0,
+        jitter_ns: 0.0,
+        tail_share: 0.0,
+        tail_ns: 0.0,
+        stall_share: 0.0,
+        stall_ns: 0.0,
+        ack_delay_ns: 0,
+    };
 }
 
 pub(crate) struct Traffic {
@@ -104,6 +122,11 @@ impl Traffic {
             latency_sum_ns: 0,
             read: Vec::new(),
         }
+    }
+
+    /// From a client's send to the NIC.
+    pub(crate) fn one_way_ns(&self) -> Ns {
+        self.client.one_way_ns
     }
 
     /// Forgets the latencies so far; requests sent before `now_ns` no longer count.
@@ -179,7 +202,7 @@ impl World {
                     self.send(connection as u32, due_ns as Ns);
                 }
             }
-            TrafficKind::Closed => {
+            TrafficKind::Closed | TrafficKind::Mirrored => {
                 for connection in 0..connections {
                     let at_ns = self.traffic.arrivals.below(4_000_000);
                     self.send(connection as u32, at_ns.into());
@@ -214,10 +237,13 @@ impl World {
     pub(crate) fn answered(&mut self, socket: u32, sent_ns: Ns) {
         let queue = self.traffic.queue_of[socket as usize];
         let kind = std::mem::replace(&mut self.traffic.kind, TrafficKind::Silent);
-        if kind != TrafficKind::Silent {
+        let acknowledged = self.traffic.client.ack_delay_ns > 0;
+        if kind != TrafficKind::Silent && acknowledged {
             let packet = Packet { socket, kind: PacketKind::Ack, sent_ns };
             let at_ns = self.now_ns + self.traffic.client.ack_delay_ns;
             self.events.schedule(at_ns, Event::Arrival { queue, packet });
+        }
+        if kind != TrafficKind::Silent {
             let received_ns = self.now_ns + self.traffic.way_back_ns();
             self.traffic.record(sent_ns, received_ns);
             match &kind {
@@ -228,6 +254,10 @@ impl World {
                     self.send(socket, received_ns.max(due_ns as Ns));
                 }
                 TrafficKind::Closed => self.send(socket, received_ns),
+                TrafficKind::Mirrored => {
+                    let residence_ns = self.now_ns - sent_ns - self.traffic.client.one_way_ns;
+                    self.send(socket, received_ns + residence_ns);
+                }
                 _ => {}
             }
         }

@@ -1,0 +1,118 @@
+//! What each part of the model is good for: the same cells without it, and how far each column
+//! moves. A part that moves no figure has no place in the model.
+
+use quell_mode::DeliveryMode;
+use serde::Serialize;
+
+use crate::host::HostProfile;
+use crate::published::{Column, Figures, IrqSuspension, Load, RunScale};
+use crate::run::{Run, RunError};
+use crate::sweep::in_parallel;
+
+/// A part of the model that can be left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ablation {
+    /// The last poll of a busy loop.
+    FinalPoll,
+    /// Requests of large batches cost more.
+    BatchCost,
+    /// Packet work costs the application that it interrupts.
+    Interference,
+    /// Replies that wait in the client.
+    ClientTail,
+    /// Time around idle states that no accounting shows.
+    UnaccountedIdle,
+    /// The NIC's coalescing adapts itself.
+    AdaptiveModeration,
+    /// Workers float, and their packets may be received on another CPU.
+    FloatingWorkers,
+}
+
+impl Ablation {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::FinalPoll,
+        Self::BatchCost,
+        Self::Interference,
+        Self::ClientTail,
+        Self::UnaccountedIdle,
+        Self::AdaptiveModeration,
+        Self::FloatingWorkers,
+    ];
+
+    /// Leaves the part out of a run.
+    pub fn apply(self, run: &mut Run) {
+        let constants = &mut run.host.constants;
+        match self {
+            Self::FinalPoll => run.rules.final_poll = false,
+            Self::BatchCost => constants.batch_extra_ns = 0.0,
+            Self::Interference => (constants.interference_ns, constants.interference_packet_ns) = (0.0, 0.0),
+            Self::ClientTail => (constants.client_tail_share, constants.client_tail_slope) = (0.0, 0.0),
+            // The latency stays; only what is executed and not accounted goes.
+            Self::UnaccountedIdle => constants.idle_entry_ns = 0.0,
+            Self::AdaptiveModeration => {
+                (run.host.coalescing.adaptive_rx, run.host.coalescing.adaptive_tx) = (false, false);
+            }
+            Self::FloatingWorkers => run.floating = false,
+        }
+    }
+}
+
+/// How far one cell's columns move without one part.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AblatedCell {
+    /// What was left out.
+    pub without: Ablation,
+    /// The delivery mode.
+    pub mode: DeliveryMode,
+    /// The offered load.
+    pub load: Load,
+    /// Each column's change relative to the whole model: 0.1 is 10 % more.
+    pub changes: Vec<(Column, f64)>,
+}
+
+/// Leaves out each part in turn, in the cells given.
+///
+/// # Errors
+///
+/// A run that is not possible.
+pub fn ablate(
+    cells: &[(DeliveryMode, Load)],
+    host: &HostProfile,
+    scale: RunScale,
+    threads: usize,
+) -> Result<Vec<AblatedCell>, RunError> {
+    let variants: Vec<Option<Ablation>> = std::iter::once(None).chain(Ablation::ALL.map(Some)).collect();
+    let jobs: Vec<_> = cells.iter().flat_map(|cell| variants.iter().map(move |variant| (cell, *variant))).collect();
+    let figures = in_parallel(
+        jobs.len(),
+        threads,
+        |index| {
+            let ((mode, load), variant) = jobs[index];
+            let mut run = IrqSuspension::run(*mode, *load, host, scale);
+            if let Some(ablation) = variant {
+                ablation.apply(&mut run);
+            }
+            run.simulate().map(|result| result.figures(host.cpus))
+        },
+        |_| (),
+    );
+    let figures: Vec<Figures> = figures.into_iter().collect::<Result<_, _>>()?;
+    let mut ablated = Vec::new();
+    for (cell, figures) in cells.iter().zip(figures.chunks(variants.len())) {
+        for (without, changed) in Ablation::ALL.into_iter().zip(&figures[1..]) {
+            let changes = changes(&figures[0], changed);
+            ablated.push(AblatedCell { without, mode: cell.0, load: cell.1, changes });
+        }
+    }
+    Ok(ablated)
+}
+
+fn changes(whole: &Figures, without: &Figures) -> Vec<(Column, f64)> {
+    let change = |column: Column| {
+        let (whole, without) = (column.of(whole), column.of(without));
+        (whole > 0.0).then(|| (column, without / whole - 1.0))
+    };
+    Column::ALL.into_iter().filter_map(change).collect()
+}
