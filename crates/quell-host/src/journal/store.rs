@@ -93,9 +93,7 @@ impl Journal {
             .mode(0o755)
             .create(&self.dir)
             .map_err(fail("make the directory of", &self.dir))?;
-        let mut file =
-            OpenOptions::new().append(true).create_new(true).open(&unnamed).map_err(fail("create", &unnamed))?;
-        file.lock().map_err(fail("lock", &unnamed))?;
+        let mut file = create_unnamed(&unnamed).map_err(fail("create", &unnamed))?;
         write_durably(&mut file, &Record::Begin(begin.clone())).map_err(fail("write", &unnamed))?;
         // Unlike a rename, this does not replace a journal of the same name.
         std::fs::hard_link(&unnamed, &path).map_err(fail("name", &path))?;
@@ -104,7 +102,8 @@ impl Journal {
         Ok(OwnedJournal { path, file, history: History::new(begin) })
     }
 
-    /// Every journal there is, in the order of their names. Those whose owners are gone come owned.
+    /// Every journal there is, in the order of their names. Those whose owners are gone come owned. What owners left who
+    /// died before their journal had a name, and so before they changed anything, is removed by whoever may.
     ///
     /// # Errors
     /// When the directory is there and cannot be read.
@@ -115,7 +114,12 @@ impl Journal {
             Err(source) => return Err(JournalError { attempt: "list", path: self.dir.clone(), source }),
         };
         let named = |path: &PathBuf| path.extension().is_some_and(|extension| extension == EXTENSION);
-        let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(named).collect();
+        let (mut paths, others): (Vec<PathBuf>, Vec<PathBuf>) =
+            entries.flatten().map(|entry| entry.path()).partition(named);
+        for unnamed in others.iter().filter(|path| is_unnamed(path)) {
+            // Who may not remove it loses nothing by it.
+            let _ = remove_if_abandoned(unnamed);
+        }
         paths.sort();
         let mut found = Vec::new();
         for path in paths {
@@ -166,6 +170,31 @@ impl OwnedJournal {
             path: self.path.clone(),
             source,
         })
+    }
+}
+
+/// A new file at `path`, locked.
+fn create_unnamed(path: &Path) -> io::Result<File> {
+    loop {
+        let file = OpenOptions::new().append(true).create_new(true).open(path)?;
+        file.lock()?;
+        // Whoever looked for abandoned ones between the two calls took it for one.
+        if file.metadata()?.nlink() > 0 {
+            return Ok(file);
+        }
+    }
+}
+
+fn is_unnamed(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+}
+
+fn remove_if_abandoned(unnamed: &Path) -> io::Result<()> {
+    let file = File::open(unnamed)?;
+    match file.try_lock() {
+        Ok(()) => std::fs::remove_file(unnamed),
+        Err(TryLockError::WouldBlock) => Ok(()),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
@@ -243,6 +272,16 @@ mod tests {
         journal.begin("a", "lab", "boot").unwrap().remove().unwrap();
         assert!(journal.files().unwrap().is_empty());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
+    }
+
+    #[test]
+    fn what_was_left_by_an_owner_who_died_before_naming_it_is_removed_and_what_is_being_written_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (dead, alive) = (dir.path().join(".a.1"), dir.path().join(".b.2"));
+        drop(create_unnamed(&dead).unwrap());
+        let _owner = create_unnamed(&alive).unwrap();
+        assert!(Journal::in_dir(dir.path()).files().unwrap().is_empty());
+        assert_eq!((dead.exists(), alive.exists()), (false, true));
     }
 
     #[test]
