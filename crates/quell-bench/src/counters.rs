@@ -52,15 +52,21 @@ impl Watched {
         Snapshot {
             at_ns: clock::monotonic_ns(),
             server_run_ns: sum(&self.server, |pid| Some(proc.process(pid).schedstat_of_all_threads().ok()?.run_ns)),
-            napi_run_ns: run_ns(proc, &self.server_napi),
+            napi_run_ns: self.has_napi_threads().then(|| run_ns(proc, &self.server_napi)).flatten(),
             client_run_ns: run_ns(proc, &self.generator).zip(run_ns(proc, &self.client_napi)).map(|(a, b)| a + b),
-            napi_wakeups: sum(&self.server_napi, |tid| proc.process(tid).status().ok()?.voluntary_ctxt_switches),
+            napi_wakeups: self.has_napi_threads().then(|| wakeups(proc, &self.server_napi)).flatten(),
             cpus: proc.stat().ok(),
             polls: polls.and_then(all_polls),
             busy_poll_rx_packets: server_side.as_ref().and_then(|side| side.netstat().ok()?.busy_poll_rx_packets()),
             drops: both(&server_side, &client_side, |side, server| self.drops(side, server)),
             retransmits: both(&server_side, &client_side, |side, _| side.snmp().ok()?.retransmitted_segments()),
         }
+    }
+
+    /// Without them softirqs poll the server's queues, on whichever CPU sends: that time is charged to nobody, so what
+    /// they would count is absent, not zero.
+    fn has_napi_threads(&self) -> bool {
+        !self.server_napi.is_empty()
     }
 
     fn drops(&self, side: &ProcDir, server: bool) -> Option<u64> {
@@ -76,7 +82,8 @@ impl Watched {
         let server_run_ns = increase(from.server_run_ns, to.server_run_ns);
         let napi_run_ns = increase(from.napi_run_ns, to.napi_run_ns);
         let client_run_ns = increase(from.client_run_ns, to.client_run_ns);
-        let server_lab_ns = server_run_ns.zip(napi_run_ns).map(|(server, napi)| server + napi);
+        let known_napi_run_ns = if self.has_napi_threads() { napi_run_ns } else { Some(0) };
+        let server_lab_ns = server_run_ns.zip(known_napi_run_ns).map(|(server, napi)| server + napi);
         let cpu_use = |cpus: &CpuList, lab_ns: Option<u64>| {
             cpu_use(cpus, from.cpus.as_ref()?, to.cpus.as_ref()?, elapsed_ns, lab_ns?)
         };
@@ -114,6 +121,10 @@ fn all_polls(counter: &NapiPollCounter) -> Option<NapiPolls> {
 
 fn run_ns(proc: &ProcRoot, threads: &[Pid]) -> Option<u64> {
     sum(threads, |tid| Some(proc.process(tid).schedstat().ok()?.run_ns))
+}
+
+fn wakeups(proc: &ProcRoot, threads: &[Pid]) -> Option<u64> {
+    sum(threads, |tid| proc.process(tid).status().ok()?.voluntary_ctxt_switches)
 }
 
 /// The sum of what is read of each; absent as soon as one could not be read, for a part is not the whole.
@@ -183,6 +194,24 @@ mod tests {
         let from = stat("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n");
         let cpus = [0, 1].into_iter().collect();
         assert_eq!(cpu_use(&cpus, &from, &from, 1, 0), None);
+    }
+
+    #[test]
+    fn without_napi_threads_what_they_would_count_is_absent() {
+        let this = Pid::of_this_process();
+        let watched = Watched {
+            server: vec![this],
+            server_napi: vec![],
+            generator: vec![Pid::of_this_thread()],
+            client_napi: vec![],
+            server_cpus: CpuList::default(),
+            client_cpus: CpuList::default(),
+            devices: ("lo", "lo"),
+        };
+        let proc = ProcRoot::default();
+        let counted = watched.between(&watched.snapshot(&proc, None), &watched.snapshot(&proc, None));
+        assert_eq!((counted.napi_run_ns, counted.napi_wakeups, counted.polls), (None, None, None));
+        assert!(counted.server_run_ns.is_some() && counted.server_cpus.is_some());
     }
 
     #[test]

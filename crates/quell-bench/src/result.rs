@@ -180,7 +180,8 @@ pub struct SettingsReadBack {
 pub struct TrialCounters {
     /// Run time of the server's threads (`/proc/PID/task/TID/schedstat`), in nanoseconds.
     pub server_run_ns: Option<u64>,
-    /// Run time of the NAPI threads of the server's queues, in nanoseconds.
+    /// Run time of the NAPI threads of the server's queues, in nanoseconds; absent where softirqs poll them, whose time
+    /// is charged to nobody.
     pub napi_run_ns: Option<u64>,
     /// The server's CPUs.
     pub server_cpus: Option<CpuUse>,
