@@ -2,6 +2,7 @@
 //! watched, the lab taken down. What happens is told to the caller as events; nothing is printed.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,7 +11,7 @@ use quell_host::transaction::{ChangeError, Found, recover};
 use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::sched::{self, SchedError};
 use quell_linux::{CpuList, Pid};
-use quell_load::{Generator, LoadError, Polling, RunSpec, Schedule};
+use quell_load::{Generator, LoadError, Polling, Progress, RunObserver, RunSpec, Schedule};
 use quell_mode::{NapiSettings, Threaded};
 
 use crate::cpus::{CpuError, CpuLayout};
@@ -105,8 +106,8 @@ pub enum BenchError {
     /// The server could not be started or reached.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// The server ended while it was measured.
-    #[error("the server ended while it was measured")]
+    /// The server ended in the middle of the run.
+    #[error("the server ended in the middle of the run")]
     ServerEnded,
     /// The generator failed.
     #[error(transparent)]
@@ -206,7 +207,7 @@ fn measure(
     let mut server = Server::start(lab, &request.server, stopped)?;
     let spec = bench_load::spec(server.address(), request.connections, &lab.plan.cpus, request.plan.seed);
     let mut generator = Generator::connect(spec.clone(), Some(Arc::clone(&lab.client.namespace)))?;
-    generator.preload(&mut ())?;
+    preload(&mut generator, &mut server, stopped)?;
     let (workers, checks) = look_at_the_workers(lab, &server, &mut generator)?;
     let facts = lab_facts(lab, checks);
     watch(Event::LabIsUp(&facts));
@@ -233,6 +234,25 @@ fn measure(
     drop(generator);
     server.stop()?;
     Ok(result)
+}
+
+/// Stores the keys, unless the server ends or the user has enough meanwhile.
+fn preload(generator: &mut Generator, server: &mut Server, stopped: &dyn Fn() -> bool) -> Result<(), BenchError> {
+    match generator.preload(&mut UntilStopped(stopped)) {
+        Ok(_) => Ok(()),
+        Err(LoadError::Cancelled) => Err(BenchError::Interrupted),
+        Err(_) if !server.is_running()? => Err(BenchError::ServerEnded),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Ends what the generator does when the user has had enough.
+struct UntilStopped<'a>(&'a dyn Fn() -> bool);
+
+impl RunObserver for UntilStopped<'_> {
+    fn progress(&mut self, _: &Progress) -> ControlFlow<()> {
+        if (self.0)() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
 }
 
 /// Finds the workers while some traffic has told every connection its NAPI instance, and checks the lab by it.

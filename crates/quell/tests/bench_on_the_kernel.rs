@@ -75,6 +75,19 @@ fn a_server_that_never_listens_is_given_up_and_the_machine_is_as_before() {
     stage.assert_as_before();
 }
 
+/// It reads a megabyte before it answers.
+const SERVER_THAT_NEVER_ANSWERS: &str =
+    concat!("--server=", env!("CARGO_BIN_EXE_quell"), " respond {address}:{port} --request-bytes 1000000");
+
+#[test]
+fn a_server_that_never_answers_is_given_up_and_the_machine_is_as_before() {
+    let Some(stage) = Stage::enter() else { return };
+    let ended = stage.start_bench("base", &[SERVER_THAT_NEVER_ANSWERS]).end();
+    assert_eq!(ended.code, Some(4), "{ended:?}");
+    assert!(ended.stderr.contains("of 10000 keys the server holds 0"), "{ended:?}");
+    stage.assert_as_before();
+}
+
 #[test]
 fn a_server_that_dies_in_the_middle_ends_the_run_and_the_machine_is_as_before() {
     let Some(stage) = Stage::enter() else { return };
@@ -83,7 +96,7 @@ fn a_server_that_dies_in_the_middle_ends_the_run_and_the_machine_is_as_before() 
     stage.kill_the_server("memcached");
     let ended = running.end();
     assert_eq!(ended.code, Some(4), "{ended:?}");
-    assert!(ended.stderr.contains("the server ended while it was measured"), "{ended:?}");
+    assert!(ended.stderr.contains("the server ended in the middle of the run"), "{ended:?}");
     stage.assert_as_before();
 }
 
@@ -103,16 +116,18 @@ fn a_signal_ends_the_run_and_the_machine_is_as_before() {
 
 #[test]
 fn a_signal_ends_the_wait_for_a_server_and_the_machine_is_as_before() {
-    let Some(stage) = Stage::enter() else { return };
-    let running = stage.start_bench("base", &["--server=sleep 1000"]);
-    wait_until(|| match &stage.labs()[..] {
-        [lab] if lab.to_string().contains("sleep") => Ok(()),
-        labs => Err(format!("no server is started: {labs:?}")),
-    });
-    running.signal(Signal::INT);
-    let ended = running.end();
-    assert_eq!(ended.code, Some(130), "{ended:?}");
-    stage.assert_as_before();
+    for server in ["--server=sleep 1000", SERVER_THAT_NEVER_ANSWERS] {
+        let Some(stage) = Stage::enter() else { return };
+        let running = stage.start_bench("base", &[server]);
+        wait_until(|| match &stage.labs()[..] {
+            [lab] if lab["changes"].to_string().contains("\"process\"") => Ok(()),
+            labs => Err(format!("no server is started: {labs:?}")),
+        });
+        running.signal(Signal::INT);
+        let ended = running.end();
+        assert_eq!(ended.code, Some(130), "{ended:?}");
+        stage.assert_as_before();
+    }
 }
 
 #[test]
