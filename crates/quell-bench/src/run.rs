@@ -25,6 +25,9 @@ use crate::server::{Server, ServerCommand, ServerError, Worker};
 use crate::settings::SetError;
 use crate::{bench_load, checks};
 
+/// How often the lab is looked at before a check is taken for broken.
+const LOOKS_MAX: u32 = 4;
+
 /// Some traffic, so that every connection knows its NAPI instance.
 const LOOK_AROUND: RunSpec = RunSpec { schedule: Schedule::Closed, warm_up_ms: 50, measure_ms: 200 };
 
@@ -208,7 +211,7 @@ fn measure(
     let spec = bench_load::spec(server.address(), request.connections, &lab.plan.cpus, request.plan.seed);
     let mut generator = Generator::connect(spec.clone(), Some(Arc::clone(&lab.client.namespace)))?;
     preload(&mut generator, &mut server, stopped)?;
-    let (workers, checks) = look_at_the_workers(lab, &server, &mut generator)?;
+    let (workers, checks) = look_until_it_holds(lab, &server, &mut generator)?;
     let facts = lab_facts(lab, checks);
     watch(Event::LabIsUp(&facts));
     let broken = facts.checks.iter().find(|check| !check.holds).cloned();
@@ -253,6 +256,22 @@ impl RunObserver for UntilStopped<'_> {
     fn progress(&mut self, _: &Progress) -> ControlFlow<()> {
         if (self.0)() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
+}
+
+/// Looks a few times: what other programs of the machine receive just then can break a check that holds.
+fn look_until_it_holds(
+    lab: &mut VethLab,
+    server: &Server,
+    generator: &mut Generator,
+) -> Result<(Vec<Worker>, Vec<Check>), BenchError> {
+    let mut looked = look_at_the_workers(lab, server, generator)?;
+    for _ in 1..LOOKS_MAX {
+        if looked.1.iter().all(|check| check.holds) {
+            break;
+        }
+        looked = look_at_the_workers(lab, server, generator)?;
+    }
+    Ok(looked)
 }
 
 /// Finds the workers while some traffic has told every connection its NAPI instance, and checks the lab by it.

@@ -46,7 +46,7 @@ pub enum LoadError {
     /// or one that answers something else.
     #[error(
         "preload: of {keys} keys the server holds {present} with the right value ({errors}); \
-         give it more memory or use fewer keys"
+         one with too little memory needs more of it, or fewer keys"
     )]
     Preload {
         /// How many keys were to be stored.

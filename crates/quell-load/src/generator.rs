@@ -172,7 +172,7 @@ impl Generator {
             return Ok(keys);
         }
         let errors = if stored.errors.is_empty() { read.errors } else { stored.errors };
-        Err(LoadError::Preload { keys, present: read.hits, errors: format!("{errors:?}") })
+        Err(LoadError::Preload { keys, present: read.hits, errors: errors.to_string() })
     }
 
     fn ask_every_key(

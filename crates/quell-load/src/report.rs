@@ -1,6 +1,7 @@
 //! What a run found: counts, latencies, the generator's own lateness and cost. Everything in it was
 //! measured; what could not be read is absent.
 
+use std::fmt;
 use std::time::Duration;
 
 use quell_stats::LatencyHistogram;
@@ -112,6 +113,28 @@ pub struct ErrorCounts {
     pub wrong_content: u64,
 }
 
+impl fmt::Display for ErrorCounts {
+    /// The kinds that occurred, in words: `3 timed out, 1 connections lost`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds = [
+            (self.connections_lost, "connections lost"),
+            (self.requests_lost, "requests lost with them"),
+            (self.reconnected, "connections made again"),
+            (self.reconnects_failed, "attempts to connect again failed"),
+            (self.timed_out, "timed out"),
+            (self.server_errors, "server errors"),
+            (self.malformed, "malformed answers"),
+            (self.wrong_content, "answers with wrong content"),
+        ];
+        let mut separator = "";
+        for (count, what) in kinds.into_iter().filter(|(count, _)| *count > 0) {
+            write!(f, "{separator}{count} {what}")?;
+            separator = ", ";
+        }
+        if separator.is_empty() { f.write_str("nothing went wrong") } else { Ok(()) }
+    }
+}
+
 impl ErrorCounts {
     /// Whether nothing went wrong.
     #[must_use]
@@ -203,6 +226,13 @@ mod tests {
         };
         assert!(!report(5).generator_was_late);
         assert!(report(20).generator_was_late);
+    }
+
+    #[test]
+    fn errors_are_said_in_words() {
+        assert_eq!(ErrorCounts::default().to_string(), "nothing went wrong");
+        let errors = ErrorCounts { timed_out: 3, malformed: 1, ..ErrorCounts::default() };
+        assert_eq!(errors.to_string(), "3 timed out, 1 malformed answers");
     }
 
     #[test]

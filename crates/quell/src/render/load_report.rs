@@ -77,23 +77,7 @@ fn facts(report: &LoadReport) -> Vec<String> {
 }
 
 fn errors(report: &LoadReport) -> Option<String> {
-    if report.errors.is_empty() {
-        return None;
-    }
-    let errors = &report.errors;
-    let kinds = [
-        (errors.connections_lost, "connections lost"),
-        (errors.requests_lost, "requests lost with them"),
-        (errors.reconnected, "connections made again"),
-        (errors.reconnects_failed, "attempts to connect again failed"),
-        (errors.timed_out, "timed out"),
-        (errors.server_errors, "server errors"),
-        (errors.malformed, "malformed answers"),
-        (errors.wrong_content, "answers with wrong content"),
-    ];
-    let said: Vec<String> =
-        kinds.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
-    Some(format!("errors: {}", said.join(", ")))
+    (!report.errors.is_empty()).then(|| format!("errors: {}", report.errors))
 }
 
 fn engine(engines: &[EngineUsed]) -> Option<String> {
