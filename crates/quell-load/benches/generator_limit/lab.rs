@@ -1,11 +1,13 @@
 //! Two namespaces and one veth with one queue a side, set up as the veth lab is: GRO on, TSO and GSO
-//! off, each end's NAPI in a thread of its own, pinned to that side's CPU under `SCHED_FIFO`.
+//! off, each end's NAPI in a thread of its own, pinned to that side's CPU under `SCHED_FIFO`. Other
+//! than there, checksums are whole, which the XDP responder needs.
 
 use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use quell_linux::address::{Addresses, InterfaceAddress};
+use quell_linux::bpf::{VethSide, XdpEcho};
 use quell_linux::ethtool::Ethtool;
 use quell_linux::link::{Links, VethEnd};
 use quell_linux::netdev::{Napi, NapiChange, NapiThreading, Netdev, set_device_threading};
@@ -21,6 +23,7 @@ pub(crate) struct Lab {
     names: [NamespaceName; 2],
     pub(crate) server: Arc<Namespace>,
     pub(crate) client: Arc<Namespace>,
+    ends: [Ifindex; 2],
     client_napi: NapiId,
 }
 
@@ -36,10 +39,13 @@ impl Lab {
                 return Err(error.into());
             }
         };
-        let first = NapiId::from_kernel(1).ok_or("1 is an id")?;
-        let mut lab = Self { names, server, client, client_napi: first };
-        lab.connect()?;
-        Ok(lab)
+        match connect(&server, &client) {
+            Ok((ends, client_napi)) => Ok(Self { names, server, client, ends, client_napi }),
+            Err(error) => {
+                names.iter().try_for_each(|name| Namespace::delete_named(name).map(drop))?;
+                Err(error)
+            }
+        }
     }
 
     /// Where servers of this lab listen.
@@ -47,14 +53,12 @@ impl Lab {
         ([10, 99, 7, 1], port).into()
     }
 
-    fn connect(&mut self) -> Result<(), Box<dyn Error>> {
-        let name = |side: &str| InterfaceName::new(format!("qtg{side}"));
-        let (left, right) = (name("s")?, name("c")?);
-        let end = |namespace, name: &InterfaceName| VethEnd { namespace, name: name.clone(), mac: None, queues: 1 };
-        let pair = Links::open()?.create_veth(&end(&self.server, &left), &end(&self.client, &right))?;
-        configure(&self.server, &left, pair.left, 1, SERVER_CPU)?;
-        self.client_napi = configure(&self.client, &right, pair.right, 2, CLIENT_CPU)?.id;
-        Ok(())
+    /// Has an XDP program at the server's end answer for `port`, until the result is dropped.
+    pub(crate) fn echo(&self, port: u16) -> Result<XdpEcho, Box<dyn Error>> {
+        let [server, client] = self.ends;
+        let server = VethSide { namespace: &self.server, interface: server };
+        let client = VethSide { namespace: &self.client, interface: client };
+        Ok(XdpEcho::attach(server, client, port)?)
     }
 
     /// Sets or clears deferral of the client's NAPI, by which the generator chooses its engine.
@@ -80,6 +84,16 @@ impl Drop for Lab {
     }
 }
 
+fn connect(server: &Namespace, client: &Namespace) -> Result<([Ifindex; 2], NapiId), Box<dyn Error>> {
+    let (left, right) = (InterfaceName::new("qtgs")?, InterfaceName::new("qtgc")?);
+    let server_end = VethEnd { namespace: server, name: left.clone(), mac: None, queues: 1 };
+    let client_end = VethEnd { namespace: client, name: right.clone(), mac: None, queues: 1 };
+    let pair = Links::open()?.create_veth(&server_end, &client_end)?;
+    configure(server, &left, pair.left, 1, SERVER_CPU)?;
+    let client_napi = configure(client, &right, pair.right, 2, CLIENT_CPU)?.id;
+    Ok(([pair.left, pair.right], client_napi))
+}
+
 fn configure(
     namespace: &Namespace,
     name: &InterfaceName,
@@ -92,6 +106,7 @@ fn configure(
         ("tx-tcp-segmentation", false),
         ("tx-tcp6-segmentation", false),
         ("tx-generic-segmentation", false),
+        ("tx-checksum-ip-generic", false),
     ];
     Ethtool::open_in(namespace)?.set_features(index, &features)?;
     let address = InterfaceAddress::new([10, 99, 7, host].into(), 24).ok_or("the prefix fits")?;

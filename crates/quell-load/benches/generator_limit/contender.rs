@@ -1,0 +1,170 @@
+//! Those that are compared, and one trial of each: a closed loop as fast as it goes, or an open one at
+//! a rate.
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quell_linux::Pid;
+use quell_load::{
+    Distribution, Generator, LoadReport, LoadSpec, RequestResponse, RunSpec, Schedule, Transport, Workload,
+};
+use quell_stats::LatencyHistogram;
+
+use crate::lab::{CLIENT_CPU, Lab, pin_fifo};
+use crate::{flooder, scheduled};
+
+pub(crate) const SIZES: RequestResponse =
+    RequestResponse { request_bytes: 64, response_bytes: 64, check_content: true };
+pub(crate) const FIFO_PRIORITY: u32 = 10;
+const CONNECTIONS: u32 = 64;
+const WARM_UP: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Contender {
+    /// Measures nothing.
+    Flooder,
+    /// `quell-load` on a NAPI as it comes.
+    Plain,
+    /// `quell-load` where the client's NAPI is deferred, so that it polls the device itself.
+    Deferred,
+    /// The order of the published experiments' generator.
+    Scheduled,
+}
+
+/// What a contender reached in a closed loop.
+pub(crate) struct Reached {
+    pub(crate) qps: f64,
+    /// CPU time of its thread a request, where it is known.
+    pub(crate) run_us: Option<f64>,
+}
+
+/// How late requests left.
+pub(crate) struct Lateness {
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) p99_9_us: f64,
+    pub(crate) within_10_us: f64,
+}
+
+/// Where, against which port and for how long.
+pub(crate) struct Trial<'a> {
+    pub(crate) lab: &'a Lab,
+    pub(crate) port: u16,
+    pub(crate) seconds: f64,
+}
+
+impl Contender {
+    /// The flooder first, to which the others are compared, then the plain generator.
+    pub(crate) const ALL: [Self; 4] = [Self::Flooder, Self::Plain, Self::Deferred, Self::Scheduled];
+    /// Those that have a schedule.
+    pub(crate) const PUNCTUAL: [Self; 3] = [Self::Plain, Self::Deferred, Self::Scheduled];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Flooder => "blind flooder",
+            Self::Plain => "quell-load",
+            Self::Deferred => "quell-load, client NAPI deferred",
+            Self::Scheduled => "published order of work",
+        }
+    }
+}
+
+impl Trial<'_> {
+    pub(crate) fn closed_loop(&self, contender: Contender) -> Result<Reached, Box<dyn Error>> {
+        self.lab.defer_client(contender == Contender::Deferred)?;
+        match contender {
+            Contender::Flooder => {
+                let flood = |address, request: &[u8]| {
+                    flooder::flood(address, CONNECTIONS as usize, request, WARM_UP, self.duration())
+                };
+                Ok(Reached { qps: self.on_client_cpu(flood)?, run_us: None })
+            }
+            Contender::Scheduled => Ok(Reached { qps: self.scheduled(None)?.qps, run_us: None }),
+            Contender::Plain | Contender::Deferred => {
+                let report = self.generate(Schedule::Closed)?;
+                let run_us = report.cpu.map(|cpu| cpu.run_ns as f64 / 1e3 / report.answered_in_window as f64);
+                Ok(Reached { qps: report.qps, run_us })
+            }
+        }
+    }
+
+    pub(crate) fn open_loop(&self, contender: Contender, rate_per_s: f64) -> Result<Lateness, Box<dyn Error>> {
+        self.lab.defer_client(contender == Contender::Deferred)?;
+        let lateness = match contender {
+            Contender::Scheduled => self.scheduled(Some(rate_per_s))?.lateness,
+            _ => self.generate(Schedule::Open { rate_per_s, gaps: Distribution::FACEBOOK_GAPS })?.lateness,
+        };
+        Ok(Lateness::of(&lateness))
+    }
+
+    fn generate(&self, schedule: Schedule) -> Result<LoadReport, Box<dyn Error>> {
+        let address = Lab::server_address(self.port);
+        let spec = LoadSpec {
+            connections: CONNECTIONS,
+            cpus: vec![CLIENT_CPU],
+            ..LoadSpec::new(address, Transport::Tcp, Workload::RequestResponse(SIZES))
+        };
+        let mut generator = Generator::connect(spec, Some(Arc::clone(&self.lab.client)))?;
+        for tid in generator.tids() {
+            pin_fifo(tid, CLIENT_CPU, FIFO_PRIORITY)?;
+        }
+        let measure_ms = (self.seconds * 1e3) as u32;
+        let report =
+            generator.run(&RunSpec { schedule, warm_up_ms: WARM_UP.as_millis() as u32, measure_ms }, &mut ())?;
+        if !report.errors.is_empty() {
+            return Err(format!("the generator met errors: {:?}", report.errors).into());
+        }
+        Ok(report)
+    }
+
+    fn scheduled(&self, rate_per_s: Option<f64>) -> Result<scheduled::Outcome, Box<dyn Error>> {
+        self.on_client_cpu(|address, request| {
+            scheduled::load(address, CONNECTIONS as usize, request, rate_per_s, WARM_UP, self.duration())
+        })
+    }
+
+    fn duration(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
+
+    /// Runs in the client's namespace, on its CPU, with the priority that the generator has.
+    fn on_client_cpu<T: Send>(
+        &self,
+        work: impl FnOnce(SocketAddr, &[u8]) -> std::io::Result<T> + Send,
+    ) -> Result<T, Box<dyn Error>> {
+        let address = Lab::server_address(self.port);
+        let request = vec![b'r'; SIZES.request_bytes as usize];
+        let done = self.lab.client.run(|| {
+            pin_fifo(Pid::of_this_thread(), CLIENT_CPU, FIFO_PRIORITY).map_err(|error| error.to_string())?;
+            work(address, &request).map_err(|error| error.to_string())
+        })?;
+        Ok(done?)
+    }
+}
+
+impl Lateness {
+    fn of(lateness: &LatencyHistogram) -> Self {
+        let us = |duration: Option<Duration>| duration.map_or(f64::NAN, |duration| duration.as_nanos() as f64 / 1e3);
+        Self {
+            p50_us: us(lateness.p50()),
+            p99_us: us(lateness.p99()),
+            p99_9_us: us(lateness.p99_9()),
+            within_10_us: share_within(lateness, Duration::from_micros(10)),
+        }
+    }
+}
+
+/// The share that was at most `limit` late.
+fn share_within(lateness: &LatencyHistogram, limit: Duration) -> f64 {
+    let (mut low, mut high) = (0.0, 1.0);
+    for _ in 0..30 {
+        let middle = f64::midpoint(low, high);
+        match lateness.quantile(middle) {
+            Some(at) if at <= limit => low = middle,
+            _ => high = middle,
+        }
+    }
+    low
+}
