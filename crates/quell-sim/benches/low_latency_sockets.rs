@@ -20,7 +20,8 @@ fn main() {
             cell.published_tps,
             cell.modelled_tps,
             100.0 * cell.error(),
-            cell.contradiction_pct.map_or(String::new(), |implied| format!("  service demand implies {implied:.2} % CPU")),
+            cell.contradiction_pct
+                .map_or(String::new(), |implied| format!("  service demand implies {implied:.2} % CPU")),
         );
     }
 }

@@ -45,11 +45,7 @@ pub fn explain(mode: DeliveryMode, host: &HostProfile) -> Result<Explanation, Sc
     for index in 0..8 {
         busy = busy.request(FIRST_NS + 10_000 + 12_000 * index, 0);
     }
-    Ok(Explanation {
-        mode,
-        one_request: tell(&one.play()?.trace),
-        busy_period: tell(&busy.play()?.trace),
-    })
+    Ok(Explanation { mode, one_request: tell(&one.play()?.trace), busy_period: tell(&busy.play()?.trace) })
 }
 
 fn scenario(mode: DeliveryMode, host: &HostProfile) -> Scenario {
@@ -67,10 +63,8 @@ fn scenario(mode: DeliveryMode, host: &HostProfile) -> Scenario {
 /// Marks and the segments that matter, from the first packet on, in words; what repeats is counted.
 fn tell(trace: &Trace) -> Vec<Sentence> {
     let from_marks = trace.marks.iter().filter_map(|mark| Some((mark.at_ns, of_mark(mark.what)?)));
-    let from_segments =
-        trace.segments.iter().filter_map(|segment| Some((segment.from_ns, of_segment(segment.what)?)));
-    let mut steps: Vec<(Ns, &str)> =
-        from_marks.chain(from_segments).filter(|(at_ns, _)| *at_ns >= FIRST_NS).collect();
+    let from_segments = trace.segments.iter().filter_map(|segment| Some((segment.from_ns, of_segment(segment.what)?)));
+    let mut steps: Vec<(Ns, &str)> = from_marks.chain(from_segments).filter(|(at_ns, _)| *at_ns >= FIRST_NS).collect();
     steps.sort_by_key(|(at_ns, _)| *at_ns);
     let mut story: Vec<(Ns, &str, usize)> = Vec::new();
     for (at_ns, text) in steps {
@@ -99,7 +93,9 @@ fn of_mark(what: &str) -> Option<&'static str> {
         "timer lost" => "The NAPI timer fires while the instance is owned: the firing is lost.",
         "interrupt enabled" => "The poll completes and the interrupt is enabled again.",
         "delivered" => "The packet reaches its socket, and the epoll hears of it.",
-        "suspended" => "epoll_wait hands events over and puts the timer off by irq-suspend-timeout: interrupts are suspended.",
+        "suspended" => {
+            "epoll_wait hands events over and puts the timer off by irq-suspend-timeout: interrupts are suspended."
+        }
         "resumed" => "epoll_wait found nothing: suspension ends, one poll is scheduled, deferral takes over.",
         _ => return None,
     })

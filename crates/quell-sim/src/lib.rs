@@ -1,4 +1,28 @@
-//! The kernel's packet delivery as a deterministic model in virtual time.
+//! The kernel's packet delivery as a deterministic model in virtual time: interrupts, NAPI,
+//! deferral, timers, busy polling, suspension, threads and epoll, state for state and in the
+//! kernel's words, on CPUs with costs that are physical constants of a host. No I/O, no wall clock,
+//! no threads inside a run: the same run gives the same bits everywhere.
+//!
+//! | module | what for |
+//! | --- | --- |
+//! | [`sweep`] | a row of a mode at a load on a host; ranges; many runs in parallel |
+//! | [`published`] | published experiments beside the model, with errors and scores |
+//! | [`scenario`] | one small scenario and everything that was observed: the model's arm of conformance |
+//! | [`explain`] | a mode told step by step, from a recorded run |
+//! | [`ablation`] | what each part of the model moves |
+//! | [`fit`] | the constants of a host from published cells |
+//!
+//! ```
+//! use quell_sim::HostProfile;
+//! use quell_sim::published::RunScale;
+//! use quell_sim::sweep::row;
+//!
+//! let host = HostProfile::shipped("epyc7662-cx5")?;
+//! let scale = RunScale { warm_up_ns: 1_000_000, measured_ns: 2_000_000, ..RunScale::FULL };
+//! let row = row("suspend20".parse()?, "600K".parse()?, &host, scale)?;
+//! assert!(row.figures.cpu_pct < 100.0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

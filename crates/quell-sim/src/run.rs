@@ -131,9 +131,8 @@ impl Run {
         let shape =
             WorldShape { queues: self.queues, epolls: self.queues, cpus: self.queues, bound: self.event_bound() };
         let mut world = World::new(self.rules, Costs::new(&self.host), shape, traffic);
-        let place = self.places();
-        for queue in 0..self.queues {
-            self.add_queue(&mut world, queue, place[queue]);
+        for (queue, place) in self.places().into_iter().enumerate() {
+            self.add_queue(&mut world, queue, place);
         }
         for &queue in &queue_of {
             let socket = Socket { epoll: Some(queue.into()), napi: Some(queue.into()), ..Socket::default() };

@@ -32,6 +32,10 @@ pub struct Scenario {
     pub napi_known: bool,
     /// The CPU that the application runs on.
     pub app_cpu: usize,
+    /// The application's priority under `SCHED_FIFO`; absent: it is scheduled fairly.
+    pub app_priority: Option<u8>,
+    /// The same of the NAPI threads, where `threaded` is on.
+    pub napi_thread_priority: Option<u8>,
     /// What the application does.
     pub app: Vec<Step>,
     /// What comes from outside, and when.
@@ -145,6 +149,8 @@ impl Scenario {
             descriptors: vec![Some(0)],
             napi_known: false,
             app_cpu: 0,
+            app_priority: None,
+            napi_thread_priority: None,
             app: Vec::new(),
             inputs: Vec::new(),
             until_ns: 100_000_000,
@@ -196,7 +202,12 @@ impl Scenario {
         for (queue, settings) in self.queues.iter().enumerate() {
             let mut rx = RxQueue::new(*settings, &self.coalescing, self.host.ring_size, queue);
             if rx.napi.threaded() {
-                let thread = world.add_thread(Program::NapiThread { queue }, Stage::NapiThread, queue, Class::Fair);
+                let thread = world.add_thread(
+                    Program::NapiThread { queue },
+                    Stage::NapiThread,
+                    queue,
+                    class(self.napi_thread_priority),
+                );
                 rx.thread = Some(thread);
                 if settings.threaded == quell_mode::Threaded::BusyPoll {
                     world.start_thread(thread);
@@ -222,7 +233,8 @@ impl Scenario {
     fn add_app(&self, world: &mut World) {
         let scripted =
             Scripted { epoll: 0, steps: self.app.clone(), at: 0, waits: Vec::new(), waiting: false, queue: 0 };
-        let thread = world.add_thread(Program::Scripted(scripted), Stage::Program, self.app_cpu, Class::Fair);
+        let thread =
+            world.add_thread(Program::Scripted(scripted), Stage::Program, self.app_cpu, class(self.app_priority));
         world.start_thread(thread);
     }
 
@@ -251,6 +263,10 @@ impl Scenario {
             }
         }
     }
+}
+
+fn class(priority: Option<u8>) -> Class {
+    priority.map_or(Class::Fair, Class::RealTime)
 }
 
 fn observed(world: World) -> Observed {

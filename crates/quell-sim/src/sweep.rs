@@ -136,7 +136,11 @@ impl FromStr for Loads {
             return Ok(Self::Percent((0..=steps).map(|step| from + 10.0 * step as f64).collect()));
         }
         if text.ends_with('%') {
-            return text.split(',').map(|part| percent(part).ok_or_else(refused)).collect::<Result<_, _>>().map(Self::Percent);
+            return text
+                .split(',')
+                .map(|part| percent(part).ok_or_else(refused))
+                .collect::<Result<_, _>>()
+                .map(Self::Percent);
         }
         text.split(',').map(str::parse).collect::<Result<_, _>>().map(Self::Given)
     }

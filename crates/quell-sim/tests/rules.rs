@@ -263,6 +263,24 @@ fn threaded_busy_poll_never_completes_and_never_interrupts() {
 }
 
 #[test]
+fn a_real_time_napi_thread_preempts_the_application_and_a_fair_one_may_wait() {
+    let polled_after = |priority| {
+        let mut scenario = server("threaded", 20 * MS).request(MS, 0).request(2 * MS, 0);
+        scenario.napi_thread_priority = priority;
+        marks(&play(&scenario), "delivered")[1] - 2 * MS
+    };
+    assert!(polled_after(Some(50)) < 50 * US);
+    assert!(polled_after(Some(50)) <= polled_after(None));
+}
+
+#[test]
+fn an_application_of_higher_priority_keeps_a_napi_thread_waiting() {
+    let mut scenario = server("threaded", 20 * MS).request(MS, 0).request(2 * MS, 0);
+    (scenario.app_priority, scenario.napi_thread_priority) = (Some(60), Some(50));
+    assert!(marks(&play(&scenario), "delivered")[1] > 20 * MS);
+}
+
+#[test]
 fn values_changed_while_suspended_count_from_the_next_arming() {
     let mut scenario = server("suspend20", 50 * MS).request(MS, 0).request(2 * MS, 0);
     scenario.inputs.push((3 * MS, Input::SetNapi { queue: 0, settings: napi("suspend20,irq-suspend-timeout=5ms") }));

@@ -25,6 +25,7 @@ pub const FITTED: [&str; 20] = [
     "device_irq_ns",
     "napi_poll_ns",
     "busy_poll_ns",
+    "busy_stop_ns",
     "rx_request_ns",
     "rx_ack_ns",
     "wake_ns",
@@ -36,7 +37,6 @@ pub const FITTED: [&str; 20] = [
     "interference_packet_ns",
     "cross_cpu_ns",
     "network_ns",
-    "network_jitter_ns",
     "client_tail_share",
     "client_tail_slope",
     "client_tail_ns",
@@ -79,20 +79,21 @@ fn tolerance(column: Column) -> Option<f64> {
         Column::Mean | Column::P50 => Some(0.04),
         Column::P95 => Some(0.06),
         Column::Cpu | Column::Cycles => Some(0.03),
-        Column::Qps => Some(0.03),
+        Column::Qps => Some(0.02),
         Column::Softirq => Some(0.08),
         Column::EpollEvents => Some(0.2),
-        Column::Polls => Some(0.6),
-        Column::Irqs | Column::P99 | Column::PollWork => None,
+        Column::Irqs | Column::P99 | Column::PollWork | Column::Polls => None,
     }
 }
+
+type Progress<'a> = dyn FnMut(f64, &HostProfile) + 'a;
 
 struct Problem<'a> {
     fit: &'a Fit<'a>,
     constants: Vec<&'static Constant>,
     logs: DVector<f64>,
     best: &'a RefCell<(f64, DVector<f64>)>,
-    progress: &'a RefCell<dyn FnMut(f64, &HostProfile) + 'a>,
+    progress: &'a RefCell<Progress<'a>>,
 }
 
 impl Problem<'_> {

@@ -70,7 +70,7 @@ macro_rules! constants {
 constants! {
     device_irq_ns = 1500.0 in 100.0..=10000.0: "Hard interrupt of the NIC: entry, event queue, scheduling the poll, and enabling the vector again afterwards";
     timer_irq_ns = 300.0 in 50.0..=3000.0: "Interrupt of a timer: entry, expiry, programming the next event";
-    timer_arm_ns = 150.0 in 20.0..=2000.0: "Arming or moving a timer (hrtimer_start)";
+    busy_stop_ns = 800.0 in 20.0..=2000.0: "Leaving a busy poll loop: arming or moving the timer and letting the instance go";
     napi_poll_ns = 400.0 in 50.0..=5000.0: "One NAPI poll apart from its packets: softirq, poll function, completion";
     busy_poll_ns = 600.0 in 50.0..=5000.0: "One round of napi_busy_loop that finds nothing";
     rx_request_ns = 1500.0 in 100.0..=10000.0: "Receiving a packet with data, from the ring to the socket";

@@ -13,7 +13,7 @@ const CROSS_CACHE_FACTOR: Ns = 3;
 pub(crate) struct Costs {
     pub(crate) device_irq_ns: Ns,
     pub(crate) timer_irq_ns: Ns,
-    pub(crate) timer_arm_ns: Ns,
+    pub(crate) busy_stop_ns: Ns,
     pub(crate) napi_poll_ns: Ns,
     pub(crate) busy_poll_ns: Ns,
     rx_request_ns: Ns,
@@ -42,7 +42,7 @@ impl Costs {
         Self {
             device_irq_ns: ns(constants.device_irq_ns),
             timer_irq_ns: ns(constants.timer_irq_ns),
-            timer_arm_ns: ns(constants.timer_arm_ns),
+            busy_stop_ns: ns(constants.busy_stop_ns),
             napi_poll_ns: ns(constants.napi_poll_ns),
             busy_poll_ns: ns(constants.busy_poll_ns).max(1),
             rx_request_ns: ns(constants.rx_request_ns),

@@ -182,11 +182,7 @@ pub struct RunScale {
 impl RunScale {
     /// The whole host.
     pub const FULL: Self =
-        Self { queues: QUEUES, warm_up_ns: 60_000_000, measured_ns: 150_000_000, hashed: true, seed: 1 };
-
-    /// One queue, for fits.
-    pub const ONE_QUEUE: Self =
-        Self { queues: 1, warm_up_ns: 60_000_000, measured_ns: 250_000_000, hashed: false, seed: 1 };
+        Self { queues: QUEUES, warm_up_ns: 40_000_000, measured_ns: 110_000_000, hashed: true, seed: 1 };
 }
 
 /// The experiment's cells.

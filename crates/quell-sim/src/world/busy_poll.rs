@@ -208,7 +208,7 @@ impl World {
         busy.work = work;
         self.threads[thread].busy = Some(busy);
         self.threads[thread].stage = Stage::FinalPoll;
-        Next::Run(self.costs.busy_poll_ns + self.costs.timer_arm_ns + cost_ns)
+        Next::Run(self.costs.busy_poll_ns + self.costs.busy_stop_ns + cost_ns)
     }
 
     pub(crate) fn final_poll_done(&mut self, thread: usize) -> Next {

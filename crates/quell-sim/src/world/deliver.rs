@@ -16,7 +16,7 @@ impl World {
                     let held = crate::mechanism::Held { packet: *packet, since_ns: self.now_ns };
                     self.queues[queue].held.push(held);
                 }
-                _ => self.to_socket(queue, cpu, packet.socket, packet.sent_ns),
+                _ => self.reach_socket(queue, cpu, packet.socket, packet.sent_ns),
             }
         }
         taken.clear();
@@ -24,7 +24,7 @@ impl World {
     }
 
     /// A request reaches its socket.
-    pub(crate) fn to_socket(&mut self, queue: usize, cpu: usize, socket: u32, sent_ns: Ns) {
+    pub(crate) fn reach_socket(&mut self, queue: usize, cpu: usize, socket: u32, sent_ns: Ns) {
         self.mark(queue, "delivered");
         let state = &mut self.sockets[socket as usize];
         state.napi = Some(queue);

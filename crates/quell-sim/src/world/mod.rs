@@ -186,6 +186,7 @@ impl World {
         let rx = &mut self.queues[queue];
         if !rx.receive(packet) {
             self.counters[queue].drops += 1;
+            self.packet_lost(queue, packet);
             return;
         }
         self.counters[queue].received += 1;

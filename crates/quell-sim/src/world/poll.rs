@@ -110,7 +110,7 @@ impl World {
             held.into_iter().partition(|held| only_old && jiffy(held.since_ns) == this_jiffy);
         rx.held = stay;
         for held in go {
-            self.to_socket(queue, cpu, held.packet.socket, held.packet.sent_ns);
+            self.reach_socket(queue, cpu, held.packet.socket, held.packet.sent_ns);
         }
     }
 

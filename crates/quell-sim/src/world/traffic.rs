@@ -10,6 +10,9 @@ use super::{Event, World};
 use crate::engine::{Ns, Purpose, RandomStream};
 use crate::mechanism::{Packet, PacketKind};
 
+/// `TCP_RTO_MIN`: when a lost request is sent again.
+const RETRANSMIT_NS: Ns = 200_000_000;
+
 /// The distribution of the time between two requests; its mean follows from the rate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -217,6 +220,14 @@ impl World {
         let queue = self.traffic.queue_of[socket as usize];
         let packet = Packet { socket, kind: PacketKind::Request, sent_ns: at_ns };
         self.events.schedule(at_ns + self.traffic.client.one_way_ns, Event::Arrival { queue, packet });
+    }
+
+    /// A packet found no place in the ring: a client sends its request once more, later.
+    pub(crate) fn packet_lost(&mut self, queue: usize, packet: Packet) {
+        if self.traffic.kind != TrafficKind::Silent && packet.kind != PacketKind::Ack {
+            let queue = queue as u16;
+            self.events.schedule(self.now_ns + RETRANSMIT_NS, Event::Arrival { queue, packet });
+        }
     }
 
     /// The open-loop generator's turn.
