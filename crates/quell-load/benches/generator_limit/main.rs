@@ -24,8 +24,13 @@
 //! | client NAPI deferred | 99.6 (99.1 to 99.9) | 99.4 (98.7 to 99.9) | 98.7 (97.5 to 99.6) | 97.7 (91.9 to 98.7) |
 //! | published order | 98.9 (97.6 to 99.7) | 98.0 (95.5 to 99.5) | 94.6 (92.8 to 99.3) | 86.2 (76.1 to 96.1) |
 //!
+//! A second such run had the ratios 0.98 (0.83 to 1.88), 1.21 (0.79 to 2.18) and 0.89 (0.58 to 1.27):
+//! the core goes at speeds that differ by half from one second to the next, so that ratios of two
+//! trials in a row tell no more than that `quell-load` is about as fast as the flooder.
+//!
 //! Against the program in user space, which is half of the limit: flooder 181,000, `quell-load` 1.11
-//! times that (0.81 to 1.38), deferred 1.11 (1.01 to 1.99), published order 0.81 (0.57 to 1.19).
+//! times that (0.81 to 1.38), deferred 1.11 (1.01 to 1.99), published order 0.81 (0.57 to 1.19); in
+//! the second run 1.12 (0.96 to 1.30), 1.24 (1.04 to 1.33) and 0.92 (0.83 to 1.19).
 //!
 //! # Where the time goes
 //!
