@@ -22,6 +22,7 @@ test: ## every test; those that need root or a kernel feature say when they are 
 	$(CARGO) test --locked --workspace
 
 lint: ## formatting, clippy, documentation: no warning is let through
+	@tools/install-missing
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --quiet

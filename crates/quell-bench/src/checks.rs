@@ -38,6 +38,19 @@ pub fn of_workers(workers: &[WorkerFacts], server_napi_ids: &[u32]) -> Vec<Check
     ]
 }
 
+/// No sysctl makes every epoll busy poll, `base`'s too.
+#[must_use]
+pub fn of_system_wide_busy_polling(busy_poll_us: Option<u32>) -> Check {
+    Check {
+        claim: "no sysctl makes every program busy poll".into(),
+        seen: busy_poll_us.map_or_else(
+            || "there is no net.core.busy_poll".into(),
+            |us| format!("net.core.busy_poll is {us} µs; to mend it: sysctl net.core.busy_poll=0"),
+        ),
+        holds: busy_poll_us.unwrap_or(0) == 0,
+    }
+}
+
 /// The server's CPUs do none of the client's receive work.
 #[must_use]
 pub fn of_receive_work(from: &Softirqs, to: &Softirqs, server_cpus: &[u32], requests: u64) -> Check {
@@ -98,6 +111,12 @@ mod tests {
     #[test]
     fn connections_that_bypass_napi_are_counted() {
         assert!(!of_workers(&[worker(&[300], 2)], &[300])[1].holds);
+    }
+
+    #[test]
+    fn a_sysctl_under_which_base_busy_polls_is_found() {
+        assert!(!of_system_wide_busy_polling(Some(50)).holds);
+        assert!(of_system_wide_busy_polling(Some(0)).holds && of_system_wide_busy_polling(None).holds);
     }
 
     #[test]

@@ -10,6 +10,23 @@ const FOREIGN_ON_SERVER_MAX: f64 = 0.05;
 /// The client's CPUs also carry the observer and the kernel's own threads; what matters there shows as lateness.
 const FOREIGN_ON_CLIENT_MAX: f64 = 0.10;
 
+/// More than this share of the requests never sent, and the quantiles up to p99.9 miss the slowest.
+const NEVER_SENT_MAX: f64 = 0.000_5;
+
+/// Whether the server could not keep up with the rate, so that latencies are cut off at the slow end and mean nothing.
+#[must_use]
+pub fn is_saturated(load: &LoadReport) -> bool {
+    #[expect(clippy::cast_precision_loss, reason = "counts of one trial are far below 2^53")]
+    let (never_sent, sent) = (load.never_sent as f64, load.sent as f64);
+    never_sent > NEVER_SENT_MAX * (sent + never_sent)
+}
+
+/// Whether measuring again may give a better trial: what disturbed this one was of the moment.
+#[must_use]
+pub fn may_pass(disturbances: &[Disturbance]) -> bool {
+    disturbances.iter().any(|disturbance| !matches!(disturbance, Disturbance::Saturated { .. }))
+}
+
 /// What speaks against a trial.
 #[must_use]
 pub fn disturbances(load: &LoadReport, counters: &TrialCounters) -> Vec<Disturbance> {
@@ -20,6 +37,7 @@ pub fn disturbances(load: &LoadReport, counters: &TrialCounters) -> Vec<Disturba
         over(&counters.server_cpus, FOREIGN_ON_SERVER_MAX).map(|share| Disturbance::ForeignOnServer { share }),
         over(&counters.client_cpus, FOREIGN_ON_CLIENT_MAX).map(|share| Disturbance::ForeignOnClient { share }),
         late.map(|p99| Disturbance::GeneratorLate { p99_ns: u64::try_from(p99.as_nanos()).unwrap_or(u64::MAX) }),
+        is_saturated(load).then_some(Disturbance::Saturated { never_sent: load.never_sent }),
         counters.drops.filter(|drops| *drops > 0).map(|packets| Disturbance::Drops { packets }),
         (failed > 0).then_some(Disturbance::Errors { requests: failed }),
     ];
@@ -51,6 +69,15 @@ mod tests {
     }
 
     #[test]
+    fn a_mode_that_cannot_keep_up_is_saturated_and_not_measured_again_for_it() {
+        let kept_up = LoadReport { sent: 10_000, never_sent: 5, ..LoadReport::default() };
+        let fell_behind = LoadReport { sent: 10_000, never_sent: 50, ..LoadReport::default() };
+        assert!(!is_saturated(&kept_up) && is_saturated(&fell_behind));
+        assert!(!may_pass(&disturbances(&fell_behind, &TrialCounters::default())));
+        assert!(may_pass(&[Disturbance::Saturated { never_sent: 1 }, Disturbance::Drops { packets: 1 }]));
+    }
+
+    #[test]
     fn everything_that_disturbs_is_named() {
         let counters = TrialCounters {
             server_cpus: foreign(20),
@@ -58,11 +85,11 @@ mod tests {
             drops: Some(3),
             ..TrialCounters::default()
         };
-        let mut load = LoadReport { unanswered: 1, generator_was_late: true, ..LoadReport::default() };
+        let mut load = LoadReport { unanswered: 1, never_sent: 5, generator_was_late: true, ..LoadReport::default() };
         load.errors.timed_out = 2;
         load.lateness.record(900_000);
         let found = disturbances(&load, &counters);
-        assert_eq!(found.len(), 5);
+        assert_eq!(found.len(), 6);
         assert!(found.contains(&Disturbance::Errors { requests: 3 }));
     }
 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::disturbance::is_saturated;
 use crate::result::{CpuUse, Trial};
 
 /// A column of the table.
@@ -38,6 +39,8 @@ pub enum Figure {
     BusyPolled,
     /// Events that a successful wait for events returned.
     EventsPerWait,
+    /// Requests that were due and never sent, %: the server was slower than the rate, and latency means nothing.
+    Unsent,
     /// Packets dropped.
     Drops,
     /// 99th percentile of the generator's lateness, µs.
@@ -50,7 +53,7 @@ pub enum Figure {
 
 impl Figure {
     /// Every figure, in the order of the table.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Qps,
         Self::Mean,
         Self::P50,
@@ -66,6 +69,7 @@ impl Figure {
         Self::EmptyPolls,
         Self::BusyPolled,
         Self::EventsPerWait,
+        Self::Unsent,
         Self::Drops,
         Self::Lateness,
         Self::ForeignOnServer,
@@ -91,6 +95,7 @@ impl Figure {
             Self::EmptyPolls => "empty%",
             Self::BusyPolled => "busy%",
             Self::EventsPerWait => "ev/wait",
+            Self::Unsent => "unsent%",
             Self::Drops => "drops",
             Self::Lateness => "late99",
             Self::ForeignOnServer => "for-s%",
@@ -108,6 +113,11 @@ impl Figure {
         let per_thousand = |count: Option<u64>| ratio(count?, answered).map(|per_request| per_request * 1e3);
         match self {
             Self::Qps => Some(load.qps),
+            Self::Mean | Self::P50 | Self::P95 | Self::P99 | Self::P999 | Self::MeanFromSend | Self::P99FromSend
+                if is_saturated(load) =>
+            {
+                None
+            }
             Self::Mean => us(load.latency.mean()),
             Self::P50 => us(load.latency.p50()),
             Self::P95 => us(load.latency.p95()),
@@ -125,6 +135,7 @@ impl Figure {
             Self::EmptyPolls => percent(ratio(counters.empty_polls?, counters.polls?)),
             Self::BusyPolled => percent(ratio(counters.busy_poll_rx_packets?, counters.polled_packets?)),
             Self::EventsPerWait => ratio(counters.epoll_events?, counters.epoll_waits?),
+            Self::Unsent => trial.offered_per_s.and(percent(ratio(load.never_sent, load.sent + load.never_sent))),
             Self::Drops => counters.drops.map(|drops| drops as f64),
             Self::Lateness => us(load.lateness.p99()),
             Self::ForeignOnServer => percent(counters.server_cpus.as_ref().and_then(CpuUse::foreign_share)),

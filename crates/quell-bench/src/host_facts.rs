@@ -21,6 +21,8 @@ impl HostFacts {
             kernel_command_line: proc.kernel_cmdline().ok(),
             cpu_model: proc.cpu_model_name().ok().flatten(),
             cpus: cpus.iter().collect(),
+            busy_poll_us: proc.busy_poll_us().ok(),
+            busy_read_us: proc.busy_read_us().ok(),
         })
     }
 }

@@ -12,7 +12,7 @@ use quell_load::{Distribution, Generator, LoadError, LoadReport, Progress, RunOb
 use quell_mode::DeliveryMode;
 
 use crate::counters::{Snapshot, Watched};
-use crate::disturbance::disturbances;
+use crate::disturbance::{disturbances, may_pass};
 use crate::lab::veth::{CLIENT_DEVICE, SERVER_DEVICE, VethLab};
 use crate::offered_load::OfferedLoad;
 use crate::plan::TrialId;
@@ -100,7 +100,7 @@ impl<'a> Matrix<'a> {
                 result.interrupted = true;
                 return Ok(());
             };
-            let again = !trial.disturbances.is_empty() && retries > 0 && attempt + 1 < ATTEMPTS_MAX;
+            let again = may_pass(&trial.disturbances) && retries > 0 && attempt + 1 < ATTEMPTS_MAX;
             (self.watch)(Event::TrialEnds { trial: &trial, again });
             result.trials.push(trial);
             done += 1;

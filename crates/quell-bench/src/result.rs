@@ -74,6 +74,10 @@ pub struct HostFacts {
     pub cpu_model: Option<String>,
     /// The CPUs that this process may use.
     pub cpus: Vec<u32>,
+    /// `net.core.busy_poll`, µs: not 0, and every mode busy polls.
+    pub busy_poll_us: Option<u32>,
+    /// `net.core.busy_read`, µs.
+    pub busy_read_us: Option<u32>,
 }
 
 /// The lab as it was found to be after it was set up.
@@ -90,6 +94,9 @@ pub struct LabFacts {
     pub interrupt_stand_in: bool,
     /// Which CPU does what.
     pub cpus: CpuLayout,
+    /// A server's and a client's CPU are hardware threads of one core, so that one slows the other; absent where the
+    /// machine does not tell.
+    pub shared_core: Option<bool>,
     /// The NAPI ids of the server's queues.
     pub server_napi_ids: Vec<u32>,
     /// The NAPI ids of the client's queues.
@@ -261,6 +268,12 @@ pub enum Disturbance {
     GeneratorLate {
         /// 99th percentile of its lateness, in nanoseconds.
         p99_ns: u64,
+    },
+    /// The server was slower than the rate: requests that were due were never sent, so that what latency there is says
+    /// little. A property of the mode, not of the moment: such a trial is not measured again.
+    Saturated {
+        /// How many.
+        never_sent: u64,
     },
     /// Packets were dropped.
     Drops {

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use quell_host::journal::{Journal, JournalError};
-use quell_host::transaction::{ChangeError, Found, recover};
+use quell_host::transaction::{ChangeError, Found, Reverted, recover};
 use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::sched::{self, SchedError};
-use quell_linux::{CpuList, Pid};
+use quell_linux::{CpuList, Pid, kernel};
 use quell_load::{Generator, LoadError, Polling, Progress, RunObserver, RunSpec, Schedule};
 use quell_mode::{NapiSettings, Threaded};
 
@@ -75,6 +75,8 @@ pub enum Event<'a> {
         /// Which.
         id: TrialId,
     },
+    /// The lab was taken down, as far as it could be. What was measured is the result all the same.
+    TakenDown(&'a Result<Reverted, JournalError>),
     /// A trial has ended.
     TrialEnds {
         /// What was found.
@@ -129,12 +131,6 @@ pub enum BenchError {
     /// A file of /proc could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// The lab could not be taken down as a whole.
-    #[error("{0} change(s) of the lab could not be undone; `quell lab clean` tries again and says why")]
-    LeftBehind(usize),
-    /// The journal could not be written when the lab was taken down.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
     /// It was interrupted before the first trial.
     #[error("interrupted before anything was measured")]
     Interrupted,
@@ -167,11 +163,8 @@ pub fn run(
     let _pinned = PinnedTo::new(&cpus.client_cpus())?;
     let mut lab = VethLab::raise(journal, veth_plan(request, cpus))?;
     let result = measure(request, host, &mut lab, watch, stopped);
-    let reverted = lab.take_down()?;
-    match reverted.failed.len() {
-        0 => result,
-        failed => result.and(Err(BenchError::LeftBehind(failed))),
-    }
+    watch(Event::TakenDown(&lab.take_down()));
+    result
 }
 
 fn veth_plan(request: &Request, cpus: CpuLayout) -> VethPlan {
@@ -211,7 +204,8 @@ fn measure(
     let spec = bench_load::spec(server.address(), request.connections, &lab.plan.cpus, request.plan.seed);
     let mut generator = Generator::connect(spec.clone(), Some(Arc::clone(&lab.client.namespace)))?;
     preload(&mut generator, &mut server, stopped)?;
-    let (workers, checks) = look_until_it_holds(lab, &server, &mut generator)?;
+    let (workers, mut checks) = look_until_it_holds(lab, &server, &mut generator)?;
+    checks.push(checks::of_system_wide_busy_polling(host.busy_poll_us));
     let facts = lab_facts(lab, checks);
     watch(Event::LabIsUp(&facts));
     let broken = facts.checks.iter().find(|check| !check.holds).cloned();
@@ -301,12 +295,23 @@ fn lab_facts(lab: &VethLab, checks: Vec<Check>) -> LabFacts {
         name: lab.name.clone(),
         queues: lab.plan.queues,
         interrupt_stand_in: lab.plan.interrupt_stand_in,
+        shared_core: shared_core(&lab.plan.cpus),
         cpus: lab.plan.cpus.clone(),
         server_napi_ids: ids(&lab.server.queues),
         client_napi_ids: ids(&lab.client.queues),
         client_napi: lab.plan.client_napi,
         checks,
     }
+}
+
+fn shared_core(cpus: &CpuLayout) -> Option<bool> {
+    let client = cpus.client_cpus();
+    let mut shared = false;
+    for cpu in cpus.server_cpus() {
+        let siblings = CpuList::siblings(kernel::sysfs(), cpu).ok()?;
+        shared |= client.iter().any(|&client| client != cpu && siblings.contains(client));
+    }
+    Some(shared)
 }
 
 fn not_a_measurement(lab: &LabFacts, broken: Option<Check>) -> Option<String> {

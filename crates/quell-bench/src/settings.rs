@@ -18,6 +18,17 @@ pub enum SetError {
     /// It takes more than can be done to a running program from outside.
     #[error("{0}")]
     NeedsLaunch(Requirement),
+    /// It asks for NAPI threads, which here stand in for interrupts.
+    #[error(
+        "NAPI threads stand in for the interrupts here, so it would be base under another name: measure it with \
+         --no-interrupt-stand-in"
+    )]
+    StandInHasTheThreads,
+    /// It asks for threads that poll without end, and each takes a whole CPU.
+    #[error(
+        "a queue's thread would poll without end on the server's CPU: it needs a CPU of its own, which this lab does not give"
+    )]
+    NeedsOwnCpu,
     /// A queue could not be set.
     #[error(transparent)]
     Queue(#[from] QueueError),
@@ -33,6 +44,11 @@ pub enum SetError {
 pub fn set(lab: &mut VethLab, workers: &[Worker], mode: &DeliveryMode) -> Result<SettingsReadBack, SetError> {
     if let Some(requirement) = needs_launch(mode) {
         return Err(SetError::NeedsLaunch(requirement));
+    }
+    match mode.napi().threaded {
+        Threaded::BusyPoll => return Err(SetError::NeedsOwnCpu),
+        Threaded::Thread if lab.plan.interrupt_stand_in => return Err(SetError::StandInHasTheThreads),
+        _ => {}
     }
     let napi = lab.server.queues.set(&with_stand_in(mode.napi(), lab.plan.interrupt_stand_in))?;
     lab.server.napi_threads = lab.server.queues.pinned_threads(&lab.plan.cpus.server)?;
@@ -70,7 +86,6 @@ mod tests {
     fn a_mode_that_asks_for_interrupts_gets_their_stand_in() {
         assert_eq!(with_stand_in(mode("base").napi(), true).threaded, Threaded::Thread);
         assert_eq!(with_stand_in(mode("base").napi(), false).threaded, Threaded::Off);
-        assert_eq!(with_stand_in(mode("threadedbusy").napi(), true).threaded, Threaded::BusyPoll);
     }
 
     #[test]

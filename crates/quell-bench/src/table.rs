@@ -53,6 +53,8 @@ pub struct Finding {
     pub against_base: Option<Verdict>,
     /// What `base` and `base` differed by; absent when that is not known.
     pub resolution: Option<Resolution>,
+    /// How many of the pairs of the best with `base` hold a disturbed trial.
+    pub disturbed_pairs: usize,
 }
 
 /// What a user wants to know of the table.
@@ -89,11 +91,12 @@ impl Question {
 }
 
 impl BenchResult {
-    /// The trial that counts for a cell and repeat: its last attempt.
+    /// The trial that counts for a cell and repeat: of its attempts the one with the fewest disturbances, of equal ones
+    /// the first.
     #[must_use]
     pub fn trial(&self, load: usize, mode: usize, repeat: u32) -> Option<&Trial> {
         let wanted = |trial: &&Trial| (trial.id.load, trial.id.mode, trial.id.repeat) == (load, mode, repeat);
-        self.trials.iter().filter(wanted).max_by_key(|trial| trial.attempt)
+        self.trials.iter().filter(wanted).min_by_key(|trial| (trial.disturbances.len(), trial.attempt))
     }
 
     /// Every trial that counts, in the order in which they were run.
@@ -153,25 +156,55 @@ impl BenchResult {
     }
 
     fn finding(&self, loads: &[usize], question: Question) -> Option<Finding> {
-        let answers = |mode: usize| -> Vec<Option<f64>> {
-            loads.iter().flat_map(|&load| self.answers(load, mode, question)).collect()
-        };
-        let (base, control) = (answers(self.plan.base()?), answers(self.plan.control()?));
-        let identical = PairedRatios::new(&base, &control).ok()?;
-        let modes: Vec<(String, Vec<Option<f64>>)> = (0..self.plan.modes.len())
-            .filter(|&mode| !self.plan.modes[mode].control)
-            .map(|mode| (self.plan.modes[mode].label.clone(), answers(mode)))
-            .collect();
-        let series: Vec<Series<'_, String>> =
-            modes.iter().map(|(label, values)| Series { label: label.clone(), values }).collect();
+        let base = self.plan.base()?;
+        let against_itself = self.against(base, base, loads, question);
+        let identical =
+            PairedRatios::new(&against_itself, &self.against(base, self.plan.control()?, loads, question)).ok()?;
+        let modes: Vec<usize> = (0..self.plan.modes.len()).filter(|&mode| !self.plan.modes[mode].control).collect();
+        let values: Vec<Vec<Option<f64>>> =
+            modes.iter().map(|&mode| self.against(base, mode, loads, question)).collect();
+        let series: Vec<Series<'_, usize>> =
+            modes.iter().zip(&values).map(|(&label, values)| Series { label, values }).collect();
         let choice = best(question.goal(), &series, &identical).ok()??;
-        let (_, winner) = modes.iter().find(|(label, _)| *label == choice.winner)?;
-        let against_base = match choice.winner.as_str() {
-            "base" => None,
-            _ => Some(compare(&PairedRatios::new(&base, winner).ok()?, &identical)),
+        let winner = series.iter().find(|one| one.label == choice.winner)?;
+        let against_base = match choice.winner == base {
+            true => None,
+            false => Some(compare(&PairedRatios::new(&against_itself, winner.values).ok()?, &identical)),
         };
-        let resolution = Resolution::of(&identical, base.len());
-        Some(Finding { question, choice, against_base, resolution })
+        Some(Finding {
+            question,
+            against_base,
+            resolution: Resolution::of(&identical, against_itself.len()),
+            disturbed_pairs: self.disturbed_pairs(base, choice.winner, loads),
+            choice: self.named(choice),
+        })
+    }
+
+    /// A mode's answers as ratios to those of `base` in the same load and repeat, so that loads of different sizes can
+    /// be ranked together and the drift of the machine's speed falls out.
+    fn against(&self, base: usize, mode: usize, loads: &[usize], question: Question) -> Vec<Option<f64>> {
+        let ratios = |&load: &usize| {
+            let pairs = self.answers(load, mode, question).into_iter().zip(self.answers(load, base, question));
+            pairs.map(|(value, base)| Some(value? / base.filter(|base| *base > 0.0)?)).collect::<Vec<_>>()
+        };
+        loads.iter().flat_map(ratios).collect()
+    }
+
+    fn disturbed_pairs(&self, base: usize, mode: usize, loads: &[usize]) -> usize {
+        let disturbed = |load: usize, mode: usize, repeat: u32| {
+            self.trial(load, mode, repeat).is_some_and(|trial| !trial.disturbances.is_empty())
+        };
+        let cells = loads.iter().flat_map(|&load| (0..self.plan.repeats).map(move |repeat| (load, repeat)));
+        cells.filter(|&(load, repeat)| disturbed(load, base, repeat) || disturbed(load, mode, repeat)).count()
+    }
+
+    fn named(&self, choice: Choice<usize>) -> Choice<String> {
+        let name = |mode: usize| self.plan.modes[mode].label.clone();
+        Choice {
+            winner: name(choice.winner),
+            not_distinguishable: choice.not_distinguishable.into_iter().map(name).collect(),
+            without_value: choice.without_value.into_iter().map(name).collect(),
+        }
     }
 
     fn answers(&self, load: usize, mode: usize, question: Question) -> Vec<Option<f64>> {

@@ -52,6 +52,8 @@ fn result(loads: &[&str], behaviour: Behaviour) -> BenchResult {
             kernel_command_line: None,
             cpu_model: None,
             cpus: vec![0, 1],
+            busy_poll_us: Some(0),
+            busy_read_us: Some(0),
         },
         lab: LabFacts {
             kind: "veth".into(),
@@ -59,6 +61,7 @@ fn result(loads: &[&str], behaviour: Behaviour) -> BenchResult {
             queues: 1,
             interrupt_stand_in: true,
             cpus: CpuLayout::plan(&[0, 1], 1, 1, false).expect("two CPUs"),
+            shared_core: None,
             server_napi_ids: vec![],
             client_napi_ids: vec![],
             client_napi: NapiSettings::default(),

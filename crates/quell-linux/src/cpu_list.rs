@@ -126,6 +126,15 @@ impl CpuList {
         Self::read(&sys.join("devices/system/cpu/isolated"))
     }
 
+    /// The hardware threads of one CPU's core, itself among them (`devices/system/cpu/cpuN/topology/thread_siblings_list`
+    /// below `sys`).
+    ///
+    /// # Errors
+    /// When the file cannot be read or parsed, as for a CPU that is not there.
+    pub fn siblings(sys: &Path, cpu: u32) -> Result<Self, CpuSetReadError> {
+        Self::read(&sys.join(format!("devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")))
+    }
+
     fn read(path: &Path) -> Result<Self, CpuSetReadError> {
         let text = fs::read_to_string(path).map_err(|source| CpuSetReadError::Read { path: path.into(), source })?;
         text.parse().map_err(|source| CpuSetReadError::Parse { path: path.into(), source })

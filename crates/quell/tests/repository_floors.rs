@@ -23,7 +23,7 @@ const FLOORS: &[(&str, u8)] = &[
 const KERNEL_CRATES: &[&str] = &["libc", "rustix", "nix", "netlink-bindings", "signal-hook", "io-uring", "aya"];
 
 /// The longest file that still counts as one room.
-const LINES_MAX: usize = 700;
+const LINES_MAX: usize = 500;
 
 fn crates_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()

@@ -18,6 +18,7 @@ mod schedstat;
 mod softirqs;
 mod stat;
 mod syscall;
+mod sysctl;
 mod task;
 mod text;
 

@@ -44,8 +44,10 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     let outcome = run(&request, &journal(), &mut |event| tell(&progress, &plan, event), &|| stop.get().is_some());
     progress.finish();
     let result = outcome.map_err(failure)?;
-    write(&file, &result)?;
+    // Whichever of the two fails, the other still has what took minutes to measure.
+    let written = write(&file, &result);
     show(&result, args.json)?;
+    written?;
     output::say(&format!("\nresult file: {} (print it again: quell bench --show {0})", file.display()));
     if result.interrupted {
         return Err(Failure::new(Exit::Interrupted, "interrupted: the table holds what was measured until then"));
@@ -122,6 +124,10 @@ fn tell(progress: &Progress, plan: &Plan, event: Event<'_>) {
             progress.say(&format!("{label}: disturbed ({}), measured again", why.join(", ")));
         }
         Event::TrialEnds { .. } => {}
+        Event::TakenDown(Ok(reverted)) => reverted.failed.iter().for_each(|(_, error)| {
+            progress.say(&format!("left behind (`quell lab clean` tries again): {error}"));
+        }),
+        Event::TakenDown(Err(error)) => progress.say(&error.to_string()),
     }
 }
 

@@ -34,6 +34,9 @@ fn sentence(finding: &Finding) -> String {
     if let Some(resolution) = finding.resolution {
         text.push_str(&format!("  [A/A {:.0} %]", (resolution.ratio - 1.0) * 100.0));
     }
+    if finding.disturbed_pairs > 0 {
+        text.push_str(&format!(" [{} pairs disturbed]", finding.disturbed_pairs));
+    }
     text
 }
 
@@ -82,6 +85,7 @@ mod tests {
             },
             against_base: Some(compare(&ratios, &identical)),
             resolution: Resolution::of(&identical, 3),
+            disturbed_pairs: 0,
         }
     }
 
