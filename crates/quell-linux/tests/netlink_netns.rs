@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use common::{LabNamespace, can_make_namespaces, drop_all_capabilities, fresh_name};
 use quell_linux::Pid;
 use quell_linux::link::Links;
-use quell_linux::netns::{Deletion, Namespace};
+use quell_linux::netns::{Deletion, Namespace, NamespaceError};
 
 fn mounts_below_run_netns() -> Vec<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -132,6 +132,28 @@ fn the_tools_of_iproute2_see_a_namespace_made_here() {
     };
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), lab.namespace.to_string());
     assert_eq!(std::fs::metadata(format!("/run/netns/{}", lab.name)).unwrap().ino(), lab.namespace.inode());
+}
+
+#[test]
+fn a_namespace_made_later_has_another_cookie_even_under_the_same_name() {
+    if !can_make_namespaces() {
+        return;
+    }
+    let name = fresh_name("cookie");
+    let make = || {
+        let made = Namespace::create_named(&name).unwrap();
+        let found = Namespace::open_named(&name).unwrap();
+        let cookie = made.cookie();
+        assert_eq!(found.cookie(), cookie, "however it was found");
+        Namespace::delete_named(&name).unwrap();
+        cookie
+    };
+    let (first, second) = (make(), make());
+    if matches!(first, Err(NamespaceError::NoCookie { .. })) {
+        eprintln!("skipped: before Linux 5.14");
+        return;
+    }
+    assert_ne!(first.unwrap(), second.unwrap());
 }
 
 #[test]

@@ -6,6 +6,9 @@
 //! a thread that is born for it ([`Namespace::run`]) and dies there, so neither a panic nor a failed
 //! return can leave the caller elsewhere.
 
+mod cookie;
+mod error;
+
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -21,6 +24,8 @@ use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 use crate::pid::Pid;
+
+pub use error::NamespaceError;
 
 /// Where `ip netns` keeps its namespaces (`NETNS_RUN_DIR` of iproute2, behind `/var/run`).
 const NAMED_DIRECTORY: &str = "/run/netns";
@@ -79,78 +84,6 @@ impl FromStr for NamespaceName {
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         Self::new(name)
-    }
-}
-
-/// Why something about a namespace could not be done.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum NamespaceError {
-    /// A text that cannot be a name in `/run/netns`.
-    #[error("network namespace name {name:?}: {reason}")]
-    InvalidName {
-        /// The text as given.
-        name: String,
-        /// The rule that it breaks.
-        reason: &'static str,
-    },
-    /// There is already something of that name.
-    #[error("network namespace {name}: exists already; choose another name or delete it")]
-    Exists {
-        /// The name asked for.
-        name: NamespaceName,
-    },
-    /// There is no namespace of that name, or no such process.
-    #[error("network namespace {what}: there is none")]
-    Absent {
-        /// The name or the path that was looked for.
-        what: String,
-    },
-    /// The file is there, but no namespace is mounted on it, as after a crash between the two steps.
-    #[error("{path}: a file, but no network namespace is mounted on it; delete it", path = path.display())]
-    NotANamespace {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A system call failed.
-    #[error("{action} {what}: {text}{hint}", text = io::Error::from_raw_os_error(*errno), hint = hint(*errno))]
-    System {
-        /// What was tried.
-        action: &'static str,
-        /// On what.
-        what: String,
-        /// The error number of the system call.
-        errno: i32,
-    },
-}
-
-fn hint(errno: i32) -> &'static str {
-    match errno {
-        libc::EPERM | libc::EACCES => "; this needs root (CAP_SYS_ADMIN)",
-        _ => "",
-    }
-}
-
-impl NamespaceError {
-    /// The caller lacks the privilege (`EPERM`, `EACCES`).
-    #[must_use]
-    pub fn is_denied(&self) -> bool {
-        matches!(self, Self::System { errno: libc::EPERM | libc::EACCES, .. })
-    }
-
-    /// There is no such namespace or process.
-    #[must_use]
-    pub fn is_absent(&self) -> bool {
-        matches!(self, Self::Absent { .. })
-    }
-
-    fn system(action: &'static str, what: impl fmt::Display, errno: Errno) -> Self {
-        Self::System { action, what: what.to_string(), errno: errno.raw_os_error() }
-    }
-
-    fn io(action: &'static str, what: &Path, error: &io::Error) -> Self {
-        let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        Self::System { action, what: what.display().to_string(), errno }
     }
 }
 
@@ -309,8 +242,9 @@ impl Namespace {
         }
     }
 
-    /// The number that identifies this namespace on this machine until the last holder is gone: the
-    /// inode number in `net:[4026531840]` of `/proc/PID/ns/net`.
+    /// The inode number in `net:[4026531840]` of `/proc/PID/ns/net`. It identifies this namespace
+    /// while somebody holds it; a namespace made after that may get it at once. What is to be
+    /// recognised later is recognised by its [`cookie`](Self::cookie).
     #[must_use]
     pub const fn inode(&self) -> u64 {
         self.inode
