@@ -18,7 +18,7 @@ const LOG_STEP: f64 = 0.06;
 const PULL_LIMIT: f64 = 5.0;
 
 /// How much wider latencies may be off where interrupts are moderated adaptively.
-const WALK_TOLERANCE: f64 = 4.0;
+const WALK_TOLERANCE: f64 = 10.0;
 
 /// Constants that the published profile's fit may move: at most 20.
 pub const FITTED: [&str; 20] = [
