@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod inhabitants;
 pub mod journal;
 pub mod transaction;
 mod undo;

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use quell_linux::link::{Links, VethEnd, VethPair};
-use quell_linux::netlink::NetlinkError;
+use quell_linux::netlink::{Failure, NetlinkError};
 use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{BootId, ProcError, ProcRoot};
 use quell_linux::process::{Child, ProcessError, Spawn};
@@ -98,8 +98,12 @@ impl Transaction {
     /// When it could not be written down or made.
     pub fn create_namespace(&mut self, name: &NamespaceName) -> Result<Namespace, ChangeError> {
         let seq = self.intend(Change::NetworkNamespace { name: name.to_string() })?;
-        let namespace = Namespace::create_named(name)?;
-        self.done(seq, Outcome::NetworkNamespace { inode: namespace.inode() })?;
+        let created = Namespace::create_named(name);
+        if matches!(created, Err(NamespaceError::Exists { .. })) {
+            self.not_made(seq)?;
+        }
+        let namespace = created?;
+        self.done(seq, Outcome::NetworkNamespace { cookie: namespace.cookie()? })?;
         Ok(namespace)
     }
 
@@ -114,7 +118,11 @@ impl Transaction {
         right: &VethEnd<'_>,
     ) -> Result<VethPair, ChangeError> {
         let seq = self.intend(Change::VethPair { namespace: namespace.to_string(), link: left.name.to_string() })?;
-        let pair = Links::open_in(left.namespace)?.create_veth(left, right)?;
+        let created = Links::open_in(left.namespace)?.create_veth(left, right);
+        if created.as_ref().is_err_and(|error| error.failure() == Failure::Exists) {
+            self.not_made(seq)?;
+        }
+        let pair = created?;
         self.done(seq, Outcome::Made)?;
         Ok(pair)
     }
@@ -155,6 +163,11 @@ impl Transaction {
 
     fn done(&mut self, seq: u32, outcome: Outcome) -> Result<(), JournalError> {
         self.journal_mut().write(Record::Done { seq, outcome })
+    }
+
+    /// What has the name belongs to somebody else: it must not be undone.
+    fn not_made(&mut self, seq: u32) -> Result<(), JournalError> {
+        self.journal_mut().write(Record::Undone { seq })
     }
 
     fn journal_mut(&mut self) -> &mut OwnedJournal {

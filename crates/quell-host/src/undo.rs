@@ -10,6 +10,7 @@ use quell_linux::proc::{BootId, ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::process::{ProcessError, kill_session};
 use quell_linux::{InterfaceName, Pid};
 
+use crate::inhabitants::end_inhabitants;
 use crate::journal::{Change, Entry, Outcome};
 
 /// What undoing a change came to.
@@ -36,16 +37,29 @@ pub enum UndoError {
     Process(#[from] ProcessError),
     /// What has the name now is not what was made then.
     #[error(
-        "network namespace {name}: the one of this name today (inode {today}) is not the one that was made \
-         (inode {made}), so it is left alone; if it is yours to delete, `ip netns delete {name}`"
+        "network namespace {name}: the one of this name today (cookie {today}) is not the one that was made \
+         (cookie {made}), so it is left alone; if it is yours to delete, `ip netns delete {name}`"
     )]
     NotTheSame {
         /// The name.
         name: String,
-        /// Inode number when it was made.
+        /// The cookie of the one that was made.
         made: u64,
-        /// Inode number today.
+        /// The cookie of today's.
         today: u64,
+    },
+    /// Processes of a namespace did not end although they were killed.
+    #[error(
+        "network namespace {namespace}: the processes {left:?} in it did not end within {within:?} of SIGKILL; they hang \
+         in the kernel, or start others faster than these can be killed"
+    )]
+    StillInside {
+        /// The namespace.
+        namespace: String,
+        /// The ids of the processes.
+        left: Vec<i32>,
+        /// How long they were given.
+        within: Duration,
     },
     /// The journal holds a name that cannot be one.
     #[error("the journal names {what} {name:?}, which no {what} can be called: {why}")]
@@ -68,14 +82,15 @@ const KILL_BOUND: Duration = Duration::from_secs(5);
 /// See [`UndoError`].
 pub(crate) fn undo(entry: &Entry, boot_id: BootId, proc: &ProcRoot) -> Result<Undoing, UndoError> {
     match (&entry.change, entry.outcome) {
-        (Change::NetworkNamespace { name }, outcome) => delete_namespace(name, outcome),
+        (Change::NetworkNamespace { name }, outcome) => delete_namespace(name, outcome, proc),
         (Change::VethPair { namespace, link }, _) => delete_link(namespace, link),
         (Change::Process { .. }, Some(Outcome::Process { pid, start_time_ticks })) => {
             let leader = identity(pid, start_time_ticks, boot_id)?;
             let killed = kill_session(proc, &leader, KILL_BOUND)?;
             Ok(if killed > 0 { Undoing::Undone } else { Undoing::AlreadyGone })
         }
-        // The writer died before it knew the process: the kernel ended the child with its parent.
+        // The writer died before it knew the process: the kernel ended the child with its parent, and what the child
+        // started meanwhile ends with the namespace that it lives in.
         (Change::Process { .. }, _) => Ok(Undoing::AlreadyGone),
     }
 }
@@ -94,14 +109,18 @@ fn identity(pid: u32, start_time_ticks: u64, boot_id: BootId) -> Result<ProcessI
     Ok(ProcessIdentity { pid: valid, starttime: Ticks(start_time_ticks), boot_id })
 }
 
-fn delete_namespace(name: &str, outcome: Option<Outcome>) -> Result<Undoing, UndoError> {
+fn delete_namespace(name: &str, outcome: Option<Outcome>, proc: &ProcRoot) -> Result<Undoing, UndoError> {
     let valid = namespace_name(name)?;
-    if let Some(Outcome::NetworkNamespace { inode: made }) = outcome {
+    if let Some(Outcome::NetworkNamespace { cookie: made }) = outcome {
         match Namespace::open_named(&valid) {
-            Ok(found) if found.inode() != made => {
-                return Err(UndoError::NotTheSame { name: name.to_owned(), made, today: found.inode() });
+            Ok(found) => {
+                let today = found.cookie()?;
+                if today != made {
+                    return Err(UndoError::NotTheSame { name: name.to_owned(), made, today });
+                }
+                end_inhabitants(&found, proc, KILL_BOUND)?;
             }
-            Ok(_) | Err(NamespaceError::NotANamespace { .. }) => {}
+            Err(NamespaceError::NotANamespace { .. }) => {}
             Err(error) if error.is_absent() => return Ok(Undoing::AlreadyGone),
             Err(error) => return Err(error.into()),
         }

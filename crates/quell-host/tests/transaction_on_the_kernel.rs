@@ -16,6 +16,7 @@ use quell_linux::InterfaceName;
 use quell_linux::capability::{Capability, effective};
 use quell_linux::link::{Links, VethEnd};
 use quell_linux::netns::{Namespace, NamespaceName};
+use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::proc::ProcRoot;
 use quell_linux::process::Spawn;
 
@@ -138,13 +139,88 @@ fn a_namespace_that_somebody_else_made_under_the_name_is_left_alone() {
     let name = NamespaceName::new(id.clone()).unwrap();
     let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, "test").unwrap();
     let ours = transaction.create_namespace(&name).unwrap();
+    // The name was the last to hold it, so the next one may get its inode number.
+    drop(ours);
     Namespace::delete_named(&name).unwrap();
-    let theirs = Namespace::create_named(&name).unwrap();
-    assert_ne!(ours, theirs);
+    drop(Namespace::create_named(&name).unwrap());
     let reverted = transaction.revert().unwrap();
     assert_eq!(reverted.failed.len(), 1, "{reverted:?}");
     assert!(exists(&name), "it is not ours to delete");
     Namespace::delete_named(&name).unwrap();
+}
+
+#[test]
+fn a_name_that_was_taken_before_is_not_taken_away() {
+    if skipped() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let id = id("taken");
+    let name = NamespaceName::new(id.clone()).unwrap();
+    drop(Namespace::create_named(&name).unwrap());
+    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, "test").unwrap();
+    transaction.create_namespace(&name).unwrap_err();
+    let reverted = transaction.revert().unwrap();
+    let kept = exists(&name);
+    Namespace::delete_named(&name).unwrap();
+    assert!(kept, "{reverted:?}");
+    assert!(journal_is_empty(dir.path()));
+}
+
+/// Starts a process in a session of its own behind the transaction's back, as a server does that becomes a daemon;
+/// returns its handle.
+fn daemonise(transaction: &mut Transaction, namespace: &Namespace) -> PidFd {
+    let spawn = Spawn::new("setsid").args(["-f", "sleep", "1000"]).netns(namespace);
+    let mut starter = transaction.spawn(&["setsid".to_owned()], spawn).unwrap();
+    assert!(starter.wait(Duration::from_secs(5)).unwrap().is_some(), "it has left its session");
+    let inside = namespace.processes(Path::new("/proc")).unwrap().pids;
+    let [daemon] = inside[..] else { panic!("{inside:?}") };
+    PidFd::open(daemon).unwrap()
+}
+
+#[test]
+fn a_process_that_left_its_session_ends_with_its_namespace() {
+    if skipped() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let id = id("daemon");
+    let name = NamespaceName::new(id.clone()).unwrap();
+    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, "test").unwrap();
+    let namespace = transaction.create_namespace(&name).unwrap();
+    let daemon = daemonise(&mut transaction, &namespace);
+    let reverted = transaction.revert().unwrap();
+    let ended = daemon.wait_for_exit(Duration::ZERO).unwrap();
+    let _ = daemon.signal(Signal::KILL);
+    assert!(ended, "{reverted:?}");
+    assert!(!exists(&name));
+}
+
+#[test]
+fn what_a_process_started_before_its_number_was_written_down_ends_with_its_namespace() {
+    if skipped() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let id = id("cut");
+    let name = NamespaceName::new(id.clone()).unwrap();
+    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, "test").unwrap();
+    let namespace = transaction.create_namespace(&name).unwrap();
+    let daemon = daemonise(&mut transaction, &namespace);
+
+    // The last line is the process's outcome; without it the process is intended, and no number is known.
+    let written = std::fs::read_to_string(dir.path().join(format!("{id}.journal"))).unwrap();
+    let (kept, outcome) = written.trim_end().rsplit_once('\n').unwrap();
+    assert!(outcome.contains("start_time_ticks"), "{outcome}");
+    let left_behind = tempfile::tempdir().unwrap();
+    std::fs::write(left_behind.path().join("left.journal"), format!("{kept}\n")).unwrap();
+    let found = recover(&Journal::in_dir(left_behind.path())).unwrap();
+
+    let ended = daemon.wait_for_exit(Duration::ZERO).unwrap();
+    let _ = daemon.signal(Signal::KILL);
+    assert!(ended, "{found:?}");
+    assert!(!exists(&name));
+    assert!(journal_is_empty(left_behind.path()));
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The format of the journals that this version writes and reads.
-pub const FORMAT: &str = "quell-journal/1";
+pub const FORMAT: &str = "quell-journal/2";
 
 /// One line of a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,8 +57,8 @@ pub struct Begin {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Change {
-    /// A network namespace with a name in `/run/netns`. Undone by taking the name away; the kernel frees the
-    /// namespace with its last user.
+    /// A network namespace with a name in `/run/netns`. Undone by ending every process that lives in it and taking the
+    /// name away; the kernel frees the namespace with its last user.
     NetworkNamespace {
         /// The name as `ip netns` shows it.
         name: String,
@@ -85,8 +85,8 @@ pub enum Outcome {
     Made,
     /// A namespace, by the number that tells it from a later one of the same name.
     NetworkNamespace {
-        /// The inode number of the namespace file.
-        inode: u64,
+        /// `SO_NETNS_COOKIE`; the kernel gives it to no other namespace of the same boot.
+        cookie: u64,
     },
     /// A process, by the two numbers that together are never used again in one boot.
     Process {
