@@ -98,7 +98,6 @@ constants! {
     client_stall_ns = 10000000.0 in 0.0..=100000000.0: "How long such a reply waits";
     ack_delay_ns = 20000.0 in 1000.0..=1000000.0: "From a response to the arrival of its acknowledgement";
     recv_ns = 500.0 in 50.0..=10000.0: "One blocking receive apart from serving the request";
-    event_loop_ns = 100.0 in 10.0..=5000.0: "One round of waiting for events inside epoll_wait";
     user_loop_ns = 350.0 in 10.0..=5000.0: "One round of waiting for events by calling epoll_wait with timeout zero";
 }
 

@@ -46,7 +46,6 @@ pub(crate) struct Epoll {
     pub(crate) ready: VecDeque<u32>,
     /// Threads that sleep in `epoll_wait`.
     pub(crate) waiters: VecDeque<usize>,
-    pub(crate) closed: bool,
 }
 
 impl Epoll {
@@ -56,7 +55,6 @@ impl Epoll {
             napi: None,
             ready: VecDeque::with_capacity(sockets),
             waiters: VecDeque::with_capacity(2),
-            closed: false,
         }
     }
 

@@ -180,7 +180,6 @@ impl World {
     /// The last reference to an epoll goes: interrupts are resumed if its NAPI is known.
     pub(crate) fn epoll_close(&mut self, epoll: usize, cpu: usize) {
         let context = &mut self.epolls[epoll];
-        context.closed = true;
         let queue = context.napi.take().filter(|_| context.settings.prefer_busy_poll);
         if let Some(queue) = queue {
             self.resume_irqs(queue, cpu);
