@@ -11,7 +11,9 @@ use quell_linux::proc::{BootId, ProcError, ProcRoot};
 use quell_linux::process::{Child, ProcessError, Spawn};
 
 use crate::journal::record::Record;
-use crate::journal::{Change, Entry, History, HistoryError, Journal, JournalError, JournalFile, Outcome, OwnedJournal};
+use crate::journal::{
+    Change, Entry, History, Journal, JournalError, JournalFile, Outcome, OwnedJournal, UnusableJournal,
+};
 use crate::undo::{UndoError, Undoing, undo};
 
 /// Changes that belong together and are undone together.
@@ -72,12 +74,9 @@ pub enum Found {
         reverted: Reverted,
     },
     /// Its owner was gone, and it cannot be acted upon; it was left alone.
-    Unusable {
-        /// Where it is.
-        path: PathBuf,
-        /// Why.
-        why: HistoryError,
-    },
+    Unusable(UnusableJournal),
+    /// It could not be read, or not be written while it was reverted.
+    Failed(JournalError),
 }
 
 impl Transaction {
@@ -184,24 +183,26 @@ impl Drop for Transaction {
     }
 }
 
-/// Reverts every journal whose owner is gone, and tells of those that were left alone.
+/// Reverts every journal whose owner is gone, and tells of those that were left alone. One that cannot be read or
+/// written does not keep the others from being reverted.
 ///
 /// # Errors
-/// When the journals cannot be read or written.
+/// When the journals cannot be listed, or this boot not be identified.
 pub fn recover(journal: &Journal) -> Result<Vec<Found>, ChangeError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
     let recover_one = |file| match file {
-        JournalFile::Running { path, history } => Ok(Found::Running { path, history }),
-        JournalFile::Unusable { path, why } => Ok(Found::Unusable { path, why }),
+        JournalFile::Running { path, history } => Found::Running { path, history },
+        JournalFile::Unusable(unusable) => Found::Unusable(unusable),
+        JournalFile::Unreadable(error) => Found::Failed(error),
         JournalFile::Abandoned(owned) => {
             let path = owned.path().to_owned();
             let this_boot = owned.history().begin.boot_id == boot_id.to_string();
-            let reverted = if this_boot { revert(owned, boot_id, &proc)? } else { forget(owned)? };
-            Ok(Found::Recovered { path, reverted })
+            let reverted = if this_boot { revert(owned, boot_id, &proc) } else { forget(owned) };
+            reverted.map_or_else(Found::Failed, |reverted| Found::Recovered { path, reverted })
         }
     };
-    journal.files()?.into_iter().map(recover_one).collect()
+    Ok(journal.files()?.into_iter().map(recover_one).collect())
 }
 
 fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Result<Reverted, JournalError> {

@@ -8,6 +8,7 @@
 )]
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use quell_host::journal::{Change, Journal};
@@ -231,4 +232,24 @@ fn a_journal_of_an_earlier_boot_has_nothing_to_undo() {
     let found = recover(&journal).unwrap();
     assert!(matches!(&found[..], [Found::Recovered { reverted, .. }] if reverted.undone.is_empty()));
     assert!(journal_is_empty(dir.path()));
+}
+
+#[test]
+fn a_journal_that_cannot_be_written_does_not_keep_the_others_from_being_recovered() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::in_dir(dir.path());
+    for id in ["a", "b"] {
+        drop(journal.begin(id, "lab", "00000000-0000-0000-0000-000000000000").unwrap());
+    }
+    let immutable = |flag| Command::new("chattr").arg(flag).arg(dir.path().join("a.journal")).status();
+    if !immutable("+i").is_ok_and(|status| status.success()) {
+        eprintln!("skipped: needs chattr, root and a file system with immutable files");
+        return;
+    }
+    let found = recover(&journal);
+    immutable("-i").unwrap();
+    let found = found.unwrap();
+    let [Found::Failed(error), Found::Recovered { .. }] = &found[..] else { panic!("{found:?}") };
+    assert!(error.to_string().contains("a.journal"), "{error}");
+    assert!(!dir.path().join("b.journal").exists());
 }

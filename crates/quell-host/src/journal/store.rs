@@ -1,43 +1,25 @@
-//! Journals as files: begun, owned, found again. A journal is owned by whoever holds the lock on its file; the kernel
-//! drops that lock when the owner dies, however it dies, so nobody has to guess whether a process id still means the
-//! same process.
+//! Journals as files: begun, owned, written. A journal is owned by whoever holds the lock on its file; the kernel drops
+//! that lock when the owner dies, however it dies, so nobody has to guess whether a process id still means the same
+//! process. Finding those of others is [`super::found`]'s.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read as _, Write as _};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::history::{History, HistoryError};
+use super::error::{Attempt, JournalError};
+use super::history::History;
 use super::record::{Begin, FORMAT, Record};
 
-const EXTENSION: &str = "journal";
+pub(super) const EXTENSION: &str = "journal";
+/// Of a journal that has no name yet: `<id>.<pid>.journal-new`.
+pub(super) const TEMPORARY_EXTENSION: &str = "journal-new";
 
 /// The directory that holds the journals of one host.
 #[derive(Debug, Clone)]
 pub struct Journal {
     dir: PathBuf,
-}
-
-/// A journal found on disk.
-#[derive(Debug)]
-pub enum JournalFile {
-    /// Its owner is alive.
-    Running {
-        /// Where it is.
-        path: PathBuf,
-        /// Who that is; absent when it cannot be read just now.
-        history: Option<History>,
-    },
-    /// Its owner is gone; it is now owned by the caller.
-    Abandoned(OwnedJournal),
-    /// Its owner is gone, and it cannot be acted upon.
-    Unusable {
-        /// Where it is.
-        path: PathBuf,
-        /// Why.
-        why: HistoryError,
-    },
 }
 
 /// A journal whose lock this process holds.
@@ -46,18 +28,8 @@ pub struct OwnedJournal {
     path: PathBuf,
     file: File,
     history: History,
-}
-
-/// Why a journal could not be read or written. Nothing was changed on the host.
-#[derive(Debug, thiserror::Error)]
-#[error("could not {attempt} the journal {}: {source}; every change is written down there before it is made, so nothing was changed", path.display())]
-pub struct JournalError {
-    /// What was tried: `create`.
-    pub attempt: &'static str,
-    /// On which file or directory.
-    pub path: PathBuf,
-    /// What came back.
-    pub source: io::Error,
+    /// The length of the lines that are wholly on disk.
+    whole_bytes: u64,
 }
 
 impl Journal {
@@ -65,6 +37,10 @@ impl Journal {
     #[must_use]
     pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Begins a journal and takes ownership of it. It appears under its name only when it is locked and its first
@@ -83,54 +59,34 @@ impl Journal {
             purpose: purpose.to_owned(),
         };
         let path = self.dir.join(format!("{id}.{EXTENSION}"));
-        let unnamed = self.dir.join(format!(".{id}.{}", std::process::id()));
-        let fail = |attempt, path: &Path| {
-            let path = path.to_owned();
-            move |source| JournalError { attempt, path, source }
-        };
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(&self.dir)
-            .map_err(fail("make the directory of", &self.dir))?;
-        let mut file = create_unnamed(&unnamed).map_err(fail("create", &unnamed))?;
-        write_durably(&mut file, &Record::Begin(begin.clone())).map_err(fail("write", &unnamed))?;
-        // Unlike a rename, this does not replace a journal of the same name.
-        std::fs::hard_link(&unnamed, &path).map_err(fail("name", &path))?;
-        std::fs::remove_file(&unnamed).map_err(fail("remove the unnamed entry of", &unnamed))?;
-        sync_dir(&self.dir).map_err(fail("make durable", &self.dir))?;
-        Ok(OwnedJournal { path, file, history: History::new(begin) })
+        let temporary = self.dir.join(format!("{id}.{}.{TEMPORARY_EXTENSION}", begin.pid));
+        let begun = self.create(&temporary, path.clone(), begin);
+        begun.map_err(|source| JournalError { attempt: Attempt::Begin, path, source })
     }
 
-    /// Every journal there is, in the order of their names. Those whose owners are gone come owned. What owners left who
-    /// died before their journal had a name, and so before they changed anything, is removed by whoever may.
-    ///
-    /// # Errors
-    /// When the directory is there and cannot be read.
-    pub fn files(&self) -> Result<Vec<JournalFile>, JournalError> {
-        let entries = match std::fs::read_dir(&self.dir) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(source) => return Err(JournalError { attempt: "list", path: self.dir.clone(), source }),
-        };
-        let named = |path: &PathBuf| path.extension().is_some_and(|extension| extension == EXTENSION);
-        let (mut paths, others): (Vec<PathBuf>, Vec<PathBuf>) =
-            entries.flatten().map(|entry| entry.path()).partition(named);
-        for unnamed in others.iter().filter(|path| is_unnamed(path)) {
-            // Who may not remove it loses nothing by it.
-            let _ = remove_if_abandoned(unnamed);
-        }
-        paths.sort();
-        let mut found = Vec::new();
-        for path in paths {
-            let look = look_at(&path).map_err(|source| JournalError { attempt: "read", path, source })?;
-            found.extend(look);
-        }
-        Ok(found)
+    fn create(&self, temporary: &Path, path: PathBuf, begin: Begin) -> io::Result<OwnedJournal> {
+        DirBuilder::new().recursive(true).mode(0o755).create(&self.dir)?;
+        let file = create_locked(temporary)?;
+        let mut owned = OwnedJournal { path, file, history: History::new(begin.clone()), whole_bytes: 0 };
+        let begun = owned.append(&Record::Begin(begin));
+        // Unlike a rename, this does not replace a journal of the same name.
+        let named = begun.and_then(|()| fs::hard_link(temporary, &owned.path));
+        let removed = fs::remove_file(temporary);
+        named.and(removed)?;
+        File::open(&self.dir)?.sync_all()?;
+        Ok(owned)
     }
 }
 
 impl OwnedJournal {
+    /// A journal whose lock this process has just taken. What follows its whole lines, as a crash leaves it, is cut
+    /// off: it would swallow the next record.
+    pub(super) fn taken_over(path: PathBuf, file: File, history: History, whole_bytes: u64) -> io::Result<Self> {
+        let owned = Self { path, file, history, whole_bytes };
+        owned.cut_off_torn_line()?;
+        Ok(owned)
+    }
+
     /// What it says so far.
     #[must_use]
     pub fn history(&self) -> &History {
@@ -151,11 +107,13 @@ impl OwnedJournal {
     /// # Panics
     /// When the record cannot follow upon those before it: an error in this crate.
     pub fn write(&mut self, record: Record) -> Result<(), JournalError> {
-        write_durably(&mut self.file, &record).map_err(|source| JournalError {
-            attempt: "write",
-            path: self.path.clone(),
-            source,
-        })?;
+        let attempt = match record {
+            Record::Begin(_) => Attempt::Begin,
+            Record::Intend { .. } => Attempt::WriteIntent,
+            Record::Done { .. } => Attempt::WriteOutcome,
+            Record::Undone { .. } => Attempt::WriteUndone,
+        };
+        self.append(&record).map_err(|source| JournalError { attempt, path: self.path.clone(), source })?;
         self.history.append(record).unwrap_or_else(|why| unreachable!("a record written by Quell: {why}"));
         Ok(())
     }
@@ -165,16 +123,32 @@ impl OwnedJournal {
     /// # Errors
     /// When the file cannot be removed.
     pub fn remove(self) -> Result<(), JournalError> {
-        std::fs::remove_file(&self.path).map_err(|source| JournalError {
-            attempt: "remove",
-            path: self.path.clone(),
-            source,
-        })
+        let Self { path, .. } = self;
+        fs::remove_file(&path).map_err(|source| JournalError { attempt: Attempt::Remove, path, source })
+    }
+
+    fn append(&mut self, record: &Record) -> io::Result<()> {
+        // What an earlier failure left and could not cut off itself.
+        self.cut_off_torn_line()?;
+        let line = record.to_line();
+        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
+        match written {
+            Ok(()) => self.whole_bytes += line.len() as u64,
+            Err(_) => {
+                // Tried again before the next record.
+                let _ = self.cut_off_torn_line();
+            }
+        }
+        written
+    }
+
+    fn cut_off_torn_line(&self) -> io::Result<()> {
+        if self.file.metadata()?.len() > self.whole_bytes { self.file.set_len(self.whole_bytes) } else { Ok(()) }
     }
 }
 
 /// A new file at `path`, locked.
-fn create_unnamed(path: &Path) -> io::Result<File> {
+pub(super) fn create_locked(path: &Path) -> io::Result<File> {
     loop {
         let file = OpenOptions::new().append(true).create_new(true).open(path)?;
         file.lock()?;
@@ -185,84 +159,14 @@ fn create_unnamed(path: &Path) -> io::Result<File> {
     }
 }
 
-fn is_unnamed(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
-}
-
-fn remove_if_abandoned(unnamed: &Path) -> io::Result<()> {
-    let file = File::open(unnamed)?;
-    match file.try_lock() {
-        Ok(()) => std::fs::remove_file(unnamed),
-        Err(TryLockError::WouldBlock) => Ok(()),
-        Err(TryLockError::Error(error)) => Err(error),
-    }
-}
-
-/// `None`: it was removed by its owner while we looked, or nothing was ever done under it.
-fn look_at(path: &Path) -> io::Result<Option<JournalFile>> {
-    let mut file = match OpenOptions::new().read(true).append(true).open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let running = match file.try_lock() {
-        Ok(()) => false,
-        Err(TryLockError::WouldBlock) => true,
-        Err(TryLockError::Error(error)) => return Err(error),
-    };
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    let parsed = History::parse(&String::from_utf8_lossy(&bytes));
-    if running {
-        return Ok(Some(JournalFile::Running { path: path.to_owned(), history: parsed.ok() }));
-    }
-    if file.metadata()?.nlink() == 0 {
-        return Ok(None);
-    }
-    match parsed {
-        Ok(history) => {
-            drop_torn_line(&file, &bytes)?;
-            Ok(Some(JournalFile::Abandoned(OwnedJournal { path: path.to_owned(), file, history })))
-        }
-        Err(why) => Ok(Some(JournalFile::Unusable { path: path.to_owned(), why })),
-    }
-}
-
-/// A line that a crash cut off would swallow the next one written.
-fn drop_torn_line(file: &File, bytes: &[u8]) -> io::Result<()> {
-    let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
-    if whole < bytes.len() { file.set_len(whole as u64) } else { Ok(()) }
-}
-
-fn write_durably(file: &mut File, record: &Record) -> io::Result<()> {
-    file.write_all(record.to_line().as_bytes())?;
-    file.sync_data()
-}
-
-fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::record::Change;
     use super::*;
+    use std::process::Command;
 
-    fn namespace(seq: u32) -> Record {
-        Record::Intend { seq, change: Change::NetworkNamespace { name: "quell-x".into() } }
-    }
-
-    #[test]
-    fn a_journal_whose_owner_lives_is_running_and_one_whose_owner_is_gone_is_abandoned() {
-        let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::in_dir(dir.path().join("deep/journal"));
-        let mut owned = journal.begin("a", "lab", "boot").unwrap();
-        owned.write(namespace(0)).unwrap();
-        assert!(matches!(journal.files().unwrap()[..], [JournalFile::Running { history: Some(_), .. }]));
-        drop(owned);
-        let files = journal.files().unwrap();
-        let [JournalFile::Abandoned(found)] = &files[..] else { panic!("{files:?}") };
-        assert_eq!(found.history().pending().count(), 1);
+    fn process(seq: u32, command: &str) -> Record {
+        Record::Intend { seq, change: Change::Process { command: vec![command.to_owned()] } }
     }
 
     #[test]
@@ -271,49 +175,7 @@ mod tests {
         let journal = Journal::in_dir(dir.path());
         journal.begin("a", "lab", "boot").unwrap().remove().unwrap();
         assert!(journal.files().unwrap().is_empty());
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
-    }
-
-    #[test]
-    fn what_was_left_by_an_owner_who_died_before_naming_it_is_removed_and_what_is_being_written_is_not() {
-        let dir = tempfile::tempdir().unwrap();
-        let (dead, alive) = (dir.path().join(".a.1"), dir.path().join(".b.2"));
-        drop(create_unnamed(&dead).unwrap());
-        let _owner = create_unnamed(&alive).unwrap();
-        assert!(Journal::in_dir(dir.path()).files().unwrap().is_empty());
-        assert_eq!((dead.exists(), alive.exists()), (false, true));
-    }
-
-    #[test]
-    fn a_line_that_was_cut_off_does_not_swallow_the_next_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::in_dir(dir.path());
-        let mut owned = journal.begin("a", "lab", "boot").unwrap();
-        owned.file.write_all(b"0000").unwrap();
-        drop(owned);
-        let JournalFile::Abandoned(mut found) = journal.files().unwrap().remove(0) else { panic!() };
-        assert!(found.history().cut_off);
-        found.write(namespace(0)).unwrap();
-        drop(found);
-        let JournalFile::Abandoned(again) = journal.files().unwrap().remove(0) else { panic!() };
-        assert_eq!(again.history().entries.len(), 1);
-    }
-
-    #[test]
-    fn an_edited_journal_is_unusable_and_left_as_it_is() {
-        let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::in_dir(dir.path());
-        let mut owned = journal.begin("a", "lab", "boot").unwrap();
-        owned.write(namespace(0)).unwrap();
-        drop(owned);
-        let path = dir.path().join("a.journal");
-        let edited = std::fs::read_to_string(&path).unwrap().replace("quell-x", "eth0");
-        std::fs::write(&path, &edited).unwrap();
-        assert!(matches!(
-            journal.files().unwrap()[..],
-            [JournalFile::Unusable { why: HistoryError::Damaged { line: 2, .. }, .. }]
-        ));
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), edited);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
     }
 
     #[test]
@@ -322,10 +184,52 @@ mod tests {
         let journal = Journal::in_dir(dir.path());
         let _first = journal.begin("a", "lab", "boot").unwrap();
         assert_eq!(journal.begin("a", "lab", "boot").unwrap_err().source.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left behind");
     }
 
     #[test]
-    fn a_host_without_journals_has_none() {
-        assert!(Journal::in_dir("/nonexistent/journal").files().unwrap().is_empty());
+    fn what_a_failed_write_left_does_not_swallow_the_next_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut owned = Journal::in_dir(dir.path()).begin("a", "lab", "boot").unwrap();
+        owned.file.write_all(b"0000").unwrap();
+        owned.write(process(0, "sleep")).unwrap();
+        let written = History::parse(&fs::read_to_string(owned.path()).unwrap()).unwrap();
+        assert_eq!(written, *owned.history());
+    }
+
+    const LIMITED: &str = "QUELL_TEST_FILE_SIZE_IS_LIMITED";
+
+    /// Runs itself again in a process whose files may have 600 bytes and no more.
+    #[test]
+    fn a_record_that_did_not_fit_is_cut_off_again() {
+        if std::env::var_os(LIMITED).is_some() {
+            return write_more_than_fits();
+        }
+        let this_test = std::thread::current().name().unwrap().to_owned();
+        let limited = Command::new("env")
+            .args(["--ignore-signal=XFSZ", "prlimit", "--fsize=600"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", &this_test, "--test-threads=1", "--nocapture"])
+            .env(LIMITED, "1")
+            .output();
+        match limited {
+            Err(error) => eprintln!("skipped: no env: {error}"),
+            Ok(output) if output.status.code().is_some_and(|code| (125..=127).contains(&code)) => {
+                eprintln!("skipped: {}", String::from_utf8_lossy(&output.stderr));
+            }
+            Ok(output) => assert!(output.status.success(), "{output:?}"),
+        }
+    }
+
+    fn write_more_than_fits() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut owned = Journal::in_dir(dir.path()).begin("a", "lab", "boot").unwrap();
+        let before = fs::read(owned.path()).unwrap();
+        let error = owned.write(process(0, &"x".repeat(600))).unwrap_err();
+        assert_eq!((error.attempt, error.source.kind()), (Attempt::WriteIntent, io::ErrorKind::FileTooLarge));
+        assert_eq!(fs::read(owned.path()).unwrap(), before);
+        owned.write(process(0, "short")).unwrap();
+        let written = History::parse(&fs::read_to_string(owned.path()).unwrap()).unwrap();
+        assert_eq!(written.entries.len(), 1);
     }
 }

@@ -146,9 +146,8 @@ fn tell_of_journal(progress: &Progress, found: &Found) {
                 progress.say(&format!("  not removed: {error}"));
             }
         }
-        Found::Unusable { path, why } => {
-            progress.say(&format!("{} cannot be acted upon and is left alone: {why}", path.display()));
-        }
+        Found::Unusable(unusable) => progress.say(&unusable.to_string()),
+        Found::Failed(error) => progress.say(&error.to_string()),
     }
 }
 

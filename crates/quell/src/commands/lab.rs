@@ -1,6 +1,8 @@
 //! `quell lab list` and `quell lab clean`: labs that run, and what killed runs left behind.
 
-use quell_host::journal::{Change, History, Journal, JournalFile};
+use std::path::Path;
+
+use quell_host::journal::{Change, History, Journal, ListedJournal};
 use quell_host::transaction::{Found, recover};
 use serde::Serialize;
 
@@ -57,23 +59,27 @@ pub(crate) fn run(command: &LabCommand) -> Result<(), Failure> {
 }
 
 fn list() -> Result<Vec<Entry>, Failure> {
-    let files = journal().files().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    let entry = |file| match file {
-        JournalFile::Running { path, history } => of_history(path.display().to_string(), "running", history.as_ref()),
-        JournalFile::Abandoned(owned) => {
-            of_history(owned.path().display().to_string(), "abandoned", Some(owned.history()))
-        }
-        JournalFile::Unusable { path, why } => {
-            Entry { failed: vec![why.to_string()], ..of_history(path.display().to_string(), "unusable", None) }
-        }
-    };
-    Ok(files.into_iter().map(entry).collect())
+    let listed = journal().list().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    Ok(listed.into_iter().map(of_listed).collect())
 }
 
-fn of_history(journal: String, state: &'static str, history: Option<&History>) -> Entry {
+fn of_listed(listed: ListedJournal) -> Entry {
+    match listed {
+        ListedJournal::Running { path, history } => of_history(&path, "running", history.as_ref()),
+        ListedJournal::Abandoned { path, history } => of_history(&path, "abandoned", Some(&history)),
+        ListedJournal::Unusable(unusable) => of_failure(&unusable.path, &unusable),
+        ListedJournal::Unreadable(error) => of_failure(&error.path, &error),
+    }
+}
+
+fn of_failure(path: &Path, why: &impl ToString) -> Entry {
+    Entry { failed: vec![why.to_string()], ..of_history(path, "unusable", None) }
+}
+
+fn of_history(path: &Path, state: &'static str, history: Option<&History>) -> Entry {
     let changes = history.map(|history| history.pending().map(|(_, entry)| entry.change.clone()).collect());
     Entry {
-        journal,
+        journal: path.display().to_string(),
         state,
         purpose: history.map(|history| history.begin.purpose.clone()),
         pid: history.map(|history| history.begin.pid),
@@ -89,14 +95,12 @@ fn clean() -> Result<Vec<Entry>, Failure> {
 
 fn of_found(found: Found) -> Entry {
     match found {
-        Found::Running { path, history } => of_history(path.display().to_string(), "running", history.as_ref()),
-        Found::Unusable { path, why } => {
-            Entry { failed: vec![why.to_string()], ..of_history(path.display().to_string(), "unusable", None) }
-        }
+        Found::Running { path, history } => of_history(&path, "running", history.as_ref()),
+        Found::Unusable(unusable) => of_failure(&unusable.path, &unusable),
+        Found::Failed(error) => of_failure(&error.path, &error),
         Found::Recovered { path, reverted } => {
             let failed = reverted.failed.iter().map(|(_, error)| error.to_string()).collect();
-            let changes = reverted.undone;
-            Entry { changes, failed, ..of_history(path.display().to_string(), "removed", None) }
+            Entry { changes: reverted.undone, failed, ..of_history(&path, "removed", None) }
         }
     }
 }

@@ -1,0 +1,103 @@
+//! What can go wrong with journals as files, in words: what was tried, on which file, and what that means for the host.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use super::history::HistoryError;
+
+/// What was tried with a journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Attempt {
+    /// Making, locking and naming its file, with its first line.
+    Begin,
+    /// Listing the directory of the journals.
+    List,
+    /// Reading it.
+    Read,
+    /// Writing down what is about to be changed.
+    WriteIntent,
+    /// Writing down what came of a change.
+    WriteOutcome,
+    /// Writing down that a change was undone.
+    WriteUndone,
+    /// Removing it once everything was undone.
+    Remove,
+}
+
+impl Attempt {
+    const fn consequence(self) -> &'static str {
+        match self {
+            Self::Begin => "every change is written down there before it is made, so nothing was changed",
+            Self::List | Self::Read => "what it speaks of is left as it is",
+            Self::WriteIntent => "every change is written down there before it is made, so this one was not made",
+            Self::WriteOutcome => "the change was made, and is undone with the others",
+            Self::WriteUndone => "the change was undone, those before it were not; `quell lab clean` undoes the rest",
+            Self::Remove => "everything was undone; `quell lab clean` tries to remove it again",
+        }
+    }
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Begin => "begin the journal",
+            Self::List => "list the journals in",
+            Self::Read => "read the journal",
+            Self::WriteIntent => "write down what is about to be changed in the journal",
+            Self::WriteOutcome => "write down what was changed in the journal",
+            Self::WriteUndone => "write down what was undone in the journal",
+            Self::Remove => "remove the journal",
+        })
+    }
+}
+
+/// Why a journal could not be read or written. Its text says what of the host was changed all the same.
+#[derive(Debug, thiserror::Error)]
+#[error("could not {attempt} {}: {source}; {}", path.display(), attempt.consequence())]
+pub struct JournalError {
+    /// What was tried.
+    pub attempt: Attempt,
+    /// On which file or directory.
+    pub path: PathBuf,
+    /// What came back.
+    pub source: io::Error,
+}
+
+/// A journal that cannot be acted upon. It is left as it is, and so is what it speaks of.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the journal {} cannot be acted upon and is left alone: {why}; once nothing of what it names is left \
+     (`ip netns list` shows the namespaces), remove the file",
+    path.display()
+)]
+pub struct UnusableJournal {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Why.
+    pub why: HistoryError,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(attempt: Attempt) -> String {
+        JournalError { attempt, path: "/j/a.journal".into(), source: io::ErrorKind::StorageFull.into() }.to_string()
+    }
+
+    #[test]
+    fn nothing_was_changed_is_said_only_where_that_is_so() {
+        assert!(text(Attempt::Begin).ends_with("so nothing was changed"));
+        assert!(text(Attempt::WriteIntent).ends_with("so this one was not made"));
+        assert!(text(Attempt::WriteOutcome).contains("the change was made"));
+        assert!(text(Attempt::WriteUndone).contains("the change was undone"));
+        assert!(text(Attempt::Remove).contains("everything was undone"));
+    }
+
+    #[test]
+    fn the_text_says_what_was_tried_on_what() {
+        assert!(text(Attempt::Remove).starts_with("could not remove the journal /j/a.journal: "));
+    }
+}
