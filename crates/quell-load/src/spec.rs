@@ -95,7 +95,7 @@ pub struct RequestResponse {
 #[serde(rename_all = "kebab-case")]
 pub enum Polling {
     /// [`Polling::BusyPoll`] where the NAPIs of the connections have deferral set (which somebody
-    /// must have wanted), the thread has at most 64 connections, and the kernel grants it;
+    /// must have wanted), the thread has at most 128 connections, and the kernel grants it;
     /// [`Polling::Epoll`] otherwise.
     #[default]
     Auto,
@@ -111,7 +111,7 @@ pub enum Polling {
 impl Polling {
     /// The most connections of one thread that [`Polling::Auto`] polls: asking one after the other takes too long for
     /// more.
-    pub const CONNECTIONS_MAX: u32 = 64;
+    pub const CONNECTIONS_MAX: u32 = 128;
 }
 
 impl LoadSpec {

@@ -90,8 +90,8 @@ pub(crate) struct BenchArgs {
     /// Generator threads, each on a CPU of its own.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..))]
     pub(crate) generators: u32,
-    /// Connections in all.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = value_parser!(u32).range(1..))]
+    /// Connections in all; fewer leave the server idle at max, more overflow a veth's ring of 255 packets.
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = value_parser!(u32).range(1..))]
     pub(crate) connections: u32,
     /// Another server than memcached, speaking its text protocol: {address}, {port}, {workers} are filled in.
     #[arg(long, value_name = "COMMAND")]
