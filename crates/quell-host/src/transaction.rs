@@ -75,7 +75,7 @@ pub enum Found {
     },
     /// Its owner was gone, and it cannot be acted upon; it was left alone.
     Unusable(UnusableJournal),
-    /// It could not be read, or not be written while it was reverted.
+    /// It could not be read, or not be removed after it was reverted.
     Failed(JournalError),
 }
 
@@ -145,7 +145,7 @@ impl Transaction {
     /// undone.
     ///
     /// # Errors
-    /// When the journal could not be written or removed; the host is as far back as [`Reverted`] would say.
+    /// When the journal could not be removed; everything was undone then.
     pub fn revert(mut self) -> Result<Reverted, JournalError> {
         match self.journal.take() {
             Some(journal) => revert(journal, self.boot_id, &self.proc),
@@ -217,7 +217,8 @@ fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Result
                 continue;
             }
         }
-        journal.write(Record::Undone { seq })?;
+        // On a full disk the rest is to be undone all the same; undoing this one again would do no harm.
+        let _ = journal.write(Record::Undone { seq });
     }
     if reverted.failed.is_empty() {
         journal.remove()?;

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use quell_host::journal::{Change, Journal};
+use quell_host::journal::{Attempt, Change, Journal};
 use quell_host::transaction::{Found, Transaction, recover};
 use quell_linux::InterfaceName;
 use quell_linux::capability::{Capability, effective};
@@ -234,6 +234,39 @@ fn a_journal_of_an_earlier_boot_has_nothing_to_undo() {
     assert!(journal_is_empty(dir.path()));
 }
 
+/// Lets nobody write to a file, or lets them again; says why when that cannot be done here.
+fn set_immutable(path: &Path, immutable: bool) -> bool {
+    let flag = if immutable { "+i" } else { "-i" };
+    let done = Command::new("chattr").arg(flag).arg(path).status().is_ok_and(|status| status.success());
+    if !done {
+        eprintln!("skipped: needs chattr, root and a file system with immutable files");
+    }
+    done
+}
+
+#[test]
+fn what_was_changed_is_undone_also_when_the_journal_can_no_longer_be_written() {
+    if skipped() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let id = id("full");
+    let path = dir.path().join(format!("{id}.journal"));
+    let name = NamespaceName::new(id.clone()).unwrap();
+    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, "test").unwrap();
+    let mut child = populate(&mut transaction, &name);
+    if !set_immutable(&path, true) {
+        return;
+    }
+    let error = transaction.revert();
+    set_immutable(&path, false);
+    assert_eq!(error.unwrap_err().attempt, Attempt::Remove);
+    assert!(child.wait(Duration::from_secs(5)).unwrap().is_some(), "the process has ended");
+    assert!(!exists(&name));
+    assert_eq!(recover(&Journal::in_dir(dir.path())).unwrap().len(), 1, "what is left is the journal");
+    assert!(journal_is_empty(dir.path()));
+}
+
 #[test]
 fn a_journal_that_cannot_be_written_does_not_keep_the_others_from_being_recovered() {
     let dir = tempfile::tempdir().unwrap();
@@ -241,13 +274,11 @@ fn a_journal_that_cannot_be_written_does_not_keep_the_others_from_being_recovere
     for id in ["a", "b"] {
         drop(journal.begin(id, "lab", "00000000-0000-0000-0000-000000000000").unwrap());
     }
-    let immutable = |flag| Command::new("chattr").arg(flag).arg(dir.path().join("a.journal")).status();
-    if !immutable("+i").is_ok_and(|status| status.success()) {
-        eprintln!("skipped: needs chattr, root and a file system with immutable files");
+    if !set_immutable(&dir.path().join("a.journal"), true) {
         return;
     }
     let found = recover(&journal);
-    immutable("-i").unwrap();
+    set_immutable(&dir.path().join("a.journal"), false);
     let found = found.unwrap();
     let [Found::Failed(error), Found::Recovered { .. }] = &found[..] else { panic!("{found:?}") };
     assert!(error.to_string().contains("a.journal"), "{error}");

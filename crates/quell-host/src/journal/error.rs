@@ -33,7 +33,7 @@ impl Attempt {
             Self::List | Self::Read => "what it speaks of is left as it is",
             Self::WriteIntent => "every change is written down there before it is made, so this one was not made",
             Self::WriteOutcome => "the change was made, and is undone with the others",
-            Self::WriteUndone => "the change was undone, those before it were not; `quell lab clean` undoes the rest",
+            Self::WriteUndone => "it is undone; undoing it again does no harm",
             Self::Remove => "everything was undone; `quell lab clean` tries to remove it again",
         }
     }
@@ -92,7 +92,7 @@ mod tests {
         assert!(text(Attempt::Begin).ends_with("so nothing was changed"));
         assert!(text(Attempt::WriteIntent).ends_with("so this one was not made"));
         assert!(text(Attempt::WriteOutcome).contains("the change was made"));
-        assert!(text(Attempt::WriteUndone).contains("the change was undone"));
+        assert!(text(Attempt::WriteUndone).contains("it is undone"));
         assert!(text(Attempt::Remove).contains("everything was undone"));
     }
 
