@@ -10,10 +10,12 @@ const FOREIGN_ON_SERVER_MAX: f64 = 0.05;
 /// The client's CPUs also carry the observer and the kernel's own threads; what matters there shows as lateness.
 const FOREIGN_ON_CLIENT_MAX: f64 = 0.10;
 
-/// More than this share of the requests never sent, and the quantiles up to p99.9 miss the slowest.
-const NEVER_SENT_MAX: f64 = 0.000_5;
+/// More than this share of the requests never sent is more than a stall at the end of the measured time: the backlog
+/// grows, and from p99 on the quantiles miss the slowest.
+const NEVER_SENT_MAX: f64 = 0.005;
 
-/// Whether the server could not keep up with the rate, so that latencies are cut off at the slow end and mean nothing.
+/// Whether the server could not keep up with the rate, so that latencies are cut off at the slow end: they are lower
+/// bounds.
 #[must_use]
 pub fn is_saturated(load: &LoadReport) -> bool {
     #[expect(clippy::cast_precision_loss, reason = "counts of one trial are far below 2^53")]
@@ -70,8 +72,8 @@ mod tests {
 
     #[test]
     fn a_mode_that_cannot_keep_up_is_saturated_and_not_measured_again_for_it() {
-        let kept_up = LoadReport { sent: 10_000, never_sent: 5, ..LoadReport::default() };
-        let fell_behind = LoadReport { sent: 10_000, never_sent: 50, ..LoadReport::default() };
+        let kept_up = LoadReport { sent: 10_000, never_sent: 30, ..LoadReport::default() };
+        let fell_behind = LoadReport { sent: 10_000, never_sent: 90, ..LoadReport::default() };
         assert!(!is_saturated(&kept_up) && is_saturated(&fell_behind));
         assert!(!may_pass(&disturbances(&fell_behind, &TrialCounters::default())));
         assert!(may_pass(&[Disturbance::Saturated { never_sent: 1 }, Disturbance::Drops { packets: 1 }]));

@@ -103,21 +103,28 @@ impl Figure {
         }
     }
 
-    /// Its value in one trial; absent when a counter that it needs was not read or it has no meaning there.
+    /// Its value in one trial; absent when a counter that it needs was not read or it has no meaning there, as latency
+    /// has none where the server was slower than the rate.
+    #[must_use]
+    pub fn of(self, trial: &Trial) -> Option<f64> {
+        if self.is_latency() && is_saturated(&trial.load) { None } else { self.at_least(trial) }
+    }
+
+    fn is_latency(self) -> bool {
+        use Figure::{Mean, MeanFromSend, P50, P95, P99, P99FromSend, P999};
+        matches!(self, Mean | P50 | P95 | P99 | P999 | MeanFromSend | P99FromSend)
+    }
+
+    /// As [`Self::of`], but where the server was slower than the rate latency is what it was at least.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts of one trial are far below 2^53")]
-    pub fn of(self, trial: &Trial) -> Option<f64> {
+    pub fn at_least(self, trial: &Trial) -> Option<f64> {
         let counters = &trial.counters;
         let load = &trial.load;
         let answered = load.answered_in_window;
         let per_thousand = |count: Option<u64>| ratio(count?, answered).map(|per_request| per_request * 1e3);
         match self {
             Self::Qps => Some(load.qps),
-            Self::Mean | Self::P50 | Self::P95 | Self::P99 | Self::P999 | Self::MeanFromSend | Self::P99FromSend
-                if is_saturated(load) =>
-            {
-                None
-            }
             Self::Mean => us(load.latency.mean()),
             Self::P50 => us(load.latency.p50()),
             Self::P95 => us(load.latency.p95()),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use quell_stats::{Choice, Goal, PairedRatios, Resolution, Series, Spread, Verdict, best, compare, compromise};
 
+use crate::disturbance::is_saturated;
 use crate::figure::Figure;
 use crate::offered_load::OfferedLoad;
 use crate::result::{BenchResult, Trial};
@@ -160,7 +161,8 @@ impl BenchResult {
         let against_itself = self.against(base, base, loads, question);
         let identical =
             PairedRatios::new(&against_itself, &self.against(base, self.plan.control()?, loads, question)).ok()?;
-        let modes: Vec<usize> = (0..self.plan.modes.len()).filter(|&mode| !self.plan.modes[mode].control).collect();
+        let eligible = |&mode: &usize| !self.plan.modes[mode].control && !self.is_saturated(mode, loads);
+        let modes: Vec<usize> = (0..self.plan.modes.len()).filter(eligible).collect();
         let values: Vec<Vec<Option<f64>>> =
             modes.iter().map(|&mode| self.against(base, mode, loads, question)).collect();
         let series: Vec<Series<'_, usize>> =
@@ -190,6 +192,13 @@ impl BenchResult {
         loads.iter().flat_map(ratios).collect()
     }
 
+    /// A mode under which the server was slower than a rate does not compete: its latencies are lower bounds. `base` is
+    /// compared with all the same, for what beats a lower bound beats `base`.
+    fn is_saturated(&self, mode: usize, loads: &[usize]) -> bool {
+        let cells = loads.iter().flat_map(|&load| (0..self.plan.repeats).map(move |repeat| (load, repeat)));
+        cells.filter_map(|(load, repeat)| self.trial(load, mode, repeat)).any(|trial| is_saturated(&trial.load))
+    }
+
     fn disturbed_pairs(&self, base: usize, mode: usize, loads: &[usize]) -> usize {
         let disturbed = |load: usize, mode: usize, repeat: u32| {
             self.trial(load, mode, repeat).is_some_and(|trial| !trial.disturbances.is_empty())
@@ -208,7 +217,10 @@ impl BenchResult {
     }
 
     fn answers(&self, load: usize, mode: usize, question: Question) -> Vec<Option<f64>> {
-        let series = |figure| self.series(load, mode, figure);
+        let series = |figure: Figure| -> Vec<Option<f64>> {
+            let value = |repeat| figure.at_least(self.trial(load, mode, repeat)?);
+            (0..self.plan.repeats).map(value).collect()
+        };
         match question {
             Question::Throughput => series(Figure::Qps),
             Question::MedianLatency => series(Figure::P50),

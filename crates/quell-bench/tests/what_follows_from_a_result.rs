@@ -166,6 +166,23 @@ fn a_figure_whose_counter_was_not_read_is_missing_not_zero() {
 }
 
 #[test]
+fn a_mode_under_which_the_server_fell_behind_has_no_latency_and_does_not_compete_but_can_be_beaten() {
+    let mut result = result(&["50%"], as_published);
+    let fullbusy = result.plan.modes.iter().position(|entry| entry.label == "fullbusy").expect("fullbusy");
+    for trial in &mut result.trials {
+        if trial.id.mode == fullbusy || trial.id.mode == 0 {
+            trial.load.sent = 1_000;
+            trial.load.never_sent = 100;
+        }
+    }
+    let rows = &result.tables()[0].rows;
+    assert!(rows.iter().filter(|row| row.mode == fullbusy).all(|row| !row.cells.contains_key(&Figure::P50)));
+    let found = finding(&result, HALF, Question::MedianLatency);
+    assert_eq!(found.choice.winner, "defer200", "slower than what fullbusy reached at least, but it kept up");
+    assert!(found.against_base.is_some(), "base is compared with, though it fell behind");
+}
+
+#[test]
 fn an_interrupted_run_has_the_rows_that_were_measured() {
     let mut result = result(&["50%"], as_published);
     result.trials.retain(|trial| trial.id.mode == 0);
