@@ -50,12 +50,7 @@ pub(crate) struct Epoll {
 
 impl Epoll {
     pub(crate) fn new(settings: EpollSettings, sockets: usize) -> Self {
-        Self {
-            settings,
-            napi: None,
-            ready: VecDeque::with_capacity(sockets),
-            waiters: VecDeque::with_capacity(2),
-        }
+        Self { settings, napi: None, ready: VecDeque::with_capacity(sockets), waiters: VecDeque::with_capacity(2) }
     }
 
     /// Whether it busy polls at all (`ep_busy_loop_on`); `sysctl_busy_poll_usecs` is
