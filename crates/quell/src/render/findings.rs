@@ -7,19 +7,23 @@ use quell_stats::{Effect, Verdict};
 /// The sentences of every scope.
 #[must_use]
 pub(crate) fn render(findings: &[(Scope, Vec<Finding>)]) -> String {
+    if findings.iter().all(|(_, findings)| findings.is_empty()) {
+        return "nothing can be said about which mode is best: no mode kept up beside a base measured twice\n"
+            .to_owned();
+    }
     let mut out = String::new();
-    for (scope, findings) in findings.iter().filter(|(_, findings)| !findings.is_empty()) {
+    for (scope, findings) in findings {
         let scope = match scope {
             Scope::OpenLoads => "over all open loads".to_owned(),
             Scope::Load(load) => format!("at {load}"),
         };
         out.push_str(&format!("{scope}:\n"));
+        if findings.is_empty() {
+            out.push_str("  none is named: under each mode the server fell behind the rate at least once\n");
+        }
         for finding in findings {
             out.push_str(&format!("  {}\n", sentence(finding)));
         }
-    }
-    if out.is_empty() {
-        out.push_str("nothing can be said about which mode is best: base was not measured beside itself\n");
     }
     out
 }
@@ -87,6 +91,16 @@ mod tests {
             resolution: Resolution::of(&identical, 3),
             disturbed_pairs: 0,
         }
+    }
+
+    #[test]
+    fn a_load_that_no_mode_kept_up_with_is_said() {
+        let named = finding([100.0; 3], [50.0; 3], [101.0; 3]);
+        let half = (Scope::Load("50%".parse().unwrap()), vec![named]);
+        let said = render(&[half.clone(), (Scope::Load("90%".parse().unwrap()), vec![])]);
+        assert!(said.contains("at 90%:\n  none is named"), "{said}");
+        assert!(!render(&[half]).contains("none is named"));
+        assert!(render(&[]).starts_with("nothing can be said"));
     }
 
     #[test]
