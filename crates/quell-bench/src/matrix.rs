@@ -40,9 +40,6 @@ pub(crate) struct Matrix<'a> {
     began: Instant,
 }
 
-/// The user has had enough.
-struct Stopped;
-
 /// What one run of the generator on the lab gave.
 struct Observed {
     load: LoadReport,
@@ -112,34 +109,32 @@ impl<'a> Matrix<'a> {
         Ok(())
     }
 
-    /// The rate to be offered in a trial; absent in a closed loop. A share of what `base` reaches is of what it reached
-    /// at the beginning of this block of trials. `Err` in the inner result: stopped.
-    fn rate(&mut self, result: &mut BenchResult, id: TrialId) -> Result<Result<Option<f64>, Stopped>, BenchError> {
-        let load = result.plan.loads[id.load];
+    /// What `base` reaches, found at the beginning of each block of trials; `None` when stopped.
+    fn what_base_reaches(&mut self, result: &mut BenchResult, id: TrialId) -> Result<Option<f64>, BenchError> {
         let known = |reach: &&BaseReach| (reach.repeat, reach.load) == (id.repeat, id.load);
-        let reaches = match (load, result.base_reaches.iter().find(known)) {
-            (OfferedLoad::Max | OfferedLoad::Rate(_), _) => 0.0,
-            (OfferedLoad::Percent(_), Some(reach)) => reach.per_s,
-            (OfferedLoad::Percent(_), None) => {
-                let Some(per_s) = self.what_base_reaches(result.plan.warm_up_ms)? else { return Ok(Err(Stopped)) };
-                result.base_reaches.push(BaseReach { repeat: id.repeat, load: id.load, per_s });
-                (self.watch)(Event::BaseReaches(per_s));
-                per_s
-            }
-        };
-        Ok(Ok(load.rate_per_s(reaches)))
-    }
-
-    /// `None` when stopped.
-    fn what_base_reaches(&mut self, warm_up_ms: u32) -> Result<Option<f64>, BenchError> {
+        if let Some(reach) = result.base_reaches.iter().find(known) {
+            return Ok(Some(reach.per_s));
+        }
         self.set("base", &DeliveryMode::default())?;
+        let warm_up_ms = result.plan.warm_up_ms;
         let run = RunSpec { schedule: Schedule::Closed, warm_up_ms, measure_ms: REACH_MS };
-        Ok(self.observe(&run)?.map(|observed| observed.load.qps))
+        let Some(observed) = self.observe(&run)? else { return Ok(None) };
+        let per_s = observed.load.qps;
+        result.base_reaches.push(BaseReach { repeat: id.repeat, load: id.load, per_s });
+        Ok(Some(per_s))
     }
 
     /// `None` when stopped.
     fn trial(&mut self, result: &mut BenchResult, id: TrialId, attempt: u32) -> Result<Option<Trial>, BenchError> {
-        let Ok(offered_per_s) = self.rate(result, id)? else { return Ok(None) };
+        let load = result.plan.loads[id.load];
+        let offered_per_s = match load {
+            OfferedLoad::Percent(_) => match self.what_base_reaches(result, id)? {
+                Some(reaches_per_s) => load.rate_per_s(reaches_per_s),
+                None => return Ok(None),
+            },
+            // Not a share of anything.
+            OfferedLoad::Rate(_) | OfferedLoad::Max => load.rate_per_s(0.0),
+        };
         let plan = &result.plan;
         let entry = &plan.modes[id.mode];
         let settings = self.set(&entry.label, &entry.mode)?;

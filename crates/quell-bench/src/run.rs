@@ -64,8 +64,6 @@ pub enum Event<'a> {
         /// Why.
         reason: &'a str,
     },
-    /// What `base` reached in a closed loop, in requests per second.
-    BaseReaches(f64),
     /// A trial begins.
     TrialBegins {
         /// How many are done.

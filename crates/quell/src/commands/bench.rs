@@ -113,7 +113,6 @@ fn tell(progress: &Progress, plan: &Plan, event: Event<'_>) {
         Event::Recovered(found) => found.iter().for_each(|found| tell_of_journal(progress, found)),
         Event::LabIsUp(_) => progress.doing("the lab is up, measuring"),
         Event::Refused { label, reason } => progress.say(&format!("{label} cannot be set here: {reason}")),
-        Event::BaseReaches(_) => {}
         Event::TrialBegins { done, total, id } => {
             let what = format!("{} at {}", plan.modes[id.mode].label, plan.loads[id.load]);
             progress.step(done, total, &what);
