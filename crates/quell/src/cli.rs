@@ -1,12 +1,8 @@
-//! The command line as its user types it: commands, options, help. What an option means is decided below; here it is
-//! only read.
+//! The commands, as their user sees them listed. The options of each stand in its own module of `commands`.
 
-use std::path::PathBuf;
+use clap::{Parser, Subcommand};
 
-use clap::{Args, Parser, Subcommand, value_parser};
-use quell_bench::offered_load::OfferedLoad;
-
-use crate::commands::{load, respond};
+use crate::commands::{bench, lab, load, respond};
 
 /// The kernel's best packet delivery for unmodified Linux servers: measured, proved, reversible.
 #[derive(Debug, Parser)]
@@ -26,7 +22,7 @@ const EXIT_CODES: &str = concat!(
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Which delivery mode wins on this machine? Runs them against a real server on a private lab, prints the table.
-    Bench(Box<BenchArgs>),
+    Bench(Box<bench::BenchArgs>),
     /// Load a server with requests and print what became of them.
     Load(Box<load::LoadArgs>),
     /// Answer requests with responses of a chosen size: the plain server for request/response loads.
@@ -35,111 +31,6 @@ pub(crate) enum Command {
     Lab {
         /// What to do about them.
         #[command(subcommand)]
-        command: LabCommand,
+        command: lab::LabCommand,
     },
 }
-
-/// What can be done about labs.
-#[derive(Debug, Subcommand)]
-pub(crate) enum LabCommand {
-    /// List the labs of this machine: running ones, and what killed runs left.
-    List {
-        /// Print JSON.
-        #[arg(short, long)]
-        json: bool,
-    },
-    /// Remove what killed runs left: processes, links, namespaces. Running labs are left alone.
-    Clean {
-        /// Print JSON.
-        #[arg(short, long)]
-        json: bool,
-    },
-}
-
-/// Options of `quell bench`.
-#[derive(Debug, Args)]
-#[command(after_help = MODES_HELP)]
-pub(crate) struct BenchArgs {
-    /// Three modes and two loads, under a minute.
-    #[arg(long, conflicts_with = "full")]
-    pub(crate) quick: bool,
-    /// Every mode that can be set from outside, at 25, 50, 75, 90 % and max.
-    #[arg(long)]
-    pub(crate) full: bool,
-    /// Modes to measure, by commas: base,defer200,suspend20,defer-hard-irqs=10
-    #[arg(long, value_name = "LIST")]
-    pub(crate) modes: Option<String>,
-    /// Loads to measure them under, by commas: shares of what base reaches, rates, max [50%,90%,max]
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    pub(crate) loads: Option<Vec<OfferedLoad>>,
-    /// How often every cell is measured; fewer than 3 support no verdict.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(1..))]
-    pub(crate) repeats: u32,
-    /// How long each trial is measured, in seconds [1.8; with --quick 1.2]
-    #[arg(long, value_name = "S")]
-    pub(crate) seconds: Option<f64>,
-    /// How many disturbed trials may be measured again, in all.
-    #[arg(long, value_name = "N", default_value_t = 6)]
-    pub(crate) retries: u32,
-    /// Decides the order of the trials and the generator's random choices [from the clock]
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
-    /// Receive queues of the server, each with a worker on a CPU of its own.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..))]
-    pub(crate) queues: u32,
-    /// Generator threads, each on a CPU of its own.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..))]
-    pub(crate) generators: u32,
-    /// Connections in all; fewer leave the server idle at max, more overflow a veth's ring of 255 packets.
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = value_parser!(u32).range(1..))]
-    pub(crate) connections: u32,
-    /// Another server than memcached, speaking its text protocol: {address}, {port}, {workers} are filled in.
-    #[arg(long, value_name = "COMMAND")]
-    pub(crate) server: Option<String>,
-    /// Do not let NAPI threads stand in for the interrupts of the server's queues: softirqs poll them, on whichever CPU
-    /// sends.
-    #[arg(long)]
-    pub(crate) no_interrupt_stand_in: bool,
-    /// Measure although there are fewer CPUs than workers and generator threads, or a check does not hold. The result
-    /// says that it is not a measurement.
-    #[arg(long)]
-    pub(crate) insist: bool,
-    /// Write the result to this file [quell-bench-TIME.json in the current directory]
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-    /// Print the table of an earlier result instead of measuring.
-    #[arg(long, value_name = "FILE", conflicts_with_all = OF_MEASURING)]
-    pub(crate) show: Option<PathBuf>,
-    /// Print the JSON Schema of result files instead of measuring.
-    #[arg(long, exclusive = true)]
-    pub(crate) schema: bool,
-    /// Print the result as JSON instead of the table.
-    #[arg(short, long)]
-    pub(crate) json: bool,
-}
-
-/// Options that say nothing where nothing is measured.
-const OF_MEASURING: [&str; 16] = [
-    "quick",
-    "full",
-    "modes",
-    "loads",
-    "repeats",
-    "seconds",
-    "retries",
-    "seed",
-    "queues",
-    "generators",
-    "connections",
-    "server",
-    "no_interrupt_stand_in",
-    "insist",
-    "output",
-    "schema",
-];
-
-const MODES_HELP: &str = concat!(
-    "Modes: base (interrupts), deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy; N is gro-flush-timeout in µs. ",
-    "Any setting can be overridden: suspend20,defer-hard-irqs=10,irq-suspend-timeout=5ms. base is measured twice, as if ",
-    "it were two modes: what differs between the two cannot be told apart today.",
-);

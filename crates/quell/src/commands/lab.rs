@@ -2,13 +2,30 @@
 
 use std::path::Path;
 
+use clap::Subcommand;
 use quell_host::journal::{Change, History, Journal, ListedJournal};
 use quell_host::transaction::{Found, recover};
 use serde::Serialize;
 
-use crate::cli::LabCommand;
 use crate::exit::{Exit, Failure};
 use crate::output;
+
+/// What can be done about labs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LabCommand {
+    /// List the labs of this machine: running ones, and what killed runs left.
+    List {
+        /// Print JSON.
+        #[arg(short, long)]
+        json: bool,
+    },
+    /// Remove what killed runs left: processes, links, namespaces. Running labs are left alone.
+    Clean {
+        /// Print JSON.
+        #[arg(short, long)]
+        json: bool,
+    },
+}
 
 /// Where the journals of this machine are kept: on disk, for a journal is to outlive a crash.
 const JOURNAL_DIR: &str = "/var/lib/quell/journal";

@@ -1,6 +1,8 @@
 //! `quell bench`: reads the options into a request, runs it with progress, writes the result file, prints the table and
 //! what follows from it.
 
+mod args;
+
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,8 +16,9 @@ use quell_host::transaction::Found;
 use quell_linux::signal::Interruption;
 use quell_mode::DeliveryMode;
 
+pub(crate) use args::BenchArgs;
+
 use super::lab::journal;
-use crate::cli::BenchArgs;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::progress::Progress;
