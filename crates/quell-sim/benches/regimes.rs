@@ -4,8 +4,7 @@
 #![allow(clippy::print_stdout, reason = "a benchmark's output is what it prints")]
 
 use quell_sim::HostProfile;
-use quell_sim::published::RunScale;
-use quell_sim::sweep::{in_parallel, row};
+use quell_sim::sweep::{Point, Setup, sweep};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -14,13 +13,9 @@ fn main() {
         return;
     };
     let (mode, load) = (mode.parse().expect("a mode"), load.parse().expect("a load"));
-    let host = HostProfile::shipped("epyc7662-cx5").expect("it ships");
-    let rows = in_parallel(
-        10,
-        2,
-        |seed| row(mode, load, &host, RunScale { seed: seed as u64, ..RunScale::FULL }).expect("it runs"),
-        |_| (),
-    );
+    let setup = Setup::new(HostProfile::shipped("epyc7662-cx5").expect("it ships"));
+    let points: Vec<_> = (0..10).map(|seed| Point { mode, load, seed }).collect();
+    let rows = sweep(&setup, &points, 2, |_| ()).expect("it runs");
     for row in rows {
         let figures = row.figures;
         println!(

@@ -14,12 +14,11 @@
 //!
 //! ```
 //! use quell_sim::HostProfile;
-//! use quell_sim::published::RunScale;
-//! use quell_sim::sweep::row;
+//! use quell_sim::sweep::{Point, Setup};
 //!
 //! let host = HostProfile::shipped("epyc7662-cx5")?;
-//! let scale = RunScale { warm_up_ns: 1_000_000, measured_ns: 2_000_000, ..RunScale::FULL };
-//! let row = row("suspend20".parse()?, "600K".parse()?, &host, scale)?;
+//! let setup = Setup { warm_up_ns: 1_000_000, measured_ns: 2_000_000, ..Setup::new(host) };
+//! let row = setup.row(&Point { mode: "suspend20".parse()?, load: "600K".parse()?, seed: 1 })?;
 //! assert!(row.figures.cpu_pct < 100.0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -43,5 +42,5 @@ pub use engine::Ns;
 pub use host::{CONSTANTS, Constant, Constants, HostProfile, IdleState, ProfileError, Value};
 pub use mechanism::{Coalescing, CoalescingPeriod, NapiState, Packet, PacketKind};
 pub use run::{Run, RunError, RunResult, Spread};
-pub use trace::{Mark, Segment, Trace};
+pub use trace::{Mark, Moment, Place, Segment, Trace};
 pub use world::{CpuTime, Gaps, KernelRules, Step, TrafficKind};

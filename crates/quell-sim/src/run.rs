@@ -5,6 +5,7 @@ use quell_mode::{DeliveryMode, EpollSettings, ProgramWait};
 use crate::engine::{Ns, Purpose, RandomStream};
 use crate::host::{Costs, HostProfile};
 use crate::mechanism::{Epoll, RxQueue, Socket};
+use crate::trace::Trace;
 use crate::world::{
     Affinity, Class, Client, Counters, CpuTime, EpollServer, EventLoop, KernelRules, Program, Stage, Traffic,
     TrafficKind, Wait, World, WorldShape,
@@ -106,16 +107,32 @@ impl Run {
     ///
     /// A setting without sense; too many events under way.
     pub fn simulate(&self) -> Result<RunResult, RunError> {
+        self.play(None).map(|(result, _)| result)
+    }
+
+    /// Simulates it and records what happens once the warm-up is over. The result is the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`Run::simulate`].
+    pub fn simulate_recorded(&self) -> Result<(RunResult, Trace), RunError> {
+        let (result, trace) = self.play(Some(Box::default()))?;
+        Ok((result, trace.map_or_else(Trace::default, |trace| *trace)))
+    }
+
+    fn play(&self, trace: Option<Box<Trace>>) -> Result<(RunResult, Option<Box<Trace>>), RunError> {
         let mut world = self.world()?;
         world.begin();
         world.run_until(self.warm_up_ns);
         world.open_books();
+        world.trace = trace;
         world.run_until(self.warm_up_ns + self.measured_ns);
         world.close_books(self.warm_up_ns);
         if world.events.overflowed() {
             return Err(RunError::TooManyEvents { bound: self.event_bound() });
         }
-        Ok(self.result(&world))
+        let trace = world.trace.take();
+        Ok((self.result(&world), trace))
     }
 
     fn event_bound(&self) -> usize {

@@ -8,12 +8,111 @@ use std::sync::{Mutex, PoisonError};
 use quell_mode::{DeliveryMode, ParseModeError};
 use serde::Serialize;
 
+use crate::engine::Ns;
 use crate::host::HostProfile;
 use crate::published::{Figures, IrqSuspension, Load, LoadError, RunScale};
-use crate::run::RunError;
+use crate::run::{Run, RunError, RunResult};
+use crate::trace::Trace;
 
 /// Schema of a [`Row`].
 pub const ROW_SCHEMA: &str = "quell-sim-row-1";
+/// Connections of each queue in the published experiment, on the average.
+const CONNECTIONS_PER_QUEUE: usize = 560;
+/// A range makes no more modes or loads than this.
+const RANGE_MAX: usize = 200;
+
+/// What all rows of a sweep have in common: a server of the published shape on a host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setup {
+    /// The host.
+    pub host: HostProfile,
+    /// RX queues, and as many workers and CPUs.
+    pub queues: usize,
+    /// Connections, over all queues.
+    pub connections: usize,
+    /// Virtual time before anything is counted, in ns.
+    pub warm_up_ns: Ns,
+    /// Virtual time that is counted, in ns.
+    pub measured_ns: Ns,
+}
+
+impl Setup {
+    /// The published server on all CPUs of a host, simulated for as long as published experiments
+    /// are.
+    #[must_use]
+    pub fn new(host: HostProfile) -> Self {
+        let RunScale { warm_up_ns, measured_ns, .. } = RunScale::FULL;
+        let queues = host.cpus;
+        Self { host, queues, connections: CONNECTIONS_PER_QUEUE * queues, warm_up_ns, measured_ns }
+    }
+
+    /// The same with another number of queues, workers and CPUs, and of connections with them.
+    #[must_use]
+    pub fn with_queues(self, queues: usize) -> Self {
+        Self { queues, connections: CONNECTIONS_PER_QUEUE * queues, ..self }
+    }
+
+    /// The run of one point.
+    #[must_use]
+    pub fn run(&self, point: &Point) -> Run {
+        let scale =
+            RunScale { warm_up_ns: self.warm_up_ns, measured_ns: self.measured_ns, seed: point.seed, ..RunScale::FULL };
+        let run = IrqSuspension::run(point.mode, point.load, &self.host, scale);
+        Run {
+            host: HostProfile { cpus: self.queues, ..run.host },
+            queues: self.queues,
+            connections: self.connections,
+            floating: self.queues > 1,
+            ..run
+        }
+    }
+
+    /// Simulates one row.
+    ///
+    /// # Errors
+    ///
+    /// A run that is not possible.
+    pub fn row(&self, point: &Point) -> Result<Row, RunError> {
+        Ok(self.observed(point, &self.run(point).simulate()?))
+    }
+
+    /// Simulates one row and records what happens once the warm-up is over, within the bound of a
+    /// [`Trace`].
+    ///
+    /// # Errors
+    ///
+    /// A run that is not possible.
+    pub fn recorded_row(&self, point: &Point) -> Result<(Row, Trace), RunError> {
+        let (result, trace) = self.run(point).simulate_recorded()?;
+        Ok((self.observed(point, &result), trace))
+    }
+
+    fn observed(&self, point: &Point, result: &RunResult) -> Row {
+        Row {
+            schema: ROW_SCHEMA,
+            mode: point.mode,
+            load: point.load,
+            host: self.host.name.clone(),
+            queues: self.queues,
+            connections: self.connections,
+            seed: point.seed,
+            figures: result.figures(self.queues),
+            drops: result.drops(),
+            digest: format!("{:016x}", result.digest),
+        }
+    }
+}
+
+/// One cell of a sweep.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Point {
+    /// The delivery mode.
+    pub mode: DeliveryMode,
+    /// The offered load.
+    pub load: Load,
+    /// Where random numbers come from.
+    pub seed: u64,
+}
 
 /// The result of one run of the published server shape on a host.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -26,6 +125,10 @@ pub struct Row {
     pub load: Load,
     /// The host's name.
     pub host: String,
+    /// RX queues, workers and CPUs.
+    pub queues: usize,
+    /// Connections, over all queues.
+    pub connections: usize,
     /// Where random numbers came from.
     pub seed: u64,
     /// What was observed.
@@ -34,25 +137,6 @@ pub struct Row {
     pub drops: u64,
     /// Digest of the run: equal on every machine.
     pub digest: String,
-}
-
-/// Simulates one row.
-///
-/// # Errors
-///
-/// A run that is not possible.
-pub fn row(mode: DeliveryMode, load: Load, host: &HostProfile, scale: RunScale) -> Result<Row, RunError> {
-    let result = IrqSuspension::run(mode, load, host, scale).simulate()?;
-    Ok(Row {
-        schema: ROW_SCHEMA,
-        mode,
-        load,
-        host: host.name.clone(),
-        seed: scale.seed,
-        figures: result.figures(host.cpus),
-        drops: result.drops(),
-        digest: format!("{:016x}", result.digest),
-    })
 }
 
 /// Does `jobs` jobs on up to `threads` threads, results in the order of the jobs. `progress` hears
@@ -88,20 +172,85 @@ pub fn in_parallel<T: Send>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// A list of modes, or a range over the number in a mode's name: `suspend10..200` is 10, 20, 50,
-/// 100 and 200.
+/// Simulates every point, in parallel; rows in the order of the points.
 ///
 /// # Errors
 ///
-/// What is no mode.
-pub fn modes(text: &str) -> Result<Vec<DeliveryMode>, ParseModeError> {
-    let Some((first, last)) = text.split_once("..") else { return DeliveryMode::parse_list(text) };
+/// The first run that is not possible.
+pub fn sweep(
+    setup: &Setup,
+    points: &[Point],
+    threads: usize,
+    progress: impl Fn(usize) + Sync,
+) -> Result<Vec<Row>, RunError> {
+    in_parallel(points.len(), threads, |index| setup.row(&points[index]), progress).into_iter().collect()
+}
+
+/// A range of modes or loads that is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no range: {why}")]
+pub struct RangeError {
+    text: String,
+    why: &'static str,
+}
+
+impl RangeError {
+    fn new(text: &str, why: &'static str) -> Self {
+        Self { text: text.to_owned(), why }
+    }
+}
+
+/// Why a text names no modes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModesError {
+    /// A mode that does not exist, or contradicts itself.
+    #[error(transparent)]
+    Mode(#[from] ParseModeError),
+    /// A range that is none.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+}
+
+/// Reads a list of modes in which a range over the number in a mode's name stands for several:
+/// `base,suspend10..200` is `base` and `suspend` with 10, 20, 50, 100 and 200. Overrides after a
+/// range are those of all its modes.
+///
+/// # Errors
+///
+/// What is no mode or no range.
+pub fn modes(text: &str) -> Result<Vec<DeliveryMode>, ModesError> {
+    if !text.contains("..") {
+        return Ok(DeliveryMode::parse_list(text)?);
+    }
+    let mut listed: Vec<String> = Vec::new();
+    let mut items = text.split(',').peekable();
+    while let Some(item) = items.next() {
+        let mut overrides = String::new();
+        while let Some(item) = items.next_if(|item| item.contains('=') || *item == "own-cpu") {
+            overrides.push(',');
+            overrides.push_str(item);
+        }
+        match item.split_once("..") {
+            Some((first, last)) => {
+                listed.extend(range_of_modes(item, first, last)?.into_iter().map(|mode| mode + &overrides));
+            }
+            None => listed.push(format!("{item}{overrides}")),
+        }
+    }
+    Ok(DeliveryMode::parse_list(&listed.join(","))?)
+}
+
+fn range_of_modes(item: &str, first: &str, last: &str) -> Result<Vec<String>, RangeError> {
     let digits = first.find(|letter: char| letter.is_ascii_digit()).unwrap_or(first.len());
     let (word, from) = first.split_at(digits);
     let (Ok(from), Ok(to)) = (from.parse::<u64>(), last.parse::<u64>()) else {
-        return DeliveryMode::parse_list(text);
+        return Err(RangeError::new(item, "write whole numbers of microseconds, as suspend10..200"));
     };
-    series(from, to).map(|number| format!("{word}{number}").parse()).collect()
+    if from == 0 || from > to {
+        return Err(RangeError::new(item, "it begins above 0 and ends no lower than it begins, as suspend10..200"));
+    }
+    Ok(series(from, to).map(|number| format!("{word}{number}")).collect())
 }
 
 /// 1, 2, 5, 10, … within the bounds, which are always there themselves.
@@ -111,88 +260,155 @@ fn series(from: u64, to: u64) -> impl Iterator<Item = u64> {
     std::iter::once(from).chain(between).chain(Some(to).filter(|&to| to > from))
 }
 
+/// Why a text names no loads.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadsError {
+    /// Neither a rate nor a share nor MAX.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A share that is none.
+    #[error("`{0}` is no share of what base reaches: write 0.1% to 200%")]
+    Share(String),
+    /// A range that is none.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+}
+
 /// Loads of a sweep, before it is known what the host can do.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Loads {
-    /// These.
-    Given(Vec<Load>),
-    /// Shares of what `base` reaches on the host in a closed loop, in percent.
-    Percent(Vec<f64>),
+pub struct Loads(Vec<Asked>);
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Asked {
+    /// This load.
+    Given(Load),
+    /// A share of what `base` reaches on the host in a closed loop, in percent.
+    Percent(f64),
 }
 
 impl FromStr for Loads {
-    type Err = LoadError;
+    type Err = LoadsError;
 
-    /// Reads `600K`, `200K,600K,MAX`, `50%` or `10%..100%` (in steps of 10 %).
-    fn from_str(text: &str) -> Result<Self, LoadError> {
-        let refused = || LoadError::new(text);
-        let percent = |text: &str| {
-            let share: f64 = text.strip_suffix('%')?.parse().ok()?;
-            Some(share).filter(|share| (0.1..=200.0).contains(share))
-        };
-        if let Some((from, to)) = text.split_once("..") {
-            let (Some(from), Some(to)) = (percent(from), percent(to)) else { return Err(refused()) };
-            let steps = ((to - from) / 10.0).floor().max(0.0) as usize;
-            return Ok(Self::Percent((0..=steps).map(|step| from + 10.0 * step as f64).collect()));
+    /// Reads a list of rates (`600K`), `MAX`, shares (`50%`) and ranges: `10%..100%` in steps of
+    /// 10 %, `200K..1M` in steps of the first.
+    fn from_str(text: &str) -> Result<Self, LoadsError> {
+        let mut loads = Vec::new();
+        for item in text.split(',') {
+            match item.split_once("..") {
+                Some((from, to)) => loads.extend(range_of_loads(item, from.parse()?, to.parse()?)?),
+                None => loads.push(item.parse()?),
+            }
         }
-        if text.ends_with('%') {
-            return text
-                .split(',')
-                .map(|part| percent(part).ok_or_else(refused))
-                .collect::<Result<_, _>>()
-                .map(Self::Percent);
-        }
-        text.split(',').map(str::parse).collect::<Result<_, _>>().map(Self::Given)
+        Ok(Self(loads))
     }
 }
 
+impl FromStr for Asked {
+    type Err = LoadsError;
+
+    fn from_str(text: &str) -> Result<Self, LoadsError> {
+        let Some(digits) = text.strip_suffix('%') else { return Ok(Self::Given(text.parse()?)) };
+        let share = digits.parse().ok().filter(|share| (0.1..=200.0).contains(share));
+        share.map(Self::Percent).ok_or_else(|| LoadsError::Share(text.to_owned()))
+    }
+}
+
+fn range_of_loads(item: &str, from: Asked, to: Asked) -> Result<Vec<Asked>, RangeError> {
+    match (from, to) {
+        (Asked::Percent(from), Asked::Percent(to)) => {
+            Ok(steps(item, from, to, 10.0)?.into_iter().map(Asked::Percent).collect())
+        }
+        (Asked::Given(Load::Qps(from)), Asked::Given(Load::Qps(to))) => {
+            Ok(steps(item, from, to, from)?.into_iter().map(|qps| Asked::Given(Load::Qps(qps))).collect())
+        }
+        _ => Err(RangeError::new(item, "both ends are rates, as 200K..1M, or shares, as 10%..100%")),
+    }
+}
+
+/// From the first to the last in steps, the last always there.
+fn steps(item: &str, from: f64, to: f64, step: f64) -> Result<Vec<f64>, RangeError> {
+    if from > to {
+        return Err(RangeError::new(item, "it ends no lower than it begins"));
+    }
+    let whole = ((to - from) / step) as usize;
+    if whole >= RANGE_MAX {
+        return Err(RangeError::new(item, "it has more than 200 steps"));
+    }
+    let inner = (0..=whole).map(|count| from + step * count as f64).filter(|&load| load < to * 0.999_999);
+    Ok(inner.chain([to]).collect())
+}
+
 impl Loads {
-    /// The loads as rates; where they are shares, what `base` can do is simulated first.
+    /// The loads as rates; where some are shares, what `base` can do is simulated first.
     ///
     /// # Errors
     ///
     /// A run that is not possible.
-    pub fn resolve(&self, host: &HostProfile, scale: RunScale) -> Result<Vec<Load>, RunError> {
-        match self {
-            Self::Given(loads) => Ok(loads.clone()),
-            Self::Percent(shares) => {
-                let most = row(DeliveryMode::default(), Load::Max, host, scale)?.figures.qps;
-                Ok(shares.iter().map(|share| Load::Qps((most * share / 100.0).round())).collect())
-            }
-        }
+    pub fn resolve(&self, setup: &Setup, seed: u64) -> Result<Vec<Load>, RunError> {
+        let mut reaches = None;
+        let mut rate = |share: f64| -> Result<Load, RunError> {
+            let most = match reaches {
+                Some(most) => most,
+                None => {
+                    let base = Point { mode: DeliveryMode::default(), load: Load::Max, seed };
+                    *reaches.insert(setup.row(&base)?.figures.qps)
+                }
+            };
+            Ok(Load::Qps((most * share / 100.0).round().max(1.0)))
+        };
+        let load = |asked: &Asked| match *asked {
+            Asked::Given(load) => Ok(load),
+            Asked::Percent(share) => rate(share),
+        };
+        self.0.iter().map(load).collect()
     }
-}
-
-/// Every mode at every load, in parallel.
-pub fn sweep(
-    modes: &[DeliveryMode],
-    loads: &[Load],
-    host: &HostProfile,
-    scale: RunScale,
-    threads: usize,
-    progress: impl Fn(usize) + Sync,
-) -> Vec<Result<Row, RunError>> {
-    let jobs: Vec<_> = modes.iter().flat_map(|&mode| loads.iter().map(move |&load| (mode, load))).collect();
-    in_parallel(jobs.len(), threads, |index| row(jobs[index].0, jobs[index].1, host, scale), progress)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_range_of_modes_goes_by_1_2_5() {
-        let names: Vec<_> = modes("suspend10..200").expect("a range").iter().map(ToString::to_string).collect();
-        assert_eq!(names, ["suspend10", "suspend20", "suspend50", "suspend100", "suspend200"]);
-        assert_eq!(modes("base,fullbusy").expect("a list").len(), 2);
-        assert!(modes("suspend10..fast").is_err());
+    fn names(text: &str) -> Vec<String> {
+        modes(text).expect("modes").iter().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn loads_are_rates_or_shares() {
-        assert_eq!("200K,MAX".parse(), Ok(Loads::Given(vec![Load::Qps(200e3), Load::Max])));
-        assert_eq!("80%..100%".parse(), Ok(Loads::Percent(vec![80.0, 90.0, 100.0])));
-        assert!("10%..fast".parse::<Loads>().is_err());
+    fn a_range_of_modes_goes_by_1_2_5() {
+        assert_eq!(names("suspend10..200"), ["suspend10", "suspend20", "suspend50", "suspend100", "suspend200"]);
+        assert_eq!(names("base,defer10..20,fullbusy"), ["base", "defer10", "defer20", "fullbusy"]);
+    }
+
+    #[test]
+    fn overrides_after_a_range_are_those_of_all_its_modes() {
+        let both = names("suspend10..20,defer-hard-irqs=7,base");
+        assert_eq!(both, ["suspend10,defer-hard-irqs=7", "suspend20,defer-hard-irqs=7", "base"]);
+    }
+
+    #[test]
+    fn what_is_no_range_is_refused_with_what_to_write() {
+        for text in ["suspend10..fast", "suspend200..10", "suspend0..10", "suspend..200"] {
+            let error = modes(text).expect_err(text).to_string();
+            assert!(error.contains(text) && error.contains("suspend10..200"), "{error}");
+        }
+        assert!(matches!(modes("suspnd10..20"), Err(ModesError::Mode(_))));
+    }
+
+    #[test]
+    fn loads_are_rates_shares_and_ranges_of_both() {
+        let loads = |text: &str| text.parse::<Loads>().expect("loads").0;
+        let rate = |qps| Asked::Given(Load::Qps(qps));
+        assert_eq!(loads("200K,MAX"), [rate(200e3), Asked::Given(Load::Max)]);
+        assert_eq!(loads("80%..100%"), [80.0, 90.0, 100.0].map(Asked::Percent));
+        assert_eq!(loads("50%..75%"), [50.0, 60.0, 70.0, 75.0].map(Asked::Percent));
+        assert_eq!(loads("250K..1M,95%"), [rate(250e3), rate(500e3), rate(750e3), rate(1e6), Asked::Percent(95.0)]);
+    }
+
+    #[test]
+    fn what_is_no_load_is_refused() {
+        for text in ["10%..fast", "0%", "100%..10%", "200K..50%", "MAX..1M", "1..1M", "", "200K,"] {
+            assert!(text.parse::<Loads>().is_err(), "{text}");
+        }
     }
 
     #[test]

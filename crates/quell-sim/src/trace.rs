@@ -1,10 +1,10 @@
 //! What a run did, moment by moment: the segments of every CPU and the marks of every queue. As
-//! JSON trace events it opens in Perfetto, where an interrupt can be seen being suspended; as text
-//! it is a timeline for the terminal. Bounded: a long run is cut off and says so.
+//! JSON trace events it opens in Perfetto, where an interrupt can be seen being suspended; its
+//! moments are a timeline for the terminal. Bounded: a long run is cut off and says so.
 
-use std::fmt::Write as _;
+use std::collections::BTreeSet;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::engine::Ns;
 use crate::world::{Context, Program, Stage, Thread};
@@ -36,6 +36,28 @@ pub struct Mark {
     pub queue: usize,
     /// What, in the kernel's words.
     pub what: &'static str,
+}
+
+/// Where something happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// On a CPU.
+    Cpu(usize),
+    /// At an RX queue.
+    Queue(usize),
+}
+
+/// One line of a timeline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// When, in ns.
+    pub at_ns: Ns,
+    /// Where.
+    pub place: Place,
+    /// What, in the kernel's words.
+    pub what: &'static str,
+    /// For how long, in ns; absent for a mark.
+    pub lasts_ns: Option<Ns>,
 }
 
 /// A recording of a run.
@@ -100,28 +122,17 @@ impl Trace {
 
     /// The recording in the JSON trace event format: CPUs as the threads of process 1, queues as
     /// those of process 2, with a span from each suspension to its end.
+    pub fn perfetto(&self) -> impl Serialize + '_ {
+        Perfetto { display_time_unit: "ns", trace_events: Events(self) }
+    }
+
+    /// From the first to the last entry, in ns; absent when nothing was recorded.
     #[must_use]
-    pub fn to_perfetto_json(&self) -> String {
-        let micros = |ns: Ns| ns as f64 / 1e3;
-        let mut events = vec![process_name(1, "CPUs"), process_name(2, "RX queues")];
-        events.extend(self.segments.iter().map(|segment| {
-            serde_json::json!({
-                "name": segment.what, "ph": "X", "pid": 1, "tid": segment.cpu,
-                "ts": micros(segment.from_ns), "dur": micros(segment.to_ns - segment.from_ns),
-            })
-        }));
-        events.extend(self.marks.iter().map(|mark| {
-            serde_json::json!({
-                "name": mark.what, "ph": "i", "s": "t", "pid": 2, "tid": mark.queue, "ts": micros(mark.at_ns),
-            })
-        }));
-        events.extend(self.suspensions().into_iter().map(|(queue, from_ns, to_ns)| {
-            serde_json::json!({
-                "name": "interrupts suspended", "ph": "X", "pid": 2, "tid": queue,
-                "ts": micros(from_ns), "dur": micros(to_ns - from_ns),
-            })
-        }));
-        serde_json::json!({ "displayTimeUnit": "ns", "traceEvents": events }).to_string()
+    pub fn span_ns(&self) -> Option<(Ns, Ns)> {
+        let began =
+            self.segments.iter().map(|segment| segment.from_ns).chain(self.marks.first().map(|mark| mark.at_ns));
+        let ended = self.segments.last().map(|segment| segment.to_ns).max(self.marks.last().map(|mark| mark.at_ns));
+        began.min().zip(ended)
     }
 
     /// Every suspension: queue, from when, until when.
@@ -144,27 +155,132 @@ impl Trace {
         spans
     }
 
-    /// The recording between two moments as lines for the terminal, each with its moment in µs.
+    /// What began between two moments, in the order in which it began.
     #[must_use]
-    pub fn timeline(&self, from_ns: Ns, to_ns: Ns) -> String {
-        let within = |at_ns: Ns| (from_ns..to_ns).contains(&at_ns);
-        let segments = self.segments.iter().filter(|segment| within(segment.from_ns)).map(|segment| {
-            let us = (segment.to_ns - segment.from_ns) as f64 / 1e3;
-            (segment.from_ns, format!("cpu{}  {} for {us:.2} us", segment.cpu, segment.what))
+    pub fn moments(&self, from_ns: Ns, to_ns: Ns) -> Vec<Moment> {
+        let of_cpus = self.segments.iter().map(|segment| Moment {
+            at_ns: segment.from_ns,
+            place: Place::Cpu(segment.cpu),
+            what: segment.what,
+            lasts_ns: Some(segment.to_ns - segment.from_ns),
         });
-        let marks = self.marks.iter().filter(|mark| within(mark.at_ns));
-        let mut lines: Vec<_> =
-            segments.chain(marks.map(|mark| (mark.at_ns, format!("rx{}   {}", mark.queue, mark.what)))).collect();
-        lines.sort_by_key(|(at_ns, _)| *at_ns);
-        let mut text = String::new();
-        for (at_ns, line) in lines {
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "{:>12.3}  {line}", at_ns as f64 / 1e3);
-        }
-        text
+        let of_queues = self.marks.iter().map(|mark| Moment {
+            at_ns: mark.at_ns,
+            place: Place::Queue(mark.queue),
+            what: mark.what,
+            lasts_ns: None,
+        });
+        let within = |moment: &Moment| (from_ns..to_ns).contains(&moment.at_ns);
+        let mut moments: Vec<_> = of_queues.chain(of_cpus).filter(within).collect();
+        moments.sort_by_key(|moment| moment.at_ns);
+        moments
     }
 }
 
-fn process_name(pid: u32, name: &str) -> serde_json::Value {
-    serde_json::json!({ "name": "process_name", "ph": "M", "pid": pid, "args": { "name": name } })
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Perfetto<'a> {
+    display_time_unit: &'static str,
+    trace_events: Events<'a>,
+}
+
+/// Made one at a time: a recording is large.
+struct Events<'a>(&'a Trace);
+
+const CPUS: u32 = 1;
+const QUEUES: u32 = 2;
+
+/// An event of the JSON trace event format; times in µs.
+#[derive(Serialize)]
+struct Event {
+    name: &'static str,
+    ph: &'static str,
+    pid: u32,
+    tid: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ts: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur: Option<f64>,
+    /// Scope of an instant: its thread.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    s: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    args: Option<Name>,
+}
+
+#[derive(Serialize)]
+struct Name {
+    name: String,
+}
+
+impl Event {
+    fn named(what: &'static str, pid: u32, tid: usize, name: String) -> Self {
+        Self { name: what, ph: "M", pid, tid, ts: None, dur: None, s: None, args: Some(Name { name }) }
+    }
+
+    fn span(name: &'static str, pid: u32, tid: usize, from_ns: Ns, to_ns: Ns) -> Self {
+        let (ts, dur) = (Some(micros(from_ns)), Some(micros(to_ns - from_ns)));
+        Self { name, ph: "X", pid, tid, ts, dur, s: None, args: None }
+    }
+
+    fn instant(name: &'static str, pid: u32, tid: usize, at_ns: Ns) -> Self {
+        Self { name, ph: "i", pid, tid, ts: Some(micros(at_ns)), dur: None, s: Some("t"), args: None }
+    }
+}
+
+fn micros(ns: Ns) -> f64 {
+    ns as f64 / 1e3
+}
+
+impl Serialize for Events<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Trace { segments, marks, .. } = self.0;
+        let cpus: BTreeSet<usize> = segments.iter().map(|segment| segment.cpu).collect();
+        let queues: BTreeSet<usize> = marks.iter().map(|mark| mark.queue).collect();
+        let groups = [(CPUS, "CPUs"), (QUEUES, "RX queues")];
+        let groups = groups.map(|(pid, name)| Event::named("process_name", pid, 0, name.to_owned()));
+        let cpus = cpus.into_iter().map(|cpu| Event::named("thread_name", CPUS, cpu, format!("CPU {cpu}")));
+        let queues =
+            queues.into_iter().map(|queue| Event::named("thread_name", QUEUES, queue, format!("queue {queue}")));
+        let segments =
+            segments.iter().map(|segment| Event::span(segment.what, CPUS, segment.cpu, segment.from_ns, segment.to_ns));
+        let marks = marks.iter().map(|mark| Event::instant(mark.what, QUEUES, mark.queue, mark.at_ns));
+        let suspensions = self.0.suspensions().into_iter();
+        let suspensions = suspensions
+            .map(|(queue, from_ns, to_ns)| Event::span("interrupts suspended", QUEUES, queue, from_ns, to_ns));
+        let events = groups.into_iter().chain(cpus).chain(queues).chain(suspensions).chain(segments).chain(marks);
+        serializer.collect_seq(events)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recording() -> Trace {
+        let mark = |at_ns, what| Mark { at_ns, queue: 0, what };
+        let segment = |what, from_ns, to_ns| Segment { cpu: 1, what, thread: None, from_ns, to_ns };
+        Trace {
+            segments: vec![segment("application", 1_000, 3_000), segment("idle", 3_000, 9_000)],
+            marks: vec![mark(2_000, "suspended"), mark(2_500, "suspended"), mark(8_000, "resumed")],
+            cut_off: false,
+        }
+    }
+
+    #[test]
+    fn a_suspension_is_a_span_of_the_trace_file_from_its_beginning_to_its_end() {
+        let file = serde_json::to_value(recording().perfetto()).expect("plain data");
+        let events = file["traceEvents"].as_array().expect("a list");
+        let span = events.iter().find(|event| event["name"] == "interrupts suspended").expect("it is there");
+        assert_eq!((&span["ph"], span["ts"].as_f64(), span["dur"].as_f64()), (&"X".into(), Some(2.0), Some(6.0)));
+        let named = |name: &str| events.iter().any(|event| event["args"]["name"] == name);
+        assert!(named("CPU 1") && named("queue 0"));
+    }
+
+    #[test]
+    fn moments_come_in_the_order_in_which_they_began() {
+        let whats: Vec<_> = recording().moments(1_000, 3_001).iter().map(|moment| moment.what).collect();
+        assert_eq!(whats, ["application", "suspended", "suspended", "idle"]);
+        assert_eq!(recording().span_ns(), Some((1_000, 9_000)));
+    }
 }

@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use quell_sim::published::{IrqSuspension, Load, RunScale};
-use quell_sim::sweep::sweep;
+use quell_sim::sweep::{Point, Setup, sweep};
 
 const SCALE: RunScale = RunScale { queues: 2, warm_up_ns: 2 * MS, measured_ns: 5 * MS, hashed: true, seed: 11 };
 
@@ -50,12 +50,21 @@ fn another_seed_is_another_run() {
 
 #[test]
 fn a_sweep_gives_the_same_rows_on_one_thread_and_on_two() {
-    let rows = |threads| {
-        let modes = [mode("base"), mode("suspend20")];
-        let rows = sweep(&modes, &[Load::Qps(400e3), Load::Max], &fixed_host(), SCALE, threads, |_| ());
-        rows.into_iter().map(|row| row.expect("it runs").digest).collect::<Vec<_>>()
-    };
+    let setup = Setup { warm_up_ns: 2 * MS, measured_ns: 5 * MS, ..Setup::new(fixed_host()).with_queues(2) };
+    let point = |text: &str, load| Point { mode: mode(text), load, seed: 11 };
+    let points = [point("base", Load::Qps(100e3)), point("suspend20", Load::Max), point("suspend20", Load::Qps(100e3))];
+    let rows = |threads| sweep(&setup, &points, threads, |_| ()).expect("it runs");
     assert_eq!(rows(1), rows(2));
+}
+
+#[test]
+fn recording_a_run_does_not_change_it() {
+    let setup = Setup { warm_up_ns: 2 * MS, measured_ns: MS, ..Setup::new(fixed_host()).with_queues(2) };
+    let point = Point { mode: mode("suspend20"), load: Load::Qps(100e3), seed: 11 };
+    let (row, trace) = setup.recorded_row(&point).expect("it runs");
+    assert_eq!(row, setup.row(&point).expect("it runs"));
+    let recorded = 2 * MS..=3 * MS;
+    assert!(!trace.segments.is_empty() && trace.marks.iter().all(|mark| recorded.contains(&mark.at_ns)));
 }
 
 #[test]

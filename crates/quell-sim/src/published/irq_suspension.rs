@@ -47,12 +47,6 @@ impl fmt::Display for Load {
 #[error("`{0}` is no load: a number of requests a second such as 600000 or 600K, or MAX")]
 pub struct LoadError(String);
 
-impl LoadError {
-    pub(crate) fn new(text: &str) -> Self {
-        Self(text.to_owned())
-    }
-}
-
 impl FromStr for Load {
     type Err = LoadError;
 
