@@ -1,5 +1,6 @@
-//! The host as Quell changes it. Every change goes through a [`journal`]: written down first, then made, and undone
-//! in the reverse order at exit, after Ctrl-C or a panic, and after a `kill -9` by whoever comes next.
+//! The host as Quell sees and changes it. What there is, is a [`picture`]. Every change goes through a [`journal`]: written
+//! down first, then made, and undone in the reverse order at exit, after Ctrl-C or a panic, and after a `kill -9` by
+//! whoever comes next.
 //!
 //! Nothing here prints, and nothing here decides which changes are wanted.
 
@@ -7,6 +8,7 @@
 
 mod inhabitants;
 pub mod journal;
+pub mod picture;
 pub mod transaction;
 mod undo;
 

@@ -5,28 +5,41 @@ use std::fmt;
 use std::io;
 use std::os::linux::fs::MetadataExt;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::proc::{ProcError, ProcRoot};
 
 /// A capability that something in Quell needs; the numbers are those of `linux/capability.h`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Capability {
     /// NAPI settings, links, budgets above 64, `SO_PREFER_BUSY_POLL`.
+    #[serde(rename = "CAP_NET_ADMIN")]
     NetAdmin = 12,
     /// Files of other users' processes, `pidfd_getfd` on them.
+    #[serde(rename = "CAP_SYS_PTRACE")]
     SysPtrace = 19,
     /// Network namespaces.
+    #[serde(rename = "CAP_SYS_ADMIN")]
     SysAdmin = 21,
     /// Real-time scheduling classes, affinity of other users' threads.
+    #[serde(rename = "CAP_SYS_NICE")]
     SysNice = 23,
     /// Tracepoint programs.
+    #[serde(rename = "CAP_PERFMON")]
     Perfmon = 38,
     /// Loading BPF programs.
+    #[serde(rename = "CAP_BPF")]
     Bpf = 39,
 }
 
 impl Capability {
+    /// All that are known here.
+    pub const ALL: [Self; 6] =
+        [Self::NetAdmin, Self::SysPtrace, Self::SysAdmin, Self::SysNice, Self::Perfmon, Self::Bpf];
+
     /// The name as the manual pages spell it.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -8,10 +8,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// CPU numbers, ordered and without repetition; may be empty (`isolated` mostly is).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
 pub struct CpuList(BTreeSet<u32>);
 
 /// One more than the highest CPU number accepted; x86 kernels are built for at most 8,192 CPUs.
@@ -177,6 +181,20 @@ fn cpu_number(digits: &str, part: &str) -> Result<u32, CpuListError> {
     match digits.parse() {
         Ok(cpu) if cpu < CPU_LIMIT => Ok(cpu),
         _ => Err(CpuListError::TooHigh { part: part.into() }),
+    }
+}
+
+impl TryFrom<String> for CpuList {
+    type Error = CpuListError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<CpuList> for String {
+    fn from(list: CpuList) -> Self {
+        list.to_string()
     }
 }
 

@@ -8,10 +8,13 @@ use std::os::fd::AsFd;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::ioctl::{self, Getter, Setter};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// The parameters of one epoll (`struct epoll_params` in `linux/eventpoll.h`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct EpollParams {
     /// How long `epoll_wait` polls before it sleeps; the kernel counts a unit as 1,024 ns. 0 with
     /// `prefer_busy_poll` means one poll, unless the sysctl `net.core.busy_poll` is set. At most

@@ -6,8 +6,13 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 /// The number of an interface within its network namespace; 1 to 2³¹−1 (the kernel's `int ifindex`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "u32", into = "u32")]
+#[schemars(with = "u32")]
 pub struct Ifindex(NonZeroU32);
 
 impl Ifindex {
@@ -38,6 +43,25 @@ impl Ifindex {
 impl fmt::Display for Ifindex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// A number that is no interface's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is no interface index: expected 1 to {max}", max = i32::MAX)]
+pub struct InvalidIfindex(u32);
+
+impl TryFrom<u32> for Ifindex {
+    type Error = InvalidIfindex;
+
+    fn try_from(value: u32) -> Result<Self, Self::Error> {
+        Self::new(value).ok_or(InvalidIfindex(value))
+    }
+}
+
+impl From<Ifindex> for u32 {
+    fn from(index: Ifindex) -> Self {
+        index.get()
     }
 }
 
@@ -112,7 +136,9 @@ impl FromStr for InterfaceName {
 }
 
 /// A six-byte Ethernet address that one interface may carry: not a group address, not all zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(with = "String")]
 pub struct MacAddress([u8; 6]);
 
 impl MacAddress {
@@ -138,6 +164,28 @@ impl fmt::Display for MacAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, e, g] = self.0;
         write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// A text that is no Ethernet address of one interface.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no interface's Ethernet address: expected six bytes like 02:00:00:00:00:fe, no group address")]
+pub struct InvalidMacAddress(String);
+
+impl TryFrom<String> for MacAddress {
+    type Error = InvalidMacAddress;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let byte = |part: &str| (part.len() == 2).then(|| u8::from_str_radix(part, 16).ok()).flatten();
+        let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
+        let address = bytes.and_then(|bytes| bytes.try_into().ok()).and_then(Self::new);
+        address.ok_or(InvalidMacAddress(text))
+    }
+}
+
+impl From<MacAddress> for String {
+    fn from(address: MacAddress) -> Self {
+        address.to_string()
     }
 }
 
@@ -168,5 +216,7 @@ mod tests {
         assert_eq!(MacAddress::new([0x33, 0x33, 0, 0, 0, 1]), None);
         let mac = MacAddress::new([2, 0, 0, 0, 0, 0xfe]).unwrap();
         assert_eq!(mac.to_string(), "02:00:00:00:00:fe");
+        assert_eq!(MacAddress::try_from(mac.to_string()), Ok(mac));
+        assert!(MacAddress::try_from("02:00:00:00:00:+e".to_owned()).is_err());
     }
 }

@@ -32,6 +32,6 @@ pub mod tcp;
 pub mod udp;
 
 pub use cpu_list::{CPU_LIMIT, CpuList, CpuListError, CpuSetReadError};
-pub use interface::{Ifindex, InterfaceName, InvalidInterfaceName, MacAddress};
-pub use napi_id::NapiId;
+pub use interface::{Ifindex, InterfaceName, InvalidIfindex, InvalidInterfaceName, InvalidMacAddress, MacAddress};
+pub use napi_id::{InvalidNapiId, NapiId};
 pub use pid::{Pid, PidParseError};

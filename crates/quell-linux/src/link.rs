@@ -4,6 +4,8 @@
 
 use netlink_bindings::rt_link::{self, Ifinfomsg, IterableLinkAttrs, PushLinkAttrs};
 use netlink_bindings::traits::{NetlinkRequest, Pusher};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, AsRawFd};
 
 use crate::interface::{Ifindex, InterfaceName, MacAddress};
@@ -55,7 +57,8 @@ pub struct Peer {
 }
 
 /// `IF_OPER_*` of `include/uapi/linux/if.h`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum OperationalState {
     /// The driver does not tell, or tells something newer than this list.

@@ -5,6 +5,9 @@
 use std::fmt;
 use std::num::NonZeroU32;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 /// The id of a NAPI instance, as in the netdev family's `id` and `SO_INCOMING_NAPI_ID`.
 ///
 /// The kernel hands out ids from `MIN_NAPI_ID` = `NR_CPUS` + 1 upwards, because the same field of a
@@ -12,7 +15,9 @@ use std::num::NonZeroU32;
 /// `NR_CPUS` is fixed when a kernel is built and not visible from outside, so zero is the only
 /// number that surely is no id. The interfaces that report ids filter the others themselves:
 /// `SO_INCOMING_NAPI_ID` reads 0 for anything below `MIN_NAPI_ID` (`net/core/sock.c`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "u32", into = "u32")]
+#[schemars(with = "u32")]
 pub struct NapiId(NonZeroU32);
 
 impl NapiId {
@@ -29,6 +34,25 @@ impl NapiId {
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0.get()
+    }
+}
+
+/// Zero, which is no NAPI's id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("0 is no NAPI id")]
+pub struct InvalidNapiId;
+
+impl TryFrom<u32> for NapiId {
+    type Error = InvalidNapiId;
+
+    fn try_from(value: u32) -> Result<Self, Self::Error> {
+        Self::from_kernel(value).ok_or(InvalidNapiId)
+    }
+}
+
+impl From<NapiId> for u32 {
+    fn from(id: NapiId) -> Self {
+        id.get()
     }
 }
 

@@ -5,10 +5,14 @@ use std::fmt;
 use std::num::{NonZeroI32, ParseIntError};
 use std::str::FromStr;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// A process id or thread id: positive, at most 2²² on today's kernels (`PID_MAX_LIMIT`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "i32", into = "i32")]
+#[schemars(with = "i32")]
 pub struct Pid(NonZeroI32);
 
 /// A text that is no process id.
@@ -65,6 +69,20 @@ impl Pid {
 impl fmt::Display for Pid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+impl TryFrom<i32> for Pid {
+    type Error = PidParseError;
+
+    fn try_from(value: i32) -> Result<Self, Self::Error> {
+        Self::new(value).ok_or_else(|| PidParseError { text: value.to_string() })
+    }
+}
+
+impl From<Pid> for i32 {
+    fn from(pid: Pid) -> Self {
+        pid.get()
     }
 }
 

@@ -4,12 +4,15 @@
 
 use std::io;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::{CPU_LIMIT, CpuList, Pid};
 
 /// A scheduling class with the values that belong to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Policy {
     /// `SCHED_OTHER`, the default.
@@ -54,7 +57,8 @@ pub enum Policy {
 }
 
 /// How a thread is scheduled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Scheduling {
     /// Its class.
     pub policy: Policy,

@@ -2,6 +2,8 @@
 
 use netlink_bindings::ethtool as bindings;
 use netlink_bindings::traits::NetlinkRequest;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::{ETHTOOL_MSG_CHANNELS_GET, ETHTOOL_MSG_CHANNELS_SET, Ethtool, address_to};
 use crate::interface::Ifindex;
@@ -9,7 +11,8 @@ use crate::netlink::{Malformed, NetlinkError, Target};
 
 /// The channels of an interface. A driver reports either separate receive and transmit channels
 /// (veth) or combined ones (most hardware), or both; what it has not is `None`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Channels {
     /// Receive channels in use.

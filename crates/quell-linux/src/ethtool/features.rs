@@ -6,13 +6,16 @@ use std::ffi::CStr;
 
 use netlink_bindings::ethtool::{self as bindings, IterableBitset};
 use netlink_bindings::traits::NetlinkRequest;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::{ETHTOOL_MSG_FEATURES_GET, ETHTOOL_MSG_FEATURES_SET, Ethtool, address_to};
 use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, Target};
 
 /// The state of one feature.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Feature {
     /// In effect.
     pub active: bool,

@@ -3,6 +3,8 @@
 use netlink_bindings::netdev as bindings;
 use netlink_bindings::traits::{NetlinkRequest, Pusher};
 use netlink_bindings::utils::find_attr;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::Netdev;
 use crate::interface::Ifindex;
@@ -16,7 +18,8 @@ const NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT: u16 = 6;
 const NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT: u16 = 7;
 
 /// How a NAPI instance is polled (`threaded`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum NapiThreading {
     /// 0: in softirq context.
     Disabled,

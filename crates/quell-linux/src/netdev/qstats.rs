@@ -3,6 +3,8 @@
 
 use netlink_bindings::netdev as bindings;
 use netlink_bindings::traits::NetlinkRequest;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::{Netdev, QueueKind};
 use crate::interface::Ifindex;
@@ -21,10 +23,11 @@ const NETDEV_A_QSTATS_SCOPE: u16 = 4;
 macro_rules! counters {
     ($($kind:literal $field:ident $doc:literal;)+) => {
         /// The counters of one queue or of a whole interface; `None` is "not reported".
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+        #[serde(rename_all = "kebab-case", deny_unknown_fields)]
         #[non_exhaustive]
         pub struct QueueCounters {
-            $(#[doc = $doc] pub $field: Option<u64>,)+
+            $(#[doc = $doc] #[serde(skip_serializing_if = "Option::is_none")] pub $field: Option<u64>,)+
         }
 
         impl QueueCounters {

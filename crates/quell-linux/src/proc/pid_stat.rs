@@ -1,13 +1,17 @@
 //! `/proc/PID/stat`: name, parent, session, start time, last CPU and scheduling policy of a process
 //! or thread. The name is the thread's own and may hold any bytes, parentheses and line ends too.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::stat::Ticks;
 use super::text::{Line, Malformed};
 use super::{ProcDir, ProcError};
 use crate::Pid;
 
 /// What a task is doing (`fs/proc/array.c`, `task_state_array`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ProcessState {
     /// `R`: on a CPU or waiting for one.
