@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::engine::Ns;
 use crate::host::HostProfile;
-use crate::scenario::{Scenario, ScenarioError};
+use crate::scenario::{Application, EpollContext, Scenario, ScenarioError};
 use crate::trace::Trace;
 use crate::world::Step;
 
@@ -50,11 +50,11 @@ pub fn explain(mode: DeliveryMode, host: &HostProfile) -> Result<Explanation, Sc
 
 fn scenario(mode: DeliveryMode, host: &HostProfile) -> Scenario {
     let wait = Step::Wait { max_events: 64, timeout_ns: None };
+    let steps = vec![wait, Step::Work(SERVICE_NS), Step::ReadAll, Step::Repeat];
     Scenario {
         queues: vec![mode.napi()],
-        epoll: mode.epoll().unwrap_or_default(),
-        napi_known: true,
-        app: vec![wait, Step::Work(SERVICE_NS), Step::ReadAll, Step::Repeat],
+        epolls: vec![EpollContext { settings: mode.epoll().unwrap_or_default(), napi_known: true }],
+        applications: vec![Application { steps, ..Application::default() }],
         until_ns: FIRST_NS + 60_000_000,
         ..Scenario::new(host.clone())
     }

@@ -43,4 +43,4 @@ pub use host::{CONSTANTS, Constant, Constants, HostProfile, IdleState, ProfileEr
 pub use mechanism::{Coalescing, CoalescingPeriod, NapiState, Packet, PacketKind};
 pub use run::{Run, RunError, RunResult, Spread};
 pub use trace::{Mark, Moment, Place, Segment, Trace};
-pub use world::{CpuTime, Gaps, KernelRules, Step, TrafficKind};
+pub use world::{CpuTime, Gaps, KernelRules, ReadObserved, SocketBusyPoll, Step, TrafficKind, WaitObserved};

@@ -1,5 +1,5 @@
-//! One small scenario: these settings, these packets at these moments, an application that does
-//! these steps; and everything that was observed. The model's arm of the conformance suite, and what
+//! One small scenario: these settings, these packets at these moments, applications that do these
+//! steps; and everything that was observed. The model's arm of the conformance suite, and what
 //! the tests of the rules use. Exact: the same scenario always gives the same observations.
 
 use quell_mode::{EpollSettings, NapiSettings};
@@ -9,11 +9,11 @@ use crate::host::{Costs, HostProfile};
 use crate::mechanism::{Coalescing, Epoll, NapiState, Packet, PacketKind, RxQueue, Socket};
 use crate::trace::Trace;
 use crate::world::{
-    Class, Client, Event, KernelRules, Program, ScriptAction, Scripted, Stage, Step, Traffic, TrafficKind, World,
-    WorldShape,
+    Class, Client, Event, KernelRules, Program, ReadObserved, ScriptAction, Scripted, Stage, Step, Traffic,
+    TrafficKind, WaitObserved, World, WorldShape,
 };
 
-/// A scenario. Every queue interrupts a CPU of its own; the application runs on [`app_cpu`](Self::app_cpu).
+/// A scenario. Every queue interrupts a CPU of its own.
 #[derive(Debug, Clone)]
 pub struct Scenario {
     /// What things cost, and the rest of the host.
@@ -24,24 +24,67 @@ pub struct Scenario {
     pub queues: Vec<NapiSettings>,
     /// The NIC's coalescing, the same for all queues.
     pub coalescing: Coalescing,
-    /// `EPIOCSPARAMS` of the application's epoll.
-    pub epoll: EpollSettings,
-    /// The queue of each descriptor in the epoll; none: an eventfd, pipe, timerfd or unix socket.
-    pub descriptors: Vec<Option<usize>>,
-    /// Whether the epoll knows the NAPI id of its last socket when the scenario begins.
-    pub napi_known: bool,
-    /// The CPU that the application runs on.
-    pub app_cpu: usize,
-    /// The application's priority under `SCHED_FIFO`; absent: it is scheduled fairly.
-    pub app_priority: Option<u8>,
-    /// The same of the NAPI threads, where `threaded` is on.
+    /// The epolls.
+    pub epolls: Vec<EpollContext>,
+    /// Everything that an epoll or an application waits for.
+    pub descriptors: Vec<Descriptor>,
+    /// What runs.
+    pub applications: Vec<Application>,
+    /// The priority of NAPI threads under `SCHED_FIFO`, where `threaded` is on; absent: they are
+    /// scheduled fairly.
     pub napi_thread_priority: Option<u8>,
-    /// What the application does.
-    pub app: Vec<Step>,
     /// What comes from outside, and when.
     pub inputs: Vec<(Ns, Input)>,
     /// When the scenario ends.
     pub until_ns: Ns,
+}
+
+/// An epoll when the scenario begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EpollContext {
+    /// Its `EPIOCSPARAMS`.
+    pub settings: EpollSettings,
+    /// Whether it knows the NAPI id of its last socket.
+    pub napi_known: bool,
+}
+
+/// A file that can be waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Descriptor {
+    /// The queue that its packets arrive by; none: an eventfd, pipe, timerfd, unix socket, or a
+    /// socket whose messages come past NAPI.
+    pub queue: Option<usize>,
+    /// The epoll that has it; none: an application receives from it directly.
+    pub epoll: Option<usize>,
+    /// `EPOLLET`.
+    pub edge_triggered: bool,
+}
+
+impl Descriptor {
+    /// A socket on `queue` in the first epoll.
+    #[must_use]
+    pub fn on_queue(queue: usize) -> Self {
+        Self { queue: Some(queue), epoll: Some(0), edge_triggered: false }
+    }
+
+    /// A file without NAPI in the first epoll.
+    #[must_use]
+    pub fn without_napi() -> Self {
+        Self { queue: None, epoll: Some(0), edge_triggered: false }
+    }
+}
+
+/// An application. It holds a reference of its own to its epoll.
+#[derive(Debug, Clone, Default)]
+pub struct Application {
+    /// The epoll that its steps are about.
+    pub epoll: usize,
+    /// The CPU that it runs on.
+    pub cpu: usize,
+    /// Its priority under `SCHED_FIFO`; absent: it is scheduled fairly.
+    pub priority: Option<u8>,
+    /// What it does.
+    pub steps: Vec<Step>,
 }
 
 /// Something from outside.
@@ -54,6 +97,11 @@ pub enum Input {
         /// What the packet is.
         kind: PacketKind,
     },
+    /// A message reaches the socket of a descriptor past NAPI, as on a device without one.
+    PastNapi {
+        /// The descriptor.
+        descriptor: u32,
+    },
     /// `napi-set`.
     SetNapi {
         /// The queue.
@@ -61,8 +109,13 @@ pub enum Input {
         /// Its new settings.
         settings: NapiSettings,
     },
-    /// `EPIOCSPARAMS` on the application's epoll by another process.
-    SetEpoll(EpollSettings),
+    /// `EPIOCSPARAMS` by another process.
+    SetEpoll {
+        /// The epoll.
+        epoll: usize,
+        /// Its new settings.
+        settings: EpollSettings,
+    },
     /// A descriptor without queue becomes ready and stays so.
     AlwaysReady {
         /// The descriptor.
@@ -84,8 +137,16 @@ pub enum ScenarioError {
         /// How many there are.
         queues: usize,
     },
-    /// An input is for a descriptor that cannot take it.
-    #[error("input {input} is for a descriptor or queue that does not exist or cannot take it")]
+    /// A descriptor's or application's epoll, or a step's descriptor, does not exist.
+    #[error("{what} {index} refers to an epoll or descriptor that does not exist")]
+    NoSuchReference {
+        /// Descriptor or application.
+        what: &'static str,
+        /// Its place in the list.
+        index: usize,
+    },
+    /// An input is for something that cannot take it.
+    #[error("input {input} is for a descriptor, queue or epoll that does not exist or cannot take it")]
     BadInput {
         /// Its place in the list.
         input: usize,
@@ -110,6 +171,10 @@ pub struct QueueObserved {
     pub empty_polls: u64,
     /// Polls by a busy loop, the final ones included.
     pub busy_polls: u64,
+    /// Final polls of busy loops.
+    pub final_polls: u64,
+    /// `BusyPollRxPackets`: packets received by busy loops, those of the final polls left out.
+    pub busy_poll_packets: u64,
     /// Firings of its timer, and those of them that were lost.
     pub timer_irqs: u64,
     /// Firings that were lost because somebody owned the poll.
@@ -123,10 +188,12 @@ pub struct QueueObserved {
 /// What was observed.
 #[derive(Debug, Clone)]
 pub struct Observed {
-    /// Every `epoll_wait` that returned: when, and how many events.
-    pub waits: Vec<(Ns, usize)>,
-    /// Every request that the application read: when it was read, when it reached the NIC.
-    pub reads: Vec<(Ns, Ns)>,
+    /// Every `epoll_wait` that returned, application by application, in order.
+    pub waits: Vec<WaitObserved>,
+    /// Every message that was read, application by application, in order.
+    pub reads: Vec<ReadObserved>,
+    /// `SO_INCOMING_NAPI_ID` of each descriptor at the end, as its queue.
+    pub incoming_napi: Vec<Option<usize>>,
     /// Each queue.
     pub queues: Vec<QueueObserved>,
     /// Everything, moment by moment.
@@ -136,8 +203,8 @@ pub struct Observed {
 }
 
 impl Scenario {
-    /// A scenario with one queue, its socket in the application's epoll, no coalescing, everything
-    /// off; the application and the interrupt share CPU 0. 100 ms long.
+    /// A scenario with one queue, its socket in the epoll of an application without steps, no
+    /// coalescing, everything off; application and interrupt share CPU 0. 100 ms long.
     #[must_use]
     pub fn new(host: HostProfile) -> Self {
         Self {
@@ -145,13 +212,10 @@ impl Scenario {
             rules: KernelRules::default(),
             queues: vec![NapiSettings::default()],
             coalescing: Coalescing::NONE,
-            epoll: EpollSettings::default(),
-            descriptors: vec![Some(0)],
-            napi_known: false,
-            app_cpu: 0,
-            app_priority: None,
+            epolls: vec![EpollContext::default()],
+            descriptors: vec![Descriptor::on_queue(0)],
+            applications: vec![Application::default()],
             napi_thread_priority: None,
-            app: Vec::new(),
             inputs: Vec::new(),
             until_ns: 100_000_000,
         }
@@ -180,22 +244,56 @@ impl Scenario {
     }
 
     fn world(&self) -> Result<World, ScenarioError> {
+        self.check_references()?;
         let traffic = Traffic::new(TrafficKind::Silent, Client::NONE, Vec::new(), 0);
+        let app_cpus = self.applications.iter().map(|application| application.cpu + 1).max().unwrap_or(0);
         let shape = WorldShape {
             queues: self.queues.len(),
-            epolls: 1,
-            cpus: self.queues.len().max(self.app_cpu + 1),
+            epolls: self.epolls.len(),
+            cpus: self.queues.len().max(app_cpus),
             bound: 4096 + 4 * self.inputs.len(),
         };
         let mut world = World::new(self.rules, Costs::new(&self.host), shape, traffic);
         world.trace = Some(Box::default());
-        world.epolls.push(Epoll::new(self.epoll, self.descriptors.len()));
+        self.add_epolls(&mut world);
         self.add_queues(&mut world);
-        self.add_descriptors(&mut world)?;
-        self.add_app(&mut world);
+        self.add_descriptors(&mut world);
+        self.add_applications(&mut world);
         self.add_inputs(&mut world)?;
         world.begin();
         Ok(world)
+    }
+
+    fn check_references(&self) -> Result<(), ScenarioError> {
+        let (epolls, queues) = (self.epolls.len(), self.queues.len());
+        for (descriptor, of) in self.descriptors.iter().enumerate() {
+            if let Some(queue) = of.queue.filter(|&queue| queue >= queues) {
+                return Err(ScenarioError::NoSuchQueue { descriptor, queue, queues });
+            }
+            if of.epoll.is_some_and(|epoll| epoll >= epolls) {
+                return Err(ScenarioError::NoSuchReference { what: "descriptor", index: descriptor });
+            }
+        }
+        for (index, application) in self.applications.iter().enumerate() {
+            let known = |step: &Step| match step {
+                Step::Receive { descriptor, .. } | Step::AddWithoutInterest { descriptor } => {
+                    (*descriptor as usize) < self.descriptors.len()
+                }
+                _ => true,
+            };
+            if application.epoll >= epolls || !application.steps.iter().all(known) {
+                return Err(ScenarioError::NoSuchReference { what: "application", index });
+            }
+        }
+        Ok(())
+    }
+
+    fn add_epolls(&self, world: &mut World) {
+        for (index, context) in self.epolls.iter().enumerate() {
+            let references = self.applications.iter().filter(|application| application.epoll == index).count();
+            let epoll = Epoll::new(context.settings, self.descriptors.len());
+            world.epolls.push(Epoll { references, ..epoll });
+        }
     }
 
     fn add_queues(&self, world: &mut World) {
@@ -217,25 +315,22 @@ impl Scenario {
         }
     }
 
-    fn add_descriptors(&self, world: &mut World) -> Result<(), ScenarioError> {
-        for (descriptor, &queue) in self.descriptors.iter().enumerate() {
-            if let Some(queue) = queue.filter(|&queue| queue >= self.queues.len()) {
-                return Err(ScenarioError::NoSuchQueue { descriptor, queue, queues: self.queues.len() });
-            }
-            world.sockets.push(Socket { epoll: Some(0), napi: queue, ..Socket::default() });
-            if self.napi_known {
-                world.epolls[0].remember_napi(queue, self.rules.sysctl_busy_poll_usecs);
+    fn add_descriptors(&self, world: &mut World) {
+        for &Descriptor { queue, epoll, edge_triggered } in &self.descriptors {
+            world.sockets.push(Socket { epoll, napi: queue, edge_triggered, ..Socket::default() });
+            if let Some(epoll) = epoll.filter(|&epoll| self.epolls[epoll].napi_known) {
+                world.epolls[epoll].remember_napi(queue, self.rules.sysctl_busy_poll_usecs);
             }
         }
-        Ok(())
     }
 
-    fn add_app(&self, world: &mut World) {
-        let scripted =
-            Scripted { epoll: 0, steps: self.app.clone(), at: 0, waits: Vec::new(), waiting: false, queue: 0 };
-        let thread =
-            world.add_thread(Program::Scripted(scripted), Stage::Program, self.app_cpu, class(self.app_priority));
-        world.start_thread(thread);
+    fn add_applications(&self, world: &mut World) {
+        for (index, application) in self.applications.iter().enumerate() {
+            let scripted = Scripted::new(index, application.epoll, application.steps.clone());
+            let class = class(application.priority);
+            let thread = world.add_thread(Program::Scripted(scripted), Stage::Program, application.cpu, class);
+            world.start_thread(thread);
+        }
     }
 
     fn add_inputs(&self, world: &mut World) -> Result<(), ScenarioError> {
@@ -250,16 +345,22 @@ impl Scenario {
     fn action(&self, at_ns: Ns, input: Input) -> Option<ScriptAction> {
         match input {
             Input::Packet { descriptor, kind } => {
-                let queue = (*self.descriptors.get(descriptor as usize)?)?;
+                let queue = self.descriptors.get(descriptor as usize)?.queue?;
                 Some(ScriptAction::Packet { queue, packet: Packet { socket: descriptor, kind, sent_ns: at_ns } })
+            }
+            Input::PastNapi { descriptor } => {
+                let known = self.descriptors.get(descriptor as usize)?;
+                known.queue.is_none().then_some(ScriptAction::PastNapi { socket: descriptor })
             }
             Input::SetNapi { queue, settings } => {
                 (queue < self.queues.len()).then_some(ScriptAction::SetNapi { queue, settings })
             }
-            Input::SetEpoll(settings) => Some(ScriptAction::SetEpoll { epoll: 0, settings }),
+            Input::SetEpoll { epoll, settings } => {
+                (epoll < self.epolls.len()).then_some(ScriptAction::SetEpoll { epoll, settings })
+            }
             Input::AlwaysReady { descriptor } => {
                 let known = self.descriptors.get(descriptor as usize)?;
-                known.is_none().then_some(ScriptAction::AlwaysReady { socket: descriptor })
+                known.queue.is_none().then_some(ScriptAction::AlwaysReady { socket: descriptor })
             }
         }
     }
@@ -269,7 +370,7 @@ fn class(priority: Option<u8>) -> Class {
     priority.map_or(Class::Fair, Class::RealTime)
 }
 
-fn observed(world: World) -> Observed {
+fn observed(mut world: World) -> Observed {
     let queues = world.queues.iter().zip(&world.counters).map(|(queue, counters)| QueueObserved {
         state: queue.napi.state,
         interrupt_enabled: queue.vector.armed(),
@@ -277,19 +378,19 @@ fn observed(world: World) -> Observed {
         polls: counters.polls,
         empty_polls: counters.empty_polls,
         busy_polls: counters.busy_polls,
+        final_polls: counters.final_polls,
+        busy_poll_packets: counters.busy_poll_packets,
         timer_irqs: counters.timer_irqs,
         lost_timers: counters.lost_timers,
         suspensions: counters.suspensions,
         drops: counters.drops,
     });
     let queues = queues.collect();
-    let waits = world.threads.iter().find_map(|thread| match &thread.program {
-        Program::Scripted(scripted) => Some(scripted.waits.clone()),
-        _ => None,
-    });
+    let (waits, reads) = world.take_observations();
     Observed {
-        waits: waits.unwrap_or_default(),
-        reads: world.traffic.read,
+        waits,
+        reads,
+        incoming_napi: world.sockets.iter().map(|socket| socket.napi).collect(),
         queues,
         trace: world.trace.map(|trace| *trace).unwrap_or_default(),
         digest: world.digest.value(),

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use quell_mode::{EpollSettings, NapiSettings, Threaded};
-use quell_sim::scenario::{Input, Scenario};
+use quell_sim::scenario::{Descriptor, Input, Scenario};
 use quell_sim::{KernelRules, PacketKind, Step};
 
 #[test]
@@ -115,7 +115,8 @@ fn a_full_ring_drops() {
 fn missed_during_a_busy_poll_without_deferral_is_forgotten_at_its_end_and_nothing_is_lost() {
     // The interrupt is still enabled when the busy loop owns the instance.
     let epoll = EpollSettings { busy_poll_usecs: 2000, busy_poll_budget: 64, prefer_busy_poll: true };
-    let mut scenario = Scenario { epoll, napi_known: true, ..server("base", 0) };
+    let mut scenario = known(server("base", 0));
+    scenario.epolls[0].settings = epoll;
     for index in 0..20 {
         scenario = scenario.request(500 * US + index * 300 * US, 0);
     }
@@ -127,17 +128,18 @@ fn missed_during_a_busy_poll_without_deferral_is_forgotten_at_its_end_and_nothin
 #[test]
 fn the_final_poll_lets_one_epoll_wait_deliver_128_packets_with_a_budget_of_64() {
     let wait = Step::Wait { max_events: 256, timeout_ns: None };
-    let descriptors = vec![Some(0); 200];
+    let descriptors = vec![Descriptor::on_queue(0); 200];
     let with = |final_poll| {
         let rules = KernelRules { final_poll, ..KernelRules::default() };
         let mut scenario = scenario("suspend20", &[wait, Step::Work(10 * MS), Step::ReadAll]);
-        (scenario.descriptors, scenario.rules, scenario.napi_known) = (descriptors.clone(), rules, true);
+        (scenario.descriptors, scenario.rules) = (descriptors.clone(), rules);
+        scenario.epolls[0].napi_known = true;
         // One request brings the application to work; the others come while it does.
         scenario = scenario.request(MS, 199);
         for descriptor in 0..150 {
             scenario = scenario.request(3 * MS, descriptor);
         }
-        play(&scenario).waits[1].1
+        play(&scenario).waits[1].events
     };
     assert_eq!(with(true), 128);
     assert_eq!(with(false), 64);
@@ -147,19 +149,21 @@ fn the_final_poll_lets_one_epoll_wait_deliver_128_packets_with_a_budget_of_64() 
 fn a_budget_of_zero_polls_eight_packets() {
     let wait = Step::Wait { max_events: 256, timeout_ns: None };
     let mut scenario = scenario("suspend20,busy-poll-budget=0", &[wait, Step::Work(10 * MS), Step::ReadAll]);
-    (scenario.descriptors, scenario.napi_known) = (vec![Some(0); 100], true);
+    scenario.descriptors = vec![Descriptor::on_queue(0); 100];
+    scenario.epolls[0].napi_known = true;
     scenario = scenario.request(MS, 99);
     for descriptor in 0..90 {
         scenario = scenario.request(3 * MS, descriptor);
     }
-    assert_eq!(play(&scenario).waits[1].1, 16);
+    assert_eq!(play(&scenario).waits[1].events, 16);
 }
 
 #[test]
 fn a_timer_that_fires_while_the_poll_is_owned_is_lost() {
     // The busy loop owns the instance for 2 ms; a timer armed before fires meanwhile.
     let epoll = EpollSettings { busy_poll_usecs: 2000, busy_poll_budget: 64, prefer_busy_poll: true };
-    let scenario = Scenario { epoll, ..server("defer200", 0) };
+    let mut scenario = server("defer200", 0);
+    scenario.epolls[0].settings = epoll;
     let observed = play(&scenario.request(MS, 0).request(20 * MS, 0));
     assert!(observed.queues[0].lost_timers > 0);
     assert_eq!(observed.reads.len(), 2);
@@ -168,7 +172,8 @@ fn a_timer_that_fires_while_the_poll_is_owned_is_lost() {
 #[test]
 fn busy_poll_usecs_are_units_of_1024_ns() {
     let epoll = EpollSettings { busy_poll_usecs: 1000, busy_poll_budget: 64, prefer_busy_poll: true };
-    let scenario = Scenario { epoll, napi_known: true, ..server("defer200", 0) };
+    let mut scenario = known(server("defer200", 0));
+    scenario.epolls[0].settings = epoll;
     let observed = play(&scenario);
     let polling: u64 = observed
         .trace
@@ -182,7 +187,7 @@ fn busy_poll_usecs_are_units_of_1024_ns() {
 
 #[test]
 fn with_zero_usecs_and_prefer_exactly_one_iteration_polls() {
-    let scenario = Scenario { napi_known: true, ..server("suspend20", 0) };
+    let scenario = known(server("suspend20", 0));
     let observed = play(&scenario);
     // One iteration and the final poll.
     assert_eq!(observed.queues[0].busy_polls, 2);
@@ -227,7 +232,7 @@ fn suspension_masks_nothing_by_itself() {
 #[test]
 fn the_last_of_two_busy_pollers_does_not_get_the_queue_but_the_owner_lets_go() {
     // The softirq is busy with a full ring while the application wants to poll itself.
-    let mut scenario = Scenario { napi_known: true, ..server("suspend20", 0) };
+    let mut scenario = known(server("suspend20", 0));
     for index in 0..400 {
         scenario = scenario.request(MS + index * 100, 0);
     }
@@ -248,7 +253,8 @@ fn threaded_napi_polls_in_its_own_thread() {
 #[test]
 fn threaded_busy_poll_never_completes_and_never_interrupts() {
     let settings = NapiSettings { threaded: Threaded::BusyPoll, ..NapiSettings::default() };
-    let scenario = Scenario { queues: vec![settings], app_cpu: 1, ..server("base", 0) };
+    let mut scenario = Scenario { queues: vec![settings], ..server("base", 0) };
+    scenario.applications[0].cpu = 1;
     let observed = play(&scenario.request(MS, 0).request(50 * MS, 0));
     assert_eq!(observed.reads.len(), 2);
     assert!(observed.queues[0].state.sched);
@@ -276,7 +282,7 @@ fn a_real_time_napi_thread_preempts_the_application_and_a_fair_one_may_wait() {
 #[test]
 fn an_application_of_higher_priority_keeps_a_napi_thread_waiting() {
     let mut scenario = server("threaded", 20 * MS).request(MS, 0).request(2 * MS, 0);
-    (scenario.app_priority, scenario.napi_thread_priority) = (Some(60), Some(50));
+    (scenario.applications[0].priority, scenario.napi_thread_priority) = (Some(60), Some(50));
     assert!(marks(&play(&scenario), "delivered")[1] > 20 * MS);
 }
 
@@ -293,9 +299,9 @@ fn finite_zero_and_infinite_timeouts_of_epoll_wait() {
     let finite = Step::Wait { max_events: 8, timeout_ns: Some(MS) };
     let zero = Step::Wait { max_events: 8, timeout_ns: Some(0) };
     let observed = play(&scenario("base", &[zero, finite, FOREVER, Step::ReadAll]).request(10 * MS, 0));
-    assert_eq!((observed.waits[0].1, observed.waits[1].1, observed.waits[2].1), (0, 0, 1));
-    assert!(observed.waits[0].0 < 20 * US);
-    assert!((MS..MS + 50 * US).contains(&observed.waits[1].0), "{:?}", observed.waits);
+    assert_eq!((observed.waits[0].events, observed.waits[1].events, observed.waits[2].events), (0, 0, 1));
+    assert!(observed.waits[0].returned_ns < 20 * US);
+    assert!((MS..MS + 50 * US).contains(&observed.waits[1].returned_ns), "{:?}", observed.waits);
 }
 
 #[test]
@@ -310,13 +316,13 @@ fn the_napi_id_is_remembered_at_the_next_packet_and_forgotten_when_nothing_comes
 fn maxevents_bounds_a_wait_and_the_rest_is_ready_at_once() {
     let wait = Step::Wait { max_events: 3, timeout_ns: None };
     let mut scenario = scenario("base", &[wait, Step::ReadAll]);
-    scenario.descriptors = vec![Some(0); 8];
+    scenario.descriptors = vec![Descriptor::on_queue(0); 8];
     for descriptor in 0..8 {
         scenario = scenario.request(MS, descriptor);
     }
     let observed = play(&scenario);
     assert_eq!(observed.reads.len(), 8);
-    assert!(observed.waits.iter().all(|(_, events)| *events <= 3));
+    assert!(observed.waits.iter().all(|wait| wait.events <= 3));
 }
 
 #[test]

@@ -23,6 +23,10 @@ pub(crate) struct Socket {
     pub(crate) rx_cpu: usize,
     /// An eventfd, pipe or timer that nobody reads: ready for ever.
     pub(crate) always_ready: bool,
+    /// Reported once when it becomes readable (`EPOLLET`), not again at every wait.
+    pub(crate) edge_triggered: bool,
+    /// An epoll that has it with an empty interest mask: it learns the NAPI id and reports nothing.
+    pub(crate) without_interest_in: Option<usize>,
     /// In the ready list already.
     pub(crate) listed: bool,
     /// A thread that blocks in `recv`.
@@ -46,11 +50,19 @@ pub(crate) struct Epoll {
     pub(crate) ready: VecDeque<u32>,
     /// Threads that sleep in `epoll_wait`.
     pub(crate) waiters: VecDeque<usize>,
+    /// References to the file.
+    pub(crate) references: usize,
 }
 
 impl Epoll {
     pub(crate) fn new(settings: EpollSettings, sockets: usize) -> Self {
-        Self { settings, napi: None, ready: VecDeque::with_capacity(sockets), waiters: VecDeque::with_capacity(2) }
+        Self {
+            settings,
+            napi: None,
+            ready: VecDeque::with_capacity(sockets),
+            waiters: VecDeque::with_capacity(2),
+            references: 1,
+        }
     }
 
     /// Whether it busy polls at all (`ep_busy_loop_on`); `sysctl_busy_poll_usecs` is
@@ -68,10 +80,7 @@ impl Epoll {
 
     /// Packets that one poll of its busy loop takes at most.
     pub(crate) fn budget(&self) -> u32 {
-        match self.settings.busy_poll_budget {
-            0 => DEFAULT_BUDGET.into(),
-            budget => budget.into(),
-        }
+        budget(self.settings.busy_poll_budget)
     }
 
     /// How long the busy loop polls, in ns; 0: exactly one iteration. The kernel's µs here are
@@ -83,6 +92,11 @@ impl Epoll {
         };
         u64::from(usecs) * 1024
     }
+}
+
+/// Packets that one poll takes at most, where it is set to `budget`.
+pub(crate) fn budget(budget: u16) -> u32 {
+    if budget == 0 { DEFAULT_BUDGET.into() } else { budget.into() }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ mod rx_queue;
 
 pub(crate) use coalescing::Coalescer;
 pub use coalescing::{Coalescing, CoalescingPeriod};
-pub(crate) use epoll::{Epoll, Socket};
+pub(crate) use epoll::{Epoll, Socket, budget};
 pub use napi::NapiState;
 pub(crate) use napi::{Completion, Napi, Schedule};
 pub(crate) use rx_queue::{Held, RxQueue};

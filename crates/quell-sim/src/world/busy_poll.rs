@@ -151,6 +151,7 @@ impl World {
         }
         self.count_poll(busy.queue, busy.work);
         self.counters[busy.queue].busy_polls += 1;
+        self.counters[busy.queue].busy_poll_packets += u64::from(busy.work);
         self.busy_check(thread)
     }
 
@@ -221,6 +222,7 @@ impl World {
         }
         self.count_poll(busy.queue, busy.work);
         self.counters[busy.queue].busy_polls += 1;
+        self.counters[busy.queue].final_polls += 1;
         if busy.work == busy.budget {
             self.let_go(busy, cpu);
         } else if self.complete(busy.queue, busy.work, cpu) {

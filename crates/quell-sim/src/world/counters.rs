@@ -17,6 +17,10 @@ pub(crate) struct Counters {
     pub(crate) empty_polls: u64,
     /// Of these, polls of a busy loop, the final ones included.
     pub(crate) busy_polls: u64,
+    /// Of these, the final polls of busy loops.
+    pub(crate) final_polls: u64,
+    /// `BusyPollRxPackets`: packets taken by busy loops, those of the final polls left out.
+    pub(crate) busy_poll_packets: u64,
     /// Packets taken by polls.
     pub(crate) polled_packets: u64,
     /// Timer interrupts of the NAPI instance.
@@ -43,6 +47,8 @@ impl Counters {
             (&mut self.polls, other.polls),
             (&mut self.empty_polls, other.empty_polls),
             (&mut self.busy_polls, other.busy_polls),
+            (&mut self.final_polls, other.final_polls),
+            (&mut self.busy_poll_packets, other.busy_poll_packets),
             (&mut self.polled_packets, other.polled_packets),
             (&mut self.timer_irqs, other.timer_irqs),
             (&mut self.lost_timers, other.lost_timers),

@@ -30,7 +30,16 @@ impl World {
         state.napi = Some(queue);
         state.rx_cpu = cpu;
         state.received.push_back(sent_ns);
-        if let Some(reader) = state.reader {
+        let without_interest_in = state.without_interest_in;
+        if let Some(epoll) = without_interest_in {
+            self.epolls[epoll].remember_napi(Some(queue), self.rules.sysctl_busy_poll_usecs);
+        }
+        self.became_readable(socket, cpu);
+    }
+
+    /// A message is in its socket: whoever waits for it hears of it.
+    pub(crate) fn became_readable(&mut self, socket: u32, cpu: usize) {
+        if let Some(reader) = self.sockets[socket as usize].reader {
             if self.threads[reader].spinning() {
                 self.poke(reader);
             } else {

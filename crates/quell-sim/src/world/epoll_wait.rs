@@ -46,7 +46,7 @@ impl World {
     }
 
     /// `ep_send_events`: ready descriptors are handed over, at most `maxevents`, and stay listed
-    /// (level-triggered) to be examined again by the next call.
+    /// unless they are edge-triggered, to be examined again by the next call.
     fn epoll_send(&mut self, thread: usize) -> Next {
         let call = self.threads[thread].call;
         let epoll = &mut self.epolls[call.epoll];
@@ -56,10 +56,13 @@ impl World {
                 break;
             }
             let Some(socket) = epoll.ready.pop_front() else { break };
-            let readable = self.sockets[socket as usize].readable();
-            self.sockets[socket as usize].listed = readable;
-            if readable {
+            let socket_state = &mut self.sockets[socket as usize];
+            let readable = socket_state.readable();
+            socket_state.listed = readable && !socket_state.edge_triggered;
+            if socket_state.listed {
                 epoll.ready.push_back(socket);
+            }
+            if readable {
                 state.events.push_back(socket);
             }
         }
@@ -177,9 +180,13 @@ impl World {
         self.wake(thread, cpu);
     }
 
-    /// The last reference to an epoll goes: interrupts are resumed if its NAPI is known.
+    /// A reference to an epoll goes; with the last one interrupts are resumed if its NAPI is known.
     pub(crate) fn epoll_close(&mut self, epoll: usize, cpu: usize) {
         let context = &mut self.epolls[epoll];
+        context.references = context.references.saturating_sub(1);
+        if context.references > 0 {
+            return;
+        }
         let queue = context.napi.take().filter(|_| context.settings.prefer_busy_poll);
         if let Some(queue) = queue {
             self.resume_irqs(queue, cpu);

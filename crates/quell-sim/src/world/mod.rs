@@ -18,9 +18,9 @@ mod traffic;
 
 pub(crate) use counters::Counters;
 pub use cpu::CpuTime;
-pub(crate) use program::{EpollServer, EventLoop, Program, RecvServer, Scripted, Wait};
-pub(crate) use script::ScriptAction;
-pub use script::Step;
+pub(crate) use program::{EpollServer, EventLoop, Program, RecvServer, Wait};
+pub use script::{ReadObserved, SocketBusyPoll, Step, WaitObserved};
+pub(crate) use script::{ScriptAction, Scripted};
 pub(crate) use thread::{Affinity, BusyFor, BusyLoop, Class, EpollCall, RunState, Stage, Thread};
 pub(crate) use traffic::{Client, Traffic};
 pub use traffic::{Gaps, TrafficKind};

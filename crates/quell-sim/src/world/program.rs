@@ -2,7 +2,8 @@
 //! single scenarios. A program is asked for its next step whenever its last one is over.
 
 use super::busy_poll::BusyRequest;
-use super::{BusyFor, Next, Stage, Step, World};
+use super::script::Scripted;
+use super::{BusyFor, Next, Stage, World};
 use crate::engine::{NEVER, Ns};
 
 /// The timeout that a program gives `epoll_wait`.
@@ -51,19 +52,6 @@ pub(crate) struct RecvServer {
     pub(crate) serving: bool,
 }
 
-/// A scripted application.
-#[derive(Debug, Clone)]
-pub(crate) struct Scripted {
-    pub(crate) epoll: usize,
-    pub(crate) steps: Vec<Step>,
-    pub(crate) at: usize,
-    /// What it observed: moment, and how many events a wait returned.
-    pub(crate) waits: Vec<(Ns, usize)>,
-    /// Whether the wait under way is to be written down.
-    pub(crate) waiting: bool,
-    pub(crate) queue: usize,
-}
-
 /// What a thread is.
 #[derive(Debug, Clone)]
 pub(crate) enum Program {
@@ -79,7 +67,6 @@ impl World {
     pub(crate) fn queue_of_worker(&self, thread: usize) -> Option<usize> {
         match &self.threads[thread].program {
             Program::EpollServer(server) => Some(server.queue),
-            Program::Scripted(scripted) => Some(scripted.queue),
             _ => None,
         }
     }
@@ -154,7 +141,9 @@ impl World {
 
     /// `recv`: data is there, or the socket's queue is busy polled, or the thread sleeps.
     pub(crate) fn recv_check(&mut self, thread: usize) -> Next {
-        let Program::RecvServer(mut server) = self.threads[thread].program else { return Next::Block };
+        let Program::RecvServer(mut server) = self.threads[thread].program else {
+            return self.scripted_receive(thread);
+        };
         let socket = &self.sockets[server.socket as usize];
         if socket.readable() {
             let crossing_ns = self.recv_crossing_ns(thread, server.socket);
@@ -188,7 +177,7 @@ impl World {
         self.costs.crossing_ns(toucher, cpu)
     }
 
-    fn recv_sleep(&mut self, thread: usize) -> Next {
+    pub(crate) fn recv_sleep(&mut self, thread: usize) -> Next {
         self.threads[thread].stage = Stage::RecvSleep;
         Next::Block
     }

@@ -1,12 +1,16 @@
-//! Scenarios: what an application does step by step, and what is changed from outside at given
-//! moments, for conformance tests and `explain`. The steps are those that a real program could
-//! take on a real kernel.
+//! Scenarios: what applications do step by step, and what is changed from outside at given moments,
+//! for conformance tests and `explain`. The steps are those that a real program could take on a real
+//! kernel.
 
 use quell_mode::{EpollSettings, NapiSettings};
 
-use super::{Next, Program, Stage, World};
+use super::busy_poll::BusyRequest;
+use super::{BusyFor, Next, Program, Stage, World};
 use crate::engine::{NEVER, Ns};
 use crate::mechanism::Packet;
+
+/// How often an application that watches its sockets asks them.
+const WATCH_ROUND_NS: Ns = 10_000;
 
 /// One step of a scripted application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,14 +24,93 @@ pub enum Step {
     },
     /// Reads everything from the sockets that the last wait returned.
     ReadAll,
+    /// A blocking `recv` of one message from a socket.
+    Receive {
+        /// The socket.
+        descriptor: u32,
+        /// How its queue is busy polled.
+        busy_poll: SocketBusyPoll,
+    },
     /// Works for so long without system calls.
     Work(Ns),
+    /// Asks all sockets again and again for so long, past the epoll and without polling a NIC: each
+    /// message is read when it reaches its socket, within 10 µs.
+    Watch(Ns),
     /// `EPIOCSPARAMS` on its epoll.
     SetEpoll(EpollSettings),
-    /// Closes the last reference to its epoll.
+    /// Adds a duplicate of a socket to its epoll with an empty interest mask: the epoll hears of the
+    /// socket's NAPI instance and never reports it.
+    AddWithoutInterest {
+        /// The socket.
+        descriptor: u32,
+    },
+    /// Closes its reference to its epoll.
     CloseEpoll,
     /// Goes back to the first step.
     Repeat,
+}
+
+/// The busy-poll options of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SocketBusyPoll {
+    /// `SO_BUSY_POLL`, in ns; 0: off.
+    pub time_ns: Ns,
+    /// `SO_PREFER_BUSY_POLL`.
+    pub prefer: bool,
+    /// `SO_BUSY_POLL_BUDGET`; 0 means 8.
+    pub budget: u16,
+}
+
+/// An `epoll_wait` of a scripted application that returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitObserved {
+    /// Whose.
+    pub application: usize,
+    /// When it was called, in ns.
+    pub called_ns: Ns,
+    /// When it returned, in ns.
+    pub returned_ns: Ns,
+    /// How many events it returned.
+    pub events: usize,
+}
+
+/// A message that a scripted application read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadObserved {
+    /// Whose.
+    pub application: usize,
+    /// From which socket.
+    pub descriptor: u32,
+    /// When, in ns.
+    pub at_ns: Ns,
+    /// When it reached the NIC, in ns.
+    pub sent_ns: Ns,
+}
+
+/// A scripted application under way.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Scripted {
+    pub(crate) application: usize,
+    pub(crate) epoll: usize,
+    pub(crate) steps: Vec<Step>,
+    at: usize,
+    /// When the `epoll_wait` under way was called.
+    waiting_since_ns: Option<Ns>,
+    watching_until_ns: Option<Ns>,
+    receiving: Option<(u32, SocketBusyPoll)>,
+    pub(crate) waits: Vec<WaitObserved>,
+    pub(crate) reads: Vec<ReadObserved>,
+}
+
+impl Scripted {
+    pub(crate) fn new(application: usize, epoll: usize, steps: Vec<Step>) -> Self {
+        Self { application, epoll, steps, ..Self::default() }
+    }
+
+    fn read(&mut self, descriptor: u32, received: impl Iterator<Item = Ns>, at_ns: Ns) {
+        let application = self.application;
+        self.reads.extend(received.map(|sent_ns| ReadObserved { application, descriptor, at_ns, sent_ns }));
+    }
 }
 
 /// A change from outside.
@@ -35,6 +118,8 @@ pub enum Step {
 pub(crate) enum ScriptAction {
     /// A packet reaches the NIC.
     Packet { queue: usize, packet: Packet },
+    /// A message reaches its socket past NAPI.
+    PastNapi { socket: u32 },
     /// `napi-set` on a queue.
     SetNapi { queue: usize, settings: NapiSettings },
     /// `EPIOCSPARAMS` from outside.
@@ -45,13 +130,17 @@ pub(crate) enum ScriptAction {
 
 impl World {
     pub(crate) fn scripted(&mut self, index: usize) {
+        let cpu = 0;
         match self.script[index] {
             ScriptAction::Packet { queue, packet } => self.packet_arrives(queue, packet),
+            ScriptAction::PastNapi { socket } => {
+                self.sockets[socket as usize].received.push_back(self.now_ns);
+                self.became_readable(socket, cpu);
+            }
             ScriptAction::SetNapi { queue, settings } => self.queues[queue].napi.settings = settings,
             ScriptAction::SetEpoll { epoll, settings } => self.epolls[epoll].settings = settings,
             ScriptAction::AlwaysReady { socket } => {
                 self.sockets[socket as usize].always_ready = true;
-                let cpu = 0;
                 self.became_ready(socket, cpu);
             }
         }
@@ -62,40 +151,111 @@ impl World {
         let now_ns = self.now_ns;
         let returned = self.threads[thread].returned;
         self.threads[thread].stage = Stage::Program;
-        let Program::Scripted(scripted) = &mut self.threads[thread].program else { return Next::Block };
-        if std::mem::take(&mut scripted.waiting) {
-            scripted.waits.push((now_ns, returned));
+        let Some(scripted) = self.script_of(thread) else { return Next::Block };
+        if let Some(called_ns) = scripted.waiting_since_ns.take() {
+            let application = scripted.application;
+            scripted.waits.push(WaitObserved { application, called_ns, returned_ns: now_ns, events: returned });
+        }
+        if let Some(until_ns) = scripted.watching_until_ns {
+            return self.watch(thread, until_ns);
         }
         let epoll = scripted.epoll;
         let Some(&step) = scripted.steps.get(scripted.at) else { return Next::Block };
         scripted.at += 1;
         match step {
             Step::Wait { max_events, timeout_ns } => {
-                scripted.waiting = true;
+                scripted.waiting_since_ns = Some(now_ns);
                 let deadline_ns = timeout_ns.map_or(NEVER, |ns| now_ns + ns);
                 self.threads[thread].events.clear();
-                self.epoll_enter(thread, epoll, deadline_ns, max_events)
+                return self.epoll_enter(thread, epoll, deadline_ns, max_events);
             }
-            Step::ReadAll => {
-                while let Some(socket) = self.threads[thread].events.pop_front() {
-                    let received = std::mem::take(&mut self.sockets[socket as usize].received);
-                    self.traffic.read.extend(received.into_iter().map(|sent_ns| (now_ns, sent_ns)));
-                }
-                Next::Run(0)
+            Step::Receive { descriptor, busy_poll } => {
+                scripted.receiving = Some((descriptor, busy_poll));
+                self.sockets[descriptor as usize].reader = Some(thread);
+                return self.scripted_receive(thread);
             }
-            Step::Work(ns) => Next::Run(ns),
-            Step::SetEpoll(settings) => {
-                self.epolls[epoll].settings = settings;
-                Next::Run(0)
-            }
-            Step::CloseEpoll => {
-                self.epoll_close(epoll, self.threads[thread].cpu);
-                Next::Run(0)
-            }
-            Step::Repeat => {
-                scripted.at = 0;
-                Next::Run(0)
-            }
+            Step::ReadAll => self.read_reported(thread),
+            Step::Work(ns) => return Next::Run(ns),
+            Step::Watch(ns) => return self.watch(thread, now_ns + ns),
+            Step::SetEpoll(settings) => self.epolls[epoll].settings = settings,
+            Step::AddWithoutInterest { descriptor } => self.add_without_interest(epoll, descriptor),
+            Step::CloseEpoll => self.epoll_close(epoll, self.threads[thread].cpu),
+            Step::Repeat => scripted.at = 0,
         }
+        Next::Run(0)
+    }
+
+    fn script_of(&mut self, thread: usize) -> Option<&mut Scripted> {
+        match &mut self.threads[thread].program {
+            Program::Scripted(scripted) => Some(scripted),
+            _ => None,
+        }
+    }
+
+    fn read_reported(&mut self, thread: usize) {
+        while let Some(socket) = self.threads[thread].events.pop_front() {
+            self.read_socket(thread, socket);
+        }
+    }
+
+    fn read_socket(&mut self, thread: usize, socket: u32) {
+        let now_ns = self.now_ns;
+        let mut received = std::mem::take(&mut self.sockets[socket as usize].received);
+        if let Some(scripted) = self.script_of(thread) {
+            scripted.read(socket, received.drain(..), now_ns);
+        }
+        self.sockets[socket as usize].received = received;
+    }
+
+    fn watch(&mut self, thread: usize, until_ns: Ns) -> Next {
+        for socket in 0..self.sockets.len() as u32 {
+            self.read_socket(thread, socket);
+        }
+        let left_ns = until_ns.saturating_sub(self.now_ns);
+        if let Some(scripted) = self.script_of(thread) {
+            scripted.watching_until_ns = (left_ns > 0).then_some(until_ns);
+        }
+        Next::Run(left_ns.min(WATCH_ROUND_NS))
+    }
+
+    fn add_without_interest(&mut self, epoll: usize, socket: u32) {
+        let state = &mut self.sockets[socket as usize];
+        state.without_interest_in = Some(epoll);
+        self.epolls[epoll].remember_napi(state.napi, self.rules.sysctl_busy_poll_usecs);
+    }
+
+    /// `recv` under way: the oldest message, or busy polling, or sleep.
+    pub(crate) fn scripted_receive(&mut self, thread: usize) -> Next {
+        let now_ns = self.now_ns;
+        let Some((socket, busy_poll)) = self.script_of(thread).and_then(|scripted| scripted.receiving) else {
+            return Next::Block;
+        };
+        let state = &mut self.sockets[socket as usize];
+        let napi = state.napi;
+        if let Some(sent_ns) = state.received.pop_front() {
+            state.reader = None;
+            self.threads[thread].stage = Stage::Program;
+            if let Some(scripted) = self.script_of(thread) {
+                scripted.receiving = None;
+                scripted.read(socket, std::iter::once(sent_ns), now_ns);
+            }
+            return Next::Run(self.costs.recv_ns);
+        }
+        let SocketBusyPoll { time_ns, prefer, budget } = busy_poll;
+        let Some(queue) = napi.filter(|_| time_ns > 0) else { return self.recv_sleep(thread) };
+        let budget = crate::mechanism::budget(budget);
+        let on_behalf = BusyFor::Socket(socket);
+        self.busy_begin(thread, BusyRequest { queue, on_behalf, prefer, budget, loop_ns: time_ns })
+    }
+
+    /// What scripted applications observed, in the order of the applications.
+    pub(crate) fn take_observations(&mut self) -> (Vec<WaitObserved>, Vec<ReadObserved>) {
+        let (mut waits, mut reads) = (Vec::new(), Vec::new());
+        for thread in 0..self.threads.len() {
+            let Some(scripted) = self.script_of(thread) else { continue };
+            waits.append(&mut scripted.waits);
+            reads.append(&mut scripted.reads);
+        }
+        (waits, reads)
     }
 }

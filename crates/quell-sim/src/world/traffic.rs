@@ -105,8 +105,6 @@ pub(crate) struct Traffic {
     books_since_ns: Ns,
     pub(crate) latency: LatencyHistogram,
     pub(crate) latency_sum_ns: u128,
-    /// What scripted applications read: when, and when it was sent.
-    pub(crate) read: Vec<(Ns, Ns)>,
 }
 
 impl Traffic {
@@ -123,7 +121,6 @@ impl Traffic {
             books_since_ns: 0,
             latency: LatencyHistogram::new(),
             latency_sum_ns: 0,
-            read: Vec::new(),
         }
     }
 

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use quell_mode::{DeliveryMode, EpollSettings, NapiSettings};
-use quell_sim::scenario::{Observed, Scenario};
+use quell_sim::scenario::{Application, EpollContext, Observed, Scenario};
 use quell_sim::{HostProfile, Step};
 
 pub(crate) const US: u64 = 1_000;
@@ -21,9 +21,17 @@ pub(crate) fn host() -> HostProfile {
 /// A scenario with the settings of a mode and an application of these steps, which repeat.
 pub(crate) fn scenario(text: &str, steps: &[Step]) -> Scenario {
     let mode = mode(text);
-    let mut app = steps.to_vec();
-    app.push(Step::Repeat);
-    Scenario { queues: vec![mode.napi()], epoll: mode.epoll().unwrap_or_default(), app, ..Scenario::new(host()) }
+    let mut steps = steps.to_vec();
+    steps.push(Step::Repeat);
+    let epolls = vec![EpollContext { settings: mode.epoll().unwrap_or_default(), napi_known: false }];
+    let applications = vec![Application { steps, ..Application::default() }];
+    Scenario { queues: vec![mode.napi()], epolls, applications, ..Scenario::new(host()) }
+}
+
+/// The same with an epoll that knows the NAPI id of its socket.
+pub(crate) fn known(mut scenario: Scenario) -> Scenario {
+    scenario.epolls[0].napi_known = true;
+    scenario
 }
 
 /// A server: it waits for ever, works for `work_ns` on what came, reads it, waits again.
@@ -37,7 +45,7 @@ pub(crate) fn play(scenario: &Scenario) -> Observed {
 
 /// How long each request lay between the NIC and the application, in ns.
 pub(crate) fn delays(observed: &Observed) -> Vec<u64> {
-    observed.reads.iter().map(|(read_ns, arrived_ns)| read_ns - arrived_ns).collect()
+    observed.reads.iter().map(|read| read.at_ns - read.sent_ns).collect()
 }
 
 pub(crate) fn napi(text: &str) -> NapiSettings {
