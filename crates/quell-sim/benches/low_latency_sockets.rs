@@ -8,7 +8,7 @@ use quell_sim::published::{low_latency_rows, low_latency_sockets};
 fn main() {
     let host = HostProfile::shipped("xeon-e5-2680-82599").expect("it ships");
     let rows = low_latency_rows().expect("the data ships");
-    for cell in low_latency_sockets(&rows, &host).expect("it runs") {
+    for cell in low_latency_sockets(&rows, &host, 2, |_| ()).expect("it runs") {
         let row = &cell.row;
         println!(
             "{:8} {:10} {:4} {:9} {:?} {:7.0} {:7.0} {:+5.1} %{}",

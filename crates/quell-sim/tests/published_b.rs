@@ -7,7 +7,7 @@ use quell_sim::published::{Transport, low_latency_rows, low_latency_sockets};
 fn throughput_is_within_ten_percent_in_the_median() {
     let rows = low_latency_rows().expect("the data ships");
     let host = HostProfile::shipped("xeon-e5-2680-82599").expect("it ships");
-    let cells = low_latency_sockets(&rows, &host).expect("it runs");
+    let cells = low_latency_sockets(&rows, &host, 2, |_| ()).expect("it runs");
     let mut errors: Vec<f64> = cells.iter().map(|cell| cell.error().abs()).collect();
     errors.sort_by(f64::total_cmp);
     let median = (errors[10] + errors[11]) / 2.0;
@@ -25,7 +25,7 @@ fn rows_whose_cpu_column_contradicts_their_service_demand_are_listed() {
 fn busy_polling_is_faster_than_interrupts_in_every_configuration() {
     let rows = low_latency_rows().expect("the data ships");
     let host = HostProfile::shipped("xeon-e5-2680-82599").expect("it ships");
-    let cells = low_latency_sockets(&rows, &host).expect("it runs");
+    let cells = low_latency_sockets(&rows, &host, 2, |_| ()).expect("it runs");
     let tps = |kernel: &str, config: &str| {
         let of = cells.iter().filter(|cell| cell.row.kernel == kernel && cell.row.config == config);
         of.map(|cell| cell.modelled_tps).collect::<Vec<_>>()

@@ -2,13 +2,18 @@
 //! one byte each way. Both hosts are alike, so the client is as slow as the server was last time.
 //! The table's CPU columns contradict its service demand in some rows: these are listed, not fitted.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
+use super::experiment::{Cell, Compared, ExperimentError, Summary};
 use super::irq_suspension::{PublishedError, rows};
+use super::score::median;
 use crate::engine::Ns;
 use crate::host::{Costs, HostProfile};
 use crate::mechanism::{Coalescing, CoalescingPeriod, RxQueue, Socket};
 use crate::run::RunError;
+use crate::sweep::in_parallel;
 use crate::world::{
     Class, Client, CpuTime, KernelRules, Program, RecvServer, Stage, Traffic, TrafficKind, World, WorldShape,
 };
@@ -19,6 +24,8 @@ const HARDWARE_THREADS: f64 = 32.0;
 /// A row whose CPU column is further than this from what its service demand says contradicts
 /// itself.
 const CONTRADICTION: f64 = 0.1;
+/// The greatest that the median error of the throughput is to be.
+const MEDIAN_BOUND: f64 = 0.10;
 /// `net.core.low_latency_poll` recommended with the patches, in ns.
 const BUSY_POLL_NS: Ns = 50_000;
 /// Where the 82599's adaptive moderation settles at the rates of this experiment, in µs: published,
@@ -29,6 +36,7 @@ const ADAPTIVE_USECS: u32 = 4;
 const TYPICAL_FACTOR: f64 = 1.33;
 /// What UDP costs against TCP in serving a request, from the same.
 const UDP_FACTOR: f64 = 0.78;
+
 /// The transport's column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -37,6 +45,15 @@ pub enum Transport {
     Tcp,
     /// UDP_RR.
     Udp,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        })
+    }
 }
 
 /// A published row.
@@ -62,6 +79,13 @@ pub struct LowLatencyRow {
     pub udp_cpu_pct: f64,
     /// Service demand with UDP, in µs per round trip.
     pub udp_service_demand: f64,
+}
+
+impl fmt::Display for LowLatencyRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kernel, config, cstates, rx_usecs, .. } = self;
+        write!(f, "{kernel} {config}, C-states {cstates}, rx-usecs {rx_usecs}")
+    }
 }
 
 impl LowLatencyRow {
@@ -116,13 +140,21 @@ pub fn low_latency_rows() -> Result<Vec<LowLatencyRow>, PublishedError> {
     rows(TABLE, include_str!("../../data/published/ll-poll-2013.csv"))
 }
 
-/// Simulates every row with both transports.
+/// Simulates every row with both transports, on up to `threads` threads. `progress` hears how many
+/// are done.
 ///
 /// # Errors
 ///
 /// A run that is not possible.
-pub fn low_latency_sockets(rows: &[LowLatencyRow], host: &HostProfile) -> Result<Vec<LowLatencyCell>, RunError> {
-    let cell = |row: &LowLatencyRow, transport| {
+pub fn low_latency_sockets(
+    rows: &[LowLatencyRow],
+    host: &HostProfile,
+    threads: usize,
+    progress: impl Fn(usize) + Sync,
+) -> Result<Vec<LowLatencyCell>, RunError> {
+    let jobs: Vec<_> = rows.iter().flat_map(|row| [(row, Transport::Tcp), (row, Transport::Udp)]).collect();
+    let cell = |index: usize| {
+        let (row, transport) = jobs[index];
         let (modelled_tps, modelled_cpu_pct) = round_trips(row, transport, host)?;
         Ok(LowLatencyCell {
             published_tps: row.figures(transport).0,
@@ -133,7 +165,34 @@ pub fn low_latency_sockets(rows: &[LowLatencyRow], host: &HostProfile) -> Result
             modelled_cpu_pct,
         })
     };
-    rows.iter().flat_map(|row| [Transport::Tcp, Transport::Udp].map(|transport| cell(row, transport))).collect()
+    in_parallel(jobs.len(), threads, cell, progress).into_iter().collect()
+}
+
+/// The whole experiment, for [`Experiment::B`](super::Experiment::B).
+pub(super) fn compare(
+    host: &HostProfile,
+    threads: usize,
+    progress: impl Fn(usize, usize) + Sync,
+) -> Result<Compared, ExperimentError> {
+    let rows = low_latency_rows()?;
+    let runs = 2 * rows.len();
+    let compared = low_latency_sockets(&rows, host, threads, |done| progress(done, runs))?;
+    let errors = compared.iter().map(|cell| cell.error().abs()).collect();
+    let summary = median(errors).map(|error| Summary::new("throughput: median error", error, Some(MEDIAN_BOUND)));
+    let notes = compared.iter().filter_map(contradiction_note).collect();
+    let cells = compared.iter().map(|cell| {
+        let column = format!("{} round trips/s", cell.transport);
+        Cell::relative(cell.row.to_string(), &column, cell.published_tps, cell.modelled_tps)
+    });
+    Ok((cells.collect(), summary.into_iter().collect(), notes))
+}
+
+fn contradiction_note(cell: &LowLatencyCell) -> Option<String> {
+    let (implied_pct, (_, cpu_pct, _)) = (cell.contradiction_pct?, cell.row.figures(cell.transport));
+    Some(format!(
+        "{}, {}: {cpu_pct} % CPU published, but its service demand implies {implied_pct:.2} %; not fitted",
+        cell.row, cell.transport
+    ))
 }
 
 /// The host as a row has it: kernel configuration, idle states, transport.

@@ -2,11 +2,15 @@
 //! reproduce it, the error of every cell, and the scores.
 
 mod cell;
+mod experiment;
 mod irq_suspension;
 mod low_latency_sockets;
 mod score;
 
 pub use cell::{Column, Figures};
+pub use experiment::{
+    Cell, ErrorKind, Experiment, ExperimentComparison, ExperimentError, ParseExperimentError, Summary,
+};
 pub use irq_suspension::{Comparison, IrqSuspension, Load, LoadError, PublishedCell, PublishedError, RunScale};
 pub use low_latency_sockets::{LowLatencyCell, LowLatencyRow, Transport, low_latency_rows, low_latency_sockets};
 pub use score::{ColumnScore, ComparedCell, Scored, held_out, score};

@@ -132,6 +132,12 @@ fn column_score(column: Column, mut errors: Vec<f64>) -> Option<ColumnScore> {
     })
 }
 
+/// The median; absent without values.
+pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    quantile(&values, 0.5)
+}
+
 /// A quantile of sorted values, interpolated between neighbours; absent without values.
 fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;

@@ -1,0 +1,283 @@
+//! The published experiments behind one interface: what each is, its run, and every cell published
+//! beside modelled with its error. How an experiment is simulated is the business of its own file.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use super::irq_suspension::{IrqSuspension, PublishedError, RunScale};
+use super::score::{ColumnScore, ComparedCell};
+use super::{Column, low_latency_sockets};
+use crate::host::{HostProfile, ProfileError};
+use crate::run::RunError;
+
+/// Schema of an [`ExperimentComparison`].
+const SCHEMA: &str = "quell-sim-published-1";
+
+/// A published experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Experiment {
+    /// IRQ suspension: memcached, 11 modes at 6 loads.
+    A,
+    /// The first socket busy polling: netperf, 11 configurations, TCP and UDP.
+    B,
+}
+
+/// A text that names no experiment.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no published experiment: {list}", list = Experiment::list())]
+pub struct ParseExperimentError(String);
+
+impl FromStr for Experiment {
+    type Err = ParseExperimentError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = Self::ALL.into_iter().find(|experiment| experiment.letter().eq_ignore_ascii_case(text));
+        known.ok_or_else(|| ParseExperimentError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Experiment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.letter())
+    }
+}
+
+/// Why an experiment has no comparison.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExperimentError {
+    /// The published data cannot be read.
+    #[error(transparent)]
+    Data(#[from] PublishedError),
+    /// The host's profile cannot be read.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// One of its runs is not possible.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+/// How the error of a cell is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ErrorKind {
+    /// Relative to what was published: 0.1 is 10 % too high.
+    Relative,
+    /// The difference, in the unit of the cell.
+    Difference,
+}
+
+/// One figure, published and modelled.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Cell {
+    /// What was run: a mode at a load, a configuration, a message size.
+    pub row: String,
+    /// What was measured, with its unit.
+    pub column: String,
+    /// As published.
+    pub published: f64,
+    /// As modelled.
+    pub modelled: f64,
+    /// How the error is counted.
+    pub error_kind: ErrorKind,
+    /// The error.
+    pub error: f64,
+    /// Whether the cell counts in the summary; trivial, unstable and training cells do not.
+    pub scored: bool,
+}
+
+impl Cell {
+    pub(super) fn relative(row: String, column: &str, published: f64, modelled: f64) -> Self {
+        let error = modelled / published - 1.0;
+        let error_kind = ErrorKind::Relative;
+        Self { row, column: column.to_owned(), published, modelled, error_kind, error, scored: true }
+    }
+}
+
+/// One line of a summary: a figure over many cells, and the bound that it is to keep.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Summary {
+    /// What the figure is, with its unit.
+    pub what: String,
+    /// The figure.
+    pub value: f64,
+    /// The greatest that it is to be; absent where nothing is asked of it.
+    pub bound: Option<f64>,
+}
+
+impl Summary {
+    pub(super) fn new(what: impl Into<String>, value: f64, bound: Option<f64>) -> Self {
+        Self { what: what.into(), value, bound }
+    }
+
+    /// Whether the figure keeps its bound; absent where there is none.
+    #[must_use]
+    pub fn met(&self) -> Option<bool> {
+        self.bound.map(|bound| self.value <= bound)
+    }
+}
+
+/// Published beside modelled, a whole experiment.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ExperimentComparison {
+    /// `quell-sim-published-1`.
+    pub schema: &'static str,
+    /// Which experiment.
+    pub experiment: Experiment,
+    /// What it is, in words.
+    pub title: &'static str,
+    /// Where it was published.
+    pub source: &'static str,
+    /// The host's name.
+    pub host: String,
+    /// Every figure.
+    pub cells: Vec<Cell>,
+    /// What they come to.
+    pub summary: Vec<Summary>,
+    /// What is to be known of the published data: contradictions in it, and what is not compared.
+    pub notes: Vec<String>,
+}
+
+impl Experiment {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::A, Self::B];
+
+    fn list() -> String {
+        Self::ALL.map(|experiment| format!("{experiment} ({})", experiment.title())).join(", ")
+    }
+
+    fn letter(self) -> &'static str {
+        match self {
+            Self::A => "a",
+            Self::B => "b",
+        }
+    }
+
+    /// What it is, in words.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::A => "IRQ suspension: memcached under 11 delivery modes at 6 loads",
+            Self::B => "low-latency sockets of 2013: netperf TCP_RR and UDP_RR, 1 byte",
+        }
+    }
+
+    /// Where it was published.
+    #[must_use]
+    pub fn source(self) -> &'static str {
+        match self {
+            Self::A => "Suspend IRQs during application busy periods v2, netdev, October 2024; raw runs",
+            Self::B => "net: low latency Ethernet device polling v10, netdev, June 2013",
+        }
+    }
+
+    /// The shipped profile of the host on which it was measured.
+    #[must_use]
+    pub fn host(self) -> &'static str {
+        match self {
+            Self::A => "epyc7662-cx5",
+            Self::B => "xeon-e5-2680-82599",
+        }
+    }
+
+    /// Runs it on its shipped host profile, on up to `threads` threads, and compares. `progress`
+    /// hears how many of how many runs are done, from any of the threads.
+    ///
+    /// # Errors
+    ///
+    /// Data or a profile that cannot be read, a run that is not possible.
+    pub fn run(
+        self,
+        threads: usize,
+        progress: impl Fn(usize, usize) + Sync,
+    ) -> Result<ExperimentComparison, ExperimentError> {
+        let host = HostProfile::shipped(self.host())?;
+        let (cells, summary, notes) = match self {
+            Self::A => irq_suspension(&host, threads, progress)?,
+            Self::B => low_latency_sockets::compare(&host, threads, progress)?,
+        };
+        let (title, source) = (self.title(), self.source());
+        Ok(ExperimentComparison {
+            schema: SCHEMA,
+            experiment: self,
+            title,
+            source,
+            host: host.name,
+            cells,
+            summary,
+            notes,
+        })
+    }
+}
+
+/// Cells, what they come to, and what is to be known of them.
+pub(super) type Compared = (Vec<Cell>, Vec<Summary>, Vec<String>);
+
+fn irq_suspension(
+    host: &HostProfile,
+    threads: usize,
+    progress: impl Fn(usize, usize) + Sync,
+) -> Result<Compared, ExperimentError> {
+    let experiment = IrqSuspension::published()?;
+    let runs = experiment.cells.len();
+    let comparison = experiment.compare(host, RunScale::FULL, threads, |done| progress(done, runs))?;
+    let cells = comparison.cells.iter().flat_map(|cell| Column::ALL.map(|column| figure(cell, column)));
+    let summary = comparison.held_out.columns.iter().flat_map(held_out_summary);
+    let unstable = comparison.cells.iter().filter(|cell| !cell.stable());
+    let note = |cell: &ComparedCell| {
+        let (mode, load, variation) = (cell.mode, cell.load, cell.mean_cov_pct);
+        format!("{mode} {load}: the published runs disagree among themselves by {variation:.0} %; not scored")
+    };
+    let notes = unstable.map(note).collect();
+    Ok((cells.collect(), summary.collect(), notes))
+}
+
+fn figure(cell: &ComparedCell, column: Column) -> Cell {
+    let row = format!("{} {}", cell.mode, cell.load);
+    let (published, modelled) = (column.of(&cell.published), column.of(&cell.modelled));
+    let scored = super::held_out(&cell.mode) && cell.counts(column);
+    Cell { scored, ..Cell::relative(row, column.heading(), published, modelled) }
+}
+
+/// Median and 90th percentile of the errors of a column, with the bounds that the project asks for.
+fn held_out_summary(score: &ColumnScore) -> [Summary; 2] {
+    let bounds = match score.column {
+        Column::Mean => Some((0.04, 0.10)),
+        Column::P50 => Some((0.04, 0.12)),
+        Column::P95 => Some((0.06, 0.20)),
+        Column::Cpu | Column::Cycles => Some((0.03, 0.08)),
+        _ => None,
+    };
+    let heading = score.column.heading();
+    [
+        Summary::new(
+            format!("{heading}: median error, held-out modes"),
+            score.median,
+            bounds.map(|(median, _)| median),
+        ),
+        Summary::new(format!("{heading}: 90th percentile, held-out modes"), score.p90, bounds.map(|(_, p90)| p90)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_experiment_is_named_by_its_letter() {
+        for experiment in Experiment::ALL {
+            assert_eq!(experiment.to_string().parse(), Ok(experiment));
+        }
+        let error = "z".parse::<Experiment>().expect_err("there is none").to_string();
+        assert!(error.contains("`z`") && error.contains("memcached"), "{error}");
+    }
+
+    #[test]
+    fn a_summary_without_a_bound_is_neither_met_nor_missed() {
+        assert_eq!(Summary::new("median", 0.2, None).met(), None);
+        assert_eq!(Summary::new("median", 0.2, Some(0.1)).met(), Some(false));
+    }
+}
