@@ -12,4 +12,15 @@ pub fn netlink(bytes: &[u8]) {
     let _ = address::decode_address(bytes);
     let _ = ethtool::decode_features(bytes);
     let _ = ethtool::decode_channels(bytes);
+    let _ = ethtool::decode_rings(bytes);
+    let _ = ethtool::decode_rss(bytes);
+    let coalescing = ethtool::decode_coalescing(bytes);
+    let _ = coalescing.map(|device| ethtool::parse_words(bytes, &device));
+}
+
+/// Reads any bytes as the answers of the ioctl of ethtool.
+pub fn ethtool_ioctl(bytes: &[u8]) {
+    let _ = ethtool::parse_driver_info(bytes);
+    let _ = ethtool::parse_rule(bytes, 0);
+    let _ = ethtool::parse_locations(bytes);
 }

@@ -1,20 +1,40 @@
-//! The generic netlink family `ethtool`, as far as it decides how packets reach NAPI: offload
-//! features (GRO, TSO, GSO) and the number of channels. The ioctl of the same name is not used.
+//! ethtool, as far as it decides how packets reach NAPI and the CPU: offload features, channels,
+//! rings, coalescing, receive-side scaling, flow rules, and which driver there is. By the generic
+//! netlink family where it has it, else by the ioctl of the same name; callers need not know which.
 
 mod channels;
+mod coalescing;
+mod driver_info;
 mod features;
+mod flow_rule;
+mod flow_rules;
+mod ioctl;
+mod queue_coalescing;
+mod rings;
+mod rss;
+mod rss_ioctl;
 
 #[cfg(fuzzing)]
-pub(crate) use {channels::decode_channels, features::decode_features};
+pub(crate) use {
+    channels::decode_channels, coalescing::decode_coalescing, driver_info::parse_driver_info,
+    features::decode_features, flow_rule::parse_rule, flow_rules::parse_locations, queue_coalescing::parse_words,
+    rings::decode_rings, rss::decode_rss,
+};
 
 use netlink_bindings::ethtool::PushHeader;
 use netlink_bindings::traits::Pusher;
 
 pub use channels::{ChannelRequest, Channels};
+pub use coalescing::{CoalesceParameter, Coalescing};
+pub use driver_info::DriverInfo;
 pub use features::{Feature, FeatureError, Features};
+pub use flow_rule::{Address, FlowAction, FlowAddresses, FlowMatch, FlowRule, InstalledFlowRule, Prefix, Transport};
+pub use flow_rules::FlowRules;
+pub use rings::{RingRequest, Rings};
+pub use rss::{HashFunction, RssContext, RssContextId, RssRequest};
 
 use crate::interface::Ifindex;
-use crate::netlink::{NetlinkError, NetlinkSocket};
+use crate::netlink::{NetlinkError, NetlinkSocket, Target};
 use crate::netns::Namespace;
 
 /// `ETHTOOL_MSG_*` of `include/uapi/linux/ethtool_netlink.h`. The bindings (0.3.5) number these
@@ -22,8 +42,16 @@ use crate::netns::Namespace;
 /// gets its number from here.
 const ETHTOOL_MSG_FEATURES_GET: u8 = 11;
 const ETHTOOL_MSG_FEATURES_SET: u8 = 12;
+const ETHTOOL_MSG_RINGS_GET: u8 = 15;
+const ETHTOOL_MSG_RINGS_SET: u8 = 16;
 const ETHTOOL_MSG_CHANNELS_GET: u8 = 17;
 const ETHTOOL_MSG_CHANNELS_SET: u8 = 18;
+const ETHTOOL_MSG_COALESCE_GET: u8 = 19;
+const ETHTOOL_MSG_COALESCE_SET: u8 = 20;
+const ETHTOOL_MSG_RSS_GET: u8 = 38;
+const ETHTOOL_MSG_RSS_SET: u8 = 48;
+const ETHTOOL_MSG_RSS_CREATE_ACT: u8 = 49;
+const ETHTOOL_MSG_RSS_DELETE_ACT: u8 = 50;
 
 /// A handle on the `ethtool` family of one namespace.
 #[derive(Debug)]
@@ -46,6 +74,18 @@ impl Ethtool {
     /// As [`Ethtool::open`], and `Denied` without `CAP_SYS_ADMIN`.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_in(namespace, open_socket)? })
+    }
+
+    /// Runs a command that netlink does not have; see [`ioctl::call`] about `buffer`.
+    fn ioctl(
+        &mut self,
+        action: &'static str,
+        index: Ifindex,
+        command: &'static str,
+        buffer: &mut [u8],
+    ) -> Result<(), NetlinkError> {
+        ioctl::call(self.socket.as_fd(), index, command, buffer)
+            .map_err(|cause| NetlinkError::new(action, Target::Index(index), cause))
     }
 }
 

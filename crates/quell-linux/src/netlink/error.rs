@@ -1,4 +1,4 @@
-//! The one error of everything that speaks netlink: what was tried, on what, and what came back,
+//! The one error of everything that speaks netlink, or the ioctl that netlink has replaced: what was tried, on what, and what came back,
 //! with the kernel's own words (extended acknowledgement) where it gave some. It names what failed
 //! and of what class that is; what to do then is decided above.
 
@@ -55,7 +55,7 @@ pub enum Failure {
     Other,
 }
 
-/// A netlink request that did not succeed.
+/// A netlink request, or an ioctl of ethtool, that did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetlinkError {
     action: &'static str,
@@ -72,7 +72,7 @@ pub(crate) struct Malformed(pub(crate) &'static str);
 pub(crate) enum Cause {
     /// The kernel refused; with its words and the attribute that it blames.
     Refused { errno: i32, message: Option<String>, attribute: Option<String>, range: Option<(u64, u64)> },
-    /// The socket itself failed.
+    /// The socket itself failed, or an ioctl on it.
     Transport { call: &'static str, errno: i32 },
     /// This kernel has no such generic netlink family.
     FamilyAbsent { family: &'static str },
@@ -80,8 +80,16 @@ pub(crate) enum Cause {
     Malformed(Malformed),
     /// What is listed kept changing.
     DumpInterrupted { attempts: u32 },
+    /// What was asked for cannot be said to the kernel; nothing was sent.
+    Inexpressible(&'static str),
     /// The namespace could not be entered.
     Namespace(NamespaceError),
+}
+
+impl From<Malformed> for Cause {
+    fn from(malformed: Malformed) -> Self {
+        Self::Malformed(malformed)
+    }
 }
 
 impl NetlinkError {
@@ -96,6 +104,7 @@ impl NetlinkError {
             Cause::FamilyAbsent { .. } => Failure::Unsupported,
             Cause::DumpInterrupted { .. } => Failure::Busy,
             Cause::Malformed(_) => Failure::Other,
+            Cause::Inexpressible(_) => Failure::Invalid,
             Cause::Namespace(error) if error.is_denied() => Failure::Denied,
             Cause::Namespace(_) => Failure::Other,
             Cause::Refused { errno, .. } | Cause::Transport { errno, .. } => classify(*errno),
@@ -195,6 +204,7 @@ impl fmt::Display for Cause {
             }
             Self::FamilyAbsent { family } => write!(f, "no netlink family {family:?}"),
             Self::Malformed(Malformed(what)) => write!(f, "the answer makes no sense: {what}"),
+            Self::Inexpressible(why) => f.write_str(why),
             Self::DumpInterrupted { attempts } => {
                 write!(f, "changed while it was listed, {attempts} times in a row; try again")
             }

@@ -22,8 +22,6 @@ pub use error::{Failure, NetlinkError, Target};
 
 #[cfg(test)]
 pub(crate) use any_reply::any_reply;
-#[cfg(test)]
-pub(crate) use attribute::push;
-pub(crate) use attribute::{attributes, begin_nested, end_nested, push_uint, uint};
+pub(crate) use attribute::{attributes, begin_nested, end_nested, push, push_uint, uint};
 pub(crate) use error::{Cause, Malformed};
 pub(crate) use socket::NetlinkSocket;

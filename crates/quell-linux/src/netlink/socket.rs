@@ -1,7 +1,7 @@
 //! A netlink socket and the exchange on it: send one request, read what belongs to it up to the
 //! acknowledgement. It belongs to the network namespace of the thread that opened it, for good.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use netlink_bindings::nlctrl;
 use netlink_bindings::traits::{NetlinkRequest, Protocol as RequestProtocol};
@@ -86,6 +86,11 @@ impl NetlinkSocket {
             enable(&fd, option)?;
         }
         Ok(Self { fd, sequence: 0, family_id: 0, buffer: Vec::new() })
+    }
+
+    /// The socket itself, for calls that only need one of this namespace.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     /// Sends a request that is answered by an acknowledgement alone, or whose answer is not needed.

@@ -1,0 +1,218 @@
+//! The table of flow rules of an interface: listing, adding and deleting rules
+//! (`ETHTOOL_GRXCLSRLALL` and its kin; netlink does not have them). What a rule is: `flow_rule`.
+
+use std::mem::offset_of;
+
+use super::flow_rule::{FlowSpecLayout, encode_rule, parse_rule};
+use super::ioctl::{put, u32_at, u64_at};
+use super::{Ethtool, FlowRule, InstalledFlowRule};
+use crate::interface::Ifindex;
+use crate::netlink::{Cause, Malformed, NetlinkError, Target};
+
+const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
+const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
+const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
+const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
+const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
+/// In the answer to the count: the driver chooses places itself. In a place: which kind of choice.
+const RX_CLS_LOC_SPECIAL: u32 = 0x8000_0000;
+const RX_CLS_LOC_ANY: u32 = u32::MAX;
+/// More rules than any device has; beyond that the count is not believed.
+const RULES_MAX: u32 = 1 << 20;
+
+/// The layout of `struct ethtool_rxnfc`; only its offsets and its size are used.
+#[repr(C)]
+struct RxnfcLayout {
+    cmd: u32,
+    flow_type: u32,
+    data: u64,
+    spec: FlowSpecLayout,
+    /// Also the RSS context.
+    rule_cnt: u32,
+    rule_locs: [u32; 0],
+}
+
+const SPEC: usize = offset_of!(RxnfcLayout, spec);
+const LOCATION: usize = SPEC + offset_of!(FlowSpecLayout, location);
+const RULE_COUNT: usize = offset_of!(RxnfcLayout, rule_cnt);
+const RULE_LOCATIONS: usize = offset_of!(RxnfcLayout, rule_locs);
+
+/// The flow rules of an interface.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FlowRules {
+    /// The rules in ascending order of their places.
+    pub rules: Vec<InstalledFlowRule>,
+    /// How many places there are; `None` when the driver does not say.
+    pub places: Option<u32>,
+    /// Whether the driver chooses the place of a new rule itself.
+    pub chooses_places: bool,
+}
+
+impl FlowRules {
+    /// A place for a new rule: the driver's choice, or the last that is free; `None` when the table
+    /// is full or its size unknown. Last, because rules at lower places are somebody's exceptions.
+    fn free_place(&self) -> Option<u32> {
+        if self.chooses_places {
+            return Some(RX_CLS_LOC_ANY);
+        }
+        let taken = |place: &u32| self.rules.iter().any(|rule| rule.location == *place);
+        (0..self.places?).rev().find(|place| !taken(place))
+    }
+}
+
+impl Ethtool {
+    /// The flow rules of an interface.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: `Unsupported` when the driver has none (veth, virtio-net), `Absent`, `Busy` when
+    /// rules come and go meanwhile.
+    pub fn flow_rules(&mut self, index: Ifindex) -> Result<FlowRules, NetlinkError> {
+        const ACTION: &str = "list flow rules of";
+        let failed = |cause: Cause| NetlinkError::new(ACTION, Target::Index(index), cause);
+        let mut buffer = command(ETHTOOL_GRXCLSRLCNT, 0);
+        self.ioctl(ACTION, index, "ETHTOOL_GRXCLSRLCNT", &mut buffer)?;
+        let count = parse_count(&buffer).map_err(|malformed| failed(malformed.into()))?;
+        let mut buffer = command(ETHTOOL_GRXCLSRLALL, count.rules);
+        put(&mut buffer, RULE_COUNT, &count.rules.to_ne_bytes());
+        self.ioctl(ACTION, index, "ETHTOOL_GRXCLSRLALL", &mut buffer)?;
+        let locations = parse_locations(&buffer).map_err(|malformed| failed(malformed.into()))?;
+        let mut rules = locations.into_iter().map(|at| self.flow_rule(index, at)).collect::<Result<Vec<_>, _>>()?;
+        rules.sort_unstable_by_key(|rule| rule.location);
+        Ok(FlowRules { rules, places: count.places, chooses_places: count.chooses_places })
+    }
+
+    fn flow_rule(&mut self, index: Ifindex, location: u32) -> Result<InstalledFlowRule, NetlinkError> {
+        const ACTION: &str = "read a flow rule of";
+        let mut buffer = command(ETHTOOL_GRXCLSRULE, 0);
+        put(&mut buffer, LOCATION, &location.to_ne_bytes());
+        self.ioctl(ACTION, index, "ETHTOOL_GRXCLSRULE", &mut buffer)?;
+        let rule = parse_rule(&buffer[SPEC..], u32_at(&buffer, RULE_COUNT).unwrap_or(0));
+        rule.map_err(|malformed| NetlinkError::new(ACTION, Target::Index(index), malformed.into()))
+    }
+
+    /// Adds a rule, at a place of the driver's choice or the last free one, and returns the place.
+    /// The feature `rx-ntuple-filter` must be on. Not verified on hardware.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: as [`Ethtool::flow_rules`], and `Denied`, `Exists`, `Invalid` for a queue or
+    /// context that is not there or a combination that the device cannot match.
+    pub fn add_flow_rule(&mut self, index: Ifindex, rule: &FlowRule) -> Result<u32, NetlinkError> {
+        const ACTION: &str = "add a flow rule to";
+        let full = Cause::Inexpressible("the table of flow rules has no free place");
+        let failed = |cause| NetlinkError::new(ACTION, Target::Index(index), cause);
+        let place = self.flow_rules(index)?.free_place().ok_or_else(|| failed(full))?;
+        let mut buffer = insertion(rule, place);
+        self.ioctl(ACTION, index, "ETHTOOL_SRXCLSRLINS", &mut buffer)?;
+        u32_at(&buffer, LOCATION).ok_or_else(|| failed(Malformed("a flow rule without a place").into()))
+    }
+
+    /// Deletes the rule at a place. Not verified on hardware.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: `Absent` or `Invalid` when there is none (drivers differ), `Denied`, `Unsupported`.
+    pub fn delete_flow_rule(&mut self, index: Ifindex, location: u32) -> Result<(), NetlinkError> {
+        let mut buffer = command(ETHTOOL_SRXCLSRLDEL, 0);
+        put(&mut buffer, LOCATION, &location.to_ne_bytes());
+        self.ioctl("delete a flow rule of", index, "ETHTOOL_SRXCLSRLDEL", &mut buffer)
+    }
+}
+
+/// A `struct ethtool_rxnfc` with room for the places of so many rules.
+fn command(number: u32, rules: u32) -> Vec<u8> {
+    let mut buffer = vec![0; size_of::<RxnfcLayout>() + rules as usize * 4];
+    put(&mut buffer, 0, &number.to_ne_bytes());
+    buffer
+}
+
+fn insertion(rule: &FlowRule, place: u32) -> Vec<u8> {
+    let (spec, context) = encode_rule(rule, place);
+    let mut buffer = command(ETHTOOL_SRXCLSRLINS, 0);
+    put(&mut buffer, SPEC, &spec);
+    put(&mut buffer, RULE_COUNT, &context.to_ne_bytes());
+    buffer
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Count {
+    rules: u32,
+    places: Option<u32>,
+    chooses_places: bool,
+}
+
+fn parse_count(answer: &[u8]) -> Result<Count, Malformed> {
+    let cut_short = Malformed("the count of flow rules is cut short");
+    let rules = u32_at(answer, RULE_COUNT).ok_or(cut_short)?;
+    if rules > RULES_MAX {
+        return Err(Malformed("more flow rules than any device has"));
+    }
+    let data = u64_at(answer, offset_of!(RxnfcLayout, data)).ok_or(cut_short)? as u32;
+    let places = data & !RX_CLS_LOC_SPECIAL;
+    Ok(Count { rules, places: (places > 0).then_some(places), chooses_places: data & RX_CLS_LOC_SPECIAL != 0 })
+}
+
+/// The places in the answer to `ETHTOOL_GRXCLSRLALL`, which may be fewer than were counted before.
+pub(crate) fn parse_locations(answer: &[u8]) -> Result<Vec<u32>, Malformed> {
+    let cut_short = Malformed("the list of flow rules is cut short");
+    let count = u32_at(answer, RULE_COUNT).ok_or(cut_short)? as usize;
+    let (words, _) = answer.get(RULE_LOCATIONS..).ok_or(cut_short)?.as_chunks();
+    Ok(words.get(..count).ok_or(cut_short)?.iter().copied().map(u32::from_ne_bytes).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ethtool::{FlowAction, FlowAddresses, FlowMatch, RssContextId, Transport};
+    use proptest::prelude::*;
+
+    fn installed(location: u32) -> InstalledFlowRule {
+        InstalledFlowRule { location, rule: None }
+    }
+
+    #[test]
+    fn the_struct_is_laid_out_as_the_kernels() {
+        assert_eq!((SPEC, LOCATION, RULE_COUNT, RULE_LOCATIONS), (16, 176, 184, 188));
+        assert_eq!(size_of::<RxnfcLayout>(), 192);
+    }
+
+    #[test]
+    fn a_new_rule_goes_where_the_driver_says_or_to_the_last_free_place() {
+        let mut table = FlowRules { rules: vec![installed(1), installed(3)], places: Some(4), chooses_places: false };
+        assert_eq!(table.free_place(), Some(2));
+        table.chooses_places = true;
+        assert_eq!(table.free_place(), Some(RX_CLS_LOC_ANY));
+        let full = FlowRules { rules: vec![installed(0)], places: Some(1), chooses_places: false };
+        assert_eq!(full.free_place(), None);
+        assert_eq!(FlowRules::default().free_place(), None);
+    }
+
+    #[test]
+    fn a_count_tells_the_size_of_the_table_and_who_chooses() {
+        let mut answer = command(ETHTOOL_GRXCLSRLCNT, 0);
+        put(&mut answer, 8, &u64::from(RX_CLS_LOC_SPECIAL | 8192).to_ne_bytes());
+        put(&mut answer, RULE_COUNT, &2_u32.to_ne_bytes());
+        assert_eq!(parse_count(&answer), Ok(Count { rules: 2, places: Some(8192), chooses_places: true }));
+    }
+
+    #[test]
+    fn a_rule_to_a_context_carries_its_number_beside_the_rule() {
+        let matches = FlowMatch {
+            transport: Transport::Udp,
+            addresses: FlowAddresses::V6 { source: None, destination: None },
+            source_port: None,
+            destination_port: Some(53),
+        };
+        let rule = FlowRule { matches, action: FlowAction::Context(RssContextId::new(2).unwrap()) };
+        let buffer = insertion(&rule, 5);
+        assert_eq!((u32_at(&buffer, RULE_COUNT), u32_at(&buffer, LOCATION)), (Some(2), Some(5)));
+        assert_eq!(u32_at(&buffer, SPEC), Some(0x2000_0006));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_answers_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+            let _ = parse_count(&bytes);
+            let _ = parse_locations(&bytes);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Interrupt coalescing of single queues (`ETHTOOL_PERQUEUE`), which netlink does not have. What
+//! holds for all queues of an interface is `coalescing`.
+
+use super::Ethtool;
+use super::coalescing::{CoalesceParameter, Coalescing};
+use super::ioctl::{put, u32_at};
+use crate::interface::Ifindex;
+use crate::netlink::{Cause, Malformed, NetlinkError, Target};
+
+const ETHTOOL_GCOALESCE: u32 = 0x0000_000e;
+const ETHTOOL_SCOALESCE: u32 = 0x0000_000f;
+const ETHTOOL_PERQUEUE: u32 = 0x0000_004b;
+/// `MAX_NUM_QUEUE` of `include/uapi/linux/ethtool.h`.
+const QUEUES_MAX: u32 = 4096;
+/// Bytes of `struct ethtool_per_queue_op` before its data: two commands and a bit for each queue.
+const HEADER_BYTES: usize = 8 + QUEUES_MAX as usize / 8;
+/// Bytes of `struct ethtool_coalesce`: the command and 22 parameters.
+const COALESCE_BYTES: usize = 4 + 22 * 4;
+/// The parameters in the struct are those with the netlink numbers 2 to 23, in the same order.
+const FIRST_PARAMETER: u16 = CoalesceParameter::RxUsecs as u16;
+const LAST_PARAMETER: u16 = CoalesceParameter::RateSampleInterval as u16;
+
+impl Ethtool {
+    /// The coalescing parameters of one queue, receive and transmit side.
+    ///
+    /// The kernel's answer has zeros for what a driver does not have, so `device`, the parameters
+    /// of the interface ([`Ethtool::coalescing`]), says which of them are there. The CQE modes are
+    /// per interface only.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: `Unsupported` when the driver has it per interface only, `Absent`, `Invalid`
+    /// when there is no such queue.
+    pub fn queue_coalescing(
+        &mut self,
+        index: Ifindex,
+        queue: u32,
+        device: &Coalescing,
+    ) -> Result<Coalescing, NetlinkError> {
+        const ACTION: &str = "read the coalescing of a queue of";
+        let words = self.queue_words(ACTION, index, queue)?;
+        parse_words(&words, device)
+            .map_err(|malformed| NetlinkError::new(ACTION, Target::Index(index), malformed.into()))
+    }
+
+    /// Sets the parameters in `changes` on one queue; the others stay. Not verified on hardware.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: as [`Ethtool::queue_coalescing`], and `Invalid` for a parameter that is per
+    /// interface only or a value that the driver does not take, `Denied`.
+    pub fn set_queue_coalescing(
+        &mut self,
+        index: Ifindex,
+        queue: u32,
+        changes: &Coalescing,
+    ) -> Result<(), NetlinkError> {
+        const ACTION: &str = "set the coalescing of a queue of";
+        let refused = |cause| NetlinkError::new(ACTION, Target::Index(index), cause);
+        let mut words = self.queue_words(ACTION, index, queue)?;
+        put(&mut words, 0, &ETHTOOL_SCOALESCE.to_ne_bytes());
+        change_words(&mut words, changes).map_err(refused)?;
+        let mut buffer = request(ETHTOOL_SCOALESCE, queue).ok_or_else(|| no_such_queue(ACTION, index))?;
+        put(&mut buffer, HEADER_BYTES, &words);
+        self.ioctl(ACTION, index, "ETHTOOL_PERQUEUE", &mut buffer)
+    }
+
+    /// The `struct ethtool_coalesce` of one queue.
+    fn queue_words(&mut self, action: &'static str, index: Ifindex, queue: u32) -> Result<Vec<u8>, NetlinkError> {
+        let mut buffer = request(ETHTOOL_GCOALESCE, queue).ok_or_else(|| no_such_queue(action, index))?;
+        self.ioctl(action, index, "ETHTOOL_PERQUEUE", &mut buffer)?;
+        Ok(buffer.split_off(HEADER_BYTES))
+    }
+}
+
+fn no_such_queue(action: &'static str, index: Ifindex) -> NetlinkError {
+    NetlinkError::new(action, Target::Index(index), Cause::Inexpressible("queue numbers end at 4095"))
+}
+
+/// A request about one queue, with room for its parameters; `None` beyond the last possible queue.
+fn request(sub_command: u32, queue: u32) -> Option<Vec<u8>> {
+    if queue >= QUEUES_MAX {
+        return None;
+    }
+    let mut buffer = vec![0; HEADER_BYTES + COALESCE_BYTES];
+    put(&mut buffer, 0, &ETHTOOL_PERQUEUE.to_ne_bytes());
+    put(&mut buffer, 4, &sub_command.to_ne_bytes());
+    let mask_word = 8 + (queue / 32) as usize * 4;
+    put(&mut buffer, mask_word, &(1_u32 << (queue % 32)).to_ne_bytes());
+    Some(buffer)
+}
+
+/// Where a parameter is in `struct ethtool_coalesce`; `None` when it is per interface only.
+fn offset(parameter: CoalesceParameter) -> Option<usize> {
+    let number = parameter.attribute();
+    (FIRST_PARAMETER..=LAST_PARAMETER).contains(&number).then(|| usize::from(number - FIRST_PARAMETER + 1) * 4)
+}
+
+pub(crate) fn parse_words(words: &[u8], device: &Coalescing) -> Result<Coalescing, Malformed> {
+    let value = |parameter| Some((parameter, offset(parameter)?));
+    device
+        .iter()
+        .filter_map(|(parameter, _)| value(parameter))
+        .map(|(parameter, offset)| {
+            let value = u32_at(words, offset).ok_or(Malformed("coalescing of a queue is cut short"))?;
+            Ok((parameter, value))
+        })
+        .collect()
+}
+
+fn change_words(words: &mut [u8], changes: &Coalescing) -> Result<(), Cause> {
+    for (parameter, value) in changes.iter() {
+        let offset =
+            offset(parameter).ok_or(Cause::Inexpressible("the CQE modes and aggregation are per interface only"))?;
+        put(words, offset, &value.to_ne_bytes());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn everything(value: u32) -> Coalescing {
+        CoalesceParameter::ALL.iter().map(|parameter| (*parameter, value)).collect()
+    }
+
+    #[test]
+    fn a_request_names_its_queue_by_one_bit() {
+        let buffer = request(ETHTOOL_GCOALESCE, 33).unwrap();
+        assert_eq!(buffer.len(), 520 + 92);
+        assert_eq!(u32_at(&buffer, 8), Some(0));
+        assert_eq!(u32_at(&buffer, 12), Some(2));
+        assert_eq!(request(ETHTOOL_GCOALESCE, 4096), None);
+    }
+
+    #[test]
+    fn words_are_in_the_order_of_the_kernels_struct() {
+        let words: Vec<u8> = (0..23_u32).flat_map(u32::to_ne_bytes).collect();
+        let read = parse_words(&words, &everything(0)).unwrap();
+        assert_eq!(read.get(CoalesceParameter::RxUsecs), Some(1));
+        assert_eq!(read.get(CoalesceParameter::UseAdaptiveRx), Some(10));
+        assert_eq!(read.get(CoalesceParameter::RateSampleInterval), Some(22));
+        assert_eq!(read.get(CoalesceParameter::UseCqeModeRx), None);
+    }
+
+    #[test]
+    fn what_the_interface_does_not_have_its_queues_do_not_have() {
+        let words = vec![0; COALESCE_BYTES];
+        let device = [(CoalesceParameter::RxUsecs, 3)].into_iter().collect();
+        let read = parse_words(&words, &device).unwrap();
+        assert_eq!(read.iter().collect::<Vec<_>>(), [(CoalesceParameter::RxUsecs, 0)]);
+    }
+
+    #[test]
+    fn a_parameter_of_the_interface_cannot_be_set_on_a_queue() {
+        let mut words = vec![0; COALESCE_BYTES];
+        let change = [(CoalesceParameter::UseCqeModeRx, 1)].into_iter().collect();
+        assert!(change_words(&mut words, &change).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
+            let _ = parse_words(&bytes, &everything(1));
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Rings: how many descriptors the receive and transmit queues of an interface hold.
+
+use netlink_bindings::ethtool as bindings;
+use netlink_bindings::traits::NetlinkRequest;
+
+use super::{ETHTOOL_MSG_RINGS_GET, ETHTOOL_MSG_RINGS_SET, Ethtool, address_to};
+use crate::interface::Ifindex;
+use crate::netlink::{Malformed, NetlinkError, Target};
+
+/// The ring sizes of an interface, in descriptors. What the driver does not have is `None`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rings {
+    /// Of each receive ring.
+    pub rx: Option<u32>,
+    /// The most that a receive ring can have.
+    pub rx_max: Option<u32>,
+    /// Of each transmit ring.
+    pub tx: Option<u32>,
+    /// The most that a transmit ring can have.
+    pub tx_max: Option<u32>,
+    /// Bytes of one receive buffer.
+    pub rx_buf_len: Option<u32>,
+    /// Whether packet headers land in buffers of their own (`tcp-data-split`); `None` also when the
+    /// driver cannot say.
+    pub tcp_data_split: Option<bool>,
+}
+
+/// Ring sizes to set; what is `None` stays.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RingRequest {
+    /// Descriptors of each receive ring.
+    pub rx: Option<u32>,
+    /// Descriptors of each transmit ring.
+    pub tx: Option<u32>,
+}
+
+impl Ethtool {
+    /// The ring sizes of an interface.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: `Unsupported` when the driver has no notion of them (veth), `Absent`.
+    pub fn rings(&mut self, index: Ifindex) -> Result<Rings, NetlinkError> {
+        let mut request = bindings::Request::new().op_rings_get_do();
+        request.header_mut().cmd = ETHTOOL_MSG_RINGS_GET;
+        drop(address_to(request.encode().nested_header(), index));
+        self.socket.get("read ring sizes of", &Target::Index(index), &request, decode_rings)
+    }
+
+    /// Sets ring sizes. Most drivers take the link down for a moment; queues are made anew.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: `Invalid` above the maximum, with the kernel's words, `Unsupported`, `Denied`.
+    pub fn set_rings(&mut self, index: Ifindex, sizes: RingRequest) -> Result<(), NetlinkError> {
+        let mut request = bindings::Request::new().op_rings_set_do();
+        request.header_mut().cmd = ETHTOOL_MSG_RINGS_SET;
+        let mut attributes = address_to(request.encode().nested_header(), index);
+        if let Some(rx) = sizes.rx {
+            attributes = attributes.push_rx(rx);
+        }
+        if let Some(tx) = sizes.tx {
+            attributes = attributes.push_tx(tx);
+        }
+        drop(attributes);
+        self.socket.act("set ring sizes of", &Target::Index(index), &request)
+    }
+}
+
+pub(crate) fn decode_rings(reply: &[u8]) -> Result<Rings, Malformed> {
+    let attributes = bindings::OpRingsGetDo::decode_reply(reply);
+    let tcp_data_split = match attributes.get_tcp_data_split().ok() {
+        Some(1) => Some(false),
+        Some(2) => Some(true),
+        _ => None,
+    };
+    Ok(Rings {
+        rx: attributes.get_rx().ok(),
+        rx_max: attributes.get_rx_max().ok(),
+        tx: attributes.get_tx().ok(),
+        tx_max: attributes.get_tx_max().ok(),
+        rx_buf_len: attributes.get_rx_buf_len().ok(),
+        tcp_data_split,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::{any_reply, push};
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_driver_without_a_notion_of_buffers_has_none() {
+        let mut bytes = vec![15, 1, 0, 0];
+        for (kind, value) in [(2, 256_u32), (5, 256), (6, 128), (9, 64)] {
+            push(&mut bytes, kind, &value.to_ne_bytes());
+        }
+        push(&mut bytes, 11, &[0]);
+        let rings = decode_rings(&bytes).unwrap();
+        assert_eq!((rings.rx, rings.rx_max, rings.tx, rings.tx_max), (Some(128), Some(256), Some(64), Some(256)));
+        assert_eq!((rings.rx_buf_len, rings.tcp_data_split), (None, None));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_answers_never_panic(bytes in any_reply(4)) {
+            let _ = decode_rings(&bytes);
+        }
+    }
+}
