@@ -28,6 +28,7 @@ pub mod process;
 pub mod sched;
 pub mod signal;
 pub mod socket_options;
+pub mod sysfs;
 pub mod tcp;
 pub mod udp;
 

@@ -6,18 +6,15 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::io::Errno;
-use rustix::mount::{MountFlags, MountPropagationFlags};
-use rustix::thread::UnshareFlags;
-
 use super::Netdev;
 use crate::interface::InterfaceName;
 use crate::link::Links;
 use crate::netlink::NetlinkError;
-use crate::netns::{Namespace, NamespaceError};
+use crate::netns::Namespace;
+use crate::sysfs::{Sysfs, SysfsError};
 
 /// Why threaded NAPI of a device could not be read or set.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceThreadingError {
     /// This kernel has it per NAPI instance. Nothing was written.
@@ -50,9 +47,9 @@ pub enum DeviceThreadingError {
         /// What it holds.
         text: String,
     },
-    /// The namespace could not be entered.
+    /// The sysfs of the namespace could not be had.
     #[error(transparent)]
-    Namespace(#[from] NamespaceError),
+    Sysfs(#[from] SysfsError),
     /// Whether netlink has it could not be told.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
@@ -70,15 +67,14 @@ impl DeviceThreadingError {
 /// # Errors
 /// [`DeviceThreadingError`]; from another namespace than the caller's it needs `CAP_SYS_ADMIN`.
 pub fn device_threading(namespace: &Namespace, name: &InterfaceName) -> Result<bool, DeviceThreadingError> {
-    let path = threaded_file(name);
-    with_sysfs_of(namespace, || {
-        let text = fs::read_to_string(&path).map_err(|error| DeviceThreadingError::io("read", &path, &error))?;
-        match text.trim_end() {
-            "0" => Ok(false),
-            "1" => Ok(true),
-            other => Err(DeviceThreadingError::Unknown { path: path.clone(), text: other.to_owned() }),
-        }
-    })
+    let sysfs = Sysfs::of(namespace)?;
+    let path = threaded_file(&sysfs, name);
+    let text = fs::read_to_string(&path).map_err(|error| DeviceThreadingError::io("read", &path, &error))?;
+    match text.trim_end() {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        other => Err(DeviceThreadingError::Unknown { path: path.clone(), text: other.to_owned() }),
+    }
 }
 
 /// Makes all NAPI instances of a device threaded, or none, where netlink cannot.
@@ -102,43 +98,14 @@ pub fn set_device_threading(
 }
 
 fn write_threaded(namespace: &Namespace, name: &InterfaceName, threaded: bool) -> Result<(), DeviceThreadingError> {
-    let path = threaded_file(name);
+    let sysfs = Sysfs::of(namespace)?;
+    let path = threaded_file(&sysfs, name);
     let value = if threaded { "1" } else { "0" };
-    with_sysfs_of(namespace, || {
-        fs::write(&path, value).map_err(|error| DeviceThreadingError::io("write", &path, &error))
-    })
+    fs::write(&path, value).map_err(|error| DeviceThreadingError::io("write", &path, &error))
 }
 
-fn threaded_file(name: &InterfaceName) -> PathBuf {
-    Path::new("/sys/class/net").join(name.as_str()).join("threaded")
-}
-
-/// Runs `work` where `/sys` shows the interfaces of `namespace`. A sysfs shows those of the
-/// namespace in which it was mounted, so another one gets its own mount, which only the thread of
-/// `work` sees and which goes away with it.
-fn with_sysfs_of<T: Send>(
-    namespace: &Namespace,
-    work: impl FnOnce() -> Result<T, DeviceThreadingError> + Send,
-) -> Result<T, DeviceThreadingError> {
-    if *namespace == Namespace::current()? {
-        return work();
-    }
-    namespace.run(|| {
-        mount_private_sysfs()?;
-        work()
-    })?
-}
-
-fn mount_private_sysfs() -> Result<(), DeviceThreadingError> {
-    let failed = |action, path: &str| {
-        let path = PathBuf::from(path);
-        move |errno: Errno| DeviceThreadingError::System { action, path, errno: errno.raw_os_error() }
-    };
-    // SAFETY: only `FILES` is dangerous, and it is not asked for; the thread ends after its work.
-    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }.map_err(failed("unshare the mounts below", "/"))?;
-    rustix::mount::mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
-        .map_err(failed("keep private the mounts below", "/"))?;
-    rustix::mount::mount("sysfs", "/sys", "sysfs", MountFlags::empty(), None).map_err(failed("mount sysfs on", "/sys"))
+fn threaded_file(sysfs: &Sysfs, name: &InterfaceName) -> PathBuf {
+    sysfs.path().join("class/net").join(name.as_str()).join("threaded")
 }
 
 #[cfg(test)]
@@ -175,18 +142,18 @@ mod tests {
         let Some((namespace, name)) = lab() else { return };
         let index = Links::open_in(&namespace).unwrap().by_name(&name).unwrap().index;
         let mut netdev = Netdev::open_in(&namespace).unwrap();
-        assert_eq!(device_threading(&namespace, &name), Ok(false));
+        assert!(!device_threading(&namespace, &name).unwrap());
         write_threaded(&namespace, &name, true).unwrap();
-        assert_eq!(device_threading(&namespace, &name), Ok(true));
+        assert!(device_threading(&namespace, &name).unwrap());
         let napis = netdev.napis(index).unwrap();
         assert!(napis.iter().all(|napi| napi.pid.is_some()), "{napis:?}");
         if napis.iter().all(|napi| napi.threading == Some(NapiThreading::Enabled)) {
             let refused = set_device_threading(&namespace, &name, false).unwrap_err();
-            assert_eq!(refused, DeviceThreadingError::NetlinkHasIt { name: name.clone() });
-            assert_eq!(device_threading(&namespace, &name), Ok(true));
+            assert!(matches!(refused, DeviceThreadingError::NetlinkHasIt { .. }), "{refused}");
+            assert!(device_threading(&namespace, &name).unwrap());
         }
         write_threaded(&namespace, &name, false).unwrap();
-        assert_eq!(device_threading(&namespace, &name), Ok(false));
+        assert!(!device_threading(&namespace, &name).unwrap());
         assert!(!Path::new("/sys/class/net/left").exists(), "the caller's /sys is as before");
     }
 

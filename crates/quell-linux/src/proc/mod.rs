@@ -20,7 +20,7 @@ mod stat;
 mod syscall;
 mod sysctl;
 mod task;
-mod text;
+pub(crate) mod text;
 
 use std::fs;
 use std::io;

@@ -21,28 +21,28 @@ const FOUND_MAX: usize = 60;
 
 /// A line and its number, counted from 1.
 #[derive(Clone, Copy)]
-pub(super) struct Line<'a> {
-    pub(super) number: usize,
-    pub(super) bytes: &'a [u8],
+pub(crate) struct Line<'a> {
+    pub(crate) number: usize,
+    pub(crate) bytes: &'a [u8],
 }
 
 impl<'a> Line<'a> {
     /// The parts between runs of white space.
-    pub(super) fn fields(self) -> impl Iterator<Item = &'a [u8]> {
+    pub(crate) fn fields(self) -> impl Iterator<Item = &'a [u8]> {
         self.bytes.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty())
     }
 
-    pub(super) fn malformed(self, expected: &'static str, found: &[u8]) -> Malformed {
+    pub(crate) fn malformed(self, expected: &'static str, found: &[u8]) -> Malformed {
         Malformed { line: self.number, expected, found: found[..found.len().min(FOUND_MAX)].escape_ascii().to_string() }
     }
 
     /// The number in a field.
-    pub(super) fn number<T: FromStr>(self, field: &[u8], expected: &'static str) -> Result<T, Malformed> {
+    pub(crate) fn number<T: FromStr>(self, field: &[u8], expected: &'static str) -> Result<T, Malformed> {
         number(field).ok_or_else(|| self.malformed(expected, field))
     }
 
     /// The number in the next of some fields.
-    pub(super) fn next_number<'f, T: FromStr>(
+    pub(crate) fn next_number<'f, T: FromStr>(
         self,
         fields: &mut impl Iterator<Item = &'f [u8]>,
         expected: &'static str,
@@ -52,7 +52,7 @@ impl<'a> Line<'a> {
 }
 
 /// The lines of a file, without their ends; an end after the last line makes no further line.
-pub(super) fn lines(bytes: &[u8]) -> impl Iterator<Item = Line<'_>> {
+pub(crate) fn lines(bytes: &[u8]) -> impl Iterator<Item = Line<'_>> {
     let content = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let some = !content.is_empty();
     content
@@ -63,12 +63,12 @@ pub(super) fn lines(bytes: &[u8]) -> impl Iterator<Item = Line<'_>> {
 }
 
 /// The first line, which may be empty.
-pub(super) fn first_line(bytes: &[u8]) -> Line<'_> {
+pub(crate) fn first_line(bytes: &[u8]) -> Line<'_> {
     lines(bytes).next().unwrap_or(Line { number: 1, bytes: b"" })
 }
 
 /// A decimal number, as the kernel prints it.
-pub(super) fn number<T: FromStr>(field: &[u8]) -> Option<T> {
+pub(crate) fn number<T: FromStr>(field: &[u8]) -> Option<T> {
     if field.first() == Some(&b'+') {
         return None;
     }

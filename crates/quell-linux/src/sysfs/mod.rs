@@ -1,0 +1,192 @@
+//! The sysfs of a network namespace: where it is mounted, and reading its files. What single files mean is in the modules
+//! beside this one.
+//!
+//! `/sys/class/net` shows the interfaces of the namespace in which the sysfs was mounted, whoever looks. For another
+//! namespace a sysfs of its own is mounted nowhere (`fsmount(2)`): it is reached through its file descriptor alone and
+//! goes away with it.
+
+mod cpu;
+mod net_class;
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+use thiserror::Error;
+
+use crate::netns::{Namespace, NamespaceError};
+use crate::proc::Malformed;
+
+pub use cpu::{CpuIdleState, NumaNode};
+pub use net_class::NetClass;
+
+/// The sysfs of one network namespace, for as long as this value lives.
+#[derive(Debug)]
+pub struct Sysfs {
+    root: PathBuf,
+    /// Holds the mount that `root` leads to by `/proc/self/fd`.
+    _mount: Option<OwnedFd>,
+}
+
+/// Why a file of sysfs could not be read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SysfsError {
+    /// The caller lacks the right.
+    #[error("{action} {path}: {source}; this needs root")]
+    Denied {
+        /// What was tried.
+        action: &'static str,
+        /// On which file or directory.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The kernel did not do it for another reason.
+    #[error("{action} {path}: {source}")]
+    Refused {
+        /// What was tried.
+        action: &'static str,
+        /// On which file or directory.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The content is not what the kernel documents.
+    #[error("{path}, {source}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where in it, and what was expected.
+        source: Malformed,
+    },
+    /// The namespace could not be entered.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+}
+
+impl SysfsError {
+    /// From what a call on a file came back with.
+    pub(crate) fn new(action: &'static str, path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => Self::Denied { action, path, source },
+            _ => Self::Refused { action, path, source },
+        }
+    }
+
+    /// There is no such file, or no such device (any more).
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        matches!(self.errno(), Some(Errno::NOENT | Errno::NODEV | Errno::NOTDIR))
+    }
+
+    /// The caller lacks the right.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        match self {
+            Self::Denied { .. } => true,
+            Self::Namespace(error) => error.is_denied(),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Denied { source, .. } | Self::Refused { source, .. } => Errno::from_io_error(source),
+            _ => None,
+        }
+    }
+}
+
+impl Default for Sysfs {
+    /// The one at `/sys`, which mostly is that of the namespace of whoever mounted it at boot.
+    fn default() -> Self {
+        Self::at("/sys")
+    }
+}
+
+impl Sysfs {
+    /// One that is mounted at this path, or a copy of one in a test.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into(), _mount: None }
+    }
+
+    /// That of a namespace. For the calling thread's own it is `/sys`, which needs no privilege.
+    ///
+    /// # Errors
+    /// [`SysfsError`]; another namespace than the caller's needs `CAP_SYS_ADMIN`.
+    pub fn of(namespace: &Namespace) -> Result<Self, SysfsError> {
+        if *namespace == Namespace::current()? {
+            return Ok(Self::default());
+        }
+        let mount = namespace.run(mount_nowhere)??;
+        // The descriptor is the process's, so that any thread of it can take this way.
+        let root = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
+        Ok(Self { root, _mount: Some(mount) })
+    }
+
+    /// Its root directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.root
+    }
+
+    /// Reads a file, its path given below the root.
+    pub(crate) fn read<T>(
+        &self,
+        file: impl AsRef<Path>,
+        parse: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, SysfsError> {
+        let path = self.root.join(file);
+        match fs::read(&path) {
+            Ok(bytes) => parse(&bytes).map_err(|source| SysfsError::Parse { path, source }),
+            Err(source) => Err(SysfsError::new("read", &path, source)),
+        }
+    }
+}
+
+/// A sysfs of the namespace of the calling thread, mounted nowhere.
+fn mount_nowhere() -> Result<OwnedFd, SysfsError> {
+    let failed = |action| move |errno: Errno| SysfsError::new(action, Path::new("sysfs"), errno.into());
+    let context = rustix::mount::fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed("prepare a mount of"))?;
+    rustix::mount::fsconfig_create(&context).map_err(failed("make a mount of"))?;
+    rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).map_err(failed("mount"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netns::NamespaceName;
+
+    #[test]
+    fn that_of_the_own_namespace_is_the_mounted_one() {
+        let here = Namespace::current().unwrap();
+        assert_eq!(Sysfs::of(&here).unwrap().path(), Path::new("/sys"));
+    }
+
+    #[test]
+    fn that_of_another_namespace_shows_only_its_interfaces() {
+        let name = NamespaceName::new(format!("qt-{}-sysfs", std::process::id())).unwrap();
+        let namespace = match Namespace::create_named(&name) {
+            Err(error) if error.is_denied() => return eprintln!("skipped: {error}"),
+            made => made.unwrap(),
+        };
+        Namespace::delete_named(&name).unwrap();
+        let sysfs = Sysfs::of(&namespace).unwrap();
+        let interfaces = fs::read_dir(sysfs.path().join("class/net")).unwrap();
+        let names: Vec<_> = interfaces.map(|entry| entry.unwrap().file_name()).collect();
+        // A module may put interfaces of its own into every namespace; hardware stays where it is.
+        assert!(names.iter().any(|name| name == "lo") && !names.iter().any(|name| name == "eth0"), "{names:?}");
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_absent() {
+        let empty = tempfile::tempdir().unwrap();
+        let error = Sysfs::at(empty.path()).read("class/net/eth0/mtu", |_| Ok(())).unwrap_err();
+        assert!(error.is_absent() && !error.is_denied(), "{error}");
+    }
+}
