@@ -356,7 +356,7 @@ fn threads_waiting_on_epolls(proc: &ProcRoot, pid: Pid) -> Result<BTreeMap<i32, 
     let process = proc.process(pid);
     let waits = |tid: Pid| {
         let call = process.thread(tid).syscall().ok()?;
-        Some((call.epoll_waited_on()?, tid))
+        Some((call.epoll_wait()?.epoll_fd, tid))
     };
     Ok(process.tids()?.into_iter().filter_map(waits).collect())
 }

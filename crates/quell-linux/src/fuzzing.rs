@@ -1,6 +1,6 @@
 //! The way in for the fuzz targets to decoders that are not public otherwise. It exists in instrumented builds only.
 
-use crate::{address, ethtool, link, netdev, netlink};
+use crate::{address, ethtool, link, netdev, netlink, sock_diag};
 
 /// Reads any bytes as a netlink datagram, and as the payload of every reply that is understood here.
 pub fn netlink(bytes: &[u8]) {
@@ -12,6 +12,7 @@ pub fn netlink(bytes: &[u8]) {
     let _ = address::decode_address(bytes);
     let _ = ethtool::decode_features(bytes);
     let _ = ethtool::decode_channels(bytes);
+    let _ = sock_diag::decode_socket(bytes);
     let _ = ethtool::decode_rings(bytes);
     let _ = ethtool::decode_rss(bytes);
     let coalescing = ethtool::decode_coalescing(bytes);

@@ -27,6 +27,7 @@ pub mod proc;
 pub mod process;
 pub mod sched;
 pub mod signal;
+pub mod sock_diag;
 pub mod socket_options;
 pub mod sysfs;
 pub mod tcp;

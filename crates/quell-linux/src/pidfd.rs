@@ -133,6 +133,20 @@ impl PidFd {
     }
 }
 
+impl DuplicatedFd {
+    /// Whether one of these events (`EPOLLIN` and its like; flags such as `EPOLLET` do not count) or an error is there
+    /// now. Asking takes nothing away: whoever waits for the event still gets it.
+    ///
+    /// # Errors
+    /// What `poll(2)` said.
+    pub fn is_ready(&self, events: u32) -> io::Result<bool> {
+        // The low 16 bits of epoll's events are those of poll (`include/uapi/linux/eventpoll.h`).
+        let wanted = PollFlags::from_bits_truncate(events as u16);
+        let ready = poll(&mut [PollFd::new(self, wanted)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+        Ok(ready > 0)
+    }
+}
+
 impl AsFd for PidFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -160,6 +174,8 @@ pub(crate) fn poll_readable(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Re
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[test]
@@ -170,6 +186,18 @@ mod tests {
         let duplicate = this.duplicate(number).unwrap();
         let same = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).unwrap().st_ino;
         assert_eq!(same(duplicate.as_fd()), same(file.as_fd()));
+    }
+
+    #[test]
+    fn asking_whether_an_event_is_there_takes_nothing_away() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let this = PidFd::open(Pid::of_this_process()).unwrap();
+        let reader = this.duplicate(reader.as_raw_fd()).unwrap();
+        const EPOLLIN: u32 = 1;
+        const EPOLLET: u32 = 1 << 31;
+        assert!(!reader.is_ready(EPOLLIN | EPOLLET).unwrap());
+        rustix::io::write(&writer, b"x").unwrap();
+        assert!(reader.is_ready(EPOLLIN | EPOLLET).unwrap() && reader.is_ready(EPOLLIN).unwrap());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The socket options of busy polling (`net/core/sock.c`), on own sockets and on duplicates of other
-//! programs'. Other options are set where sockets are made.
+//! The socket options that decide how packets reach a socket, or tell how they did (`net/core/sock.c`), on own sockets and
+//! on duplicates of other programs'. Other options are set where sockets are made.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -12,8 +12,11 @@ use crate::NapiId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 enum SocketOption {
+    ReusePort = 15,
     AcceptConn = 30,
+    Domain = 39,
     BusyPoll = 46,
+    IncomingCpu = 49,
     IncomingNapiId = 56,
     PreferBusyPoll = 69,
     BusyPollBudget = 70,
@@ -22,7 +25,10 @@ enum SocketOption {
 impl SocketOption {
     const fn name(self) -> &'static str {
         match self {
+            Self::ReusePort => "SO_REUSEPORT",
             Self::AcceptConn => "SO_ACCEPTCONN",
+            Self::Domain => "SO_DOMAIN",
+            Self::IncomingCpu => "SO_INCOMING_CPU",
             Self::BusyPoll => "SO_BUSY_POLL",
             Self::IncomingNapiId => "SO_INCOMING_NAPI_ID",
             Self::PreferBusyPoll => "SO_PREFER_BUSY_POLL",
@@ -81,6 +87,30 @@ pub fn is_listening(socket: impl AsFd) -> Result<bool, SocketOptionError> {
 pub fn incoming_napi_id(socket: impl AsFd) -> Result<Option<NapiId>, SocketOptionError> {
     let value = get(socket, SocketOption::IncomingNapiId)?;
     Ok(NapiId::from_kernel(value.cast_unsigned()))
+}
+
+/// The CPU that processed the socket's last packet; `None` before the first.
+///
+/// # Errors
+/// When the file is no socket or the kernel does not know the option.
+pub fn incoming_cpu(socket: impl AsFd) -> Result<Option<u32>, SocketOptionError> {
+    Ok(u32::try_from(get(socket, SocketOption::IncomingCpu)?).ok())
+}
+
+/// Whether the socket shares its address with others of its group.
+///
+/// # Errors
+/// When the file is no socket.
+pub fn reuse_port(socket: impl AsFd) -> Result<bool, SocketOptionError> {
+    Ok(get(socket, SocketOption::ReusePort)? != 0)
+}
+
+/// Whether the socket is an AF_XDP one.
+///
+/// # Errors
+/// When the file is no socket.
+pub fn is_xdp(socket: impl AsFd) -> Result<bool, SocketOptionError> {
+    Ok(get(socket, SocketOption::Domain)? == libc::AF_XDP)
 }
 
 /// How long a blocking receive polls the device before it sleeps, microseconds; new sockets have the

@@ -40,6 +40,11 @@ impl NetlinkSocket {
         Self::open(None)
     }
 
+    /// Opens a socket for listing sockets.
+    pub(crate) fn open_sock_diag() -> Result<Self, NetlinkError> {
+        Self::open(Some(netlink::SOCK_DIAG))
+    }
+
     /// Opens a socket for a generic family, whose number is looked up.
     pub(crate) fn open_generic(family: &'static str) -> Result<Self, NetlinkError> {
         let mut socket = Self::open(Some(netlink::GENERIC))?;

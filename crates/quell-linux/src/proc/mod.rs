@@ -16,6 +16,7 @@ mod pid_stat;
 mod pid_status;
 mod schedstat;
 mod softirqs;
+mod softnet_stat;
 mod stat;
 mod syscall;
 mod sysctl;
@@ -42,8 +43,9 @@ pub use pid_stat::{PidStat, ProcessState};
 pub use pid_status::PidStatus;
 pub use schedstat::Schedstat;
 pub use softirqs::Softirqs;
+pub use softnet_stat::{SoftnetCpu, SoftnetStat};
 pub use stat::{CpuTimes, Stat, Ticks};
-pub use syscall::CurrentSyscall;
+pub use syscall::{CurrentSyscall, EpollTimeout, EpollWaitCall};
 pub use text::Malformed;
 
 /// A /proc file that could not be read, or does not look as the kernel documents it.

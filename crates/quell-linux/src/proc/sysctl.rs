@@ -1,12 +1,12 @@
-//! `/proc/sys/net/core`: the two sysctls that switch busy polling on for the whole machine, whatever an epoll or a socket
-//! says (`net/core/sysctl_net_core.c`).
+//! `/proc/sys/net/core`: the sysctls of packet delivery (`net/core/sysctl_net_core.c`), above all the two that switch busy
+//! polling on for the whole machine, whatever an epoll or a socket says.
 
 use super::text::{Malformed, first_line};
 use super::{ProcError, ProcRoot};
 
 fn parse(bytes: &[u8]) -> Result<u32, Malformed> {
     let line = first_line(bytes);
-    line.next_number(&mut line.fields(), "microseconds")
+    line.next_number(&mut line.fields(), "a number")
 }
 
 impl ProcRoot {
@@ -25,6 +25,14 @@ impl ProcRoot {
     /// As [`Self::busy_poll_us`].
     pub fn busy_read_us(&self) -> Result<u32, ProcError> {
         self.read("sys/net/core/busy_read", parse)
+    }
+
+    /// Another number of `net.core`, by its name: `netdev_budget`, `dev_weight`, `netdev_max_backlog`, …
+    ///
+    /// # Errors
+    /// As [`Self::busy_poll_us`].
+    pub fn net_core(&self, name: &str) -> Result<u32, ProcError> {
+        self.read(&format!("sys/net/core/{name}"), parse)
     }
 }
 

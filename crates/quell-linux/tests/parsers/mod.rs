@@ -7,7 +7,7 @@ use quell_linux::CpuList;
 use quell_linux::bpf::Btf;
 use quell_linux::proc::{
     BootId, CurrentSyscall, EpollInfo, FdKind, Interrupts, Malformed, NetDev, Netstat, PidStat, PidStatus, Schedstat,
-    Softirqs, Stat, parse_model_name,
+    Softirqs, SoftnetStat, Stat, parse_model_name,
 };
 
 /// Runs all parsers of /proc files on the same bytes.
@@ -17,6 +17,7 @@ pub(crate) fn proc_files(bytes: &[u8]) {
         PidStatus::parse(bytes).err(),
         Schedstat::parse(bytes).err(),
         Softirqs::parse(bytes).err(),
+        SoftnetStat::parse(bytes).err(),
         Netstat::parse(bytes).err(),
         EpollInfo::parse(bytes).err(),
         NetDev::parse(bytes).err(),
