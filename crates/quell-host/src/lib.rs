@@ -8,7 +8,10 @@
 
 mod inhabitants;
 pub mod journal;
+mod namespaces;
 pub mod picture;
+pub mod resume;
+pub mod settings;
 pub mod transaction;
 mod undo;
 

@@ -4,16 +4,22 @@
 
 use std::path::PathBuf;
 
+use quell_linux::NapiId;
+use quell_linux::epoll_params::EpollParams;
 use quell_linux::link::{Links, VethEnd, VethPair};
+use quell_linux::netdev::NapiChange;
 use quell_linux::netlink::{Failure, NetlinkError};
 use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
-use quell_linux::proc::{BootId, ProcError, ProcRoot};
+use quell_linux::proc::{BootId, ProcError, ProcRoot, ProcessIdentity};
 use quell_linux::process::{Child, ProcessError, Spawn};
 
 use crate::journal::record::Record;
 use crate::journal::{
-    Change, Entry, History, Journal, JournalError, JournalFile, Outcome, OwnedJournal, UnusableJournal,
+    Change, Entry, EpollParameters, History, Journal, JournalError, JournalFile, Outcome, OwnedJournal, UnusableJournal,
 };
+use crate::settings::epoll::ForeignEpoll;
+use crate::settings::values::{EpollValues, NapiValues};
+use crate::settings::{SettingsError, napi};
 use crate::undo::{UndoError, Undoing, undo};
 
 /// Changes that belong together and are undone together.
@@ -43,6 +49,9 @@ pub enum ChangeError {
     /// A process could not be started.
     #[error(transparent)]
     Process(#[from] ProcessError),
+    /// A setting could not be read or changed.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
 }
 
 /// What reverting came to.
@@ -52,6 +61,9 @@ pub struct Reverted {
     pub undone: Vec<Change>,
     /// Changes of which nothing was left.
     pub already_gone: Vec<Change>,
+    /// Changes of which a part was left alone, because somebody else has changed it since or because it no longer
+    /// exists, with the reason in words.
+    pub in_part: Vec<(Change, String)>,
     /// Changes that could not be undone; the journal keeps them.
     pub failed: Vec<(Change, UndoError)>,
 }
@@ -141,6 +153,41 @@ impl Transaction {
         Ok(child)
     }
 
+    /// Sets what `wanted` names on a NAPI instance, so that no suspended queue is left stalled, and reads it back.
+    /// Returns whether anything was to be changed; if not, nothing is written down.
+    ///
+    /// # Errors
+    /// When it could not be written down or set; the journal then undoes what was done of it.
+    pub fn set_napi(&mut self, namespace: &Namespace, id: NapiId, wanted: &NapiChange) -> Result<bool, ChangeError> {
+        let Some(change) = napi::plan(namespace, id, &NapiValues::of_change(wanted))? else { return Ok(false) };
+        let new = change.new;
+        let seq = self.intend(Change::NapiSettings(change))?;
+        napi::set(namespace, &self.proc, id, &new)?;
+        self.done(seq, Outcome::Made)?;
+        Ok(true)
+    }
+
+    /// Sets the busy-poll parameters of the epoll that `process` has open at `fd`, so that no suspended queue is left
+    /// stalled, and reads them back. Returns whether anything was to be changed; if not, nothing is written down.
+    ///
+    /// # Errors
+    /// As [`Self::set_napi`]; also when the process is gone or may not be looked into.
+    pub fn set_epoll(&mut self, process: ProcessIdentity, fd: i32, wanted: EpollParams) -> Result<bool, ChangeError> {
+        let proc = self.proc.clone();
+        let epoll = ForeignEpoll::open(&proc, process, fd)?;
+        let (old, new) = (epoll.get()?, EpollValues::from(wanted));
+        if old == new {
+            return Ok(false);
+        }
+        let pid = process.pid.get().unsigned_abs();
+        let start_time_ticks = process.starttime.0;
+        let change = EpollParameters { pid, start_time_ticks, fd, old, new };
+        let seq = self.intend(Change::EpollParameters(change))?;
+        epoll.set(new)?;
+        self.done(seq, Outcome::Made)?;
+        Ok(true)
+    }
+
     /// Undoes everything, the last change first. What fails stays in the journal and does not keep the rest from being
     /// undone.
     ///
@@ -212,6 +259,7 @@ fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Result
         match undo(&entry, boot_id, proc) {
             Ok(Undoing::Undone) => reverted.undone.push(entry.change),
             Ok(Undoing::AlreadyGone) => reverted.already_gone.push(entry.change),
+            Ok(Undoing::InPart(why)) => reverted.in_part.push((entry.change, why)),
             Err(error) => {
                 reverted.failed.push((entry.change, error));
                 continue;

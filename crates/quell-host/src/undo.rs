@@ -12,14 +12,17 @@ use quell_linux::{InterfaceName, Pid};
 
 use crate::inhabitants::end_inhabitants;
 use crate::journal::{Change, Entry, Outcome};
+use crate::settings::{self, SettingsError};
 
 /// What undoing a change came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Undoing {
     /// It was there and is undone.
     Undone,
     /// There was nothing left to be undone.
     AlreadyGone,
+    /// What still applies is undone; the rest was left alone for this reason.
+    InPart(String),
 }
 
 /// Why a change could not be undone. The journal keeps it, so it can be tried again.
@@ -35,6 +38,9 @@ pub enum UndoError {
     /// A process could not be ended.
     #[error(transparent)]
     Process(#[from] ProcessError),
+    /// A setting could not be put back.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
     /// What has the name now is not what was made then.
     #[error(
         "network namespace {name}: the one of this name today (cookie {today}) is not the one that was made \
@@ -92,6 +98,11 @@ pub(crate) fn undo(entry: &Entry, boot_id: BootId, proc: &ProcRoot) -> Result<Un
         // The writer died before it knew the process: the kernel ended the child with its parent, and what the child
         // started meanwhile ends with the namespace that it lives in.
         (Change::Process { .. }, _) => Ok(Undoing::AlreadyGone),
+        (Change::NapiSettings(change), _) => Ok(settings::napi::put_back(proc, change)?),
+        (Change::EpollParameters(change), _) => {
+            let process = identity(change.pid, change.start_time_ticks, boot_id)?;
+            Ok(settings::epoll::put_back(proc, process, change)?)
+        }
     }
 }
 

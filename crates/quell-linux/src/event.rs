@@ -21,6 +21,24 @@ pub enum Trigger {
     /// Once when it becomes readable, or writable after having been full (`EPOLLET`). The kernel
     /// then does not look at it again at the next wait.
     Edge,
+    /// Once when it becomes readable, and then no more (`EPOLLONESHOT`).
+    OneShot,
+    /// Never for what it can be read for: the interest mask is 0. The kernel adds errors and hang-ups to every mask
+    /// (`ep_ctl` in `fs/eventpoll.c`); those are reported once. What others wait for on the same file is not taken from
+    /// them.
+    Unasked,
+}
+
+impl Trigger {
+    fn flags(self) -> EventFlags {
+        let readable = EventFlags::IN | EventFlags::RDHUP;
+        match self {
+            Self::Level => readable,
+            Self::Edge => readable | EventFlags::OUT | EventFlags::ET,
+            Self::OneShot => readable | EventFlags::ONESHOT,
+            Self::Unasked => EventFlags::ONESHOT,
+        }
+    }
 }
 
 /// What a wait reported of one file.
@@ -53,11 +71,15 @@ impl Epoll {
     /// # Errors
     /// What `epoll_ctl(2)` said.
     pub fn add(&self, file: impl AsFd, token: u64, trigger: Trigger) -> io::Result<()> {
-        let mut flags = EventFlags::IN | EventFlags::RDHUP;
-        if trigger == Trigger::Edge {
-            flags |= EventFlags::ET | EventFlags::OUT;
-        }
-        Ok(epoll::add(&self.fd, file, EventData::new_u64(token), flags)?)
+        Ok(epoll::add(&self.fd, file, EventData::new_u64(token), trigger.flags())?)
+    }
+
+    /// Watches a file that is watched already anew: one that was reported once for all is reported again.
+    ///
+    /// # Errors
+    /// What `epoll_ctl(2)` said.
+    pub fn rearm(&self, file: impl AsFd, token: u64, trigger: Trigger) -> io::Result<()> {
+        Ok(epoll::modify(&self.fd, file, EventData::new_u64(token), trigger.flags())?)
     }
 
     /// Waits for events: for ever without a timeout, not at all with a zero one. A signal ends the
@@ -213,6 +235,31 @@ mod tests {
         };
         assert_eq!(tokens(), [1, 2]);
         assert_eq!(tokens(), [2]);
+    }
+
+    #[test]
+    fn a_file_that_is_watched_unasked_is_not_reported_when_it_can_be_read() {
+        let event = Event::new().unwrap();
+        event.raise().unwrap();
+        let mut epoll = Epoll::new(4).unwrap();
+        epoll.add(&event, 1, Trigger::Unasked).unwrap();
+        epoll.wait(Some(Duration::ZERO)).unwrap();
+        assert!(epoll.is_empty());
+    }
+
+    #[test]
+    fn a_one_shot_event_is_reported_once_though_it_stays_readable() {
+        let event = Event::new().unwrap();
+        event.raise().unwrap();
+        let mut epoll = Epoll::new(4).unwrap();
+        epoll.add(&event, 1, Trigger::OneShot).unwrap();
+        for expected in [1, 0] {
+            epoll.wait(Some(Duration::ZERO)).unwrap();
+            assert_eq!(epoll.len(), expected);
+        }
+        epoll.rearm(&event, 1, Trigger::OneShot).unwrap();
+        epoll.wait(Some(Duration::ZERO)).unwrap();
+        assert_eq!(epoll.len(), 1);
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod event;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod interface;
+pub mod io_uring;
 pub mod kernel;
 pub mod link;
 mod napi_id;

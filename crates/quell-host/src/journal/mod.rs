@@ -11,5 +11,5 @@ pub mod store;
 pub use error::{Attempt, JournalError, UnusableJournal};
 pub use found::{JournalFile, ListedJournal};
 pub use history::{Entry, History, HistoryError};
-pub use record::{Change, Outcome};
+pub use record::{Change, EpollParameters, NapiSettings, Outcome};
 pub use store::{Journal, OwnedJournal};

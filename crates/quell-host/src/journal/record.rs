@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::settings::values::{EpollValues, NapiValues};
+
 /// The format of the journals that this version writes and reads.
 pub const FORMAT: &str = "quell-journal/2";
 
@@ -75,6 +77,47 @@ pub enum Change {
         /// The command and its arguments.
         command: Vec<String>,
     },
+    /// Settings of a NAPI instance. Undone by setting back what still has the new value, with its queue freed before
+    /// and after.
+    NapiSettings(NapiSettings),
+    /// Busy-poll parameters of an epoll of a process. Undone by setting them back if they are still the new ones, with
+    /// its queues freed before and after.
+    EpollParameters(EpollParameters),
+}
+
+/// A change of settings of one NAPI instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct NapiSettings {
+    /// `SO_NETNS_COOKIE` of the device's namespace.
+    pub namespace_cookie: u64,
+    /// The device's name.
+    pub device: String,
+    /// The instance's id, which no other has until all ids, 2³² of them, have been given out.
+    pub napi_id: u32,
+    /// Its place, from 0, among the device's instances in the order of their ids: what takes its place takes the queue.
+    pub place: u32,
+    /// What is changed, as it was; absent is what the kernel did not report.
+    pub old: NapiValues,
+    /// What is changed, as it is to be.
+    pub new: NapiValues,
+}
+
+/// A change of the busy-poll parameters of one epoll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct EpollParameters {
+    /// The process that has it open.
+    pub pid: u32,
+    /// When that process started, in clock ticks since boot.
+    pub start_time_ticks: u64,
+    /// The epoll's number there. Numbers are given out again; what tells the epoll from a later one is that it has the
+    /// new parameters, which no program gives itself by chance.
+    pub fd: i32,
+    /// The parameters as they were.
+    pub old: EpollValues,
+    /// The parameters as they are to be.
+    pub new: EpollValues,
 }
 
 /// What is known about a change only after it was made.

@@ -149,5 +149,7 @@ fn in_words(change: &Change) -> String {
         Change::NetworkNamespace { name } => format!("network namespace {name}"),
         Change::VethPair { namespace, link } => format!("veth pair {link} in {namespace}"),
         Change::Process { command } => format!("process {}", command.join(" ")),
+        Change::NapiSettings(change) => format!("NAPI {} of {}: {}", change.napi_id, change.device, change.new),
+        Change::EpollParameters(change) => format!("epoll {} of process {}: {}", change.fd, change.pid, change.new),
     }
 }

@@ -1,0 +1,129 @@
+//! Busy-poll parameters of one epoll of another process: changed in the order that leaves no suspended queue stalled,
+//! read back, put back.
+
+use quell_linux::epoll_params::{self, EpollParams, EpollParamsError};
+use quell_linux::netlink::Failure;
+use quell_linux::netns::Namespace;
+use quell_linux::pidfd::{DuplicatedFd, PidFd, PidFdError};
+use quell_linux::proc::{ProcRoot, ProcessIdentity};
+
+use super::SettingsError;
+use super::napi::suspending;
+use super::values::EpollValues;
+use crate::journal::EpollParameters;
+use crate::resume::Resumer;
+use crate::undo::Undoing;
+
+/// An epoll of a process, by a duplicate that is closed as soon as possible: while it is open, the program's own close
+/// is not the last.
+#[derive(Debug)]
+pub(crate) struct ForeignEpoll<'a> {
+    proc: &'a ProcRoot,
+    process: ProcessIdentity,
+    fd: i32,
+    epoll: DuplicatedFd,
+}
+
+impl<'a> ForeignEpoll<'a> {
+    /// Duplicates it.
+    ///
+    /// # Errors
+    /// When the process is gone or may not be looked into, or has no such file.
+    pub(crate) fn open(proc: &'a ProcRoot, process: ProcessIdentity, fd: i32) -> Result<Self, SettingsError> {
+        let handle = PidFd::open(process.pid)?;
+        // Looked at while the handle is open: what is seen now is the process that the handle names.
+        if !process.is_running(proc)? {
+            return Err(SettingsError::ProcessGone { pid: process.pid.get() });
+        }
+        Ok(Self { proc, process, fd, epoll: handle.duplicate(fd)? })
+    }
+
+    /// Its parameters.
+    ///
+    /// # Errors
+    /// When it is no epoll, or the kernel has no parameters of one.
+    pub(crate) fn get(&self) -> Result<EpollValues, SettingsError> {
+        Ok(epoll_params::get(&self.epoll)?.into())
+    }
+
+    /// Sets its parameters, frees the queues that it could leave stalled, and reads back.
+    ///
+    /// # Errors
+    /// When the kernel refuses, reads something else back, or a queue cannot be freed.
+    pub(crate) fn set(&self, values: EpollValues) -> Result<(), SettingsError> {
+        let before = self.get()?;
+        let stalls = before.prefer_busy_poll && !values.prefer_busy_poll;
+        let resumers = if stalls { self.resumers()? } else { Vec::new() };
+        for resumer in &resumers {
+            // What cannot be polled is waited out, which is worth it only when it cannot be suspended again.
+            let _ = resumer.poll();
+        }
+        epoll_params::set(&self.epoll, EpollParams::from(values))?;
+        for resumer in &resumers {
+            resumer.poll_or_wait_out()?;
+        }
+        let read = self.get()?;
+        if read != values {
+            let (pid, fd) = (self.process.pid.get(), self.fd);
+            return Err(SettingsError::EpollReadBack { pid, fd, asked: values, read });
+        }
+        Ok(())
+    }
+
+    /// What frees every queue that the process can have suspended: the sockets that told the epoll of a queue may be
+    /// closed by now. A queue that is freed needlessly is polled once more than it would have been.
+    fn resumers(&self) -> Result<Vec<Resumer>, SettingsError> {
+        let namespace = Namespace::open_pid(self.proc.path(), self.process.pid)?;
+        let others = match suspending(&namespace) {
+            Ok(napis) => napis,
+            // A kernel without these settings does not suspend.
+            Err(error) if error.failure() == Failure::Unsupported => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Resumer::of_program(self.proc, self.process.pid, &others))
+    }
+}
+
+/// Puts an epoll's parameters back where they are still those that were set.
+///
+/// # Errors
+/// When the process may not be looked into, the kernel refuses, or a queue cannot be freed.
+pub(crate) fn put_back(
+    proc: &ProcRoot,
+    process: ProcessIdentity,
+    change: &EpollParameters,
+) -> Result<Undoing, SettingsError> {
+    let EpollParameters { fd, old, new, .. } = *change;
+    let epoll = match ForeignEpoll::open(proc, process, fd) {
+        Ok(epoll) => epoll,
+        Err(error) if is_gone(&error) => return Ok(Undoing::AlreadyGone),
+        Err(error) => return Err(error),
+    };
+    let current = match epoll.get() {
+        Ok(current) => current,
+        // The number was closed, and is another file's now.
+        Err(SettingsError::Epoll(EpollParamsError::NotAnEpoll)) => return Ok(Undoing::AlreadyGone),
+        Err(error) => return Err(error),
+    };
+    if current == old {
+        return Ok(Undoing::AlreadyGone);
+    }
+    if current != new {
+        let pid = process.pid;
+        return Ok(Undoing::InPart(format!(
+            "epoll {fd} of process {pid} is not as Quell set it ({new}) but {current}: it was changed since, or is \
+             another epoll under that number, and was left alone; before Quell it was {old}"
+        )));
+    }
+    epoll.set(old)?;
+    Ok(Undoing::Undone)
+}
+
+fn is_gone(error: &SettingsError) -> bool {
+    match error {
+        SettingsError::ProcessGone { .. } | SettingsError::PidFd(PidFdError::NoSuchFd { .. }) => true,
+        SettingsError::PidFd(error) => error.is_gone(),
+        SettingsError::Proc(error) => error.is_absent(),
+        _ => false,
+    }
+}

@@ -1,0 +1,215 @@
+//! What the live tests share: a veth lab of two namespaces whose server side has NAPI instances, and a program in it
+//! whose queue can be suspended for as long as a test needs.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quell_host::journal::Journal;
+use quell_host::transaction::Transaction;
+use quell_linux::address::{Addresses, InterfaceAddress};
+use quell_linux::capability::{Capability, effective};
+use quell_linux::epoll_params::{self, EpollParams};
+use quell_linux::ethtool::Ethtool;
+use quell_linux::event::{Epoll, Trigger};
+use quell_linux::link::{Links, VethEnd};
+use quell_linux::netdev::{Napi, NapiChange, Netdev};
+use quell_linux::netns::{Namespace, NamespaceName};
+use quell_linux::proc::{ProcRoot, ProcessIdentity};
+use quell_linux::{Ifindex, InterfaceName, NapiId, Pid};
+
+/// Long enough that nothing in a test ends by it.
+pub(crate) const SUSPENDED_FOR: Duration = Duration::from_secs(120);
+/// How long a packet may take that is not held up; none does, but for a machine that stands still.
+pub(crate) const ARRIVES_WITHIN: Duration = Duration::from_secs(60);
+/// How long a stalled queue is watched.
+pub(crate) const WATCHED: Duration = Duration::from_millis(200);
+
+/// Suspension that a test can hold: deferral does not run out while it looks.
+pub(crate) const SUSPENDING: NapiChange = NapiChange {
+    defer_hard_irqs: Some(1_000_000),
+    gro_flush_timeout_ns: Some(200_000),
+    irq_suspend_timeout_ns: Some(SUSPENDED_FOR.as_nanos() as u64),
+    threading: None,
+};
+pub(crate) const PREFER: EpollParams = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+const TSO: [(&str, bool); 4] = [
+    ("tx-tcp-segmentation", false),
+    ("tx-tcp-ecn-segmentation", false),
+    ("tx-tcp-mangleid-segmentation", false),
+    ("tx-tcp6-segmentation", false),
+];
+
+/// Whether the live tests cannot run here; says why.
+pub(crate) fn skipped() -> bool {
+    let needed = [Capability::NetAdmin, Capability::SysAdmin];
+    let missing = effective(&ProcRoot::default()).unwrap().map(|have| have.missing(&needed));
+    let skip = missing.as_ref().is_none_or(|missing| !missing.is_empty());
+    if skip {
+        eprintln!("skipped: needs CAP_NET_ADMIN and CAP_SYS_ADMIN, missing {missing:?}");
+    }
+    skip
+}
+
+/// A name that no other test has.
+pub(crate) fn id(test: &str) -> String {
+    format!("qt-{test}-{}", std::process::id())
+}
+
+/// Labs of one test file are raised one after the other: undoing frees every queue of the program, which in all of them
+/// is the tests' own process.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// A lab that goes when it is dropped.
+pub(crate) struct Lab {
+    pub(crate) server: Namespace,
+    pub(crate) client: Namespace,
+    pub(crate) server_index: Ifindex,
+    pub(crate) napis: Vec<NapiId>,
+    _transaction: Transaction,
+    _journal_dir: tempfile::TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Lab {
+    /// A pair with as many queues at each end; `None`, with the reason on stderr, where the kernel has no suspension.
+    pub(crate) fn raise(test: &str, queues: u32) -> Option<Self> {
+        if skipped() {
+            return None;
+        }
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let journal_dir = tempfile::tempdir().unwrap();
+        let id = id(test);
+        let mut transaction = Transaction::begin(&Journal::in_dir(journal_dir.path()), &id, "test").unwrap();
+        let name = |end: &str| NamespaceName::new(format!("{id}-{end}")).unwrap();
+        let (server_name, client_name) = (name("server"), name("client"));
+        let server = transaction.create_namespace(&server_name).unwrap();
+        let client = transaction.create_namespace(&client_name).unwrap();
+        let device = |name| InterfaceName::new(name).unwrap();
+        let left = VethEnd { namespace: &server, name: device("server0"), mac: None, queues };
+        let right = VethEnd { namespace: &client, name: device("client0"), mac: None, queues };
+        let pair = transaction.create_veth(&server_name, &left, &right).unwrap();
+        for (namespace, index, address) in [(&server, pair.left, SERVER), (&client, pair.right, CLIENT)] {
+            let mut ethtool = Ethtool::open_in(namespace).unwrap();
+            ethtool.set_features(index, &[("rx-gro", true)]).unwrap();
+            ethtool.set_features(index, &TSO).unwrap();
+            let address = InterfaceAddress::new(address.into(), 24).unwrap();
+            Addresses::open_in(namespace).unwrap().add(index, address).unwrap();
+            Links::open_in(namespace).unwrap().set_up(index).unwrap();
+        }
+        let napis = Netdev::open_in(&server).unwrap().napis(pair.left).unwrap();
+        if napis.iter().any(|napi| napi.irq_suspend_timeout_ns.is_none()) {
+            eprintln!("skipped: this kernel does not suspend interrupts (Linux 6.13 and newer do)");
+            return None;
+        }
+        let napis = napis.iter().map(|napi| napi.id).collect();
+        let server_index = pair.left;
+        Some(Self {
+            server,
+            client,
+            server_index,
+            napis,
+            _transaction: transaction,
+            _journal_dir: journal_dir,
+            _turn: turn,
+        })
+    }
+
+    /// The first instance, as it is now.
+    pub(crate) fn napi(&self) -> Napi {
+        Netdev::open_in(&self.server).unwrap().napi(self.napis[0]).unwrap()
+    }
+
+    /// Changes settings of the first instance behind every journal's back, in whatever order.
+    pub(crate) fn set_napi(&self, change: &NapiChange) {
+        Netdev::open_in(&self.server).unwrap().set_napi(self.napis[0], change).unwrap();
+    }
+
+    /// A transaction of its own with a journal in `dir`.
+    pub(crate) fn transaction(&self, dir: &tempfile::TempDir, test: &str) -> Transaction {
+        Transaction::begin(&Journal::in_dir(dir.path()), &id(test), "test").unwrap()
+    }
+}
+
+/// A program with one datagram socket in one epoll, and somebody who sends to it.
+pub(crate) struct Program {
+    pub(crate) socket: UdpSocket,
+    pub(crate) epoll: Epoll,
+    trigger: Trigger,
+    pub(crate) sender: UdpSocket,
+}
+
+impl Program {
+    /// A program that has heard from the sender once and knows its NAPI.
+    pub(crate) fn start(lab: &Lab, trigger: Trigger) -> Self {
+        let bind = |address: Ipv4Addr| move || UdpSocket::bind((address, 0)).unwrap();
+        let socket = lab.server.run(bind(SERVER)).unwrap();
+        let sender = lab.client.run(bind(CLIENT)).unwrap();
+        sender.connect(socket.local_addr().unwrap()).unwrap();
+        let epoll = Epoll::new(8).unwrap();
+        epoll.add(&socket, 1, Trigger::Level).unwrap();
+        let program = Self { socket, epoll, trigger, sender };
+        program.send(0);
+        assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(0));
+        let epoll = Epoll::new(8).unwrap();
+        epoll.add(&program.socket, 1, trigger).unwrap();
+        Self { epoll, ..program }
+    }
+
+    /// Who this is: the tests' own process, looked into as another would be.
+    pub(crate) fn process() -> ProcessIdentity {
+        ProcessIdentity::of(&ProcRoot::default(), Pid::of_this_process()).unwrap()
+    }
+
+    /// The number of its epoll.
+    pub(crate) fn epoll_fd(&self) -> i32 {
+        std::os::fd::AsFd::as_fd(&self.epoll).as_raw_fd()
+    }
+
+    /// Sends a datagram that says `word`.
+    pub(crate) fn send(&self, word: u8) {
+        self.sender.send(&[word]).unwrap();
+    }
+
+    /// What the socket receives, whatever the epoll says.
+    pub(crate) fn receives_within(&self, within: Duration) -> Option<u8> {
+        self.socket.set_read_timeout(Some(within)).unwrap();
+        let mut word = [0];
+        match self.socket.recv(&mut word) {
+            Ok(_) => Some(word[0]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Takes events of datagram 1 and does not come back, so that the queue is suspended; datagram 2 arrives then. The
+    /// epoll's and the queue's settings are there already.
+    pub(crate) fn hold(&mut self) {
+        self.send(1);
+        self.epoll.wait(Some(ARRIVES_WITHIN)).unwrap();
+        assert_eq!(self.epoll.len(), 1, "the event by which the queue is suspended");
+        assert_eq!(self.receives_within(ARRIVES_WITHIN), Some(1));
+        if self.trigger == Trigger::OneShot {
+            self.epoll.rearm(&self.socket, 1, self.trigger).unwrap();
+        }
+        self.send(2);
+    }
+
+    /// Whether the epoll reports something.
+    pub(crate) fn has_event_within(&mut self, within: Duration) -> bool {
+        self.epoll.wait(Some(within)).unwrap();
+        !self.epoll.is_empty()
+    }
+
+    /// Sets the epoll's parameters behind every journal's back.
+    pub(crate) fn set_epoll(&self, params: EpollParams) {
+        epoll_params::set(&self.epoll, params).unwrap();
+    }
+}

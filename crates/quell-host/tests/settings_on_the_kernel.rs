@@ -1,0 +1,306 @@
+//! Settings of queues and epolls, journalled and put back on the real kernel, when meanwhile the world has changed: the
+//! program is gone, somebody else has set something, the link went down, the program works on. Needs root and Linux
+//! 6.13.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+mod common;
+
+use std::io::Read as _;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{ARRIVES_WITHIN, Lab, PREFER, Program, SUSPENDED_FOR, SUSPENDING};
+use quell_host::resume::{Freed, ResumeError, Resumer};
+use quell_host::transaction::ChangeError;
+use quell_linux::Pid;
+use quell_linux::epoll_params::{self, EpollParams};
+use quell_linux::event::{Epoll, Trigger};
+use quell_linux::link::Links;
+use quell_linux::netdev::{NapiChange, Netdev};
+use quell_linux::proc::{FdKind, ProcRoot, ProcessIdentity, Ticks};
+use quell_linux::process::{Output, ProcessError, Spawn, Step};
+
+const NOTHING: NapiChange =
+    NapiChange { defer_hard_irqs: None, gro_flush_timeout_ns: None, irq_suspend_timeout_ns: None, threading: None };
+
+#[test]
+fn what_is_so_already_is_not_written_down() {
+    let Some(lab) = Lab::raise("already", 1) else { return };
+    lab.set_napi(&SUSPENDING);
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = lab.transaction(&dir, "already-t");
+    assert!(!transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap());
+    let reverted = transaction.revert().unwrap();
+    assert_eq!(reverted.undone.len() + reverted.already_gone.len(), 0, "{reverted:?}");
+    assert_eq!(lab.napi().irq_suspend_timeout_ns, SUSPENDING.irq_suspend_timeout_ns);
+}
+
+#[test]
+fn a_value_that_somebody_else_changed_since_is_left_alone_and_told() {
+    let Some(lab) = Lab::raise("others", 1) else { return };
+    let before = lab.napi();
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = lab.transaction(&dir, "others-t");
+    assert!(transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap());
+    lab.set_napi(&NapiChange { gro_flush_timeout_ns: Some(77_000), ..NOTHING });
+    let reverted = transaction.revert().unwrap();
+    let [(_, why)] = &reverted.in_part[..] else { panic!("{reverted:?}") };
+    assert!(why.contains("gro-flush-timeout 77000 ns"), "{why}");
+    let now = lab.napi();
+    assert_eq!(now.gro_flush_timeout_ns, Some(77_000));
+    assert_eq!(
+        (now.defer_hard_irqs, now.irq_suspend_timeout_ns),
+        (before.defer_hard_irqs, before.irq_suspend_timeout_ns)
+    );
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left to be undone");
+}
+
+#[test]
+fn of_a_queue_that_was_made_anew_only_what_it_kept_is_put_back() {
+    let Some(lab) = Lab::raise("anew", 2) else { return };
+    let before = Netdev::open_in(&lab.server).unwrap().napis(lab.server_index).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = lab.transaction(&dir, "anew-t");
+    for &napi in &lab.napis {
+        assert!(transaction.set_napi(&lab.server, napi, &SUSPENDING).unwrap());
+    }
+    let mut links = Links::open_in(&lab.server).unwrap();
+    links.set_down(lab.server_index).unwrap();
+    links.set_up(lab.server_index).unwrap();
+    let made_anew = Netdev::open_in(&lab.server).unwrap().napis(lab.server_index).unwrap();
+    if made_anew[0].id == before[0].id {
+        eprintln!("skipped: this kernel keeps veth's NAPI ids");
+        return;
+    }
+    let reverted = transaction.revert().unwrap();
+    assert_eq!((reverted.in_part.len(), reverted.failed.len()), (2, 0), "{reverted:?}");
+    assert!(reverted.in_part[0].1.contains("no longer exists"), "{reverted:?}");
+    for (now, before) in Netdev::open_in(&lab.server).unwrap().napis(lab.server_index).unwrap().iter().zip(&before) {
+        let values = |napi: &quell_linux::netdev::Napi| {
+            (napi.defer_hard_irqs, napi.gro_flush_timeout_ns, napi.irq_suspend_timeout_ns)
+        };
+        assert_eq!(values(now), values(before));
+    }
+}
+
+#[test]
+fn of_a_device_that_is_gone_there_is_nothing_to_put_back() {
+    let Some(lab) = Lab::raise("gone", 1) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = lab.transaction(&dir, "gone-t");
+    assert!(transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap());
+    Links::open_in(&lab.server).unwrap().delete(lab.server_index).unwrap();
+    let reverted = transaction.revert().unwrap();
+    assert_eq!((reverted.already_gone.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
+}
+
+#[test]
+fn of_a_namespace_that_is_gone_there_is_nothing_to_put_back() {
+    let Some(lab) = Lab::raise("nons", 1) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = lab.transaction(&dir, "nons-t");
+    assert!(transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap());
+    drop(lab);
+    let reverted = transaction.revert().unwrap();
+    assert_eq!((reverted.already_gone.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
+}
+
+#[test]
+fn of_an_epoll_that_was_closed_there_is_nothing_to_put_back() {
+    let Some(lab) = Lab::raise("closed", 1) else { return };
+    let program = Program::start(&lab, Trigger::Level);
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = lab.transaction(&dir, "closed-t");
+    assert!(transaction.set_epoll(Program::process(), program.epoll_fd(), PREFER).unwrap());
+    drop(program.epoll);
+    let reverted = transaction.revert().unwrap();
+    assert_eq!((reverted.already_gone.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
+}
+
+#[test]
+fn of_a_program_that_is_gone_there_is_nothing_to_put_back() {
+    let Some(lab) = Lab::raise("ended", 1) else { return };
+    let spawn = Spawn::new("memcached")
+        .args(["-u", "nobody", "-U", "0", "-l", "192.0.2.1"])
+        .netns(&lab.server)
+        .stderr(Output::Tail(500));
+    let mut child = match spawn.start() {
+        Err(error @ ProcessError::Spawn { step: Step::Exec, .. }) => {
+            eprintln!("skipped: {error}");
+            return;
+        }
+        child => child.unwrap(),
+    };
+    let proc = ProcRoot::default();
+    let epoll = loop {
+        let fds = proc.process(child.pid()).fds().unwrap();
+        if let Some(epoll) = fds.iter().find(|fd| fd.kind == FdKind::Epoll) {
+            break epoll.number;
+        }
+        assert_eq!(child.wait(Duration::from_millis(1)).unwrap(), None, "{:?}", child.stderr_tail());
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = lab.transaction(&dir, "ended-t");
+    assert!(transaction.set_epoll(child.identity(), epoll, PREFER).unwrap());
+    child.terminate(Duration::from_secs(5)).unwrap();
+    let reverted = transaction.revert().unwrap();
+    assert_eq!((reverted.already_gone.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
+}
+
+#[test]
+fn another_process_that_got_the_number_is_not_touched() {
+    let Some(lab) = Lab::raise("number", 1) else { return };
+    let program = Program::start(&lab, Trigger::Level);
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = lab.transaction(&dir, "number-t");
+    let this = Program::process();
+    let another = ProcessIdentity { starttime: Ticks(this.starttime.0 + 1), ..this };
+    let error = transaction.set_epoll(another, program.epoll_fd(), PREFER).unwrap_err();
+    assert!(matches!(error, ChangeError::Settings(_)), "{error}");
+    assert_eq!(epoll_params::get(&program.epoll).unwrap(), EpollParams::default());
+}
+
+#[test]
+fn an_epoll_that_somebody_else_changed_since_is_left_alone_and_told() {
+    let Some(lab) = Lab::raise("epoll", 1) else { return };
+    let program = Program::start(&lab, Trigger::Level);
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = lab.transaction(&dir, "epoll-t");
+    assert!(transaction.set_epoll(Program::process(), program.epoll_fd(), PREFER).unwrap());
+    let theirs = EpollParams { busy_poll_usecs: 7, ..PREFER };
+    program.set_epoll(theirs);
+    let reverted = transaction.revert().unwrap();
+    let [(_, why)] = &reverted.in_part[..] else { panic!("{reverted:?}") };
+    assert!(why.contains("busy_poll_usecs 7"), "{why}");
+    assert_eq!(epoll_params::get(&program.epoll).unwrap(), theirs);
+}
+
+/// A program that takes its events, works on them for a while, and comes back, as servers do; it counts what it heard.
+fn work(program: &mut Program, ended: &AtomicBool) -> u32 {
+    program.socket.set_nonblocking(true).unwrap();
+    let mut heard = 0;
+    loop {
+        let last = ended.load(Ordering::Relaxed);
+        program.epoll.wait(Some(Duration::from_millis(100))).unwrap();
+        while program.socket.recv(&mut [0; 1]).is_ok() {
+            heard += 1;
+        }
+        if last {
+            return heard;
+        }
+        let working = Instant::now();
+        while working.elapsed() < Duration::from_micros(500) {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+#[test]
+fn a_program_that_works_on_is_not_left_stalled() {
+    let Some(lab) = Lab::raise("works", 1) else { return };
+    let mut program = Program::start(&lab, Trigger::Edge);
+    let sender = program.sender.try_clone().unwrap();
+    let fd = program.epoll_fd();
+    let ended = AtomicBool::new(false);
+    let process = Program::process();
+    let (heard, sent) = std::thread::scope(|scope| {
+        let changing = scope.spawn(|| {
+            let mut sent = 0;
+            for _ in 0..20 {
+                let dir = tempfile::tempdir().unwrap();
+                let mut transaction = lab.transaction(&dir, "works-t");
+                transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap();
+                transaction.set_epoll(process, fd, PREFER).unwrap();
+                for _ in 0..50 {
+                    sent += u32::from(sender.send(&[0]).is_ok());
+                    std::thread::yield_now();
+                }
+                let reverted = transaction.revert().unwrap();
+                assert_eq!((reverted.undone.len(), reverted.failed.len()), (2, 0), "{reverted:?}");
+            }
+            ended.store(true, Ordering::Relaxed);
+            sent
+        });
+        (work(&mut program, &ended), changing.join().unwrap())
+    });
+    // What the last of them held up would be so for longer than this test runs.
+    assert_eq!(heard, sent);
+}
+
+const OUT_OF_FILES: &str = "QUELL_TEST_IS_OUT_OF_FILES";
+
+/// Runs itself again in a process that then opens no more files: neither an epoll nor an io_uring of its own.
+#[test]
+fn what_nothing_can_poll_is_waited_out_or_explained() {
+    if common::skipped() {
+        return;
+    }
+    if std::env::var_os(OUT_OF_FILES).is_some() {
+        return wait_out_without_files();
+    }
+    let this_test = std::thread::current().name().unwrap().to_owned();
+    let ran = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &this_test, "--test-threads=1", "--nocapture"])
+        .env(OUT_OF_FILES, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{said}");
+    if said.contains("skipped") {
+        eprintln!("{said}");
+    }
+}
+
+fn wait_out_without_files() {
+    let Some(lab) = Lab::raise("files", 1) else { return };
+    let mut program = Program::start(&lab, Trigger::Level);
+    let short = Duration::from_millis(300);
+    let short_ns = u64::try_from(short.as_nanos()).unwrap();
+    lab.set_napi(&NapiChange { irq_suspend_timeout_ns: Some(short_ns), ..SUSPENDING });
+    program.set_epoll(PREFER);
+    let resumer = |napi| Resumer::of_queue(&ProcRoot::default(), &napi, &[Pid::of_this_process()]);
+    let short_one = resumer(lab.napi());
+    lab.set_napi(&SUSPENDING);
+    let long_one = resumer(lab.napi());
+    lab.set_napi(&NapiChange { irq_suspend_timeout_ns: Some(short_ns), ..SUSPENDING });
+    let limit = FileLimit::none();
+    if Epoll::new(1).is_ok() {
+        eprintln!("skipped: no prlimit");
+        return;
+    }
+    program.hold();
+    assert_eq!(short_one.poll_or_wait_out().unwrap(), Freed::WaitedOut(short));
+    assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2));
+    let error = long_one.poll_or_wait_out().unwrap_err();
+    assert!(matches!(error, ResumeError::CannotPoll { timeout: Some(SUSPENDED_FOR), .. }), "{error}");
+    drop(limit);
+}
+
+/// While it lives, this process opens no more files. A shell that was started before raises the limit again; one that
+/// inherits it could not even load its libraries.
+struct FileLimit {
+    raises_again: Child,
+}
+
+impl FileLimit {
+    fn none() -> Self {
+        let pid = std::process::id().to_string();
+        let mut raises_again = Command::new("sh")
+            .args(["-c", r#"prlimit --nofile=0: --pid "$0"; echo; read -r _; prlimit --nofile=1024: --pid "$0""#, &pid])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        raises_again.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        Self { raises_again }
+    }
+}
+
+impl Drop for FileLimit {
+    fn drop(&mut self) {
+        drop(self.raises_again.stdin.take());
+        self.raises_again.wait().unwrap();
+    }
+}

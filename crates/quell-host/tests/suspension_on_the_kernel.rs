@@ -1,0 +1,216 @@
+//! A program whose queue is suspended is never left stalled by undoing, and loses no event to it: for each wrong order
+//! one test that shows the stall and that the journal's undoing does not have it. Needs root and Linux 6.13.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+mod common;
+
+use common::{ARRIVES_WITHIN, Lab, PREFER, Program, SUSPENDED_FOR, SUSPENDING, WATCHED};
+use quell_host::resume::{Freed, Resumer};
+use quell_linux::Pid;
+use quell_linux::epoll_params::EpollParams;
+use quell_linux::event::{Epoll, Trigger};
+use quell_linux::netdev::NapiChange;
+use quell_linux::proc::ProcRoot;
+
+const NO_SUSPENSION: NapiChange =
+    NapiChange { irq_suspend_timeout_ns: Some(0), defer_hard_irqs: None, gro_flush_timeout_ns: None, threading: None };
+const NO_DEFERRAL: NapiChange = NapiChange { defer_hard_irqs: Some(0), irq_suspend_timeout_ns: None, ..NO_SUSPENSION };
+
+/// A program that holds a queue suspended behind every journal's back.
+fn held(test: &str, trigger: Trigger) -> Option<(Lab, Program)> {
+    let lab = Lab::raise(test, 1)?;
+    let mut program = Program::start(&lab, trigger);
+    lab.set_napi(&SUSPENDING);
+    program.set_epoll(PREFER);
+    program.hold();
+    assert_eq!(program.receives_within(WATCHED), None, "it is suspended");
+    Some((lab, program))
+}
+
+/// Whether the wrong order left it stalled; if so, it can still be freed.
+fn stalled_until_polled(lab: &Lab, program: &Program) {
+    assert_eq!(program.receives_within(WATCHED), None, "the wrong order stalls");
+    // Polling frees it also when the values that it was suspended by are gone.
+    let resumer = Resumer::of_queue(&ProcRoot::default(), &lab.napi(), &[Pid::of_this_process()]);
+    assert!(matches!(resumer.poll(), Ok(Freed::ThroughSocket { .. })));
+    assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2));
+}
+
+#[test]
+fn clearing_prefer_first_stalls() {
+    let Some((lab, program)) = held("prefer", Trigger::Level) else { return };
+    program.set_epoll(EpollParams::default());
+    stalled_until_polled(&lab, &program);
+}
+
+#[test]
+fn clearing_prefer_and_closing_the_epoll_stalls() {
+    let Some((lab, mut program)) = held("close", Trigger::Level) else { return };
+    program.set_epoll(EpollParams::default());
+    program.epoll = Epoll::new(1).unwrap();
+    stalled_until_polled(&lab, &program);
+}
+
+#[test]
+fn clearing_irq_suspend_timeout_first_stalls() {
+    let Some((lab, program)) = held("suspend", Trigger::Level) else { return };
+    lab.set_napi(&NO_SUSPENSION);
+    stalled_until_polled(&lab, &program);
+}
+
+#[test]
+fn clearing_deferral_first_stalls() {
+    let Some((lab, program)) = held("defer", Trigger::Level) else { return };
+    lab.set_napi(&NO_DEFERRAL);
+    stalled_until_polled(&lab, &program);
+}
+
+/// The change that `journalled` makes is undone while the program is held, and it hears datagram 2.
+fn undone_while_held(
+    test: &str,
+    before: NapiChange,
+    prefers_before: bool,
+    journalled: impl FnOnce(&mut quell_host::transaction::Transaction, &Lab, &Program) -> bool,
+) -> Option<(Lab, Program)> {
+    let lab = Lab::raise(test, 1)?;
+    let mut program = Program::start(&lab, Trigger::Level);
+    lab.set_napi(&before);
+    if prefers_before {
+        program.set_epoll(PREFER);
+    }
+    let unchanged = lab.napi();
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = lab.transaction(&dir, &format!("{test}-t"));
+    assert!(journalled(&mut transaction, &lab, &program));
+    program.hold();
+    assert_eq!(program.receives_within(WATCHED), None, "it is suspended");
+    let reverted = transaction.revert().unwrap();
+    assert_eq!((reverted.undone.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
+    assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2), "nothing is left stalled");
+    assert_eq!(lab.napi(), unchanged);
+    Some((lab, program))
+}
+
+fn journal_napi(change: NapiChange) -> impl FnOnce(&mut quell_host::transaction::Transaction, &Lab, &Program) -> bool {
+    move |transaction, lab, _| transaction.set_napi(&lab.server, lab.napis[0], &change).unwrap()
+}
+
+fn journal_epoll(transaction: &mut quell_host::transaction::Transaction, _: &Lab, program: &Program) -> bool {
+    transaction.set_epoll(Program::process(), program.epoll_fd(), PREFER).unwrap()
+}
+
+#[test]
+fn undoing_prefer_does_not_stall() {
+    let Some((_lab, program)) = undone_while_held("u-prefer", SUSPENDING, false, journal_epoll) else { return };
+    assert_eq!(quell_linux::epoll_params::get(&program.epoll).unwrap(), EpollParams::default());
+}
+
+#[test]
+fn undoing_prefer_does_not_stall_when_the_epoll_is_closed_then() {
+    let Some((_lab, mut program)) = undone_while_held("u-close", SUSPENDING, false, journal_epoll) else { return };
+    program.epoll = Epoll::new(1).unwrap();
+    program.send(3);
+    assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(3));
+}
+
+#[test]
+fn undoing_irq_suspend_timeout_does_not_stall() {
+    let before = NapiChange { irq_suspend_timeout_ns: Some(0), ..SUSPENDING };
+    undone_while_held("u-suspend", before, true, journal_napi(SUSPENDING));
+}
+
+#[test]
+fn undoing_deferral_does_not_stall() {
+    let before = NapiChange { defer_hard_irqs: Some(0), ..SUSPENDING };
+    undone_while_held("u-defer", before, true, journal_napi(SUSPENDING));
+}
+
+#[test]
+fn undoing_both_by_the_next_one_to_come_after_a_kill_does_not_stall() {
+    let Some(lab) = Lab::raise("killed", 1) else { return };
+    let mut program = Program::start(&lab, Trigger::Edge);
+    let unchanged = lab.napi();
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = lab.transaction(&dir, "killed-t");
+    assert!(transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap());
+    assert!(transaction.set_epoll(Program::process(), program.epoll_fd(), PREFER).unwrap());
+    program.hold();
+
+    // As after a `kill -9`: what is on disk is all that is left.
+    let left_behind = tempfile::tempdir().unwrap();
+    let written = std::fs::read(dir.path().join(format!("{}.journal", common::id("killed-t")))).unwrap();
+    std::fs::write(left_behind.path().join("left.journal"), written).unwrap();
+    let journal = quell_host::journal::Journal::in_dir(left_behind.path());
+    let found = quell_host::transaction::recover(&journal).unwrap();
+    let [quell_host::transaction::Found::Recovered { reverted, .. }] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((reverted.undone.len(), reverted.failed.len()), (2, 0), "{reverted:?}");
+    assert!(program.has_event_within(ARRIVES_WITHIN));
+    assert_eq!(lab.napi(), unchanged);
+
+    let again = transaction.revert().unwrap();
+    assert_eq!((again.undone.len(), again.already_gone.len()), (0, 2), "reverting twice does no harm");
+}
+
+/// Waiting on the program's own epoll frees the queue, and takes the event from the program.
+fn lost_to_a_wait_on_the_programs_epoll(test: &str, trigger: Trigger) {
+    let Some((_lab, mut program)) = held(test, trigger) else { return };
+    let taken_by_somebody_else = (0..1_000).any(|_| program.has_event_within(std::time::Duration::from_millis(1)));
+    assert!(taken_by_somebody_else);
+    assert!(!program.has_event_within(WATCHED), "the program never hears of it");
+    assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2), "though it is there");
+}
+
+/// Undoing leaves the event to the program.
+fn kept_by_undoing(test: &str, trigger: Trigger) {
+    let Some(lab) = Lab::raise(test, 1) else { return };
+    let mut program = Program::start(&lab, trigger);
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = lab.transaction(&dir, &format!("{test}-t"));
+    assert!(transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap());
+    assert!(transaction.set_epoll(Program::process(), program.epoll_fd(), PREFER).unwrap());
+    program.hold();
+    let reverted = transaction.revert().unwrap();
+    assert_eq!((reverted.undone.len(), reverted.failed.len()), (2, 0), "{reverted:?}");
+    assert!(program.has_event_within(ARRIVES_WITHIN), "the event is the program's");
+    assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2));
+}
+
+#[test]
+fn an_edge_triggered_event_is_lost_to_a_wait_on_the_programs_epoll() {
+    lost_to_a_wait_on_the_programs_epoll("edge", Trigger::Edge);
+}
+
+#[test]
+fn an_edge_triggered_event_is_kept_by_undoing() {
+    kept_by_undoing("u-edge", Trigger::Edge);
+}
+
+#[test]
+fn a_one_shot_event_is_lost_to_a_wait_on_the_programs_epoll() {
+    lost_to_a_wait_on_the_programs_epoll("oneshot", Trigger::OneShot);
+}
+
+#[test]
+fn a_one_shot_event_is_kept_by_undoing() {
+    kept_by_undoing("u-oneshot", Trigger::OneShot);
+}
+
+#[test]
+fn a_level_triggered_event_is_kept_by_undoing() {
+    kept_by_undoing("u-level", Trigger::Level);
+}
+
+#[test]
+fn a_queue_is_freed_by_its_id_alone_when_no_socket_can_be_duplicated() {
+    let Some((lab, program)) = held("ring", Trigger::Level) else { return };
+    let resumer = Resumer::of_queue(&ProcRoot::default(), &lab.napi(), &[]);
+    match resumer.poll() {
+        Err(error) => eprintln!("skipped: {error}"),
+        Ok(freed) => {
+            assert_eq!(freed, Freed::ThroughIoUring);
+            assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2));
+        }
+    }
+    assert!(lab.napi().irq_suspend_timeout_ns == Some(SUSPENDED_FOR.as_nanos() as u64), "nothing else is changed");
+}

@@ -1,0 +1,114 @@
+//! Polling one NAPI instance by its id, without a socket that receives by it: an io_uring that waits for nothing polls
+//! the ids that it was told (`io_uring/napi.c`, `IO_URING_NAPI_STATIC_ADD_ID`, Linux 6.13). io_uring is used for
+//! nothing else; when a queue is worth polling is decided above.
+
+use std::io;
+
+use rustix::io::Errno;
+use rustix::io_uring::{
+    IoringEnterFlags, IoringRegisterOp, io_uring_enter_arg, io_uring_getevents_arg, io_uring_napi, io_uring_params,
+    io_uring_ptr, io_uring_register, io_uring_setup,
+};
+use rustix::thread::Timespec;
+use thiserror::Error;
+
+use crate::NapiId;
+
+/// `enum io_uring_napi_op` and `enum io_uring_napi_tracking_strategy` of `include/uapi/linux/io_uring.h`.
+const IO_URING_NAPI_REGISTER_OP: u8 = 0;
+const IO_URING_NAPI_STATIC_ADD_ID: u8 = 1;
+const IO_URING_NAPI_TRACKING_STATIC: u32 = 1;
+
+/// How long the ring waits for what never comes; the poll takes place before.
+const WAIT_NS: i64 = 1_000_000;
+
+/// Why a NAPI instance could not be polled.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NapiPollError {
+    /// The kernel has no io_uring, or one that cannot poll a NAPI instance by its id (before Linux 6.13).
+    #[error("polling NAPI {napi} by io_uring: this kernel cannot (Linux 6.13 and newer can)")]
+    Unsupported {
+        /// Which one.
+        napi: NapiId,
+    },
+    /// io_uring is kept from this process: `kernel.io_uring_disabled`, or a seccomp filter.
+    #[error("polling NAPI {napi} by io_uring: {source}; see sysctl kernel.io_uring_disabled, and seccomp filters")]
+    Denied {
+        /// Which one.
+        napi: NapiId,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Another answer.
+    #[error("polling NAPI {napi} by io_uring: {action}: {source}")]
+    Refused {
+        /// Which one.
+        napi: NapiId,
+        /// The step that failed.
+        action: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// Polls the instance once, preferring busy polling: a packet or more are taken to their sockets, and what was armed to
+/// hold the queue is replaced by its gro-flush-timeout (`busy_poll_stop` in `net/core/dev.c`). An id that no instance
+/// has (any more) is no error: nothing is polled then.
+///
+/// # Errors
+/// See [`NapiPollError`].
+pub fn poll_napi_once(napi: NapiId) -> Result<(), NapiPollError> {
+    let refused = |action| move |errno| refusal(napi, action, errno);
+    let mut params = io_uring_params::default();
+    // SAFETY: the ring is never mapped and nothing is ever submitted, so the kernel touches no memory of ours but
+    // `params`, which lives until the call returns.
+    let ring = unsafe { io_uring_setup(1, &mut params) }.map_err(refused("making a ring"))?;
+    let register = |mut request: io_uring_napi| {
+        let argument = (&raw mut request).cast::<std::ffi::c_void>();
+        // SAFETY: the kernel reads and writes one `struct io_uring_napi`, to which `argument` points.
+        unsafe { io_uring_register(&ring, IoringRegisterOp::RegisterNapi, argument, 1) }
+    };
+    let mut by_id = io_uring_napi::default();
+    by_id.prefer_busy_poll = 1;
+    by_id.opcode = IO_URING_NAPI_REGISTER_OP;
+    by_id.op_param = IO_URING_NAPI_TRACKING_STATIC;
+    register(by_id).map_err(refused("telling the ring to poll by id"))?;
+    let mut id = io_uring_napi::default();
+    id.opcode = IO_URING_NAPI_STATIC_ADD_ID;
+    id.op_param = napi.get();
+    register(id).map_err(refused("telling the ring the id"))?;
+
+    let timeout = Timespec { tv_sec: 0, tv_nsec: WAIT_NS };
+    let timeout = io_uring_ptr::from((&raw const timeout).cast_mut().cast::<std::ffi::c_void>());
+    let wait = io_uring_getevents_arg { ts: timeout, ..Default::default() };
+    let flags = IoringEnterFlags::GETEVENTS | IoringEnterFlags::EXT_ARG;
+    // SAFETY: `EXT_ARG` is set, there is no signal mask, and the time that `wait` points to outlives the call.
+    match unsafe { io_uring_enter_arg(&ring, 0, 1, flags, Some(&wait)) } {
+        Ok(_) | Err(Errno::TIME | Errno::INTR) => Ok(()),
+        Err(errno) => Err(refusal(napi, "waiting", errno)),
+    }
+}
+
+fn refusal(napi: NapiId, action: &'static str, errno: Errno) -> NapiPollError {
+    match errno {
+        Errno::NOSYS | Errno::INVAL | Errno::OPNOTSUPP => NapiPollError::Unsupported { napi },
+        Errno::PERM | Errno::ACCESS => NapiPollError::Denied { napi, source: errno.into() },
+        _ => NapiPollError::Refused { napi, action, source: errno.into() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_that_no_instance_has_is_polled_without_an_error() {
+        match poll_napi_once(NapiId::from_kernel(u32::MAX).unwrap()) {
+            Err(error @ (NapiPollError::Unsupported { .. } | NapiPollError::Denied { .. })) => {
+                eprintln!("skipped: {error}");
+            }
+            polled => polled.unwrap(),
+        }
+    }
+}
