@@ -1,6 +1,6 @@
 //! The way in for the fuzz targets to decoders that are not public otherwise. It exists in instrumented builds only.
 
-use crate::{address, ethtool, link, netdev, netlink, sock_diag};
+use crate::{address, bit_mask, ethtool, link, netdev, netlink, sock_diag};
 
 /// Reads any bytes as a netlink datagram, and as the payload of every reply that is understood here.
 pub fn netlink(bytes: &[u8]) {
@@ -24,4 +24,11 @@ pub fn ethtool_ioctl(bytes: &[u8]) {
     let _ = ethtool::parse_driver_info(bytes);
     let _ = ethtool::parse_rule(bytes, 0);
     let _ = ethtool::parse_locations(bytes);
+}
+
+/// Reads any bytes as a mask; one that is accepted is written and read back as the same.
+pub fn bit_mask(bytes: &[u8]) {
+    if let Some(numbers) = bit_mask::parse(bytes) {
+        assert_eq!(bit_mask::parse(bit_mask::format(numbers.clone()).as_bytes()), Some(numbers));
+    }
 }

@@ -5,6 +5,7 @@
 //! value that the kernel did not report is `None`, never zero.
 
 pub mod address;
+mod bit_mask;
 pub mod bpf;
 pub mod capability;
 pub mod clock;

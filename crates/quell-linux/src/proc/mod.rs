@@ -1,5 +1,6 @@
 //! The /proc files that Quell reads, one module an interface: each a pure `parse` of bytes and a
-//! reader on [`ProcRoot`] or [`ProcDir`]. Nothing here writes to /proc or interprets what it read.
+//! reader on [`ProcRoot`] or [`ProcDir`]. Only affinities of interrupts and sysctls are written.
+//! Nothing here interprets what it read.
 //!
 //! Own parsers rather than a crate: values that the running kernel does not report must be absent,
 //! command names may be any bytes, and most of the files (`interrupts`, `softirqs`, `netstat`, an
@@ -10,6 +11,7 @@ mod fd;
 mod fdinfo;
 mod identity;
 mod interrupts;
+mod irq;
 mod net_dev;
 mod netstat;
 mod pid_stat;
@@ -37,6 +39,7 @@ pub use fd::{Fd, FdKind};
 pub use fdinfo::{EpollInfo, EpollTarget};
 pub use identity::{BootId, BootIdError, ProcessIdentity};
 pub use interrupts::{InterruptLine, Interrupts};
+pub use irq::ProcWriteError;
 pub use net_dev::{NetDev, TrafficCounters};
 pub use netstat::Netstat;
 pub use pid_stat::{PidStat, ProcessState};
@@ -46,6 +49,7 @@ pub use softirqs::Softirqs;
 pub use softnet_stat::{SoftnetCpu, SoftnetStat};
 pub use stat::{CpuTimes, Stat, Ticks};
 pub use syscall::{CurrentSyscall, EpollTimeout, EpollWaitCall};
+pub use sysctl::{InvalidSysctlName, SysctlName};
 pub use text::Malformed;
 
 /// A /proc file that could not be read, or does not look as the kernel documents it.

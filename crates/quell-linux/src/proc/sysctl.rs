@@ -1,8 +1,70 @@
-//! `/proc/sys/net/core`: the sysctls of packet delivery (`net/core/sysctl_net_core.c`), above all the two that switch busy
-//! polling on for the whole machine, whatever an epoll or a socket says.
+//! `/proc/sys`: any sysctl by its name, as text, and by type those of packet delivery (`net/core/sysctl_net_core.c`),
+//! above all the two that switch busy polling on for the whole machine, whatever an epoll or a socket says. Those below
+//! `net` are of the calling thread's network namespace.
 
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use super::irq::ProcWriteError;
 use super::text::{Malformed, first_line};
 use super::{ProcError, ProcRoot};
+
+/// The name of a sysctl with dots, as `sysctl(8)` has it: `net.core.busy_poll`. A dot within a part is written as a
+/// slash (`net.ipv4.conf.eth0/100.rp_filter`).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SysctlName(String);
+
+/// A text that is no name of a sysctl.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is no name of a sysctl: parts of letters, digits, `_`, `-` and `/`, separated by dots")]
+pub struct InvalidSysctlName(String);
+
+impl SysctlName {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The file below `/proc`.
+    fn file(&self) -> String {
+        let swapped = self.0.chars().map(|letter| match letter {
+            '.' => '/',
+            '/' => '.',
+            other => other,
+        });
+        format!("sys/{}", swapped.collect::<String>())
+    }
+}
+
+impl FromStr for SysctlName {
+    type Err = InvalidSysctlName;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let is_part = |part: &str| {
+            let mut bytes = part.bytes();
+            bytes.next().is_some_and(|first| first.is_ascii_alphanumeric() || first == b'_')
+                && bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'/'))
+        };
+        let is_name = name.contains('.') && name.split('.').all(is_part);
+        if is_name { Ok(Self(name.to_owned())) } else { Err(InvalidSysctlName(name.to_owned())) }
+    }
+}
+
+impl fmt::Display for SysctlName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The value as `sysctl(8)` shows it: fields separated by one tab, no end of line.
+fn parse_text(bytes: &[u8]) -> Result<String, Malformed> {
+    let line = first_line(bytes);
+    let text = std::str::from_utf8(line.bytes).map_err(|_| line.malformed("a text", line.bytes))?;
+    Ok(text.trim().to_owned())
+}
 
 fn parse(bytes: &[u8]) -> Result<u32, Malformed> {
     let line = first_line(bytes);
@@ -10,6 +72,22 @@ fn parse(bytes: &[u8]) -> Result<u32, Malformed> {
 }
 
 impl ProcRoot {
+    /// The value of a sysctl, its first line as text.
+    ///
+    /// # Errors
+    /// When it cannot be read; absent when this kernel or namespace has none of that name.
+    pub fn sysctl(&self, name: &SysctlName) -> Result<String, ProcError> {
+        self.read(&name.file(), parse_text)
+    }
+
+    /// Sets a sysctl.
+    ///
+    /// # Errors
+    /// [`ProcWriteError`]: absent, denied, or `EINVAL` for a value that it does not take.
+    pub fn set_sysctl(&self, name: &SysctlName, value: &str) -> Result<(), ProcWriteError> {
+        self.write(&name.file(), value)
+    }
+
     /// `net.core.busy_poll`: how long `poll`, `select` and every `epoll_wait` whose epoll says nothing else busy poll, µs.
     /// Not 0: an epoll with parameters 0/0/0 polls all the same (`ep_busy_loop_on` in `fs/eventpoll.c`).
     ///
@@ -46,6 +124,29 @@ mod tests {
         for malformed in [&b""[..], b"-1\n", b"fifty\n", b"99999999999\n"] {
             assert!(parse(malformed).is_err());
         }
+    }
+
+    #[test]
+    fn a_name_leads_to_a_file_below_proc_sys_and_nowhere_else() {
+        let file = |name: &str| name.parse::<SysctlName>().map(|name| name.file());
+        assert_eq!(file("net.core.busy_poll").as_deref(), Ok("sys/net/core/busy_poll"));
+        assert_eq!(file("net.ipv4.conf.eth0/100.rp_filter").as_deref(), Ok("sys/net/ipv4/conf/eth0.100/rp_filter"));
+        for name in ["", "busy_poll", "net..core", ".net.core", "net.//.core", "net.core.", "net.co re", "net.-a"] {
+            assert!(file(name).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_sysctl_is_read_and_written_as_text() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("sys/net/ipv4")).unwrap();
+        std::fs::write(root.path().join("sys/net/ipv4/tcp_rmem"), "4096\t131072\t6291456\n").unwrap();
+        let proc = ProcRoot::new(root.path());
+        let name = "net.ipv4.tcp_rmem".parse().unwrap();
+        assert_eq!(proc.sysctl(&name).unwrap(), "4096\t131072\t6291456");
+        proc.set_sysctl(&name, "1 2 3").unwrap();
+        assert_eq!(proc.sysctl(&name).unwrap(), "1 2 3");
+        assert!(proc.set_sysctl(&"net.ipv4.none".parse().unwrap(), "1").unwrap_err().is_absent());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod cpu;
 mod net_class;
+mod queue_files;
 
 use std::fs;
 use std::io;
@@ -31,7 +32,7 @@ pub struct Sysfs {
     _mount: Option<OwnedFd>,
 }
 
-/// Why a file of sysfs could not be read.
+/// Why a file of sysfs could not be read or written.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SysfsError {

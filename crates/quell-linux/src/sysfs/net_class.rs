@@ -137,8 +137,17 @@ impl NetClass<'_> {
         }
     }
 
-    fn read<T>(&self, file: &str, parse: impl FnOnce(&[u8]) -> Result<T, Malformed>) -> Result<T, SysfsError> {
+    pub(super) fn read<T>(
+        &self,
+        file: impl AsRef<Path>,
+        parse: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, SysfsError> {
         self.sysfs.read(self.directory.join(file), parse)
+    }
+
+    /// A file of the interface, from the root of the file system.
+    pub(super) fn absolute(&self, file: &Path) -> PathBuf {
+        self.sysfs.path().join(&self.directory).join(file)
     }
 }
 

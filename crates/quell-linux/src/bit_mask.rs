@@ -1,0 +1,85 @@
+//! The kernel's hexadecimal notation of a set of numbers, `%*pb`: groups of 32 bits separated by
+//! commas, the highest first (`ff,00000001`). CPU masks of queues and interrupts are written so, and
+//! the receive queues of XPS. Pure: text in, numbers out, and back.
+
+use std::collections::BTreeSet;
+
+/// Beyond any number that is in a mask: as many as there can be CPUs.
+const BITS_MAX: usize = crate::CPU_LIMIT as usize;
+
+/// The numbers in a mask; `None` when the text is none.
+pub(crate) fn parse(text: &[u8]) -> Option<BTreeSet<u32>> {
+    let digits: Vec<u32> = text
+        .trim_ascii()
+        .iter()
+        .filter(|&&byte| byte != b',')
+        .map(|&byte| char::from(byte).to_digit(16))
+        .collect::<Option<_>>()?;
+    if digits.is_empty() || digits.len() * 4 > BITS_MAX {
+        return None;
+    }
+    let bits = digits.iter().rev().zip((0..).step_by(4));
+    let set =
+        bits.flat_map(|(digit, first)| (0..4).filter(move |bit| digit >> bit & 1 == 1).map(move |bit| first + bit));
+    Some(set.collect())
+}
+
+/// The mask of these numbers, as short as the kernel takes it: `0` for none.
+pub(crate) fn format(numbers: impl IntoIterator<Item = u32>) -> String {
+    let mut words = vec![0_u32];
+    for number in numbers {
+        let word = number as usize / 32;
+        if word >= words.len() {
+            words.resize(word + 1, 0);
+        }
+        words[word] |= 1 << (number % 32);
+    }
+    let mut text = String::new();
+    for (position, word) in words.iter().rev().enumerate() {
+        text.push_str(&if position == 0 { format!("{word:x}") } else { format!(",{word:08x}") });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parsed(text: &str) -> Option<Vec<u32>> {
+        parse(text.as_bytes()).map(|set| set.into_iter().collect())
+    }
+
+    #[test]
+    fn groups_are_read_from_the_last() {
+        assert_eq!(parsed("00000000,00000003\n"), Some(vec![0, 1]));
+        assert_eq!(parsed("1,00000000"), Some(vec![32]));
+        assert_eq!(parsed("0"), Some(vec![]));
+    }
+
+    #[test]
+    fn what_is_no_mask_is_refused() {
+        for text in ["", "\n", ",", "g", "0x3", "-1"] {
+            assert_eq!(parsed(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_mask_is_written_as_the_kernel_reads_it() {
+        assert_eq!(format([0, 1]), "3");
+        assert_eq!(format([32]), "1,00000000");
+        assert_eq!(format([]), "0");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(numbers in prop::collection::btree_set(0..4096_u32, 0..40)) {
+            prop_assert_eq!(parse(format(numbers.clone()).as_bytes()), Some(numbers));
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
+            let _ = parse(&bytes);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! `/proc/irq/N`: on which CPUs an interrupt may be handled, and on which it is. Which CPU is right
+//! is decided above.
+
+use std::fs;
+use std::io;
+
+use thiserror::Error;
+
+use super::text::{Malformed, first_line};
+use super::{ProcError, ProcRoot};
+use crate::bit_mask;
+use crate::cpu_list::CpuList;
+
+/// Why a file below /proc could not be written.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ProcWriteError {
+    /// The caller lacks the right.
+    #[error("writing {value:?} to {path}: {source}; this needs root")]
+    Denied {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What was to be written.
+        value: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The kernel did not take it.
+    #[error("writing {value:?} to {path}: {source}")]
+    Refused {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What was to be written.
+        value: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl ProcWriteError {
+    /// There is no such file: no such interrupt, no such sysctl in this kernel or namespace.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::Refused { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// The caller lacks the right.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        matches!(self, Self::Denied { .. })
+    }
+}
+
+fn parse_list(bytes: &[u8]) -> Result<CpuList, Malformed> {
+    let line = first_line(bytes);
+    let text = std::str::from_utf8(line.bytes).ok();
+    text.and_then(|text| text.parse().ok()).ok_or_else(|| line.malformed("a list of CPUs", line.bytes))
+}
+
+fn parse_mask(bytes: &[u8]) -> Result<CpuList, Malformed> {
+    let line = first_line(bytes);
+    let cpus = bit_mask::parse(line.bytes).ok_or_else(|| line.malformed("a mask of CPUs", line.bytes))?;
+    Ok(CpuList::from_iter(cpus))
+}
+
+impl ProcRoot {
+    /// `smp_affinity_list`: the CPUs on which an interrupt may be handled.
+    ///
+    /// # Errors
+    /// When it cannot be read or parsed; absent without such an interrupt.
+    pub fn irq_affinity(&self, irq: u32) -> Result<CpuList, ProcError> {
+        self.read(&format!("irq/{irq}/smp_affinity_list"), parse_list)
+    }
+
+    /// `effective_affinity_list`: the CPUs on which it is handled, mostly one.
+    ///
+    /// # Errors
+    /// As [`Self::irq_affinity`]; absent also on architectures that do not tell.
+    pub fn irq_effective_affinity(&self, irq: u32) -> Result<CpuList, ProcError> {
+        self.read(&format!("irq/{irq}/effective_affinity_list"), parse_list)
+    }
+
+    /// `default_smp_affinity`: the CPUs of interrupts that nobody has placed.
+    ///
+    /// # Errors
+    /// When it cannot be read or parsed.
+    pub fn default_irq_affinity(&self) -> Result<CpuList, ProcError> {
+        self.read("irq/default_smp_affinity", parse_mask)
+    }
+
+    /// Sets the CPUs on which an interrupt may be handled.
+    ///
+    /// # Errors
+    /// [`ProcWriteError`]: `EINVAL` without an online CPU among them, `EPERM` (denied, also for root)
+    /// or `EIO` when the kernel manages the interrupt itself or the chip cannot move it.
+    pub fn set_irq_affinity(&self, irq: u32, cpus: &CpuList) -> Result<(), ProcWriteError> {
+        self.write(&format!("irq/{irq}/smp_affinity_list"), &cpus.to_string())
+    }
+
+    /// Writes a file that is there.
+    pub(super) fn write(&self, name: &str, value: &str) -> Result<(), ProcWriteError> {
+        let path = self.path().join(name);
+        let written = fs::OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(&path)
+            .and_then(|mut open| io::Write::write_all(&mut open, value.as_bytes()));
+        written.map_err(|source| {
+            let value = value.to_owned();
+            match source.kind() {
+                io::ErrorKind::PermissionDenied => ProcWriteError::Denied { path, value, source },
+                _ => ProcWriteError::Refused { path, value, source },
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fixture() -> (tempfile::TempDir, ProcRoot) {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("irq/42");
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("smp_affinity_list"), "0-3\n").unwrap();
+        fs::write(directory.join("effective_affinity_list"), "2\n").unwrap();
+        fs::write(root.path().join("irq/default_smp_affinity"), "f,ffffffff\n").unwrap();
+        let proc = ProcRoot::new(root.path());
+        (root, proc)
+    }
+
+    #[test]
+    fn where_an_interrupt_may_go_and_where_it_goes_are_two_lists() {
+        let (_root, proc) = fixture();
+        assert_eq!(proc.irq_affinity(42).unwrap().to_string(), "0-3");
+        assert_eq!(proc.irq_effective_affinity(42).unwrap().to_string(), "2");
+        assert_eq!(proc.default_irq_affinity().unwrap().len(), 36);
+        proc.set_irq_affinity(42, &"1,3".parse().unwrap()).unwrap();
+        assert_eq!(proc.irq_affinity(42).unwrap().to_string(), "1,3");
+    }
+
+    #[test]
+    fn an_interrupt_that_is_not_there_is_absent_and_nothing_is_made() {
+        let (root, proc) = fixture();
+        assert!(proc.irq_affinity(43).unwrap_err().is_absent());
+        assert!(proc.set_irq_affinity(43, &CpuList::default()).unwrap_err().is_absent());
+        assert!(!root.path().join("irq/43").exists());
+    }
+
+    #[test]
+    fn this_kernel_tells_where_unplaced_interrupts_go() {
+        match ProcRoot::default().default_irq_affinity() {
+            Ok(cpus) => assert!(!cpus.is_empty()),
+            Err(error) => eprintln!("skipped: {error}"),
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Masks of CPUs and queues: no bytes may panic, and what is accepted is written and read back as the same.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| quell_linux::fuzzing::bit_mask(bytes));
