@@ -1,15 +1,13 @@
 //! A network device: what it is, what its driver offers, and its queues and NAPI instances.
 
-use std::collections::BTreeMap;
-
-use quell_linux::ethtool::{Channels, Feature};
+use quell_linux::ethtool::{Channels, Coalescing, DriverInfo, Features, InstalledFlowRule, Rings, RssContext};
 use quell_linux::link::OperationalState;
+use quell_linux::proc::TrafficCounters;
 use quell_linux::{Ifindex, MacAddress};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Coalescing;
-use super::{FlowRule, Napi, Reading, Rings, RssContext, RxQueue, TxQueue};
+use super::{Napi, Reading, RxQueue, TxQueue};
 
 /// One network device. Its key is [`Device::namespace`] with [`Device::ifindex`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -24,7 +22,7 @@ pub struct Device {
     /// The kind of a virtual device (`veth`, `macvlan`, `tun`, …); absent for hardware and `lo`.
     pub kind: Option<String>,
     /// Its driver, as ethtool tells it.
-    pub driver: Reading<Driver>,
+    pub driver: Reading<DriverInfo>,
     /// The administrator set it up.
     pub is_up: bool,
     /// What the driver says of the connection.
@@ -52,31 +50,19 @@ pub struct Device {
     /// RSS contexts, the device's own first.
     pub rss_contexts: Reading<Vec<RssContext>>,
     /// Flow rules, by location.
-    pub flow_rules: Reading<Vec<FlowRule>>,
+    pub flow_rules: Reading<Vec<InstalledFlowRule>>,
     /// Offload features by the kernel's names (`rx-gro`, `tx-tcp-segmentation`, …).
-    pub features: Reading<BTreeMap<String, Feature>>,
+    pub features: Reading<Features>,
     /// What new NAPI instances get; reads say nothing about what a queue has.
     pub defaults: DeviceDefaults,
     /// What it counted.
-    pub counters: Reading<DeviceCounters>,
+    pub counters: Reading<TrafficCounters>,
     /// Its receive queues in use, ascending.
     pub rx_queues: Reading<Vec<RxQueue>>,
     /// Its transmit queues in use, ascending.
     pub tx_queues: Reading<Vec<TxQueue>>,
     /// Its NAPI instances, ascending.
     pub napis: Reading<Vec<Napi>>,
-}
-
-/// A driver, in its own words (`ethtool -i`).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Driver {
-    /// Its name: `virtio_net`, `ice`, `veth`.
-    pub name: String,
-    /// Firmware; absent where there is none or it does not tell.
-    pub firmware: Option<String>,
-    /// Where the device is on its bus; absent for virtual devices.
-    pub bus: Option<String>,
 }
 
 /// The device that another one is tied to.
@@ -99,18 +85,4 @@ pub struct DeviceDefaults {
     pub gro_flush_timeout_ns: Reading<u64>,
     /// `threaded`.
     pub threaded: Reading<bool>,
-}
-
-/// Counters of a device since it was made (`rtnl_link_stats64`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct DeviceCounters {
-    /// Packets received.
-    pub rx_packets: u64,
-    /// Packets sent.
-    pub tx_packets: u64,
-    /// Received packets that were dropped for want of room or of a receiver.
-    pub rx_dropped: u64,
-    /// Packets that were dropped on their way out.
-    pub tx_dropped: u64,
 }

@@ -18,20 +18,18 @@ mod process;
 mod queue;
 mod reading;
 mod socket;
-mod steering;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use cpu::{Cpu, CpuCounters, Cpus, IdleState};
-pub use device::{Device, DeviceCounters, DeviceDefaults, Driver, Lower};
+pub use device::{Device, DeviceDefaults, Lower};
 pub use host::{Kernel, NetworkNamespace, Privileges, Scope, Service, Sysctls, Taken};
 pub use index::{DeviceKey, Index};
 pub use process::{Epoll, EpollWait, Files, HeldSocket, Process, Thread, WatchedFile, WatchedKind, WatchedTarget};
 pub use queue::{Irq, Linked, Napi, RxQueue, SaidBy, TxQueue};
 pub use reading::{Reading, Unknown, UnknownReading, Why};
 pub use socket::{Protocol, Socket, SocketState};
-pub use steering::{Coalescing, FlowAction, FlowRule, Rings, RssContext};
 
 #[cfg(doc)]
 use quell_linux::NapiId;

@@ -1,13 +1,14 @@
 //! The path of a received packet inside a device: RX queue, the NAPI instance that polls it, the interrupt that wakes
 //! that, and who said that they belong together. TX queues are here for what decides which one is used (XPS).
 
+use quell_linux::ethtool::Coalescing;
 use quell_linux::netdev::{NapiThreading, QueueCounters};
 use quell_linux::{CpuList, NapiId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Reading;
 use super::process::Thread;
-use super::{Coalescing, Reading};
 
 /// The key of another object, and how it is known that this one belongs to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

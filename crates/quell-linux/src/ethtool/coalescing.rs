@@ -6,6 +6,8 @@ use std::fmt;
 
 use netlink_bindings::ethtool as bindings;
 use netlink_bindings::traits::{NetlinkRequest, Pusher};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::{ETHTOOL_MSG_COALESCE_GET, ETHTOOL_MSG_COALESCE_SET, Ethtool, address_to};
 use crate::interface::Ifindex;
@@ -16,11 +18,13 @@ macro_rules! parameters {
     ($($(#[doc = $doc:literal])+ $name:ident = $attribute:literal, $spelling:literal;)+) => {
         /// One coalescing parameter (`include/uapi/linux/ethtool_netlink.h`), numbered as its netlink
         /// attribute. Times are in microseconds, switches are 0 or 1.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(
+            Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+        )]
         #[repr(u16)]
         #[non_exhaustive]
         pub enum CoalesceParameter {
-            $($(#[doc = $doc])+ $name = $attribute,)+
+            $($(#[doc = $doc])+ #[serde(rename = $spelling)] $name = $attribute,)+
         }
 
         impl CoalesceParameter {
@@ -118,7 +122,8 @@ impl fmt::Display for CoalesceParameter {
 }
 
 /// Values of coalescing parameters. A parameter that the driver does not have is not in it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
 pub struct Coalescing {
     values: BTreeMap<CoalesceParameter, u32>,
 }

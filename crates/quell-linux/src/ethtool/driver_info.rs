@@ -1,6 +1,9 @@
 //! Which driver an interface has, and where the device sits (`ETHTOOL_GDRVINFO`). Devices without
 //! a bus (veth, TAP) have a driver too, which sysfs does not name.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::Ethtool;
 use super::ioctl::put;
 use crate::interface::Ifindex;
@@ -12,7 +15,8 @@ const DRVINFO_BYTES: usize = 4 + 5 * TEXT_BYTES + 12 + 5 * 4;
 const TEXT_BYTES: usize = 32;
 
 /// What a driver says of itself. A text that it leaves empty is `None`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub struct DriverInfo {
     /// The driver's name, like `virtio_net`.

@@ -26,7 +26,8 @@ pub struct Feature {
 }
 
 /// All features that the kernel knows, by name.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
 pub struct Features {
     by_name: BTreeMap<String, Feature>,
 }

@@ -4,6 +4,10 @@
 use std::fmt;
 use std::mem::offset_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::RssContextId;
 use super::ioctl::{put, u32_at, u64_at};
@@ -33,7 +37,8 @@ const MASK: usize = offset_of!(FlowSpecLayout, mask);
 const MATCH_BYTES: usize = 52;
 
 /// The transport protocol of a rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Transport {
     /// TCP.
     Tcp,
@@ -42,14 +47,16 @@ pub enum Transport {
 }
 
 /// Addresses that start with the same bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String", bound = "A: Address")]
+#[schemars(with = "String")]
 pub struct Prefix<A> {
     address: A,
     bits: u8,
 }
 
 /// The address families of rules.
-pub trait Address: Copy + Into<IpAddr> + fmt::Display {
+pub trait Address: Copy + Into<IpAddr> + fmt::Display + FromStr {
     /// Bits of an address.
     const BITS: u8;
     /// The address as a number of [`Self::BITS`] bits.
@@ -116,6 +123,27 @@ impl<A: Address> fmt::Display for Prefix<A> {
     }
 }
 
+/// A text that is no prefix of addresses.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no prefix: expected an address, a slash, and how many bits of it count, no later bit being set")]
+pub struct InvalidPrefix(String);
+
+impl<A: Address> TryFrom<String> for Prefix<A> {
+    type Error = InvalidPrefix;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let parts = text.split_once('/');
+        let prefix = parts.and_then(|(address, bits)| Self::new(address.parse().ok()?, bits.parse().ok()?));
+        prefix.ok_or(InvalidPrefix(text))
+    }
+}
+
+impl<A: Address> From<Prefix<A>> for String {
+    fn from(prefix: Prefix<A>) -> Self {
+        prefix.to_string()
+    }
+}
+
 /// The mask of the first `bits` bits of an address, `bits` from 1 on.
 fn mask<A: Address>(bits: u8) -> u128 {
     let all = u128::MAX >> (128 - u32::from(A::BITS));
@@ -123,7 +151,8 @@ fn mask<A: Address>(bits: u8) -> u128 {
 }
 
 /// The addresses of a rule, of one family; `None` is any.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum FlowAddresses {
     /// IPv4.
     V4 {
@@ -142,7 +171,8 @@ pub enum FlowAddresses {
 }
 
 /// Which packets a rule is about; `None` is any.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct FlowMatch {
     /// TCP or UDP.
     pub transport: Transport,
@@ -155,7 +185,8 @@ pub struct FlowMatch {
 }
 
 /// What becomes of the packets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum FlowAction {
     /// They go to this receive queue.
     Queue(u32),
@@ -166,7 +197,8 @@ pub enum FlowAction {
 }
 
 /// A rule that can be read and written back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct FlowRule {
     /// Which packets.
     pub matches: FlowMatch,
@@ -175,7 +207,8 @@ pub struct FlowRule {
 }
 
 /// A rule in the device's table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct InstalledFlowRule {
     /// Its place; of several rules that match, the one with the lowest place counts.
     pub location: u32,

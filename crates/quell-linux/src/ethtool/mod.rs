@@ -28,7 +28,9 @@ pub use channels::{ChannelRequest, Channels};
 pub use coalescing::{CoalesceParameter, Coalescing};
 pub use driver_info::DriverInfo;
 pub use features::{Feature, FeatureError, Features};
-pub use flow_rule::{Address, FlowAction, FlowAddresses, FlowMatch, FlowRule, InstalledFlowRule, Prefix, Transport};
+pub use flow_rule::{
+    Address, FlowAction, FlowAddresses, FlowMatch, FlowRule, InstalledFlowRule, InvalidPrefix, Prefix, Transport,
+};
 pub use flow_rules::FlowRules;
 pub use rings::{RingRequest, Rings};
 pub use rss::{HashFunction, RssContext, RssContextId, RssRequest};

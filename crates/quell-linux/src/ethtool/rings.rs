@@ -2,13 +2,16 @@
 
 use netlink_bindings::ethtool as bindings;
 use netlink_bindings::traits::NetlinkRequest;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::{ETHTOOL_MSG_RINGS_GET, ETHTOOL_MSG_RINGS_SET, Ethtool, address_to};
 use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, Target};
 
 /// The ring sizes of an interface, in descriptors. What the driver does not have is `None`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Rings {
     /// Of each receive ring.

@@ -6,6 +6,8 @@ use std::fmt;
 
 use netlink_bindings::ethtool as bindings;
 use netlink_bindings::traits::NetlinkRequest;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::{
     ETHTOOL_MSG_RSS_CREATE_ACT, ETHTOOL_MSG_RSS_DELETE_ACT, ETHTOOL_MSG_RSS_GET, ETHTOOL_MSG_RSS_SET, Ethtool,
@@ -15,7 +17,8 @@ use crate::interface::Ifindex;
 use crate::netlink::{Failure, Malformed, NetlinkError, Target};
 
 /// The number of an RSS context within its interface; 0 is the one that every interface has.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
 pub struct RssContextId(u32);
 
 impl RssContextId {
@@ -42,7 +45,8 @@ impl fmt::Display for RssContextId {
 }
 
 /// The function that hashes a packet's addresses (`ETH_RSS_HASH_*`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum HashFunction {
     /// Toeplitz, with a key.
@@ -81,7 +85,8 @@ impl HashFunction {
 }
 
 /// One RSS context. What the driver does not report is `None`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RssContext {
     /// Which context it is.

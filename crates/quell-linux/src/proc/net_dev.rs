@@ -3,11 +3,15 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use super::text::{Line, Malformed, lines};
 use super::{ProcDir, ProcError};
 
 /// What one interface counted since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TrafficCounters {
     /// Packets received.
     pub rx_packets: u64,
