@@ -101,4 +101,7 @@ pub struct NetworkNamespace {
     pub is_readers: bool,
     /// `TcpExt BusyPollRxPackets`: packets that busy polling received, without those of the final poll of each.
     pub busy_poll_rx_packets: Reading<u64>,
+    /// IP packets that its stack took in, as many as there were on the wire: what a device received and this does not
+    /// count lies in the queue, or was none for this host.
+    pub ip_rx_packets: Reading<u64>,
 }

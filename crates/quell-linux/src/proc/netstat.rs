@@ -1,10 +1,13 @@
-//! `/proc/net/netstat` and `/proc/net/snmp`: a network namespace's protocol counters by name. Which
+//! `/proc/net/netstat`, `/proc/net/snmp` and `/proc/net/snmp6`: a network namespace's protocol counters by name. Which
 //! namespace a file speaks of depends on whose directory it is in: see [`ProcDir::netstat`].
 
 use std::collections::BTreeMap;
 
 use super::text::{Line, Malformed, lines};
 use super::{ProcDir, ProcError};
+
+/// Packets without and with each of the three marks of ECN.
+const ECN_COUNTERS: [&str; 4] = ["InNoECTPkts", "InECT1Pkts", "InECT0Pkts", "InCEPkts"];
 
 /// Counters of one network namespace, by group (`TcpExt`) and name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +32,20 @@ impl Netstat {
         Ok(netstat)
     }
 
+    /// Parses the file of IPv6: a name and a value a line.
+    ///
+    /// # Errors
+    /// When a value is missing or is no number.
+    pub fn parse_snmp6(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut counters = BTreeMap::new();
+        for line in lines(bytes) {
+            let mut fields = line.fields();
+            let name = fields.next().ok_or_else(|| line.malformed("a name and a value", line.bytes))?;
+            counters.insert(text(name), line.next_number(&mut fields, "a value after the name")?);
+        }
+        Ok(Self { groups: BTreeMap::from([("Ip6".to_owned(), counters)]) })
+    }
+
     /// A counter since the namespace was made; `None` when this kernel does not have it.
     #[must_use]
     pub fn get(&self, group: &str, name: &str) -> Option<u64> {
@@ -40,6 +57,19 @@ impl Netstat {
     #[must_use]
     pub fn busy_poll_rx_packets(&self) -> Option<u64> {
         self.get("TcpExt", "BusyPollRxPackets")
+    }
+
+    /// IPv4 packets that the stack took in, as many as there were on the wire: the four `IpExt In…Pkts` of ECN, by which
+    /// `ip_rcv_core` in `net/ipv4/ip_input.c` counts every packet once, merged ones as often as they were merged.
+    #[must_use]
+    pub fn ipv4_rx_packets(&self) -> Option<u64> {
+        ECN_COUNTERS.iter().map(|name| self.get("IpExt", name)).sum()
+    }
+
+    /// As [`Self::ipv4_rx_packets`], of IPv6.
+    #[must_use]
+    pub fn ipv6_rx_packets(&self) -> Option<u64> {
+        ECN_COUNTERS.iter().map(|name| self.get("Ip6", &format!("Ip6{name}"))).sum()
     }
 
     /// `Tcp RetransSegs` of snmp: segments sent again.
@@ -83,6 +113,29 @@ impl ProcDir {
         self.read("net/netstat", Netstat::parse)
     }
 
+    /// Reads `net/snmp6`, the counters of IPv6, as one group `Ip6`.
+    ///
+    /// # Errors
+    /// When it cannot be read or parsed; absent on a kernel without IPv6.
+    pub fn snmp6(&self) -> Result<Netstat, ProcError> {
+        self.read("net/snmp6", Netstat::parse_snmp6)
+    }
+
+    /// IP packets of both versions that the stack of the namespace took in, as many as there were on the wire; `None` when
+    /// this kernel does not count them.
+    ///
+    /// # Errors
+    /// When the files cannot be read or parsed.
+    pub fn ip_rx_packets(&self) -> Result<Option<u64>, ProcError> {
+        let ipv6 = match self.snmp6() {
+            Ok(counters) => counters.ipv6_rx_packets(),
+            Err(error) if error.is_absent() => Some(0),
+            Err(error) => return Err(error),
+        };
+        let ipv4 = self.netstat()?.ipv4_rx_packets();
+        Ok(ipv4.zip(ipv6).map(|(ipv4, ipv6)| ipv4 + ipv6))
+    }
+
     /// Reads `net/snmp`, the standard counters of the same namespace.
     ///
     /// # Errors
@@ -109,6 +162,15 @@ mod tests {
         assert_eq!(netstat.busy_poll_rx_packets(), Some(42));
         assert_eq!(netstat.get("IpExt", "A"), Some(3));
         assert_eq!(netstat.get("IpExt", "B"), None);
+    }
+
+    #[test]
+    fn ip_packets_are_those_of_all_marks() {
+        let ipv4 = Netstat::parse(b"IpExt: InNoECTPkts InECT1Pkts InECT0Pkts InCEPkts\nIpExt: 1 2 3 4\n").unwrap();
+        assert_eq!((ipv4.ipv4_rx_packets(), ipv4.ipv6_rx_packets()), (Some(10), None));
+        let ipv6 = b"Ip6InNoECTPkts 5\nIp6InECT1Pkts\t0\nIp6InECT0Pkts 0\nIp6InCEPkts 1\n";
+        assert_eq!(Netstat::parse_snmp6(ipv6).unwrap().ipv6_rx_packets(), Some(6));
+        assert!(Netstat::parse_snmp6(b"Ip6InNoECTPkts\n").is_err());
     }
 
     #[test]
