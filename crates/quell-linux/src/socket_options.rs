@@ -155,6 +155,26 @@ pub fn set_busy_poll_budget(socket: impl AsFd, packets: u16) -> Result<(), Socke
     set(socket, SocketOption::BusyPollBudget, packets.into())
 }
 
+/// Sets whether datagrams that follow each other may reach this UDP socket merged (`UDP_GRO`, `udp(7)`): GRO then holds
+/// them back to wait for more.
+///
+/// # Errors
+/// When the file is no UDP socket or the kernel does not know the option (before Linux 5.0).
+pub fn set_udp_gro(socket: impl AsFd, merged: bool) -> Result<(), SocketOptionError> {
+    let value = libc::c_int::from(merged);
+    // SAFETY: the kernel reads one `int` from the pointer.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_GRO,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result < 0 { Err(refused_by_name("setting", "UDP_GRO")) } else { Ok(()) }
+}
+
 fn get(socket: impl AsFd, option: SocketOption) -> Result<i32, SocketOptionError> {
     let mut value: libc::c_int = 0;
     let mut length = size_of::<libc::c_int>() as libc::socklen_t;
@@ -187,8 +207,12 @@ fn set(socket: impl AsFd, option: SocketOption, value: i32) -> Result<(), Socket
 
 /// Reads `errno` of the call that just failed.
 fn refusal(action: &'static str, option: SocketOption) -> SocketOptionError {
+    refused_by_name(action, option.name())
+}
+
+/// Reads `errno` of the call that just failed.
+fn refused_by_name(action: &'static str, option: &'static str) -> SocketOptionError {
     let source = io::Error::last_os_error();
-    let option = option.name();
     match source.raw_os_error() {
         Some(libc::ENOPROTOOPT) => SocketOptionError::Unsupported { action, option },
         Some(libc::EPERM) => SocketOptionError::Denied { action, option, source },
@@ -250,6 +274,13 @@ mod tests {
         }
         let read = get(&socket, SocketOption::BusyPollBudget);
         assert!(matches!(read, Err(SocketOptionError::Unsupported { .. })), "{read:?}");
+    }
+
+    #[test]
+    fn merging_is_for_udp_sockets() {
+        set_udp_gro(socket(), true).unwrap();
+        let error = set_udp_gro(std::net::TcpListener::bind("127.0.0.1:0").unwrap(), true).unwrap_err();
+        assert!(error.to_string().starts_with("setting UDP_GRO: "), "{error}");
     }
 
     #[test]

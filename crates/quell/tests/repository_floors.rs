@@ -16,6 +16,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("quell-host", 2),
     ("quell-load", 2),
     ("quell-bench", 3),
+    ("quell-conformance", 3),
     ("quell", 4),
 ];
 

@@ -33,8 +33,8 @@ pub enum Step {
     },
     /// Works for so long without system calls.
     Work(Ns),
-    /// Asks all sockets again and again for so long, past the epoll and without polling a NIC: each
-    /// message is read when it reaches its socket, within 10 µs.
+    /// Asks the sockets of its epoll again and again for so long, past the epoll and without polling a
+    /// NIC: each message is read when it reaches its socket, within 10 µs.
     Watch(Ns),
     /// `EPIOCSPARAMS` on its epoll.
     SetEpoll(EpollSettings),
@@ -208,8 +208,11 @@ impl World {
     }
 
     fn watch(&mut self, thread: usize, until_ns: Ns) -> Next {
-        for socket in 0..self.sockets.len() as u32 {
-            self.read_socket(thread, socket);
+        let epoll = self.script_of(thread).map(|scripted| scripted.epoll);
+        for socket in 0..self.sockets.len() {
+            if self.sockets[socket].epoll == epoll {
+                self.read_socket(thread, socket as u32);
+            }
         }
         let left_ns = until_ns.saturating_sub(self.now_ns);
         if let Some(scripted) = self.script_of(thread) {

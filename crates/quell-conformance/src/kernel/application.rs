@@ -1,0 +1,164 @@
+//! An application of a scenario on the kernel's arm: one thread that takes its steps with real system
+//! calls and writes down when they returned.
+
+use std::time::Duration;
+
+use quell_linux::event::{Epoll, Trigger};
+use quell_linux::{clock, epoll_params};
+
+use super::sockets::Sockets;
+use super::{PlayError, failed, params, wait_until};
+use crate::duration::Nanos;
+use crate::observe::Wait;
+use crate::scenario::{Scenario, Step};
+
+/// The token of the event that ends a scenario.
+pub(super) const STOP: u64 = u64::MAX;
+
+/// A message that was read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Read {
+    /// Its number in the order of the file.
+    pub(super) number: u32,
+    /// When, in ns since the scenario began.
+    pub(super) at_ns: u64,
+}
+
+/// One application.
+pub(super) struct Player<'a> {
+    scenario: &'a Scenario,
+    index: usize,
+    sockets: &'a Sockets,
+    /// Its reference to its epoll, until it closes it.
+    epoll: Option<Epoll>,
+    begins_ns: u64,
+    waits: Vec<Wait>,
+    reads: Vec<Read>,
+}
+
+impl<'a> Player<'a> {
+    pub(super) fn new(scenario: &'a Scenario, index: usize, sockets: &'a Sockets, epoll: Epoll) -> Self {
+        // Nothing is allocated while a scenario runs.
+        let (waits, reads) = (Vec::with_capacity(1 << 16), Vec::with_capacity(scenario.messages()));
+        Self { scenario, index, sockets, epoll: Some(epoll), begins_ns: 0, waits, reads }
+    }
+
+    /// Takes the steps from `begins_ns` of the monotonic clock until they or the scenario end.
+    pub(super) fn play(mut self, begins_ns: u64) -> Result<(Vec<Wait>, Vec<Read>), PlayError> {
+        self.begins_ns = begins_ns;
+        let steps = &self.scenario.applications[self.index].steps;
+        wait_until(begins_ns);
+        let mut at = 0;
+        while let Some(&step) = steps.get(at).filter(|_| !self.over()) {
+            at = if step == Step::Repeat { 0 } else { at + 1 };
+            self.take(step)?;
+        }
+        // What it holds, it holds until the scenario ends, as a process does until it exits.
+        wait_until(begins_ns + self.scenario.lasts.0);
+        Ok((self.waits, self.reads))
+    }
+
+    fn now_ns(&self) -> u64 {
+        clock::monotonic_ns().saturating_sub(self.begins_ns)
+    }
+
+    fn over(&self) -> bool {
+        self.now_ns() >= self.scenario.lasts.0
+    }
+
+    fn take(&mut self, step: Step) -> Result<(), PlayError> {
+        match step {
+            Step::Wait { timeout } => self.wait(timeout)?,
+            Step::Read => self.read_reported()?,
+            Step::Receive(descriptor) => self.receive(descriptor)?,
+            Step::Work(time) => self.work(time),
+            Step::Watch(time) => self.watch(time)?,
+            Step::SetEpoll(settings) => {
+                if let Some(epoll) = &self.epoll {
+                    epoll_params::set(epoll, params(settings))?;
+                }
+            }
+            Step::AddWithoutInterest(descriptor) => {
+                if let (Some(epoll), Some(receiver)) = (&self.epoll, self.sockets.receiver(descriptor)) {
+                    epoll.add(receiver, descriptor as u64, Trigger::Unasked).map_err(failed("adding to an epoll"))?;
+                }
+            }
+            Step::CloseEpoll => self.epoll = None,
+            Step::Repeat => {}
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, timeout: Option<Nanos>) -> Result<(), PlayError> {
+        let Some(mut epoll) = self.epoll.take() else { return Ok(()) };
+        let called_ns = self.now_ns();
+        let result = epoll.wait(timeout.map(|Nanos(ns)| Duration::from_nanos(ns)));
+        let returned_ns = self.now_ns();
+        let wait = Wait { application: self.index, called_ns, returned_ns, events: epoll.len() };
+        self.epoll = Some(epoll);
+        result.map_err(failed("epoll_wait"))?;
+        if returned_ns < self.scenario.lasts.0 && self.waits.len() < self.waits.capacity() {
+            self.waits.push(wait);
+        }
+        Ok(())
+    }
+
+    fn read_reported(&mut self) -> Result<(), PlayError> {
+        let Some(epoll) = self.epoll.take() else { return Ok(()) };
+        let reported = (0..epoll.len()).filter_map(|index| epoll.get(index)).map(|readiness| readiness.token);
+        let result = reported.filter(|&token| token != STOP).try_for_each(|token| self.drain(token as usize));
+        self.epoll = Some(epoll);
+        result
+    }
+
+    /// Reads what a socket holds. An event is left as it is: ready.
+    fn drain(&mut self, descriptor: usize) -> Result<(), PlayError> {
+        while self.read_one(descriptor)? {}
+        Ok(())
+    }
+
+    fn receive(&mut self, descriptor: usize) -> Result<(), PlayError> {
+        let left_ns = self.scenario.lasts.0.saturating_sub(self.now_ns()).max(1_000_000);
+        if let Some(receiver) = self.sockets.receiver(descriptor) {
+            let until_the_end = Duration::from_nanos(left_ns);
+            receiver.set_receive_timeout(until_the_end).map_err(failed("setting a timeout"))?;
+        }
+        self.read_one(descriptor)?;
+        Ok(())
+    }
+
+    /// Reads one message; false when there is none.
+    fn read_one(&mut self, descriptor: usize) -> Result<bool, PlayError> {
+        let Some(receiver) = self.sockets.receiver(descriptor) else { return Ok(false) };
+        let mut number = [0; 4];
+        match receiver.receive(&mut number) {
+            Ok(_) => {
+                let at_ns = self.now_ns();
+                self.reads.push(Read { number: u32::from_ne_bytes(number), at_ns });
+                Ok(true)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(failed("receiving a message")(error)),
+        }
+    }
+
+    fn work(&self, Nanos(ns): Nanos) {
+        let until_ns = (self.now_ns() + ns).min(self.scenario.lasts.0);
+        while self.now_ns() < until_ns {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn watch(&mut self, Nanos(ns): Nanos) -> Result<(), PlayError> {
+        let until_ns = (self.now_ns() + ns).min(self.scenario.lasts.0);
+        let own = self.scenario.applications[self.index].epoll;
+        while self.now_ns() < until_ns {
+            for descriptor in 0..self.scenario.descriptors.len() {
+                if self.scenario.descriptors[descriptor].epoll == Some(own) {
+                    self.drain(descriptor)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

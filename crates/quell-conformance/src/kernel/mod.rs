@@ -1,0 +1,298 @@
+//! The kernel's arm: a scenario played by threads on real sockets between two network namespaces, and
+//! what the kernel did observed. Where the device comes from is the caller's business ([`veth`] is one
+//! place), and so is judging: this only plays.
+
+mod application;
+mod counting;
+mod outside;
+mod sockets;
+pub mod veth;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quell_linux::bpf::CounterError;
+use quell_linux::epoll_params::{self, EpollParams, EpollParamsError};
+use quell_linux::event::{Epoll, Event};
+use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
+use quell_linux::netlink::NetlinkError;
+use quell_linux::netns::{Namespace, NamespaceError};
+use quell_linux::proc::ProcError;
+use quell_linux::sched::{self, Policy, SchedError, Scheduling};
+use quell_linux::socket_options::SocketOptionError;
+use quell_linux::{CpuList, Ifindex, NapiId, Pid, clock};
+use quell_mode::{EpollSettings, NapiSettings, Threaded};
+
+use crate::observe::{Message, Observations};
+use crate::scenario::{Need, Scenario};
+use application::{Player, Read};
+use counting::Counting;
+use outside::Outside;
+use sockets::Sockets;
+
+/// Where a scenario is played: a device with as many queues as it has, and a peer that sends to it.
+#[derive(Debug)]
+pub struct Site {
+    /// Where the applications run.
+    pub application: Side,
+    /// Where packets are sent from.
+    pub peer: Side,
+    /// The CPUs: applications are pinned to them from the first on, the sender to the last.
+    pub cpus: Vec<u32>,
+    /// What the device has.
+    pub has: Vec<Need>,
+}
+
+/// One side of a site.
+#[derive(Debug)]
+pub struct Side {
+    /// Its network.
+    pub namespace: Arc<Namespace>,
+    /// Its device.
+    pub ifindex: Ifindex,
+    /// Its address.
+    pub address: IpAddr,
+}
+
+/// Why a scenario could not be played to its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlayError {
+    /// The device has another number of NAPI instances than the scenario has queues.
+    #[error("the device has {found} NAPI instance(s), and the scenario {expected} queue(s)")]
+    Queues {
+        /// NAPI instances found.
+        found: usize,
+        /// Queues of the scenario.
+        expected: usize,
+    },
+    /// The kernel says that the queue is threaded, and names no thread.
+    #[error("NAPI {0} is set to be polled by a thread, and the kernel names none")]
+    NoThread(NapiId),
+    /// No flow could be found that arrives by the queue that a socket is to have.
+    #[error("of {tries} flows to `{socket}` none arrived by queue {queue}")]
+    NoFlow {
+        /// The socket.
+        socket: String,
+        /// The queue.
+        queue: usize,
+        /// How many were tried.
+        tries: u32,
+    },
+    /// A datagram that was to find the way did not arrive.
+    #[error("a datagram to `{socket}` did not arrive within {waited:?}: is the device up?")]
+    NoWay {
+        /// The socket.
+        socket: String,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// A system call on a socket, epoll or event failed.
+    #[error("{action}: {source}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The kernel refused a queue's settings.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// A namespace could not be entered.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// A thread could not be pinned or given its class.
+    #[error(transparent)]
+    Sched(#[from] SchedError),
+    /// An epoll's parameters could not be set.
+    #[error(transparent)]
+    EpollParams(#[from] EpollParamsError),
+    /// A socket option could not be set.
+    #[error(transparent)]
+    SocketOption(#[from] SocketOptionError),
+    /// Polls could not be counted.
+    #[error(transparent)]
+    Counter(#[from] CounterError),
+    /// A file of /proc could not be read.
+    #[error(transparent)]
+    Proc(#[from] ProcError),
+}
+
+/// For `map_err`: what was tried when a system call failed.
+fn failed(action: &'static str) -> impl FnOnce(io::Error) -> PlayError {
+    move |source| PlayError::System { action, source }
+}
+
+/// NAPI threads come before the sender, the sender before the applications, all before the rest of the
+/// machine: what else runs there can delay none of them for long.
+const NAPI_THREAD_PRIORITY: u32 = 50;
+const SENDER_PRIORITY: u32 = 45;
+const APPLICATION_PRIORITY: u32 = 40;
+
+/// From when everything is ready to the scenario's beginning: every thread is asleep until shortly before.
+const RUN_UP: Duration = Duration::from_millis(10);
+
+/// Plays a scenario.
+///
+/// # Errors
+/// See [`PlayError`]. The device keeps the settings that it got last.
+pub fn play(site: &Site, scenario: &Scenario) -> Result<Observations, PlayError> {
+    let mut netdev = Netdev::open_in(&site.application.namespace)?;
+    let napis: Vec<NapiId> = netdev.napis(site.application.ifindex)?.iter().map(|napi| napi.id).collect();
+    if napis.len() != scenario.queues.len() && !scenario.past_napi {
+        return Err(PlayError::Queues { found: napis.len(), expected: scenario.queues.len() });
+    }
+    let sockets = Sockets::open(site, scenario, &napis)?;
+    for (index, (&napi, settings)) in napis.iter().zip(&scenario.queues).enumerate() {
+        set_queue(&mut netdev, napi, settings, site.cpus[index % site.cpus.len()])?;
+    }
+    let stop = Event::new().map_err(failed("making an eventfd"))?;
+    let epolls = epolls(scenario, &sockets, &stop)?;
+    let counting = Counting::begin(site, &napis)?;
+    let outside = Outside::new(scenario, &sockets, &epolls, netdev, &napis)?;
+    let players = players(scenario, &sockets, epolls)?;
+
+    let begins_ns = clock::monotonic_ns() + RUN_UP.as_nanos() as u64;
+    let (sent, played) = run(site, scenario, begins_ns, &stop, outside, players)?;
+    let (queues, busy_poll_rx_packets) = counting.end(site)?;
+    let (waits, reads): (Vec<_>, Vec<_>) = played.into_iter().unzip();
+    Ok(Observations {
+        waits: waits.into_iter().flatten().collect(),
+        messages: messages(scenario, &sent, &reads.concat()),
+        queues,
+        busy_poll_rx_packets,
+        incoming_napi: sockets.incoming_napi(&napis)?,
+    })
+}
+
+fn set_queue(netdev: &mut Netdev, napi: NapiId, settings: &NapiSettings, cpu: u32) -> Result<(), PlayError> {
+    netdev.set_napi(napi, &change_to(settings))?;
+    if settings.threaded == Threaded::Off {
+        return Ok(());
+    }
+    let thread = netdev.napi(napi)?.pid.ok_or(PlayError::NoThread(napi))?;
+    pin(thread, cpu, NAPI_THREAD_PRIORITY)
+}
+
+/// Pins a thread under `SCHED_FIFO`.
+fn pin(thread: Pid, cpu: u32, priority: u32) -> Result<(), PlayError> {
+    sched::set_affinity(thread, &[cpu].into_iter().collect::<CpuList>())?;
+    sched::set_scheduling(thread, Scheduling { policy: Policy::Fifo { priority }, reset_on_fork: false })?;
+    Ok(())
+}
+
+fn change_to(settings: &NapiSettings) -> NapiChange {
+    NapiChange {
+        defer_hard_irqs: Some(settings.defer_hard_irqs),
+        gro_flush_timeout_ns: Some(settings.gro_flush_timeout_ns),
+        irq_suspend_timeout_ns: Some(settings.irq_suspend_timeout_ns),
+        threading: Some(NapiThreading::from_kernel(settings.threaded.kernel_value())),
+    }
+}
+
+fn params(settings: EpollSettings) -> EpollParams {
+    let EpollSettings { busy_poll_usecs, busy_poll_budget, prefer_busy_poll } = settings;
+    EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll }
+}
+
+/// The epolls with everything in them. Each also has an event that ends the scenario and is quiet until then.
+fn epolls(scenario: &Scenario, sockets: &Sockets, stop: &Event) -> Result<Vec<Epoll>, PlayError> {
+    let mut epolls = Vec::new();
+    for (index, of) in scenario.epolls.iter().enumerate() {
+        let users = scenario.applications.iter().filter(|application| application.epoll == index);
+        let max_events = users.map(|application| application.max_events).max().unwrap_or(1);
+        let epoll = Epoll::new(max_events).map_err(failed("making an epoll"))?;
+        epoll
+            .add(stop, application::STOP, quell_linux::event::Trigger::Level)
+            .map_err(failed("watching an eventfd"))?;
+        if of.napi_known {
+            epoll_params::set(&epoll, params(of.settings))?;
+        }
+        sockets.add_to(&epoll, index, scenario)?;
+        epoll_params::set(&epoll, params(of.settings))?;
+        epolls.push(epoll);
+    }
+    Ok(epolls)
+}
+
+/// One player an application, each with a reference of its own to its epoll; no other reference is left.
+fn players<'a>(scenario: &'a Scenario, sockets: &'a Sockets, epolls: Vec<Epoll>) -> Result<Vec<Player<'a>>, PlayError> {
+    let player = |(index, application): (usize, &'a crate::scenario::Application)| {
+        let epoll = epolls[application.epoll].duplicate().map_err(failed("duplicating an epoll"))?;
+        Ok(Player::new(scenario, index, sockets, epoll))
+    };
+    scenario.applications.iter().enumerate().map(player).collect()
+}
+
+type Played = (Vec<crate::observe::Wait>, Vec<Read>);
+
+/// Lets everything happen: applications and the outside, each on a thread of its own.
+fn run(
+    site: &Site,
+    scenario: &Scenario,
+    begins_ns: u64,
+    stop: &Event,
+    outside: Outside<'_>,
+    players: Vec<Player<'_>>,
+) -> Result<(Vec<u64>, Vec<Played>), PlayError> {
+    std::thread::scope(|scope| {
+        let players: Vec<_> = players
+            .into_iter()
+            .enumerate()
+            .map(|(index, player)| {
+                let cpu = site.cpus[index % site.cpus.len()];
+                scope.spawn(move || {
+                    pin(Pid::of_this_thread(), cpu, APPLICATION_PRIORITY)?;
+                    player.play(begins_ns)
+                })
+            })
+            .collect();
+        let sender_cpu = site.cpus[site.cpus.len() - 1];
+        let outside = scope.spawn(move || {
+            pin(Pid::of_this_thread(), sender_cpu, SENDER_PRIORITY)?;
+            outside.happen(begins_ns)
+        });
+        wait_until(begins_ns + scenario.lasts.0);
+        let stopped = stop.raise().map_err(failed("raising an eventfd"));
+        let played: Result<Vec<Played>, PlayError> = players.into_iter().map(joined).collect();
+        let sent = joined(outside)?;
+        stopped?;
+        Ok((sent, played?))
+    })
+}
+
+/// A panic of a thread goes on here.
+fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Sleeps until shortly before a moment of the monotonic clock, and spins the rest.
+fn wait_until(moment_ns: u64) {
+    const SPIN_NS: u64 = 100_000;
+    loop {
+        match moment_ns.saturating_sub(clock::monotonic_ns()) {
+            0 => return,
+            1..=SPIN_NS => std::hint::spin_loop(),
+            left_ns => std::thread::sleep(Duration::from_nanos(left_ns - SPIN_NS / 2)),
+        }
+    }
+}
+
+/// Every message with the moment it was sent at and read at.
+fn messages(scenario: &Scenario, sent: &[u64], reads: &[Read]) -> Vec<Message> {
+    let read: BTreeMap<u32, u64> = reads.iter().map(|read| (read.number, read.at_ns)).collect();
+    let rows = scenario.packets.iter().enumerate();
+    let places = rows.flat_map(|(packet, row)| (0..row.to.len()).map(move |index| (packet, index)));
+    let numbered = places.zip(sent).zip(0u32..);
+    numbered
+        .map(|(((packet, index), &sent_ns), number)| Message {
+            packet,
+            index,
+            sent_ns,
+            read_ns: read.get(&number).copied().filter(|&at_ns| at_ns < scenario.lasts.0),
+        })
+        .collect()
+}

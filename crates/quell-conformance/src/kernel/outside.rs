@@ -1,0 +1,75 @@
+//! What comes from outside on the kernel's arm, in the order of its moments: datagrams from the peer,
+//! changed settings, events that are raised.
+
+use quell_linux::event::{Epoll, Event};
+use quell_linux::netdev::Netdev;
+use quell_linux::udp::UdpSocket;
+use quell_linux::{NapiId, clock, epoll_params};
+use quell_mode::{EpollSettings, NapiSettings};
+
+use super::sockets::Sockets;
+use super::{PlayError, change_to, failed, params, wait_until};
+use crate::scenario::{ChangeKind, Scenario};
+
+/// Everything that is going to happen.
+pub(super) struct Outside<'a> {
+    /// Moment, in ns since the scenario begins, and what happens.
+    moments: Vec<(u64, Action<'a>)>,
+    netdev: Netdev,
+}
+
+enum Action<'a> {
+    Send { number: u32, by: &'a UdpSocket },
+    Napi { napi: NapiId, settings: NapiSettings },
+    Epoll { epoll: Epoll, settings: EpollSettings },
+    Raise(&'a Event),
+}
+
+impl<'a> Outside<'a> {
+    pub(super) fn new(
+        scenario: &'a Scenario,
+        sockets: &'a Sockets,
+        epolls: &[Epoll],
+        netdev: Netdev,
+        napis: &[NapiId],
+    ) -> Result<Self, PlayError> {
+        let packets = scenario.packets.iter().flat_map(|packet| packet.to.iter().map(|&to| (packet.at.0, to)));
+        let mut moments: Vec<(u64, Action<'a>)> = packets
+            .zip(0u32..)
+            .filter_map(|((at_ns, to), number)| Some((at_ns, Action::Send { number, by: sockets.sender(to)? })))
+            .collect();
+        for change in &scenario.changes {
+            let action = match change.what {
+                ChangeKind::Napi { queue, settings } => Some(Action::Napi { napi: napis[queue], settings }),
+                ChangeKind::Epoll { epoll, settings } => {
+                    let epoll = epolls[epoll].duplicate().map_err(failed("duplicating an epoll"))?;
+                    Some(Action::Epoll { epoll, settings })
+                }
+                ChangeKind::Raise(event) => sockets.event(event).map(Action::Raise),
+            };
+            moments.extend(action.map(|action| (change.at.0, action)));
+        }
+        moments.sort_by_key(|(at_ns, _)| *at_ns);
+        Ok(Self { moments, netdev })
+    }
+
+    /// Lets it happen; the moments, in ns since `begins_ns`, at which messages were sent, in the order of the file.
+    pub(super) fn happen(mut self, begins_ns: u64) -> Result<Vec<u64>, PlayError> {
+        let messages = self.moments.iter().filter(|(_, action)| matches!(action, Action::Send { .. })).count();
+        let mut sent = vec![0; messages];
+        for (at_ns, action) in self.moments {
+            wait_until(begins_ns + at_ns);
+            match action {
+                Action::Send { number, by } => {
+                    sent[number as usize] = clock::monotonic_ns().saturating_sub(begins_ns);
+                    by.send(&number.to_ne_bytes()).map_err(failed("sending a message"))?;
+                }
+                Action::Napi { napi, settings } => self.netdev.set_napi(napi, &change_to(&settings))?,
+                // The reference goes at once, so that it does not keep the last one away.
+                Action::Epoll { epoll, settings } => epoll_params::set(&epoll, params(settings))?,
+                Action::Raise(event) => event.raise().map_err(failed("raising an eventfd"))?,
+            }
+        }
+        Ok(sent)
+    }
+}

@@ -1,0 +1,131 @@
+//! A veth pair in two namespaces of its own as the place where scenarios are played, journalled and
+//! undone like every change to the host. veth has no interrupt: in its place the sender's CPU tests a
+//! flag and runs the softirq, or wakes the queue's thread.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use quell_host::journal::{Journal, JournalError};
+use quell_host::transaction::{ChangeError, Reverted, Transaction};
+use quell_linux::address::{Addresses, InterfaceAddress};
+use quell_linux::ethtool::{Ethtool, FeatureError};
+use quell_linux::link::{Links, VethEnd};
+use quell_linux::netlink::NetlinkError;
+use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
+use quell_linux::proc::{InvalidSysctlName, ProcRoot, ProcWriteError, SysctlName};
+use quell_linux::sched::{self, SchedError};
+use quell_linux::{Ifindex, InterfaceName, Pid, clock};
+
+use super::{Side, Site};
+
+/// Addresses of the network that RFC 5737 sets aside for documentation.
+const APPLICATION_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const PEER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
+const PREFIX_BITS: u8 = 24;
+
+/// With any of these a packet bypasses the NAPI of the other end (`veth_skb_is_eligible_for_napi`).
+const TSO: [&str; 4] =
+    ["tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation"];
+
+/// A site that is up, and what it takes to undo it.
+#[derive(Debug)]
+pub struct VethSite {
+    /// Where scenarios are played.
+    pub site: Site,
+    transaction: Transaction,
+}
+
+/// Why a site could not be set up. What had been set up is taken down.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SiteError {
+    /// A change to the host failed.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    /// A namespace could not be entered.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// IPv6, whose own packets would be counted, could not be taken out of a namespace.
+    #[error(transparent)]
+    Ipv6(#[from] ProcWriteError),
+    /// A link or address could not be configured.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// GRO or TSO could not be set.
+    #[error(transparent)]
+    Feature(#[from] FeatureError),
+    /// The CPUs of this thread could not be read.
+    #[error(transparent)]
+    Sched(#[from] SchedError),
+}
+
+impl VethSite {
+    /// Sets a site up with so many queues; with `peer_tso` packets bypass its NAPI.
+    ///
+    /// # Errors
+    /// See [`SiteError`].
+    pub fn raise(journal: &Journal, queues: u32, peer_tso: bool) -> Result<Self, SiteError> {
+        let name = unique_name();
+        let mut transaction = Transaction::begin(journal, &name, "conformance")?;
+        let application_name = NamespaceName::new(format!("{name}-app"))?;
+        let peer_name = NamespaceName::new(format!("{name}-peer"))?;
+        let application = transaction.create_namespace(&application_name)?;
+        let peer = transaction.create_namespace(&peer_name)?;
+        for namespace in [&application, &peer] {
+            disable_ipv6(namespace)?;
+        }
+        let left = VethEnd { namespace: &application, name: device("app0"), mac: None, queues };
+        let right = VethEnd { namespace: &peer, name: device("peer0"), mac: None, queues };
+        let pair = transaction.create_veth(&application_name, &left, &right)?;
+        configure(&application, pair.left, APPLICATION_ADDRESS, &[("rx-gro", true)])?;
+        configure(&peer, pair.right, PEER_ADDRESS, &TSO.map(|feature| (feature, peer_tso)))?;
+        let cpus = sched::affinity(Pid::of_this_thread())?.iter().collect();
+        let side = |namespace, ifindex, address| Side { namespace: Arc::new(namespace), ifindex, address };
+        let application = side(application, pair.left, APPLICATION_ADDRESS);
+        let peer = side(peer, pair.right, PEER_ADDRESS);
+        Ok(Self { site: Site { application, peer, cpus, has: Vec::new() }, transaction })
+    }
+
+    /// Takes it down.
+    ///
+    /// # Errors
+    /// When the journal cannot be removed; what could not be undone is in [`Reverted::failed`].
+    pub fn take_down(self) -> Result<Reverted, JournalError> {
+        drop(self.site);
+        self.transaction.revert()
+    }
+}
+
+/// Nothing is sent then that no program asked for. A kernel without IPv6 has nothing to disable.
+fn disable_ipv6(namespace: &Namespace) -> Result<(), SiteError> {
+    let name: SysctlName = "net.ipv6.conf.all.disable_ipv6"
+        .parse()
+        .unwrap_or_else(|error: InvalidSysctlName| unreachable!("a name that this file gives: {error}"));
+    match namespace.run(|| ProcRoot::default().set_sysctl(&name, "1"))? {
+        Err(error) if error.is_absent() => Ok(()),
+        written => Ok(written?),
+    }
+}
+
+fn configure(
+    namespace: &Namespace,
+    ifindex: Ifindex,
+    address: IpAddr,
+    features: &[(&str, bool)],
+) -> Result<(), SiteError> {
+    Ethtool::open_in(namespace)?.set_features(ifindex, features)?;
+    let address =
+        InterfaceAddress::new(address, PREFIX_BITS).unwrap_or_else(|| unreachable!("24 bits fit any address"));
+    Addresses::open_in(namespace)?.add(ifindex, address)?;
+    Links::open_in(namespace)?.set_up(ifindex)?;
+    Ok(())
+}
+
+fn device(name: &'static str) -> InterfaceName {
+    InterfaceName::new(name).unwrap_or_else(|error| unreachable!("a name that this file gives: {error}"))
+}
+
+/// Process ids are unique while their process lives, and times since boot within a process.
+fn unique_name() -> String {
+    format!("quell-conf-{:x}-{:06x}", std::process::id(), (clock::boottime_ns() >> 10) & 0xff_ffff)
+}

@@ -1,0 +1,36 @@
+//! Conformance of the model with the kernel: scenarios, each a file, that say which settings there
+//! are, which packets come when, what applications do and what must be observed. The same scenario is
+//! played on the model in virtual time and on a real kernel; when they differ, one of them is explained.
+//! Nothing here prints.
+//!
+//! | module | what for |
+//! | --- | --- |
+//! | [`suite`] | the scenarios that ship with the project |
+//! | [`run`] | playing scenarios on arms, as often as they say, and what came of it |
+//! | [`parse`], [`scenario`] | the file and what it means; `conformance/README.md` is the language's reference |
+//! | [`expect`], [`observe`] | what must be observed, as a pure function of what was |
+//! | [`model`], [`kernel`] | the arms |
+//!
+//! ```
+//! use quell_conformance::{expect::Arm, expect::judge, model, suite};
+//!
+//! let scenario = suite::scenario("deferral-counts-down")?;
+//! let findings = judge(&scenario, &model::play(&scenario)?, Arm::Model);
+//! assert!(findings.iter().all(|finding| finding.holds));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod duration;
+pub mod expect;
+pub mod kernel;
+pub mod model;
+pub mod observe;
+pub mod parse;
+mod place;
+pub mod run;
+pub mod scenario;
+pub mod suite;
+
+pub use place::FileError;

@@ -1,0 +1,182 @@
+//! The model's arm: a scenario played by [`quell_sim::scenario`] on a host where everything costs as
+//! little as it can, so that only timers take time and moments are exact.
+
+use quell_mode::Threaded;
+use quell_sim::scenario::{self as sim, Input};
+use quell_sim::{
+    CONSTANTS, Coalescing, Constants, HostProfile, PacketKind, ProfileError, SocketBusyPoll, Step as SimStep,
+};
+
+use crate::observe::{Message, Observations, Queue, Wait};
+use crate::scenario::{Change, ChangeKind, Descriptor, DescriptorKind, Packet, Scenario, Socket, Step};
+
+/// `VETH_RING_SIZE` of `drivers/net/veth.c`, so that both arms have the same.
+const RING_SIZE: usize = 256;
+/// What the kernel counts as a µs of busy polling (`busy_loop_current_time`).
+const BUSY_POLL_USEC_NS: u64 = 1024;
+
+/// Why the model cannot play a scenario.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// The scenario is not sound in the model's terms.
+    #[error("the model cannot play it: {0}")]
+    Scenario(#[from] sim::ScenarioError),
+    /// The host that everything is derived from is missing.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+}
+
+/// Plays a scenario on the model.
+///
+/// # Errors
+/// When the model refuses it.
+pub fn play(scenario: &Scenario) -> Result<Observations, ModelError> {
+    let sent = sent(scenario);
+    let mut inputs: Vec<(u64, Input)> = Vec::new();
+    for message in &sent {
+        let socket = scenario.packets[message.packet].to[message.index];
+        inputs.push((message.sent_ns, packet(scenario, socket)));
+    }
+    inputs.extend(scenario.changes.iter().map(change));
+    let played = sim::Scenario {
+        queues: scenario.queues.clone(),
+        epolls: scenario.epolls.iter().map(epoll).collect(),
+        descriptors: scenario.descriptors.iter().map(|from| descriptor(from, scenario.past_napi)).collect(),
+        applications: applications(scenario),
+        napi_thread_priority: Some(50),
+        inputs,
+        until_ns: scenario.lasts.0,
+        ..sim::Scenario::new(host()?)
+    };
+    Ok(observations(scenario, sent, &played.play()?))
+}
+
+/// Every constant at the least that makes sense, no idle states, no coalescing.
+fn host() -> Result<HostProfile, ProfileError> {
+    let mut constants = Constants::default();
+    for constant in CONSTANTS {
+        constant.set(&mut constants, 0.0);
+    }
+    let template = HostProfile::shipped("epyc7662-cx5")?;
+    let (coalescing, idle_states) = (Coalescing::NONE, Vec::new());
+    Ok(HostProfile { name: "conformance".into(), constants, coalescing, idle_states, ring_size: RING_SIZE, ..template })
+}
+
+/// Every message; those of a row follow each other by 1 ns, so that each has a moment of its own.
+fn sent(scenario: &Scenario) -> Vec<Message> {
+    let row = |(packet, row): (usize, &Packet)| {
+        let at_ns = row.at.0;
+        (0..row.to.len()).map(move |index| Message { packet, index, sent_ns: at_ns + index as u64, read_ns: None })
+    };
+    scenario.packets.iter().enumerate().flat_map(row).collect()
+}
+
+fn packet(scenario: &Scenario, socket: usize) -> Input {
+    let descriptor = socket as u32;
+    if scenario.past_napi {
+        return Input::PastNapi { descriptor };
+    }
+    let held = matches!(scenario.descriptors[socket].kind, DescriptorKind::Socket(Socket { gro: true, .. }));
+    Input::Packet { descriptor, kind: if held { PacketKind::HeldRequest } else { PacketKind::Request } }
+}
+
+fn change(change: &Change) -> (u64, Input) {
+    let input = match change.what {
+        ChangeKind::Napi { queue, settings } => Input::SetNapi { queue, settings },
+        ChangeKind::Epoll { epoll, settings } => Input::SetEpoll { epoll, settings },
+        ChangeKind::Raise(descriptor) => Input::AlwaysReady { descriptor: descriptor as u32 },
+    };
+    (change.at.0, input)
+}
+
+fn epoll(from: &crate::scenario::Epoll) -> sim::EpollContext {
+    sim::EpollContext { settings: from.settings, napi_known: from.napi_known }
+}
+
+fn descriptor(from: &Descriptor, past_napi: bool) -> sim::Descriptor {
+    match from.kind {
+        DescriptorKind::Socket(Socket { queue, edge_triggered, .. }) => {
+            let queue = Some(queue).filter(|_| !past_napi);
+            sim::Descriptor { queue, epoll: from.epoll, edge_triggered }
+        }
+        DescriptorKind::Event => sim::Descriptor { queue: None, epoll: from.epoll, edge_triggered: false },
+    }
+}
+
+/// Each application has a CPU that no queue interrupts.
+fn applications(scenario: &Scenario) -> Vec<sim::Application> {
+    let first_cpu = scenario.queues.len();
+    let application = |(index, from): (usize, &crate::scenario::Application)| sim::Application {
+        epoll: from.epoll,
+        cpu: first_cpu + index,
+        priority: None,
+        steps: from.steps.iter().map(|step| self::step(scenario, from.max_events, *step)).collect(),
+    };
+    scenario.applications.iter().enumerate().map(application).collect()
+}
+
+fn step(scenario: &Scenario, max_events: usize, step: Step) -> SimStep {
+    match step {
+        Step::Wait { timeout } => SimStep::Wait { max_events, timeout_ns: timeout.map(|time| time.0) },
+        Step::Read => SimStep::ReadAll,
+        Step::Receive(socket) => SimStep::Receive { descriptor: socket as u32, busy_poll: busy_poll(scenario, socket) },
+        Step::Work(time) => SimStep::Work(time.0),
+        Step::Watch(time) => SimStep::Watch(time.0),
+        Step::SetEpoll(settings) => SimStep::SetEpoll(settings),
+        Step::AddWithoutInterest(socket) => SimStep::AddWithoutInterest { descriptor: socket as u32 },
+        Step::CloseEpoll => SimStep::CloseEpoll,
+        Step::Repeat => SimStep::Repeat,
+    }
+}
+
+fn busy_poll(scenario: &Scenario, socket: usize) -> SocketBusyPoll {
+    match scenario.descriptors[socket].kind {
+        DescriptorKind::Socket(Socket { busy_poll_usecs, prefer_busy_poll, .. }) => SocketBusyPoll {
+            time_ns: u64::from(busy_poll_usecs) * BUSY_POLL_USEC_NS,
+            prefer: prefer_busy_poll,
+            budget: 0,
+        },
+        DescriptorKind::Event => SocketBusyPoll::default(),
+    }
+}
+
+fn observations(scenario: &Scenario, mut messages: Vec<Message>, observed: &sim::Observed) -> Observations {
+    for message in &mut messages {
+        let socket = scenario.packets[message.packet].to[message.index] as u32;
+        let read = observed.reads.iter().find(|read| read.descriptor == socket && read.sent_ns == message.sent_ns);
+        message.read_ns = read.map(|read| read.at_ns);
+    }
+    let wait = |wait: &quell_sim::WaitObserved| Wait {
+        application: wait.application,
+        called_ns: wait.called_ns,
+        returned_ns: wait.returned_ns,
+        events: wait.events,
+    };
+    let packets = observed.queues.iter().map(|queue| queue.busy_poll_packets);
+    Observations {
+        waits: observed.waits.iter().map(wait).collect(),
+        messages,
+        queues: observed.queues.iter().zip(&scenario.queues).map(|(from, to)| queue(from, to.threaded)).collect(),
+        busy_poll_rx_packets: Some(packets.sum()),
+        incoming_napi: observed.incoming_napi.clone(),
+    }
+}
+
+fn queue(observed: &sim::QueueObserved, threaded: Threaded) -> Queue {
+    let busy_polls = observed.busy_polls - observed.final_polls;
+    // Whoever else polls is the queue's thread where it has one, and the softirq where not.
+    let rest = observed.polls - observed.busy_polls;
+    let (thread_polls, softirq_polls) = if threaded == Threaded::Off { (0, rest) } else { (rest, 0) };
+    Queue {
+        polls: Some(observed.polls),
+        empty_polls: Some(observed.empty_polls),
+        busy_polls: Some(busy_polls),
+        thread_polls: Some(thread_polls),
+        other_polls: Some(softirq_polls + observed.final_polls),
+        interrupts: Some(observed.irqs),
+        timer_interrupts: Some(observed.timer_irqs),
+        lost_timers: Some(observed.lost_timers),
+        suspensions: Some(observed.suspensions),
+    }
+}

@@ -1,0 +1,210 @@
+//! Playing scenarios on arms: the model once, for it is exact; a kernel as often as a scenario says.
+//! The result is plain data.
+
+use quell_host::journal::Journal;
+use quell_linux::capability::{self, Capability};
+use quell_linux::proc::ProcRoot;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::expect::{Arm, Finding, judge};
+use crate::kernel::veth::{SiteError, VethSite};
+use crate::kernel::{self, PlayError, Site};
+use crate::model;
+use crate::observe::Observations;
+use crate::scenario::{Need, Scenario};
+
+/// The `schema` of a [`Report`].
+pub const SCHEMA: &str = "quell-conformance/1";
+
+/// What came of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct Report {
+    /// [`SCHEMA`] of the writer.
+    pub schema: String,
+    /// Every scenario on every arm that was asked for, in this order.
+    pub results: Vec<ScenarioResult>,
+}
+
+/// What came of one scenario on one arm.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct ScenarioResult {
+    /// The scenario.
+    pub scenario: String,
+    /// What it shows.
+    pub statement: String,
+    /// Who played it.
+    pub arm: Arm,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// What came of a scenario.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "outcome", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// What it expects was observed as often as it asks for.
+    Held {
+        /// How often it was played.
+        plays: u32,
+        /// Of these, how often something did not hold.
+        missed: u32,
+        /// What was found in the last play.
+        findings: Vec<Finding>,
+    },
+    /// It was not.
+    DidNotHold {
+        /// How often it was played.
+        plays: u32,
+        /// Of these, how often something did not hold.
+        missed: u32,
+        /// What was found in the last play that did not hold.
+        findings: Vec<Finding>,
+        /// Everything that was observed in it.
+        observations: Box<Observations>,
+    },
+    /// The arm has not what the scenario needs.
+    NotPossible {
+        /// What it lacks.
+        reason: String,
+    },
+    /// It could not be played: rights are missing, or something failed.
+    NotPlayed {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Outcome {
+    /// Whether it speaks against the arm: something was observed that must not be.
+    #[must_use]
+    pub fn is_difference(&self) -> bool {
+        matches!(self, Self::DidNotHold { .. })
+    }
+}
+
+/// What this process lacks for the kernel's arm; empty when it can play.
+///
+/// # Errors
+/// When the process's capabilities cannot be read.
+pub fn missing_for_the_kernel() -> Result<Vec<Capability>, quell_linux::proc::ProcError> {
+    const NEEDED: [Capability; 4] = [Capability::NetAdmin, Capability::SysAdmin, Capability::SysNice, Capability::Bpf];
+    let effective = capability::effective(&ProcRoot::default())?;
+    Ok(effective.map_or_else(|| NEEDED.to_vec(), |effective| effective.missing(&NEEDED)))
+}
+
+/// Plays scenarios on arms; `watch` hears of each result when it is there.
+pub fn run<'a>(
+    scenarios: impl IntoIterator<Item = &'a Scenario>,
+    arms: &[Arm],
+    journal: &Journal,
+    watch: &mut dyn FnMut(&ScenarioResult),
+) -> Report {
+    let mut results = Vec::new();
+    for scenario in scenarios {
+        for &arm in arms {
+            let outcome = match arm {
+                Arm::Model => on_the_model(scenario),
+                Arm::Kernel => on_this_kernel(scenario, journal),
+            };
+            let (name, statement) = (scenario.name.clone(), scenario.statement.clone());
+            let result = ScenarioResult { scenario: name, statement, arm, outcome };
+            watch(&result);
+            results.push(result);
+        }
+    }
+    Report { schema: SCHEMA.to_owned(), results }
+}
+
+/// Plays a scenario on the model.
+#[must_use]
+pub fn on_the_model(scenario: &Scenario) -> Outcome {
+    match model::play(scenario) {
+        Ok(observations) => plays(scenario, Arm::Model, 1, 1, || Ok::<_, PlayError>(observations.clone())),
+        Err(error) => Outcome::NotPlayed { reason: error.to_string() },
+    }
+}
+
+/// Plays a scenario on the kernel that runs here, each time on a veth pair of its own.
+#[must_use]
+pub fn on_this_kernel(scenario: &Scenario, journal: &Journal) -> Outcome {
+    if let Some(need) = scenario.needs.first() {
+        return Outcome::NotPossible { reason: lacks("a veth pair", *need) };
+    }
+    match missing_for_the_kernel() {
+        Ok(missing) if !missing.is_empty() => {
+            let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+            return Outcome::NotPlayed { reason: format!("needs {}: run it as root", missing.join(", ")) };
+        }
+        Ok(_) => {}
+        Err(error) => return Outcome::NotPlayed { reason: error.to_string() },
+    }
+    let queues = scenario.queues.len() as u32;
+    let rule = scenario.kernel;
+    plays(scenario, Arm::Kernel, rule.holds, rule.of, || {
+        let raised = VethSite::raise(journal, queues, scenario.past_napi)?;
+        let played = kernel::play(&raised.site, scenario);
+        // What could not be undone stays in the journal, where the next run finds it.
+        let _ = raised.take_down();
+        Ok::<_, SitePlayError>(played?)
+    })
+}
+
+/// Plays a scenario on a site that is there already, for arms of other devices.
+#[must_use]
+pub fn on_site(scenario: &Scenario, site: &Site) -> Outcome {
+    if let Some(need) = scenario.needs.iter().find(|need| !site.has.contains(need)) {
+        return Outcome::NotPossible { reason: lacks("this device", *need) };
+    }
+    let rule = scenario.kernel;
+    plays(scenario, Arm::Kernel, rule.holds, rule.of, || kernel::play(site, scenario))
+}
+
+fn lacks(device: &str, need: Need) -> String {
+    match need {
+        Need::Interrupt => {
+            format!("{device} has no interrupt that could be counted: the sender's CPU tests a flag in its place")
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum SitePlayError {
+    #[error(transparent)]
+    Site(#[from] SiteError),
+    #[error(transparent)]
+    Play(#[from] PlayError),
+}
+
+/// Plays until it held `holds` times, or cannot any more within `of` times.
+fn plays<E: std::error::Error>(
+    scenario: &Scenario,
+    arm: Arm,
+    holds: u32,
+    of: u32,
+    mut play: impl FnMut() -> Result<Observations, E>,
+) -> Outcome {
+    let (mut held, mut missed) = (0, 0);
+    loop {
+        let observations = match play() {
+            Ok(observations) => observations,
+            Err(error) => return Outcome::NotPlayed { reason: error.to_string() },
+        };
+        let findings = judge(scenario, &observations, arm);
+        if findings.iter().all(|finding| finding.holds) {
+            held += 1;
+        } else {
+            missed += 1;
+        }
+        let plays = held + missed;
+        if held == holds {
+            return Outcome::Held { plays, missed, findings };
+        }
+        if of - missed < holds {
+            return Outcome::DidNotHold { plays, missed, findings, observations: Box::new(observations) };
+        }
+    }
+}

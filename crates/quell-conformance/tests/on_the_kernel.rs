@@ -1,0 +1,37 @@
+//! Every scenario holds on the kernel that runs here, on a veth pair.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a scenario that cannot be read fails the test")]
+
+use std::fs::File;
+
+use quell_conformance::run::{Outcome, missing_for_the_kernel, on_this_kernel};
+use quell_conformance::suite;
+use quell_host::journal::Journal;
+
+/// A turn on the machine, shared with the other tests that raise labs: on few CPUs they disturb each other.
+fn turn() -> File {
+    let lock = File::create(std::env::temp_dir().join("quell-lab-tests.lock")).unwrap();
+    lock.lock().unwrap();
+    lock
+}
+
+#[test]
+fn every_scenario_holds_on_this_kernel() {
+    let missing = missing_for_the_kernel().unwrap();
+    if !missing.is_empty() {
+        eprintln!("skipped: {missing:?} missing");
+        return;
+    }
+    let _turn = turn();
+    let journals = tempfile::tempdir().unwrap();
+    let mut wrong = String::new();
+    for scenario in suite::all().unwrap_or_else(|error| panic!("{error}")) {
+        match on_this_kernel(&scenario, &Journal::in_dir(journals.path())) {
+            Outcome::Held { plays, missed, .. } => eprintln!("{}: held, {missed} of {plays} missed", scenario.name),
+            Outcome::NotPossible { reason } => eprintln!("{}: not possible here: {reason}", scenario.name),
+            other => wrong += &format!("{}: {other:#?}\n", scenario.name),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert_eq!(std::fs::read_dir(journals.path()).unwrap().count(), 0, "journals are left");
+}

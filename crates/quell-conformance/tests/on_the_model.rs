@@ -1,0 +1,18 @@
+//! Every scenario holds on the model, exactly.
+
+#![allow(clippy::unwrap_used, reason = "a scenario that cannot be read fails the test")]
+
+use quell_conformance::run::{Outcome, on_the_model};
+use quell_conformance::suite;
+
+#[test]
+fn every_scenario_holds_on_the_model() {
+    let mut wrong = String::new();
+    for scenario in suite::all().unwrap_or_else(|error| panic!("{error}")) {
+        match on_the_model(&scenario) {
+            Outcome::Held { .. } => {}
+            other => wrong += &format!("{}: {other:#?}\n", scenario.name),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
