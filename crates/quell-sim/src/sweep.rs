@@ -14,8 +14,6 @@ use crate::published::{Figures, IrqSuspension, Load, LoadError, RunScale};
 use crate::run::{Run, RunError, RunResult};
 use crate::trace::Trace;
 
-/// Schema of a [`Row`].
-pub const ROW_SCHEMA: &str = "quell-sim-row-1";
 /// Connections of each queue in the published experiment, on the average.
 const CONNECTIONS_PER_QUEUE: usize = 560;
 /// A range makes no more modes or loads than this.
@@ -89,7 +87,6 @@ impl Setup {
 
     fn observed(&self, point: &Point, result: &RunResult) -> Row {
         Row {
-            schema: ROW_SCHEMA,
             mode: point.mode,
             load: point.load,
             host: self.host.name.clone(),
@@ -117,8 +114,6 @@ pub struct Point {
 /// The result of one run of the published server shape on a host.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// [`ROW_SCHEMA`].
-    pub schema: &'static str,
     /// The delivery mode.
     pub mode: DeliveryMode,
     /// The offered load.

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, lab, load, respond};
+use crate::commands::{bench, lab, load, respond, sim};
 
 /// The kernel's best packet delivery for unmodified Linux servers: measured, proved, reversible.
 #[derive(Debug, Parser)]
@@ -23,6 +23,12 @@ const EXIT_CODES: &str = concat!(
 pub(crate) enum Command {
     /// Which delivery mode wins on this machine? Runs them against a real server on a private lab, prints the table.
     Bench(Box<bench::BenchArgs>),
+    /// Ask the model of the kernel's packet delivery: anywhere, without root, in seconds.
+    Sim {
+        /// What to ask.
+        #[command(subcommand)]
+        command: sim::SimCommand,
+    },
     /// Load a server with requests and print what became of them.
     Load(Box<load::LoadArgs>),
     /// Answer requests with responses of a chosen size: the plain server for request/response loads.

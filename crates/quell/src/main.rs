@@ -5,6 +5,7 @@
 mod cli;
 mod commands;
 mod exit;
+mod file;
 mod output;
 mod render;
 
@@ -35,6 +36,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Bench(args) => commands::bench::bench(args),
         Command::Load(args) => commands::load::load(args),
         Command::Respond(args) => commands::respond::respond(args),
+        Command::Sim { command } => commands::sim::run(command),
         Command::Lab { command } => commands::lab::run(command),
     }
 }

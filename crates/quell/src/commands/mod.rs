@@ -4,3 +4,4 @@ pub(crate) mod bench;
 pub(crate) mod lab;
 pub(crate) mod load;
 pub(crate) mod respond;
+pub(crate) mod sim;

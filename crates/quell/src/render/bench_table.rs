@@ -11,7 +11,7 @@ use quell_bench::result::{BenchResult, Disturbance, Trial};
 use quell_bench::table::{LoadTable, Row};
 use quell_load::Engine;
 
-use super::number;
+use super::number::{self, ABSENT};
 
 const SEEN_BY_CLIENT: &[Figure] = &[
     Figure::Qps,
@@ -36,9 +36,6 @@ const DONE_BY_KERNEL: &[Figure] = &[
     Figure::ForeignOnServer,
     Figure::ForeignOnClient,
 ];
-
-/// What a figure that could not be had looks like.
-const ABSENT: &str = "–";
 
 /// What was measured on what, all tables, notes to single modes, the legend of the columns.
 #[must_use]

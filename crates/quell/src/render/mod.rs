@@ -1,7 +1,11 @@
 //! How results look: tables, sentences, progress. What they say is decided below.
 
 pub(crate) mod bench_table;
+pub(crate) mod explanation;
 pub(crate) mod findings;
 pub(crate) mod load_report;
 pub(crate) mod number;
 pub(crate) mod progress;
+pub(crate) mod sim_rows;
+pub(crate) mod terminal;
+pub(crate) mod timeline;

@@ -2,7 +2,10 @@
 
 use quell_stats::Spread;
 
-/// A number with three significant digits or all of its integer part, thousands separated.
+/// What a figure that could not be had looks like.
+pub(crate) const ABSENT: &str = "–";
+
+/// A number with three significant digits or all of its integer part, thousands separated; what is no number is absent.
 #[must_use]
 pub(crate) fn short(value: f64) -> String {
     let decimals = match value.abs() {
@@ -10,7 +13,17 @@ pub(crate) fn short(value: f64) -> String {
         medium if medium < 100.0 => 1,
         _ => 0,
     };
+    if !value.is_finite() {
+        return ABSENT.to_owned();
+    }
     if value == 0.0 { "0".to_owned() } else { thousands(&format!("{value:.decimals$}")) }
+}
+
+/// A number with as many decimals as it needs, three at most.
+#[must_use]
+pub(crate) fn plain(value: f64) -> String {
+    let decimals = format!("{value:.3}");
+    decimals.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// Median and half the range: `270 ±4`. One value alone has no spread.

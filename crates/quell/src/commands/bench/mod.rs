@@ -3,7 +3,6 @@
 
 mod args;
 
-use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,9 +19,9 @@ pub(crate) use args::BenchArgs;
 
 use super::lab::journal;
 use crate::exit::{Exit, Failure};
-use crate::output;
 use crate::render::progress::Progress;
 use crate::render::{bench_table, findings};
+use crate::{file, output};
 
 /// Runs the command.
 ///
@@ -38,7 +37,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     let request = request(args)?;
     let file =
         args.output.clone().unwrap_or_else(|| PathBuf::from(format!("quell-bench-{}.json", unix_time().as_secs())));
-    check_writable(&file)?;
+    file::check_writable(&file, "the result")?;
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let stop = interruption.flag();
     let progress = Progress::new();
@@ -48,7 +47,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     progress.finish();
     let result = outcome.map_err(failure)?;
     // Whichever of the two fails, the other still has what took minutes to measure.
-    let written = write(&file, &result);
+    let written = file::write_json(&file, "the result", &result);
     show(&result, args.json)?;
     written?;
     output::say(&format!("\nresult file: {} (print it again: quell bench --show {0})", file.display()));
@@ -178,28 +177,9 @@ fn not_possible(missing: &[Missing]) -> String {
     text
 }
 
-/// A file that cannot be written is to be known before two minutes of measuring, not after.
-fn check_writable(file: &Path) -> Result<(), Failure> {
-    let is_new = !file.exists();
-    let opened = OpenOptions::new().create(true).append(true).open(file);
-    opened.map_err(|error| Failure::usage(format!("could not write the result to {}: {error}", file.display())))?;
-    if is_new {
-        // Should it stay, it is replaced by the result.
-        let _ = fs::remove_file(file);
-    }
-    Ok(())
-}
-
-fn write(file: &Path, result: &BenchResult) -> Result<(), Failure> {
-    let text = serde_json::to_string(result).map_err(|error| Failure::new(Exit::RolledBack, error))?;
-    fs::write(file, text).map_err(|error| {
-        Failure::new(Exit::RolledBack, format!("could not write the result to {}: {error}", file.display()))
-    })
-}
-
 fn read(file: &Path) -> Result<BenchResult, Failure> {
     let place = file.display();
-    let text = fs::read_to_string(file).map_err(|error| Failure::usage(format!("could not read {place}: {error}")))?;
+    let text = file::read(file)?;
     let schema: serde_json::Value =
         serde_json::from_str(&text).map_err(|error| Failure::usage(format!("{place} is no JSON: {error}")))?;
     match schema.get("schema").and_then(|schema| schema.as_str()) {

@@ -1,0 +1,37 @@
+//! `quell sim explain`: a mode told step by step.
+
+use clap::Args;
+use quell_mode::DeliveryMode;
+use quell_sim::explain;
+
+use super::HostArg;
+use crate::exit::Failure;
+use crate::output;
+use crate::render::explanation;
+use crate::render::terminal::Terminal;
+
+/// Options of `quell sim explain`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// The mode: base, defer20, napibusy, fullbusy, suspend20, suspend20,defer-hard-irqs=10
+    mode: String,
+    #[command(flatten)]
+    host: HostArg,
+    /// Print JSON.
+    #[arg(short, long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When the mode or the host is none.
+pub(super) fn explain(args: &ExplainArgs) -> Result<(), Failure> {
+    let mode: DeliveryMode = args.mode.parse().map_err(|error| super::refused_mode(&error))?;
+    let host = args.host.profile()?;
+    let told = explain::explain(mode, &host).map_err(super::not_simulated)?;
+    if args.json {
+        return output::json(&told);
+    }
+    output::data(&explanation::render(&told, &host.name, Terminal::of_stdout()))
+}

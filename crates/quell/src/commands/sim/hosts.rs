@@ -1,0 +1,63 @@
+//! `quell sim hosts`: the profiles that ship with Quell, and each of them as a file to begin with.
+
+use clap::Args;
+use quell_sim::HostProfile;
+use serde::Serialize;
+
+use crate::exit::Failure;
+use crate::output;
+use crate::render::terminal::Terminal;
+
+/// Options of `quell sim hosts`.
+#[derive(Debug, Args)]
+pub(crate) struct HostsArgs {
+    /// Print this one as TOML: every constant with its unit, range, meaning and source.
+    #[arg(value_name = "NAME", conflicts_with = "json")]
+    name: Option<String>,
+    /// Print JSON.
+    #[arg(short, long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Entry {
+    name: String,
+    description: String,
+    cpus: usize,
+    cpu_ghz: f64,
+    ring_size: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Document {
+    schema: &'static str,
+    hosts: Vec<Entry>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When there is no such host.
+pub(super) fn hosts(args: &HostsArgs) -> Result<(), Failure> {
+    if let Some(name) = &args.name {
+        return output::data(&HostProfile::shipped(name).map_err(Failure::usage)?.to_toml());
+    }
+    let hosts = HostProfile::shipped_names().map(HostProfile::shipped).collect::<Result<Vec<_>, _>>();
+    let hosts: Vec<Entry> = hosts.map_err(super::not_simulated)?.into_iter().map(entry).collect();
+    if args.json {
+        return output::json(&Document { schema: "quell-sim-hosts/1", hosts });
+    }
+    let columns = Terminal::of_stdout().prose_columns();
+    let described = hosts.iter().map(|host| {
+        let options = textwrap::Options::new(columns).initial_indent("  ").subsequent_indent("  ");
+        format!("{}\n{}\n", host.name, textwrap::fill(&host.description, options))
+    });
+    let hint = "\nA profile of your own: quell sim hosts NAME > mine.toml, change it, then --host mine.toml\n";
+    output::data(&(described.collect::<String>() + hint))
+}
+
+fn entry(host: HostProfile) -> Entry {
+    let HostProfile { name, description, cpus, cpu_ghz, ring_size, .. } = host;
+    Entry { name, description, cpus, cpu_ghz, ring_size }
+}

@@ -1,0 +1,98 @@
+//! `quell sim`: questions to the model of the kernel's packet delivery. One file a question; what they share is here: the
+//! host that is modelled, and on how many CPUs of this machine.
+
+mod explain;
+mod hosts;
+mod run;
+
+use std::path::Path;
+use std::thread;
+
+use clap::{Args, Subcommand};
+use quell_mode::ParseModeError;
+use quell_sim::HostProfile;
+use quell_sim::sweep::ModesError;
+
+use crate::exit::{Exit, Failure};
+use crate::file;
+
+/// What the model can be asked.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SimCommand {
+    /// What would these modes do under these loads on this host? One row each, simulated.
+    Run(Box<run::RunArgs>),
+    /// One request and one busy period under a mode, step by step, in words generated from the run itself.
+    Explain(explain::ExplainArgs),
+    /// List the hosts that can be simulated, or print one as the TOML file that `--host` reads.
+    Hosts(hosts::HostsArgs),
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// With the exit code of what went wrong.
+pub(crate) fn run(command: &SimCommand) -> Result<(), Failure> {
+    match command {
+        SimCommand::Run(args) => run::run(args),
+        SimCommand::Explain(args) => explain::explain(args),
+        SimCommand::Hosts(args) => hosts::hosts(args),
+    }
+}
+
+/// The host of the published experiment, on which everything is fitted.
+pub(crate) const DEFAULT_HOST: &str = "epyc7662-cx5";
+
+/// Which host is modelled.
+#[derive(Debug, Args)]
+struct HostArg {
+    /// The host: one of `quell sim hosts`, or the path of a profile, which ends in .toml.
+    #[arg(long, value_name = "NAME|FILE", default_value = DEFAULT_HOST)]
+    host: String,
+}
+
+impl HostArg {
+    /// The host's profile.
+    ///
+    /// # Errors
+    /// When there is none of that name, or the file cannot be read or is no profile.
+    fn profile(&self) -> Result<HostProfile, Failure> {
+        if Path::new(&self.host).extension().is_none_or(|extension| extension != "toml") {
+            return HostProfile::shipped(&self.host).map_err(|error| {
+                Failure::usage(format!("{error}; a profile of your own is named by its path, which ends in .toml"))
+            });
+        }
+        let text = file::read(Path::new(&self.host))?;
+        HostProfile::from_toml(&text).map_err(|error| Failure::usage(format!("{}: {error}", self.host)))
+    }
+}
+
+/// CPUs of this machine that runs may take.
+fn threads() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// A refused mode with its place in the text.
+fn refused_mode(error: &ParseModeError) -> Failure {
+    Failure::usage(format!("{error}\n\n{}", error.caret()))
+}
+
+fn refused_modes(error: &ModesError) -> Failure {
+    match error {
+        ModesError::Mode(error) => refused_mode(error),
+        _ => Failure::usage(error),
+    }
+}
+
+/// Seconds of virtual time in ns.
+fn virtual_ns(option: &str, seconds: f64, least: f64, most: f64) -> Result<u64, Failure> {
+    if !(least..=most).contains(&seconds) {
+        return Err(Failure::usage(format!("{option} {seconds}: write {least} to {most} seconds of virtual time")));
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
+    Ok((seconds * 1e9).round() as u64)
+}
+
+/// A run that is not possible.
+fn not_simulated(error: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::RolledBack, error)
+}
