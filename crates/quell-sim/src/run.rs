@@ -139,9 +139,15 @@ impl Run {
         4 * self.connections + 4096
     }
 
-    fn world(&self) -> Result<World, RunError> {
+    pub(crate) fn world(&self) -> Result<World, RunError> {
         if self.queues == 0 || self.connections < self.queues {
             return Err(RunError::Setting("it needs a queue, and a connection for each queue"));
+        }
+        if self.mode.socket_busy_poll().is_some() {
+            return Err(RunError::Setting(
+                "SO_BUSY_POLL is for programs that wait in recv, and the modelled server waits in epoll_wait, which \
+                 does not look at it",
+            ));
         }
         let queue_of = self.queue_of();
         let traffic = Traffic::new(self.traffic.clone(), self.client(), queue_of.clone(), self.seed);

@@ -1,20 +1,26 @@
-//! An explained mode as text: moments on the left, sentences set beside them.
+//! An explained mode as text: moments and durations on the left, sentences set beside them.
 
-use quell_sim::explain::{Explanation, Sentence};
+use quell_sim::explain::{BUSY_REQUESTS, Explanation, Sentence};
 
 use super::terminal::Terminal;
 
 /// Both stories.
 #[must_use]
-pub(crate) fn render(told: &Explanation, host: &str, terminal: Terminal) -> String {
+pub(crate) fn render(told: &Explanation, terminal: Terminal) -> String {
     let columns = terminal.prose_columns();
+    let heading = format!("{:>9} {:>8}\n", "at µs", "for µs");
     let one = story(&told.one_request, columns);
     let busy = story(&told.busy_period, columns);
+    let header = format!(
+        "{} on {}: one queue and one worker on one CPU in its lightest idle state; moments count from the first \
+         packet's arrival at the NIC",
+        told.mode, told.host
+    );
     format!(
-        "{} on {host}, one queue, one worker; µs since the first packet reached the NIC\n\n\
-         One request, and nothing else going on\n\n{one}\n\
-         A busy period: eight more requests arrive while the first is being served\n\n{busy}",
-        told.mode
+        "{}\n\n\
+         ONE REQUEST, and nothing else going on\n\n{heading}{one}\n\
+         A BUSY PERIOD: {BUSY_REQUESTS} more requests, faster than they are served\n\n{heading}{busy}",
+        textwrap::fill(&header, columns)
     )
 }
 
@@ -23,8 +29,24 @@ fn story(sentences: &[Sentence], columns: usize) -> String {
 }
 
 fn set(sentence: &Sentence, columns: usize) -> String {
-    let moment = format!("{:>10.2}  ", sentence.at_us);
-    let indent = " ".repeat(moment.chars().count());
-    let options = textwrap::Options::new(columns).initial_indent(&moment).subsequent_indent(&indent);
+    let lasts = sentence.lasts_us.map_or_else(String::new, |us| format!("{us:.2}"));
+    let beside = format!("{:>9.2} {lasts:>8}  ", sentence.at_us);
+    let indent = " ".repeat(beside.chars().count());
+    let options = textwrap::Options::new(columns).initial_indent(&beside).subsequent_indent(&indent);
     textwrap::fill(&sentence.text, options) + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_sentence_is_set_beside_its_moment_within_the_columns() {
+        let text = "The packet reaches its socket, and the epoll hears of it.".to_owned();
+        let shown = set(&Sentence { at_us: 7.52, lasts_us: None, text }, 50);
+        let lines: Vec<&str> = shown.lines().collect();
+        assert!(lines.len() > 1 && lines.iter().all(|line| line.chars().count() <= 50), "{shown}");
+        assert!(lines[0].starts_with("     7.52           The packet"), "{shown}");
+        assert!(lines[1].starts_with(&" ".repeat(20)), "{shown}");
+    }
 }

@@ -1,4 +1,4 @@
-//! A recording as lines: when, where, what, for how long.
+//! A recording as lines: when, what the queues saw on the left, what the CPUs did on the right, and for how long.
 
 use quell_sim::{Moment, Place, Trace};
 
@@ -8,23 +8,36 @@ pub(crate) fn render(trace: &Trace, from_ns: u64, us: f64) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float too large saturates")]
     let until_ns = from_ns.saturating_add((us * 1e3) as u64);
     let moments = trace.moments(from_ns, until_ns);
-    let mut text = format!("{:>10}  {:<6} {:<32} {:>8}\n", "µs", "where", "what", "for µs");
     if moments.is_empty() {
-        return format!("nothing happened in these {us} µs\n");
+        return format!("nothing happened in the first {us} µs\n");
     }
-    for moment in moments {
-        text.push_str(&line(&moment, from_ns));
-    }
-    text
+    let heading = format!("{:>10}  {:<24}  {:<32} {:>8}\n", "µs", "queue", "CPU", "for µs");
+    moments.iter().fold(heading, |text, moment| text + &line(moment, from_ns) + "\n")
 }
 
 fn line(moment: &Moment, from_ns: u64) -> String {
     let us = |ns: u64| ns as f64 / 1e3;
-    let place = match moment.place {
-        Place::Cpu(cpu) => format!("cpu{cpu}"),
-        Place::Queue(queue) => format!("rx{queue}"),
+    let at_us = us(moment.at_ns.saturating_sub(from_ns));
+    let (queue, cpu) = match moment.place {
+        Place::Queue(queue) => (format!("rx{queue} {}", moment.what), String::new()),
+        Place::Cpu(cpu) => (String::new(), format!("cpu{cpu} {}", moment.what)),
     };
     let lasts = moment.lasts_ns.map_or_else(String::new, |ns| format!("{:.2}", us(ns)));
-    let line = format!("{:>10.2}  {place:<6} {:<32} {lasts:>8}", us(moment.at_ns - from_ns), moment.what);
-    format!("{}\n", line.trim_end())
+    format!("{at_us:>10.2}  {queue:<24}  {cpu:<32} {lasts:>8}").trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_and_cpus_have_columns_of_their_own() {
+        let packet = Moment { at_ns: 1_500, place: Place::Queue(0), what: "packet", lasts_ns: None };
+        let poll = Moment { at_ns: 2_000, place: Place::Cpu(3), what: "busy poll", lasts_ns: Some(640) };
+        assert_eq!(line(&packet, 1_000), "      0.50  rx0 packet");
+        assert_eq!(
+            line(&poll, 1_000),
+            "      1.00                            cpu3 busy poll                       0.64"
+        );
+    }
 }

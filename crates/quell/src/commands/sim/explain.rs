@@ -5,7 +5,7 @@ use quell_mode::DeliveryMode;
 use quell_sim::explain;
 
 use super::HostArg;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::explanation;
 use crate::render::terminal::Terminal;
@@ -25,13 +25,13 @@ pub(crate) struct ExplainArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// When the mode or the host is none.
+/// When the mode or the host is none, or the modelled server does not know the mode.
 pub(super) fn explain(args: &ExplainArgs) -> Result<(), Failure> {
     let mode: DeliveryMode = args.mode.parse().map_err(|error| super::refused_mode(&error))?;
     let host = args.host.profile()?;
-    let told = explain::explain(mode, &host).map_err(super::not_simulated)?;
+    let told = explain::explain(mode, &host).map_err(|error| Failure::new(Exit::NotSupported, error))?;
     if args.json {
         return output::json(&told);
     }
-    output::data(&explanation::render(&told, &host.name, Terminal::of_stdout()))
+    output::data(&explanation::render(&told, Terminal::of_stdout()))
 }

@@ -1,0 +1,194 @@
+//! A delivery mode explained by what happened: one request at low load and one busy period, step
+//! by step, in words that come from a recorded run of the epoll server with one queue on one CPU, whose
+//! idle state is the lightest of the host.
+
+mod fold;
+mod words;
+
+use quell_mode::{DeliveryMode, ProgramWait};
+use serde::Serialize;
+
+use crate::engine::Ns;
+use crate::host::HostProfile;
+use crate::mechanism::{Packet, PacketKind};
+use crate::run::{Run, RunError, Spread};
+use crate::trace::Trace;
+use crate::world::{Event, KernelRules, ScriptAction, TrafficKind};
+
+/// Schema of an [`Explanation`].
+const SCHEMA: &str = "quell-sim-explain/1";
+
+/// One step of an explanation.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Sentence {
+    /// Time since the first packet reached the NIC, in µs.
+    pub at_us: f64,
+    /// How long it went on, in µs; absent for a moment.
+    pub lasts_us: Option<f64>,
+    /// What happened, in words.
+    pub text: String,
+}
+
+/// An explanation of a mode.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Explanation {
+    /// `quell-sim-explain/1`.
+    pub schema: &'static str,
+    /// The mode.
+    pub mode: DeliveryMode,
+    /// The host's name.
+    pub host: String,
+    /// One request while nothing else goes on.
+    pub one_request: Vec<Sentence>,
+    /// [`BUSY_REQUESTS`] more requests that arrive faster than they are served.
+    pub busy_period: Vec<Sentence>,
+}
+
+/// How many requests follow the first in a busy period.
+pub const BUSY_REQUESTS: usize = 8;
+
+/// When the first packet comes: by then deferral has given the interrupt back and the server sleeps.
+const QUIET_NS: Ns = 60_000_000;
+/// When it comes to a server that is kept from sleeping: while it busy polls for the first time.
+const SPINNING_NS: Ns = 300_000;
+/// How long the story goes on: until deferral has given the interrupt back.
+const STORY_NS: Ns = 60_000_000;
+/// How long it goes on where that takes longer still: nothing new happens after that.
+const SHORT_STORY_NS: Ns = 3_000_000;
+/// From the first request of a busy period to the second: the server is working on the first.
+const SECOND_AFTER_NS: Ns = 8_000;
+/// Time between the others, as a share of what serving one takes.
+const PACE: f64 = 0.8;
+const LONGEST_STORY: usize = 60;
+
+/// Plays both and tells what happened.
+///
+/// # Errors
+///
+/// A mode that the server cannot be run under.
+pub fn explain(mode: DeliveryMode, host: &HostProfile) -> Result<Explanation, RunError> {
+    let story = Story::of(mode, host);
+    let pace_ns = (host.constants.request_ns * PACE) as Ns;
+    let others = (0..BUSY_REQUESTS as u64).map(|index| story.first_ns + SECOND_AFTER_NS + index * pace_ns);
+    let busy: Vec<Ns> = std::iter::once(story.first_ns).chain(others).collect();
+    Ok(Explanation {
+        schema: SCHEMA,
+        mode,
+        host: host.name.clone(),
+        one_request: story.tell(&[story.first_ns])?,
+        busy_period: story.tell(&busy)?,
+    })
+}
+
+/// What is played: when it begins, and until when.
+struct Story {
+    mode: DeliveryMode,
+    host: HostProfile,
+    first_ns: Ns,
+    until_ns: Ns,
+}
+
+impl Story {
+    fn of(mode: DeliveryMode, host: &HostProfile) -> Self {
+        let kept_awake = matches!(mode.program_wait(), ProgramWait::AtMost(_));
+        let first_ns = if kept_awake { SPINNING_NS } else { QUIET_NS };
+        let napi = mode.napi();
+        let deferral_ns = u64::from(napi.defer_hard_irqs).saturating_mul(napi.gro_flush_timeout_ns);
+        let long = if deferral_ns < STORY_NS { STORY_NS } else { SHORT_STORY_NS };
+        let mut host = host.clone();
+        // Otherwise the story is that of a deep idle state.
+        host.idle_states.truncate(1);
+        Self { mode, host, first_ns, until_ns: first_ns + long }
+    }
+
+    fn tell(&self, packets_ns: &[Ns]) -> Result<Vec<Sentence>, RunError> {
+        let trace = self.record(packets_ns)?;
+        let mut told = fold::fold(words::steps(&trace, &self.mode, self.first_ns));
+        told.truncate(LONGEST_STORY);
+        let us = |ns: Ns| ns as f64 / 1e3;
+        let sentence = |step: fold::Step| Sentence {
+            at_us: us(step.at_ns - self.first_ns),
+            lasts_us: step.lasts_ns.map(us),
+            text: step.text,
+        };
+        Ok(told.into_iter().map(sentence).collect())
+    }
+
+    /// A server with a connection for each packet.
+    fn record(&self, packets_ns: &[Ns]) -> Result<Trace, RunError> {
+        let run = Run {
+            mode: self.mode,
+            host: self.host.clone(),
+            rules: KernelRules::default(),
+            traffic: TrafficKind::Silent,
+            connections: packets_ns.len(),
+            queues: 1,
+            floating: false,
+            spread: Spread::Even,
+            warm_up_ns: 0,
+            measured_ns: self.until_ns,
+            seed: 1,
+        };
+        let mut world = run.world()?;
+        for (index, &at_ns) in packets_ns.iter().enumerate() {
+            let packet = Packet { socket: index as u32, kind: PacketKind::Request, sent_ns: at_ns };
+            world.script.push(ScriptAction::Packet { queue: 0, packet });
+            world.events.schedule(at_ns, Event::Script { index: index as u32 });
+        }
+        world.begin();
+        world.trace = Some(Box::default());
+        world.run_until(self.until_ns);
+        world.close_books(0);
+        Ok(world.trace.take().map_or_else(Trace::default, |trace| *trace))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(mode: &str) -> Explanation {
+        let host = HostProfile::shipped("epyc7662-cx5").expect("it ships");
+        explain(mode.parse().expect("a mode"), &host).expect("it plays")
+    }
+
+    fn story(sentences: &[Sentence]) -> String {
+        sentences.iter().map(|sentence| sentence.text.as_str()).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn suspension_is_told_with_its_beginning_its_end_and_the_interrupt_that_comes_back() {
+        let told = told("suspend20");
+        let story = story(&told.one_request);
+        let place = |words: &str| story.find(words).unwrap_or_else(|| panic!("`{words}` is not told:\n{story}"));
+        assert!(place("suspended") < place("suspension ends"));
+        assert!(place("suspension ends") < place("again, 9"));
+        assert!(place("again, 9") < place("the interrupt is enabled"));
+        assert_eq!(told.busy_period[0].at_us, 0.0);
+    }
+
+    #[test]
+    fn base_is_told_without_suspension() {
+        let story = story(&told("base").busy_period);
+        assert!(story.contains("interrupt is handled") && !story.contains("suspen"), "{story}");
+    }
+
+    #[test]
+    fn every_request_of_a_busy_period_is_answered_in_every_mode() {
+        for mode in ["base", "defer20", "napibusy", "fullbusy", "suspend20", "threaded", "eventspin20"] {
+            let host = HostProfile::shipped("epyc7662-cx5").expect("it ships");
+            let story = Story::of(mode.parse().expect("a mode"), &host);
+            let packets: Vec<_> = (0..9).map(|index| story.first_ns + 3_000 * index).collect();
+            let trace = story.record(&packets).expect("it plays");
+            let answered = trace.marks.iter().filter(|mark| mark.what == "response").count();
+            assert_eq!(answered, 9, "{mode}");
+        }
+    }
+
+    #[test]
+    fn a_mode_that_the_server_cannot_be_run_under_is_refused() {
+        let host = HostProfile::shipped("epyc7662-cx5").expect("it ships");
+        let error = explain("sockpoll50".parse().expect("a mode"), &host).expect_err("no recv here").to_string();
+        assert!(error.contains("SO_BUSY_POLL"), "{error}");
+    }
+}
