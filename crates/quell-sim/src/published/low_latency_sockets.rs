@@ -182,7 +182,8 @@ pub(super) fn compare(
     let notes = compared.iter().filter_map(contradiction_note).collect();
     let cells = compared.iter().map(|cell| {
         let column = format!("{} round trips/s", cell.transport);
-        Cell::relative(cell.row.to_string(), &column, cell.published_tps, cell.modelled_tps)
+        let bound = Some(MEDIAN_BOUND);
+        Cell { bound, ..Cell::relative(cell.row.to_string(), &column, cell.published_tps, cell.modelled_tps) }
     });
     Ok((cells.collect(), summary.into_iter().collect(), notes))
 }
