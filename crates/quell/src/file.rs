@@ -31,14 +31,6 @@ pub(crate) fn check_writable(file: &Path, what: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes text to a file.
-///
-/// # Errors
-/// When it cannot be written.
-pub(crate) fn write(file: &Path, what: &str, text: &str) -> Result<(), Failure> {
-    fs::write(file, text).map_err(|error| not_written(file, what, &error))
-}
-
 /// Writes a value as JSON to a file, piece by piece: it may be large.
 ///
 /// # Errors

@@ -1,6 +1,7 @@
 //! How results look: tables, sentences, progress. What they say is decided below.
 
 pub(crate) mod bench_table;
+pub(crate) mod comparison;
 pub(crate) mod explanation;
 pub(crate) mod findings;
 pub(crate) mod load_report;

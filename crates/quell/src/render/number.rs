@@ -19,6 +19,12 @@ pub(crate) fn short(value: f64) -> String {
     if value == 0.0 { "0".to_owned() } else { thousands(&format!("{value:.decimals$}")) }
 }
 
+/// A count, thousands separated.
+#[must_use]
+pub(crate) fn count(value: usize) -> String {
+    thousands(&value.to_string())
+}
+
 /// A number with as many decimals as it needs, three at most.
 #[must_use]
 pub(crate) fn plain(value: f64) -> String {

@@ -61,10 +61,11 @@ fn header(setup: &Setup, rows: &[Row]) -> String {
     let ms = |ns: &u64| *ns as f64 / 1e6;
     let seed = if one_seed(rows) { rows.first().map(|row| format!(", seed {}", row.seed)) } else { None };
     format!(
-        "model of {}: {}, {} connections; {} ms after {} ms of warm-up{}",
+        "model of {}: {}, {} connection{}; {} ms after {} ms of warm-up{}",
         host.name,
         if *queues == 1 { "1 queue, worker and CPU".to_owned() } else { format!("{queues} queues, workers and CPUs") },
-        number::short(*connections as f64),
+        number::count(*connections),
+        if *connections == 1 { "" } else { "s" },
         number::plain(ms(measured_ns)),
         number::plain(ms(warm_up_ns)),
         seed.unwrap_or_default(),

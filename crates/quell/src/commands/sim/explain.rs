@@ -5,7 +5,7 @@ use quell_mode::DeliveryMode;
 use quell_sim::explain;
 
 use super::HostArg;
-use crate::exit::{Exit, Failure};
+use crate::exit::Failure;
 use crate::output;
 use crate::render::explanation;
 use crate::render::terminal::Terminal;
@@ -29,7 +29,7 @@ pub(crate) struct ExplainArgs {
 pub(super) fn explain(args: &ExplainArgs) -> Result<(), Failure> {
     let mode: DeliveryMode = args.mode.parse().map_err(|error| super::refused_mode(&error))?;
     let host = args.host.profile()?;
-    let told = explain::explain(mode, &host).map_err(|error| Failure::new(Exit::NotSupported, error))?;
+    let told = explain::explain(mode, &host).map_err(|error| super::not_run(&error))?;
     if args.json {
         return output::json(&told);
     }

@@ -44,7 +44,7 @@ pub(super) fn hosts(args: &HostsArgs) -> Result<(), Failure> {
         return output::data(&HostProfile::shipped(name).map_err(Failure::usage)?.to_toml());
     }
     let hosts = HostProfile::shipped_names().map(HostProfile::shipped).collect::<Result<Vec<_>, _>>();
-    let hosts: Vec<Entry> = hosts.map_err(super::not_simulated)?.into_iter().map(entry).collect();
+    let hosts: Vec<Entry> = hosts.map_err(Failure::usage)?.into_iter().map(entry).collect();
     if args.json {
         return output::json(&Document { schema: "quell-sim-hosts/1", hosts });
     }

@@ -3,6 +3,7 @@
 
 mod explain;
 mod hosts;
+mod published;
 mod run;
 
 use std::path::Path;
@@ -10,8 +11,8 @@ use std::thread;
 
 use clap::{Args, Subcommand};
 use quell_mode::ParseModeError;
-use quell_sim::HostProfile;
 use quell_sim::sweep::ModesError;
+use quell_sim::{HostProfile, RunError};
 
 use crate::exit::{Exit, Failure};
 use crate::file;
@@ -23,6 +24,8 @@ pub(crate) enum SimCommand {
     Run(Box<run::RunArgs>),
     /// One request and one busy period under a mode, step by step, in words generated from the run itself.
     Explain(explain::ExplainArgs),
+    /// Published experiments beside the model: every figure, its error, and what they come to.
+    Published(published::PublishedArgs),
     /// List the hosts that can be simulated, or print one as the TOML file that `--host` reads.
     Hosts(hosts::HostsArgs),
 }
@@ -35,6 +38,7 @@ pub(crate) fn run(command: &SimCommand) -> Result<(), Failure> {
     match command {
         SimCommand::Run(args) => run::run(args),
         SimCommand::Explain(args) => explain::explain(args),
+        SimCommand::Published(args) => published::published(args),
         SimCommand::Hosts(args) => hosts::hosts(args),
     }
 }
@@ -92,7 +96,8 @@ fn virtual_ns(option: &str, seconds: f64, least: f64, most: f64) -> Result<u64, 
     Ok((seconds * 1e9).round() as u64)
 }
 
-/// A run that is not possible.
-fn not_simulated(error: impl std::fmt::Display) -> Failure {
-    Failure::new(Exit::RolledBack, error)
+/// A run that is not possible: a mode that the modelled server does not know, or one that was given up.
+fn not_run(error: &RunError) -> Failure {
+    let exit = if matches!(error, RunError::Setting(_)) { Exit::NotSupported } else { Exit::RolledBack };
+    Failure::new(exit, error)
 }

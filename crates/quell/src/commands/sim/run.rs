@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, value_parser};
 use quell_sim::Trace;
+use quell_sim::published::RunScale;
 use quell_sim::sweep::{self, Loads, Point, Row, Setup};
 use serde::Serialize;
 
@@ -33,10 +34,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=200_000))]
     connections: Option<u32>,
     /// Virtual time that is counted, in seconds.
-    #[arg(long, value_name = "S", default_value_t = 0.11)]
+    #[arg(long, value_name = "S", default_value_t = seconds(RunScale::FULL.measured_ns))]
     seconds: f64,
     /// Virtual time before anything is counted, in seconds.
-    #[arg(long, value_name = "S", default_value_t = 0.04)]
+    #[arg(long, value_name = "S", default_value_t = seconds(RunScale::FULL.warm_up_ns))]
     warm_up: f64,
     /// Where all random numbers come from: the same seed gives the same row on every machine.
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -61,6 +62,10 @@ Examples:
   quell sim run --mode base,suspend10..200 --load 10%..100%
   quell sim run --mode suspend20 --load 75K --queues 1 --timeline 500";
 
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
 #[derive(Debug, Serialize)]
 struct Document<'a> {
     schema: &'static str,
@@ -79,7 +84,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     }
     let progress = Progress::new();
     progress.doing("finding what base reaches");
-    let loads = args.load.resolve(&setup, args.seed).map_err(super::not_simulated)?;
+    let loads = args.load.resolve(&setup, args.seed).map_err(|error| super::not_run(&error))?;
     let seeds = args.seed..args.seed.saturating_add(args.seeds.into());
     let mut points = Vec::new();
     for &mode in &modes {
@@ -90,7 +95,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     } else {
         let step = |done| progress.step(done, points.len(), "rows");
         let rows = sweep::sweep(&setup, &points, super::threads(), step);
-        rows.map(|rows| (rows, None)).map_err(super::not_simulated)
+        rows.map(|rows| (rows, None)).map_err(|error| super::not_run(&error))
     };
     progress.finish();
     let (rows, trace) = outcome?;
@@ -122,7 +127,7 @@ fn recorded(setup: &Setup, points: &[Point]) -> Result<(Row, Trace), Failure> {
             "--trace and --timeline show one row, and these are {rows}: give one mode, one load and one seed"
         )));
     };
-    setup.recorded_row(point).map_err(super::not_simulated)
+    setup.recorded_row(point).map_err(|error| super::not_run(&error))
 }
 
 fn show(args: &RunArgs, setup: &Setup, rows: &[Row], trace: Option<&Trace>) -> Result<(), Failure> {

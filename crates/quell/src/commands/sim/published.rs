@@ -1,0 +1,69 @@
+//! `quell sim published`: what was published beside what the model says.
+
+use clap::Args;
+use quell_sim::published::{Experiment, ExperimentComparison, ExperimentError};
+use serde::Serialize;
+
+use super::HostArg;
+use crate::exit::Failure;
+use crate::output;
+use crate::render::comparison;
+use crate::render::progress::Progress;
+use crate::render::terminal::Terminal;
+
+/// Options of `quell sim published`.
+#[derive(Debug, Args)]
+#[command(after_help = after_help())]
+pub(crate) struct PublishedArgs {
+    /// Which experiments [all]
+    experiments: Vec<Experiment>,
+    /// Another host than the one it was measured on: one of `quell sim hosts`, or the path of a profile, which ends in
+    /// .toml.
+    #[arg(long, value_name = "NAME|FILE")]
+    host: Option<String>,
+    /// Print JSON.
+    #[arg(short, long)]
+    json: bool,
+}
+
+fn after_help() -> String {
+    let listed = Experiment::ALL
+        .map(|experiment| format!("  {experiment}  {}\n     {}\n", experiment.title(), experiment.source()));
+    format!("Experiments:\n{}", listed.concat())
+}
+
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    experiments: &'a [ExperimentComparison],
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When the host is none, or a run is not possible.
+pub(super) fn published(args: &PublishedArgs) -> Result<(), Failure> {
+    let mut experiments = args.experiments.clone();
+    if experiments.is_empty() {
+        experiments.extend(Experiment::ALL);
+    }
+    let compared = experiments.iter().map(|&experiment| compare(experiment, args)).collect::<Result<Vec<_>, _>>()?;
+    if args.json {
+        return output::json(&Document { schema: "quell-sim-published/1", experiments: &compared });
+    }
+    let terminal = Terminal::of_stdout();
+    let shown: Vec<String> = compared.iter().map(|comparison| comparison::render(comparison, terminal)).collect();
+    output::data(&shown.join("\n\n"))
+}
+
+fn compare(experiment: Experiment, args: &PublishedArgs) -> Result<ExperimentComparison, Failure> {
+    let host = HostArg { host: args.host.clone().unwrap_or_else(|| experiment.host().to_owned()) }.profile()?;
+    let progress = Progress::new();
+    let what = format!("runs of experiment ({experiment})");
+    let compared = experiment.run_on(host, super::threads(), |done, total| progress.step(done, total, &what));
+    progress.finish();
+    compared.map_err(|error| match error {
+        ExperimentError::Run(error) => super::not_run(&error),
+        error => Failure::usage(error),
+    })
+}
