@@ -1,6 +1,6 @@
 //! The vocabulary of packet delivery: the modes, the NAPI, epoll and socket settings that each one
-//! stands for, how they are written, what contradicts itself, and what each needs from the kernel.
-//! Types and pure functions; nothing here asks or changes a kernel.
+//! stands for, how they are written, what contradicts itself, and what each needs from the kernel;
+//! and the profiles that say it of a whole host. Types and pure functions; nothing here asks or changes a kernel.
 //!
 //! ```
 //! use quell_mode::DeliveryMode;
@@ -19,6 +19,7 @@ mod key;
 mod kind;
 mod mode;
 mod parse;
+pub mod profile;
 mod refusal;
 mod requirement;
 mod settings;

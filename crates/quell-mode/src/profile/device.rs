@@ -1,0 +1,300 @@
+//! The part of a profile about one device, or about all that a pattern selects.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use glob::Pattern;
+
+use super::error::{ProfileError, ProfileRefusal};
+use super::flow::{self, FlowProfile};
+use super::place::{Place, Placed};
+use super::policy::{CpuPolicy, ThreadScheduling, XpsPolicy};
+use super::queue_set::QueueSet;
+use super::section::{Labelled, Section, wrong};
+use super::tree::Table;
+use crate::mode::DeliveryMode;
+
+/// What is to be set on the devices that it selects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceProfile {
+    /// What the profile calls it.
+    pub label: String,
+    /// Where it begins.
+    pub place: Place,
+    /// The devices whose name matches.
+    pub name: Option<Placed<Pattern>>,
+    /// The devices whose driver matches; together with `name`, both must.
+    pub driver: Option<Placed<Pattern>>,
+    /// How many queues.
+    pub channels: Channels,
+    /// How large their rings are.
+    pub rings: Rings,
+    /// Offload features by the kernel's names.
+    pub features: BTreeMap<String, Placed<bool>>,
+    /// Coalescing of all queues.
+    pub coalescing: BTreeMap<CoalesceKey, Placed<u32>>,
+    /// RSS contexts; the one that is called `main` is the device's own.
+    pub rss: Vec<RssProfile>,
+    /// Whether all other RSS contexts go.
+    pub only_these_rss_contexts: Option<Placed<bool>>,
+    /// Flow rules.
+    pub flows: Vec<FlowProfile>,
+    /// Whether all other flow rules go.
+    pub only_these_flow_rules: Option<Placed<bool>>,
+    /// What is set queue by queue.
+    pub queues: Vec<QueueGroup>,
+}
+
+/// Channel counts; what is `None` stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Channels {
+    /// Of one receive and one transmit queue.
+    pub combined: Option<Placed<u32>>,
+    /// Of receive queues alone.
+    pub rx: Option<Placed<u32>>,
+    /// Of transmit queues alone.
+    pub tx: Option<Placed<u32>>,
+}
+
+/// Ring sizes in descriptors; what is `None` stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rings {
+    /// Of each receive queue.
+    pub rx: Option<Placed<u32>>,
+    /// Of each transmit queue.
+    pub tx: Option<Placed<u32>>,
+}
+
+/// An RSS context: packets are spread over these queues by their hash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RssProfile {
+    /// What the profile calls it; `main` is the device's own.
+    pub label: String,
+    /// The queues, equally.
+    pub queues: Placed<QueueSet>,
+}
+
+impl RssProfile {
+    /// The label of the context that every device has.
+    pub const MAIN: &str = "main";
+}
+
+/// Some queues of a device, and what each of them is told. Receive and transmit queue of one number
+/// belong together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueGroup {
+    /// What the profile calls it.
+    pub label: String,
+    /// Where it begins.
+    pub place: Place,
+    /// Which queues; all, when the profile does not say.
+    pub queues: QueueSet,
+    /// The NAPI settings, as those of a delivery mode. What a mode tells epolls is told to programs
+    /// when they are launched or attached.
+    pub mode: Option<Placed<DeliveryMode>>,
+    /// Coalescing of these queues alone.
+    pub coalescing: BTreeMap<CoalesceKey, Placed<u32>>,
+    /// Where their interrupts go.
+    pub irq_cpus: Option<Placed<CpuPolicy>>,
+    /// Who sends by them.
+    pub xps: Option<Placed<XpsPolicy>>,
+    /// RPS is to be off, by the key at this place.
+    pub rps_off: Option<Place>,
+    /// Where their kernel threads run.
+    pub thread_cpus: Option<Placed<CpuPolicy>>,
+    /// How these are scheduled.
+    pub thread_scheduling: Option<Placed<ThreadScheduling>>,
+}
+
+/// A coalescing parameter, spelled as ethtool does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CoalesceKey {
+    /// The driver chooses the receive delay by the load; 0 or 1.
+    AdaptiveRx,
+    /// The driver chooses the transmit delay by the load; 0 or 1.
+    AdaptiveTx,
+    /// Delay of a receive interrupt, µs.
+    RxUsecs,
+    /// Packets after which it comes at once.
+    RxFrames,
+    /// Delay of a transmit-completion interrupt, µs.
+    TxUsecs,
+    /// Packets after which it comes at once.
+    TxFrames,
+    /// The receive delay starts anew with each completion; 0 or 1.
+    CqeModeRx,
+    /// The transmit delay starts anew with each completion; 0 or 1.
+    CqeModeTx,
+}
+
+impl CoalesceKey {
+    /// All keys; a switch must come before what it decides about, for that is the order of setting.
+    pub const ALL: [Self; 8] = [
+        Self::AdaptiveRx,
+        Self::AdaptiveTx,
+        Self::RxUsecs,
+        Self::RxFrames,
+        Self::TxUsecs,
+        Self::TxFrames,
+        Self::CqeModeRx,
+        Self::CqeModeTx,
+    ];
+    const NAMES: [&'static str; 8] =
+        ["adaptive-rx", "adaptive-tx", "rx-usecs", "rx-frames", "tx-usecs", "tx-frames", "cqe-mode-rx", "cqe-mode-tx"];
+
+    /// As it is written.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+
+    /// Whether it is true or false.
+    #[must_use]
+    pub const fn is_switch(self) -> bool {
+        matches!(self, Self::AdaptiveRx | Self::AdaptiveTx | Self::CqeModeRx | Self::CqeModeTx)
+    }
+
+    /// Whether a queue can have it for itself (`struct ethtool_coalesce` has no CQE modes).
+    #[must_use]
+    pub const fn is_per_queue(self) -> bool {
+        !matches!(self, Self::CqeModeRx | Self::CqeModeTx)
+    }
+}
+
+impl fmt::Display for CoalesceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+const KEYS: &[&str] = &[
+    "name",
+    "driver",
+    "channels",
+    "rings",
+    "features",
+    "coalescing",
+    "rss",
+    "only-these-rss-contexts",
+    "flow",
+    "only-these-flow-rules",
+    "queues",
+];
+const GROUP_KEYS: &[&str] =
+    &["queues", "mode", "coalescing", "irq-cpus", "xps", "rps", "thread-cpus", "thread-scheduling"];
+
+pub(super) fn read(device: Labelled<'_>) -> Result<DeviceProfile, ProfileError> {
+    let section = Section::new(device.table, KEYS)?;
+    let pattern = |key| section.parsed(key, "a name, or a pattern like \"ens*\"", |text| Pattern::new(text).ok());
+    let (name, driver) = (pattern("name")?, pattern("driver")?);
+    if name.is_none() && driver.is_none() {
+        return Err(ProfileError::new(device.place, ProfileRefusal::Missing { key: "name` or `driver" }));
+    }
+    Ok(DeviceProfile {
+        label: device.label.to_owned(),
+        place: device.place.clone(),
+        name,
+        driver,
+        channels: section.table("channels")?.map(read_channels).transpose()?.unwrap_or_default(),
+        rings: section.table("rings")?.map(read_rings).transpose()?.unwrap_or_default(),
+        features: section.booleans("features")?.into_iter().collect(),
+        coalescing: section.table("coalescing")?.map(read_coalescing).transpose()?.unwrap_or_default(),
+        rss: section.tables("rss")?.into_iter().map(read_rss).collect::<Result<_, _>>()?,
+        only_these_rss_contexts: section.boolean("only-these-rss-contexts")?,
+        flows: section.tables("flow")?.into_iter().map(flow::read).collect::<Result<_, _>>()?,
+        only_these_flow_rules: section.boolean("only-these-flow-rules")?,
+        queues: section.tables("queues")?.into_iter().map(read_group).collect::<Result<_, _>>()?,
+    })
+}
+
+fn read_channels(table: &Table) -> Result<Channels, ProfileError> {
+    let section = Section::new(table, &["combined", "rx", "tx"])?;
+    Ok(Channels {
+        combined: above_zero(&section, "combined")?,
+        rx: above_zero(&section, "rx")?,
+        tx: above_zero(&section, "tx")?,
+    })
+}
+
+fn read_rings(table: &Table) -> Result<Rings, ProfileError> {
+    let section = Section::new(table, &["rx", "tx"])?;
+    Ok(Rings { rx: above_zero(&section, "rx")?, tx: above_zero(&section, "tx")? })
+}
+
+fn above_zero(section: &Section<'_>, key: &'static str) -> Result<Option<Placed<u32>>, ProfileError> {
+    let number = section.number(key)?;
+    number.map(|n| if n.value == 0 { Err(wrong(key, "above 0", &n.place)) } else { Ok(n) }).transpose()
+}
+
+fn read_coalescing(table: &Table) -> Result<BTreeMap<CoalesceKey, Placed<u32>>, ProfileError> {
+    let section = Section::new(table, &CoalesceKey::NAMES)?;
+    let mut values = BTreeMap::new();
+    for key in CoalesceKey::ALL {
+        let value = if key.is_switch() {
+            section.boolean(key.name())?.map(|placed| Placed { value: placed.value.into(), place: placed.place })
+        } else {
+            section.number(key.name())?
+        };
+        values.extend(value.map(|value| (key, value)));
+    }
+    Ok(values)
+}
+
+fn read_rss(context: Labelled<'_>) -> Result<RssProfile, ProfileError> {
+    let section = Section::new(context.table, &["queues"])?;
+    let missing = || ProfileError::new(context.place, ProfileRefusal::Missing { key: "queues" });
+    let queues = read_queues(&section)?.ok_or_else(missing)?;
+    Ok(RssProfile { label: context.label.to_owned(), queues })
+}
+
+/// `"all"`, or numbers.
+fn read_queues(section: &Section<'_>) -> Result<Option<Placed<QueueSet>>, ProfileError> {
+    if let Ok(Some(Placed { value, place })) = section.text("queues")
+        && value == "all"
+    {
+        return Ok(Some(Placed { value: QueueSet::All, place }));
+    }
+    let numbers = section.numbers("queues")?;
+    Ok(numbers.map(|numbers| Placed { value: QueueSet::of(numbers.value), place: numbers.place }))
+}
+
+fn read_group(group: Labelled<'_>) -> Result<QueueGroup, ProfileError> {
+    let section = Section::new(group.table, GROUP_KEYS)?;
+    let cpus = |key| section.parsed(key, CpuPolicy::EXPECTED, CpuPolicy::parse);
+    let rps = section.boolean("rps")?;
+    if let Some(Placed { value: true, place }) = &rps {
+        return Err(wrong("rps", "false: a profile turns RPS off, or leaves it as it is", place));
+    }
+    let scheduling = section.parsed("thread-scheduling", ThreadScheduling::EXPECTED, ThreadScheduling::parse)?;
+    Ok(QueueGroup {
+        label: group.label.to_owned(),
+        place: group.place.clone(),
+        queues: read_queues(&section)?.map_or(QueueSet::All, |queues| queues.value),
+        mode: section.text("mode")?.map(read_mode).transpose()?,
+        coalescing: section.table("coalescing")?.map(read_coalescing).transpose()?.unwrap_or_default(),
+        irq_cpus: cpus("irq-cpus")?,
+        xps: section.parsed("xps", XpsPolicy::EXPECTED, XpsPolicy::parse)?,
+        rps_off: rps.map(|rps| rps.place),
+        thread_cpus: cpus("thread-cpus")?,
+        thread_scheduling: scheduling,
+    })
+}
+
+fn read_mode(text: Placed<String>) -> Result<Placed<DeliveryMode>, ProfileError> {
+    match text.value.parse() {
+        Ok(value) => Ok(Placed { value, place: text.place }),
+        Err(error) => {
+            let written = text.place.written();
+            // Within the quotes, where the text is written as it is meant.
+            let place = match written.find(error.input()) {
+                Some(start) if !error.input().is_empty() => {
+                    text.place.part(start + error.span().start..start + error.span().end)
+                }
+                _ => text.place.clone(),
+            };
+            Err(ProfileError::new(&place, ProfileRefusal::Mode(error.refusal().clone())))
+        }
+    }
+}

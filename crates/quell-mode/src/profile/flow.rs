@@ -1,0 +1,115 @@
+//! Flow rules of a profile: which packets go to which queue or RSS context.
+
+use std::net::IpAddr;
+
+use super::error::{ProfileError, ProfileRefusal};
+use super::place::{Place, Placed};
+use super::section::{Labelled, Section, wrong};
+
+/// The transport protocol of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FlowProtocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// The address family of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FlowFamily {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// Where the packets go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FlowTarget {
+    /// To this receive queue.
+    Queue(u32),
+    /// To the RSS context of this label in the same profile.
+    Rss(String),
+}
+
+/// Rules for the packets to one port or address of this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FlowProfile {
+    /// What the profile calls it.
+    pub label: String,
+    /// Where it is written.
+    pub place: Place,
+    /// TCP or UDP.
+    pub protocol: FlowProtocol,
+    /// A rule for each of these families; both unless the profile or the address says otherwise.
+    pub families: Vec<FlowFamily>,
+    /// This host's port; `None`: any.
+    pub port: Option<u16>,
+    /// This host's address; `None`: any.
+    pub address: Option<IpAddr>,
+    /// Where they go.
+    pub target: Placed<FlowTarget>,
+}
+
+pub(super) fn read(flow: Labelled<'_>) -> Result<FlowProfile, ProfileError> {
+    let section = Section::new(flow.table, &["protocol", "port", "address", "family", "to-queue", "to-rss"])?;
+    let missing = |key| ProfileError::new(flow.place, ProfileRefusal::Missing { key });
+    let protocol = section.parsed("protocol", "\"tcp\" or \"udp\"", parse_protocol)?;
+    let port = section.number("port")?.map(port_of).transpose()?;
+    let address = section.parsed("address", "an IPv4 or IPv6 address", |text| text.parse::<IpAddr>().ok())?;
+    if port.is_none() && address.is_none() {
+        return Err(missing("port` or `address"));
+    }
+    Ok(FlowProfile {
+        label: flow.label.to_owned(),
+        place: flow.place.clone(),
+        protocol: protocol.ok_or_else(|| missing("protocol"))?.value,
+        families: families(&section, address.as_ref())?,
+        port,
+        address: address.map(|address| address.value),
+        target: target(&section, flow.place)?,
+    })
+}
+
+fn parse_protocol(text: &str) -> Option<FlowProtocol> {
+    match text {
+        "tcp" => Some(FlowProtocol::Tcp),
+        "udp" => Some(FlowProtocol::Udp),
+        _ => None,
+    }
+}
+
+fn port_of(number: Placed<u32>) -> Result<u16, ProfileError> {
+    let port = u16::try_from(number.value).ok().filter(|port| *port > 0);
+    port.ok_or_else(|| wrong("port", "a port from 1 to 65535", &number.place))
+}
+
+fn families(section: &Section<'_>, address: Option<&Placed<IpAddr>>) -> Result<Vec<FlowFamily>, ProfileError> {
+    let of_address = address.map(|address| if address.value.is_ipv4() { FlowFamily::V4 } else { FlowFamily::V6 });
+    let given = section.parsed("family", "\"ipv4\" or \"ipv6\"; both when it is left out", |text| match text {
+        "ipv4" => Some(FlowFamily::V4),
+        "ipv6" => Some(FlowFamily::V6),
+        _ => None,
+    })?;
+    match (given, of_address) {
+        (Some(given), Some(of_address)) if given.value != of_address => {
+            Err(wrong("family", "that of the address, or left out", &given.place))
+        }
+        (Some(Placed { value, .. }), _) | (None, Some(value)) => Ok(vec![value]),
+        (None, None) => Ok(vec![FlowFamily::V4, FlowFamily::V6]),
+    }
+}
+
+fn target(section: &Section<'_>, place: &Place) -> Result<Placed<FlowTarget>, ProfileError> {
+    const KEYS: &str = "to-queue` or `to-rss";
+    let queue = section.number("to-queue")?;
+    let context = section.text("to-rss")?;
+    match (queue, context) {
+        (Some(queue), None) => Ok(Placed { value: FlowTarget::Queue(queue.value), place: queue.place }),
+        (None, Some(context)) => Ok(Placed { value: FlowTarget::Rss(context.value), place: context.place }),
+        (None, None) => Err(ProfileError::new(place, ProfileRefusal::Missing { key: KEYS })),
+        (Some(_), Some(context)) => Err(wrong("to-rss", "left out when `to-queue` is there", &context.place)),
+    }
+}

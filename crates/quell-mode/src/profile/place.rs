@@ -1,0 +1,133 @@
+//! Where in which file a value stands, so that every error and every change can say so.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A file of a profile: its name, for people, and its text.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Source {
+    inner: Arc<SourceText>,
+}
+
+#[derive(PartialEq, Eq)]
+struct SourceText {
+    name: String,
+    text: String,
+}
+
+impl Source {
+    /// A file of this name with this text. Nothing is read from a disk.
+    #[must_use]
+    pub fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { inner: Arc::new(SourceText { name: name.into(), text: text.into() }) }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.inner.text
+    }
+
+    pub(super) fn place(&self, span: Range<usize>) -> Place {
+        let start = self.boundary(span.start);
+        let end = self.boundary(span.end).max(start);
+        Place { source: self.clone(), span: start..end }
+    }
+
+    /// The start of the character that the byte is in.
+    fn boundary(&self, byte: usize) -> usize {
+        let text = self.text();
+        (0..=byte.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Source({})", self.name())
+    }
+}
+
+/// A place in a file; displayed as `memcached.toml:12:5`, line and column counted from 1.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Place {
+    source: Source,
+    span: Range<usize>,
+}
+
+impl Place {
+    /// The file.
+    #[must_use]
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// The line, counted from 1.
+    #[must_use]
+    pub fn line(&self) -> usize {
+        self.before().matches('\n').count() + 1
+    }
+
+    /// The column in characters, counted from 1.
+    #[must_use]
+    pub fn column(&self) -> usize {
+        self.before_in_line().chars().count() + 1
+    }
+
+    /// The line of the file and, below it, carets under the place.
+    #[must_use]
+    pub fn caret(&self) -> String {
+        let text = self.source.text();
+        let line_start = self.span.start - self.before_in_line().len();
+        let line = text[line_start..].lines().next().unwrap_or_default();
+        let marked = text[self.span.clone()].lines().next().unwrap_or_default().chars().count().max(1);
+        // A tab stays a tab below itself, so that the carets stand where they should.
+        let indent: String = self.before_in_line().chars().map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+        format!("{line}\n{indent}{}", "^".repeat(marked))
+    }
+
+    /// A part of this place, in bytes from its start.
+    pub(super) fn part(&self, part: Range<usize>) -> Self {
+        self.source.place(self.span.start + part.start..self.span.start + part.end)
+    }
+
+    /// The bytes of the place as they are written.
+    pub(super) fn written(&self) -> &str {
+        &self.source.text()[self.span.clone()]
+    }
+
+    fn before(&self) -> &str {
+        &self.source.text()[..self.span.start]
+    }
+
+    fn before_in_line(&self) -> &str {
+        self.before().rsplit('\n').next().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.source.name(), self.line(), self.column())
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Place({self})")
+    }
+}
+
+/// A value, and where it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placed<T> {
+    /// The value.
+    pub value: T,
+    /// Where it was written.
+    pub place: Place,
+}

@@ -1,0 +1,68 @@
+//! Which queues of a device are meant, and numbers in the kernel's list notation.
+
+/// One more than the highest number in a list: beyond any queue or CPU of a kernel.
+const NUMBER_LIMIT: u32 = 65_536;
+
+/// Queues of a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QueueSet {
+    /// All that it has.
+    All,
+    /// These, in ascending order without repetition.
+    These(Vec<u32>),
+}
+
+impl QueueSet {
+    pub(super) fn of(mut numbers: Vec<u32>) -> Self {
+        numbers.sort_unstable();
+        numbers.dedup();
+        Self::These(numbers)
+    }
+
+    /// The queues that are meant on a device that has `count`, ascending; also those that it lacks.
+    #[must_use]
+    pub fn of_device(&self, count: u32) -> Vec<u32> {
+        match self {
+            Self::All => (0..count).collect(),
+            Self::These(queues) => queues.clone(),
+        }
+    }
+}
+
+/// The numbers of a text like `0-3,8`, in the order in which they are written; `None` when it is none.
+pub(super) fn parse_numbers(text: &str) -> Option<Vec<u32>> {
+    let number = |digits: &str| {
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| digits.parse::<u32>().ok()).flatten().filter(|number| *number < NUMBER_LIMIT)
+    };
+    let mut numbers = Vec::new();
+    for part in text.split(',') {
+        let part = part.trim();
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (number(first)?, number(last)?);
+        if last < first {
+            return None;
+        }
+        numbers.extend(first..=last);
+    }
+    Some(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_keep_their_order() {
+        assert_eq!(parse_numbers("8, 0-2"), Some(vec![8, 0, 1, 2]));
+        for text in ["", "3-1", "1,,2", "+1", "0-4294967295", "a"] {
+            assert_eq!(parse_numbers(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn all_queues_are_as_many_as_the_device_has() {
+        assert_eq!(QueueSet::All.of_device(3), [0, 1, 2]);
+        assert_eq!(QueueSet::of(vec![5, 1, 5]).of_device(3), [1, 5]);
+    }
+}

@@ -1,0 +1,163 @@
+//! One table of a profile, read key by key. A key that is not among the known ones is refused when
+//! the table is opened; every value is refused with its place when it is not what it should be.
+
+use super::error::{ProfileError, ProfileRefusal};
+use super::place::{Place, Placed};
+use super::queue_set::parse_numbers;
+use super::tree::{Leaf, Node, Table, Value};
+
+/// A name must be this similar (Jaro-Winkler) to be offered instead.
+const SIMILAR: f64 = 0.8;
+
+/// An opened table.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Section<'a> {
+    table: &'a Table,
+}
+
+/// A table that the profile has given a label.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Labelled<'a> {
+    pub(super) label: &'a str,
+    /// Where the label stands.
+    pub(super) place: &'a Place,
+    pub(super) table: &'a Table,
+}
+
+impl<'a> Section<'a> {
+    /// Opens a table that may have these keys.
+    pub(super) fn new(table: &'a Table, known: &'static [&'static str]) -> Result<Self, ProfileError> {
+        match table.iter().find(|(name, _)| !known.contains(name)) {
+            None => Ok(Self { table }),
+            Some((name, entry)) => {
+                let nearest = nearest(name, known);
+                Err(ProfileError::new(&entry.key, ProfileRefusal::UnknownKey { key: name.to_owned(), nearest }))
+            }
+        }
+    }
+
+    fn leaf(&self, key: &str) -> Result<Option<&'a Leaf>, ProfileError> {
+        match self.table.get(key).map(|entry| (&entry.key, &entry.node)) {
+            None => Ok(None),
+            Some((_, Node::Leaf(leaf))) => Ok(Some(leaf)),
+            Some((place, Node::Table(_))) => {
+                let refusal = ProfileRefusal::WrongType { key: key.to_owned(), expected: "a value", found: "a table" };
+                Err(ProfileError::new(place, refusal))
+            }
+        }
+    }
+
+    /// Reads a value by what `read` makes of it; `None` from it is a wrong type.
+    fn value<T>(
+        &self,
+        key: &str,
+        expected: &'static str,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<Option<Placed<T>>, ProfileError> {
+        let Some(leaf) = self.leaf(key)? else { return Ok(None) };
+        let value = read(&leaf.value).ok_or_else(|| leaf.wrong_type(key, expected))?;
+        Ok(Some(Placed { value, place: leaf.place.clone() }))
+    }
+
+    pub(super) fn boolean(&self, key: &str) -> Result<Option<Placed<bool>>, ProfileError> {
+        self.value(key, "true or false", |value| match value {
+            Value::Boolean(value) => Some(*value),
+            _ => None,
+        })
+    }
+
+    /// A number of 32 bits.
+    pub(super) fn number(&self, key: &str) -> Result<Option<Placed<u32>>, ProfileError> {
+        const EXPECTED: &str = "a whole number from 0 to 4294967295";
+        let number = self.value(key, EXPECTED, |value| match value {
+            Value::Integer(number) => Some(*number),
+            _ => None,
+        })?;
+        let in_range = |placed: Placed<Option<i64>>| match placed.value.and_then(|number| u32::try_from(number).ok()) {
+            Some(value) => Ok(Placed { value, place: placed.place }),
+            None => Err(wrong(key, EXPECTED, &placed.place)),
+        };
+        number.map(in_range).transpose()
+    }
+
+    pub(super) fn text(&self, key: &str) -> Result<Option<Placed<String>>, ProfileError> {
+        self.value(key, "a text", |value| match value {
+            Value::Text(text) => Some(text.clone()),
+            _ => None,
+        })
+    }
+
+    /// A text that `parse` understands.
+    pub(super) fn parsed<T>(
+        &self,
+        key: &str,
+        expected: &'static str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<Placed<T>>, ProfileError> {
+        let Some(Placed { value: text, place }) = self.text(key)? else { return Ok(None) };
+        let value = parse(&text).ok_or_else(|| wrong(key, expected, &place))?;
+        Ok(Some(Placed { value, place }))
+    }
+
+    /// Numbers in the order in which they are written: a number, an array, or a text like `0-3,8`.
+    pub(super) fn numbers(&self, key: &str) -> Result<Option<Placed<Vec<u32>>>, ProfileError> {
+        const EXPECTED: &str = "numbers, such as 3, [0, 1] or \"0-3,8\"";
+        let numbers = self.value(key, EXPECTED, |value| match value {
+            Value::Text(text) => Some(parse_numbers(text)),
+            Value::Integer(number) => Some(number.and_then(|number| u32::try_from(number).ok()).map(|n| vec![n])),
+            Value::Array(elements) => Some(elements.iter().map(element).collect()),
+            _ => None,
+        })?;
+        let in_range = |placed: Placed<Option<Vec<u32>>>| match placed.value.filter(|numbers| !numbers.is_empty()) {
+            Some(value) => Ok(Placed { value, place: placed.place }),
+            None => Err(wrong(key, EXPECTED, &placed.place)),
+        };
+        numbers.map(in_range).transpose()
+    }
+
+    /// The table of this name.
+    pub(super) fn table(&self, key: &'static str) -> Result<Option<&'a Table>, ProfileError> {
+        match self.table.get(key).map(|entry| &entry.node) {
+            None => Ok(None),
+            Some(Node::Table(table)) => Ok(Some(table)),
+            Some(Node::Leaf(leaf)) => Err(leaf.wrong_type(key, "a table")),
+        }
+    }
+
+    /// The tables within the table of this name.
+    pub(super) fn tables(&self, key: &'static str) -> Result<Vec<Labelled<'a>>, ProfileError> {
+        let Some(table) = self.table(key)? else { return Ok(Vec::new()) };
+        let labelled = table.iter().map(|(label, entry)| match &entry.node {
+            Node::Table(table) => Ok(Labelled { label, place: &entry.key, table }),
+            Node::Leaf(leaf) => Err(leaf.wrong_type(label, "a table: what is set goes into a table with a label")),
+        });
+        labelled.collect()
+    }
+
+    /// The leaves of the table of this name, which has keys of somebody else's.
+    pub(super) fn booleans(&self, key: &'static str) -> Result<Vec<(String, Placed<bool>)>, ProfileError> {
+        let Some(table) = self.table(key)? else { return Ok(Vec::new()) };
+        let read = |(name, leaf): (String, &Leaf)| match leaf.value {
+            Value::Boolean(value) => Ok((name, Placed { value, place: leaf.place.clone() })),
+            _ => Err(leaf.wrong_type(&name, "true or false")),
+        };
+        table.leaves().into_iter().map(read).collect()
+    }
+}
+
+fn element(leaf: &Leaf) -> Option<u32> {
+    match leaf.value {
+        Value::Integer(number) => u32::try_from(number?).ok(),
+        _ => None,
+    }
+}
+
+pub(super) fn wrong(key: &str, expected: &'static str, place: &Place) -> ProfileError {
+    ProfileError::new(place, ProfileRefusal::Value { key: key.to_owned(), expected })
+}
+
+fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
+    let rated = known.iter().map(|&word| (strsim::jaro_winkler(name, word), word));
+    let best = rated.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    (best.0 >= SIMILAR).then_some(best.1)
+}
