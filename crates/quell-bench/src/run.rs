@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use quell_host::journal::{Journal, JournalError};
-use quell_host::transaction::{ChangeError, Found, Reverted, recover};
+use quell_host::recovery::{Found, Reverted, recover};
+use quell_host::transaction::ChangeError;
 use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::sched::{self, SchedError};
 use quell_linux::{CpuList, Pid, kernel};

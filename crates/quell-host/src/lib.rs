@@ -8,8 +8,10 @@
 
 mod inhabitants;
 pub mod journal;
+pub mod kept;
 mod namespaces;
 pub mod picture;
+pub mod recovery;
 pub mod resume;
 pub mod settings;
 pub mod transaction;

@@ -1,8 +1,8 @@
 //! Changes to the host, made so that they can be undone: each is written to the journal, then made, then its outcome
 //! is written. Reverting goes backwards through the journal. A transaction that is dropped, by a panic for example,
-//! reverts itself; one whose process is killed is reverted by [`recover`], whoever calls it next.
+//! reverts itself; one whose process is killed is reverted by [`crate::recovery::recover`], whoever calls it next.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use quell_linux::NapiId;
 use quell_linux::epoll_params::EpollParams;
@@ -14,13 +14,11 @@ use quell_linux::proc::{BootId, ProcError, ProcRoot, ProcessIdentity};
 use quell_linux::process::{Child, ProcessError, Spawn};
 
 use crate::journal::record::Record;
-use crate::journal::{
-    Change, Entry, EpollParameters, History, Journal, JournalError, JournalFile, Outcome, OwnedJournal, UnusableJournal,
-};
+use crate::journal::{Change, EpollParameters, Journal, JournalError, Outcome, OwnedJournal, Watchdog};
+use crate::recovery::{Reverted, revert};
 use crate::settings::epoll::ForeignEpoll;
 use crate::settings::values::{EpollValues, NapiValues};
 use crate::settings::{SettingsError, napi};
-use crate::undo::{UndoError, Undoing, undo};
 
 /// Changes that belong together and are undone together.
 #[derive(Debug)]
@@ -52,43 +50,6 @@ pub enum ChangeError {
     /// A setting could not be read or changed.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-}
-
-/// What reverting came to.
-#[derive(Debug, Default)]
-pub struct Reverted {
-    /// Changes that were undone, the last one first.
-    pub undone: Vec<Change>,
-    /// Changes of which nothing was left.
-    pub already_gone: Vec<Change>,
-    /// Changes of which a part was left alone, because somebody else has changed it since or because it no longer
-    /// exists, with the reason in words.
-    pub in_part: Vec<(Change, String)>,
-    /// Changes that could not be undone; the journal keeps them.
-    pub failed: Vec<(Change, UndoError)>,
-}
-
-/// A journal that was found on disk, and what became of it.
-#[derive(Debug)]
-pub enum Found {
-    /// Its owner is alive; it was left alone.
-    Running {
-        /// Where it is.
-        path: PathBuf,
-        /// What it says; absent when it cannot be read just now.
-        history: Option<History>,
-    },
-    /// Its owner was gone; it was reverted.
-    Recovered {
-        /// Where it was; it is still there when something failed.
-        path: PathBuf,
-        /// What reverting came to.
-        reverted: Reverted,
-    },
-    /// Its owner was gone, and it cannot be acted upon; it was left alone.
-    Unusable(UnusableJournal),
-    /// It could not be read, or not be removed after it was reverted.
-    Failed(JournalError),
 }
 
 impl Transaction {
@@ -200,6 +161,37 @@ impl Transaction {
         }
     }
 
+    /// Ends the transaction with everything in place: it stays until the journal is reverted. Returns where that is.
+    ///
+    /// # Errors
+    /// When it could not be written down that it is to stay; everything was undone then.
+    pub fn keep(self) -> Result<PathBuf, JournalError> {
+        self.end_with(Record::Keep)
+    }
+
+    /// As [`Self::keep`], but only if somebody confirms it in time: the process `watchdog` takes the journal over and
+    /// undoes everything otherwise.
+    ///
+    /// # Errors
+    /// As [`Self::keep`].
+    pub fn keep_if_confirmed(self, watchdog: Watchdog) -> Result<PathBuf, JournalError> {
+        self.end_with(Record::KeepIfConfirmed(watchdog))
+    }
+
+    fn end_with(mut self, record: Record) -> Result<PathBuf, JournalError> {
+        let journal = self.journal_mut();
+        journal.write(record)?;
+        let path = journal.path().to_owned();
+        self.journal = None;
+        Ok(path)
+    }
+
+    /// Where the journal is.
+    #[must_use]
+    pub fn journal_path(&self) -> &Path {
+        self.journal.as_ref().map_or(Path::new(""), OwnedJournal::path)
+    }
+
     fn intend(&mut self, change: Change) -> Result<u32, JournalError> {
         let journal = self.journal_mut();
         let seq = u32::try_from(journal.history().entries.len()).unwrap_or(u32::MAX);
@@ -228,55 +220,4 @@ impl Drop for Transaction {
             let _ = revert(journal, self.boot_id, &self.proc);
         }
     }
-}
-
-/// Reverts every journal whose owner is gone, and tells of those that were left alone. One that cannot be read or
-/// written does not keep the others from being reverted.
-///
-/// # Errors
-/// When the journals cannot be listed, or this boot not be identified.
-pub fn recover(journal: &Journal) -> Result<Vec<Found>, ChangeError> {
-    let proc = ProcRoot::default();
-    let boot_id = proc.boot_id()?;
-    let recover_one = |file| match file {
-        JournalFile::Running { path, history } => Found::Running { path, history },
-        JournalFile::Unusable(unusable) => Found::Unusable(unusable),
-        JournalFile::Unreadable(error) => Found::Failed(error),
-        JournalFile::Abandoned(owned) => {
-            let path = owned.path().to_owned();
-            let this_boot = owned.history().begin.boot_id == boot_id.to_string();
-            let reverted = if this_boot { revert(owned, boot_id, &proc) } else { forget(owned) };
-            reverted.map_or_else(Found::Failed, |reverted| Found::Recovered { path, reverted })
-        }
-    };
-    Ok(journal.files()?.into_iter().map(recover_one).collect())
-}
-
-fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Result<Reverted, JournalError> {
-    let mut reverted = Reverted::default();
-    let pending: Vec<(u32, Entry)> = journal.history().pending().map(|(seq, entry)| (seq, entry.clone())).collect();
-    for (seq, entry) in pending {
-        match undo(&entry, boot_id, proc) {
-            Ok(Undoing::Undone) => reverted.undone.push(entry.change),
-            Ok(Undoing::AlreadyGone) => reverted.already_gone.push(entry.change),
-            Ok(Undoing::InPart(why)) => reverted.in_part.push((entry.change, why)),
-            Err(error) => {
-                reverted.failed.push((entry.change, error));
-                continue;
-            }
-        }
-        // On a full disk the rest is to be undone all the same; undoing this one again would do no harm.
-        let _ = journal.write(Record::Undone { seq });
-    }
-    if reverted.failed.is_empty() {
-        journal.remove()?;
-    }
-    Ok(reverted)
-}
-
-/// Namespaces, links and processes do not outlive a boot, so of an earlier boot's there is nothing to undo.
-fn forget(journal: OwnedJournal) -> Result<Reverted, JournalError> {
-    let already_gone = journal.history().pending().map(|(_, entry)| entry.change.clone()).collect();
-    journal.remove()?;
-    Ok(Reverted { already_gone, ..Reverted::default() })
 }

@@ -142,8 +142,8 @@ fn undoing_both_by_the_next_one_to_come_after_a_kill_does_not_stall() {
     let written = std::fs::read(dir.path().join(format!("{}.journal", common::id("killed-t")))).unwrap();
     std::fs::write(left_behind.path().join("left.journal"), written).unwrap();
     let journal = quell_host::journal::Journal::in_dir(left_behind.path());
-    let found = quell_host::transaction::recover(&journal).unwrap();
-    let [quell_host::transaction::Found::Recovered { reverted, .. }] = &found[..] else { panic!("{found:?}") };
+    let found = quell_host::recovery::recover(&journal).unwrap();
+    let [quell_host::recovery::Found::Recovered { reverted, .. }] = &found[..] else { panic!("{found:?}") };
     assert_eq!((reverted.undone.len(), reverted.failed.len()), (2, 0), "{reverted:?}");
     assert!(program.has_event_within(ARRIVES_WITHIN));
     assert_eq!(lab.napi(), unchanged);

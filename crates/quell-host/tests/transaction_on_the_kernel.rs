@@ -12,7 +12,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use quell_host::journal::{Attempt, Change, Journal};
-use quell_host::transaction::{Found, Transaction, recover};
+use quell_host::recovery::{Found, recover};
+use quell_host::transaction::Transaction;
 use quell_linux::InterfaceName;
 use quell_linux::capability::{Capability, effective};
 use quell_linux::link::{Links, VethEnd};

@@ -1,4 +1,4 @@
-//! SIGINT, SIGTERM and SIGHUP as something to wait for and something to look at, so that a run can
+//! SIGINT, SIGTERM, SIGHUP or others as something to wait for and something to look at, so that a run can
 //! be ended in order. What to do then is decided above; SIGPIPE and others stay as they are.
 
 use std::io::{self, Read};
@@ -9,10 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use signal_hook::SigId;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::signal_name;
 
-use crate::pidfd::poll_readable;
+use crate::pidfd::{Signal, poll_readable};
 
 const NONE: usize = 0;
 
@@ -64,11 +63,19 @@ impl Interruption {
     /// # Errors
     /// When the kernel refuses a socket pair or a signal handler.
     pub fn listen() -> io::Result<Self> {
+        Self::listen_to(&[Signal::INT, Signal::TERM, Signal::HUP])
+    }
+
+    /// Starts to listen to other signals than those that ask a program to end.
+    ///
+    /// # Errors
+    /// When the kernel refuses a socket pair or a signal handler, as it does for SIGKILL and SIGSTOP.
+    pub fn listen_to(signals: &[Signal]) -> io::Result<Self> {
         let flag = Arc::new(AtomicUsize::new(NONE));
         let (wake, waker) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         let mut listening = Self { flag: InterruptionFlag(Arc::clone(&flag)), wake, handlers: Vec::new() };
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        for signal in signals.iter().map(|signal| signal.as_raw()) {
             // Handlers run in this order: who is woken finds the flag set.
             let number = signal.unsigned_abs() as usize;
             let set = signal_hook::flag::register_usize(signal, Arc::clone(&flag), number)?;
@@ -136,6 +143,7 @@ impl Drop for Interruption {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use signal_hook::consts::SIGHUP;
 
     /// One test, because signals are the whole process's.
     #[test]

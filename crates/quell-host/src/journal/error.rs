@@ -22,6 +22,10 @@ pub enum Attempt {
     WriteOutcome,
     /// Writing down that a change was undone.
     WriteUndone,
+    /// Writing down that what was changed is to stay.
+    WriteKeep,
+    /// Writing down that what was kept is to be undone.
+    WriteRelease,
     /// Removing it once everything was undone.
     Remove,
 }
@@ -34,6 +38,8 @@ impl Attempt {
             Self::WriteIntent => "every change is written down there before it is made, so this one was not made",
             Self::WriteOutcome => "the change was made, and is undone with the others",
             Self::WriteUndone => "it is undone; undoing it again does no harm",
+            Self::WriteKeep => "what was changed does not stay: it is undone",
+            Self::WriteRelease => "nothing was undone",
             Self::Remove => "everything was undone; `quell lab clean` tries to remove it again",
         }
     }
@@ -48,6 +54,8 @@ impl fmt::Display for Attempt {
             Self::WriteIntent => "write down what is about to be changed in the journal",
             Self::WriteOutcome => "write down what was changed in the journal",
             Self::WriteUndone => "write down what was undone in the journal",
+            Self::WriteKeep => "write down what is to stay in the journal",
+            Self::WriteRelease => "write down what is to be undone in the journal",
             Self::Remove => "remove the journal",
         })
     }

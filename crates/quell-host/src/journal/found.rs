@@ -69,6 +69,22 @@ impl Journal {
         Ok(paths.iter().filter(|path| is_journal(path)).filter_map(take).collect())
     }
 
+    /// The journal at `path`, owned by the caller unless its owner is alive. `None`: there is none.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn take(&self, path: &Path) -> Result<Option<JournalFile>, JournalError> {
+        take_over(path).map_err(|source| unreadable(path, source))
+    }
+
+    /// The journal at `path`, once its owner let it go or died, however long that takes. `None`: it was removed.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn take_when_abandoned(&self, path: &Path) -> Result<Option<JournalFile>, JournalError> {
+        take_over_after(path, |file| file.lock().map(|()| true)).map_err(|source| unreadable(path, source))
+    }
+
     /// Every journal there is, in the order of their names; nothing is written, removed or taken over. Needs the right
     /// to read only.
     ///
@@ -160,6 +176,11 @@ fn own(file: &File) -> io::Result<bool> {
 
 /// `None`: it was removed by its owner while we looked, or is no regular file.
 fn take_over(path: &Path) -> io::Result<Option<JournalFile>> {
+    take_over_after(path, own)
+}
+
+/// As [`take_over`], with another way to the lock.
+fn take_over_after(path: &Path, own: impl FnOnce(&File) -> io::Result<bool>) -> io::Result<Option<JournalFile>> {
     let Some(file) = open_regular(path, OpenOptions::new().read(true).append(true))? else { return Ok(None) };
     let abandoned = own(&file)?;
     let bytes = read_whole(&file)?;

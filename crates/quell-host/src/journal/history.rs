@@ -1,7 +1,7 @@
 //! What a journal amounts to: which changes were begun, made and undone, and which are still to be undone, in which
 //! order. Pure: it reads the text of a journal, never a file.
 
-use super::record::{Begin, Change, FORMAT, LineError, Outcome, Record};
+use super::record::{Begin, Change, FORMAT, LineError, Outcome, Record, Watchdog};
 
 /// The meaning of one journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,8 +10,21 @@ pub struct History {
     pub begin: Begin,
     /// The changes, in the order in which they were begun.
     pub entries: Vec<Entry>,
+    /// How long what it speaks of is to stay.
+    pub stay: Stay,
     /// The last line was cut off, as a crash leaves it; whatever it said had not been acted upon.
     pub cut_off: bool,
+}
+
+/// How long the changes of a journal are to stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stay {
+    /// As long as the journal's owner lives.
+    WithOwner,
+    /// Until the watchdog's time is over, unless somebody confirms them.
+    UntilConfirmed(Watchdog),
+    /// Until somebody asks for them to be undone, or the next boot.
+    Kept,
 }
 
 /// One change and how far it got.
@@ -71,7 +84,7 @@ impl History {
         let mut lines = whole.lines().enumerate().map(|(index, line)| (index + 1, line));
         let Some((_, first)) = lines.next() else { return Err(HistoryError::Empty) };
         let begin = parse_begin(first)?;
-        let mut history = Self { begin, entries: Vec::new(), cut_off };
+        let mut history = Self { cut_off, ..Self::new(begin) };
         for (line, text) in lines {
             let record = Record::from_line(text).map_err(|source| HistoryError::Damaged { line, source })?;
             history.append(record).map_err(|why| HistoryError::OutOfOrder { line, why })?;
@@ -82,7 +95,7 @@ impl History {
     /// A history without changes.
     #[must_use]
     pub fn new(begin: Begin) -> Self {
-        Self { begin, entries: Vec::new(), cut_off: false }
+        Self { begin, entries: Vec::new(), stay: Stay::WithOwner, cut_off: false }
     }
 
     /// Adds a record.
@@ -111,6 +124,12 @@ impl History {
                 self.entry(seq)?.undone = true;
                 Ok(())
             }
+            Record::Keep => self.stay(Stay::Kept),
+            Record::KeepIfConfirmed(watchdog) => self.stay(Stay::UntilConfirmed(watchdog)),
+            Record::Release => {
+                self.stay = Stay::WithOwner;
+                Ok(())
+            }
         }
     }
 
@@ -118,6 +137,14 @@ impl History {
     pub fn pending(&self) -> impl Iterator<Item = (u32, &Entry)> {
         let numbered = self.entries.iter().enumerate().rev().filter(|(_, entry)| !entry.undone);
         numbered.map(|(seq, entry)| (u32::try_from(seq).unwrap_or(u32::MAX), entry))
+    }
+
+    fn stay(&mut self, stay: Stay) -> Result<(), &'static str> {
+        if self.stay == Stay::Kept {
+            return Err("what it speaks of was to stay already");
+        }
+        self.stay = stay;
+        Ok(())
     }
 
     fn entry(&mut self, seq: u32) -> Result<&mut Entry, &'static str> {
@@ -193,6 +220,17 @@ mod tests {
     fn a_journal_of_another_format_is_named_as_such() {
         let other = Record::Begin(Begin { format: "quell-journal/9".into(), ..begin() }).to_line();
         assert_eq!(History::parse(&other), Err(HistoryError::Format { found: "quell-journal/9".into() }));
+    }
+
+    #[test]
+    fn what_was_kept_stays_until_it_is_released() {
+        let stay = |records: &[Record]| History::parse(&text(records)).map(|history| history.stay);
+        let watchdog = Watchdog { pid: 7, start_time_ticks: 1, deadline_unix_s: 2 };
+        assert_eq!(stay(&[intend(0), made(0)]), Ok(Stay::WithOwner));
+        assert_eq!(stay(&[intend(0), made(0), Record::KeepIfConfirmed(watchdog)]), Ok(Stay::UntilConfirmed(watchdog)));
+        assert_eq!(stay(&[Record::KeepIfConfirmed(watchdog), Record::Keep]), Ok(Stay::Kept));
+        assert_eq!(stay(&[Record::Keep, Record::Release]), Ok(Stay::WithOwner));
+        assert!(matches!(stay(&[Record::Keep, Record::Keep]), Err(HistoryError::OutOfOrder { line: 3, .. })));
     }
 
     proptest! {

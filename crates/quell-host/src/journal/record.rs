@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::settings::values::{EpollValues, NapiValues};
 
 /// The format of the journals that this version writes and reads.
-pub const FORMAT: &str = "quell-journal/2";
+pub const FORMAT: &str = "quell-journal/3";
 
 /// One line of a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +35,24 @@ pub enum Record {
         /// The number of the change that was undone.
         seq: u32,
     },
+    /// Written when everything was made and is to stay when the writer ends, until somebody asks for it to be undone.
+    Keep,
+    /// Written when everything was made and is to stay only if somebody confirms it: a [`Record::Keep`] follows then.
+    KeepIfConfirmed(Watchdog),
+    /// Written when what was kept is to be undone: from here on it is to be undone by whoever finds it.
+    Release,
+}
+
+/// The process that undoes what nobody confirms in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Watchdog {
+    /// Its id.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot.
+    pub start_time_ticks: u64,
+    /// When it undoes everything, in wall-clock seconds since 1970, for people: it goes by a clock that nobody sets.
+    pub deadline_unix_s: u64,
 }
 
 /// Who began a journal, where, and what for.

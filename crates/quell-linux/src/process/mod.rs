@@ -117,6 +117,15 @@ impl Child {
         self.stderr.as_ref().map(OutputTail::bytes)
     }
 
+    /// Lets it outlive this value, and this program: from now on it is on its own.
+    #[must_use]
+    pub fn leave_running(self) -> ProcessIdentity {
+        let identity = self.identity;
+        // What dropping does, ending it, is all that is left out; its pipes end with this program.
+        std::mem::forget(self);
+        identity
+    }
+
     /// Waits for at most this long; `None` when it still runs then. What it wrote is complete in the
     /// tails once it ended, unless others of its session hold its output open.
     ///

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use clap::Subcommand;
-use quell_host::journal::{Change, History, Journal, ListedJournal};
-use quell_host::transaction::{Found, recover};
+use quell_host::journal::{Change, History, Journal, ListedJournal, Stay};
+use quell_host::recovery::{Found, recover};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure};
@@ -77,16 +77,18 @@ pub(crate) fn run(command: &LabCommand) -> Result<(), Failure> {
 
 fn list() -> Result<Vec<Entry>, Failure> {
     let listed = journal().list().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    Ok(listed.into_iter().map(of_listed).collect())
+    Ok(listed.into_iter().filter_map(of_listed).collect())
 }
 
-fn of_listed(listed: ListedJournal) -> Entry {
-    match listed {
+/// Absent: what is to stay is no lab's.
+fn of_listed(listed: ListedJournal) -> Option<Entry> {
+    Some(match listed {
+        ListedJournal::Abandoned { history, .. } if history.stay != Stay::WithOwner => return None,
         ListedJournal::Running { path, history } => of_history(&path, "running", history.as_ref()),
         ListedJournal::Abandoned { path, history } => of_history(&path, "abandoned", Some(&history)),
         ListedJournal::Unusable(unusable) => of_failure(&unusable.path, &unusable),
         ListedJournal::Unreadable(error) => of_failure(&error.path, &error),
-    }
+    })
 }
 
 fn of_failure(path: &Path, why: &impl ToString) -> Entry {
@@ -107,11 +109,13 @@ fn of_history(path: &Path, state: &'static str, history: Option<&History>) -> En
 
 fn clean() -> Result<Vec<Entry>, Failure> {
     let found = recover(&journal()).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    Ok(found.into_iter().map(of_found).collect())
+    Ok(found.into_iter().filter_map(of_found).collect())
 }
 
-fn of_found(found: Found) -> Entry {
-    match found {
+/// Absent: what is to stay is no lab's.
+fn of_found(found: Found) -> Option<Entry> {
+    Some(match found {
+        Found::Kept { .. } => return None,
         Found::Running { path, history } => of_history(&path, "running", history.as_ref()),
         Found::Unusable(unusable) => of_failure(&unusable.path, &unusable),
         Found::Failed(error) => of_failure(&error.path, &error),
@@ -119,7 +123,7 @@ fn of_found(found: Found) -> Entry {
             let failed = reverted.failed.iter().map(|(_, error)| error.to_string()).collect();
             Entry { changes: reverted.undone, failed, ..of_history(&path, "removed", None) }
         }
-    }
+    })
 }
 
 fn show(labs: Vec<Entry>, json: bool) -> Result<(), Failure> {

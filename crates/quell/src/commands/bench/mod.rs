@@ -11,7 +11,7 @@ use quell_bench::requirements::Missing;
 use quell_bench::result::{BenchResult, SCHEMA};
 use quell_bench::run::{BenchError, Event, Request, run};
 use quell_bench::server::{ServerCommand, ServerError};
-use quell_host::transaction::Found;
+use quell_host::recovery::Found;
 use quell_linux::signal::Interruption;
 use quell_mode::DeliveryMode;
 
@@ -137,6 +137,8 @@ fn tell_of_journal(progress: &Progress, found: &Found) {
         Found::Running { path, .. } => {
             progress.say(&format!("another lab is running ({}): the two disturb each other's figures", path.display()))
         }
+        // Settings of this host, which no lab shares.
+        Found::Kept { .. } => {}
         Found::Recovered { path, reverted } => {
             progress.say(&format!(
                 "removed what a killed run left behind ({} things, {})",

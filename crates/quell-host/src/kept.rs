@@ -1,0 +1,216 @@
+//! Changes that stay after the program that made them ended: listed, confirmed, undone on request, and undone by a
+//! watchdog when nobody confirms them in time. How a single change is undone is not told here.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use quell_linux::Pid;
+use quell_linux::pidfd::{PidFd, PidFdError, Signal};
+use quell_linux::proc::{BootId, ProcError, ProcRoot};
+use quell_linux::signal::Interruption;
+
+use crate::journal::record::Record;
+use crate::journal::{History, HistoryError, Journal, JournalError, JournalFile, ListedJournal, Stay, Watchdog};
+use crate::recovery::{Reverted, is_running, revert};
+
+/// With this a watchdog is told that what it watches over is confirmed.
+const CONFIRM: Signal = Signal::USR1;
+/// How long a watchdog may take to write down that it was confirmed.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Changes that stay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// Their journal.
+    pub path: PathBuf,
+    /// What it says.
+    pub history: History,
+    /// Until when.
+    pub standing: Standing,
+}
+
+/// How long changes stay that were kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Until somebody asks for them to be undone.
+    Kept,
+    /// Until the watchdog's time is over.
+    Unconfirmed(Watchdog),
+    /// They were made before the last boot, which undid them all.
+    BeforeThisBoot,
+}
+
+/// Why kept changes could not be listed, confirmed, watched over or undone.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeptError {
+    /// A journal could not be read or written.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The boot could not be identified.
+    #[error(transparent)]
+    Proc(#[from] ProcError),
+    /// The watchdog could not be told.
+    #[error("could not tell the watchdog of {}: {source}; unless it is told in time it undoes everything", path.display())]
+    Watchdog {
+        /// The journal.
+        path: PathBuf,
+        /// What came back.
+        source: PidFdError,
+    },
+    /// The time was over, or the watchdog was ended.
+    #[error("{} was not confirmed: its watchdog had undone it, or was ended; `quell status` shows what is applied now", path.display())]
+    TooLate {
+        /// The journal.
+        path: PathBuf,
+    },
+    /// The watchdog cannot hear of a confirmation.
+    #[error("could not listen for a confirmation: {0}")]
+    Listen(#[source] io::Error),
+    /// The journal cannot be acted upon.
+    #[error("the journal {} cannot be acted upon and is left alone: {why}", path.display())]
+    Unusable {
+        /// Where it is.
+        path: PathBuf,
+        /// Why.
+        why: HistoryError,
+    },
+}
+
+/// How a watchdog's watch ended.
+#[derive(Debug)]
+pub enum WatchEnded {
+    /// It was confirmed: everything stays.
+    Confirmed,
+    /// There was nothing to watch over any more.
+    AlreadyReverted,
+    /// Nobody confirmed it, or who made the changes died before they were complete: everything was undone.
+    Reverted(Reverted),
+}
+
+/// The changes that stay, in the order of their journals' names. Only reads.
+///
+/// # Errors
+/// When the journals cannot be listed, or this boot not be identified.
+pub fn list(journal: &Journal) -> Result<Vec<Kept>, KeptError> {
+    let proc = ProcRoot::default();
+    let boot_id = proc.boot_id()?;
+    let kept = |listed| {
+        let (path, history) = match listed {
+            ListedJournal::Running { path, history } => (path, history?),
+            ListedJournal::Abandoned { path, history } => (path, history),
+            ListedJournal::Unusable(_) | ListedJournal::Unreadable(_) => return None,
+        };
+        let standing = standing(&history, boot_id, &proc)?;
+        Some(Kept { path, history, standing })
+    };
+    Ok(journal.list()?.into_iter().filter_map(kept).collect())
+}
+
+fn standing(history: &History, boot_id: BootId, proc: &ProcRoot) -> Option<Standing> {
+    let this_boot = history.begin.boot_id == boot_id.to_string();
+    match history.stay {
+        Stay::WithOwner => None,
+        Stay::Kept | Stay::UntilConfirmed(_) if !this_boot => Some(Standing::BeforeThisBoot),
+        Stay::Kept => Some(Standing::Kept),
+        Stay::UntilConfirmed(watchdog) => {
+            is_running(&watchdog, boot_id, proc).then_some(Standing::Unconfirmed(watchdog))
+        }
+    }
+}
+
+/// Undoes the kept changes of one journal. `None`: there is no such journal, or it belongs to somebody who is alive
+/// ([`give_up`] ends a watchdog's).
+///
+/// # Errors
+/// When it cannot be read, written or acted upon, or this boot not be identified.
+pub fn release(journal: &Journal, path: &Path) -> Result<Option<Reverted>, KeptError> {
+    let proc = ProcRoot::default();
+    let boot_id = proc.boot_id()?;
+    match journal.take(path)? {
+        Some(JournalFile::Abandoned(mut owned)) => {
+            if owned.history().stay != Stay::WithOwner {
+                owned.write(Record::Release)?;
+            }
+            Ok(Some(revert(owned, boot_id, &proc)?))
+        }
+        Some(JournalFile::Unusable(unusable)) => Err(KeptError::Unusable { path: unusable.path, why: unusable.why }),
+        Some(JournalFile::Unreadable(error)) => Err(error.into()),
+        Some(JournalFile::Running { .. }) | None => Ok(None),
+    }
+}
+
+/// Confirms what a watchdog watches over, and returns when that is written down.
+///
+/// # Errors
+/// When the watchdog cannot be told, or it had undone everything before it heard.
+pub fn confirm(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<(), KeptError> {
+    tell(path, watchdog, CONFIRM)?;
+    let confirmed = |kept: &Kept| kept.path == path && kept.standing == Standing::Kept;
+    if list(journal)?.iter().any(confirmed) { Ok(()) } else { Err(KeptError::TooLate { path: path.to_owned() }) }
+}
+
+/// Has a watchdog undo at once what it watches over, and returns when it ended.
+///
+/// # Errors
+/// When the watchdog cannot be told.
+pub fn give_up(path: &Path, watchdog: &Watchdog) -> Result<(), KeptError> {
+    tell(path, watchdog, Signal::TERM)
+}
+
+fn tell(path: &Path, watchdog: &Watchdog, signal: Signal) -> Result<(), KeptError> {
+    let failed = |source| KeptError::Watchdog { path: path.to_owned(), source };
+    let proc = ProcRoot::default();
+    let gone = || KeptError::TooLate { path: path.to_owned() };
+    let pid = Pid::from_kernel(watchdog.pid).ok_or_else(gone)?;
+    let process = PidFd::open(pid).map_err(failed)?;
+    // Looked at after it was opened: from here on the number cannot mean another process.
+    if !is_running(watchdog, proc.boot_id()?, &proc) {
+        return Err(gone());
+    }
+    process.signal(signal).map_err(failed)?;
+    process.wait_for_exit(CONFIRMED_WITHIN).map_err(failed)?;
+    Ok(())
+}
+
+/// What a watchdog does: waits until the owner of the journal at `path` has let it go, then for at most `patience` for a
+/// confirmation. `ready` is called once the watchdog hears confirmations.
+///
+/// # Errors
+/// When it cannot listen, or the journal cannot be read or written.
+pub fn watch(
+    journal: &Journal,
+    path: &Path,
+    patience: Duration,
+    ready: impl FnOnce() -> io::Result<()>,
+) -> Result<WatchEnded, KeptError> {
+    let asked = Interruption::listen_to(&[CONFIRM, Signal::TERM, Signal::INT]).map_err(KeptError::Listen)?;
+    ready().map_err(KeptError::Listen)?;
+    let proc = ProcRoot::default();
+    let boot_id = proc.boot_id()?;
+    let mut owned = match journal.take_when_abandoned(path)? {
+        Some(JournalFile::Abandoned(owned)) => owned,
+        Some(JournalFile::Unusable(unusable)) => {
+            return Err(KeptError::Unusable { path: unusable.path, why: unusable.why });
+        }
+        _ => return Ok(WatchEnded::AlreadyReverted),
+    };
+    if matches!(owned.history().stay, Stay::UntilConfirmed(_)) && is_confirmed(&asked, patience)? {
+        owned.write(Record::Keep)?;
+        return Ok(WatchEnded::Confirmed);
+    }
+    Ok(WatchEnded::Reverted(revert(owned, boot_id, &proc)?))
+}
+
+fn is_confirmed(asked: &Interruption, patience: Duration) -> Result<bool, KeptError> {
+    let until = Instant::now() + patience;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        match asked.wait(left).map_err(KeptError::Listen)? {
+            Some(signal) => return Ok(signal.number() == CONFIRM.as_raw()),
+            None if left.is_zero() => return Ok(false),
+            None => {}
+        }
+    }
+}

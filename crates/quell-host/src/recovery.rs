@@ -1,0 +1,135 @@
+//! Journals whose owners are gone: what they speak of is undone, the last change first, by whoever finds them. What was
+//! to stay is left alone; [`crate::kept`] is about that.
+
+use std::path::PathBuf;
+
+use quell_linux::Pid;
+use quell_linux::proc::{BootId, ProcRoot, ProcessIdentity, Ticks};
+
+use crate::journal::record::Record;
+use crate::journal::{
+    Change, Entry, History, Journal, JournalError, JournalFile, OwnedJournal, Stay, UnusableJournal, Watchdog,
+};
+use crate::transaction::ChangeError;
+use crate::undo::{UndoError, Undoing, undo};
+
+/// What reverting came to.
+#[derive(Debug, Default)]
+pub struct Reverted {
+    /// Changes that were undone, the last one first.
+    pub undone: Vec<Change>,
+    /// Changes of which nothing was left.
+    pub already_gone: Vec<Change>,
+    /// Changes of which a part was left alone, because somebody else has changed it since or because it no longer
+    /// exists, with the reason in words.
+    pub in_part: Vec<(Change, String)>,
+    /// Changes that could not be undone; the journal keeps them.
+    pub failed: Vec<(Change, UndoError)>,
+}
+
+/// A journal that was found on disk, and what became of it.
+#[derive(Debug)]
+pub enum Found {
+    /// Its owner is alive; it was left alone.
+    Running {
+        /// Where it is.
+        path: PathBuf,
+        /// What it says; absent when it cannot be read just now.
+        history: Option<History>,
+    },
+    /// What it speaks of is to stay, or to be confirmed in time, which its watchdog sees to; it was left alone.
+    Kept {
+        /// Where it is.
+        path: PathBuf,
+        /// What it says.
+        history: History,
+    },
+    /// Its owner was gone; it was reverted.
+    Recovered {
+        /// Where it was; it is still there when something failed.
+        path: PathBuf,
+        /// What reverting came to.
+        reverted: Reverted,
+    },
+    /// Its owner was gone, and it cannot be acted upon; it was left alone.
+    Unusable(UnusableJournal),
+    /// It could not be read, or not be removed after it was reverted.
+    Failed(JournalError),
+}
+
+/// Reverts every journal whose owner is gone, and tells of those that were left alone. One that cannot be read or
+/// written does not keep the others from being reverted.
+///
+/// # Errors
+/// When the journals cannot be listed, or this boot not be identified.
+pub fn recover(journal: &Journal) -> Result<Vec<Found>, ChangeError> {
+    let proc = ProcRoot::default();
+    let boot_id = proc.boot_id()?;
+    let recover_one = |file| match file {
+        JournalFile::Running { path, history } => Found::Running { path, history },
+        JournalFile::Unusable(unusable) => Found::Unusable(unusable),
+        JournalFile::Unreadable(error) => Found::Failed(error),
+        JournalFile::Abandoned(owned) if stays(owned.history(), boot_id, &proc) => {
+            Found::Kept { path: owned.path().to_owned(), history: owned.history().clone() }
+        }
+        JournalFile::Abandoned(owned) => {
+            let path = owned.path().to_owned();
+            let reverted = revert(owned, boot_id, &proc);
+            reverted.map_or_else(Found::Failed, |reverted| Found::Recovered { path, reverted })
+        }
+    };
+    Ok(journal.files()?.into_iter().map(recover_one).collect())
+}
+
+/// Whether a journal whose owner is gone is to be left alone.
+fn stays(history: &History, boot_id: BootId, proc: &ProcRoot) -> bool {
+    let this_boot = history.begin.boot_id == boot_id.to_string();
+    match history.stay {
+        Stay::WithOwner => false,
+        Stay::Kept => true,
+        Stay::UntilConfirmed(watchdog) => this_boot && is_running(&watchdog, boot_id, proc),
+    }
+}
+
+/// Whether the process that was to see to it still can; one that cannot be looked at is taken to be alive.
+pub(crate) fn is_running(watchdog: &Watchdog, boot_id: BootId, proc: &ProcRoot) -> bool {
+    let Some(pid) = Pid::from_kernel(watchdog.pid) else { return false };
+    let identity = ProcessIdentity { pid, starttime: Ticks(watchdog.start_time_ticks), boot_id };
+    identity.is_running(proc).unwrap_or(true)
+}
+
+/// Undoes everything that a journal speaks of. Nothing that it can speak of outlives a boot, so of an earlier boot's
+/// there is nothing to undo.
+///
+/// # Errors
+/// When the journal could not be removed; everything was undone then.
+pub(crate) fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Result<Reverted, JournalError> {
+    if journal.history().begin.boot_id != boot_id.to_string() {
+        return forget(journal);
+    }
+    let mut reverted = Reverted::default();
+    let pending: Vec<(u32, Entry)> = journal.history().pending().map(|(seq, entry)| (seq, entry.clone())).collect();
+    for (seq, entry) in pending {
+        match undo(&entry, boot_id, proc) {
+            Ok(Undoing::Undone) => reverted.undone.push(entry.change),
+            Ok(Undoing::AlreadyGone) => reverted.already_gone.push(entry.change),
+            Ok(Undoing::InPart(why)) => reverted.in_part.push((entry.change, why)),
+            Err(error) => {
+                reverted.failed.push((entry.change, error));
+                continue;
+            }
+        }
+        // On a full disk the rest is to be undone all the same; undoing this one again would do no harm.
+        let _ = journal.write(Record::Undone { seq });
+    }
+    if reverted.failed.is_empty() {
+        journal.remove()?;
+    }
+    Ok(reverted)
+}
+
+fn forget(journal: OwnedJournal) -> Result<Reverted, JournalError> {
+    let already_gone = journal.history().pending().map(|(_, entry)| entry.change.clone()).collect();
+    journal.remove()?;
+    Ok(Reverted { already_gone, ..Reverted::default() })
+}
