@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use quell_host::journal::{Journal, JournalError};
-use quell_host::transaction::{ChangeError, Reverted, Transaction};
+use quell_host::recovery::Reverted;
+use quell_host::transaction::{ChangeError, Transaction};
 use quell_linux::address::{Addresses, InterfaceAddress};
 use quell_linux::ethtool::{Ethtool, FeatureError};
 use quell_linux::link::{Links, VethEnd};
