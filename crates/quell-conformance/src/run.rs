@@ -4,6 +4,7 @@
 use quell_host::journal::Journal;
 use quell_linux::capability::{self, Capability};
 use quell_linux::proc::ProcRoot;
+use quell_linux::{Pid, sched};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -50,8 +51,8 @@ pub enum Outcome {
     Held {
         /// How often it was played.
         plays: u32,
-        /// Of these, how often something did not hold.
-        missed: u32,
+        /// What did not hold in the plays that missed.
+        misses: Vec<Vec<Finding>>,
         /// What was found in the last play.
         findings: Vec<Finding>,
     },
@@ -59,11 +60,9 @@ pub enum Outcome {
     DidNotHold {
         /// How often it was played.
         plays: u32,
-        /// Of these, how often something did not hold.
-        missed: u32,
-        /// What was found in the last play that did not hold.
-        findings: Vec<Finding>,
-        /// Everything that was observed in it.
+        /// What did not hold in the plays that missed.
+        misses: Vec<Vec<Finding>>,
+        /// Everything that was observed in the last of them.
         observations: Box<Observations>,
     },
     /// The arm has not what the scenario needs.
@@ -142,6 +141,9 @@ pub fn on_this_kernel(scenario: &Scenario, journal: &Journal) -> Outcome {
         Ok(_) => {}
         Err(error) => return Outcome::NotPlayed { reason: error.to_string() },
     }
+    if let Some(reason) = too_few_cpus(scenario) {
+        return Outcome::NotPossible { reason };
+    }
     let queues = scenario.queues.len() as u32;
     let rule = scenario.kernel;
     plays(scenario, Arm::Kernel, rule.holds, rule.of, || {
@@ -151,6 +153,13 @@ pub fn on_this_kernel(scenario: &Scenario, journal: &Journal) -> Outcome {
         let _ = raised.take_down();
         Ok::<_, SitePlayError>(played?)
     })
+}
+
+/// An application that works would keep another of its CPU from running.
+fn too_few_cpus(scenario: &Scenario) -> Option<String> {
+    let cpus = sched::affinity(Pid::of_this_thread()).ok()?.iter().count();
+    let applications = scenario.applications.len();
+    (cpus < applications).then(|| format!("{applications} applications need a CPU each, and there are {cpus}"))
 }
 
 /// Plays a scenario on a site that is there already, for arms of other devices.
@@ -187,24 +196,27 @@ fn plays<E: std::error::Error>(
     of: u32,
     mut play: impl FnMut() -> Result<Observations, E>,
 ) -> Outcome {
-    let (mut held, mut missed) = (0, 0);
+    let mut held = 0;
+    let mut misses: Vec<Vec<Finding>> = Vec::new();
     loop {
         let observations = match play() {
             Ok(observations) => observations,
             Err(error) => return Outcome::NotPlayed { reason: error.to_string() },
         };
         let findings = judge(scenario, &observations, arm);
-        if findings.iter().all(|finding| finding.holds) {
+        let wrong: Vec<Finding> = findings.iter().filter(|finding| !finding.holds).cloned().collect();
+        if wrong.is_empty() {
             held += 1;
         } else {
-            missed += 1;
+            misses.push(wrong);
         }
+        let missed = misses.len() as u32;
         let plays = held + missed;
         if held == holds {
-            return Outcome::Held { plays, missed, findings };
+            return Outcome::Held { plays, misses, findings };
         }
         if of - missed < holds {
-            return Outcome::DidNotHold { plays, missed, findings, observations: Box::new(observations) };
+            return Outcome::DidNotHold { plays, misses, observations: Box::new(observations) };
         }
     }
 }

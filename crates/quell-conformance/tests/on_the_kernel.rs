@@ -27,7 +27,8 @@ fn every_scenario_holds_on_this_kernel() {
     let mut wrong = String::new();
     for scenario in suite::all().unwrap_or_else(|error| panic!("{error}")) {
         match on_this_kernel(&scenario, &Journal::in_dir(journals.path())) {
-            Outcome::Held { plays, missed, .. } => eprintln!("{}: held, {missed} of {plays} missed", scenario.name),
+            Outcome::Held { misses, .. } if misses.is_empty() => {}
+            Outcome::Held { plays, misses, .. } => eprintln!("{}: held, of {plays} missed {misses:?}", scenario.name),
             Outcome::NotPossible { reason } => eprintln!("{}: not possible here: {reason}", scenario.name),
             other => wrong += &format!("{}: {other:#?}\n", scenario.name),
         }

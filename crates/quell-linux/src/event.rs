@@ -21,6 +21,8 @@ pub enum Trigger {
     /// Once when it becomes readable, or writable after having been full (`EPOLLET`). The kernel
     /// then does not look at it again at the next wait.
     Edge,
+    /// Once when it becomes readable (`EPOLLET`), whether or not it can be written to.
+    ReadEdge,
     /// Once when it becomes readable, and then no more (`EPOLLONESHOT`).
     OneShot,
     /// Never for what it can be read for: the interest mask is 0. The kernel adds errors and hang-ups to every mask
@@ -35,6 +37,7 @@ impl Trigger {
         match self {
             Self::Level => readable,
             Self::Edge => readable | EventFlags::OUT | EventFlags::ET,
+            Self::ReadEdge => readable | EventFlags::ET,
             Self::OneShot => readable | EventFlags::ONESHOT,
             Self::Unasked => EventFlags::ONESHOT,
         }

@@ -1,8 +1,9 @@
-//! What the kernel counts while a scenario is played: polls by who polled, and packets received by
-//! busy polling. What it does not count is absent.
+//! What the kernel counts while a scenario is played: polls by who polled, interrupts, packets received
+//! by busy polling. What it does not count is absent.
 
 use quell_linux::bpf::{NapiPollCounter, NapiPolls};
-use quell_linux::proc::{Netstat, ProcRoot};
+use quell_linux::netdev::Netdev;
+use quell_linux::proc::{Interrupts, Netstat, ProcRoot};
 use quell_linux::{NapiId, kernel};
 
 use super::{PlayError, Site};
@@ -10,26 +11,39 @@ use crate::observe::Queue;
 
 /// Counting under way.
 pub(super) struct Counting {
-    napis: Vec<NapiId>,
+    /// With the interrupt of each, where the device has one.
+    napis: Vec<(NapiId, Option<u32>)>,
     /// Absent where there is no NAPI instance to watch.
     polls: Option<NapiPollCounter>,
     netstat: Netstat,
+    interrupts: Interrupts,
 }
 
 impl Counting {
-    pub(super) fn begin(site: &Site, napis: &[NapiId]) -> Result<Self, PlayError> {
+    pub(super) fn begin(site: &Site, napis: &[NapiId], netdev: &mut Netdev) -> Result<Self, PlayError> {
         let polls = (!napis.is_empty()).then(|| NapiPollCounter::attach(kernel::sysfs(), napis)).transpose()?;
-        Ok(Self { napis: napis.to_vec(), polls, netstat: netstat(site)? })
+        let with_interrupt = |&napi: &NapiId| Ok((napi, netdev.napi(napi)?.irq));
+        let napis = napis.iter().map(with_interrupt).collect::<Result<_, PlayError>>()?;
+        Ok(Self { napis, polls, netstat: netstat(site)?, interrupts: ProcRoot::default().interrupts()? })
     }
 
     /// Each queue's counts, and `BusyPollRxPackets`.
     pub(super) fn end(self, site: &Site) -> Result<(Vec<Queue>, Option<u64>), PlayError> {
         let read = self.polls.as_ref().map(NapiPollCounter::read).transpose()?.unwrap_or_default();
-        let queues = self.napis.iter().map(|napi| read.get(napi).map_or_else(Queue::default, queue)).collect();
+        let interrupts = ProcRoot::default().interrupts()?;
+        let queue = |(napi, irq): &(NapiId, Option<u32>)| Queue {
+            interrupts: irq.and_then(|irq| count_since(&self.interrupts, &interrupts, irq)),
+            ..read.get(napi).map_or_else(Queue::default, queue)
+        };
+        let queues = self.napis.iter().map(queue).collect();
         let (before, after) = (self.netstat.busy_poll_rx_packets(), netstat(site)?.busy_poll_rx_packets());
         let busy_poll_rx_packets = before.zip(after).map(|(before, after)| after.saturating_sub(before));
         Ok((queues, busy_poll_rx_packets))
     }
+}
+
+fn count_since(before: &Interrupts, after: &Interrupts, irq: u32) -> Option<u64> {
+    Some(after.irq(irq)?.total.saturating_sub(before.irq(irq)?.total))
 }
 
 fn netstat(site: &Site) -> Result<Netstat, PlayError> {

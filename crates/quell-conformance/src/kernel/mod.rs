@@ -151,7 +151,7 @@ pub fn play(site: &Site, scenario: &Scenario) -> Result<Observations, PlayError>
     }
     let stop = Event::new().map_err(failed("making an eventfd"))?;
     let epolls = epolls(scenario, &sockets, &stop)?;
-    let counting = Counting::begin(site, &napis)?;
+    let counting = Counting::begin(site, &napis, &mut netdev)?;
     let outside = Outside::new(scenario, &sockets, &epolls, netdev, &napis)?;
     let players = players(scenario, &sockets, epolls)?;
 

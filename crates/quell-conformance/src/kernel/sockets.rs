@@ -54,7 +54,7 @@ impl Sockets {
                 continue;
             }
             let edge = matches!(descriptor.kind, DescriptorKind::Socket(Socket { edge_triggered: true, .. }));
-            let trigger = if edge { Trigger::Edge } else { Trigger::Level };
+            let trigger = if edge { Trigger::ReadEdge } else { Trigger::Level };
             let added = match opened {
                 Opened::Socket { receiver, .. } => epoll.add(receiver, token as u64, trigger),
                 Opened::Event(event) => epoll.add(event, token as u64, trigger),

@@ -154,7 +154,9 @@ impl World {
         state.stage = Stage::EpollSleep;
         if call.deadline_ns != NEVER {
             let (thread, sleep) = (thread as u16, state.sleep);
-            self.events.schedule(call.deadline_ns, Event::Timeout { thread, sleep });
+            // A busy loop may have outlasted the timeout, which then is over at once.
+            let at_ns = call.deadline_ns.max(self.now_ns);
+            self.events.schedule(at_ns, Event::Timeout { thread, sleep });
         }
         Next::Block
     }
