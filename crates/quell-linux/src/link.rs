@@ -17,6 +17,8 @@ const IFLA_INFO_DATA: u16 = 2;
 /// `VETH_INFO_PEER` of `include/uapi/linux/veth.h`: the other end, as an `ifinfomsg` and its
 /// attributes. The kernel's rt-link specification has no veth, so it is written by hand.
 const VETH_INFO_PEER: u16 = 1;
+/// `XDP_ATTACHED_NONE` of `include/uapi/linux/if_link.h`.
+const XDP_ATTACHED_NONE: u8 = 0;
 /// `RTEXT_FILTER_SKIP_STATS`: the counters are not wanted here and are most of an answer.
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 
@@ -44,6 +46,8 @@ pub struct Link {
     pub tx_queues: Option<u32>,
     /// The other end of a pair, or the interface below.
     pub peer: Option<Peer>,
+    /// An XDP program is attached; `None` should the kernel not say.
+    pub has_xdp: Option<bool>,
 }
 
 /// The interface that another one is tied to (`IFLA_LINK`).
@@ -273,6 +277,7 @@ pub(crate) fn decode_link(reply: &[u8]) -> Result<Link, Malformed> {
         rx_queues: attributes.get_num_rx_queues().ok(),
         tx_queues: attributes.get_num_tx_queues().ok(),
         peer: decode_peer(&attributes),
+        has_xdp: attributes.get_xdp().and_then(|xdp| xdp.get_attached()).ok().map(|mode| mode != XDP_ATTACHED_NONE),
     })
 }
 

@@ -1,24 +1,17 @@
 //! Sockets by netlink (`NETLINK_SOCK_DIAG`, `net/ipv4/inet_diag.c`): the TCP and UDP sockets of a namespace with addresses,
 //! states and inodes, in a few messages. By the inode they are found again among the files of a process. What of a
 //! socket is not in it (`SO_INCOMING_NAPI_ID`) is asked of the socket itself, in `socket_options`.
-//!
-//! Written by hand: the kernel has no specification of this family, from which the bindings are made.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use netlink_bindings::traits::{NetlinkRequest, Protocol as RequestProtocol};
+use netlink_bindings::inet_diag::{Msg, ReqV2, Request};
 
 use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, NetlinkSocket, Target};
 use crate::netns::Namespace;
 
-/// `SOCK_DIAG_BY_FAMILY` of `include/uapi/linux/sock_diag.h`.
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
-/// Bytes of `struct inet_diag_req_v2` of `include/uapi/linux/inet_diag.h`.
-const REQUEST_BYTES: usize = 56;
-/// Bytes of `struct inet_diag_msg`; attributes may follow.
-const MESSAGE_BYTES: usize = 72;
-/// States without a file: what is left of closed connections, and handshakes that have no socket yet.
+/// States without a file (`include/net/tcp_states.h`): what is left of closed connections, and handshakes that have no
+/// socket yet.
 const STATES_WITHOUT_FILE: u32 = 1 << TIME_WAIT | 1 << NEW_SYN_RECV;
 const TIME_WAIT: u8 = 6;
 const NEW_SYN_RECV: u8 = 12;
@@ -98,82 +91,48 @@ impl SockDiag {
         family: InetFamily,
         mut take: impl FnMut(InetSocket),
     ) -> Result<(), NetlinkError> {
-        let request = Request::new(protocol, family);
+        let mut header = ReqV2::new();
+        header.family = match family {
+            InetFamily::V4 => libc::AF_INET as u8,
+            InetFamily::V6 => libc::AF_INET6 as u8,
+        };
+        header.protocol = match protocol {
+            InetProtocol::Tcp => libc::IPPROTO_TCP as u8,
+            InetProtocol::Udp => libc::IPPROTO_UDP as u8,
+        };
+        header.states = !STATES_WITHOUT_FILE;
+        // The header says the protocol; the bindings' two requests differ in nothing else.
+        let request = Request::new().op_tcp_diag_dump(&header);
         let decode = |reply: &[u8]| decode_socket(reply).map(&mut take);
         self.socket.collect("list sockets of", &Target::Namespace, &request, decode).map(drop)
     }
 }
 
-/// `struct inet_diag_req_v2`, asking for all sockets of a protocol and family.
-struct Request([u8; REQUEST_BYTES]);
-
-impl Request {
-    fn new(protocol: InetProtocol, family: InetFamily) -> Self {
-        let mut bytes = [0; REQUEST_BYTES];
-        bytes[0] = match family {
-            InetFamily::V4 => libc::AF_INET as u8,
-            InetFamily::V6 => libc::AF_INET6 as u8,
-        };
-        bytes[1] = match protocol {
-            InetProtocol::Tcp => libc::IPPROTO_TCP as u8,
-            InetProtocol::Udp => libc::IPPROTO_UDP as u8,
-        };
-        bytes[4..8].copy_from_slice(&(!STATES_WITHOUT_FILE).to_ne_bytes());
-        Self(bytes)
-    }
-}
-
-impl NetlinkRequest for Request {
-    fn protocol(&self) -> RequestProtocol {
-        RequestProtocol::Raw { protonum: libc::NETLINK_SOCK_DIAG as u16, request_type: SOCK_DIAG_BY_FAMILY }
-    }
-
-    fn flags(&self) -> u16 {
-        libc::NLM_F_DUMP as u16
-    }
-
-    fn payload(&self) -> &[u8] {
-        &self.0
-    }
-
-    type ReplyType<'buf> = &'buf [u8];
-
-    fn decode_reply(buf: &[u8]) -> &[u8] {
-        buf
-    }
-}
-
 pub(crate) fn decode_socket(reply: &[u8]) -> Result<InetSocket, Malformed> {
-    let Some(message) = reply.first_chunk::<MESSAGE_BYTES>() else {
-        return Err(Malformed("a socket's message is cut short"));
+    // Attributes may follow.
+    let message = reply.get(..Msg::len()).and_then(Msg::new_from_slice);
+    let message = message.ok_or(Malformed("a socket's message is cut short"))?;
+    let address = |bytes: [u8; 16], port_be: u16| match i32::from(message.family) {
+        libc::AF_INET => Ok(SocketAddr::new(v4(bytes), u16::from_be(port_be))),
+        libc::AF_INET6 => Ok(SocketAddr::new(Ipv6Addr::from(bytes).into(), u16::from_be(port_be))),
+        _ => Err(Malformed("a socket that is neither IPv4 nor IPv6")),
     };
-    let family = match i32::from(message[0]) {
-        libc::AF_INET => InetFamily::V4,
-        libc::AF_INET6 => InetFamily::V6,
-        _ => return Err(Malformed("a socket that is neither IPv4 nor IPv6")),
-    };
-    let number = |at: usize| u32::from_ne_bytes([message[at], message[at + 1], message[at + 2], message[at + 3]]);
-    let port = |at: usize| u16::from_be_bytes([message[at], message[at + 1]]);
-    let remote = SocketAddr::new(address(message, 24, family), port(6));
+    let remote = address(message.sockid.dst, message.sockid._dport_be)?;
     Ok(InetSocket {
-        inode: number(68),
-        state: message[1],
-        local: SocketAddr::new(address(message, 8, family), port(4)),
+        inode: message.inode,
+        state: message.state,
+        local: address(message.sockid.src, message.sockid._sport_be)?,
         remote: (remote.port() != 0).then_some(remote),
-        bound_to: Ifindex::new(number(40)),
-        receive_queue: number(56),
-        send_queue: number(60),
-        uid: number(64),
+        bound_to: Ifindex::new(message.sockid.r#if),
+        receive_queue: message.rqueue,
+        send_queue: message.wqueue,
+        uid: message.uid,
     })
 }
 
-fn address(message: &[u8; MESSAGE_BYTES], at: usize, family: InetFamily) -> IpAddr {
-    let mut bytes = [0; 16];
-    bytes.copy_from_slice(&message[at..at + 16]);
-    match family {
-        InetFamily::V4 => Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]).into(),
-        InetFamily::V6 => Ipv6Addr::from(bytes).into(),
-    }
+/// An IPv4 address, which is in the first four of the sixteen bytes.
+fn v4([a, b, c, d, ..]: [u8; 16]) -> IpAddr {
+    Ipv4Addr::new(a, b, c, d).into()
 }
 
 #[cfg(test)]
@@ -237,12 +196,12 @@ mod tests {
 
     #[test]
     fn a_message_that_is_cut_short_is_refused() {
-        assert!(decode_socket(&RECORDED[..MESSAGE_BYTES - 1]).is_err());
+        assert!(decode_socket(&RECORDED[..Msg::len() - 1]).is_err());
     }
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes in any_reply(MESSAGE_BYTES)) {
+        fn arbitrary_answers_never_panic(bytes in any_reply(Msg::len())) {
             let _ = decode_socket(&bytes);
         }
     }

@@ -6,7 +6,7 @@ use quell_linux::capability::Capability;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Reading;
+use super::{Reading, Unknown};
 
 /// When a picture was taken. The difference of two `monotonic-ns` is the time between them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -26,8 +26,10 @@ pub struct Taken {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Scope {
-    /// The name of the network namespace in `/run/netns`; absent: the caller's.
+    /// The name of the network namespace in `/run/netns`; absent: the caller's, or those of `pids`.
     pub netns: Option<String>,
+    /// Every network namespace that has a name or a process.
+    pub whole_host: bool,
     /// These processes only, and the devices of their namespaces; empty: all processes with sockets.
     pub pids: Vec<Pid>,
     /// This device only, by name; absent: all.
@@ -99,6 +101,8 @@ pub struct NetworkNamespace {
     pub names: Vec<String>,
     /// It is the one that the reader was in.
     pub is_readers: bool,
+    /// Protocols whose sockets could not be listed, so that the picture lacks them.
+    pub unlisted_sockets: Vec<Unknown>,
     /// `TcpExt BusyPollRxPackets`: packets that busy polling received, without those of the final poll of each.
     pub busy_poll_rx_packets: Reading<u64>,
     /// IP packets that its stack took in, as many as there were on the wire: what a device received and this does not

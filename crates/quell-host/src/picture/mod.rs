@@ -16,9 +16,11 @@ mod host;
 mod index;
 mod process;
 mod queue;
+mod read;
 mod reading;
 mod socket;
 
+use quell_linux::Pid;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +30,7 @@ pub use host::{Kernel, NetworkNamespace, Privileges, Scope, Service, Sysctls, Ta
 pub use index::{DeviceKey, Index};
 pub use process::{Epoll, EpollWait, Files, HeldSocket, Process, Thread, WatchedFile, WatchedKind, WatchedTarget};
 pub use queue::{Irq, Linked, Napi, RxQueue, SaidBy, TxQueue};
+pub use read::{Cost, TakeError, take};
 pub use reading::{Reading, Unknown, UnknownReading, Why};
 pub use socket::{Protocol, Socket, SocketState};
 
@@ -63,8 +66,10 @@ pub struct Picture {
     pub irqs: Reading<Vec<Irq>>,
     /// The network devices, by namespace and index.
     pub devices: Vec<Device>,
-    /// The processes.
+    /// The processes that have TCP, UDP or AF_XDP sockets, and those that were asked for.
     pub processes: Vec<Process>,
+    /// Processes whose files the reader may not see, so that whether they have sockets is not known.
+    pub hidden_processes: Vec<Pid>,
     /// The sockets of these processes, each once, by inode.
     pub sockets: Vec<Socket>,
 }

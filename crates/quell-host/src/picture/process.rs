@@ -16,7 +16,7 @@ pub struct Process {
     /// Its number, in the reader's pid namespace.
     pub pid: Pid,
     /// When it started, clock ticks since boot: with its number it is told from all others of this boot.
-    pub start_time_ticks: Reading<u64>,
+    pub start_time_ticks: u64,
     /// The name of its main thread.
     pub name: String,
     /// The inode of its network namespace. A socket of it may have been made in another.

@@ -59,8 +59,9 @@ pub struct TxQueue {
     pub id: u32,
     /// The NAPI that handles its completions.
     pub napi: Reading<Option<Linked<NapiId>>>,
-    /// CPUs that send by it (XPS, `xps_cpus`); empty: not chosen by CPU.
-    pub xps_cpus: Reading<CpuList>,
+    /// CPUs that send by it (XPS, `xps_cpus`); empty: not chosen by CPU; known to be none where there is only one queue
+    /// and thus no choice.
+    pub xps_cpus: Reading<Option<CpuList>>,
     /// Receive queues whose sockets send by it (`xps_rxqs`), ascending; empty: not chosen by receive queue.
     pub xps_rxqs: Reading<Vec<u32>>,
     /// What the driver counted.

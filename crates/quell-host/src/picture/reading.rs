@@ -32,10 +32,8 @@ pub struct UnknownReading {
 pub struct Unknown {
     /// The class of reason.
     pub why: Why,
-    /// What was tried: `read rings of interface 2`, the path of a file, the name of a system call.
-    pub tried: String,
-    /// What came back, in the kernel's words where it has some.
-    pub said: Option<String>,
+    /// What was tried, on what, and what came back, in the kernel's words where it has some.
+    pub said: String,
 }
 
 /// The classes of reason why a value is not known.
@@ -62,8 +60,8 @@ pub enum Why {
 
 impl<T> Reading<T> {
     /// A reading that did not succeed.
-    pub fn unknown(why: Why, tried: impl Into<String>, said: Option<String>) -> Self {
-        Self::Unknown(UnknownReading { unknown: Box::new(Unknown { why, tried: tried.into(), said }) })
+    pub fn unknown(why: Why, said: impl Into<String>) -> Self {
+        Self::Unknown(UnknownReading { unknown: Box::new(Unknown { why, said: said.into() }) })
     }
 
     /// The value, where it is known.
@@ -123,14 +121,14 @@ mod tests {
     fn knowing_that_there_is_none_is_not_unknown() {
         let none: Reading<Option<u64>> = Reading::Known(None);
         assert_eq!(round_trip(&none), ("null".to_owned(), none));
-        let unknown: Reading<Option<u64>> = Reading::unknown(Why::Absent, "read x", None);
+        let unknown: Reading<Option<u64>> = Reading::unknown(Why::Absent, "read x: none");
         assert_eq!(round_trip(&unknown).1, unknown);
     }
 
     #[test]
     fn what_is_denied_names_the_capability_that_would_show_it() {
         let needs = Some(Capability::SysPtrace);
-        let unknown: Reading<u32> = Reading::unknown(Why::Denied { needs }, "list /proc/1/fd", Some("no".into()));
+        let unknown: Reading<u32> = Reading::unknown(Why::Denied { needs }, "list /proc/1/fd: no");
         let (text, read) = round_trip(&unknown);
         assert!(text.contains(r#""why":{"denied":{"needs":"CAP_SYS_PTRACE"}}"#), "{text}");
         assert_eq!(read, unknown);

@@ -89,3 +89,25 @@ pub enum SocketState {
     /// A number that this program does not know.
     Other(u8),
 }
+
+impl SocketState {
+    /// The state of a number of `include/net/tcp_states.h`.
+    #[must_use]
+    pub const fn from_kernel(number: u8) -> Self {
+        match number {
+            1 => Self::Established,
+            2 => Self::SynSent,
+            3 => Self::SynRecv,
+            4 => Self::FinWait1,
+            5 => Self::FinWait2,
+            6 => Self::TimeWait,
+            7 => Self::Close,
+            8 => Self::CloseWait,
+            9 => Self::LastAck,
+            10 => Self::Listen,
+            11 => Self::Closing,
+            12 => Self::NewSynRecv,
+            other => Self::Other(other),
+        }
+    }
+}

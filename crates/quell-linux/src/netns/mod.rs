@@ -310,7 +310,7 @@ impl fmt::Display for Namespace {
 }
 
 /// The inode number in the text of a `/proc/PID/ns/net` link.
-fn parse_namespace_link(link: &Path) -> Option<u64> {
+pub(crate) fn parse_namespace_link(link: &Path) -> Option<u64> {
     link.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
 }
 

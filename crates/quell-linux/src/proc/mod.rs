@@ -12,6 +12,7 @@ mod fdinfo;
 mod identity;
 mod interrupts;
 mod irq;
+mod namespace;
 mod net_dev;
 mod netstat;
 mod pid_stat;

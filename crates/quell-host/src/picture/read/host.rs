@@ -1,0 +1,68 @@
+//! Reading what holds for the whole host: kernel, privileges, sysctls, interrupts, services.
+
+use std::collections::BTreeSet;
+
+use quell_linux::capability::{self, Capability};
+use quell_linux::kernel::Kernel as RunningKernel;
+use quell_linux::proc::{Interrupts, ProcRoot};
+
+use super::super::{Irq, Kernel, Privileges, Reading, Service, Sysctls, Why};
+use super::outcome::Outcome as _;
+use super::processes::Candidate;
+
+/// Programs that set interrupts, CPUs or sysctls by their own rules, by the names of their processes.
+const SERVICES: &[&str] = &["irqbalance", "tuned", "numad", "cpufreqd", "auto-cpufreq"];
+
+pub(super) fn kernel() -> Kernel {
+    let RunningKernel { release, version, machine } = RunningKernel::running();
+    Kernel { release, version, machine }
+}
+
+pub(super) fn privileges(proc: &ProcRoot) -> Privileges {
+    let held = |set: capability::CapabilitySet| Capability::ALL.into_iter().filter(|one| set.has(*one)).collect();
+    let capabilities = match capability::effective(proc) {
+        Ok(Some(set)) => Reading::Known(held(set)),
+        Ok(None) => Reading::unknown(Why::UnsupportedByKernel, "read /proc/thread-self/status: no CapEff in it"),
+        Err(error) => Err(error).outcome(),
+    };
+    Privileges { capabilities, in_initial_user_namespace: capability::in_initial_user_namespace(proc).outcome() }
+}
+
+pub(super) fn sysctls(proc: &ProcRoot) -> Sysctls {
+    let net_core = |name| proc.net_core(name).outcome();
+    Sysctls {
+        busy_poll_us: proc.busy_poll_us().outcome(),
+        busy_read_us: proc.busy_read_us().outcome(),
+        netdev_budget: net_core("netdev_budget"),
+        netdev_budget_us: net_core("netdev_budget_usecs"),
+        dev_weight: net_core("dev_weight"),
+        netdev_max_backlog: net_core("netdev_max_backlog"),
+        rps_sock_flow_entries: net_core("rps_sock_flow_entries"),
+    }
+}
+
+pub(super) fn services(candidates: &[Candidate]) -> Vec<Service> {
+    let known = candidates.iter().filter(|candidate| SERVICES.contains(&candidate.name.as_str()));
+    known.map(|candidate| Service { name: candidate.name.clone(), pid: candidate.pid }).collect()
+}
+
+pub(super) fn irqs(proc: &ProcRoot, interrupts: &Reading<Interrupts>, numbers: &BTreeSet<u32>) -> Reading<Vec<Irq>> {
+    let irq = |&number: &u32| {
+        let line = match interrupts {
+            Reading::Known(interrupts) => match interrupts.irq(number) {
+                Some(line) => Reading::Known(line),
+                None => Reading::unknown(Why::Absent, format!("read /proc/interrupts: no line {number} in it")),
+            },
+            Reading::Unknown(unknown) => Reading::Unknown(unknown.clone()),
+        };
+        let counts = line.clone().map(|line| line.per_cpu.clone().unwrap_or_default());
+        Irq {
+            number,
+            line: line.map(|line| line.description.clone()),
+            affinity: proc.irq_affinity(number).outcome(),
+            effective_affinity: proc.irq_effective_affinity(number).outcome(),
+            counts: counts.map(|counts| counts.into_iter().filter(|(_, count)| *count > 0).collect()),
+        }
+    };
+    Reading::Known(numbers.iter().map(irq).collect())
+}

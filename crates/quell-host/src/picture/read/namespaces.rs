@@ -1,0 +1,123 @@
+//! The network namespaces of a picture, each with the handles by which it is read. A handle of the reader's own namespace
+//! needs no privilege, so that one is not entered.
+
+use std::collections::BTreeMap;
+
+use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
+use quell_linux::proc::{NetDev, ProcError, ProcRoot};
+use quell_linux::sysfs::Sysfs;
+
+use super::super::{NetworkNamespace, Reading, Scope, Unknown, Why};
+use super::TakeError;
+use super::outcome::Outcome as _;
+use super::processes::Candidate;
+
+/// A namespace that is read.
+pub(super) struct Space {
+    pub(super) namespace: Namespace,
+    pub(super) is_readers: bool,
+    pub(super) sysfs: Reading<Sysfs>,
+    names: Vec<String>,
+}
+
+impl Space {
+    /// Opens a handle in this namespace: `here` for the reader's own, `there` for others.
+    pub(super) fn open<T, E>(
+        &self,
+        here: impl FnOnce() -> Result<T, E>,
+        there: impl FnOnce(&Namespace) -> Result<T, E>,
+    ) -> Result<T, E> {
+        if self.is_readers { here() } else { there(&self.namespace) }
+    }
+
+    /// Packets and drops of every interface.
+    pub(super) fn net_dev(&self) -> Reading<NetDev> {
+        self.read_proc_net(|proc| proc.thread_self().net_dev())
+    }
+
+    /// What the picture says of the namespace itself.
+    pub(super) fn describe(&self, unlisted_sockets: Vec<Unknown>) -> NetworkNamespace {
+        let netstat = self.read_proc_net(|proc| proc.thread_self().netstat());
+        let busy_poll_rx_packets = netstat.map(|netstat| netstat.busy_poll_rx_packets());
+        let ip_rx_packets = self.read_proc_net(|proc| proc.thread_self().ip_rx_packets());
+        NetworkNamespace {
+            inode: self.namespace.inode(),
+            cookie: self.namespace.cookie().outcome(),
+            names: self.names.clone(),
+            is_readers: self.is_readers,
+            unlisted_sockets,
+            busy_poll_rx_packets: counted(busy_poll_rx_packets, "BusyPollRxPackets"),
+            ip_rx_packets: counted(ip_rx_packets, "received packets by ECN"),
+        }
+    }
+
+    fn read_proc_net<T: Send>(&self, read: impl FnOnce(&ProcRoot) -> Result<T, ProcError> + Send) -> Reading<T> {
+        let proc = ProcRoot::default();
+        if self.is_readers {
+            return read(&proc).outcome();
+        }
+        match self.namespace.run(|| read(&proc)) {
+            Ok(read) => read.outcome(),
+            Err(error) => Err(error).outcome(),
+        }
+    }
+}
+
+fn counted(count: Reading<Option<u64>>, name: &str) -> Reading<u64> {
+    match count {
+        Reading::Known(Some(count)) => Reading::Known(count),
+        Reading::Known(None) => {
+            Reading::unknown(Why::UnsupportedByKernel, format!("read /proc/net/netstat: no {name} in it"))
+        }
+        Reading::Unknown(unknown) => Reading::Unknown(unknown),
+    }
+}
+
+/// The namespaces that the scope means, in ascending order of their inodes.
+pub(super) fn open(scope: &Scope, candidates: &[Candidate]) -> Result<Vec<Space>, TakeError> {
+    let readers = Namespace::current()?;
+    let mut found = BTreeMap::new();
+    let mut add = |namespace: Namespace| found.insert(namespace.inode(), namespace);
+    match &scope.netns {
+        Some(name) => drop(add(Namespace::open_named(&NamespaceName::new(name.clone())?)?)),
+        None if scope.whole_host => {
+            named().into_iter().for_each(|(_, namespace)| drop(add(namespace)));
+            of_processes(candidates.iter()).into_iter().for_each(|namespace| drop(add(namespace)));
+            add(Namespace::current()?);
+        }
+        None if !scope.pids.is_empty() => {
+            let asked = candidates.iter().filter(|candidate| scope.pids.contains(&candidate.pid));
+            of_processes(asked).into_iter().for_each(|namespace| drop(add(namespace)));
+        }
+        None => drop(add(Namespace::current()?)),
+    }
+    let names = named();
+    let space = |namespace: Namespace| {
+        let names = names.iter().filter(|(_, named)| *named == namespace).map(|(name, _)| name.to_string());
+        Space {
+            is_readers: namespace == readers,
+            sysfs: Sysfs::of(&namespace).outcome(),
+            names: names.collect(),
+            namespace,
+        }
+    };
+    Ok(found.into_values().map(space).collect())
+}
+
+/// The namespaces that have a name. One that may not be opened, or is gone, has none here.
+fn named() -> Vec<(NamespaceName, Namespace)> {
+    let names = Namespace::list_named().unwrap_or_default();
+    names.into_iter().filter_map(|name| Some((name.clone(), Namespace::open_named(&name).ok()?))).collect()
+}
+
+/// The namespaces of these processes, each once.
+fn of_processes<'a>(candidates: impl Iterator<Item = &'a Candidate>) -> Vec<Namespace> {
+    let mut by_inode = BTreeMap::new();
+    for candidate in candidates {
+        if let Reading::Known(inode) = candidate.namespace {
+            by_inode.entry(inode).or_insert(candidate.pid);
+        }
+    }
+    let open = |pid| -> Result<Namespace, NamespaceError> { Namespace::open_pid(ProcRoot::default().path(), pid) };
+    by_inode.into_values().filter_map(|pid| open(pid).ok()).collect()
+}

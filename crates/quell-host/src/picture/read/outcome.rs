@@ -1,0 +1,141 @@
+//! What an error of a reader means for the picture: which class of reason it is, and which capability would help.
+
+use quell_linux::CpuSetReadError;
+use quell_linux::capability::Capability;
+use quell_linux::epoll_params::EpollParamsError;
+use quell_linux::netlink::{Failure, NetlinkError};
+use quell_linux::netns::NamespaceError;
+use quell_linux::pidfd::PidFdError;
+use quell_linux::proc::ProcError;
+use quell_linux::sched::SchedError;
+use quell_linux::socket_options::SocketOptionError;
+use quell_linux::sysfs::SysfsError;
+
+use super::super::{Reading, Why};
+
+/// The class of reason in an error.
+pub(super) trait Explained: std::fmt::Display {
+    fn why(&self) -> Why;
+}
+
+/// Turns what a reader returned into a reading.
+pub(super) trait Outcome<T> {
+    fn outcome(self) -> Reading<T>;
+}
+
+impl<T, E: Explained> Outcome<T> for Result<T, E> {
+    fn outcome(self) -> Reading<T> {
+        match self {
+            Ok(value) => Reading::Known(value),
+            Err(error) => Reading::unknown(error.why(), error.to_string()),
+        }
+    }
+}
+
+fn denied(needs: Capability) -> Why {
+    Why::Denied { needs: Some(needs) }
+}
+
+impl Explained for NetlinkError {
+    /// What is unsupported is the driver's doing: whether the kernel knows the question is found out beforehand.
+    fn why(&self) -> Why {
+        match self.failure() {
+            Failure::Absent => Why::Absent,
+            Failure::Unsupported => Why::UnsupportedByDriver,
+            Failure::Denied => denied(Capability::NetAdmin),
+            _ => Why::Failed,
+        }
+    }
+}
+
+impl Explained for NamespaceError {
+    fn why(&self) -> Why {
+        match self {
+            Self::NoCookie { .. } => Why::UnsupportedByKernel,
+            error if error.is_denied() => denied(Capability::SysAdmin),
+            error if error.is_absent() => Why::Absent,
+            _ => Why::Failed,
+        }
+    }
+}
+
+impl Explained for ProcError {
+    fn why(&self) -> Why {
+        match self {
+            error if error.is_absent() => Why::Absent,
+            error if error.is_denied() => denied(Capability::SysPtrace),
+            _ => Why::Failed,
+        }
+    }
+}
+
+impl Explained for SysfsError {
+    fn why(&self) -> Why {
+        match self {
+            Self::Namespace(error) => error.why(),
+            error if error.is_absent() => Why::Absent,
+            error if error.is_denied() => Why::Denied { needs: None },
+            _ => Why::Failed,
+        }
+    }
+}
+
+impl Explained for CpuSetReadError {
+    fn why(&self) -> Why {
+        match self {
+            Self::Read { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Why::Absent,
+            _ => Why::Failed,
+        }
+    }
+}
+
+impl Explained for SchedError {
+    fn why(&self) -> Why {
+        match self {
+            Self::Gone { .. } => Why::Absent,
+            Self::Denied { .. } => denied(Capability::SysNice),
+            _ => Why::Failed,
+        }
+    }
+}
+
+impl Explained for PidFdError {
+    fn why(&self) -> Why {
+        match self {
+            Self::Gone { .. } | Self::NoSuchFd { .. } => Why::Absent,
+            Self::Denied { .. } => denied(Capability::SysPtrace),
+            _ => Why::Failed,
+        }
+    }
+}
+
+impl<E: Explained> Explained for &E {
+    fn why(&self) -> Why {
+        (*self).why()
+    }
+}
+
+impl Explained for SocketOptionError {
+    fn why(&self) -> Why {
+        match self {
+            Self::Unsupported { .. } => Why::UnsupportedByKernel,
+            Self::Denied { .. } => denied(Capability::NetAdmin),
+            _ => Why::Failed,
+        }
+    }
+}
+
+impl Explained for EpollParamsError {
+    fn why(&self) -> Why {
+        match self {
+            Self::Unsupported | Self::NoBusyPoll => Why::UnsupportedByKernel,
+            _ => Why::Failed,
+        }
+    }
+}
+
+impl Explained for std::io::Error {
+    fn why(&self) -> Why {
+        Why::Failed
+    }
+}

@@ -1,0 +1,67 @@
+//! Reading one thread, of a process or of the kernel.
+
+use quell_linux::proc::{EpollTimeout, EpollWaitCall, PidStat, ProcDir};
+use quell_linux::{Pid, sched};
+
+use super::super::{EpollWait, Reading, Thread, Why};
+use super::outcome::Outcome as _;
+
+/// The thread at this directory; `None` when it is gone.
+pub(super) fn read(tid: Pid, directory: &ProcDir) -> Option<Thread> {
+    let stat = match directory.stat() {
+        Ok(stat) => stat,
+        Err(error) if error.is_absent() => return None,
+        Err(error) => return Some(unreadable(tid, &Err::<PidStat, _>(error).outcome())),
+    };
+    let schedstat = directory.schedstat().outcome();
+    let last_cpu = match stat.processor {
+        Some(cpu) => Reading::Known(cpu),
+        None => Reading::unknown(Why::UnsupportedByKernel, format!("read stat of thread {tid}: no processor in it")),
+    };
+    Some(Thread {
+        tid,
+        name: name(&stat),
+        state: Reading::Known(stat.state),
+        affinity: sched::affinity(tid).outcome(),
+        scheduling: sched::scheduling(tid).outcome(),
+        last_cpu,
+        run_ns: schedstat.clone().map(|stat| stat.run_ns),
+        wait_ns: schedstat.map(|stat| stat.wait_ns),
+        epoll_wait: directory.syscall().outcome().map(|call| call.epoll_wait().map(wait)),
+    })
+}
+
+/// The name of a process or thread.
+pub(super) fn name(stat: &PidStat) -> String {
+    String::from_utf8_lossy(&stat.comm).into_owned()
+}
+
+fn wait(call: EpollWaitCall) -> EpollWait {
+    let timeout_ms = match call.timeout {
+        EpollTimeout::Forever => Some(-1),
+        EpollTimeout::Milliseconds(ms) => i32::try_from(ms).ok(),
+        EpollTimeout::InMemory => None,
+    };
+    EpollWait { epoll_fd: call.epoll_fd, max_events: call.max_events, timeout_ms }
+}
+
+/// A thread whose `stat` cannot be read, as where /proc hides other users' processes.
+fn unreadable(tid: Pid, stat: &Reading<PidStat>) -> Thread {
+    fn same<T>(stat: &Reading<PidStat>) -> Reading<T> {
+        match stat.why_unknown() {
+            Some(unknown) => Reading::unknown(unknown.why, unknown.said.clone()),
+            None => Reading::unknown(Why::Failed, "read stat"),
+        }
+    }
+    Thread {
+        tid,
+        name: String::new(),
+        state: same(stat),
+        affinity: sched::affinity(tid).outcome(),
+        scheduling: sched::scheduling(tid).outcome(),
+        last_cpu: same(stat),
+        run_ns: same(stat),
+        wait_ns: same(stat),
+        epoll_wait: same(stat),
+    }
+}

@@ -1,0 +1,54 @@
+//! The picture of the machine as it is, read-only: complete, internally consistent, the same after it was written and
+//! read back, and honest about what an unprivileged reader does not see.
+
+#![allow(clippy::unwrap_used, reason = "assertions of tests fail by panicking")]
+
+use std::net::{TcpListener, TcpStream};
+
+use quell_host::picture::{Picture, Scope, TakeError, take};
+use quell_linux::Pid;
+
+fn of_this_process() -> Picture {
+    let scope = Scope { pids: vec![Pid::of_this_process()], ..Scope::default() };
+    take(&scope).unwrap().0
+}
+
+#[test]
+fn a_picture_that_was_written_is_read_back_as_it_was() {
+    let _listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let picture = of_this_process();
+    let json = serde_json::to_vec(&picture).unwrap();
+    assert_eq!(Picture::parse(&json).unwrap(), picture);
+}
+
+#[test]
+fn an_own_connection_is_found_with_its_process_and_both_addresses() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let picture = of_this_process();
+    let process = picture.index().process(Pid::of_this_process()).unwrap();
+    let held = &process.files.known().unwrap().sockets;
+    let local = Some(client.local_addr().unwrap());
+    let index = picture.index();
+    let sockets = held.iter().filter_map(|held| index.socket(held.inode));
+    let seen = sockets.into_iter().find(|socket| socket.local == local).unwrap();
+    assert_eq!(seen.remote, client.peer_addr().ok());
+    assert_eq!(seen.napi.known(), Some(&None), "loopback has no NAPI");
+}
+
+#[test]
+fn the_loopback_device_is_there_and_has_no_napi() {
+    let picture = take(&Scope::default()).unwrap().0;
+    let loopback = picture.devices.iter().find(|device| device.name == "lo").unwrap();
+    assert_eq!(loopback.irqs.known().map(Vec::as_slice), Some(&[][..]));
+    assert!(loopback.napis.known().is_none_or(Vec::is_empty));
+}
+
+#[test]
+fn what_is_not_there_is_an_error_that_names_it() {
+    let nobody = Pid::new(i32::MAX).unwrap();
+    let error = take(&Scope { pids: vec![nobody], ..Scope::default() }).unwrap_err();
+    assert!(matches!(error, TakeError::NoSuchProcess(pid) if pid == nobody));
+    let error = take(&Scope { device: Some("qt-none".into()), ..Scope::default() }).unwrap_err();
+    assert!(error.to_string().contains("qt-none") && error.to_string().contains("lo"), "{error}");
+}

@@ -1,0 +1,35 @@
+//! `/proc/PID/ns/net`: which network namespace a process is in. Entering one is [`crate::netns`]'s business.
+
+use std::fs;
+use std::io;
+
+use super::{ProcDir, ProcError};
+use crate::netns::parse_namespace_link;
+
+impl ProcDir {
+    /// The inode of the network namespace of this process or thread, the number in `net:[…]`.
+    ///
+    /// # Errors
+    /// When the link cannot be read: denied without ptrace access, absent when the process is gone.
+    pub fn net_namespace(&self) -> Result<u64, ProcError> {
+        let path = self.path().join("ns/net");
+        let link = fs::read_link(&path).map_err(|source| ProcError::refused(&path, source))?;
+        parse_namespace_link(&link).ok_or_else(|| {
+            let source = io::Error::new(io::ErrorKind::InvalidData, format!("{link:?} is no network namespace"));
+            ProcError::refused(&path, source)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Pid;
+    use crate::netns::Namespace;
+    use crate::proc::ProcRoot;
+
+    #[test]
+    fn this_process_is_in_its_own_namespace() {
+        let here = ProcRoot::default().process(Pid::of_this_process()).net_namespace().unwrap();
+        assert_eq!(here, Namespace::current().unwrap().inode());
+    }
+}
