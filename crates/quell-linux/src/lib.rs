@@ -6,6 +6,7 @@
 
 pub mod address;
 mod bit_mask;
+pub mod boot;
 pub mod bpf;
 pub mod capability;
 pub mod clock;

@@ -227,6 +227,17 @@ impl Links {
         self.socket.act("set the MTU of", &Target::Index(index), &request)
     }
 
+    /// Moves an interface that is down into another namespace, where it is called `name`.
+    ///
+    /// # Errors
+    /// [`NetlinkError`]: `Exists` when the name is taken there, `Denied`, `Invalid` for one that cannot be moved.
+    pub fn move_to(&mut self, index: Ifindex, namespace: &Namespace, name: &InterfaceName) -> Result<(), NetlinkError> {
+        let namespace_fd = namespace.as_fd().as_raw_fd().cast_unsigned();
+        let mut request = rt_link::Request::new().op_setlink_do(&header(index));
+        request.encode().push_ifname_bytes(name.as_str().as_bytes()).push_net_ns_fd(namespace_fd);
+        self.socket.act("move to another namespace", &Target::Index(index), &request)
+    }
+
     /// Removes an interface, and with it the other end of a pair.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, lab, load, respond, sim};
+use crate::commands::{bench, lab, load, respond, sim, vm};
 
 /// The kernel's best packet delivery for unmodified Linux servers: measured, proved, reversible.
 #[derive(Debug, Parser)]
@@ -39,4 +39,13 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: lab::LabCommand,
     },
+    /// Distribution kernels under emulation: real interrupts, any kernel version, no privileges.
+    Vm {
+        /// What to do with them.
+        #[command(subcommand)]
+        command: vm::VmCommand,
+    },
+    /// What process 1 of a guest runs.
+    #[command(name = quell_vm::machine::GUEST_COMMAND, hide = true)]
+    VmGuest,
 }

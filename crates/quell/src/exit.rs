@@ -30,6 +30,21 @@ pub(crate) struct Failure {
     pub(crate) text: String,
 }
 
+impl Exit {
+    /// What an exit code of this program means, when it came from elsewhere; an unknown one is that something failed.
+    pub(crate) fn from_code(code: i32) -> Self {
+        let all = [
+            Self::Usage,
+            Self::KernelRefused,
+            Self::VerifyFailed,
+            Self::RolledBack,
+            Self::NotSupported,
+            Self::Interrupted,
+        ];
+        all.into_iter().find(|exit| *exit as i32 == code).unwrap_or(Self::RolledBack)
+    }
+}
+
 impl Failure {
     /// A failure with this text.
     pub(crate) fn new(exit: Exit, text: impl fmt::Display) -> Self {

@@ -38,6 +38,8 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Respond(args) => commands::respond::respond(args),
         Command::Sim { command } => commands::sim::run(command),
         Command::Lab { command } => commands::lab::run(command),
+        Command::Vm { command } => commands::vm::run(command),
+        Command::VmGuest => commands::vm::guest_init(),
     }
 }
 

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 fn the_program_answers_as_recorded() {
     trycmd::TestCases::new()
         .env("QUELL_JOURNAL_DIR", "/nonexistent/journal")
+        .env("XDG_CACHE_HOME", "/nonexistent/cache")
         .env("COLUMNS", "100")
         .case("tests/cmd/*.trycmd");
 }

@@ -15,6 +15,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("quell-linux", 1),
     ("quell-host", 2),
     ("quell-load", 2),
+    ("quell-vm", 2),
     ("quell-bench", 3),
     ("quell-conformance", 3),
     ("quell", 4),

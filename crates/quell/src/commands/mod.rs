@@ -5,3 +5,4 @@ pub(crate) mod lab;
 pub(crate) mod load;
 pub(crate) mod respond;
 pub(crate) mod sim;
+pub(crate) mod vm;

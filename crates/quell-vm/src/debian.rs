@@ -1,0 +1,394 @@
+//! Kernels from Debian's archive, by the mirror that this system's apt is set up with: apt itself reads the indexes,
+//! verifies signatures and checksums, and downloads, all in a directory of this user. The system's packages and lists
+//! are only asked for the mirror.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tar::Archive;
+use thiserror::Error;
+
+use crate::kernel_image::{self, ImageError};
+use crate::kernel_name::{Flavour, KernelName};
+use crate::modules;
+use crate::store::{Kernel, Origin, Store, StoreError, modules_dir};
+
+/// The suites whose kernels the lab is for, the newest first: Debian 13's backports, Debian 13, Debian 12.
+const SUITES: &[&str] = &["trixie-backports", "trixie", "bookworm"];
+/// The meta packages that name the current kernel of a suite.
+const META_PACKAGES: &[(&str, Flavour)] =
+    &[("linux-image-cloud-amd64", Flavour::Cloud), ("linux-image-amd64", Flavour::Full)];
+/// The packages that a kernel is spread over.
+const KERNEL_PACKAGES: &[&str] = &["linux-image-", "linux-binary-", "linux-modules-"];
+/// What is wanted of a list of sources: of which archive, and which part of it.
+const INDEX_FORMAT: &str = "$(COMPONENT) $(RELEASE) $(REPO_URI)";
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// A kernel that the archive has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// What it would be.
+    pub origin: Origin,
+    package: &'static str,
+}
+
+/// Why a kernel could not be fetched.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FetchError {
+    /// A program is not there.
+    #[error("could not run {program}: {source}; kernels are fetched with apt, on Debian and what derives from it")]
+    Run {
+        /// The program.
+        program: &'static str,
+        /// What came back.
+        source: io::Error,
+    },
+    /// A program failed.
+    #[error("{command} failed: {said}")]
+    Failed {
+        /// What was run.
+        command: String,
+        /// What it wrote to standard error.
+        said: String,
+    },
+    /// No Debian archive is among the system's sources.
+    #[error("none of apt's sources is Debian's archive: name a mirror of it with --mirror URL")]
+    NoMirror,
+    /// A mirror that would change the meaning of the list of sources.
+    #[error("`{0}` is no mirror: expected a URL like http://HOST/debian")]
+    InvalidMirror(String),
+    /// The archive has no such kernel now.
+    #[error("the archive has no kernel {name} now; it has {offered}")]
+    NotOffered {
+        /// What was asked for.
+        name: KernelName,
+        /// What there is.
+        offered: String,
+    },
+    /// The index did not say what was expected.
+    #[error("the index says of {package}: no `{field}`")]
+    Index {
+        /// The package.
+        package: String,
+        /// What is missing.
+        field: &'static str,
+    },
+    /// A package could not be unpacked.
+    #[error("unpacking {package}: {source}")]
+    Unpack {
+        /// The file.
+        package: PathBuf,
+        /// What came back.
+        source: io::Error,
+    },
+    /// The packages hold no kernel.
+    #[error("none of the packages of {0} holds a kernel")]
+    NoKernel(String),
+    /// The kernel in the package is of an unknown form.
+    #[error("the kernel of {package}: {source}")]
+    Image {
+        /// The package's version.
+        package: String,
+        /// What is wrong with it.
+        source: ImageError,
+    },
+    /// The cache could not be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// apt's own directory could not be made.
+    #[error("preparing {path}: {source}")]
+    Prepare {
+        /// The file or directory.
+        path: PathBuf,
+        /// What came back.
+        source: io::Error,
+    },
+}
+
+/// Debian's archive, as seen through an apt of one's own.
+#[derive(Debug)]
+pub struct Archives {
+    dir: PathBuf,
+}
+
+impl Archives {
+    /// Reads the indexes anew, into a directory beside the kernels. `mirror` takes the place of the system's.
+    ///
+    /// # Errors
+    /// [`FetchError`]; apt's own words when it could not reach the mirror or verify what it got.
+    pub fn update(store: &Store, mirror: Option<&str>) -> Result<Self, FetchError> {
+        let mirror = match mirror {
+            Some(mirror) => checked(mirror)?,
+            None => system_mirror()?,
+        };
+        let archives = Self { dir: store.dir().join(".apt") };
+        archives.prepare(&mirror)?;
+        archives.apt("apt-get", &["update", "--error-on=any"])?;
+        Ok(archives)
+    }
+
+    fn prepare(&self, mirror: &str) -> Result<(), FetchError> {
+        let place = |name: &str| self.dir.join(name);
+        for dir in ["lists/partial", "cache/archives/partial"] {
+            fs::create_dir_all(place(dir)).map_err(prepare(&place(dir)))?;
+        }
+        let files = [("status", String::new()), ("sources.list", sources(mirror)), ("apt.conf", self.configuration())];
+        for (name, content) in files {
+            fs::write(place(name), content).map_err(prepare(&place(name)))?;
+        }
+        Ok(())
+    }
+
+    /// Read after the system's own configuration, whose proxies stay in force and whose actions after an update do not.
+    fn configuration(&self) -> String {
+        let dir = self.dir.display();
+        format!(
+            "Dir::State \"{dir}\";\nDir::State::status \"{dir}/status\";\nDir::Cache \"{dir}/cache\";\n\
+             Dir::Etc::sourcelist \"{dir}/sources.list\";\nDir::Etc::sourceparts \"/dev/null\";\n\
+             Acquire::Languages \"none\";\nAPT::Sandbox::User \"\";\n\
+             #clear APT::Update::Post-Invoke;\n#clear APT::Update::Post-Invoke-Success;\n"
+        )
+    }
+
+    fn apt(&self, program: &'static str, arguments: &[&str]) -> Result<String, FetchError> {
+        let mut command = Command::new(program);
+        command.arg("--config-file").arg(self.dir.join("apt.conf")).args(arguments).current_dir(&self.dir);
+        run(program, &mut command)
+    }
+
+    /// The kernels that the archive has now, the newest suite first, each name once.
+    ///
+    /// # Errors
+    /// When the index cannot be read.
+    pub fn offers(&self) -> Result<Vec<Offer>, FetchError> {
+        let mut offers: Vec<Offer> = Vec::new();
+        for suite in SUITES {
+            for &(package, flavour) in META_PACKAGES {
+                let entry = self.show(&format!("{package}/{suite}"))?;
+                let version = field(&entry, "Version").ok_or_else(|| missing(package, "Version"))?;
+                let Some(name) = KernelName::of_version(version, flavour) else { continue };
+                if offers.iter().all(|offer| offer.origin.name != name) {
+                    let origin = Origin { name, version: version.to_owned(), suite: (*suite).to_owned() };
+                    offers.push(Offer { origin, package });
+                }
+            }
+        }
+        Ok(offers)
+    }
+
+    /// The offer of this name.
+    ///
+    /// # Errors
+    /// [`FetchError::NotOffered`] with what there is.
+    pub fn offer(&self, name: &KernelName) -> Result<Offer, FetchError> {
+        let offers = self.offers()?;
+        let offered: Vec<String> = offers.iter().map(|offer| offer.origin.name.to_string()).collect();
+        let found = offers.into_iter().find(|offer| offer.origin.name == *name);
+        found.ok_or_else(|| FetchError::NotOffered { name: name.clone(), offered: offered.join(", ") })
+    }
+
+    /// Downloads a kernel, verified by apt, and keeps in the store what guests need of it.
+    ///
+    /// # Errors
+    /// [`FetchError`]; the store is as it was then.
+    pub fn get(&self, offer: &Offer, store: &Store) -> Result<Kernel, FetchError> {
+        let downloads = tempfile::tempdir_in(&self.dir).map_err(prepare(&self.dir))?;
+        let packages = self.packages_of(offer)?;
+        let mut command = Command::new("apt-get");
+        command.arg("--config-file").arg(self.dir.join("apt.conf")).arg("download").args(&packages);
+        run("apt-get", command.current_dir(downloads.path()))?;
+
+        let staged = store.stage()?;
+        let modules = modules_dir(staged.path());
+        fs::create_dir(&modules).map_err(prepare(&modules))?;
+        let mut image = None;
+        for entry in fs::read_dir(downloads.path()).map_err(prepare(downloads.path()))? {
+            let package = entry.map_err(prepare(downloads.path()))?.path();
+            image = unpack(&package, &modules)?.or(image);
+        }
+        let version = &offer.origin.version;
+        let image = image.ok_or_else(|| FetchError::NoKernel(version.clone()))?;
+        let vmlinux =
+            kernel_image::vmlinux(&image).map_err(|source| FetchError::Image { package: version.clone(), source })?;
+        Ok(store.keep(staged, &vmlinux, &offer.origin)?)
+    }
+
+    /// The packages that make up a kernel, as `NAME=VERSION`: what the meta package depends on in just this version,
+    /// and what that depends on.
+    fn packages_of(&self, offer: &Offer) -> Result<BTreeSet<String>, FetchError> {
+        let mut found = BTreeSet::new();
+        let mut open = vec![format!("{}={}", offer.package, offer.origin.version)];
+        while let Some(package) = open.pop() {
+            let entry = self.show(&package)?;
+            let depends = field(&entry, "Depends").unwrap_or_default();
+            open.extend(kernel_dependencies(depends).filter(|dependency| found.insert(dependency.clone())));
+        }
+        Ok(found)
+    }
+
+    fn show(&self, package: &str) -> Result<String, FetchError> {
+        self.apt("apt-cache", &["show", "--no-all-versions", package])
+    }
+}
+
+fn prepare(path: &Path) -> impl FnOnce(io::Error) -> FetchError {
+    let path = path.to_owned();
+    move |source| FetchError::Prepare { path, source }
+}
+
+fn missing(package: &str, field: &'static str) -> FetchError {
+    FetchError::Index { package: package.to_owned(), field }
+}
+
+fn run(program: &'static str, command: &mut Command) -> Result<String, FetchError> {
+    let output = command.stdin(Stdio::null()).env("LC_ALL", "C").output();
+    let Output { status, stdout, stderr } = output.map_err(|source| FetchError::Run { program, source })?;
+    if !status.success() {
+        let arguments = command.get_args().map(|argument| argument.to_string_lossy());
+        let command = std::iter::once(program.into()).chain(arguments).collect::<Vec<_>>().join(" ");
+        return Err(FetchError::Failed { command, said: String::from_utf8_lossy(&stderr).trim().to_owned() });
+    }
+    Ok(String::from_utf8_lossy(&stdout).into_owned())
+}
+
+/// The mirror of Debian's archive among the system's sources. The archive of security updates is none: it has not all
+/// suites.
+fn system_mirror() -> Result<String, FetchError> {
+    let mut command = Command::new("apt-get");
+    command.args(["indextargets", "--no-release-info", "--format", INDEX_FORMAT, "Created-By: Packages"]);
+    mirror_among(&run("apt-get", &mut command)?).ok_or(FetchError::NoMirror)
+}
+
+fn mirror_among(indexes: &str) -> Option<String> {
+    indexes.lines().find_map(|line| {
+        let [component, release, uri] = line.splitn(3, ' ').collect::<Vec<_>>().try_into().ok()?;
+        let is_archive = uri.trim_end_matches('/').ends_with("/debian") && !release.ends_with("-security");
+        (component == "main" && is_archive).then(|| uri.to_owned())
+    })
+}
+
+fn checked(mirror: &str) -> Result<String, FetchError> {
+    let plain = !mirror.chars().any(|c| c.is_whitespace() || c.is_control() || "[]\"".contains(c));
+    match plain && mirror.contains("://") {
+        true => Ok(mirror.to_owned()),
+        false => Err(FetchError::InvalidMirror(mirror.to_owned())),
+    }
+}
+
+/// The list of sources. Where Debian's own keys are not to be had, apt uses those that the system trusts.
+fn sources(mirror: &str) -> String {
+    let keyring = if Path::new(KEYRING).exists() { format!(" signed-by={KEYRING}") } else { String::new() };
+    SUITES.iter().map(|suite| format!("deb [arch=amd64 target=Packages{keyring}] {mirror} {suite} main\n")).collect()
+}
+
+/// The value of a field that stands on one line.
+fn field<'a>(entry: &'a str, name: &str) -> Option<&'a str> {
+    entry.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+}
+
+/// Of dependencies like `kmod, linux-modules-6.1 (= 6.1.5-1)` the kernel's own, in just one version.
+fn kernel_dependencies(depends: &str) -> impl Iterator<Item = String> {
+    depends.split(',').filter_map(|dependency| {
+        let (name, version) = dependency.trim().split_once(" (= ")?;
+        let version = version.strip_suffix(')')?;
+        let own = KERNEL_PACKAGES.iter().any(|prefix| name.starts_with(prefix));
+        own.then(|| format!("{name}={version}"))
+    })
+}
+
+/// Writes the modules that guests need into `modules`, and returns the kernel's image if the package has it.
+fn unpack(package: &Path, modules: &Path) -> Result<Option<Vec<u8>>, FetchError> {
+    let program = "dpkg-deb";
+    let mut unpacking = Command::new(program)
+        .arg("--fsys-tarfile")
+        .arg(package)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|source| FetchError::Run { program, source })?;
+    let failed = |source| FetchError::Unpack { package: package.to_owned(), source };
+    let image = match unpacking.stdout.take() {
+        Some(tar) => pick(Archive::new(tar), modules).map_err(failed)?,
+        None => None,
+    };
+    let status = unpacking.wait().map_err(failed)?;
+    if !status.success() {
+        return Err(failed(io::Error::other(format!("{program} ended with {status}"))));
+    }
+    Ok(image)
+}
+
+fn pick(mut archive: Archive<impl io::Read>, modules: &Path) -> io::Result<Option<Vec<u8>>> {
+    let mut image = None;
+    for entry in archive.entries()? {
+        let mut entry = entry?;
+        let path = entry.path()?.into_owned();
+        let Some(name) = path.file_name().filter(|_| entry.header().entry_type().is_file()) else { continue };
+        if modules::needed(&path).is_some() {
+            io::copy(&mut entry, &mut fs::File::create(modules.join(name))?)?;
+        } else if name.to_string_lossy().starts_with("vmlinuz") {
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content)?;
+            image = Some(content);
+        }
+    }
+    Ok(image)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mirror_is_the_archives_and_not_that_of_security_updates() {
+        let indexes = "main nodistro https://example.org/node\nmain bookworm-security http://example.org/debian-security/\n\
+                       contrib bookworm http://example.org/debian/\nmain bookworm http://example.org/debian/\n";
+        assert_eq!(mirror_among(indexes).as_deref(), Some("http://example.org/debian/"));
+        assert_eq!(mirror_among("main noble http://example.org/ubuntu/\n"), None);
+        assert_eq!(mirror_among(""), None);
+    }
+
+    #[test]
+    fn a_mirror_cannot_bring_options_with_it() {
+        for mirror in ["http://a/debian [trusted=yes]", "http://a/debian\ndeb http://b/", "a/debian", ""] {
+            assert!(checked(mirror).is_err(), "{mirror}");
+        }
+        assert!(checked("https://example.org/debian").is_ok());
+    }
+
+    #[test]
+    fn only_the_kernels_own_packages_are_followed_and_only_in_one_version() {
+        let depends = "linux-base-a (= 7.3), linux-image-7.3 (= 7.3-1), linux-modules-7.3 (= 7.3-1), kmod, \
+                       initramfs-tools (>= 0.120) | linux-initramfs-tool";
+        let found: Vec<String> = kernel_dependencies(depends).collect();
+        assert_eq!(found, ["linux-image-7.3=7.3-1", "linux-modules-7.3=7.3-1"]);
+    }
+
+    #[test]
+    fn a_field_is_found_by_its_whole_name() {
+        let entry = "Package: a\nDepends-On: x\nDepends: y, z\nVersion: 1\n";
+        assert_eq!(field(entry, "Depends"), Some("y, z"));
+        assert_eq!(field(entry, "Pre-Depends"), None);
+    }
+
+    #[test]
+    fn the_kernel_and_needed_modules_are_picked_and_nothing_else_is_written() {
+        let mut tar = tar::Builder::new(Vec::new());
+        for (path, content) in [("boot/vmlinuz-6.1", "image"), ("lib/a/veth.ko", "module"), ("lib/a/other.ko", "no")] {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(content.len() as u64);
+            header.set_cksum();
+            tar.append_data(&mut header, path, content.as_bytes()).unwrap();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let image = pick(Archive::new(tar.into_inner().unwrap().as_slice()), dir.path()).unwrap();
+        assert_eq!(image.as_deref(), Some(&b"image"[..]));
+        let written: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(written, ["veth.ko"]);
+    }
+}

@@ -1,0 +1,81 @@
+//! An ELF file without what is never loaded (debug information, symbols): a guest has all its files in memory, and a
+//! program with debug information would not fit.
+
+use object::elf::{FileHeader64, PT_LOAD};
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
+use object::{Endianness, pod};
+
+/// The file cut behind the last byte that a segment loads, and without its table of sections. What is no 64-bit ELF
+/// file stays as it is.
+pub(crate) fn loaded_part(mut file: Vec<u8>) -> Vec<u8> {
+    let Some((mut header, end)) = header_and_loaded_end(&file) else { return file };
+    file.truncate(end);
+    let endian = Endianness::Little;
+    header.e_shoff.set(endian, 0);
+    header.e_shnum.set(endian, 0);
+    header.e_shstrndx.set(endian, object::elf::SHN_UNDEF);
+    let header = pod::bytes_of(&header);
+    if let Some(begin) = file.get_mut(..header.len()) {
+        begin.copy_from_slice(header);
+    }
+    file
+}
+
+fn header_and_loaded_end(file: &[u8]) -> Option<(FileHeader64<Endianness>, usize)> {
+    let header = FileHeader64::<Endianness>::parse(file).ok()?;
+    let endian = header.endian().ok().filter(|endian| *endian == Endianness::Little)?;
+    let segments = header.program_headers(endian, file).ok()?;
+    let loaded = segments.iter().filter(|segment| segment.p_type(endian) == PT_LOAD);
+    let end = loaded.filter_map(|segment| segment.p_offset(endian).checked_add(segment.p_filesz(endian))).max()?;
+    Some((*header, usize::try_from(end).ok()?))
+}
+
+/// The dynamic linker that an ELF file asks for; `None` for a static one.
+pub(crate) fn interpreter(file: &[u8]) -> Option<String> {
+    let header = FileHeader64::<Endianness>::parse(file).ok()?;
+    let endian = header.endian().ok()?;
+    let segments = header.program_headers(endian, file).ok()?;
+    let path = segments.iter().find_map(|segment| segment.interpreter(endian, file).ok().flatten())?;
+    String::from_utf8(path.to_vec()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::sync::LazyLock;
+
+    fn this_program() -> Vec<u8> {
+        std::fs::read(std::env::current_exe().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_trimmed_program_is_smaller_and_still_runs() {
+        let whole = this_program();
+        let trimmed = loaded_part(whole.clone());
+        assert!(trimmed.len() < whole.len());
+        let file = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        std::fs::write(&file, trimmed).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let ran = std::process::Command::new(&*file).arg("--list").output().unwrap();
+        assert!(String::from_utf8(ran.stdout).unwrap().contains("a_trimmed_program_is_smaller_and_still_runs"));
+    }
+
+    #[test]
+    fn what_is_no_elf_file_stays_as_it_is() {
+        assert_eq!(loaded_part(b"#!/bin/sh\n".to_vec()), b"#!/bin/sh\n");
+        assert_eq!(interpreter(b"#!/bin/sh\n"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_damaged_header_never_panics(at in 0_usize..512, byte: u8) {
+            static HEAD: LazyLock<Vec<u8>> = LazyLock::new(|| this_program()[..4096].to_vec());
+            let mut file = HEAD.clone();
+            file[at] = byte;
+            let _ = interpreter(&file);
+            let _ = loaded_part(file);
+        }
+    }
+}

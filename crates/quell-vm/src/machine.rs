@@ -1,0 +1,378 @@
+//! A guest from its host's side: QEMU as an unprivileged emulator with a kernel of the store, this program as its
+//! init, and two NICs on one hub. It runs one command, hears what that writes, and ends; one that hangs or panics is
+//! ended by a time limit, and its console is in the error.
+
+use std::fs;
+use std::io::{self, BufRead as _, BufReader};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use quell_linux::process::{Child, Output, ProcessError, Spawn};
+use thiserror::Error;
+
+use crate::elf_trim::interpreter;
+use crate::guest::{Run, SHELL, TASK, Task};
+use crate::initramfs::Initramfs;
+use crate::message::Message;
+use crate::program::{self, LIBRARIES, PROGRAM, ProgramError};
+use crate::store::{Kernel, StoreError};
+
+/// The emulator; it emulates the processor that this program is built for.
+const QEMU: &str = "qemu-system-x86_64";
+/// The command of this program that is process 1 of a guest.
+pub const GUEST_COMMAND: &str = "vm-guest";
+/// Hardware addresses of the guest's NICs, by which it knows them: the server's and the client's. Locally administered.
+pub const NIC_ADDRESSES: [&str; 2] = ["52:54:00:00:00:01", "52:54:00:00:00:02"];
+/// What a kernel and a program need beside the archive, which is there packed and unpacked for a moment.
+const MEMORY_BASE_MIB: u64 = 320;
+/// How often the host looks whether the user has had enough.
+const TICK: Duration = Duration::from_millis(100);
+/// How long QEMU has to leave after the guest has ended.
+const LEAVING: Duration = Duration::from_secs(5);
+/// How much of a console an error shows.
+const CONSOLE_TAIL: usize = 3_000;
+
+/// The NICs that a guest can have. Others of QEMU's do not honour masking, without which there is no deferral.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Nic {
+    /// `virtio-net-pci`: every kernel has it; netlink does not tell its interrupt.
+    #[default]
+    Virtio,
+    /// `e1000e`: netlink tells its interrupt; two interrupts a request, and only the full kernels have it.
+    E1000e,
+}
+
+impl Nic {
+    fn device(self) -> &'static str {
+        match self {
+            Self::Virtio => "virtio-net-pci",
+            Self::E1000e => "e1000e",
+        }
+    }
+}
+
+/// A guest to be started.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// Its kernel.
+    pub kernel: Kernel,
+    /// Its NICs.
+    pub nic: Nic,
+    /// When it has to have ended, from its start.
+    pub limit: Duration,
+}
+
+/// How a command in a guest ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// The release of the guest's kernel.
+    pub release: String,
+    /// From the start of QEMU until the command was started.
+    pub boot: Duration,
+    /// The command's exit code; absent when a signal ended it.
+    pub code: Option<i32>,
+    /// What it wrote to standard output.
+    pub output: String,
+    /// What it wrote to standard error.
+    pub diagnostics: String,
+}
+
+/// Why a guest did not get to the end of its command.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MachineError {
+    /// QEMU is not installed, or could not be started.
+    #[error("{0}; the vm lab needs QEMU (Debian: qemu-system-x86)")]
+    Qemu(ProcessError),
+    /// This machine is of another kind than the kernels.
+    #[error("the kernels of the vm lab are for x86-64, and this program is built for {}", std::env::consts::ARCH)]
+    Architecture,
+    /// This program could not be put into the guest.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// The kernel's files could not be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A file of the host could not be read or written.
+    #[error("preparing {path}: {source}")]
+    Prepare {
+        /// The file.
+        path: PathBuf,
+        /// What came back.
+        source: io::Error,
+    },
+    /// There is no shell to put into a guest.
+    #[error("a shell in the guest needs a statically linked BusyBox on the PATH (Debian: busybox-static)")]
+    NoBusybox,
+    /// The time limit passed.
+    #[error("the guest did not end within {} s; its last words:\n{console}", .limit.as_secs())]
+    TimeLimit {
+        /// The limit.
+        limit: Duration,
+        /// The end of its console and of what its command wrote to standard error.
+        console: String,
+    },
+    /// It ended without saying how its command did: the kernel panicked, or QEMU failed.
+    #[error("the guest ended before its command did; QEMU says {qemu:?}; its last words:\n{console}")]
+    Lost {
+        /// What QEMU wrote to standard error.
+        qemu: String,
+        /// The end of its console and of what its command wrote to standard error.
+        console: String,
+    },
+    /// It could not be set up.
+    #[error("in the guest: {failure}; its last words:\n{console}")]
+    Guest {
+        /// The guest's words.
+        failure: String,
+        /// The end of its console and of what its command wrote to standard error.
+        console: String,
+    },
+    /// Its messages could not be read.
+    #[error("listening to the guest: {0}")]
+    Listen(io::Error),
+    /// The user had enough.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+fn prepare(path: &Path) -> impl FnOnce(io::Error) -> MachineError {
+    let path = path.to_owned();
+    move |source| MachineError::Prepare { path, source }
+}
+
+impl Machine {
+    /// Runs this program in the guest with these arguments. `stopped` is asked often whether to end early.
+    ///
+    /// # Errors
+    /// [`MachineError`]; no process is left behind.
+    pub fn run(&self, arguments: &[String], stopped: &dyn Fn() -> bool) -> Result<Ended, MachineError> {
+        let mut initramfs = Initramfs::new();
+        let files = self.files(&mut initramfs, Run::Command(arguments.to_vec()))?;
+        let files = files.write(initramfs)?;
+        let listener = UnixListener::bind(files.port()).map_err(prepare(&files.port()))?;
+        listener.set_nonblocking(true).map_err(MachineError::Listen)?;
+
+        let started = Instant::now();
+        let qemu = Spawn::new(QEMU)
+            .args(self.arguments(&files))
+            .args(["-chardev", &format!("file,id=console,path={}", files.console().display())])
+            .args(["-serial", "chardev:console"])
+            .args(["-chardev", &format!("socket,id=messages,path={}", files.port().display())])
+            .args(["-serial", "chardev:messages"])
+            .stderr(Output::Tail(CONSOLE_TAIL))
+            .dies_with_this_thread()
+            .start()
+            .map_err(MachineError::Qemu)?;
+        let heard = Heard::default();
+        let mut listening = Listening { machine: self, files: &files, qemu, started, stopped, heard };
+        let port = listening.accept(&listener)?;
+        listening.hear(port)
+    }
+
+    /// Gives the user a shell in the guest, on this terminal, until it is left.
+    ///
+    /// # Errors
+    /// [`MachineError`].
+    pub fn shell(&self) -> Result<(), MachineError> {
+        let mut initramfs = Initramfs::new();
+        initramfs.file(Path::new(SHELL), &static_busybox()?);
+        let files = self.files(&mut initramfs, Run::Shell)?;
+        let files = files.write(initramfs)?;
+        let mut qemu = Command::new(QEMU);
+        qemu.args(self.arguments(&files)).args(["-serial", "mon:stdio", "-serial", "null"]);
+        let ended = qemu.status().map_err(prepare(Path::new(QEMU)))?;
+        match ended.success() {
+            true => Ok(()),
+            false => Err(MachineError::Lost { qemu: ended.to_string(), console: String::new() }),
+        }
+    }
+
+    /// Puts this program, the drivers and the task into the archive.
+    fn files(&self, initramfs: &mut Initramfs, run: Run) -> Result<Files, MachineError> {
+        if std::env::consts::ARCH != "x86_64" {
+            return Err(MachineError::Architecture);
+        }
+        program::add_this_program(initramfs)?;
+        let mut modules = Vec::new();
+        for module in self.kernel.modules()? {
+            let place = Path::new("/modules").join(module.file_name().unwrap_or_default());
+            initramfs.file(&place, &fs::read(&module).map_err(prepare(&module))?);
+            modules.push(place);
+        }
+        let task = serde_json::to_vec(&Task { modules, run }).map_err(|error| MachineError::Listen(error.into()))?;
+        initramfs.file(Path::new(TASK), &task);
+        let dir = tempfile::Builder::new().prefix("quell-vm-").tempdir();
+        Ok(Files { dir: dir.map_err(prepare(&std::env::temp_dir()))?, archive_bytes: 0 })
+    }
+
+    fn arguments(&self, files: &Files) -> Vec<String> {
+        let memory_mib = MEMORY_BASE_MIB + 2 * (files.archive_bytes >> 20);
+        let mut arguments: Vec<String> = [
+            "-M q35 -accel tcg,thread=multi -smp 2 -cpu max,-la57 -nodefaults -no-user-config -display none",
+            "-no-reboot",
+        ]
+        .iter()
+        .flat_map(|words| words.split(' '))
+        .map(str::to_owned)
+        .collect();
+        arguments.extend(["-m".to_owned(), memory_mib.to_string()]);
+        for (end, address) in NIC_ADDRESSES.iter().enumerate() {
+            arguments.extend(["-netdev".to_owned(), format!("hubport,hubid=0,id=nic{end}")]);
+            let device = self.nic.device();
+            arguments.extend(["-device".to_owned(), format!("{device},netdev=nic{end},mac={address},romfile=")]);
+        }
+        arguments.extend(["-kernel".to_owned(), self.kernel.vmlinux().display().to_string()]);
+        arguments.extend(["-initrd".to_owned(), files.archive().display().to_string()]);
+        arguments.extend(["-append".to_owned(), kernel_arguments()]);
+        arguments
+    }
+}
+
+/// What the kernel is told. `panic=-1` with QEMU's `-no-reboot` ends the machine when the kernel panics; what precedes
+/// `--` and is no argument of the kernel's becomes the environment of the first process.
+fn kernel_arguments() -> String {
+    format!(
+        "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=unstable rdinit={PROGRAM} \
+         LD_LIBRARY_PATH={LIBRARIES} -- {GUEST_COMMAND}"
+    )
+}
+
+fn static_busybox() -> Result<Vec<u8>, MachineError> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).find_map(|dir| fs::read(dir.join("busybox")).ok());
+    found.filter(|content| interpreter(content).is_none()).ok_or(MachineError::NoBusybox)
+}
+
+/// The files of one start; gone with the value.
+struct Files {
+    dir: tempfile::TempDir,
+    archive_bytes: u64,
+}
+
+impl Files {
+    fn write(mut self, initramfs: Initramfs) -> Result<Self, MachineError> {
+        let archive = initramfs.finish();
+        self.archive_bytes = archive.len() as u64;
+        fs::write(self.archive(), archive).map_err(prepare(&self.archive()))?;
+        Ok(self)
+    }
+
+    fn archive(&self) -> PathBuf {
+        self.dir.path().join("initramfs")
+    }
+
+    fn port(&self) -> PathBuf {
+        self.dir.path().join("messages")
+    }
+
+    fn console(&self) -> PathBuf {
+        self.dir.path().join("console")
+    }
+}
+
+/// A guest that runs. Dropped, it is killed.
+struct Listening<'a> {
+    machine: &'a Machine,
+    files: &'a Files,
+    qemu: Child,
+    started: Instant,
+    stopped: &'a dyn Fn() -> bool,
+    heard: Heard,
+}
+
+impl Listening<'_> {
+    /// Waits for QEMU to open the port.
+    fn accept(&mut self, listener: &UnixListener) -> Result<UnixStream, MachineError> {
+        loop {
+            match listener.accept() {
+                Ok((port, _)) => return Ok(port),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(MachineError::Listen(error)),
+            }
+            if self.qemu.wait(TICK).map_err(MachineError::Qemu)?.is_some() {
+                return Err(self.lost());
+            }
+            self.check()?;
+        }
+    }
+
+    /// Collects messages until the last.
+    fn hear(mut self, port: UnixStream) -> Result<Ended, MachineError> {
+        port.set_nonblocking(false).and_then(|()| port.set_read_timeout(Some(TICK))).map_err(MachineError::Listen)?;
+        let mut lines = BufReader::new(port);
+        let mut line = Vec::new();
+        loop {
+            match lines.read_until(b'\n', &mut line) {
+                Ok(0) => return Err(self.lost()),
+                Ok(_) if line.ends_with(b"\n") => {
+                    if let Some(ended) = self.take(&line)? {
+                        return Ok(ended);
+                    }
+                    line.clear();
+                }
+                // A line without an end: the machine went down within it.
+                Ok(_) => return Err(self.lost()),
+                // What has been read of a line stays in it.
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+                Err(error) => return Err(MachineError::Listen(error)),
+            }
+            self.check()?;
+        }
+    }
+
+    fn take(&mut self, line: &[u8]) -> Result<Option<Ended>, MachineError> {
+        match Message::parse(line).map_err(|error| MachineError::Listen(error.into()))? {
+            Message::Started { kernel } => self.heard.started = Some((kernel, self.started.elapsed())),
+            Message::Output(text) => self.heard.output.push_str(&(text + "\n")),
+            Message::Diagnostic(text) => self.heard.diagnostics.push_str(&(text + "\n")),
+            Message::Failed(failure) => {
+                return Err(MachineError::Guest { failure, console: self.last_words() });
+            }
+            Message::Ended { code } => {
+                let Some((release, boot)) = self.heard.started.take() else { return Err(self.lost()) };
+                // It restarts by itself, which QEMU takes for its end; if not, it is killed with this value.
+                let _ = self.qemu.wait(LEAVING);
+                let Heard { output, diagnostics, .. } = std::mem::take(&mut self.heard);
+                return Ok(Some(Ended { release, boot, code, output, diagnostics }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn check(&self) -> Result<(), MachineError> {
+        if (self.stopped)() {
+            return Err(MachineError::Interrupted);
+        }
+        let limit = self.machine.limit;
+        match self.started.elapsed() > limit {
+            true => Err(MachineError::TimeLimit { limit, console: self.last_words() }),
+            false => Ok(()),
+        }
+    }
+
+    /// The end of what the kernel printed, and of what the command wrote to standard error.
+    fn last_words(&self) -> String {
+        let console = fs::read(self.files.console()).unwrap_or_default();
+        let tails = [console.as_slice(), self.heard.diagnostics.as_bytes()]
+            .map(|text| String::from_utf8_lossy(&text[text.len().saturating_sub(CONSOLE_TAIL)..]).trim().to_owned());
+        tails.join("\n").trim().to_owned()
+    }
+
+    fn lost(&mut self) -> MachineError {
+        // Its last words are there when it has ended.
+        let _ = self.qemu.wait(LEAVING);
+        let qemu = String::from_utf8_lossy(&self.qemu.stderr_tail().unwrap_or_default()).trim().to_owned();
+        MachineError::Lost { qemu, console: self.last_words() }
+    }
+}
+
+/// What has been heard so far.
+#[derive(Default)]
+struct Heard {
+    started: Option<(String, Duration)>,
+    output: String,
+    diagnostics: String,
+}

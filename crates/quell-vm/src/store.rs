@@ -1,0 +1,269 @@
+//! The kernels that this user has, each a directory of the cache: the uncompressed kernel, the driver modules that
+//! guests need, and where they came from. A kernel appears whole or not at all.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::kernel_name::KernelName;
+use crate::modules;
+
+const VMLINUX: &str = "vmlinux";
+const MODULES: &str = "modules";
+const ORIGIN: &str = "kernel.json";
+
+/// The user's kernels.
+#[derive(Debug, Clone)]
+pub struct Store {
+    dir: PathBuf,
+}
+
+/// A kernel that is there.
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    /// Where it came from.
+    pub origin: Origin,
+    dir: PathBuf,
+}
+
+/// Where a kernel came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Origin {
+    /// What it is called here.
+    pub name: KernelName,
+    /// The version of its package, like `6.12.107-1`.
+    pub version: String,
+    /// The suite of the distribution, like `trixie-backports`.
+    pub suite: String,
+}
+
+/// Why the cache could not be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// Neither variable says where it is.
+    #[error("there is no place for kernels: set XDG_CACHE_HOME or HOME")]
+    NoPlace,
+    /// The kernel has not been fetched.
+    #[error("kernel {name} is not here ({}): `quell vm get {name}` fetches it", here(.kernels))]
+    NotHere {
+        /// What was asked for.
+        name: KernelName,
+        /// What is there.
+        kernels: Vec<KernelName>,
+    },
+    /// There is no kernel at all.
+    #[error("there is no kernel here: `quell vm get` fetches some")]
+    Empty,
+    /// A file could not be read or written.
+    #[error("{action} {path}: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What came back.
+        source: io::Error,
+    },
+    /// What is in the cache was not written by this program.
+    #[error("{path} does not say where the kernel came from: {source}; remove the directory and get it again")]
+    Origin {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+}
+
+fn here(kernels: &[KernelName]) -> String {
+    match kernels {
+        [] => "none is".to_owned(),
+        kernels => format!("here: {}", kernels.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    let path = path.to_owned();
+    move |source| StoreError::Io { action, path, source }
+}
+
+impl Store {
+    /// The cache of this user: `$XDG_CACHE_HOME/quell/kernels`, or `~/.cache/quell/kernels`.
+    ///
+    /// # Errors
+    /// [`StoreError::NoPlace`].
+    pub fn of_user() -> Result<Self, StoreError> {
+        let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+        Ok(Self::in_dir(cache.ok_or(StoreError::NoPlace)?.join("quell").join("kernels")))
+    }
+
+    /// A cache in this directory, which need not exist.
+    pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The kernels that are there, in the order of their names: the newest last.
+    ///
+    /// # Errors
+    /// When the directory or an entry of it cannot be read.
+    pub fn kernels(&self) -> Result<Vec<Kernel>, StoreError> {
+        let failed = || io_error("listing", &self.dir);
+        let entries = match fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.map_err(failed())?,
+        };
+        let mut kernels = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(failed())?;
+            let named = entry.file_name().to_str().is_some_and(|name| name.parse::<KernelName>().is_ok());
+            if named {
+                kernels.push(Kernel::read(entry.path())?);
+            }
+        }
+        kernels.sort_by(|one, other| one.origin.name.cmp(&other.origin.name));
+        Ok(kernels)
+    }
+
+    /// One kernel.
+    ///
+    /// # Errors
+    /// [`StoreError::NotHere`] with those that are there.
+    pub fn kernel(&self, name: &KernelName) -> Result<Kernel, StoreError> {
+        let kernels = self.kernels()?;
+        let names = kernels.iter().map(|kernel| kernel.origin.name.clone()).collect();
+        let found = kernels.into_iter().find(|kernel| kernel.origin.name == *name);
+        found.ok_or_else(|| StoreError::NotHere { name: name.clone(), kernels: names })
+    }
+
+    /// The newest kernel, in its lean build where that is here.
+    ///
+    /// # Errors
+    /// [`StoreError::Empty`] when there is none.
+    pub fn newest(&self) -> Result<Kernel, StoreError> {
+        let age = |kernel: &Kernel| kernel.origin.name.newest_and_leanest();
+        self.kernels()?.into_iter().max_by_key(age).ok_or(StoreError::Empty)
+    }
+
+    /// A directory in the making, on the same file system; it is gone with the value unless it is kept.
+    pub(crate) fn stage(&self) -> Result<tempfile::TempDir, StoreError> {
+        fs::create_dir_all(&self.dir).map_err(io_error("making", &self.dir))?;
+        tempfile::Builder::new().prefix(".get-").tempdir_in(&self.dir).map_err(io_error("making room in", &self.dir))
+    }
+
+    /// Makes what was staged the kernel of its name, in place of an older one.
+    pub(crate) fn keep(
+        &self,
+        staged: tempfile::TempDir,
+        vmlinux: &[u8],
+        origin: &Origin,
+    ) -> Result<Kernel, StoreError> {
+        let write = |name: &str, content: &[u8]| {
+            let path = staged.path().join(name);
+            fs::write(&path, content).map_err(io_error("writing", &path))
+        };
+        write(VMLINUX, vmlinux)?;
+        let path = staged.path().join(ORIGIN);
+        write(ORIGIN, &serde_json::to_vec_pretty(origin).map_err(|source| StoreError::Origin { path, source })?)?;
+        let place = self.dir.join(origin.name.to_string());
+        if place.exists() {
+            fs::remove_dir_all(&place).map_err(io_error("removing the older", &place))?;
+        }
+        fs::rename(staged.path(), &place).map_err(io_error("making", &place))?;
+        // Renamed away: there is nothing left to remove.
+        let _ = staged.keep();
+        Kernel::read(place)
+    }
+}
+
+/// Where the modules of a staged kernel go.
+pub(crate) fn modules_dir(staged: &Path) -> PathBuf {
+    staged.join(MODULES)
+}
+
+impl Kernel {
+    fn read(dir: PathBuf) -> Result<Self, StoreError> {
+        let path = dir.join(ORIGIN);
+        let text = fs::read(&path).map_err(io_error("reading", &path))?;
+        let origin = serde_json::from_slice(&text).map_err(|source| StoreError::Origin { path, source })?;
+        Ok(Self { origin, dir })
+    }
+
+    /// The uncompressed kernel.
+    #[must_use]
+    pub fn vmlinux(&self) -> PathBuf {
+        self.dir.join(VMLINUX)
+    }
+
+    /// Its driver modules, in the order of their loading.
+    ///
+    /// # Errors
+    /// When the directory cannot be listed.
+    pub fn modules(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let dir = self.dir.join(MODULES);
+        let files: io::Result<Vec<PathBuf>> =
+            fs::read_dir(&dir).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
+        Ok(modules::in_order(files.map_err(io_error("listing", &dir))?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(name: &str) -> Origin {
+        Origin { name: name.parse().unwrap(), version: "1-1".to_owned(), suite: "stable".to_owned() }
+    }
+
+    fn keep(store: &Store, name: &str) -> Kernel {
+        let staged = store.stage().unwrap();
+        let modules = modules_dir(staged.path());
+        fs::create_dir(&modules).unwrap();
+        fs::write(modules.join("virtio_net.ko"), b"module").unwrap();
+        store.keep(staged, b"kernel", &origin(name)).unwrap()
+    }
+
+    #[test]
+    fn kept_kernels_are_listed_from_old_to_new_and_nothing_is_left_in_the_making() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::in_dir(dir.path());
+        keep(&store, "7.3");
+        keep(&store, "6.12");
+        drop(store.stage().unwrap());
+        let names: Vec<String> = store.kernels().unwrap().iter().map(|kernel| kernel.origin.name.to_string()).collect();
+        assert_eq!(names, ["6.12", "7.3"]);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_kernel_that_is_got_again_replaces_the_older_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::in_dir(dir.path());
+        fs::write(keep(&store, "6.1").vmlinux(), b"old").unwrap();
+        assert_eq!(fs::read(keep(&store, "6.1").vmlinux()).unwrap(), b"kernel");
+    }
+
+    #[test]
+    fn a_cache_that_was_never_written_is_empty() {
+        assert!(Store::in_dir("/nonexistent/kernels").kernels().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_kernel_that_is_not_here_is_refused_with_those_that_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::in_dir(dir.path());
+        keep(&store, "6.12");
+        let error = store.kernel(&"7.3".parse().unwrap()).unwrap_err().to_string();
+        assert_eq!(error, "kernel 7.3 is not here (here: 6.12): `quell vm get 7.3` fetches it");
+    }
+}

@@ -1,0 +1,46 @@
+//! Guests that do not get to the end of their command: what the user is told, and that nothing stays behind.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "helpers of tests fail by panicking and say when they skip"
+)]
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use quell_vm::machine::{Machine, MachineError, Nic};
+use quell_vm::store::Store;
+
+/// A kernel that is none, in a store of its own; `None` without QEMU.
+fn machine(dir: &Path) -> Option<Machine> {
+    if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no qemu-system-x86_64 here");
+        return None;
+    }
+    let kernel = dir.join("6.1");
+    fs::create_dir_all(kernel.join("modules")).unwrap();
+    fs::write(kernel.join("vmlinux"), b"no kernel").unwrap();
+    fs::write(kernel.join("kernel.json"), r#"{"name":"6.1","version":"6.1-1","suite":"none"}"#).unwrap();
+    let kernel = Store::in_dir(dir).newest().unwrap();
+    Some(Machine { kernel, nic: Nic::Virtio, limit: Duration::from_secs(60) })
+}
+
+#[test]
+fn a_kernel_that_does_not_boot_is_told_in_qemus_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(machine) = machine(dir.path()) else { return };
+    match machine.run(&["lab".to_owned()], &|| false) {
+        Err(MachineError::Lost { qemu, .. }) => assert!(qemu.starts_with("qemu"), "{qemu}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_user_who_has_had_enough_is_not_kept_waiting_for_the_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(machine) = machine(dir.path()) else { return };
+    assert!(matches!(machine.run(&[], &|| true), Err(MachineError::Interrupted | MachineError::Lost { .. })));
+}

@@ -1,0 +1,206 @@
+//! `quell vm`: kernels fetched, listed, booted under QEMU's emulation, with a command of this program or a shell in them.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use quell_linux::signal::{Interruption, InterruptionFlag};
+use quell_vm::debian::{Archives, FetchError, Offer};
+use quell_vm::machine::{Ended, Machine, MachineError, Nic};
+use quell_vm::store::{Kernel, Store, StoreError};
+use quell_vm::{Flavour, KernelName, guest};
+use serde::Serialize;
+
+use crate::exit::{Exit, Failure};
+use crate::output;
+
+/// What can be done with kernels.
+#[derive(Debug, Subcommand)]
+pub(crate) enum VmCommand {
+    /// Fetch kernels by the system's Debian mirror into this user's cache, verified; no root, nothing is installed.
+    Get {
+        /// Which: a series like 6.12, or 6.12-full with the drivers of real NICs [every series' lean build]
+        kernels: Vec<KernelName>,
+        /// A mirror of Debian's archive, in place of the one that apt is set up with.
+        #[arg(long, value_name = "URL")]
+        mirror: Option<String>,
+    },
+    /// List the kernels that are here.
+    List {
+        /// Print JSON.
+        #[arg(short, long)]
+        json: bool,
+    },
+    /// Run a command of quell in a guest: `quell vm run --kernel 6.12 -- show --json`.
+    Run {
+        #[command(flatten)]
+        guest: GuestArgs,
+        /// When the guest has to have ended, in seconds.
+        #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+        limit_s: u64,
+        /// The command and its options.
+        #[arg(last = true, required = true, value_name = "COMMAND")]
+        command: Vec<String>,
+    },
+    /// A shell in a guest, on this terminal; left with `exit`, or Ctrl-A X.
+    Shell {
+        #[command(flatten)]
+        guest: GuestArgs,
+    },
+}
+
+/// Which guest.
+#[derive(Debug, Args)]
+pub(crate) struct GuestArgs {
+    /// The kernel [the newest that is here]
+    #[arg(long, value_name = "KERNEL")]
+    kernel: Option<KernelName>,
+    /// The guest's NICs; e1000e takes a -full kernel.
+    #[arg(long, value_enum, default_value_t = NicName::Virtio)]
+    nic: NicName,
+}
+
+/// The NICs by their names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum NicName {
+    /// virtio-net-pci.
+    Virtio,
+    /// e1000e.
+    E1000e,
+}
+
+#[derive(Debug, Serialize)]
+struct Listed {
+    schema: &'static str,
+    kernels: Vec<quell_vm::store::Origin>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When a kernel cannot be had, or a guest did not end as it should. The failure of a command in a guest has the exit
+/// code that it would have had outside.
+pub(crate) fn run(command: &VmCommand) -> Result<(), Failure> {
+    match command {
+        VmCommand::Get { kernels, mirror } => get(kernels, mirror.as_deref()),
+        VmCommand::List { json } => list(*json),
+        VmCommand::Run { guest, limit_s, command } => in_guest(guest, Duration::from_secs(*limit_s), command),
+        VmCommand::Shell { guest } => machine(guest, Duration::MAX)?.shell().map_err(|error| of_machine(&error)),
+    }
+}
+
+/// What process 1 of a guest does; it returns only where it is none.
+///
+/// # Errors
+/// See [`guest::GuestError`].
+pub(crate) fn guest_init() -> Result<(), Failure> {
+    let never: Infallible = guest::run().map_err(Failure::usage)?;
+    match never {}
+}
+
+fn get(wanted: &[KernelName], mirror: Option<&str>) -> Result<(), Failure> {
+    let store = store()?;
+    output::say("reading the archive's indexes ...");
+    let archives = Archives::update(&store, mirror).map_err(|error| of_fetching(&error))?;
+    for offer in offers(&archives, wanted).map_err(|error| of_fetching(&error))? {
+        output::say(&format!(
+            "fetching {} ({} of {}) ...",
+            offer.origin.name, offer.origin.version, offer.origin.suite
+        ));
+        let kernel = archives.get(&offer, &store).map_err(|error| of_fetching(&error))?;
+        output::data(&line(&kernel))?;
+    }
+    Ok(())
+}
+
+fn offers(archives: &Archives, wanted: &[KernelName]) -> Result<Vec<Offer>, FetchError> {
+    if wanted.is_empty() {
+        let mut offers = archives.offers()?;
+        offers.retain(|offer| offer.origin.name.flavour() == Flavour::Cloud);
+        return Ok(offers);
+    }
+    wanted.iter().map(|name| archives.offer(name)).collect()
+}
+
+fn list(json: bool) -> Result<(), Failure> {
+    let kernels = store()?.kernels().map_err(|error| of_store(&error))?;
+    if json {
+        let kernels = kernels.into_iter().map(|kernel| kernel.origin).collect();
+        return output::json(&Listed { schema: "quell-kernels/1", kernels });
+    }
+    if kernels.is_empty() {
+        return output::data("no kernel is here: `quell vm get` fetches some\n");
+    }
+    output::data(&kernels.iter().map(line).collect::<String>())
+}
+
+fn line(kernel: &Kernel) -> String {
+    let origin = &kernel.origin;
+    format!("{:<10} {} ({})\n", origin.name.to_string(), origin.version, origin.suite)
+}
+
+fn in_guest(guest: &GuestArgs, limit: Duration, command: &[String]) -> Result<(), Failure> {
+    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let flag: InterruptionFlag = interruption.flag();
+    let ended = machine(guest, limit)?.run(command, &|| flag.get().is_some()).map_err(|error| of_machine(&error))?;
+    let Ended { release, boot, code, output: text, diagnostics } = ended;
+    output::data(&text)?;
+    if !diagnostics.is_empty() {
+        output::say(diagnostics.trim_end());
+    }
+    output::say(&format!("Linux {release} ran it in a guest that took {:.1} s to boot", boot.as_secs_f64()));
+    match code {
+        Some(0) => Ok(()),
+        Some(code) => {
+            Err(Failure::new(Exit::from_code(code), format!("the command ended in the guest with code {code}")))
+        }
+        None => Err(Failure::new(Exit::RolledBack, "a signal ended the command in the guest")),
+    }
+}
+
+fn machine(guest: &GuestArgs, limit: Duration) -> Result<Machine, Failure> {
+    let kernel = kernel(guest.kernel.as_ref()).map_err(|error| of_store(&error))?;
+    let nic = match guest.nic {
+        NicName::Virtio => Nic::Virtio,
+        NicName::E1000e => Nic::E1000e,
+    };
+    Ok(Machine { kernel, nic, limit })
+}
+
+fn kernel(name: Option<&KernelName>) -> Result<Kernel, StoreError> {
+    let store = Store::of_user()?;
+    match name {
+        Some(name) => store.kernel(name),
+        None => store.newest(),
+    }
+}
+
+fn store() -> Result<Store, Failure> {
+    Store::of_user().map_err(|error| of_store(&error))
+}
+
+fn of_store(error: &StoreError) -> Failure {
+    let exit = match error {
+        StoreError::NotHere { .. } | StoreError::Empty => Exit::NotSupported,
+        _ => Exit::RolledBack,
+    };
+    Failure::new(exit, error)
+}
+
+fn of_fetching(error: &FetchError) -> Failure {
+    let exit = match error {
+        FetchError::NotOffered { .. } | FetchError::InvalidMirror(_) => Exit::Usage,
+        FetchError::Run { .. } | FetchError::NoMirror => Exit::NotSupported,
+        _ => Exit::RolledBack,
+    };
+    Failure::new(exit, error)
+}
+
+fn of_machine(error: &MachineError) -> Failure {
+    let exit = match error {
+        MachineError::Qemu(_) | MachineError::Architecture | MachineError::NoBusybox => Exit::NotSupported,
+        MachineError::Interrupted => Exit::Interrupted,
+        _ => Exit::RolledBack,
+    };
+    Failure::new(exit, error)
+}
