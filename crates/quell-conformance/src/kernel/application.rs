@@ -7,7 +7,8 @@ use quell_linux::event::{Epoll, Trigger};
 use quell_linux::{clock, epoll_params};
 
 use super::sockets::Sockets;
-use super::{PlayError, failed, params, wait_until};
+use super::start::wait_until;
+use super::{PlayError, failed, params};
 use crate::duration::Nanos;
 use crate::observe::Wait;
 use crate::scenario::{Scenario, Step};

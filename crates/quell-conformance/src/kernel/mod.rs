@@ -6,6 +6,7 @@ mod application;
 mod counting;
 mod outside;
 mod sockets;
+mod start;
 pub mod veth;
 
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ use quell_linux::netns::{Namespace, NamespaceError};
 use quell_linux::proc::ProcError;
 use quell_linux::sched::{self, Policy, SchedError, Scheduling};
 use quell_linux::socket_options::SocketOptionError;
-use quell_linux::{CpuList, Ifindex, NapiId, Pid, clock};
+use quell_linux::{CpuList, Ifindex, NapiId, Pid};
 use quell_mode::{EpollSettings, NapiSettings, Threaded};
 
 use crate::observe::{Message, Observations};
@@ -32,6 +33,7 @@ use application::{Player, Read};
 use counting::Counting;
 use outside::Outside;
 use sockets::Sockets;
+use start::{Start, wait_until};
 
 /// Where a scenario is played: a device with as many queues as it has, and a peer that sends to it.
 #[derive(Debug)]
@@ -132,9 +134,6 @@ const NAPI_THREAD_PRIORITY: u32 = 50;
 const SENDER_PRIORITY: u32 = 45;
 const APPLICATION_PRIORITY: u32 = 40;
 
-/// From when everything is ready to the scenario's beginning: every thread is asleep until shortly before.
-const RUN_UP: Duration = Duration::from_millis(10);
-
 /// Plays a scenario.
 ///
 /// # Errors
@@ -154,10 +153,16 @@ pub fn play(site: &Site, scenario: &Scenario) -> Result<Observations, PlayError>
     let counting = Counting::begin(site, &napis, &mut netdev)?;
     let outside = Outside::new(scenario, &sockets, &epolls, netdev, &napis)?;
     let players = players(scenario, &sockets, epolls)?;
-
-    let begins_ns = clock::monotonic_ns() + RUN_UP.as_nanos() as u64;
-    let (sent, played) = run(site, scenario, begins_ns, &stop, outside, players)?;
-    let (queues, busy_poll_rx_packets) = counting.end(site)?;
+    let (end, played) = run(site, players, |begins_ns| {
+        let end = outside.happen(begins_ns).and_then(|sent| {
+            wait_until(begins_ns + scenario.lasts.0);
+            Ok((sent, counting.end(site)?))
+        });
+        // Whatever came of it, nobody is to wait for ever.
+        stop.raise().map_err(failed("raising an eventfd"))?;
+        end
+    })?;
+    let (sent, (queues, busy_poll_rx_packets)) = end;
     let (waits, reads): (Vec<_>, Vec<_>) = played.into_iter().unzip();
     Ok(Observations {
         waits: waits.into_iter().flatten().collect(),
@@ -230,55 +235,37 @@ fn players<'a>(scenario: &'a Scenario, sockets: &'a Sockets, epolls: Vec<Epoll>)
 type Played = (Vec<crate::observe::Wait>, Vec<Read>);
 
 /// Lets everything happen: applications and the outside, each on a thread of its own.
-fn run(
+fn run<'a, T: Send>(
     site: &Site,
-    scenario: &Scenario,
-    begins_ns: u64,
-    stop: &Event,
-    outside: Outside<'_>,
-    players: Vec<Player<'_>>,
-) -> Result<(Vec<u64>, Vec<Played>), PlayError> {
+    players: Vec<Player<'a>>,
+    outside: impl FnOnce(u64) -> Result<T, PlayError> + Send,
+) -> Result<(T, Vec<Played>), PlayError> {
+    let start = &Start::of_threads(players.len() + 1);
     std::thread::scope(|scope| {
-        let players: Vec<_> = players
-            .into_iter()
-            .enumerate()
-            .map(|(index, player)| {
-                let cpu = site.cpus[index % site.cpus.len()];
-                scope.spawn(move || {
-                    pin(Pid::of_this_thread(), cpu, APPLICATION_PRIORITY)?;
-                    player.play(begins_ns)
-                })
+        let play = |(index, player): (usize, Player<'a>)| {
+            let cpu = site.cpus[index % site.cpus.len()];
+            scope.spawn(move || {
+                let pinned = pin(Pid::of_this_thread(), cpu, APPLICATION_PRIORITY);
+                let begins_ns = start.together();
+                pinned.and_then(|()| player.play(begins_ns))
             })
-            .collect();
+        };
+        let players: Vec<_> = players.into_iter().enumerate().map(play).collect();
         let sender_cpu = site.cpus[site.cpus.len() - 1];
         let outside = scope.spawn(move || {
-            pin(Pid::of_this_thread(), sender_cpu, SENDER_PRIORITY)?;
-            outside.happen(begins_ns)
+            let pinned = pin(Pid::of_this_thread(), sender_cpu, SENDER_PRIORITY);
+            let begins_ns = start.together();
+            let ended = outside(begins_ns);
+            pinned.and(ended)
         });
-        wait_until(begins_ns + scenario.lasts.0);
-        let stopped = stop.raise().map_err(failed("raising an eventfd"));
         let played: Result<Vec<Played>, PlayError> = players.into_iter().map(joined).collect();
-        let sent = joined(outside)?;
-        stopped?;
-        Ok((sent, played?))
+        Ok((joined(outside)?, played?))
     })
 }
 
 /// A panic of a thread goes on here.
 fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-/// Sleeps until shortly before a moment of the monotonic clock, and spins the rest.
-fn wait_until(moment_ns: u64) {
-    const SPIN_NS: u64 = 100_000;
-    loop {
-        match moment_ns.saturating_sub(clock::monotonic_ns()) {
-            0 => return,
-            1..=SPIN_NS => std::hint::spin_loop(),
-            left_ns => std::thread::sleep(Duration::from_nanos(left_ns - SPIN_NS / 2)),
-        }
-    }
 }
 
 /// Every message with the moment it was sent at and read at.

@@ -8,7 +8,8 @@ use quell_linux::{NapiId, clock, epoll_params};
 use quell_mode::{EpollSettings, NapiSettings};
 
 use super::sockets::Sockets;
-use super::{PlayError, change_to, failed, params, wait_until};
+use super::start::wait_until;
+use super::{PlayError, change_to, failed, params};
 use crate::scenario::{ChangeKind, Scenario};
 
 /// Everything that is going to happen.
