@@ -2,6 +2,8 @@
 //! down first, then made, and undone in the reverse order at exit, after Ctrl-C or a panic, and after a `kill -9` by
 //! whoever comes next.
 //!
+//! A [`plan`] says what has to be changed so that the host is as a profile wants it.
+//!
 //! Nothing here prints, and nothing here decides which changes are wanted.
 
 #![forbid(unsafe_code)]
@@ -11,6 +13,7 @@ pub mod journal;
 pub mod kept;
 mod namespaces;
 pub mod picture;
+pub mod plan;
 pub mod recovery;
 pub mod resume;
 pub mod settings;

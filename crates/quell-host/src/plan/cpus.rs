@@ -1,0 +1,71 @@
+//! Which CPU the n-th of some queues gets by a profile's rule.
+
+use quell_linux::CpuList;
+use quell_mode::profile::CpuPolicy;
+
+use crate::picture::{Cpu, Device, Picture, Why};
+
+/// Why a rule leads to no CPU.
+pub(super) type NoCpu = (Why, String);
+
+/// The CPUs for the queue at `position`, counted from 0, among those of its group.
+pub(super) fn choose(
+    policy: &CpuPolicy,
+    position: usize,
+    device: &Device,
+    picture: &Picture,
+) -> Result<CpuList, NoCpu> {
+    let turn = |cpus: Vec<u32>| match cpus.len() {
+        0 => Err((Why::Absent, "no CPU is left by this rule".to_owned())),
+        count => Ok(CpuList::from_iter([cpus[position % count]])),
+    };
+    match policy {
+        CpuPolicy::These(cpus) => turn(cpus.clone()).and_then(|cpu| online(cpu, picture)),
+        CpuPolicy::NumaLocal => turn(numa_local(device, picture)),
+        CpuPolicy::OnePerCore => turn(one_per_core(device, picture)),
+        CpuPolicy::Default => default(picture),
+        _ => Err((Why::Failed, "this version has no such rule".to_owned())),
+    }
+}
+
+/// Where the kernel puts what nobody has placed.
+pub(super) fn default(picture: &Picture) -> Result<CpuList, NoCpu> {
+    let known = picture.cpus.default_irq_affinity.known().or(picture.cpus.online.known());
+    known.cloned().ok_or_else(|| (Why::Absent, "the kernel does not tell its default".to_owned()))
+}
+
+fn online(cpus: CpuList, picture: &Picture) -> Result<CpuList, NoCpu> {
+    let offline = picture.cpus.online.known().map(|online| cpus.without(online)).filter(|offline| !offline.is_empty());
+    match offline {
+        Some(offline) => Err((Why::Absent, format!("CPU {offline} is not online"))),
+        None => Ok(cpus),
+    }
+}
+
+/// The CPUs that may be used, ascending: isolated ones are somebody's on purpose and only taken when named.
+fn usable(picture: &Picture) -> impl Iterator<Item = &Cpu> {
+    let housekeeping = picture.cpus.housekeeping();
+    let may_be_used = move |cpu: &&Cpu| housekeeping.as_ref().is_none_or(|cpus| cpus.contains(cpu.number));
+    picture.cpus.each.iter().filter(may_be_used)
+}
+
+fn is_local(cpu: &Cpu, device: &Device) -> bool {
+    match (device.numa_node.known(), cpu.numa_node.known()) {
+        (Some(Some(device)), Some(Some(cpu))) => device == cpu,
+        _ => true,
+    }
+}
+
+fn numa_local(device: &Device, picture: &Picture) -> Vec<u32> {
+    usable(picture).filter(|cpu| is_local(cpu, device)).map(|cpu| cpu.number).collect()
+}
+
+fn one_per_core(device: &Device, picture: &Picture) -> Vec<u32> {
+    let is_first = |cpu: &&Cpu| match cpu.smt_siblings.known() {
+        Some(siblings) => siblings.iter().next().is_none_or(|first| first == cpu.number),
+        None => true,
+    };
+    let mut cores: Vec<&Cpu> = usable(picture).filter(is_first).collect();
+    cores.sort_by_key(|cpu| (!is_local(cpu, device), cpu.number));
+    cores.into_iter().map(|cpu| cpu.number).collect()
+}

@@ -1,0 +1,263 @@
+//! What a profile wants of a device as a whole: features, channels, rings, coalescing. Its queues are
+//! `queues`, contexts and rules `steering`.
+
+use std::collections::BTreeMap;
+
+use quell_linux::ethtool::{Channels, CoalesceParameter, Coalescing, Rings};
+use quell_mode::profile::{self, CoalesceKey, DeviceProfile, Place, Placed};
+
+use super::{Change, ChannelCounts, Current, DeviceId, Diff, Made, Plan, RingSizes, queues, steering};
+use crate::picture::{Device, Picture, Reading, Why};
+
+/// What the steps for the device as a whole mean for its queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Outlook {
+    /// Queues are made anew.
+    pub(super) rebuilt: bool,
+    /// NAPI instances come, because GRO is switched on (veth).
+    pub(super) napis_come: bool,
+    /// Receive queues afterwards; `None` when the driver does not say how many there are.
+    pub(super) rx_queues: Option<u32>,
+    /// Transmit queues afterwards.
+    pub(super) tx_queues: Option<u32>,
+}
+
+pub(super) fn plan(plan: &mut Plan, picture: &Picture, device: &Device, wanted: &DeviceProfile) {
+    let id = DeviceId::of(device);
+    let napis_come = features(plan, device, &id, wanted);
+    let counts = channels(plan, device, &id, &wanted.channels);
+    let resized = rings(plan, device, &id, &wanted.rings);
+    let coalesced = coalescing(plan, device, &id, &wanted.coalescing, counts.is_some() || resized);
+    let outlook = outlook(device, counts, resized, napis_come);
+    steering::plan(plan, device, &id, wanted, outlook);
+    queues::Queues::new(picture, device, &id, wanted, outlook, coalesced).plan(plan);
+}
+
+/// Whether the switching on of GRO makes NAPI instances.
+fn features(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProfile) -> bool {
+    let mut gro_comes = false;
+    for (name, wish) in &wanted.features {
+        let what = format!("feature {name} of {id}");
+        let features = match &device.features {
+            Reading::Known(features) => features,
+            Reading::Unknown(reading) => {
+                plan.cannot_know(&wish.place, what, &reading.unknown);
+                continue;
+            }
+        };
+        let Some(feature) = features.get(name) else {
+            plan.cannot(&wish.place, what, Why::UnsupportedByKernel, "this kernel has no such feature");
+            continue;
+        };
+        if feature.active == wish.value {
+            continue;
+        }
+        if !feature.changeable {
+            let said = format!("the driver keeps it {}", if feature.active { "on" } else { "off" });
+            plan.cannot(&wish.place, what, Why::UnsupportedByDriver, &said);
+            continue;
+        }
+        gro_comes |= name == "rx-gro" && wish.value;
+        let on = Diff { old: Some(feature.active), new: Some(wish.value) };
+        let change = Change::Feature { device: id.clone(), name: name.clone(), on };
+        plan.push(change, &wish.place);
+    }
+    gro_comes && device.napis.known_elements().next().is_none()
+}
+
+/// A number that is to be changed: its name, now, at most, as wanted.
+type Wish<'a> = (&'static str, Option<u32>, Option<u32>, &'a Option<Placed<u32>>);
+
+/// Which of some numbers change; the others, and those that cannot be, are `None`.
+fn numbers<'a>(plan: &mut Plan, what: &str, wishes: &[Wish<'a>]) -> Vec<Option<(u32, u32, &'a Place)>> {
+    let mut decide = |&(name, now, max, wish): &Wish<'a>| {
+        let wish = wish.as_ref()?;
+        let what = format!("{what} ({name})");
+        match (now, max) {
+            (None, _) => plan.cannot(&wish.place, what, Why::UnsupportedByDriver, "the driver has none of this kind"),
+            (_, Some(max)) if wish.value > max => {
+                plan.cannot(&wish.place, what, Why::UnsupportedByDriver, &format!("{max} is the most"));
+            }
+            (Some(now), _) if now != wish.value => return Some((now, wish.value, &wish.place)),
+            _ => {}
+        }
+        None
+    };
+    wishes.iter().map(&mut decide).collect()
+}
+
+fn channels(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &profile::Channels) -> Option<ChannelCounts> {
+    let first = [&wanted.combined, &wanted.rx, &wanted.tx].into_iter().find_map(Option::as_ref)?;
+    let what = format!("channels of {id}");
+    let now: &Channels = match &device.channels {
+        Reading::Known(channels) => channels,
+        Reading::Unknown(reading) => {
+            plan.cannot_know(&first.place, what, &reading.unknown);
+            return None;
+        }
+    };
+    let wishes = [
+        ("combined", now.combined_count, now.combined_max, &wanted.combined),
+        ("rx", now.rx_count, now.rx_max, &wanted.rx),
+        ("tx", now.tx_count, now.tx_max, &wanted.tx),
+    ];
+    let [combined, rx, tx] = numbers(plan, &what, &wishes)[..] else { return None };
+    let place = combined.or(rx).or(tx)?.2;
+    let counts = |side: fn((u32, u32, &Place)) -> u32| ChannelCounts {
+        combined: combined.map(side),
+        rx: rx.map(side),
+        tx: tx.map(side),
+    };
+    let new = counts(|(_, new, _)| new);
+    let counts = Diff { old: Some(counts(|(old, _, _)| old)), new: Some(new) };
+    plan.push(Change::Channels { device: id.clone(), counts }, place);
+    Some(new)
+}
+
+fn rings(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &profile::Rings) -> bool {
+    let Some(first) = wanted.rx.as_ref().or(wanted.tx.as_ref()) else { return false };
+    let what = format!("rings of {id}");
+    let now: &Rings = match &device.rings {
+        Reading::Known(rings) => rings,
+        Reading::Unknown(reading) => {
+            plan.cannot_know(&first.place, what, &reading.unknown);
+            return false;
+        }
+    };
+    let wishes = [("rx", now.rx, now.rx_max, &wanted.rx), ("tx", now.tx, now.tx_max, &wanted.tx)];
+    let [rx, tx] = numbers(plan, &what, &wishes)[..] else { return false };
+    let Some((_, _, place)) = rx.or(tx) else { return false };
+    let sizes = |side: fn((u32, u32, &Place)) -> u32| RingSizes { rx: rx.map(side), tx: tx.map(side) };
+    let sizes = Diff { old: Some(sizes(|(old, _, _)| old)), new: Some(sizes(|(_, new, _)| new)) };
+    plan.push(Change::Rings { device: id.clone(), sizes }, place);
+    true
+}
+
+/// The kernel's name of a profile's key.
+pub(super) fn parameter(key: CoalesceKey) -> CoalesceParameter {
+    match key {
+        CoalesceKey::AdaptiveRx => CoalesceParameter::UseAdaptiveRx,
+        CoalesceKey::AdaptiveTx => CoalesceParameter::UseAdaptiveTx,
+        CoalesceKey::RxUsecs => CoalesceParameter::RxUsecs,
+        CoalesceKey::RxFrames => CoalesceParameter::RxMaxFrames,
+        CoalesceKey::TxUsecs => CoalesceParameter::TxUsecs,
+        CoalesceKey::TxFrames => CoalesceParameter::TxMaxFrames,
+        CoalesceKey::CqeModeRx => CoalesceParameter::UseCqeModeRx,
+        CoalesceKey::CqeModeTx => CoalesceParameter::UseCqeModeTx,
+    }
+}
+
+/// The coalescing of the device afterwards, as far as it is known: what its queues have that have none
+/// of their own.
+fn coalescing(
+    plan: &mut Plan,
+    device: &Device,
+    id: &DeviceId,
+    wanted: &BTreeMap<CoalesceKey, Placed<u32>>,
+    rebuilt: bool,
+) -> Coalescing {
+    let what = format!("coalescing of {id}");
+    let now = match (&device.coalescing, wanted.values().next()) {
+        (Reading::Known(now), _) => now,
+        (Reading::Unknown(reading), Some(first)) => {
+            plan.cannot_know(&first.place, what, &reading.unknown);
+            return Coalescing::default();
+        }
+        (Reading::Unknown(_), None) => return Coalescing::default(),
+    };
+    let diff = parameters(plan, &what, now, wanted, None, rebuilt);
+    let after = changed(now, diff.as_ref().and_then(|(diff, _)| diff.new.as_ref()));
+    if let Some((values, place)) = diff {
+        plan.steps.push(super::Step { change: Change::Coalescing { device: id.clone(), values }, wanted_by: place });
+    }
+    after
+}
+
+/// `now` with what is in `change`.
+pub(super) fn changed(now: &Coalescing, change: Option<&Coalescing>) -> Coalescing {
+    now.iter().chain(change.into_iter().flat_map(Coalescing::iter)).collect()
+}
+
+/// Which parameters change. When queues are made anew, all that are wanted are set again, and those
+/// that are unlike `default`, what they have then.
+pub(super) fn parameters(
+    plan: &mut Plan,
+    what: &str,
+    now: &Coalescing,
+    wanted: &BTreeMap<CoalesceKey, Placed<u32>>,
+    default: Option<&Coalescing>,
+    rebuilt: bool,
+) -> Option<(Diff<Coalescing>, Option<Place>)> {
+    let mut new: BTreeMap<CoalesceParameter, u32> = BTreeMap::new();
+    let mut place = None;
+    for (key, wish) in wanted {
+        let parameter = parameter(*key);
+        match now.get(parameter) {
+            None => plan.cannot(
+                &wish.place,
+                format!("{what}: {key}"),
+                Why::UnsupportedByDriver,
+                "the driver has no such parameter",
+            ),
+            Some(now) if now == wish.value && !rebuilt => {}
+            Some(now) => {
+                new.insert(parameter, wish.value);
+                if now != wish.value {
+                    place.get_or_insert(wish.place.clone());
+                }
+            }
+        }
+    }
+    if let (true, Some(default)) = (rebuilt, default) {
+        let own = now.iter().filter(|(parameter, value)| default.get(*parameter) != Some(*value));
+        for (parameter, value) in own {
+            new.entry(parameter).or_insert(value);
+        }
+    }
+    if new.is_empty() {
+        return None;
+    }
+    let old = now.iter().filter(|(parameter, _)| new.contains_key(parameter)).collect();
+    Some((Diff { old: Some(old), new: Some(new.into_iter().collect()) }, place))
+}
+
+/// How many queues there are afterwards.
+fn outlook(device: &Device, counts: Option<ChannelCounts>, resized: bool, napis_come: bool) -> Outlook {
+    let listed = |known: Option<usize>| known.and_then(|count| u32::try_from(count).ok());
+    let rx_now = listed(device.rx_queues.known().map(Vec::len));
+    let tx_now = listed(device.tx_queues.known().map(Vec::len));
+    let now = device.channels.known().copied().unwrap_or_default();
+    let after = |wanted: Option<u32>, now: Option<u32>| wanted.or(now).unwrap_or(0);
+    let sum = |counts: ChannelCounts, wanted: Option<u32>, one_way: Option<u32>| {
+        after(counts.combined, now.combined_count).saturating_add(after(wanted, one_way))
+    };
+    Outlook {
+        rebuilt: counts.is_some() || resized,
+        napis_come,
+        rx_queues: counts.map_or(rx_now, |counts| Some(sum(counts, counts.rx, now.rx_count))),
+        tx_queues: counts.map_or(tx_now, |counts| Some(sum(counts, counts.tx, now.tx_count))),
+    }
+}
+
+impl Plan {
+    /// Adds a step that a line of the profile wants.
+    pub(super) fn push(&mut self, change: Change, wanted_by: &Place) {
+        self.steps.push(super::Step { change, wanted_by: Some(wanted_by.clone()) });
+    }
+}
+
+impl Outlook {
+    /// What becomes of a queue's settings.
+    pub(super) fn of_queue(self, queue: u32, count: Option<u32>) -> Made {
+        match (count, self.rebuilt) {
+            (Some(count), _) if queue >= count => Made::Goes,
+            (_, true) => Made::Anew,
+            (_, false) => Made::Stays,
+        }
+    }
+
+    /// What a queue has now, when it may not be there yet.
+    pub(super) fn current<'a, T: Clone>(self, reading: Option<&'a Reading<T>>) -> Current<'a, T> {
+        reading.map_or(Current::ToCome, Current::from)
+    }
+}

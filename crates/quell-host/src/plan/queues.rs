@@ -1,0 +1,376 @@
+//! What a profile wants of single queues: coalescing, RPS, XPS, where interrupts and threads go, and the
+//! settings of the NAPI.
+
+use std::collections::BTreeMap;
+
+use quell_linux::CpuList;
+use quell_linux::ethtool::Coalescing;
+use quell_linux::netdev::NapiThreading;
+use quell_linux::sched::{Policy, Scheduling};
+use quell_mode::DeliveryMode;
+use quell_mode::profile::{
+    CoalesceKey, CpuPolicy, DeviceProfile, Place, Placed, QueueGroup, QueueSet, ThreadScheduling, XpsPolicy,
+};
+
+use super::device::{self, Outlook};
+use super::{Change, Current, DeviceId, Made, Plan, Step, cpus};
+use crate::picture::{Device, Irq, Napi, Picture, Reading, RxQueue, Thread, TxQueue, Why};
+use crate::settings::values::NapiValues;
+
+/// What the groups of a profile say of one queue, those of single queues over that of all.
+#[derive(Debug, Clone, Default)]
+struct Wishes<'a> {
+    mode: Option<&'a Placed<DeliveryMode>>,
+    coalescing: BTreeMap<CoalesceKey, Placed<u32>>,
+    irq_cpus: Option<Turn<'a>>,
+    xps: Option<&'a Placed<XpsPolicy>>,
+    rps_off: Option<&'a Place>,
+    thread_cpus: Option<Turn<'a>>,
+    thread_scheduling: Option<&'a Placed<ThreadScheduling>>,
+}
+
+/// A rule, and the queue's position in the group that has it.
+type Turn<'a> = (&'a Placed<CpuPolicy>, usize);
+
+/// The queues of one device, to be planned.
+pub(super) struct Queues<'a> {
+    picture: &'a Picture,
+    device: &'a Device,
+    id: &'a DeviceId,
+    outlook: Outlook,
+    /// The coalescing that a queue has without one of its own.
+    coalescing: Coalescing,
+    wishes: BTreeMap<u32, Wishes<'a>>,
+    /// Queues that the profile names and that are not there.
+    missing: Vec<(u32, &'a Place)>,
+}
+
+impl<'a> Queues<'a> {
+    pub(super) fn new(
+        picture: &'a Picture,
+        device: &'a Device,
+        id: &'a DeviceId,
+        wanted: &'a DeviceProfile,
+        outlook: Outlook,
+        coalescing: Coalescing,
+    ) -> Self {
+        let count = outlook.rx_queues.max(outlook.tx_queues).unwrap_or(0);
+        let mut wishes: BTreeMap<u32, Wishes<'a>> = BTreeMap::new();
+        let mut missing = Vec::new();
+        let of_all = |group: &&QueueGroup| group.queues == QueueSet::All;
+        let groups = wanted.queues.iter().filter(of_all).chain(wanted.queues.iter().filter(|group| !of_all(group)));
+        for group in groups {
+            for (position, queue) in group.queues.of_device(count).into_iter().enumerate() {
+                if queue < count {
+                    wishes.entry(queue).or_default().cover_with(group, position);
+                } else {
+                    missing.push((queue, &group.place));
+                }
+            }
+        }
+        Self { picture, device, id, outlook, coalescing, wishes, missing }
+    }
+
+    pub(super) fn plan(&self, plan: &mut Plan) {
+        for (queue, place) in &self.missing {
+            plan.cannot(place, format!("queue {queue} of {}", self.id), Why::Absent, "the device has no such queue");
+        }
+        let none = Wishes::default();
+        let now = |count: Option<usize>| count.and_then(|count| u32::try_from(count).ok()).unwrap_or(0);
+        let rx_now = now(self.device.rx_queues.known().map(Vec::len));
+        for queue in 0..self.outlook.rx_queues.unwrap_or(0).max(rx_now) {
+            self.receive(plan, queue, self.wishes.get(&queue).unwrap_or(&none));
+        }
+        let tx_now = now(self.device.tx_queues.known().map(Vec::len));
+        for queue in 0..self.outlook.tx_queues.unwrap_or(0).max(tx_now) {
+            self.transmit(plan, queue, self.wishes.get(&queue).unwrap_or(&none));
+        }
+        self.device_threading(plan);
+    }
+
+    fn receive(&self, plan: &mut Plan, queue: u32, wishes: &Wishes<'_>) {
+        let now = self.device.rx_queues.known_elements().find(|rx| rx.id == queue);
+        let made = self.outlook.of_queue(queue, self.outlook.rx_queues);
+        self.rps(plan, queue, now, made, wishes);
+        self.queue_coalescing(plan, queue, now, made, wishes);
+        let napi = now.and_then(|rx| self.napi_of(rx));
+        self.irq(plan, queue, napi, made, wishes);
+        self.napi(plan, queue, now, napi, made, wishes);
+        self.thread(plan, queue, napi, made, wishes);
+    }
+
+    fn napi_of(&self, rx: &RxQueue) -> Option<&'a Napi> {
+        let linked = (*rx.napi.known()?)?;
+        self.device.napis.known_elements().find(|napi| napi.id == linked.to)
+    }
+
+    fn rps(&self, plan: &mut Plan, queue: u32, now: Option<&RxQueue>, made: Made, wishes: &Wishes<'_>) {
+        let off = CpuList::default();
+        let current = self.outlook.current(now.map(|rx| &rx.rps_cpus));
+        let wish = wishes.rps_off.map(|place| (off.clone(), place));
+        let make = |cpus| Change::RpsCpus { device: self.id.clone(), queue, cpus };
+        plan.settle(format!("RPS of queue {queue} of {}", self.id), made, current, wish, Some(&off), make);
+    }
+
+    fn queue_coalescing(&self, plan: &mut Plan, queue: u32, now: Option<&RxQueue>, made: Made, wishes: &Wishes<'_>) {
+        let what = format!("coalescing of queue {queue} of {}", self.id);
+        let (now, first) = match (now.map(|rx| &rx.coalescing), wishes.coalescing.values().next()) {
+            (Some(Reading::Known(now)), _) => (now, false),
+            (Some(Reading::Unknown(reading)), Some(first)) => {
+                return plan.cannot_know(&first.place, what, &reading.unknown);
+            }
+            (None, Some(_)) => (&self.coalescing, true),
+            (_, None) => return,
+        };
+        if made == Made::Goes {
+            return;
+        }
+        let rebuilt = made == Made::Anew;
+        let default = Some(&self.coalescing);
+        let Some((mut values, place)) = device::parameters(plan, &what, now, &wishes.coalescing, default, rebuilt)
+        else {
+            return;
+        };
+        if first {
+            values.old = None;
+        }
+        let change = Change::QueueCoalescing { device: self.id.clone(), queue, values };
+        plan.steps.push(Step { change, wanted_by: place });
+    }
+
+    /// The CPUs of a turn, or a note why there are none.
+    fn cpus<'p>(&self, plan: &mut Plan, what: &str, turn: Option<Turn<'p>>) -> Option<(CpuList, &'p Place)> {
+        let (policy, position) = turn?;
+        match cpus::choose(&policy.value, position, self.device, self.picture) {
+            Ok(cpus) => Some((cpus, &policy.place)),
+            Err((why, said)) => {
+                plan.cannot(&policy.place, what.to_owned(), why, &said);
+                None
+            }
+        }
+    }
+
+    fn irq_of(&self, napi: &Napi) -> Option<&'a Irq> {
+        let number = (*napi.irq.known()?)?.to;
+        self.picture.irqs.known_elements().find(|irq| irq.number == number)
+    }
+
+    fn irq(&self, plan: &mut Plan, queue: u32, napi: Option<&Napi>, made: Made, wishes: &Wishes<'_>) {
+        let what = format!("interrupt of queue {queue} of {}", self.id);
+        let irq = napi.and_then(|napi| self.irq_of(napi));
+        let wish = match (irq, made, wishes.irq_cpus) {
+            (None, Made::Stays, Some((policy, _))) => {
+                // Where there is no interrupt, nothing is left to be done for the default.
+                if policy.value != CpuPolicy::Default {
+                    plan.cannot(&policy.place, what, Why::Absent, "the kernel shows no interrupt of this queue");
+                }
+                return;
+            }
+            (None, Made::Goes, _) => return,
+            (_, _, turn) => self.cpus(plan, &what, turn),
+        };
+        let current = self.outlook.current(irq.map(|irq| &irq.affinity));
+        let number = irq.map(|irq| irq.number);
+        let default = cpus::default(self.picture).ok();
+        let make = |cpus| Change::IrqAffinity { device: self.id.clone(), queue, irq: number, cpus };
+        plan.settle(what, made, current, wish, default.as_ref(), make);
+    }
+
+    fn napi(
+        &self,
+        plan: &mut Plan,
+        queue: u32,
+        now: Option<&RxQueue>,
+        napi: Option<&Napi>,
+        made: Made,
+        wishes: &Wishes<'_>,
+    ) {
+        let what = format!("NAPI of queue {queue} of {}", self.id);
+        let readings = napi.map(values);
+        let current = match (&readings, now) {
+            (Some(values), _) => values.clone(),
+            (None, Some(_)) if made == Made::Stays && !self.outlook.napis_come => {
+                // A queue without NAPI is in the kernel's hands, as `base` has it.
+                if let Some(mode) = wishes.mode.filter(|mode| mode.value != DeliveryMode::default()) {
+                    let said = "it has none: the device must be up, and a veth must have GRO on";
+                    plan.cannot(&mode.place, what, Why::Absent, said);
+                }
+                return;
+            }
+            (None, _) => Current::ToCome,
+        };
+        let has_threading = match &current {
+            Current::Known(values) => values.threaded.is_some(),
+            _ => self.knows_threading(),
+        };
+        let wish = wishes.mode.map(|mode| (wanted_values(&mode.value, has_threading), &mode.place));
+        let default = wanted_values(&DeliveryMode::default(), has_threading);
+        let napi = napi.map(|napi| napi.id);
+        let make = |values| Change::Napi { device: self.id.clone(), queue, napi, values };
+        plan.settle(what, made, current, wish, Some(&default), make);
+    }
+
+    /// Whether this kernel has threaded NAPI per instance, by what the others say.
+    fn knows_threading(&self) -> bool {
+        let mut napis = self.picture.devices.iter().flat_map(|device| device.napis.known_elements());
+        napis.next().is_none_or(|napi| napi.threading.known().is_some())
+    }
+
+    /// Threaded NAPI by sysfs, where the kernel has it per device alone and all queues want the same.
+    fn device_threading(&self, plan: &mut Plan) {
+        if self.knows_threading() {
+            return;
+        }
+        let modes: Vec<_> = self.wishes.values().filter_map(|wishes| wishes.mode).collect();
+        let Some(first) = modes.first() else { return };
+        let is_threaded = |mode: &Placed<DeliveryMode>| mode.value.napi().threaded.kernel_value() > 0;
+        let what = format!("threaded NAPI of {}", self.id);
+        if let Some(other) = modes.iter().find(|mode| is_threaded(mode) != is_threaded(first)) {
+            let said = "this kernel threads all queues of a device or none, and the profile wants both";
+            return plan.cannot(&other.place, what, Why::UnsupportedByKernel, said);
+        }
+        let current = self.outlook.current(Some(&self.device.defaults.threaded));
+        let make = |on| Change::DeviceThreading { device: self.id.clone(), on };
+        plan.settle(what, Made::Stays, current, Some((is_threaded(first), &first.place)), None, make);
+    }
+
+    fn thread(&self, plan: &mut Plan, queue: u32, napi: Option<&Napi>, made: Made, wishes: &Wishes<'_>) {
+        let what = format!("thread of queue {queue} of {}", self.id);
+        let now = napi.and_then(|napi| napi.thread.known()).and_then(Option::as_ref);
+        let place = wishes.thread_cpus.map(|(policy, _)| &policy.place);
+        let place = place.or(wishes.thread_scheduling.map(|scheduling| &scheduling.place));
+        let comes = wishes.mode.is_some_and(|mode| mode.value.napi().threaded.kernel_value() > 0);
+        let made = match (now, made, wishes.mode) {
+            (Some(_), Made::Stays, Some(_)) if !comes => Made::Goes,
+            (None, _, _) if !comes => {
+                if let (Some(place), false) = (place, made == Made::Goes) {
+                    plan.cannot(place, what, Why::Absent, "the queue has no thread: give it a mode that has one");
+                }
+                return;
+            }
+            (_, made, _) => made,
+        };
+        let wish = self.cpus(plan, &what, wishes.thread_cpus);
+        let default = self.picture.cpus.online.known();
+        let thread = now.map(|thread| thread.tid);
+        let current = self.outlook.current(now.map(|thread: &Thread| &thread.affinity));
+        let make = |cpus| Change::ThreadCpus { device: self.id.clone(), queue, thread, cpus };
+        plan.settle(format!("CPUs of the {what}"), made, current, wish, default, make);
+        let wish = wishes.thread_scheduling.map(|wish| (scheduling(wish.value), &wish.place));
+        let default = scheduling(ThreadScheduling::Other { nice: 0 });
+        let current = self.outlook.current(now.map(|thread| &thread.scheduling));
+        let make = |scheduling| Change::ThreadScheduling { device: self.id.clone(), queue, thread, scheduling };
+        plan.settle(format!("scheduling of the {what}"), made, current, wish, Some(&default), make);
+    }
+
+    fn transmit(&self, plan: &mut Plan, queue: u32, wishes: &Wishes<'_>) {
+        let now = self.device.tx_queues.known_elements().find(|tx| tx.id == queue);
+        let made = self.outlook.of_queue(queue, self.outlook.tx_queues);
+        let what = format!("XPS of queue {queue} of {}", self.id);
+        let (cpus, rx_queues) = match wishes.xps {
+            None => (None, None),
+            Some(Placed { value: XpsPolicy::Off, place }) => {
+                (Some((CpuList::default(), place)), Some((Vec::new(), place)))
+            }
+            Some(Placed { value: XpsPolicy::RxQueue, place }) => (None, Some((vec![queue], place))),
+            Some(Placed { value: XpsPolicy::IrqCpu, place }) => {
+                let cpus = self.irq_cpus(queue, wishes);
+                if cpus.is_none() && made != Made::Goes {
+                    plan.cannot(place, what.clone(), Why::Absent, "the kernel shows no interrupt of this queue");
+                }
+                (cpus.map(|cpus| (cpus, place)), None)
+            }
+            Some(Placed { place, .. }) => {
+                return plan.cannot(place, what, Why::Failed, "this version has no such rule");
+            }
+        };
+        self.xps_cpus(plan, queue, now, made, cpus);
+        let current = self.outlook.current(now.map(|tx| &tx.xps_rxqs));
+        let make = |rx_queues| Change::XpsRxqs { device: self.id.clone(), queue, rx_queues };
+        plan.settle(what, made, current, rx_queues, Some(&Vec::new()), make);
+    }
+
+    fn xps_cpus(
+        &self,
+        plan: &mut Plan,
+        queue: u32,
+        now: Option<&TxQueue>,
+        made: Made,
+        wish: Option<(CpuList, &Place)>,
+    ) {
+        let current = match self.outlook.current(now.map(|tx| &tx.xps_cpus)) {
+            // With a single queue there is nothing to choose.
+            Current::Known(None) => return,
+            Current::Known(Some(cpus)) => Current::Known(cpus),
+            Current::Unknown(unknown) => Current::Unknown(unknown),
+            Current::ToCome => Current::ToCome,
+        };
+        let off = CpuList::default();
+        let make = |cpus| Change::XpsCpus { device: self.id.clone(), queue, cpus };
+        plan.settle(format!("XPS of queue {queue} of {}", self.id), made, current, wish, Some(&off), make);
+    }
+
+    /// Where the interrupt of the receive queue of the same number goes: as wished, else as it is.
+    fn irq_cpus(&self, queue: u32, wishes: &Wishes<'_>) -> Option<CpuList> {
+        let rx = self.device.rx_queues.known_elements().find(|rx| rx.id == queue);
+        let irq = rx.and_then(|rx| self.napi_of(rx)).and_then(|napi| self.irq_of(napi));
+        if irq.is_none() && !self.outlook.rebuilt {
+            return None;
+        }
+        let wished = wishes.irq_cpus;
+        let wished = wished.and_then(|(wish, turn)| cpus::choose(&wish.value, turn, self.device, self.picture).ok());
+        wished.or_else(|| irq?.affinity.known().cloned())
+    }
+}
+
+impl<'a> Wishes<'a> {
+    fn cover_with(&mut self, group: &'a QueueGroup, position: usize) {
+        let turn = |policy: &'a Option<Placed<CpuPolicy>>| policy.as_ref().map(|policy| (policy, position));
+        self.mode = group.mode.as_ref().or(self.mode);
+        self.coalescing.extend(group.coalescing.iter().map(|(key, value)| (*key, value.clone())));
+        self.irq_cpus = turn(&group.irq_cpus).or(self.irq_cpus);
+        self.xps = group.xps.as_ref().or(self.xps);
+        self.rps_off = group.rps_off.as_ref().or(self.rps_off);
+        self.thread_cpus = turn(&group.thread_cpus).or(self.thread_cpus);
+        self.thread_scheduling = group.thread_scheduling.as_ref().or(self.thread_scheduling);
+    }
+}
+
+/// The settings of an instance as far as the kernel has them: without those of suspension it is too
+/// old to be set at all.
+fn values(napi: &Napi) -> Current<'_, NapiValues> {
+    let unknown = [
+        napi.defer_hard_irqs.why_unknown(),
+        napi.gro_flush_timeout_ns.why_unknown(),
+        napi.irq_suspend_timeout_ns.why_unknown(),
+    ];
+    if let Some(unknown) = unknown.into_iter().flatten().next() {
+        return Current::Unknown(unknown);
+    }
+    Current::Known(NapiValues {
+        defer_hard_irqs: napi.defer_hard_irqs.known().copied(),
+        gro_flush_timeout_ns: napi.gro_flush_timeout_ns.known().copied(),
+        irq_suspend_timeout_ns: napi.irq_suspend_timeout_ns.known().copied(),
+        threaded: napi.threading.known().copied().map(NapiThreading::as_kernel),
+    })
+}
+
+fn wanted_values(mode: &DeliveryMode, has_threading: bool) -> NapiValues {
+    let napi = mode.napi();
+    NapiValues {
+        defer_hard_irqs: Some(napi.defer_hard_irqs),
+        gro_flush_timeout_ns: Some(napi.gro_flush_timeout_ns),
+        irq_suspend_timeout_ns: Some(napi.irq_suspend_timeout_ns),
+        threaded: has_threading.then(|| napi.threaded.kernel_value()),
+    }
+}
+
+fn scheduling(wanted: ThreadScheduling) -> Scheduling {
+    let policy = match wanted {
+        ThreadScheduling::Fifo { priority } => Policy::Fifo { priority },
+        ThreadScheduling::Other { nice } => Policy::Other { nice },
+        // The enum may grow in its own crate; until then the default is what is left.
+        _ => Policy::Other { nice: 0 },
+    };
+    Scheduling { policy, reset_on_fork: false }
+}
