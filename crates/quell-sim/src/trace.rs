@@ -83,6 +83,7 @@ fn describe(context: Context, thread: Option<&Thread>) -> &'static str {
             (Stage::NapiThread | Stage::NapiThreadWork, _) | (_, Program::NapiThread { .. }) => "NAPI thread",
             (Stage::BusyWork | Stage::BusySpin, _) => "busy poll",
             (Stage::FinalPoll, _) => "final poll",
+            (Stage::RingSpin | Stage::ClockSpin, _) => "polling in user space",
             (Stage::EventSpin, _) => "waiting for events in a loop",
             (Stage::EpollEntry | Stage::EpollSend | Stage::EpollSleep | Stage::Resume, _) => "epoll_wait",
             (Stage::RecvSleep, _) => "recv",

@@ -70,7 +70,7 @@ macro_rules! constants {
 constants! {
     device_irq_ns = 1500.0 in 100.0..=10000.0: "Hard interrupt of the NIC: entry, event queue, scheduling the poll, and enabling the vector again afterwards";
     timer_irq_ns = 300.0 in 50.0..=3000.0: "Interrupt of a timer: entry, expiry, programming the next event";
-    busy_stop_ns = 800.0 in 20.0..=2000.0: "Leaving a busy poll loop: arming or moving the timer and letting the instance go";
+    busy_stop_ns = 800.0 in 20.0..=2000.0: "Leaving a busy poll loop with its backstop: arming or moving the timer, and letting the instance go";
     napi_poll_ns = 400.0 in 50.0..=5000.0: "One NAPI poll apart from its packets: softirq, poll function, completion";
     busy_poll_ns = 600.0 in 50.0..=5000.0: "One round of napi_busy_loop that finds nothing";
     rx_request_ns = 1500.0 in 100.0..=10000.0: "Receiving a packet with data, from the ring to the socket";
@@ -97,7 +97,8 @@ constants! {
     client_outlier_ns = 1000000.0 in 0.0..=100000000.0: "How late such a reply is";
     client_stall_ns = 10000000.0 in 0.0..=100000000.0: "How long such a reply waits";
     ack_delay_ns = 20000.0 in 1000.0..=1000000.0: "From a response to the arrival of its acknowledgement";
-    recv_ns = 500.0 in 50.0..=10000.0: "One blocking receive apart from serving the request";
+    recv_ns = 500.0 in 20.0..=10000.0: "One receive or send call apart from serving the request and from polling";
+    ring_ns = 60.0 in 5.0..=2000.0: "Looking into an AF_XDP ring, and taking a packet if there is one";
     user_loop_ns = 350.0 in 10.0..=5000.0: "One round of waiting for events by calling epoll_wait with timeout zero";
 }
 

@@ -32,6 +32,7 @@ pub(crate) struct Costs {
     cross_cpu_ns: Ns,
     cpus_per_cache: usize,
     pub(crate) recv_ns: Ns,
+    pub(crate) ring_ns: Ns,
     idle_states: Vec<IdleState>,
 }
 
@@ -61,6 +62,7 @@ impl Costs {
             cross_cpu_ns: ns(constants.cross_cpu_ns),
             cpus_per_cache: host.cpus_per_cache,
             recv_ns: ns(constants.recv_ns),
+            ring_ns: ns(constants.ring_ns).max(1),
             idle_states: host.idle_states.clone(),
         }
     }

@@ -122,6 +122,7 @@ struct File {
 /// The profiles that ship with the project, by name.
 const SHIPPED: &[(&str, &str)] = &[
     ("epyc7662-cx5", include_str!("../../data/hosts/epyc7662-cx5.toml")),
+    ("af-xdp-2025", include_str!("../../data/hosts/af-xdp-2025.toml")),
     ("xeon-e5-2680-82599", include_str!("../../data/hosts/xeon-e5-2680-82599.toml")),
 ];
 

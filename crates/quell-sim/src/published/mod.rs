@@ -6,6 +6,7 @@ mod experiment;
 mod irq_suspension;
 mod low_latency_sockets;
 mod score;
+mod threaded_napi;
 
 pub use cell::{Column, Figures};
 pub use experiment::{
@@ -14,3 +15,6 @@ pub use experiment::{
 pub use irq_suspension::{Comparison, IrqSuspension, Load, LoadError, PublishedCell, PublishedError, RunScale};
 pub use low_latency_sockets::{LowLatencyCell, LowLatencyRow, Transport, low_latency_rows, low_latency_sockets};
 pub use score::{ColumnScore, ComparedCell, Scored, held_out, score};
+pub use threaded_napi::{
+    LatencyQuantiles, PollMechanism, ThreadedNapiCell, ThreadedNapiRow, threaded_napi, threaded_napi_rows,
+};

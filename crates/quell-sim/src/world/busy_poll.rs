@@ -209,7 +209,8 @@ impl World {
         busy.work = work;
         self.threads[thread].busy = Some(busy);
         self.threads[thread].stage = Stage::FinalPoll;
-        Next::Run(self.costs.busy_poll_ns + self.costs.busy_stop_ns + cost_ns)
+        let arming_ns = if busy.backstop { self.costs.busy_stop_ns } else { 0 };
+        Next::Run(self.costs.busy_poll_ns + arming_ns + cost_ns)
     }
 
     pub(crate) fn final_poll_done(&mut self, thread: usize) -> Next {
@@ -252,7 +253,7 @@ impl World {
         self.threads[thread].busy = None;
         match busy.on_behalf {
             BusyFor::Epoll(epoll) => self.epoll_after_busy(thread, epoll, busy.queue),
-            BusyFor::Socket(socket) => self.recv_after_busy(thread, socket),
+            BusyFor::Socket(socket) => self.socket_after_busy(thread, socket),
             BusyFor::Thread => Next::Block,
         }
     }

@@ -178,6 +178,6 @@ impl Cpu {
     /// Ends the running segment, which is booked already, early; what is left of it.
     pub(crate) fn interrupt(&mut self, now_ns: Ns) -> Ns {
         self.generation = self.generation.wrapping_add(1);
-        self.segment_ends_ns.saturating_sub(now_ns)
+        if self.segment_ends_ns == NEVER { NEVER } else { self.segment_ends_ns.saturating_sub(now_ns) }
     }
 }

@@ -10,7 +10,7 @@ impl World {
     /// A segment of a thread is over: the next step of what it is doing.
     pub(crate) fn advance(&mut self, thread: usize) -> Next {
         match self.threads[thread].stage {
-            Stage::Program => self.program_step(thread),
+            Stage::Program | Stage::ClockSpin | Stage::RingSpin => self.program_step(thread),
             Stage::EpollEntry | Stage::EpollSleep => self.epoll_check(thread),
             Stage::EpollSend => self.epoll_send(thread),
             Stage::BusyWork => self.busy_work_done(thread),

@@ -9,6 +9,7 @@ mod deliver;
 mod epoll_wait;
 mod interrupt;
 mod poll;
+mod poll_loop;
 mod program;
 mod schedule;
 mod script;
@@ -18,6 +19,7 @@ mod traffic;
 
 pub(crate) use counters::Counters;
 pub use cpu::CpuTime;
+pub(crate) use poll_loop::{Answer, Kicker, Peer, PollLoop, PollPhase, SendPhase, Sender};
 pub(crate) use program::{EpollServer, EventLoop, Program, RecvServer, Wait};
 pub use script::{ReadObserved, SocketBusyPoll, Step, WaitObserved};
 pub(crate) use script::{ScriptAction, Scripted};

@@ -2,6 +2,7 @@
 //! single scenarios. A program is asked for its next step whenever its last one is over.
 
 use super::busy_poll::BusyRequest;
+use super::poll_loop::{Kicker, PollLoop, Sender};
 use super::script::Scripted;
 use super::{BusyFor, Next, Stage, World};
 use crate::engine::{NEVER, Ns};
@@ -57,6 +58,9 @@ pub(crate) struct RecvServer {
 pub(crate) enum Program {
     EpollServer(EpollServer),
     RecvServer(RecvServer),
+    PollLoop(PollLoop),
+    Kicker(Kicker),
+    Sender(Sender),
     Scripted(Scripted),
     NapiThread { queue: usize },
     Ksoftirqd,
@@ -75,6 +79,9 @@ impl World {
         match self.threads[thread].program {
             Program::EpollServer(server) => self.epoll_server_step(thread, server),
             Program::RecvServer(server) => self.recv_server_step(thread, server),
+            Program::PollLoop(poll) => self.poll_loop_step(thread, poll),
+            Program::Kicker(kicker) => self.kicker_step(thread, kicker),
+            Program::Sender(sender) => self.sender_step(thread, sender),
             Program::Scripted(_) => self.scripted_step(thread),
             Program::NapiThread { .. } => self.napi_thread_turn(thread),
             Program::Ksoftirqd => self.ksoftirqd_turn(thread),
@@ -182,8 +189,11 @@ impl World {
         Next::Block
     }
 
-    /// The busy loop of a `recv` is over.
-    pub(crate) fn recv_after_busy(&mut self, thread: usize, socket: u32) -> Next {
+    /// The busy loop on behalf of a socket is over.
+    pub(crate) fn socket_after_busy(&mut self, thread: usize, socket: u32) -> Next {
+        if let Program::PollLoop(_) | Program::Kicker(_) | Program::Sender(_) = self.threads[thread].program {
+            return self.program_step(thread);
+        }
         if self.sockets[socket as usize].readable() { self.recv_check(thread) } else { self.recv_sleep(thread) }
     }
 
@@ -192,6 +202,11 @@ impl World {
         let state = &mut self.sockets[socket as usize];
         let Some(sent_ns) = state.received.pop_front() else { return };
         let Some(queue) = state.napi else { return };
+        self.answer(queue, socket, sent_ns);
+    }
+
+    /// The response to a request leaves `queue`.
+    pub(crate) fn answer(&mut self, queue: usize, socket: u32, sent_ns: Ns) {
         let now_ns = self.now_ns;
         self.mark(queue, "response");
         self.counters[queue].responses += 1;

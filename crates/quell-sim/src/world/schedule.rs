@@ -133,7 +133,10 @@ impl World {
     }
 
     fn resume_thread(&mut self, cpu: usize, thread: usize) {
-        let left_ns = std::mem::take(&mut self.threads[thread].left_ns);
+        let mut left_ns = std::mem::take(&mut self.threads[thread].left_ns);
+        if self.threads[thread].stage == Stage::ClockSpin {
+            left_ns = self.threads[thread].call.deadline_ns.saturating_sub(self.now_ns);
+        }
         if self.threads[thread].spinning() {
             self.threads[thread].spin_began_ns = self.now_ns;
         }

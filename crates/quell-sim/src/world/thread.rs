@@ -49,6 +49,10 @@ pub(crate) enum Stage {
     Resume,
     /// Waiting for events without polling a NIC.
     EventSpin,
+    /// Looking into an empty receive ring that somebody else fills.
+    RingSpin,
+    /// Watching the clock.
+    ClockSpin,
     /// Asleep in a blocking `recv`.
     RecvSleep,
     /// A NAPI thread between polls.
@@ -148,6 +152,6 @@ impl Thread {
 
     /// Whether it is in rounds that were fast-forwarded.
     pub(crate) fn spinning(&self) -> bool {
-        matches!(self.stage, Stage::BusySpin | Stage::EventSpin)
+        matches!(self.stage, Stage::BusySpin | Stage::EventSpin | Stage::RingSpin)
     }
 }

@@ -178,7 +178,7 @@ impl Traffic {
         client.back_ns + ns as Ns
     }
 
-    fn record(&mut self, sent_ns: Ns, received_ns: Ns) {
+    pub(crate) fn record(&mut self, sent_ns: Ns, received_ns: Ns) {
         if sent_ns >= self.books_since_ns {
             self.latency.record(received_ns - sent_ns);
             self.latency_sum_ns += u128::from(received_ns - sent_ns);

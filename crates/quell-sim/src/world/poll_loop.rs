@@ -1,0 +1,199 @@
+//! Programs that poll instead of sleeping, as `xsk_rr` does with AF_XDP sockets: a loop over the
+//! receive ring that kicks the kernel when the ring is empty, a thread that does nothing but kick,
+//! and a sender at a fixed rate. The kick is one `recvfrom` that polls the queue once.
+
+use super::busy_poll::BusyRequest;
+use super::{BusyFor, Event, Next, Program, Stage, World};
+use crate::engine::{NEVER, Ns};
+use crate::mechanism::{Packet, PacketKind};
+
+/// `SO_BUSY_POLL` with `SO_PREFER_BUSY_POLL` on a socket whose calls do not block: each call polls
+/// once.
+const KICK_BUDGET: u32 = 8;
+
+/// Where a packet goes that a poll loop or a sender transmits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub(crate) queue: u16,
+    pub(crate) socket: u32,
+}
+
+/// What a poll loop does with a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// The client at the other end of the network gets a response.
+    Client,
+    /// Another host in the same world gets it back.
+    Peer(Peer),
+    /// It is the response: its latency is written down.
+    Nobody,
+}
+
+/// Where a poll loop is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PollPhase {
+    /// Looks into its receive ring.
+    Look,
+    /// Took the packet that a client sent then.
+    Taken(Ns),
+    /// Did its work on it.
+    Worked(Ns),
+    /// Entered `recvfrom`.
+    Kick,
+}
+
+/// A loop over the receive ring of one socket.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PollLoop {
+    pub(crate) socket: u32,
+    /// Whether it calls `recvfrom` when the ring is empty; otherwise somebody else polls.
+    pub(crate) kicks: bool,
+    /// What it does with each packet before it answers, in ns of CPU time.
+    pub(crate) delay_ns: Ns,
+    pub(crate) answer: Answer,
+    pub(crate) phase: PollPhase,
+}
+
+/// A thread that calls `recvfrom` again and again, so that the queue is polled.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kicker {
+    pub(crate) socket: u32,
+    pub(crate) entered: bool,
+}
+
+/// A thread that sends at a fixed rate.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sender {
+    pub(crate) socket: u32,
+    pub(crate) peer: Peer,
+    pub(crate) period_ns: f64,
+    /// How many it sent.
+    pub(crate) sent: u64,
+    pub(crate) phase: SendPhase,
+}
+
+/// Where a sender is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SendPhase {
+    /// Watches the clock.
+    Wait,
+    /// Entered `sendto`, which polls once before it transmits.
+    Enter,
+    /// Transmits what it stamped then.
+    Transmit(Ns),
+}
+
+impl World {
+    pub(crate) fn poll_loop_step(&mut self, thread: usize, mut poll: PollLoop) -> Next {
+        let state = &mut self.threads[thread];
+        state.stage = Stage::Program;
+        let next = match poll.phase {
+            PollPhase::Look => match self.sockets[poll.socket as usize].received.pop_front() {
+                Some(sent_ns) => {
+                    poll.phase = PollPhase::Taken(sent_ns);
+                    let crossing_ns = self.costs.crossing_ns(self.sockets[poll.socket as usize].rx_cpu, state.cpu);
+                    Next::Run(self.costs.ring_ns + crossing_ns)
+                }
+                None if poll.kicks => {
+                    poll.phase = PollPhase::Kick;
+                    Next::Run(self.costs.recv_ns)
+                }
+                None => {
+                    state.stage = Stage::RingSpin;
+                    (state.spin_began_ns, state.spin_round_ns) = (self.now_ns, self.costs.ring_ns);
+                    Next::Run(NEVER)
+                }
+            },
+            PollPhase::Taken(sent_ns) => {
+                if poll.answer == Answer::Nobody {
+                    self.traffic.record(sent_ns, self.now_ns);
+                }
+                poll.phase = PollPhase::Worked(sent_ns);
+                let answer_ns = if poll.answer == Answer::Nobody { 0 } else { self.costs.request_ns(1) };
+                Next::Run(poll.delay_ns + answer_ns)
+            }
+            PollPhase::Worked(sent_ns) => {
+                self.poll_loop_answers(poll, sent_ns);
+                poll.phase = PollPhase::Look;
+                Next::Run(self.costs.ring_ns)
+            }
+            PollPhase::Kick => {
+                poll.phase = PollPhase::Look;
+                self.threads[thread].program = Program::PollLoop(poll);
+                return self.kick(thread, poll.socket);
+            }
+        };
+        self.threads[thread].program = Program::PollLoop(poll);
+        next
+    }
+
+    fn poll_loop_answers(&mut self, poll: PollLoop, sent_ns: Ns) {
+        let Some(queue) = self.sockets[poll.socket as usize].napi else { return };
+        match poll.answer {
+            Answer::Nobody => self.counters[queue].responses += 1,
+            Answer::Client => self.answer(queue, poll.socket, sent_ns),
+            Answer::Peer(peer) => {
+                self.counters[queue].responses += 1;
+                self.transmit(queue, peer, sent_ns);
+            }
+        }
+    }
+
+    /// The poll of a socket's queue that a call on it brings along; nothing for a socket without
+    /// NAPI.
+    fn kick(&mut self, thread: usize, socket: u32) -> Next {
+        let Some(queue) = self.sockets[socket as usize].napi else { return Next::Run(self.costs.ring_ns) };
+        let on_behalf = BusyFor::Socket(socket);
+        self.busy_begin(thread, BusyRequest { queue, on_behalf, prefer: true, budget: KICK_BUDGET, loop_ns: 0 })
+    }
+
+    pub(crate) fn kicker_step(&mut self, thread: usize, mut kicker: Kicker) -> Next {
+        self.threads[thread].stage = Stage::Program;
+        kicker.entered = !kicker.entered;
+        self.threads[thread].program = Program::Kicker(kicker);
+        if kicker.entered { Next::Run(self.costs.recv_ns) } else { self.kick(thread, kicker.socket) }
+    }
+
+    pub(crate) fn sender_step(&mut self, thread: usize, mut sender: Sender) -> Next {
+        self.threads[thread].stage = Stage::Program;
+        let due_ns = (sender.sent as f64 * sender.period_ns) as Ns;
+        let next = match sender.phase {
+            SendPhase::Wait if self.now_ns < due_ns => {
+                let state = &mut self.threads[thread];
+                state.stage = Stage::ClockSpin;
+                state.call.deadline_ns = due_ns;
+                return Next::Run(due_ns - self.now_ns);
+            }
+            SendPhase::Wait => {
+                sender.phase = SendPhase::Enter;
+                sender.sent += 1;
+                Next::Run(self.costs.recv_ns)
+            }
+            SendPhase::Enter => {
+                sender.phase = SendPhase::Transmit(due_ns - sender.period_ns as Ns);
+                self.threads[thread].program = Program::Sender(sender);
+                return self.kick(thread, sender.socket);
+            }
+            SendPhase::Transmit(stamp_ns) => {
+                sender.phase = SendPhase::Wait;
+                if let Some(queue) = self.sockets[sender.socket as usize].napi {
+                    self.transmit(queue, sender.peer, stamp_ns);
+                }
+                Next::Run(0)
+            }
+        };
+        self.threads[thread].program = Program::Sender(sender);
+        next
+    }
+
+    /// A packet leaves `queue` for another host; its completion comes back on the same vector.
+    fn transmit(&mut self, queue: usize, peer: Peer, sent_ns: Ns) {
+        let now_ns = self.now_ns;
+        let packet = Packet { socket: peer.socket, kind: PacketKind::Request, sent_ns };
+        self.events.schedule(now_ns + self.traffic.one_way_ns(), Event::Arrival { queue: peer.queue, packet });
+        let rx = &mut self.queues[queue];
+        rx.tx_completions += 1;
+        rx.vector.transmitted(now_ns, 1);
+        self.vector_changed(queue);
+    }
+}
