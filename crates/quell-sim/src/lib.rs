@@ -34,6 +34,7 @@ mod mechanism;
 pub mod published;
 mod run;
 pub mod scenario;
+mod server;
 pub mod sweep;
 mod trace;
 mod world;
@@ -41,6 +42,9 @@ mod world;
 pub use engine::Ns;
 pub use host::{CONSTANTS, Constant, Constants, HostProfile, IdleState, ProfileError, Value};
 pub use mechanism::{Coalescing, CoalescingPeriod, NapiState, Packet, PacketKind};
-pub use run::{Run, RunError, RunResult, Spread};
+pub use run::{Message, Run, RunError, RunResult, Spread};
+pub use server::{Assignment, Epolls, Server};
 pub use trace::{Mark, Moment, Place, Segment, Trace};
-pub use world::{CpuTime, Gaps, KernelRules, ReadObserved, SocketBusyPoll, Step, TrafficKind, WaitObserved};
+pub use world::{
+    CpuTime, Gaps, KernelRules, ReadObserved, RecordedGapsError, SocketBusyPoll, Step, TrafficKind, WaitObserved,
+};

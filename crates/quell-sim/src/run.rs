@@ -1,21 +1,15 @@
 //! One run: a host, a delivery mode, a load, a server; and what was observed.
 
-use quell_mode::{DeliveryMode, EpollSettings, ProgramWait};
+use quell_mode::DeliveryMode;
 
 use crate::engine::{Ns, Purpose, RandomStream};
 use crate::host::{Costs, HostProfile};
-use crate::mechanism::{Epoll, RxQueue, Socket};
+use crate::mechanism::RxQueue;
+use crate::server::Server;
 use crate::trace::Trace;
-use crate::world::{
-    Affinity, Class, Client, Counters, CpuTime, EpollServer, EventLoop, KernelRules, Program, Stage, Traffic,
-    TrafficKind, Wait, World, WorldShape,
-};
+use crate::world::{Client, Counters, CpuTime, KernelRules, Traffic, TrafficKind, World, WorldShape};
 
-/// `maxevents` with which libevent begins, and where its growth ends.
-const LIBEVENT_EVENTS: (usize, usize) = (32, 4096);
-
-/// A run of an epoll server with one worker, one queue and one CPU each, as in the published
-/// experiment.
+/// A run of a server on a host, under a load.
 #[derive(Debug, Clone)]
 pub struct Run {
     /// How packets are delivered.
@@ -28,12 +22,21 @@ pub struct Run {
     pub traffic: TrafficKind,
     /// Connections, over all queues.
     pub connections: usize,
-    /// RX queues, workers and CPUs.
+    /// RX queues. Each interrupts a CPU of its own.
     pub queues: usize,
-    /// Whether workers may run on any CPU.
+    /// Who serves.
+    pub server: Server,
+    /// Whether the server's threads may run on any CPU.
     pub floating: bool,
+    /// Whether interrupts go to CPUs on which no thread of the server begins.
+    pub irqs_apart: bool,
     /// How connections are spread over the queues.
     pub spread: Spread,
+    /// How large requests and responses are; absent: as the host's constants have them.
+    pub message: Option<Message>,
+    /// What the network adds to each way of each client machine, in ns; connections are shared out
+    /// among the machines in turn. Empty: one machine, nothing added.
+    pub client_delays_ns: Vec<Ns>,
     /// Time before anything is counted, in ns.
     pub warm_up_ns: Ns,
     /// Time that is counted, in ns.
@@ -49,6 +52,28 @@ pub enum Spread {
     Even,
     /// Each by itself at random, as a hash of its addresses does.
     Hashed,
+    /// By weights of the queues that differ from each other by up to so much, at random.
+    Imbalanced {
+        /// In percent, either way; below 100.
+        percent: u8,
+    },
+}
+
+/// How large requests and responses are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Message {
+    /// Bytes of a request, and of a response.
+    pub bytes: u32,
+    /// Bytes of a segment (MSS): a larger request arrives in several, and each makes its socket
+    /// readable.
+    pub segment_bytes: u32,
+}
+
+impl Message {
+    /// Segments of one request.
+    pub(crate) fn segments(self) -> u32 {
+        self.bytes.div_ceil(self.segment_bytes).max(1)
+    }
 }
 
 /// Why a run has no result.
@@ -140,89 +165,68 @@ impl Run {
     }
 
     pub(crate) fn world(&self) -> Result<World, RunError> {
-        if self.queues == 0 || self.connections < self.queues {
-            return Err(RunError::Setting("it needs a queue, and a connection for each queue"));
-        }
-        if self.mode.socket_busy_poll().is_some() {
-            return Err(RunError::Setting(
-                "SO_BUSY_POLL is for programs that wait in recv, and the modelled server waits in epoll_wait, which \
-                 does not look at it",
-            ));
-        }
+        self.check()?;
         let queue_of = self.queue_of();
-        let traffic = Traffic::new(self.traffic.clone(), self.client(), queue_of.clone(), self.seed);
-        let shape =
-            WorldShape { queues: self.queues, epolls: self.queues, cpus: self.queues, bound: self.event_bound() };
-        let mut world = World::new(self.rules, Costs::new(&self.host), shape, traffic);
-        for (queue, place) in self.places().into_iter().enumerate() {
-            self.add_queue(&mut world, queue, place);
+        let traffic = Traffic::new(self.traffic.clone(), self.client(), queue_of.clone(), self.seed)
+            .with_machines(self.client_delays_ns.clone());
+        let shape = WorldShape {
+            queues: self.queues,
+            epolls: self.server.epolls(),
+            cpus: self.cpus(),
+            bound: self.event_bound(),
+        };
+        let costs = Costs::new(&self.host).with_message(self.message, &self.host);
+        let mut world = World::new(self.rules, costs, shape, traffic);
+        for queue in 0..self.queues {
+            let irq_cpu = self.irq_cpu(queue);
+            let mut rx = RxQueue::new(self.mode.napi(), &self.host.coalescing, self.host.ring_size, irq_cpu);
+            rx.thread = self.add_napi_thread(&mut world, queue);
+            world.queues.push(rx);
         }
-        for &queue in &queue_of {
-            let socket = Socket { epoll: Some(queue.into()), napi: Some(queue.into()), ..Socket::default() };
-            world.sockets.push(socket);
-        }
+        self.add_server(&mut world, &queue_of);
         Ok(world)
     }
 
-    fn add_queue(&self, world: &mut World, queue: usize, place: usize) {
-        let settings = self.mode.napi();
-        let mut rx = RxQueue::new(settings, &self.host.coalescing, self.host.ring_size, queue);
-        let epoll = Epoll::new(self.mode.epoll().unwrap_or_default(), self.connections);
-        world.epolls.push(Epoll { napi: self.first_napi(queue), ..epoll });
-        if rx.napi.threaded() {
-            rx.thread = Some(world.add_thread(Program::NapiThread { queue }, Stage::NapiThread, queue, Class::Fair));
+    fn check(&self) -> Result<(), RunError> {
+        let refused = |why| Err(RunError::Setting(why));
+        if self.queues == 0 || self.connections == 0 {
+            return refused("it needs a queue and a connection");
         }
-        world.queues.push(rx);
-        let worker = world.add_thread(Program::EpollServer(self.server(queue)), Stage::Program, queue, Class::Fair);
-        if self.floating {
-            // A worker that floats begins anywhere.
-            world.threads[worker].affinity = Affinity::Floating;
-            world.threads[worker].cpu = place;
+        let threads = self.server.threads(self.connections, self.queues);
+        if threads == 0 || threads > usize::from(u16::MAX) / 2 {
+            return refused("its server needs a thread, and at most 32,767 of them");
         }
-        world.start_thread(worker);
-        if let Some(thread) = world.queues[queue].thread
-            && settings.threaded == quell_mode::Threaded::BusyPoll
+        if self.mode.socket_busy_poll().is_some() && matches!(self.server, Server::EventLoop { .. }) {
+            return refused(
+                "SO_BUSY_POLL is for programs that wait in recv, and the modelled server waits in epoll_wait, which \
+                 does not look at it",
+            );
+        }
+        if matches!(self.server, Server::PollLoop { .. }) && self.connections != self.queues {
+            return refused("a poll loop has one connection for each queue");
+        }
+        if let Spread::Imbalanced { percent } = self.spread
+            && (percent >= 100 || self.connections < self.queues)
         {
-            world.start_thread(thread);
+            return refused("an imbalance is below 100 % and leaves every queue a connection");
         }
-    }
-
-    fn first_napi(&self, queue: usize) -> Option<usize> {
-        let EpollSettings { busy_poll_usecs, prefer_busy_poll, .. } = self.mode.epoll().unwrap_or_default();
-        (busy_poll_usecs > 0 || prefer_busy_poll).then_some(queue)
-    }
-
-    fn server(&self, queue: usize) -> EpollServer {
-        let (max_events, max_events_limit) = LIBEVENT_EVENTS;
-        let (wait, event_loop) = match self.mode.program_wait() {
-            ProgramWait::AtMost(time) => (Wait::AtMost(time.as_nanos() as Ns), None),
-            ProgramWait::SpinBeforeSleep(time) => {
-                let round_ns = self.host.constants.user_loop_ns as Ns;
-                (Wait::Forever, Some(EventLoop { round_ns, for_ns: time.as_nanos() as Ns }))
-            }
-            _ => (Wait::Forever, None),
-        };
-        EpollServer { epoll: queue, wait, max_events, max_events_limit, event_loop, serving: None, queue }
-    }
-
-    /// Where each worker begins: a random permutation of the CPUs.
-    fn places(&self) -> Vec<usize> {
-        let mut random = RandomStream::new(self.seed, Purpose::Placement);
-        let mut places: Vec<usize> = (0..self.queues).collect();
-        for last in (1..places.len()).rev() {
-            places.swap(last, random.below(last as u32 + 1) as usize);
+        if self.message.is_some_and(|message| message.segment_bytes == 0) {
+            return refused("a segment needs a byte");
         }
-        places
+        self.traffic.check().map_err(RunError::Setting)
     }
 
     fn queue_of(&self) -> Vec<u16> {
         let mut random = RandomStream::new(self.seed, Purpose::Imbalance);
-        (0..self.connections)
-            .map(|connection| match self.spread {
-                Spread::Even => (connection % self.queues) as u16,
-                Spread::Hashed => random.below(self.queues as u32) as u16,
-            })
-            .collect()
+        match self.spread {
+            Spread::Even => (0..self.connections).map(|connection| (connection % self.queues) as u16).collect(),
+            Spread::Hashed => (0..self.connections).map(|_| random.below(self.queues as u32) as u16).collect(),
+            Spread::Imbalanced { percent } => {
+                let weight = |unit: f64| 1.0 + f64::from(percent) / 100.0 * (2.0 * unit - 1.0);
+                let weights: Vec<f64> = (0..self.queues).map(|_| weight(random.unit())).collect();
+                shares(&weights, self.connections)
+            }
+        }
     }
 
     fn client(&self) -> Client {
@@ -236,6 +240,8 @@ impl Run {
         let rate_mqps = rate_mqps * self.host.cpus as f64 / self.queues as f64;
         let saturated = matches!(self.traffic, TrafficKind::Closed);
         Client {
+            parts: self.message.map_or(0, |message| message.segments() - 1),
+            part_gap_ns: constants.segment_gap_ns as Ns,
             one_way_ns: (constants.network_ns / 2.0) as Ns,
             back_ns: (constants.network_ns / 2.0) as Ns,
             jitter_ns: constants.network_jitter_ns,
@@ -271,5 +277,32 @@ impl Run {
             events: world.processed,
             digest: world.digest.value(),
         }
+    }
+}
+
+/// The queue of each connection, so that each queue has its share by weight, and at least one.
+fn shares(weights: &[f64], connections: usize) -> Vec<u16> {
+    let total: f64 = weights.iter().sum();
+    let spare = connections - weights.len();
+    let mut queue_of: Vec<u16> = (0..weights.len() as u16).collect();
+    let mut before = 0.0;
+    for (queue, weight) in weights.iter().enumerate() {
+        let from = (before / total * spare as f64).round() as usize;
+        before += weight;
+        let to = (before / total * spare as f64).round() as usize;
+        queue_of.extend(std::iter::repeat_n(queue as u16, to - from));
+    }
+    queue_of
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_shared_out_by_weight_and_every_queue_has_one() {
+        let queue_of = shares(&[1.0, 3.0, 0.001], 11);
+        let of = |queue| queue_of.iter().filter(|&&other| other == queue).count();
+        assert_eq!((of(0), of(1), of(2)), (3, 7, 1));
     }
 }

@@ -73,6 +73,7 @@ constants! {
     busy_stop_ns = 800.0 in 20.0..=2000.0: "Leaving a busy poll loop with its backstop: arming or moving the timer, and letting the instance go";
     napi_poll_ns = 400.0 in 50.0..=5000.0: "One NAPI poll apart from its packets: softirq, poll function, completion";
     busy_poll_ns = 600.0 in 50.0..=5000.0: "One round of napi_busy_loop that finds nothing";
+    poll_migration_ns = 0.0 in 0.0..=5000.0: "What a poll costs more when another CPU polled the queue last";
     rx_request_ns = 1500.0 in 100.0..=10000.0: "Receiving a packet with data, from the ring to the socket";
     rx_ack_ns = 700.0 in 50.0..=5000.0: "Receiving a pure acknowledgement";
     tx_completion_ns = 100.0 in 0.0..=2000.0: "Cleaning one transmit completion";
@@ -99,6 +100,10 @@ constants! {
     ack_delay_ns = 20000.0 in 1000.0..=1000000.0: "From a response to the arrival of its acknowledgement";
     recv_ns = 500.0 in 20.0..=10000.0: "One receive or send call apart from serving the request and from polling";
     ring_ns = 60.0 in 5.0..=2000.0: "Looking into an AF_XDP ring, and taking a packet if there is one";
+    kernel_loop_ns = 60.0 in 5.0..=2000.0: "One round of waiting for events inside epoll_wait, without polling a NIC";
+    copy_ns_per_kib = 60.0 in 0.0..=5000.0: "Taking or sending one KiB of a message beyond the constant cost of a request";
+    large_message_ns = 0.0 in 0.0..=20000.0: "What serving a message of 2 KiB and more costs on top: pages in place of a linear buffer";
+    segment_gap_ns = 400.0 in 0.0..=100000.0: "Between two segments of one message on their way to the socket";
     user_loop_ns = 350.0 in 10.0..=5000.0: "One round of waiting for events by calling epoll_wait with timeout zero";
 }
 

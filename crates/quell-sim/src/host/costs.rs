@@ -3,10 +3,14 @@
 use super::{HostProfile, IdleState};
 use crate::engine::Ns;
 use crate::mechanism::PacketKind;
+use crate::run::Message;
 
 /// Fetching a line from another last-level cache against from a neighbour's within it: the usual
 /// ratio of core-to-core latencies on Zen 2.
 const CROSS_CACHE_FACTOR: Ns = 3;
+
+/// A message of this size does not fit into the linear part of a socket buffer.
+const LARGE_MESSAGE_BYTES: u32 = 2048;
 
 /// What things cost, in ns.
 #[derive(Debug, Clone)]
@@ -16,6 +20,7 @@ pub(crate) struct Costs {
     pub(crate) busy_stop_ns: Ns,
     pub(crate) napi_poll_ns: Ns,
     pub(crate) busy_poll_ns: Ns,
+    pub(crate) poll_migration_ns: Ns,
     rx_request_ns: Ns,
     rx_ack_ns: Ns,
     pub(crate) tx_completion_ns: Ns,
@@ -33,6 +38,10 @@ pub(crate) struct Costs {
     cpus_per_cache: usize,
     pub(crate) recv_ns: Ns,
     pub(crate) ring_ns: Ns,
+    pub(crate) user_loop_ns: Ns,
+    pub(crate) kernel_loop_ns: Ns,
+    /// Reading a whole segment.
+    segment_ns: Ns,
     idle_states: Vec<IdleState>,
 }
 
@@ -46,6 +55,7 @@ impl Costs {
             busy_stop_ns: ns(constants.busy_stop_ns),
             napi_poll_ns: ns(constants.napi_poll_ns),
             busy_poll_ns: ns(constants.busy_poll_ns).max(1),
+            poll_migration_ns: ns(constants.poll_migration_ns),
             rx_request_ns: ns(constants.rx_request_ns),
             rx_ack_ns: ns(constants.rx_ack_ns),
             tx_completion_ns: ns(constants.tx_completion_ns),
@@ -63,8 +73,30 @@ impl Costs {
             cpus_per_cache: host.cpus_per_cache,
             recv_ns: ns(constants.recv_ns),
             ring_ns: ns(constants.ring_ns).max(1),
+            user_loop_ns: ns(constants.user_loop_ns).max(1),
+            kernel_loop_ns: ns(constants.kernel_loop_ns).max(1),
+            segment_ns: 0,
             idle_states: host.idle_states.clone(),
         }
+    }
+
+    /// With messages that are large enough to matter: what of a request comes with its last segment
+    /// is read, and a response of the same size written.
+    pub(crate) fn with_message(mut self, message: Option<Message>, host: &HostProfile) -> Self {
+        let Some(message) = message else { return self };
+        let copy_ns = |bytes: u32| host.constants.copy_ns_per_kib * f64::from(bytes) / 1024.0;
+        let last_bytes = message.bytes - (message.segments() - 1) * message.segment_bytes;
+        let large_ns = if message.bytes < LARGE_MESSAGE_BYTES { 0.0 } else { host.constants.large_message_ns };
+        self.request_ns += copy_ns(last_bytes) + copy_ns(message.bytes) + large_ns;
+        self.segment_ns = copy_ns(message.segment_bytes) as Ns;
+        self
+    }
+
+    /// Reading segments of a request, together with `requests` that are complete or by themselves.
+    #[inline]
+    pub(crate) fn parts_ns(&self, parts: u32, requests: u32) -> Ns {
+        let call_ns = if parts > 0 && requests == 0 { self.recv_ns } else { 0 };
+        u64::from(parts) * self.segment_ns + call_ns
     }
 
     /// Receiving one packet, from the ring to the socket.

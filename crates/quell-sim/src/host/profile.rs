@@ -123,6 +123,7 @@ struct File {
 const SHIPPED: &[(&str, &str)] = &[
     ("epyc7662-cx5", include_str!("../../data/hosts/epyc7662-cx5.toml")),
     ("af-xdp-2025", include_str!("../../data/hosts/af-xdp-2025.toml")),
+    ("neper-2024", include_str!("../../data/hosts/neper-2024.toml")),
     ("xeon-e5-2680-82599", include_str!("../../data/hosts/xeon-e5-2680-82599.toml")),
 ];
 

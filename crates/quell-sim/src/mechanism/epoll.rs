@@ -19,6 +19,10 @@ pub(crate) struct Socket {
     pub(crate) napi: Option<usize>,
     /// Requests that wait to be read: when the client sent each.
     pub(crate) received: VecDeque<Ns>,
+    /// How many of them a worker is serving.
+    pub(crate) in_service: usize,
+    /// Segments of a request that is not complete, which wait to be read.
+    pub(crate) parts: u32,
     /// The CPU on which its last packet was received.
     pub(crate) rx_cpu: usize,
     /// An eventfd, pipe or timer that nobody reads: ready for ever.
@@ -29,14 +33,23 @@ pub(crate) struct Socket {
     pub(crate) without_interest_in: Option<usize>,
     /// In the ready list already.
     pub(crate) listed: bool,
-    /// A thread that blocks in `recv`.
+    /// The epoll that the descriptor is: it has no NAPI id of its own.
+    pub(crate) nested: Option<usize>,
+    /// `SO_PREFER_BUSY_POLL`.
+    pub(crate) prefer_busy_poll: bool,
+    /// A thread that blocks in `recv`, or looks into the receive ring.
     pub(crate) reader: Option<usize>,
 }
 
 impl Socket {
     /// Whether a read would find something.
     pub(crate) fn readable(&self) -> bool {
-        self.always_ready || !self.received.is_empty()
+        self.always_ready || self.parts > 0 || self.unserved() > 0
+    }
+
+    /// Requests that no worker has begun to serve.
+    pub(crate) fn unserved(&self) -> usize {
+        self.received.len().saturating_sub(self.in_service)
     }
 }
 
@@ -50,6 +63,8 @@ pub(crate) struct Epoll {
     pub(crate) ready: VecDeque<u32>,
     /// Threads that sleep in `epoll_wait`.
     pub(crate) waiters: VecDeque<usize>,
+    /// The descriptor by which another epoll has this one.
+    pub(crate) outer: Option<u32>,
     /// References to the file.
     pub(crate) references: usize,
 }
@@ -61,6 +76,7 @@ impl Epoll {
             napi: None,
             ready: VecDeque::with_capacity(sockets),
             waiters: VecDeque::with_capacity(2),
+            outer: None,
             references: 1,
         }
     }

@@ -14,6 +14,9 @@ pub enum PacketKind {
     Request,
     /// A request that GRO may hold back (no PSH), waiting for more of its flow.
     HeldRequest,
+    /// A segment of a request that is not its last: its socket becomes readable, and what is read is
+    /// not answered yet.
+    Part,
     /// An acknowledgement: costs a receive, wakes nobody.
     Ack,
 }
@@ -42,6 +45,8 @@ pub(crate) struct RxQueue {
     pub(crate) vector: Coalescer,
     /// The CPU that takes the interrupt.
     pub(crate) irq_cpu: usize,
+    /// The CPU that polled it last.
+    pub(crate) polled_on: usize,
     /// The kernel thread that polls it when threaded.
     pub(crate) thread: Option<usize>,
     pub(crate) ring: VecDeque<Packet>,
@@ -65,6 +70,7 @@ impl RxQueue {
             napi: Napi::new(settings),
             vector: Coalescer::new(coalescing),
             irq_cpu,
+            polled_on: irq_cpu,
             thread: None,
             ring: VecDeque::with_capacity(ring_size),
             ring_size,

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::irq_suspension::{IrqSuspension, PublishedError, RunScale};
 use super::score::{ColumnScore, ComparedCell};
-use super::{Column, low_latency_sockets};
+use super::{Column, event_busy_loop, low_latency_sockets, threaded_napi};
 use crate::host::{HostProfile, ProfileError};
 use crate::run::RunError;
 
@@ -23,6 +23,10 @@ pub enum Experiment {
     A,
     /// The first socket busy polling: netperf, 11 configurations, TCP and UDP.
     B,
+    /// Threaded NAPI busy polling: `xsk_rr`, 5 experiments, 4 mechanisms.
+    C,
+    /// Looping for events in `epoll_wait` or in the program: neper tcp_rr over message sizes.
+    D,
 }
 
 /// A text that names no experiment.
@@ -159,7 +163,7 @@ pub struct ExperimentComparison {
 
 impl Experiment {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::A, Self::B];
+    pub const ALL: [Self; 4] = [Self::A, Self::B, Self::C, Self::D];
 
     fn list() -> String {
         Self::ALL.map(|experiment| format!("{experiment} ({})", experiment.title())).join(", ")
@@ -169,6 +173,8 @@ impl Experiment {
         match self {
             Self::A => "a",
             Self::B => "b",
+            Self::C => "c",
+            Self::D => "d",
         }
     }
 
@@ -178,6 +184,8 @@ impl Experiment {
         match self {
             Self::A => "IRQ suspension: memcached under 11 delivery modes at 6 loads",
             Self::B => "low-latency sockets of 2013: netperf TCP_RR and UDP_RR, 1 byte",
+            Self::C => "threaded NAPI busy polling: xsk_rr under 4 mechanisms in 5 experiments",
+            Self::D => "looping for events in epoll_wait or in the program: neper tcp_rr, 8 message sizes",
         }
     }
 
@@ -187,6 +195,8 @@ impl Experiment {
         match self {
             Self::A => "Suspend IRQs during application busy periods v2, netdev, October 2024; raw runs",
             Self::B => "net: low latency Ethernet device polling v10, netdev, June 2013",
+            Self::C => "Add support to do threaded napi busy poll v10, netdev, October 2025",
+            Self::D => "Add provision to busyloop for events in ep_poll, netdev, September 2024",
         }
     }
 
@@ -196,6 +206,8 @@ impl Experiment {
         match self {
             Self::A => "epyc7662-cx5",
             Self::B => "xeon-e5-2680-82599",
+            Self::C => "af-xdp-2025",
+            Self::D => "neper-2024",
         }
     }
 
@@ -227,6 +239,8 @@ impl Experiment {
         let (cells, summary, notes) = match self {
             Self::A => irq_suspension(&host, threads, progress)?,
             Self::B => low_latency_sockets::compare(&host, threads, progress)?,
+            Self::C => threaded_napi::compare(&host, threads, progress)?,
+            Self::D => event_busy_loop::compare(&host, threads, progress)?,
         };
         let (title, source) = (self.title(), self.source());
         Ok(ExperimentComparison {

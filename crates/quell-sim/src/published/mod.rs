@@ -2,6 +2,7 @@
 //! reproduce it, the error of every cell, and the scores.
 
 mod cell;
+mod event_busy_loop;
 mod experiment;
 mod irq_suspension;
 mod low_latency_sockets;
@@ -9,6 +10,9 @@ mod score;
 mod threaded_napi;
 
 pub use cell::{Column, Figures};
+pub use event_busy_loop::{
+    EventLoopCell, EventLoopForm, EventLoopRow, FormRatio, event_loop_rows, event_loops, form_ratios,
+};
 pub use experiment::{
     Cell, ErrorKind, Experiment, ExperimentComparison, ExperimentError, ParseExperimentError, Summary,
 };

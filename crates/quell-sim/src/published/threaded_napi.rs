@@ -93,8 +93,17 @@ pub struct ThreadedNapiRow {
     pub p99_ns: f64,
 }
 
+impl fmt::Display for ThreadedNapiRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rate_kpps, delay_us, mechanism, .. } = self;
+        write!(f, "{rate_kpps} Kpkt/s, {delay_us} us delay, {mechanism}")
+    }
+}
+
 /// Quantiles of the latency in ns: 5 %, 50 %, 95 %, 99 %.
 pub type LatencyQuantiles = [f64; 4];
+/// The median among them.
+const MEDIAN: usize = 1;
 
 /// A cell, published and modelled.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -129,6 +138,79 @@ pub fn threaded_napi(
     in_parallel(rows.len(), threads, cell, progress).into_iter().collect()
 }
 
+/// One experiment of the table: its four mechanisms.
+struct Group<'a>(&'a [ThreadedNapiCell]);
+
+impl Group<'_> {
+    fn of(&self, mechanism: PollMechanism) -> Option<&ThreadedNapiCell> {
+        self.0.iter().find(|cell| cell.row.mechanism == mechanism)
+    }
+
+    /// Median latency above the threaded mechanism's, in µs: published and modelled.
+    fn above_threaded_us(&self, cell: &ThreadedNapiCell) -> Option<(f64, f64)> {
+        let threaded = self.of(PollMechanism::Threaded)?;
+        let published = (cell.row.p50_ns - threaded.row.p50_ns) / 1e3;
+        Some((published, (cell.modelled[MEDIAN] - threaded.modelled[MEDIAN]) / 1e3))
+    }
+
+    fn order(&self, latency_ns: impl Fn(&ThreadedNapiCell) -> f64) -> Vec<PollMechanism> {
+        let mut cells: Vec<_> = self.0.iter().collect();
+        cells.sort_by(|one, other| latency_ns(one).total_cmp(&latency_ns(other)));
+        cells.into_iter().map(|cell| cell.row.mechanism).collect()
+    }
+
+    /// Whether the mechanisms rank by their median latency as they were published.
+    fn in_order(&self) -> bool {
+        self.order(|cell| cell.row.p50_ns) == self.order(|cell| cell.modelled[MEDIAN])
+    }
+
+    fn cells(&self) -> Vec<Cell> {
+        let difference = |cell: &ThreadedNapiCell| {
+            let (published, modelled) = self.above_threaded_us(cell)?;
+            Some(Cell {
+                row: cell.row.to_string(),
+                column: "p50 above threaded, us".to_owned(),
+                published,
+                modelled,
+                error_kind: ErrorKind::Difference,
+                error: modelled - published,
+                scored: cell.row.mechanism != PollMechanism::Threaded,
+            })
+        };
+        let latency = |cell: &ThreadedNapiCell| {
+            let ThreadedNapiRow { p5_ns, p50_ns, p95_ns, p99_ns, .. } = cell.row;
+            let columns = ["p5 ns", "p50 ns", "p95 ns", "p99 ns"].into_iter().zip([p5_ns, p50_ns, p95_ns, p99_ns]);
+            let cells = columns.zip(cell.modelled).map(|((column, published), modelled)| Cell {
+                scored: false,
+                ..Cell::relative(cell.row.to_string(), column, published, modelled)
+            });
+            cells.collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(|cell| difference(cell).into_iter().chain(latency(cell))).collect()
+    }
+}
+
+/// The whole experiment, for [`Experiment::C`](super::Experiment::C).
+pub(super) fn compare(
+    host: &HostProfile,
+    threads: usize,
+    progress: impl Fn(usize, usize) + Sync,
+) -> Result<Compared, ExperimentError> {
+    let rows = threaded_napi_rows()?;
+    let compared = threaded_napi(&rows, host, threads, |done| progress(done, rows.len()))?;
+    let groups: Vec<_> =
+        compared.chunk_by(|one, other| one.row.experiment == other.row.experiment).map(Group).collect();
+    let cells: Vec<_> = groups.iter().flat_map(Group::cells).collect();
+    let errors = cells.iter().filter(|cell| cell.scored).map(|cell| cell.error.abs());
+    let greatest = errors.fold(0.0, f64::max);
+    let out_of_order = groups.iter().filter(|group| !group.in_order()).count();
+    let summary = vec![
+        Summary::new("difference from threaded: greatest error, us", greatest, Some(DIFFERENCE_BOUND_US)),
+        Summary::new("experiments in which the mechanisms rank otherwise", out_of_order as f64, Some(0.0)),
+    ];
+    Ok((cells, summary, Vec::new()))
+}
+
 /// One of the two hosts.
 #[derive(Clone, Copy)]
 struct Side {
@@ -159,7 +241,8 @@ impl Side {
             let kicker = Kicker { socket: program.socket, entered: false };
             self.start(world, Program::Kicker(kicker), Stage::Program, 3);
         }
-        world.sockets.push(Socket { napi: Some(queue), reader: Some(reader), ..Socket::default() });
+        let (napi, reader) = (Some(queue), Some(reader));
+        world.sockets.push(Socket { napi, reader, prefer_busy_poll: true, ..Socket::default() });
     }
 
     fn start(self, world: &mut World, program: Program, stage: Stage, cpu: usize) -> usize {
@@ -195,8 +278,8 @@ fn world(row: &ThreadedNapiRow, host: &HostProfile) -> World {
 
 fn latency(row: &ThreadedNapiRow, host: &HostProfile) -> Result<LatencyQuantiles, RunError> {
     const BOUND: usize = 1024;
-    const WARM_UP_NS: Ns = 10_000_000;
-    const MEASURED_NS: Ns = 40_000_000;
+    const WARM_UP_NS: Ns = 5_000_000;
+    const MEASURED_NS: Ns = 25_000_000;
     let mut world = world(row, host);
     world.begin();
     world.run_until(WARM_UP_NS);

@@ -18,6 +18,12 @@ pub(crate) struct BusyRequest {
     pub(crate) loop_ns: Ns,
 }
 
+/// The longest piece of a spin, in whole rounds.
+fn longest_ns(round_ns: Ns) -> Ns {
+    const PIECE_NS: Ns = 2_000_000;
+    (PIECE_NS / round_ns).max(1) * round_ns
+}
+
 impl World {
     pub(crate) fn busy_begin(&mut self, thread: usize, request: BusyRequest) -> Next {
         let BusyRequest { queue, on_behalf, prefer, budget, loop_ns } = request;
@@ -39,11 +45,11 @@ impl World {
     /// One round: with packets it is simulated, without it is the first of a spin.
     fn busy_round(&mut self, thread: usize) -> Next {
         let Some(mut busy) = self.threads[thread].busy else { return Next::Block };
-        let round_ns = self.costs.busy_poll_ns;
+        let (cpu, round_ns) = (self.threads[thread].cpu, self.costs.busy_poll_ns);
         if !busy.owner {
             busy.owner = self.queues[busy.queue].napi.busy_poll_acquire(busy.prefer);
         }
-        let (work, cost_ns) = if busy.owner { self.poll_begin(busy.queue, busy.budget) } else { (0, 0) };
+        let (work, cost_ns) = if busy.owner { self.poll_begin(busy.queue, cpu, busy.budget) } else { (0, 0) };
         busy.work = work;
         self.threads[thread].busy = Some(busy);
         if work > 0 || busy.loop_ns == 0 {
@@ -57,7 +63,8 @@ impl World {
         self.spin(thread, round_ns, rounds_ns)
     }
 
-    /// Fast-forwards rounds of `round_ns` for `for_ns`, or until [`poke`](Self::poke).
+    /// Fast-forwards rounds of `round_ns` for `for_ns`, or until [`poke`](Self::poke); a long spin in
+    /// several pieces, so that the ends of those that were cut short do not pile up.
     pub(crate) fn spin(&mut self, thread: usize, round_ns: Ns, for_ns: Ns) -> Next {
         let state = &mut self.threads[thread];
         if state.stage != Stage::EventSpin {
@@ -73,7 +80,7 @@ impl World {
             }
             None => self.epoll_spinners[state.call.epoll].push(thread),
         }
-        Next::Run(for_ns)
+        if for_ns == NEVER { Next::Run(NEVER) } else { Next::Run(for_ns.min(longest_ns(round_ns))) }
     }
 
     /// Something happened that a spinning thread notices at the beginning of its next round.
@@ -145,7 +152,7 @@ impl World {
         }
         let cpu = self.threads[thread].cpu;
         self.deliver(busy.queue, cpu);
-        if let Some(cost_ns) = self.poll_more(&mut busy) {
+        if let Some(cost_ns) = self.poll_more(&mut busy, cpu) {
             self.threads[thread].busy = Some(busy);
             return Next::Run(cost_ns);
         }
@@ -156,11 +163,11 @@ impl World {
     }
 
     /// Packets came while a busy loop's poll was under way, and its budget has room for them.
-    fn poll_more(&mut self, busy: &mut BusyLoop) -> Option<Ns> {
+    fn poll_more(&mut self, busy: &mut BusyLoop, cpu: usize) -> Option<Ns> {
         if busy.work >= busy.budget || self.queues[busy.queue].ring.is_empty() {
             return None;
         }
-        let (more, cost_ns) = self.poll_begin(busy.queue, busy.budget - busy.work);
+        let (more, cost_ns) = self.poll_begin(busy.queue, cpu, busy.budget - busy.work);
         busy.work += more;
         Some(cost_ns)
     }
@@ -205,7 +212,7 @@ impl World {
             self.let_go(busy, cpu);
             return self.after_busy(thread);
         }
-        let (work, cost_ns) = self.poll_begin(busy.queue, busy.budget);
+        let (work, cost_ns) = self.poll_begin(busy.queue, cpu, busy.budget);
         busy.work = work;
         self.threads[thread].busy = Some(busy);
         self.threads[thread].stage = Stage::FinalPoll;
@@ -217,7 +224,7 @@ impl World {
         let Some(mut busy) = self.threads[thread].busy else { return Next::Block };
         let cpu = self.threads[thread].cpu;
         self.deliver(busy.queue, cpu);
-        if let Some(cost_ns) = self.poll_more(&mut busy) {
+        if let Some(cost_ns) = self.poll_more(&mut busy, cpu) {
             self.threads[thread].busy = Some(busy);
             return Next::Run(cost_ns);
         }
@@ -271,7 +278,7 @@ impl World {
         if !self.queues[queue].napi.state.sched {
             return Next::Block;
         }
-        let (work, cost_ns) = self.poll_begin(queue, GRO_NORMAL_BATCH);
+        let (work, cost_ns) = self.poll_begin(queue, self.threads[thread].cpu, GRO_NORMAL_BATCH);
         self.threads[thread].returned = work as usize;
         self.threads[thread].stage = Stage::NapiThreadWork;
         Next::Run(self.costs.napi_poll_ns + cost_ns)
@@ -283,7 +290,7 @@ impl World {
         self.deliver(queue, cpu);
         let work = self.threads[thread].returned as u32;
         if work < NAPI_POLL_WEIGHT && !self.queues[queue].ring.is_empty() {
-            let (more, cost_ns) = self.poll_begin(queue, GRO_NORMAL_BATCH.min(NAPI_POLL_WEIGHT - work));
+            let (more, cost_ns) = self.poll_begin(queue, cpu, GRO_NORMAL_BATCH.min(NAPI_POLL_WEIGHT - work));
             self.threads[thread].returned += more as usize;
             return Next::Run(cost_ns);
         }

@@ -16,11 +16,20 @@ impl World {
                     let held = crate::mechanism::Held { packet: *packet, since_ns: self.now_ns };
                     self.queues[queue].held.push(held);
                 }
+                PacketKind::Part => self.part_reaches_socket(queue, cpu, packet.socket),
                 _ => self.reach_socket(queue, cpu, packet.socket, packet.sent_ns),
             }
         }
         taken.clear();
         self.queues[queue].taken = taken;
+    }
+
+    fn part_reaches_socket(&mut self, queue: usize, cpu: usize, socket: u32) {
+        let state = &mut self.sockets[socket as usize];
+        state.napi = Some(queue);
+        state.rx_cpu = cpu;
+        state.parts += 1;
+        self.became_readable(socket, cpu);
     }
 
     /// A request reaches its socket.
@@ -65,6 +74,18 @@ impl World {
         }
         for spinner in 0..self.epoll_spinners[index].len() {
             self.poke(self.epoll_spinners[index][spinner]);
+        }
+        if let Some(descriptor) = self.epolls[index].outer {
+            self.became_ready(descriptor, cpu);
+        }
+    }
+
+    /// Whether a descriptor is ready: an epoll is when something in it is.
+    pub(crate) fn descriptor_ready(&self, descriptor: u32) -> bool {
+        let state = &self.sockets[descriptor as usize];
+        match state.nested {
+            Some(inner) => self.epolls[inner].ready.iter().any(|&inside| self.descriptor_ready(inside)),
+            None => state.readable(),
         }
     }
 }

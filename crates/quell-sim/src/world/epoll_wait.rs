@@ -49,28 +49,26 @@ impl World {
     /// unless they are edge-triggered, to be examined again by the next call.
     fn epoll_send(&mut self, thread: usize) -> Next {
         let call = self.threads[thread].call;
-        let epoll = &mut self.epolls[call.epoll];
-        let state = &mut self.threads[thread];
-        for _ in 0..epoll.ready.len() {
-            if state.events.len() == call.max_events {
+        for _ in 0..self.epolls[call.epoll].ready.len() {
+            if self.threads[thread].events.len() == call.max_events {
                 break;
             }
-            let Some(socket) = epoll.ready.pop_front() else { break };
-            let socket_state = &mut self.sockets[socket as usize];
-            let readable = socket_state.readable();
-            socket_state.listed = readable && !socket_state.edge_triggered;
-            if socket_state.listed {
-                epoll.ready.push_back(socket);
+            let Some(socket) = self.epolls[call.epoll].ready.pop_front() else { break };
+            let readable = self.descriptor_ready(socket);
+            let state = &mut self.sockets[socket as usize];
+            state.listed = readable && !state.edge_triggered;
+            if state.listed {
+                self.epolls[call.epoll].ready.push_back(socket);
             }
             if readable {
-                state.events.push_back(socket);
+                self.threads[thread].events.push_back(socket);
             }
         }
-        let returned = state.events.len();
+        let returned = self.threads[thread].events.len();
         if returned == 0 {
             return self.epoll_nothing(thread);
         }
-        state.returned = returned;
+        self.threads[thread].returned = returned;
         self.epoll_suspend(call.epoll, self.threads[thread].cpu);
         if let Some(queue) = self.queue_of_worker(thread) {
             self.counters[queue].epoll_waits += 1;
@@ -115,8 +113,20 @@ impl World {
                 };
                 self.busy_begin(thread, request)
             }
-            None => self.epoll_sleep(thread),
+            None => match self.event_loop_in_kernel(thread) {
+                Some(for_ns) => {
+                    self.threads[thread].spin_until_ns = self.now_ns.saturating_add(for_ns);
+                    self.event_spin(thread, self.costs.kernel_loop_ns)
+                }
+                None => self.epoll_sleep(thread),
+            },
         }
+    }
+
+    /// The loop for events inside `epoll_wait` is over.
+    pub(crate) fn epoll_after_event_loop(&mut self, thread: usize) -> Next {
+        let epoll = self.threads[thread].call.epoll;
+        if self.epolls[epoll].ready.is_empty() { self.epoll_sleep(thread) } else { self.epoll_check(thread) }
     }
 
     /// The busy loop of `epoll_wait` is over: events, or resumption and sleep.

@@ -11,6 +11,7 @@ mod interrupt;
 mod poll;
 mod poll_loop;
 mod program;
+mod recorded_gaps;
 mod schedule;
 mod script;
 mod softirq;
@@ -21,6 +22,7 @@ pub(crate) use counters::Counters;
 pub use cpu::CpuTime;
 pub(crate) use poll_loop::{Answer, Kicker, Peer, PollLoop, PollPhase, SendPhase, Sender};
 pub(crate) use program::{EpollServer, EventLoop, Program, RecvServer, Wait};
+pub use recorded_gaps::RecordedGapsError;
 pub use script::{ReadObserved, SocketBusyPoll, Step, WaitObserved};
 pub(crate) use script::{ScriptAction, Scripted};
 pub(crate) use thread::{Affinity, BusyFor, BusyLoop, Class, EpollCall, RunState, Stage, Thread};
@@ -44,11 +46,14 @@ pub struct KernelRules {
     pub jiffy_ns: Ns,
     /// `net.core.busy_poll`, in µs.
     pub sysctl_busy_poll_usecs: u32,
+    /// Who loops under `eventspinN`: `epoll_wait` itself (the patch of 2024 that was withdrawn), or
+    /// the program, which calls it with timeout 0.
+    pub event_loop_in_epoll_wait: bool,
 }
 
 impl Default for KernelRules {
     fn default() -> Self {
-        Self { final_poll: true, jiffy_ns: 1_000_000, sysctl_busy_poll_usecs: 0 }
+        Self { final_poll: true, jiffy_ns: 1_000_000, sysctl_busy_poll_usecs: 0, event_loop_in_epoll_wait: false }
     }
 }
 

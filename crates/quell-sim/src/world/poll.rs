@@ -12,8 +12,8 @@ pub(crate) const NAPI_POLL_WEIGHT: u32 = 64;
 pub(crate) const GRO_NORMAL_BATCH: u32 = 8;
 
 impl World {
-    /// Takes up to `budget` packets and all transmit completions; how many packets, and the cost.
-    pub(crate) fn poll_begin(&mut self, queue: usize, budget: u32) -> (u32, Ns) {
+    /// `cpu` takes up to `budget` packets and all transmit completions; how many packets, and the cost.
+    pub(crate) fn poll_begin(&mut self, queue: usize, cpu: usize, budget: u32) -> (u32, Ns) {
         let costs = &self.costs;
         let rx = &mut self.queues[queue];
         let transmitted = std::mem::take(&mut rx.tx_completions);
@@ -21,7 +21,9 @@ impl World {
         let work = rx.take(budget);
         rx.vector.polled(work, transmitted);
         let packets: Ns = rx.taken[before..].iter().map(|packet| costs.receive_ns(packet.kind)).sum();
-        (work, packets + u64::from(transmitted) * costs.tx_completion_ns)
+        let moved_ns = if rx.polled_on == cpu { 0 } else { costs.poll_migration_ns };
+        rx.polled_on = cpu;
+        (work, moved_ns + packets + u64::from(transmitted) * costs.tx_completion_ns)
     }
 
     /// Counts a poll that took `work` packets.

@@ -7,8 +7,7 @@ use super::{BusyFor, Event, Next, Program, Stage, World};
 use crate::engine::{NEVER, Ns};
 use crate::mechanism::{Packet, PacketKind};
 
-/// `SO_BUSY_POLL` with `SO_PREFER_BUSY_POLL` on a socket whose calls do not block: each call polls
-/// once.
+/// `BUSY_POLL_BUDGET`: packets of a poll that a call brings along, where the socket says nothing.
 const KICK_BUDGET: u32 = 8;
 
 /// Where a packet goes that a poll loop or a sender transmits.
@@ -143,8 +142,8 @@ impl World {
     /// NAPI.
     fn kick(&mut self, thread: usize, socket: u32) -> Next {
         let Some(queue) = self.sockets[socket as usize].napi else { return Next::Run(self.costs.ring_ns) };
-        let on_behalf = BusyFor::Socket(socket);
-        self.busy_begin(thread, BusyRequest { queue, on_behalf, prefer: true, budget: KICK_BUDGET, loop_ns: 0 })
+        let (on_behalf, prefer) = (BusyFor::Socket(socket), self.sockets[socket as usize].prefer_busy_poll);
+        self.busy_begin(thread, BusyRequest { queue, on_behalf, prefer, budget: KICK_BUDGET, loop_ns: 0 })
     }
 
     pub(crate) fn kicker_step(&mut self, thread: usize, mut kicker: Kicker) -> Next {

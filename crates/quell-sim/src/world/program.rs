@@ -19,8 +19,8 @@ pub(crate) enum Wait {
 /// Waiting for events in a loop before sleeping, without polling a NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EventLoop {
-    /// One round of the loop.
-    pub(crate) round_ns: Ns,
+    /// Whether `epoll_wait` itself loops, or the program calls it with timeout 0 again and again.
+    pub(crate) in_kernel: bool,
     /// How long it goes on before the thread sleeps; [`NEVER`]: it does not sleep.
     pub(crate) for_ns: Ns,
 }
@@ -93,29 +93,33 @@ impl World {
             for _ in 0..requests {
                 self.respond(socket);
             }
+            self.sockets[socket as usize].in_service -= requests as usize;
         }
         let returned = self.threads[thread].returned;
         while let Some(socket) = self.threads[thread].events.pop_front() {
-            let requests = self.sockets[socket as usize].received.len() as u32;
-            if requests == 0 {
+            let state = &mut self.sockets[socket as usize];
+            let (requests, parts) = (state.unserved() as u32, std::mem::take(&mut state.parts));
+            if requests == 0 && parts == 0 {
                 continue;
             }
+            state.in_service += requests as usize;
             server.serving = Some((socket, requests));
             self.threads[thread].program = Program::EpollServer(server);
             self.threads[thread].stage = Stage::Program;
             let rx_cpu = self.sockets[socket as usize].rx_cpu;
             let crossing_ns = self.costs.crossing_ns(rx_cpu, self.threads[thread].cpu);
-            return Next::Run(u64::from(requests) * (self.costs.request_ns(returned) + crossing_ns));
+            let requests_ns = u64::from(requests) * (self.costs.request_ns(returned) + crossing_ns);
+            return Next::Run(requests_ns + self.costs.parts_ns(parts, requests));
         }
         if returned == server.max_events {
             server.max_events = (2 * server.max_events).min(server.max_events_limit);
         }
         self.threads[thread].program = Program::EpollServer(server);
-        if let Some(EventLoop { round_ns, for_ns }) = server.event_loop {
+        if let Some(EventLoop { in_kernel: false, for_ns }) = server.event_loop {
             self.threads[thread].call.epoll = server.epoll;
             if self.epolls[server.epoll].ready.is_empty() {
-                self.threads[thread].stage = Stage::EventSpin;
-                return self.spin(thread, round_ns, for_ns);
+                self.threads[thread].spin_until_ns = self.now_ns.saturating_add(for_ns);
+                return self.event_spin(thread, self.costs.user_loop_ns);
             }
         }
         self.epoll_server_waits(thread, server)
@@ -129,9 +133,36 @@ impl World {
         self.epoll_enter(thread, server.epoll, deadline_ns, server.max_events)
     }
 
+    /// Waits for events in rounds of `round_ns`, until it was to end.
+    pub(crate) fn event_spin(&mut self, thread: usize, round_ns: Ns) -> Next {
+        let state = &mut self.threads[thread];
+        state.stage = Stage::EventSpin;
+        let for_ns = state.spin_until_ns.saturating_sub(self.now_ns);
+        self.spin(thread, round_ns, for_ns)
+    }
+
+    /// How long `epoll_wait` loops for events before the thread sleeps; absent where it does not.
+    pub(crate) fn event_loop_in_kernel(&self, thread: usize) -> Option<Ns> {
+        match &self.threads[thread].program {
+            Program::EpollServer(EpollServer { event_loop: Some(EventLoop { in_kernel: true, for_ns }), .. }) => {
+                Some(*for_ns)
+            }
+            _ => None,
+        }
+    }
+
     /// Waiting for events in a loop is over: there are some, or it is time to sleep.
     pub(crate) fn event_spin_done(&mut self, thread: usize) -> Next {
         self.stop_spinning(thread);
+        let in_kernel = self.event_loop_in_kernel(thread).is_some();
+        let state = &self.threads[thread];
+        if self.now_ns < state.spin_until_ns && self.epolls[state.call.epoll].ready.is_empty() {
+            let round_ns = if in_kernel { self.costs.kernel_loop_ns } else { self.costs.user_loop_ns };
+            return self.event_spin(thread, round_ns);
+        }
+        if in_kernel {
+            return self.epoll_after_event_loop(thread);
+        }
         match self.threads[thread].program {
             Program::EpollServer(server) => self.epoll_server_waits(thread, server),
             _ => Next::Block,

@@ -57,7 +57,7 @@ impl World {
             self.cpus[cpu].softirq = None;
             return false;
         };
-        let (work, cost_ns) = self.poll_begin(queue, GRO_NORMAL_BATCH);
+        let (work, cost_ns) = self.poll_begin(queue, cpu, GRO_NORMAL_BATCH);
         run.round_left -= 1;
         run.polling = Some((queue, work));
         self.cpus[cpu].softirq = Some(run);
@@ -98,7 +98,7 @@ impl World {
         }
         self.deliver(queue, cpu);
         if work < NAPI_POLL_WEIGHT && !self.queues[queue].ring.is_empty() {
-            let (more, cost_ns) = self.poll_begin(queue, GRO_NORMAL_BATCH.min(NAPI_POLL_WEIGHT - work));
+            let (more, cost_ns) = self.poll_begin(queue, cpu, GRO_NORMAL_BATCH.min(NAPI_POLL_WEIGHT - work));
             if let Some(run) = &mut self.cpus[cpu].softirq {
                 run.polling = Some((queue, work + more));
             }

@@ -116,6 +116,8 @@ pub(crate) struct Thread {
     /// When the fast-forwarded rounds began, and how long each takes.
     pub(crate) spin_began_ns: Ns,
     pub(crate) spin_round_ns: Ns,
+    /// When waiting for events in a loop is to end.
+    pub(crate) spin_until_ns: Ns,
     /// Tells the timeout of this sleep from those of earlier ones.
     pub(crate) sleep: u32,
     /// Events that `epoll_wait` returned and the program has not handled yet.
@@ -139,6 +141,7 @@ impl Thread {
             busy: None,
             spin_began_ns: 0,
             spin_round_ns: 1,
+            spin_until_ns: 0,
             sleep: 0,
             events: std::collections::VecDeque::with_capacity(64),
             returned: 0,

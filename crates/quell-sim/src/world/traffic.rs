@@ -35,6 +35,21 @@ pub enum Gaps {
     Recorded(Vec<Ns>),
 }
 
+impl Gaps {
+    /// What makes no sense, if anything does not.
+    fn check(&self) -> Result<(), &'static str> {
+        match self {
+            Self::GeneralisedPareto { shape } if !(*shape < 1.0 && *shape != 0.0) => {
+                Err("the shape of a generalised Pareto distribution is below 1 and not 0")
+            }
+            Self::Recorded(series) if series.iter().all(|&gap_ns| gap_ns == 0) => {
+                Err("a recorded series needs a gap in which time passes")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Who decides when the next request is sent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -63,10 +78,28 @@ pub enum TrafficKind {
     Silent,
 }
 
+impl TrafficKind {
+    /// What makes no sense, if anything does not.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        match self {
+            Self::Open { rate_qps, gaps } | Self::Scheduled { rate_qps, gaps } => {
+                if !(rate_qps.is_finite() && *rate_qps > 0.0) {
+                    return Err("its rate is a number of requests a second above 0");
+                }
+                gaps.check()
+            }
+            Self::Closed | Self::Mirrored | Self::Silent => Ok(()),
+        }
+    }
+}
+
 /// What network and client add, in ns.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Client {
     pub(crate) one_way_ns: Ns,
+    /// Segments of a request that come before its last one, each so long before the next.
+    pub(crate) parts: u32,
+    pub(crate) part_gap_ns: Ns,
     pub(crate) back_ns: Ns,
     pub(crate) jitter_ns: f64,
     pub(crate) tail_share: f64,
@@ -81,6 +114,8 @@ impl Client {
     /// Neither network nor client, and no acknowledgements apart from data.
     pub(crate) const NONE: Self = Self {
         one_way_ns: 0,
+        parts: 0,
+        part_gap_ns: 0,
         back_ns: 0,
         jitter_ns: 0.0,
         tail_share: 0.0,
@@ -96,6 +131,8 @@ pub(crate) struct Traffic {
     client: Client,
     /// The queue of each connection, by socket.
     pub(crate) queue_of: Vec<u16>,
+    /// What the network adds to each way of each client machine.
+    machine_delays_ns: Vec<Ns>,
     /// When each connection is due to send next.
     due_ns: Vec<f64>,
     arrivals: RandomStream,
@@ -114,6 +151,7 @@ impl Traffic {
             client,
             due_ns: vec![0.0; queue_of.len()],
             queue_of,
+            machine_delays_ns: Vec::new(),
             arrivals: RandomStream::new(seed, Purpose::Arrivals),
             sockets: RandomStream::new(seed, Purpose::Sockets),
             delays: RandomStream::new(seed, Purpose::Client),
@@ -121,6 +159,20 @@ impl Traffic {
             books_since_ns: 0,
             latency: LatencyHistogram::new(),
             latency_sum_ns: 0,
+        }
+    }
+
+    /// Shares the connections out among client machines in turn, each so much further away.
+    pub(crate) fn with_machines(mut self, delays_ns: Vec<Ns>) -> Self {
+        self.machine_delays_ns = delays_ns;
+        self
+    }
+
+    /// How much further away the client machine of a connection is.
+    fn further_ns(&self, socket: u32) -> Ns {
+        match self.machine_delays_ns.len() {
+            0 => 0,
+            machines => self.machine_delays_ns[socket as usize % machines],
         }
     }
 
@@ -215,8 +267,14 @@ impl World {
     /// A client sends a request at `at_ns`; it reaches the NIC later.
     fn send(&mut self, socket: u32, at_ns: Ns) {
         let queue = self.traffic.queue_of[socket as usize];
+        let Client { one_way_ns, parts, part_gap_ns, .. } = self.traffic.client;
+        let arrives_ns = at_ns + one_way_ns + self.traffic.further_ns(socket);
+        for part in 0..parts {
+            let packet = Packet { socket, kind: PacketKind::Part, sent_ns: at_ns };
+            self.events.schedule(arrives_ns + u64::from(part) * part_gap_ns, Event::Arrival { queue, packet });
+        }
         let packet = Packet { socket, kind: PacketKind::Request, sent_ns: at_ns };
-        self.events.schedule(at_ns + self.traffic.client.one_way_ns, Event::Arrival { queue, packet });
+        self.events.schedule(arrives_ns + u64::from(parts) * part_gap_ns, Event::Arrival { queue, packet });
     }
 
     /// A packet found no place in the ring: a client sends its request once more, later.
@@ -252,7 +310,7 @@ impl World {
             self.events.schedule(at_ns, Event::Arrival { queue, packet });
         }
         if kind != TrafficKind::Silent {
-            let received_ns = self.now_ns + self.traffic.way_back_ns();
+            let received_ns = self.now_ns + self.traffic.way_back_ns() + self.traffic.further_ns(socket);
             self.traffic.record(sent_ns, received_ns);
             match &kind {
                 TrafficKind::Scheduled { rate_qps, gaps } => {
@@ -263,7 +321,8 @@ impl World {
                 }
                 TrafficKind::Closed => self.send(socket, received_ns),
                 TrafficKind::Mirrored => {
-                    let residence_ns = self.now_ns - sent_ns - self.traffic.client.one_way_ns;
+                    let to_server_ns = self.traffic.client.one_way_ns + self.traffic.further_ns(socket);
+                    let residence_ns = self.now_ns - sent_ns - to_server_ns;
                     self.send(socket, received_ns + residence_ns);
                 }
                 _ => {}

@@ -1,0 +1,285 @@
+//! Who serves in a run: the shapes of servers, which worker has which connection, and how their
+//! threads are put on the CPUs of a world. What the threads do is the business of `world`.
+
+use quell_mode::{ProgramWait, Threaded};
+
+use crate::engine::{Ns, Purpose, RandomStream};
+use crate::mechanism::{Epoll, Socket};
+use crate::run::Run;
+use crate::world::{
+    Affinity, Answer, Class, EpollServer, EventLoop, Kicker, PollLoop, PollPhase, Program, RecvServer, Stage, Wait,
+    World,
+};
+
+/// `maxevents` with which libevent begins, and where its growth ends.
+const LIBEVENT_EVENTS: (usize, usize) = (32, 4096);
+/// `BUSY_POLL_BUDGET` of `net/core/dev.c`, for sockets that set none.
+const SOCKET_BUDGET: u32 = 8;
+
+/// The shape of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Server {
+    /// Workers that wait with `epoll_wait`, handle every event and wait again: memcached's shape.
+    EventLoop {
+        /// How many threads. With more than queues the connections of a queue are shared out among
+        /// its workers; with fewer a worker has those of several queues.
+        workers: usize,
+        /// What the workers wait on.
+        epolls: Epolls,
+        /// Which worker gets a connection.
+        assignment: Assignment,
+    },
+    /// A thread for each connection, which blocks in `recv`: netperf's shape. It obeys
+    /// `SO_BUSY_POLL`, which epoll does not.
+    BlockingReceive,
+    /// A thread for each queue that polls the receive ring of one AF_XDP socket and works for a
+    /// while on each packet: the shape of `xsk_rr`. There is one connection for each queue.
+    PollLoop {
+        /// The work, in ns of CPU time.
+        delay_ns: Ns,
+    },
+}
+
+/// What the workers of an event loop wait on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Epolls {
+    /// Each on its own, level-triggered.
+    Own,
+    /// All on one, edge-triggered: it can poll one queue only.
+    Shared,
+}
+
+/// Which worker gets a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Assignment {
+    /// One of those that serve the connection's queue (by `SO_INCOMING_NAPI_ID` or steering).
+    ByQueue,
+    /// The next one, whatever the queue.
+    InTurn,
+}
+
+impl Server {
+    /// One event-loop worker for each of `queues`, with the connections of that queue.
+    #[must_use]
+    pub fn one_worker_per_queue(queues: usize) -> Self {
+        Self::EventLoop { workers: queues, epolls: Epolls::Own, assignment: Assignment::ByQueue }
+    }
+
+    /// Threads that serve, where `connections` are spread over `queues`.
+    pub(crate) fn threads(self, connections: usize, queues: usize) -> usize {
+        match self {
+            Self::EventLoop { workers, .. } => workers,
+            Self::BlockingReceive => connections,
+            Self::PollLoop { .. } => queues,
+        }
+    }
+
+    /// epoll contexts of the server.
+    pub(crate) fn epolls(self) -> usize {
+        match self {
+            Self::EventLoop { epolls: Epolls::Shared, .. } => 1,
+            Self::EventLoop { workers, .. } => workers,
+            Self::BlockingReceive | Self::PollLoop { .. } => 0,
+        }
+    }
+}
+
+/// The worker of each connection, given the queue of each.
+pub(crate) fn worker_of(queue_of: &[u16], queues: usize, workers: usize, assignment: Assignment) -> Vec<usize> {
+    let mut seen = vec![0usize; queues];
+    let of_queue = |(connection, &queue): (usize, &u16)| {
+        let queue = usize::from(queue);
+        let before = seen[queue];
+        seen[queue] += 1;
+        match assignment {
+            Assignment::InTurn => connection % workers,
+            Assignment::ByQueue if workers <= queues => queue % workers,
+            Assignment::ByQueue => {
+                let of_this_queue = (workers - queue).div_ceil(queues);
+                queue + queues * (before % of_this_queue)
+            }
+        }
+    };
+    queue_of.iter().enumerate().map(of_queue).collect()
+}
+
+impl Run {
+    /// CPUs of the server's threads; interrupts that are apart have further ones.
+    pub(crate) fn server_cpus(&self) -> usize {
+        match self.server {
+            Server::BlockingReceive => self.queues,
+            server => server.threads(self.connections, self.queues).max(if self.irqs_apart { 0 } else { self.queues }),
+        }
+    }
+
+    /// The CPU that takes a queue's interrupt.
+    pub(crate) fn irq_cpu(&self, queue: usize) -> usize {
+        if self.irqs_apart { self.server_cpus() + queue } else { queue }
+    }
+
+    fn polling_cpus_begin(&self) -> usize {
+        self.server_cpus() + if self.irqs_apart { self.queues } else { 0 }
+    }
+
+    /// Whether a thread that does nothing but poll has a CPU of its own for each queue.
+    fn polls_apart(&self) -> bool {
+        self.mode.own_cpu() || self.mode.napi().threaded == Threaded::BusyPoll
+    }
+
+    /// All CPUs of the run.
+    pub(crate) fn cpus(&self) -> usize {
+        self.polling_cpus_begin() + if self.polls_apart() { self.queues } else { 0 }
+    }
+
+    /// Adds the NAPI thread of a queue where the mode has one. With `threaded` 2 it has a CPU of its
+    /// own, since it takes the whole of it.
+    pub(crate) fn add_napi_thread(&self, world: &mut World, queue: usize) -> Option<usize> {
+        let cpu = match self.mode.napi().threaded {
+            Threaded::Off => return None,
+            Threaded::BusyPoll => self.polling_cpus_begin() + queue,
+            _ => self.irq_cpu(queue),
+        };
+        let thread = world.add_thread(Program::NapiThread { queue }, Stage::NapiThread, cpu, Class::Fair);
+        if self.mode.napi().threaded == Threaded::BusyPoll {
+            world.start_thread(thread);
+        }
+        Some(thread)
+    }
+
+    /// Adds the sockets of the connections, and the threads that serve them.
+    pub(crate) fn add_server(&self, world: &mut World, queue_of: &[u16]) {
+        match self.server {
+            Server::EventLoop { workers, epolls, assignment } => {
+                self.add_event_loops(world, queue_of, workers, epolls, assignment);
+            }
+            Server::BlockingReceive => self.add_blocking_receivers(world, queue_of),
+            Server::PollLoop { delay_ns } => self.add_poll_loops(world, queue_of, delay_ns),
+        }
+        if self.mode.own_cpu() {
+            self.add_kickers(world, queue_of);
+        }
+    }
+
+    fn add_event_loops(
+        &self,
+        world: &mut World,
+        queue_of: &[u16],
+        workers: usize,
+        epolls: Epolls,
+        assignment: Assignment,
+    ) {
+        let shared = epolls == Epolls::Shared;
+        let settings = self.mode.epoll().unwrap_or_default();
+        for _ in 0..self.server.epolls() {
+            world.epolls.push(Epoll::new(settings, self.connections));
+        }
+        let worker_of = worker_of(queue_of, self.queues, workers, assignment);
+        for (&queue, &worker) in queue_of.iter().zip(&worker_of) {
+            let (epoll, napi) = (if shared { 0 } else { worker }, Some(usize::from(queue)));
+            world.epolls[epoll].remember_napi(napi, self.rules.sysctl_busy_poll_usecs);
+            world.sockets.push(Socket { epoll: Some(epoll), napi, edge_triggered: shared, ..Socket::default() });
+        }
+        let places = self.places(workers);
+        for (worker, place) in places.into_iter().enumerate() {
+            let epoll = if shared { 0 } else { worker };
+            let program = Program::EpollServer(self.event_loop(epoll, worker % self.queues));
+            self.start_worker(world, program, worker, place);
+        }
+    }
+
+    fn start_worker(&self, world: &mut World, program: Program, cpu: usize, place: usize) -> usize {
+        let thread = world.add_thread(program, Stage::Program, cpu, Class::Fair);
+        if self.floating {
+            // A worker that floats begins anywhere.
+            world.threads[thread].affinity = Affinity::Floating;
+            world.threads[thread].cpu = place;
+        }
+        world.start_thread(thread);
+        thread
+    }
+
+    fn event_loop(&self, epoll: usize, queue: usize) -> EpollServer {
+        let (max_events, max_events_limit) = LIBEVENT_EVENTS;
+        let (wait, event_loop) = match self.mode.program_wait() {
+            ProgramWait::AtMost(time) => (Wait::AtMost(time.as_nanos() as Ns), None),
+            ProgramWait::SpinBeforeSleep(time) => (
+                Wait::Forever,
+                Some(EventLoop { for_ns: time.as_nanos() as Ns, in_kernel: self.rules.event_loop_in_epoll_wait }),
+            ),
+            _ => (Wait::Forever, None),
+        };
+        EpollServer { epoll, wait, max_events, max_events_limit, event_loop, serving: None, queue }
+    }
+
+    fn add_blocking_receivers(&self, world: &mut World, queue_of: &[u16]) {
+        let busy_poll_ns = self.socket_busy_poll_ns().filter(|_| !self.mode.own_cpu()).unwrap_or(0);
+        let places = self.places(queue_of.len());
+        for (connection, &queue) in queue_of.iter().enumerate() {
+            let queue = usize::from(queue);
+            let socket = connection as u32;
+            let server = RecvServer { socket, busy_poll_ns, prefer: false, budget: SOCKET_BUDGET, serving: false };
+            let place = places[connection] % self.server_cpus();
+            let thread = self.start_worker(world, Program::RecvServer(server), queue, place);
+            world.sockets.push(Socket { napi: Some(queue), reader: Some(thread), ..Socket::default() });
+        }
+    }
+
+    fn add_poll_loops(&self, world: &mut World, queue_of: &[u16], delay_ns: Ns) {
+        let kicks = self.mode.socket_busy_poll().is_some() && !self.mode.own_cpu();
+        for (connection, &queue) in queue_of.iter().enumerate() {
+            let queue = usize::from(queue);
+            let socket = connection as u32;
+            let program = PollLoop { socket, kicks, delay_ns, answer: Answer::Client, phase: PollPhase::Look };
+            let thread = self.start_worker(world, Program::PollLoop(program), queue, queue);
+            world.sockets.push(Socket { napi: Some(queue), reader: Some(thread), ..Socket::default() });
+        }
+    }
+
+    /// A thread for each queue, on a CPU of its own, that calls `recv` on a socket of that queue
+    /// again and again.
+    fn add_kickers(&self, world: &mut World, queue_of: &[u16]) {
+        for queue in 0..self.queues {
+            let Some(socket) = queue_of.iter().position(|&of| usize::from(of) == queue) else { continue };
+            let program = Program::Kicker(Kicker { socket: socket as u32, entered: false });
+            let cpu = self.polling_cpus_begin() + queue;
+            let thread = world.add_thread(program, Stage::Program, cpu, Class::Fair);
+            world.start_thread(thread);
+        }
+    }
+
+    fn socket_busy_poll_ns(&self) -> Option<Ns> {
+        // `busy_loop_current_time` counts in units of 1,024 ns.
+        self.mode.socket_busy_poll().map(|usecs| u64::from(usecs.get()) * 1024)
+    }
+
+    /// Where each worker begins: a random permutation of the CPUs.
+    fn places(&self, workers: usize) -> Vec<usize> {
+        let mut random = RandomStream::new(self.seed, Purpose::Placement);
+        let mut places: Vec<usize> = (0..workers).collect();
+        for last in (1..places.len()).rev() {
+            places.swap(last, random.below(last as u32 + 1) as usize);
+        }
+        places
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn with_more_workers_than_queues_those_of_a_queue_share_its_connections() {
+        assert_eq!(worker_of(&[0, 0, 0, 1, 1], 2, 4, Assignment::ByQueue), [0, 2, 0, 1, 3]);
+        assert_eq!(worker_of(&[0, 0, 1, 1], 2, 3, Assignment::ByQueue), [0, 2, 1, 1]);
+    }
+
+    #[test]
+    fn with_fewer_workers_a_worker_has_the_connections_of_several_queues() {
+        assert_eq!(worker_of(&[0, 1, 2, 3], 4, 2, Assignment::ByQueue), [0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn in_turn_the_queue_does_not_matter() {
+        assert_eq!(worker_of(&[0, 0, 0, 0], 4, 2, Assignment::InTurn), [0, 1, 0, 1]);
+    }
+}

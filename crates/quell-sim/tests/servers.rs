@@ -1,0 +1,170 @@
+//! Server shapes, traffic and clients of a run: what each does to the figures.
+
+mod common;
+
+use common::*;
+use quell_sim::published::{IrqSuspension, Load, RunScale};
+use quell_sim::{Assignment, Epolls, Gaps, KernelRules, Run, RunError, RunResult, Server, Spread, TrafficKind};
+
+const SCALE: RunScale = RunScale { queues: 2, warm_up_ns: 3 * MS, measured_ns: 12 * MS, hashed: false, seed: 3 };
+
+fn run(text: &str, load: Load) -> Run {
+    IrqSuspension::run(mode(text), load, &fixed_host(), SCALE)
+}
+
+/// Costs are set here, so that a new fit of the shipped profile moves nothing.
+fn fixed_host() -> quell_sim::HostProfile {
+    let mut host = host();
+    host.constants = quell_sim::Constants { client_tail_share: 0.0, client_outlier_share: 0.0, ..Default::default() };
+    host
+}
+
+fn simulate(run: &Run) -> RunResult {
+    run.simulate().expect("it runs")
+}
+
+fn workers(workers: usize, epolls: Epolls, assignment: Assignment) -> Server {
+    Server::EventLoop { workers, epolls, assignment }
+}
+
+/// One request at a time on each of two connections.
+fn ping_pong(text: &str, server: Server) -> Run {
+    Run { traffic: TrafficKind::Mirrored, connections: 2, server, irqs_apart: true, ..run(text, Load::Max) }
+}
+
+#[test]
+fn two_workers_on_each_queue_serve_more_than_one() {
+    let most = |workers_count| {
+        let server = workers(workers_count, Epolls::Own, Assignment::ByQueue);
+        simulate(&Run { server, irqs_apart: true, ..run("base", Load::Max) }).qps
+    };
+    let (one, two) = (most(2), most(4));
+    assert!(two > 1.3 * one, "{one} {two}");
+}
+
+#[test]
+fn one_worker_serves_two_queues_and_no_request_is_left() {
+    let server = workers(1, Epolls::Own, Assignment::ByQueue);
+    let result = simulate(&Run { server, ..run("base", Load::Qps(200e3)) });
+    assert!((result.qps / 50e3 - 1.0).abs() < 0.10, "{}", result.qps);
+}
+
+#[test]
+fn an_epoll_that_all_workers_share_polls_one_queue_only() {
+    let mean = |epolls| {
+        let server = workers(2, epolls, Assignment::ByQueue);
+        simulate(&Run { server, floating: false, ..run("fullbusy", Load::Qps(200e3)) }).mean_us
+    };
+    let (own, shared) = (mean(Epolls::Own), mean(Epolls::Shared));
+    assert!(shared > 2.0 * own, "{own} {shared}");
+}
+
+#[test]
+fn workers_with_connections_of_both_queues_poll_the_wrong_one() {
+    let mean = |assignment| {
+        let server = workers(2, Epolls::Own, assignment);
+        let spread = Spread::Hashed;
+        simulate(&Run { server, spread, floating: false, ..run("fullbusy", Load::Qps(200e3)) }).mean_us
+    };
+    let (steered, mixed) = (mean(Assignment::ByQueue), mean(Assignment::InTurn));
+    assert!(mixed > 1.5 * steered, "{steered} {mixed}");
+}
+
+#[test]
+fn a_blocking_receiver_obeys_the_busy_poll_option_of_its_socket() {
+    let tps = |text| simulate(&ping_pong(text, Server::BlockingReceive)).qps;
+    let (interrupts, polled) = (tps("base"), tps("sockpoll50"));
+    assert!(polled > 1.1 * interrupts, "{interrupts} {polled}");
+}
+
+#[test]
+fn an_epoll_server_does_not_obey_it_and_is_refused() {
+    let refused = ping_pong("sockpoll50", Server::one_worker_per_queue(2)).simulate();
+    assert!(matches!(refused, Err(RunError::Setting(why)) if why.contains("recv")));
+}
+
+#[test]
+fn a_thread_that_only_polls_on_a_cpu_of_its_own_answers_sooner_for_a_whole_cpu() {
+    let result = |text| simulate(&ping_pong(text, Server::BlockingReceive));
+    let (interrupts, apart) = (result("base"), result("sockpoll50,own-cpu"));
+    assert!(apart.qps > interrupts.qps, "{} {}", interrupts.qps, apart.qps);
+    // Of six CPUs, two are the pollers'.
+    assert!(apart.cpu_pct > 33.0, "{}", apart.cpu_pct);
+}
+
+#[test]
+fn a_napi_thread_that_busy_polls_beats_one_that_is_woken() {
+    let tps = |text| simulate(&ping_pong(text, Server::BlockingReceive)).qps;
+    let (woken, polling) = (tps("threaded"), tps("threadedbusy"));
+    assert!(polling > 1.1 * woken, "{woken} {polling}");
+}
+
+#[test]
+fn a_poll_loop_works_on_every_packet_before_it_answers() {
+    let mean = |delay_ns| simulate(&ping_pong("sockpoll50", Server::PollLoop { delay_ns })).mean_us;
+    let (quick, slow) = (mean(0), mean(20 * US));
+    assert!((slow - quick - 20.0).abs() < 3.0, "{quick} {slow}");
+}
+
+#[test]
+fn a_poll_loop_has_one_connection_for_each_queue() {
+    let run = Run { server: Server::PollLoop { delay_ns: 0 }, ..run("base", Load::Max) };
+    assert!(matches!(run.simulate(), Err(RunError::Setting(_))));
+}
+
+#[test]
+fn waiting_for_events_inside_epoll_wait_saves_the_calls() {
+    let tps = |event_loop_in_epoll_wait| {
+        let rules = KernelRules { event_loop_in_epoll_wait, ..KernelRules::default() };
+        simulate(&Run { rules, ..ping_pong("eventspin1000000", Server::one_worker_per_queue(2)) }).qps
+    };
+    let (user, kernel) = (tps(false), tps(true));
+    assert!(kernel > 1.01 * user, "{user} {kernel}");
+}
+
+#[test]
+fn a_client_machine_further_away_sees_its_distance_twice() {
+    let mean =
+        |client_delays_ns: Vec<u64>| simulate(&Run { client_delays_ns, ..run("fullbusy", Load::Qps(100e3)) }).mean_us;
+    let (near, half_far) = (mean(Vec::new()), mean(vec![0, 40 * US]));
+    assert!((half_far - near - 40.0).abs() < 5.0, "{near} {half_far}");
+}
+
+#[test]
+fn a_recorded_series_is_played_at_its_own_rate() {
+    let gaps = Gaps::recorded("0\n10000\n15000\n40000\n").expect("a record");
+    let traffic = TrafficKind::Open { rate_qps: 1.0, gaps };
+    let result = simulate(&Run { traffic, ..run("base", Load::Max) });
+    assert!((result.qps / 75e3 - 1.0).abs() < 0.01, "{}", result.qps);
+}
+
+#[test]
+fn bursts_wait_longer_than_a_steady_stream_of_the_same_rate() {
+    let mean = |gaps| {
+        let traffic = TrafficKind::Open { rate_qps: 100e3, gaps };
+        simulate(&Run { traffic, ..run("fullbusy", Load::Max) }).mean_us
+    };
+    let (fixed, poisson, bursts) = (mean(Gaps::Fixed), mean(Gaps::Exponential), mean(Gaps::Bursts { size: 32 }));
+    assert!(fixed <= poisson && poisson < bursts, "{fixed} {poisson} {bursts}");
+}
+
+#[test]
+fn traffic_without_sense_is_refused() {
+    for traffic in [
+        TrafficKind::Open { rate_qps: 0.0, gaps: Gaps::Fixed },
+        TrafficKind::Open { rate_qps: 1e5, gaps: Gaps::Recorded(Vec::new()) },
+        TrafficKind::Scheduled { rate_qps: 1e5, gaps: Gaps::GeneralisedPareto { shape: 1.5 } },
+    ] {
+        let run = Run { traffic, ..run("base", Load::Max) };
+        assert!(matches!(run.simulate(), Err(RunError::Setting(_))));
+    }
+}
+
+#[test]
+fn an_imbalance_of_queues_lengthens_the_wait_near_saturation() {
+    let p95 = |spread| {
+        let result = simulate(&Run { spread, floating: false, ..run("base", Load::Qps(1300e3)) });
+        result.latency.quantile(0.95).expect("there were requests")
+    };
+    assert!(p95(Spread::Imbalanced { percent: 30 }) > p95(Spread::Even));
+}
