@@ -126,6 +126,29 @@ impl RunResult {
 }
 
 impl Run {
+    /// A run with as many queues, each with one pinned event-loop worker and one connection; 10 ms of
+    /// warm-up, 100 ms counted.
+    #[must_use]
+    pub fn new(mode: DeliveryMode, host: HostProfile, traffic: TrafficKind, queues: usize) -> Self {
+        Self {
+            mode,
+            host,
+            rules: KernelRules::default(),
+            traffic,
+            connections: queues,
+            queues,
+            server: Server::one_worker_per_queue(queues),
+            floating: false,
+            irqs_apart: false,
+            spread: Spread::Even,
+            message: None,
+            client_delays_ns: Vec::new(),
+            warm_up_ns: 10_000_000,
+            measured_ns: 100_000_000,
+            seed: 1,
+        }
+    }
+
     /// Simulates it.
     ///
     /// # Errors

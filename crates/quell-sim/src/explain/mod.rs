@@ -11,9 +11,9 @@ use serde::Serialize;
 use crate::engine::Ns;
 use crate::host::HostProfile;
 use crate::mechanism::{Packet, PacketKind};
-use crate::run::{Run, RunError, Spread};
+use crate::run::{Run, RunError};
 use crate::trace::Trace;
-use crate::world::{Event, KernelRules, ScriptAction, TrafficKind};
+use crate::world::{Event, ScriptAction, TrafficKind};
 
 /// Schema of an [`Explanation`].
 const SCHEMA: &str = "quell-sim-explain/1";
@@ -116,19 +116,8 @@ impl Story {
 
     /// A server with a connection for each packet.
     fn record(&self, packets_ns: &[Ns]) -> Result<Trace, RunError> {
-        let run = Run {
-            mode: self.mode,
-            host: self.host.clone(),
-            rules: KernelRules::default(),
-            traffic: TrafficKind::Silent,
-            connections: packets_ns.len(),
-            queues: 1,
-            floating: false,
-            spread: Spread::Even,
-            warm_up_ns: 0,
-            measured_ns: self.until_ns,
-            seed: 1,
-        };
+        let run =
+            Run { connections: packets_ns.len(), ..Run::new(self.mode, self.host.clone(), TrafficKind::Silent, 1) };
         let mut world = run.world()?;
         for (index, &at_ns) in packets_ns.iter().enumerate() {
             let packet = Packet { socket: index as u32, kind: PacketKind::Request, sent_ns: at_ns };

@@ -148,22 +148,17 @@ pub fn form_ratios(cells: &[EventLoopCell]) -> Vec<FormRatio> {
 fn run(row: &EventLoopRow, host: &HostProfile) -> Run {
     const WARM_UP_NS: Ns = 5_000_000;
     const MEASURED_NS: Ns = 60_000_000;
+    let mode = MODE.parse::<DeliveryMode>().unwrap_or_default();
     Run {
-        mode: MODE.parse::<DeliveryMode>().unwrap_or_default(),
-        host: host.clone(),
         rules: KernelRules { event_loop_in_epoll_wait: row.form == EventLoopForm::Kernel, ..KernelRules::default() },
-        traffic: TrafficKind::Mirrored,
         connections: FLOWS,
-        queues: QUEUES,
         server: Server::EventLoop { workers: WORKERS, epolls: Epolls::Own, assignment: Assignment::InTurn },
-        floating: false,
         irqs_apart: true,
         spread: Spread::Hashed,
         message: Some(Message { bytes: row.message_bytes, segment_bytes: SEGMENT_BYTES }),
-        client_delays_ns: Vec::new(),
         warm_up_ns: WARM_UP_NS,
         measured_ns: MEASURED_NS,
-        seed: 1,
+        ..Run::new(mode, host.clone(), TrafficKind::Mirrored, QUEUES)
     }
 }
 
@@ -183,6 +178,7 @@ pub(super) fn compare(
         error_kind: ErrorKind::Difference,
         error: ratio.modelled - ratio.published,
         scored: true,
+        bound: Some(RATIO_BOUND),
     };
     let throughput = |cell: &EventLoopCell| {
         let row = format!("{} bytes, {}", cell.row.message_bytes, cell.row.form);
@@ -190,7 +186,7 @@ pub(super) fn compare(
     };
     let ratios: Vec<_> = form_ratios(&compared).iter().map(ratio).collect();
     let greatest = ratios.iter().map(|cell| cell.error.abs()).fold(0.0, f64::max);
-    let summary = vec![Summary::new("ratio of the forms: greatest error", greatest, Some(RATIO_BOUND))];
+    let summary = vec![Summary::of_differences("ratio of the forms: greatest error", greatest, Some(RATIO_BOUND))];
     let notes = rows.iter().filter_map(contradiction_note).collect();
     Ok((ratios.into_iter().chain(compared.iter().map(throughput)).collect(), summary, notes))
 }

@@ -128,7 +128,6 @@ impl Summary {
     }
 
     /// As [`Summary::new`], of differences.
-    #[expect(dead_code, reason = "the experiments whose errors are differences are not run yet")]
     pub(super) fn of_differences(what: impl Into<String>, value: f64, bound: Option<f64>) -> Self {
         Self { error_kind: ErrorKind::Difference, ..Self::new(what, value, bound) }
     }

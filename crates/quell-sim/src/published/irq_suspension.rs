@@ -12,9 +12,8 @@ use super::score::{ComparedCell, Scored, held_out, score};
 use crate::engine::Ns;
 use crate::host::HostProfile;
 use crate::run::{Run, RunError, RunResult, Spread};
-use crate::server::Server;
 use crate::sweep::in_parallel;
-use crate::world::{Gaps, KernelRules, TrafficKind};
+use crate::world::{Gaps, TrafficKind};
 
 /// Connections of the published experiment: 7 clients × 32 threads × 20.
 const CONNECTIONS: usize = 4480;
@@ -223,21 +222,13 @@ impl IrqSuspension {
             }
         };
         Run {
-            mode,
-            host: host.clone(),
-            rules: KernelRules::default(),
-            traffic,
             connections: CONNECTIONS * scale.queues / QUEUES,
-            queues: scale.queues,
-            server: Server::one_worker_per_queue(scale.queues),
             floating: scale.queues > 1,
-            irqs_apart: false,
             spread: if scale.hashed { Spread::Hashed } else { Spread::Even },
-            message: None,
-            client_delays_ns: Vec::new(),
             warm_up_ns: scale.warm_up_ns,
             measured_ns: scale.measured_ns,
             seed: scale.seed,
+            ..Run::new(mode, host.clone(), traffic, scale.queues)
         }
     }
 }

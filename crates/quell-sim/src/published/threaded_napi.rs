@@ -175,6 +175,7 @@ impl Group<'_> {
                 error_kind: ErrorKind::Difference,
                 error: modelled - published,
                 scored: cell.row.mechanism != PollMechanism::Threaded,
+                bound: Some(DIFFERENCE_BOUND_US),
             })
         };
         let latency = |cell: &ThreadedNapiCell| {
@@ -205,8 +206,8 @@ pub(super) fn compare(
     let greatest = errors.fold(0.0, f64::max);
     let out_of_order = groups.iter().filter(|group| !group.in_order()).count();
     let summary = vec![
-        Summary::new("difference from threaded: greatest error, us", greatest, Some(DIFFERENCE_BOUND_US)),
-        Summary::new("experiments in which the mechanisms rank otherwise", out_of_order as f64, Some(0.0)),
+        Summary::of_differences("difference from threaded: greatest error, us", greatest, Some(DIFFERENCE_BOUND_US)),
+        Summary::of_differences("experiments in which the mechanisms rank otherwise", out_of_order as f64, Some(0.0)),
     ];
     Ok((cells, summary, Vec::new()))
 }
