@@ -95,6 +95,8 @@ impl Watched {
             server_cpus: cpu_use(&self.server_cpus, server_lab_ns),
             client_cpus: cpu_use(&self.client_cpus, client_run_ns),
             napi_wakeups: increase(from.napi_wakeups, to.napi_wakeups),
+            // A veth has none.
+            irqs: None,
             polls: polls(|polls| polls.polls),
             empty_polls: polls(|polls| polls.empty),
             polled_packets: polls(|polls| polls.packets),

@@ -31,6 +31,8 @@ pub enum Figure {
     ServerCpu,
     /// Wake-ups of the NAPI threads of the server's queues per 1,000 requests.
     NapiWakeups,
+    /// Device interrupts of the server's queues per 1,000 requests.
+    Interrupts,
     /// Polls of the server's queues per 1,000 requests.
     Polls,
     /// Share of these polls that found nothing, %.
@@ -53,7 +55,7 @@ pub enum Figure {
 
 impl Figure {
     /// Every figure, in the order of the table.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Qps,
         Self::Mean,
         Self::P50,
@@ -65,6 +67,7 @@ impl Figure {
         Self::CpuPerRequest,
         Self::ServerCpu,
         Self::NapiWakeups,
+        Self::Interrupts,
         Self::Polls,
         Self::EmptyPolls,
         Self::BusyPolled,
@@ -91,6 +94,7 @@ impl Figure {
             Self::CpuPerRequest => "cpu/req",
             Self::ServerCpu => "cpu%",
             Self::NapiWakeups => "wake/k",
+            Self::Interrupts => "irq/k",
             Self::Polls => "poll/k",
             Self::EmptyPolls => "empty%",
             Self::BusyPolled => "busy%",
@@ -138,6 +142,7 @@ impl Figure {
             }
             Self::ServerCpu => percent(counters.server_cpus.as_ref().and_then(CpuUse::busy_share)),
             Self::NapiWakeups => per_thousand(counters.napi_wakeups),
+            Self::Interrupts => per_thousand(counters.irqs),
             Self::Polls => per_thousand(counters.polls),
             Self::EmptyPolls => percent(ratio(counters.empty_polls?, counters.polls?)),
             Self::BusyPolled => percent(ratio(counters.busy_poll_rx_packets?, counters.polled_packets?)),

@@ -27,12 +27,12 @@ pub struct BenchResult {
     pub began_unix_s: u64,
     /// The machine.
     pub host: HostFacts,
-    /// The lab.
-    pub lab: LabFacts,
-    /// The server.
-    pub server: ServerFacts,
-    /// What the generator was told, but for the rate of each trial.
-    pub load: LoadSpec,
+    /// What it was measured on, or simulated.
+    pub lab: Lab,
+    /// The server; absent on the model, which has one of its own.
+    pub server: Option<ServerFacts>,
+    /// What the generator was told, but for the rate of each trial; absent on the model.
+    pub load: Option<LoadSpec>,
     /// What was to be measured, and in which order.
     pub plan: Plan,
     /// What `base` reached before each block of trials whose load is a share of it.
@@ -80,12 +80,47 @@ pub struct HostFacts {
     pub busy_read_us: Option<u32>,
 }
 
+/// Where the figures come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Lab {
+    /// Measured on a private lab: two network namespaces and a veth pair.
+    Veth(LabFacts),
+    /// Simulated on the model; nothing was measured.
+    Sim(SimFacts),
+}
+
+impl Lab {
+    /// The veth lab; absent when the figures come from somewhere else.
+    #[must_use]
+    pub fn veth(&self) -> Option<&LabFacts> {
+        match self {
+            Self::Veth(facts) => Some(facts),
+            Self::Sim(_) => None,
+        }
+    }
+}
+
+/// What was simulated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SimFacts {
+    /// The name of the modelled host's profile.
+    pub profile: String,
+    /// The modelled host in words.
+    pub description: String,
+    /// RX queues, and as many workers and CPUs.
+    pub queues: u32,
+    /// Connections in all.
+    pub connections: u32,
+    /// How figures were obtained that have another meaning on the model than on a lab, by their name in the trials.
+    pub obtained: BTreeMap<String, String>,
+}
+
 /// The lab as it was found to be after it was set up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LabFacts {
-    /// `veth`.
-    pub kind: String,
     /// The name of this lab; its namespaces are called after it.
     pub name: String,
     /// RX queues of the server's device, and as many of the client's.
@@ -197,6 +232,8 @@ pub struct TrialCounters {
     /// How often the NAPI threads of the server's queues went to sleep and were woken: their voluntary context
     /// switches.
     pub napi_wakeups: Option<u64>,
+    /// Device interrupts of the server's queues; absent on a veth, which has none.
+    pub irqs: Option<u64>,
     /// Polls of the server's queues (tracepoint `napi:napi_poll`), whoever made them.
     pub polls: Option<u64>,
     /// Those of them that found no packet.

@@ -21,7 +21,7 @@ use crate::lab::veth::{LabError, VethLab, VethPlan};
 use crate::matrix::Matrix;
 use crate::plan::{Plan, TrialId};
 use crate::requirements::{Missing, missing};
-use crate::result::{BenchResult, Check, HostFacts, LabFacts, SCHEMA, Trial, WorkerFacts};
+use crate::result::{BenchResult, Check, HostFacts, Lab, LabFacts, SCHEMA, Trial, WorkerFacts};
 use crate::server::{Server, ServerCommand, ServerError, Worker};
 use crate::settings::SetError;
 use crate::{bench_load, checks};
@@ -216,15 +216,15 @@ fn measure(
         quell_version: env!("CARGO_PKG_VERSION").to_owned(),
         began_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         host,
-        server: server.facts(&workers),
-        load: spec,
+        server: Some(server.facts(&workers)),
+        load: Some(spec),
         plan: request.plan.clone(),
         base_reaches: Vec::new(),
         trials: Vec::new(),
         refused: BTreeMap::new(),
         not_a_measurement: not_a_measurement(&facts, broken),
         interrupted: false,
-        lab: facts,
+        lab: Lab::Veth(facts),
     };
     Matrix::new(lab, &mut server, &workers, &mut generator, watch, stopped).measure(&mut result)?;
     drop(generator);
@@ -290,7 +290,6 @@ fn look_at_the_workers(
 fn lab_facts(lab: &VethLab, checks: Vec<Check>) -> LabFacts {
     let ids = |queues: &Queues| queues.ids().iter().map(|id| id.get()).collect();
     LabFacts {
-        kind: "veth".to_owned(),
         name: lab.name.clone(),
         queues: lab.plan.queues,
         interrupt_stand_in: lab.plan.interrupt_stand_in,

@@ -42,9 +42,13 @@ fn a_small_run_gives_a_complete_result() {
     assert_eq!(result.trials.len(), 3 * 2);
     assert_eq!((result.not_a_measurement.as_deref(), result.interrupted), (None, false));
     assert!(result.refused.is_empty());
-    assert!(result.lab.checks.iter().all(|check| check.holds), "{:?}", result.lab.checks);
-    assert_eq!(result.server.workers.len(), 1);
-    assert!(result.server.workers[0].cpu.is_some(), "the worker is pinned");
+    assert!(
+        result.lab.veth().unwrap().checks.iter().all(|check| check.holds),
+        "{:?}",
+        result.lab.veth().unwrap().checks
+    );
+    assert_eq!(result.server.as_ref().unwrap().workers.len(), 1);
+    assert!(result.server.as_ref().unwrap().workers[0].cpu.is_some(), "the worker is pinned");
     for trial in &result.trials {
         let (napi, epoll) = asked(&result, trial);
         assert_eq!(trial.settings.napi, [napi]);
@@ -140,9 +144,10 @@ fn four_workers_that_share_cpus_see_one_napi_each_and_the_result_says_that_it_is
     let mut request = request("suspend200", &["max"]);
     (request.queues, request.connections, request.insist) = (4, 32, true);
     let result = run_to_the_end(&request, |_| {}).unwrap();
-    let queues: BTreeSet<u32> = result.lab.server_napi_ids.iter().copied().collect();
-    let seen: Vec<u32> = result.server.workers.iter().flat_map(|worker| worker.napi_ids.iter().copied()).collect();
-    assert_eq!((queues.len(), seen.len()), (4, 4), "{:?}", result.server.workers);
+    let queues: BTreeSet<u32> = result.lab.veth().unwrap().server_napi_ids.iter().copied().collect();
+    let seen: Vec<u32> =
+        result.server.as_ref().unwrap().workers.iter().flat_map(|worker| worker.napi_ids.iter().copied()).collect();
+    assert_eq!((queues.len(), seen.len()), (4, 4), "{:?}", result.server.as_ref().unwrap().workers);
     assert_eq!(seen.into_iter().collect::<BTreeSet<_>>(), queues);
     assert_eq!((result.trials[0].settings.napi.len(), result.trials[0].settings.epoll.len()), (4, 4));
     if result.host.cpus.len() > 4 {
@@ -163,7 +168,7 @@ fn without_the_interrupt_stand_in_no_thread_polls_the_servers_queue_and_the_resu
     // Softirqs then run on the CPU that sends: what the last check says of the server's CPUs is another matter.
     request.insist = true;
     let result = run_to_the_end(&request, |_| {}).unwrap();
-    assert!(!result.lab.interrupt_stand_in);
+    assert!(!result.lab.veth().unwrap().interrupt_stand_in);
     for trial in &result.trials {
         assert_eq!(trial.settings.napi[0].threaded, Threaded::Off);
         let counters = &trial.counters;
@@ -180,7 +185,7 @@ fn another_server_is_told_where_to_listen_and_measured_as_it_is() {
     let mut request = request("defer200", &["2000"]);
     request.server = ServerCommand::Other(words.collect());
     let result = run_to_the_end(&request, |_| {}).unwrap();
-    assert_eq!(result.server.version, None, "nobody knows how to ask it");
+    assert_eq!(result.server.as_ref().unwrap().version.as_deref(), None, "nobody knows how to ask it");
     assert_eq!(result.trials[0].offered_per_s, Some(2_000.0));
     assert!(result.base_reaches.is_empty(), "a rate is no share of what base reaches");
 }

@@ -7,7 +7,8 @@ use quell_bench::figure::Figure;
 use quell_bench::offered_load::OfferedLoad;
 use quell_bench::plan::{Plan, TrialId};
 use quell_bench::result::{
-    BenchResult, CpuUse, Disturbance, HostFacts, LabFacts, SCHEMA, ServerFacts, SettingsReadBack, Trial, TrialCounters,
+    BenchResult, CpuUse, Disturbance, HostFacts, Lab, LabFacts, SCHEMA, ServerFacts, SettingsReadBack, Trial,
+    TrialCounters,
 };
 use quell_bench::table::{Finding, Question, Scope};
 use quell_load::{LoadReport, LoadSpec, RequestResponse, Transport, Workload};
@@ -55,8 +56,7 @@ fn result(loads: &[&str], behaviour: Behaviour) -> BenchResult {
             busy_poll_us: Some(0),
             busy_read_us: Some(0),
         },
-        lab: LabFacts {
-            kind: "veth".into(),
+        lab: Lab::Veth(LabFacts {
             name: "quell-x".into(),
             queues: 1,
             interrupt_stand_in: true,
@@ -66,9 +66,9 @@ fn result(loads: &[&str], behaviour: Behaviour) -> BenchResult {
             client_napi_ids: vec![],
             client_napi: NapiSettings::default(),
             checks: vec![],
-        },
-        server: ServerFacts { command: vec!["memcached".into()], version: None, workers: vec![] },
-        load: LoadSpec::new(([192, 0, 2, 1], 1).into(), Transport::Tcp, Workload::RequestResponse(sizes)),
+        }),
+        server: Some(ServerFacts { command: vec!["memcached".into()], version: None, workers: vec![] }),
+        load: Some(LoadSpec::new(([192, 0, 2, 1], 1).into(), Transport::Tcp, Workload::RequestResponse(sizes))),
         plan,
         base_reaches: vec![],
         trials,

@@ -46,5 +46,6 @@ pub use run::{Message, Run, RunError, RunResult, Spread};
 pub use server::{Assignment, Epolls, Server};
 pub use trace::{Mark, Moment, Place, Segment, Trace};
 pub use world::{
-    CpuTime, Gaps, KernelRules, ReadObserved, RecordedGapsError, SocketBusyPoll, Step, TrafficKind, WaitObserved,
+    Counters, CpuTime, Gaps, KernelRules, ReadObserved, RecordedGapsError, SocketBusyPoll, Step, TrafficKind,
+    WaitObserved,
 };

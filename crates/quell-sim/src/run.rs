@@ -96,8 +96,14 @@ pub enum RunError {
 pub struct RunResult {
     /// Requests answered a second.
     pub qps: f64,
-    /// Latency as the client counts it.
+    /// Latency as the client counts it: from the actual send.
     pub latency: quell_stats::LatencyHistogram,
+    /// Latency from when requests were due; empty where nothing has a schedule.
+    pub latency_from_due: quell_stats::LatencyHistogram,
+    /// Requests that were due before their connection had its last answer.
+    pub waited_for_connection: u64,
+    /// Requests that were due and that no connection was free for until the end.
+    pub never_sent: u64,
     /// Mean latency, exact, in µs.
     pub mean_us: f64,
     /// CPU time, all CPUs together.
@@ -106,7 +112,8 @@ pub struct RunResult {
     pub cycles_per_query: f64,
     /// Accounted CPU use, in percent.
     pub cpu_pct: f64,
-    pub(crate) counters: Counters,
+    /// What queues and those who poll them counted, all queues together.
+    pub counters: Counters,
     /// Measured time, in s.
     pub measured_s: f64,
     /// Queues.
@@ -291,6 +298,9 @@ impl Run {
             qps: counters.responses as f64 / (self.measured_ns as f64 / 1e9),
             mean_us: world.traffic.latency_sum_ns as f64 / latency.count().max(1) as f64 / 1e3,
             latency,
+            latency_from_due: world.traffic.latency_from_due.clone(),
+            waited_for_connection: world.traffic.waited_for_connection,
+            never_sent: world.traffic.never_sent(world.now_ns),
             cpu,
             cycles_per_query: cpu.executed_ns() as f64 * self.host.cpu_ghz / responses,
             cpu_pct: 100.0 * cpu.accounted_share(),

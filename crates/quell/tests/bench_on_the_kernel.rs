@@ -252,7 +252,7 @@ fn a_program_that_is_not_there_is_not_possible_here() {
 fn without_privileges_it_is_said_at_once_what_is_missing_and_what_would_mend_it() {
     let Some(stage) = Stage::enter() else { return };
     let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"];
-    let ended = stage.start_as(&nobody, &["bench", "--quick", "--output=/dev/null"]).end();
+    let ended = stage.start_as(&nobody, &["bench", "--on=veth", "--quick", "--output=/dev/null"]).end();
     assert_eq!(ended.code, Some(5), "{ended:?}");
     for missing in ["CAP_NET_ADMIN", "CAP_SYS_ADMIN", "CAP_SYS_NICE", "CAP_SYS_PTRACE"] {
         assert!(ended.stderr.contains(missing), "{missing}: {ended:?}");

@@ -4,37 +4,37 @@ use serde::{Deserialize, Serialize};
 
 /// Counts of one queue since the books were opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Counters {
+pub struct Counters {
     /// Packets that found a place in the ring.
-    pub(crate) received: u64,
+    pub received: u64,
     /// Packets that found none.
-    pub(crate) drops: u64,
+    pub drops: u64,
     /// Interrupts of the vector.
-    pub(crate) irqs: u64,
+    pub irqs: u64,
     /// NAPI polls, whoever polled.
-    pub(crate) polls: u64,
+    pub polls: u64,
     /// Of these, polls that took no packet.
-    pub(crate) empty_polls: u64,
+    pub empty_polls: u64,
     /// Of these, polls of a busy loop, the final ones included.
-    pub(crate) busy_polls: u64,
+    pub busy_polls: u64,
     /// Of these, the final polls of busy loops.
-    pub(crate) final_polls: u64,
+    pub final_polls: u64,
     /// `BusyPollRxPackets`: packets taken by busy loops, those of the final polls left out.
-    pub(crate) busy_poll_packets: u64,
+    pub busy_poll_packets: u64,
     /// Packets taken by polls.
-    pub(crate) polled_packets: u64,
+    pub polled_packets: u64,
     /// Timer interrupts of the NAPI instance.
-    pub(crate) timer_irqs: u64,
+    pub timer_irqs: u64,
     /// Of these, firings that were lost because the instance was owned.
-    pub(crate) lost_timers: u64,
+    pub lost_timers: u64,
     /// `epoll_wait` calls of this queue's worker that returned events.
-    pub(crate) epoll_waits: u64,
+    pub epoll_waits: u64,
     /// Events that they returned.
-    pub(crate) epoll_events: u64,
+    pub epoll_events: u64,
     /// Times that the timer was put off by `irq-suspend-timeout`.
-    pub(crate) suspensions: u64,
+    pub suspensions: u64,
     /// Requests answered.
-    pub(crate) responses: u64,
+    pub responses: u64,
 }
 
 impl Counters {

@@ -18,7 +18,7 @@ mod softirq;
 mod thread;
 mod traffic;
 
-pub(crate) use counters::Counters;
+pub use counters::Counters;
 pub use cpu::CpuTime;
 pub(crate) use poll_loop::{Answer, Kicker, Peer, PollLoop, PollPhase, SendPhase, Sender};
 pub(crate) use program::{EpollServer, EventLoop, Program, RecvServer, Wait};

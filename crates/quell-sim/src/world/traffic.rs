@@ -142,6 +142,10 @@ pub(crate) struct Traffic {
     books_since_ns: Ns,
     pub(crate) latency: LatencyHistogram,
     pub(crate) latency_sum_ns: u128,
+    /// From when a request of a schedule was due.
+    pub(crate) latency_from_due: LatencyHistogram,
+    /// Requests of a schedule that were due before their connection had its answer.
+    pub(crate) waited_for_connection: u64,
 }
 
 impl Traffic {
@@ -159,6 +163,8 @@ impl Traffic {
             books_since_ns: 0,
             latency: LatencyHistogram::new(),
             latency_sum_ns: 0,
+            latency_from_due: LatencyHistogram::new(),
+            waited_for_connection: 0,
         }
     }
 
@@ -186,6 +192,18 @@ impl Traffic {
         self.books_since_ns = now_ns;
         self.latency.clear();
         self.latency_sum_ns = 0;
+        self.latency_from_due.clear();
+        self.waited_for_connection = 0;
+    }
+
+    /// Requests of a schedule that were due since the books were opened and that no connection was
+    /// free for: as many as the rate makes due, on the average, while a connection waits.
+    pub(crate) fn never_sent(&self, now_ns: Ns) -> u64 {
+        let TrafficKind::Scheduled { rate_qps, .. } = self.kind else { return 0 };
+        let each_per_ns = rate_qps / self.queue_of.len() as f64 / 1e9;
+        let since_ns = self.books_since_ns as f64;
+        let behind = |due_ns: &f64| ((now_ns as f64 - due_ns.max(since_ns)) * each_per_ns).max(0.0) as u64;
+        self.due_ns.iter().map(behind).sum()
     }
 
     fn gap_ns(&mut self, rate_qps: f64, gaps: &Gaps) -> f64 {
@@ -234,6 +252,13 @@ impl Traffic {
         if sent_ns >= self.books_since_ns {
             self.latency.record(received_ns - sent_ns);
             self.latency_sum_ns += u128::from(received_ns - sent_ns);
+        }
+    }
+
+    fn record_from_due(&mut self, socket: u32, received_ns: Ns) {
+        let due_ns = self.due_ns[socket as usize] as Ns;
+        if due_ns >= self.books_since_ns {
+            self.latency_from_due.record(received_ns.saturating_sub(due_ns));
         }
     }
 }
@@ -314,9 +339,11 @@ impl World {
             self.traffic.record(sent_ns, received_ns);
             match &kind {
                 TrafficKind::Scheduled { rate_qps, gaps } => {
+                    self.traffic.record_from_due(socket, received_ns);
                     let each_qps = rate_qps / self.traffic.queue_of.len() as f64;
                     let due_ns = self.traffic.due_ns[socket as usize] + self.traffic.gap_ns(each_qps, gaps);
                     self.traffic.due_ns[socket as usize] = due_ns;
+                    self.traffic.waited_for_connection += u64::from((due_ns as Ns) < received_ns);
                     self.send(socket, received_ns.max(due_ns as Ns));
                 }
                 TrafficKind::Closed => self.send(socket, received_ns),

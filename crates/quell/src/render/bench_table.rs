@@ -7,7 +7,7 @@ use comfy_table::presets;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use quell_bench::figure::Figure;
 use quell_bench::offered_load::OfferedLoad;
-use quell_bench::result::{BenchResult, Disturbance, Trial};
+use quell_bench::result::{BenchResult, Disturbance, Lab, LabFacts, SimFacts, Trial};
 use quell_bench::table::{LoadTable, Row};
 use quell_load::Engine;
 
@@ -22,6 +22,20 @@ const SEEN_BY_CLIENT: &[Figure] = &[
     Figure::P999,
     Figure::CpuPerRequest,
     Figure::ServerCpu,
+];
+
+/// How wide prose is set above tables that are wider.
+const PROSE_COLUMNS: usize = 120;
+
+/// The same on the model, which has interrupts, and neither a generator that is late nor anything that disturbs.
+const DONE_BY_MODEL: &[Figure] = &[
+    Figure::Interrupts,
+    Figure::Polls,
+    Figure::EmptyPolls,
+    Figure::BusyPolled,
+    Figure::EventsPerWait,
+    Figure::Unsent,
+    Figure::Drops,
 ];
 
 const DONE_BY_KERNEL: &[Figure] = &[
@@ -40,35 +54,46 @@ const DONE_BY_KERNEL: &[Figure] = &[
 /// What was measured on what, all tables, notes to single modes, the legend of the columns.
 #[must_use]
 pub(crate) fn render(result: &BenchResult) -> String {
-    let tables = result.tables();
+    let (done, legend) = match result.lab {
+        Lab::Veth(_) => (DONE_BY_KERNEL, [LEGEND, LEGEND_OF_LAB, LEGEND_OF_FINDINGS]),
+        Lab::Sim(_) => (DONE_BY_MODEL, [LEGEND_OF_MODEL, LEGEND_OF_INTERRUPTS, LEGEND_OF_FINDINGS]),
+    };
     let mut out = header(result);
-    for table in &tables {
-        out.push_str(&format!("\n{}", render_load(table)));
+    for table in result.tables() {
+        out.push_str(&format!("\n{}", render_load(&table, done)));
     }
     out.push('\n');
     out.push_str(&notes(result));
-    out.push_str(LEGEND);
+    out.extend(legend);
     out
 }
 
 fn header(result: &BenchResult) -> String {
-    let (host, lab, plan) = (&result.host, &result.lab, &result.plan);
     let mut out = String::new();
     if let Some(why) = &result.not_a_measurement {
         out.push_str(&format!("NOT A MEASUREMENT: {why}\n"));
     }
+    out.push_str(&match &result.lab {
+        Lab::Veth(lab) => of_lab(result, lab),
+        Lab::Sim(sim) => of_model(result, sim),
+    });
+    out
+}
+
+fn of_lab(result: &BenchResult, lab: &LabFacts) -> String {
+    let (host, plan) = (&result.host, &result.plan);
     let cpu = host.cpu_model.as_deref().unwrap_or("unknown processor");
     let stand_in =
         if lab.interrupt_stand_in { "NAPI threads stand in for interrupts" } else { "no interrupt stand-in" };
-    let server = result.server.version.as_deref().unwrap_or(&result.server.command[0]);
-    out.push_str(&format!("Linux {} on {cpu}, {} CPUs\n", host.kernel_release, host.cpus.len()));
+    let command = result.server.as_ref().and_then(|server| server.version.as_ref().or(server.command.first()));
+    let server = command.map_or("unknown", String::as_str);
+    let connections = result.load.as_ref().map_or(0, |load| load.connections);
+    let mut out = format!("Linux {} on {cpu}, {} CPUs\n", host.kernel_release, host.cpus.len());
     out.push_str(&format!(
-        "{} lab, {} queue(s), {stand_in}; server {server} on CPU {}, generator on CPU {}, {} connections\n",
-        lab.kind,
+        "veth lab, {} queue(s), {stand_in}; server {server} on CPU {}, generator on CPU {}, {connections} connections\n",
         lab.queues,
         list(&lab.cpus.server),
         list(&lab.cpus.client),
-        result.load.connections,
     ));
     if lab.shared_core == Some(true) {
         out.push_str("server and client run on hardware threads of one core: each slows the other\n");
@@ -82,6 +107,23 @@ fn header(result: &BenchResult) -> String {
         engine(result),
     ));
     out
+}
+
+fn of_model(result: &BenchResult, sim: &SimFacts) -> String {
+    let plan = &result.plan;
+    let (queues, connections) = (sim.queues as usize, sim.connections as usize);
+    let host = textwrap::fill(&format!("model of {}: {}", sim.profile, sim.description), PROSE_COLUMNS);
+    format!(
+        "{host}\n\
+         an epoll server of memcached's shape, {} queue(s), workers and CPUs, {} connections\n\
+         {} runs of {} ms of virtual time, each with a seed of its own, {} seeds a cell, from {} on\n",
+        number::count(queues),
+        number::count(connections),
+        result.trials.len(),
+        plan.measure_ms,
+        plan.repeats,
+        plan.seed,
+    )
 }
 
 fn engine(result: &BenchResult) -> &'static str {
@@ -149,16 +191,36 @@ Each cell: median ± half the range over the repeats; – where it could not be 
   qps      requests answered per second           mean..p99.9  latency from the intended send time, µs
   cpu/req  run time of the server's threads and its queues' NAPI threads per request, µs
   cpu%     of the server's CPUs, not idle          ev/wait      events per successful wait of the server
-  wake/k   wake-ups of NAPI threads (the interrupts' stand-in) per 1,000 requests
+";
+
+const LEGEND_OF_LAB: &str = "\
+\x20 wake/k   wake-ups of NAPI threads (the interrupts' stand-in) per 1,000 requests
   poll/k   NAPI polls per 1,000 requests           empty%       polls that found nothing
   busy%    packets received by busy polling, a lower bound
   unsent%  requests due and never sent: the server is slower than the rate, its latency means nothing
   late99   99th percentile of the generator's lateness, µs
   for-s%   for-c%  what else ran on the server's and on the client's CPUs, and steal
+";
+
+const LEGEND_OF_MODEL: &str = "\
+Each cell: median ± half the range over the seeds; – where it could not be had; * packets were dropped, or unsent.
+  qps      requests answered per second           mean..p99.9  latency from the intended send time, µs
+  cpu/req  threads, softirqs and interrupts per request, µs
+  cpu%     of the server's CPUs, not idle          ev/wait      events per successful wait of the server
+";
+
+const LEGEND_OF_INTERRUPTS: &str = "\
+\x20 irq/k    device interrupts per 1,000 requests
+  poll/k   NAPI polls per 1,000 requests           empty%       polls that found nothing
+  busy%    packets received by busy polling, without those of the final poll
+  unsent%  requests due and never sent: the server is slower than the rate, its latency means nothing
+";
+
+const LEGEND_OF_FINDINGS: &str = "\
 Below, modes are compared with base pair by pair across the repeats; [A/A n %] is what base and base differed by.
 ";
 
-fn render_load(table: &LoadTable) -> String {
+fn render_load(table: &LoadTable, done: &[Figure]) -> String {
     let offered = match (table.load, table.offered_per_s) {
         (OfferedLoad::Max, _) => "max: closed loop, every connection sends as soon as it has its answer".to_owned(),
         (load @ OfferedLoad::Percent(_), Some(rate)) => {
@@ -167,7 +229,7 @@ fn render_load(table: &LoadTable) -> String {
         (load, _) => format!("{load} requests/s offered"),
     };
     let seen = grid(&table.rows, SEEN_BY_CLIENT);
-    let done = grid(&table.rows, DONE_BY_KERNEL);
+    let done = grid(&table.rows, done);
     format!("{offered}\n\n{seen}\n\n{done}\n")
 }
 
@@ -217,7 +279,7 @@ mod tests {
     #[test]
     fn what_could_not_be_had_is_shown_as_absent_never_as_zero() {
         let table = LoadTable { load: OfferedLoad::Max, offered_per_s: None, rows: vec![row("base", None, 0)] };
-        let shown = render_load(&table);
+        let shown = render_load(&table, DONE_BY_KERNEL);
         let line = shown.lines().find(|line| line.starts_with("base")).unwrap();
         assert_eq!(line.matches(ABSENT).count(), SEEN_BY_CLIENT.len());
         assert!(!line.contains('0'));

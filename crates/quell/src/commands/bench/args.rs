@@ -2,13 +2,29 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
 use quell_bench::offered_load::OfferedLoad;
+
+/// Where the modes are tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Where {
+    /// A private lab of this machine: network namespaces, a veth pair, a real server. Needs root and Linux 6.13.
+    Veth,
+    /// The model of a host: anywhere, in seconds.
+    Sim,
+}
 
 /// Options of `quell bench`.
 #[derive(Debug, Args)]
 #[command(after_help = MODES_HELP)]
 pub(crate) struct BenchArgs {
+    /// Where: on a private lab of this machine, or on the model [veth; where this machine cannot run it, the model]
+    #[arg(long, value_enum, value_name = "WHERE")]
+    pub(crate) on: Option<Where>,
+    /// The modelled host, with --on sim: one of `quell sim hosts`, or the path of a profile, which ends in .toml
+    /// [epyc7662-cx5]
+    #[arg(long, value_name = "NAME|FILE", requires = "on")]
+    pub(crate) host: Option<String>,
     /// Three modes and two loads, under a minute.
     #[arg(long, conflicts_with = "full")]
     pub(crate) quick: bool,
@@ -24,7 +40,7 @@ pub(crate) struct BenchArgs {
     /// How often every cell is measured; fewer than 3 support no verdict.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(1..))]
     pub(crate) repeats: u32,
-    /// How long each trial is measured, in seconds [1.8; with --quick 1.2]
+    /// How long each trial is measured, in seconds [1.8; with --quick 1.2; on the model 0.11 of virtual time]
     #[arg(long, value_name = "S")]
     pub(crate) seconds: Option<f64>,
     /// How many disturbed trials may be measured again, in all.
@@ -33,15 +49,16 @@ pub(crate) struct BenchArgs {
     /// Decides the order of the trials and the generator's random choices [from the clock]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Receive queues of the server, each with a worker on a CPU of its own.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..))]
-    pub(crate) queues: u32,
-    /// Generator threads, each on a CPU of its own.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..))]
-    pub(crate) generators: u32,
-    /// Connections in all; fewer leave the server idle at max, more overflow a veth's ring of 255 packets.
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = value_parser!(u32).range(1..))]
-    pub(crate) connections: u32,
+    /// Receive queues of the server, each with a worker on a CPU of its own [1; on the model its host's]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    pub(crate) queues: Option<u32>,
+    /// Generator threads, each on a CPU of its own [1]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    pub(crate) generators: Option<u32>,
+    /// Connections in all; fewer leave the server idle at max, more overflow a veth's ring of 255 packets [128; on the
+    /// model 560 for each queue]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
+    pub(crate) connections: Option<u32>,
     /// Another server than memcached, speaking its text protocol: {address}, {port}, {workers} are filled in.
     #[arg(long, value_name = "COMMAND")]
     pub(crate) server: Option<String>,
@@ -67,8 +84,30 @@ pub(crate) struct BenchArgs {
     pub(crate) json: bool,
 }
 
+impl BenchArgs {
+    /// An option that only a lab has, or that asks for one of a certain size: where that cannot be had, the model is no
+    /// answer.
+    pub(crate) fn asks_for_a_lab(&self) -> bool {
+        let sized = self.queues.is_some() || self.generators.is_some() || self.connections.is_some();
+        sized || self.server.is_some() || self.no_interrupt_stand_in || self.insist
+    }
+
+    /// The options among these that mean nothing on the model.
+    pub(crate) fn of_lab_only(&self) -> Vec<&'static str> {
+        let given = [
+            (self.generators.is_some(), "--generators"),
+            (self.server.is_some(), "--server"),
+            (self.no_interrupt_stand_in, "--no-interrupt-stand-in"),
+            (self.insist, "--insist"),
+        ];
+        given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
+    }
+}
+
 /// Options that say nothing where nothing is measured.
-const OF_MEASURING: [&str; 16] = [
+const OF_MEASURING: [&str; 18] = [
+    "on",
+    "host",
     "quick",
     "full",
     "modes",

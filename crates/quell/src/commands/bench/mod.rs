@@ -1,25 +1,24 @@
-//! `quell bench`: reads the options into a request, runs it with progress, writes the result file, prints the table and
-//! what follows from it.
+//! `quell bench`: reads the options into a plan, runs it on the lab or on the model, writes the result file, prints the
+//! table and what follows from it.
 
 mod args;
+mod on_sim;
+mod on_veth;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quell_bench::plan::{Extent, Plan};
-use quell_bench::requirements::Missing;
 use quell_bench::result::{BenchResult, SCHEMA};
-use quell_bench::run::{BenchError, Event, Request, run};
-use quell_bench::server::{ServerCommand, ServerError};
-use quell_host::recovery::Found;
-use quell_linux::signal::Interruption;
+use quell_bench::run::BenchError;
 use quell_mode::DeliveryMode;
+
+use args::Where;
+use on_veth::NotRun;
 
 pub(crate) use args::BenchArgs;
 
-use super::lab::journal;
 use crate::exit::{Exit, Failure};
-use crate::render::progress::Progress;
 use crate::render::{bench_table, findings};
 use crate::{file, output};
 
@@ -34,18 +33,15 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     if let Some(file) = &args.show {
         return show(&read(file)?, args.json);
     }
-    let request = request(args)?;
+    let plan = plan(args)?;
     let file =
         args.output.clone().unwrap_or_else(|| PathBuf::from(format!("quell-bench-{}.json", unix_time().as_secs())));
     file::check_writable(&file, "the result")?;
-    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    let stop = interruption.flag();
-    let progress = Progress::new();
-    progress.doing("setting up the lab");
-    let plan = request.plan.clone();
-    let outcome = run(&request, &journal(), &mut |event| tell(&progress, &plan, event), &|| stop.get().is_some());
-    progress.finish();
-    let result = outcome.map_err(failure)?;
+    let result = match args.on {
+        Some(Where::Sim) => on_sim::run(args, plan)?,
+        Some(Where::Veth) => on_veth::run(args, plan).map_err(on_veth::failure)?,
+        None => wherever_possible(args, plan)?,
+    };
     // Whichever of the two fails, the other still has what took minutes to measure.
     let written = file::write_json(&file, "the result", &result);
     show(&result, args.json)?;
@@ -57,12 +53,25 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn request(args: &BenchArgs) -> Result<Request, Failure> {
-    let extent = match (args.quick, args.full) {
-        (true, _) => Extent::Quick,
-        (_, true) => Extent::Full,
-        _ => Extent::Standard,
+/// On the lab, or, where this machine cannot run it and nothing asks for it, on the model.
+fn wherever_possible(args: &BenchArgs, plan: Plan) -> Result<BenchResult, Failure> {
+    let why = match on_veth::run(args, plan.clone()) {
+        Ok(result) => return Ok(result),
+        Err(NotRun::Bench(BenchError::NotPossibleHere(missing))) if !args.asks_for_a_lab() => {
+            on_veth::not_possible(&missing)
+        }
+        Err(NotRun::Bench(BenchError::Cpus(error))) if !args.asks_for_a_lab() => error.to_string(),
+        Err(error) => return Err(on_veth::failure(error)),
     };
+    output::say(&format!(
+        "{why}\n\nSo the model answers instead, for another machine than this one (quell bench --on veth insists on the \
+         lab):\n"
+    ));
+    on_sim::run(args, plan)
+}
+
+fn plan(args: &BenchArgs) -> Result<Plan, Failure> {
+    let extent = extent(args);
     let modes = args.modes.clone().unwrap_or_else(|| extent.modes().join(","));
     let modes =
         DeliveryMode::parse_list(&modes).map_err(|error| Failure::usage(format!("{error}\n\n{}", error.caret())))?;
@@ -71,15 +80,15 @@ fn request(args: &BenchArgs) -> Result<Request, Failure> {
     let mut plan = Plan::new(modes, loads, args.repeats, seed).map_err(Failure::usage)?;
     plan.measure_ms = measure_ms(args.seconds, extent)?;
     plan.retries = args.retries;
-    Ok(Request {
-        plan,
-        server: server(args)?,
-        queues: args.queues,
-        generators: args.generators,
-        connections: args.connections,
-        interrupt_stand_in: !args.no_interrupt_stand_in,
-        insist: args.insist,
-    })
+    Ok(plan)
+}
+
+fn extent(args: &BenchArgs) -> Extent {
+    match (args.quick, args.full) {
+        (true, _) => Extent::Quick,
+        (_, true) => Extent::Full,
+        _ => Extent::Standard,
+    }
 }
 
 fn measure_ms(seconds: Option<f64>, extent: Extent) -> Result<u32, Failure> {
@@ -91,16 +100,6 @@ fn measure_ms(seconds: Option<f64>, extent: Extent) -> Result<u32, Failure> {
     Ok((seconds * 1e3) as u32)
 }
 
-fn server(args: &BenchArgs) -> Result<ServerCommand, Failure> {
-    let Some(command) = &args.server else { return Ok(ServerCommand::Memcached { program: "memcached".into() }) };
-    let words = shell_words::split(command)
-        .map_err(|error| Failure::usage(format!("--server {command:?}: {error}; quote it as for a shell")))?;
-    if words.is_empty() {
-        return Err(Failure::usage("--server: write a program and its arguments"));
-    }
-    Ok(ServerCommand::Other(words))
-}
-
 fn seed_from_the_clock() -> u64 {
     // Short enough to be typed again.
     unix_time().as_millis() as u64 % 1_000_000
@@ -108,75 +107,6 @@ fn seed_from_the_clock() -> u64 {
 
 fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
-fn tell(progress: &Progress, plan: &Plan, event: Event<'_>) {
-    match event {
-        Event::Recovered(found) => found.iter().for_each(|found| tell_of_journal(progress, found)),
-        Event::LabIsUp(_) => progress.doing("the lab is up, measuring"),
-        Event::Refused { label, reason } => progress.say(&format!("{label} cannot be set here: {reason}")),
-        Event::TrialBegins { done, total, id } => {
-            let what = format!("{} at {}", plan.modes[id.mode].label, plan.loads[id.load]);
-            progress.step(done, total, &what);
-        }
-        Event::TrialEnds { trial, again } if again => {
-            let label = &plan.modes[trial.id.mode].label;
-            let why: Vec<String> = trial.disturbances.iter().map(bench_table::disturbance).collect();
-            progress.say(&format!("{label}: disturbed ({}), measured again", why.join(", ")));
-        }
-        Event::TrialEnds { .. } => {}
-        Event::TakenDown(Ok(reverted)) => reverted.failed.iter().for_each(|(_, error)| {
-            progress.say(&format!("left behind (`quell lab clean` tries again): {error}"));
-        }),
-        Event::TakenDown(Err(error)) => progress.say(&error.to_string()),
-    }
-}
-
-fn tell_of_journal(progress: &Progress, found: &Found) {
-    match found {
-        Found::Running { path, .. } => {
-            progress.say(&format!("another lab is running ({}): the two disturb each other's figures", path.display()))
-        }
-        // Settings of this host, which no lab shares.
-        Found::Kept { .. } => {}
-        Found::Recovered { path, reverted } => {
-            progress.say(&format!(
-                "removed what a killed run left behind ({} things, {})",
-                reverted.undone.len(),
-                path.display()
-            ));
-            for (_, error) in &reverted.failed {
-                progress.say(&format!("  not removed: {error}"));
-            }
-        }
-        Found::Unusable(unusable) => progress.say(&unusable.to_string()),
-        Found::Failed(error) => progress.say(&error.to_string()),
-    }
-}
-
-fn failure(error: BenchError) -> Failure {
-    match error {
-        BenchError::NotPossibleHere(missing) => Failure::new(Exit::NotSupported, not_possible(&missing)),
-        BenchError::Cpus(error) => Failure::new(Exit::NotSupported, error),
-        BenchError::NoModeLeft(_) => Failure::new(Exit::NotSupported, error),
-        BenchError::Check(_) => Failure::new(
-            Exit::VerifyFailed,
-            format!("the lab is not what it should be: {error}. --insist measures all the same and says so"),
-        ),
-        BenchError::Interrupted | BenchError::Server(ServerError::Interrupted) => {
-            Failure::new(Exit::Interrupted, error)
-        }
-        BenchError::Lab(_) | BenchError::Set { .. } | BenchError::Change(_) => Failure::new(Exit::KernelRefused, error),
-        _ => Failure::new(Exit::RolledBack, format!("{error}; the lab has been taken down")),
-    }
-}
-
-fn not_possible(missing: &[Missing]) -> String {
-    let mut text = String::from("this machine cannot run the lab. What is missing:");
-    for Missing { what, seen, mend } in missing {
-        text.push_str(&format!("\n  {what}\n    seen: {seen}\n    to mend it: {mend}"));
-    }
-    text
 }
 
 fn read(file: &Path) -> Result<BenchResult, Failure> {

@@ -11,7 +11,7 @@ use std::thread;
 
 use clap::{Args, Subcommand};
 use quell_mode::ParseModeError;
-use quell_sim::sweep::ModesError;
+use quell_sim::sweep::{ModesError, Setup};
 use quell_sim::{HostProfile, RunError};
 
 use crate::exit::{Exit, Failure};
@@ -55,23 +55,58 @@ struct HostArg {
 }
 
 impl HostArg {
-    /// The host's profile.
-    ///
-    /// # Errors
-    /// When there is none of that name, or the file cannot be read or is no profile.
     fn profile(&self) -> Result<HostProfile, Failure> {
-        if Path::new(&self.host).extension().is_none_or(|extension| extension != "toml") {
-            return HostProfile::shipped(&self.host).map_err(|error| {
-                Failure::usage(format!("{error}; a profile of your own is named by its path, which ends in .toml"))
-            });
-        }
-        let text = file::read(Path::new(&self.host))?;
-        HostProfile::from_toml(&text).map_err(|error| Failure::usage(format!("{}: {error}", self.host)))
+        profile(&self.host)
     }
 }
 
+/// The profile of a host that is named or whose file is.
+///
+/// # Errors
+/// When there is none of that name, or the file cannot be read or is no profile.
+pub(crate) fn profile(host: &str) -> Result<HostProfile, Failure> {
+    if Path::new(host).extension().is_none_or(|extension| extension != "toml") {
+        return HostProfile::shipped(host).map_err(|error| {
+            Failure::usage(format!("{error}; a profile of your own is named by its path, which ends in .toml"))
+        });
+    }
+    let text = file::read(Path::new(host))?;
+    HostProfile::from_toml(&text).map_err(|error| Failure::usage(format!("{host}: {error}")))
+}
+
+/// More queues than a model of one server has a use for.
+const QUEUES_MAX: u32 = 128;
+/// More connections than that are no longer simulated in seconds.
+const CONNECTIONS_MAX: usize = 200_000;
+
+/// A number of queues that can be simulated.
+///
+/// # Errors
+/// When it is too large.
+pub(crate) fn queues(queues: u32) -> Result<usize, Failure> {
+    if !(1..=QUEUES_MAX).contains(&queues) {
+        return Err(Failure::usage(format!("--queues {queues}: the model has 1 to {QUEUES_MAX} queues")));
+    }
+    Ok(queues as usize)
+}
+
+/// Whether so many connections can be simulated on so many queues.
+///
+/// # Errors
+/// When they are too few or too many.
+pub(crate) fn check_connections(setup: &Setup) -> Result<(), Failure> {
+    let Setup { connections, queues, .. } = setup;
+    if connections < queues {
+        return Err(Failure::usage(format!("--connections {connections}: each of {queues} queues needs one at least")));
+    }
+    if *connections > CONNECTIONS_MAX {
+        return Err(Failure::usage(format!("--connections {connections}: the model has {CONNECTIONS_MAX} at most")));
+    }
+    Ok(())
+}
+
 /// CPUs of this machine that runs may take.
-fn threads() -> usize {
+pub(crate) fn threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 

@@ -28,10 +28,10 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     host: HostArg,
     /// RX queues of the server, and as many workers and CPUs [those of the host]
-    #[arg(long, value_name = "N", value_parser = value_parser!(u16).range(1..=128))]
-    queues: Option<u16>,
+    #[arg(long, value_name = "N")]
+    queues: Option<u32>,
     /// Connections in all [560 for each queue, as published]
-    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..=200_000))]
+    #[arg(long, value_name = "N")]
     connections: Option<u32>,
     /// Virtual time that is counted, in seconds.
     #[arg(long, value_name = "S", default_value_t = seconds(RunScale::FULL.measured_ns))]
@@ -105,15 +105,12 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
 fn setup(args: &RunArgs) -> Result<Setup, Failure> {
     let mut setup = Setup::new(args.host.profile()?);
     if let Some(queues) = args.queues {
-        setup = setup.with_queues(queues.into());
+        setup = setup.with_queues(super::queues(queues)?);
     }
     if let Some(connections) = args.connections {
         setup.connections = connections as usize;
     }
-    if setup.connections < setup.queues {
-        let (connections, queues) = (setup.connections, setup.queues);
-        return Err(Failure::usage(format!("--connections {connections}: each of {queues} queues needs one at least")));
-    }
+    super::check_connections(&setup)?;
     setup.measured_ns = super::virtual_ns("--seconds", args.seconds, 0.0001, 100.0)?;
     setup.warm_up_ns = super::virtual_ns("--warm-up", args.warm_up, 0.0, 100.0)?;
     Ok(setup)

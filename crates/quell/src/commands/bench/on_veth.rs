@@ -1,0 +1,133 @@
+//! A plan measured on the veth lab, with progress, until it is done or interrupted.
+
+use quell_bench::plan::Plan;
+use quell_bench::requirements::Missing;
+use quell_bench::result::BenchResult;
+use quell_bench::run::{BenchError, Event, Request, run as measure};
+use quell_bench::server::{ServerCommand, ServerError};
+use quell_host::recovery::Found;
+use quell_linux::signal::Interruption;
+
+use super::args::BenchArgs;
+use crate::commands::lab::journal;
+use crate::exit::{Exit, Failure};
+use crate::render::bench_table;
+use crate::render::progress::Progress;
+
+/// Why there is no result.
+pub(super) enum NotRun {
+    /// An option is not what it should be, or signals cannot be heard.
+    Asked(Failure),
+    /// The bench failed, or cannot be run here.
+    Bench(BenchError),
+}
+
+/// Measures the plan.
+pub(super) fn run(args: &BenchArgs, plan: Plan) -> Result<BenchResult, NotRun> {
+    let request = Request {
+        plan,
+        server: server(args).map_err(NotRun::Asked)?,
+        queues: args.queues.unwrap_or(1),
+        generators: args.generators.unwrap_or(1),
+        connections: args.connections.unwrap_or(CONNECTIONS),
+        interrupt_stand_in: !args.no_interrupt_stand_in,
+        insist: args.insist,
+    };
+    let interruption =
+        Interruption::listen().map_err(|error| NotRun::Asked(Failure::new(Exit::KernelRefused, error)))?;
+    let stop = interruption.flag();
+    let progress = Progress::new();
+    progress.doing("setting up the lab");
+    let plan = request.plan.clone();
+    let outcome = measure(&request, &journal(), &mut |event| tell(&progress, &plan, event), &|| stop.get().is_some());
+    progress.finish();
+    outcome.map_err(NotRun::Bench)
+}
+
+/// Fewer leave the server idle at max, more overflow a veth's ring.
+const CONNECTIONS: u32 = 128;
+
+fn server(args: &BenchArgs) -> Result<ServerCommand, Failure> {
+    let Some(command) = &args.server else { return Ok(ServerCommand::Memcached { program: "memcached".into() }) };
+    let words = shell_words::split(command)
+        .map_err(|error| Failure::usage(format!("--server {command:?}: {error}; quote it as for a shell")))?;
+    if words.is_empty() {
+        return Err(Failure::usage("--server: write a program and its arguments"));
+    }
+    Ok(ServerCommand::Other(words))
+}
+
+fn tell(progress: &Progress, plan: &Plan, event: Event<'_>) {
+    match event {
+        Event::Recovered(found) => found.iter().for_each(|found| tell_of_journal(progress, found)),
+        Event::LabIsUp(_) => progress.doing("the lab is up, measuring"),
+        Event::Refused { label, reason } => progress.say(&format!("{label} cannot be set here: {reason}")),
+        Event::TrialBegins { done, total, id } => {
+            let what = format!("{} at {}", plan.modes[id.mode].label, plan.loads[id.load]);
+            progress.step(done, total, &what);
+        }
+        Event::TrialEnds { trial, again } if again => {
+            let label = &plan.modes[trial.id.mode].label;
+            let why: Vec<String> = trial.disturbances.iter().map(bench_table::disturbance).collect();
+            progress.say(&format!("{label}: disturbed ({}), measured again", why.join(", ")));
+        }
+        Event::TrialEnds { .. } => {}
+        Event::TakenDown(Ok(reverted)) => reverted.failed.iter().for_each(|(_, error)| {
+            progress.say(&format!("left behind (`quell lab clean` tries again): {error}"));
+        }),
+        Event::TakenDown(Err(error)) => progress.say(&error.to_string()),
+    }
+}
+
+fn tell_of_journal(progress: &Progress, found: &Found) {
+    match found {
+        Found::Running { path, .. } => {
+            progress.say(&format!("another lab is running ({}): the two disturb each other's figures", path.display()))
+        }
+        // Settings of this host, which no lab shares.
+        Found::Kept { .. } => {}
+        Found::Recovered { path, reverted } => {
+            progress.say(&format!(
+                "removed what a killed run left behind ({} things, {})",
+                reverted.undone.len(),
+                path.display()
+            ));
+            for (_, error) in &reverted.failed {
+                progress.say(&format!("  not removed: {error}"));
+            }
+        }
+        Found::Unusable(unusable) => progress.say(&unusable.to_string()),
+        Found::Failed(error) => progress.say(&error.to_string()),
+    }
+}
+
+/// Its exit code and text.
+pub(super) fn failure(error: NotRun) -> Failure {
+    let error = match error {
+        NotRun::Asked(failure) => return failure,
+        NotRun::Bench(error) => error,
+    };
+    match error {
+        BenchError::NotPossibleHere(missing) => Failure::new(Exit::NotSupported, not_possible(&missing)),
+        BenchError::Cpus(error) => Failure::new(Exit::NotSupported, error),
+        BenchError::NoModeLeft(_) => Failure::new(Exit::NotSupported, error),
+        BenchError::Check(_) => Failure::new(
+            Exit::VerifyFailed,
+            format!("the lab is not what it should be: {error}. --insist measures all the same and says so"),
+        ),
+        BenchError::Interrupted | BenchError::Server(ServerError::Interrupted) => {
+            Failure::new(Exit::Interrupted, error)
+        }
+        BenchError::Lab(_) | BenchError::Set { .. } | BenchError::Change(_) => Failure::new(Exit::KernelRefused, error),
+        _ => Failure::new(Exit::RolledBack, format!("{error}; the lab has been taken down")),
+    }
+}
+
+/// What is missing for a lab, and what would mend it.
+pub(super) fn not_possible(missing: &[Missing]) -> String {
+    let mut text = String::from("this machine cannot run the lab. What is missing:");
+    for Missing { what, seen, mend } in missing {
+        text.push_str(&format!("\n  {what}\n    seen: {seen}\n    to mend it: {mend}"));
+    }
+    text
+}
