@@ -19,6 +19,7 @@ pub mod run;
 pub mod server;
 pub mod settings;
 pub mod table;
+pub mod vm;
 
 mod bench_load;
 mod host_facts;

@@ -309,7 +309,7 @@ impl Worker {
 }
 
 /// The epolls of one process that carry connections with a NAPI.
-fn workers_of(proc: &ProcRoot, pid: Pid) -> Result<Vec<Worker>, ServerError> {
+pub(crate) fn workers_of(proc: &ProcRoot, pid: Pid) -> Result<Vec<Worker>, ServerError> {
     let process = proc.process(pid);
     let pidfd = PidFd::open(pid)?;
     let waiting = threads_waiting_on_epolls(proc, pid)?;

@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, finit_module, reboot};
-use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
+use rustix::termios::{OptionalActions, tcdrain, tcgetattr, tcsetattr};
 use thiserror::Error;
 
 /// `MODULE_INIT_COMPRESSED_FILE` of `include/uapi/linux/module.h`.
@@ -94,6 +94,14 @@ pub fn open_serial_port(path: &Path) -> Result<File, BootError> {
         Ok(port)
     };
     open().map_err(BootError::on("open the serial port", path))
+}
+
+/// Waits until all that was written to a serial port has left it.
+///
+/// # Errors
+/// When it is no terminal.
+pub fn drain_serial_port(port: &File) -> io::Result<()> {
+    Ok(tcdrain(port)?)
 }
 
 /// Restarts the machine at once. Nothing is written back: what runs here keeps nothing.

@@ -85,6 +85,7 @@ pub fn run() -> Result<Infallible, GuestError> {
     if let Err(error) = carry_out(&host) {
         host.say(&Message::Failed(error.to_string()))?;
     }
+    host.finish()?;
     boot::restart().map_err(GuestError::Restart)?;
     // The restart has been asked for; until it happens there is nothing left to do.
     loop {
@@ -138,6 +139,12 @@ impl Host {
     fn say(&self, message: &Message) -> Result<(), GuestError> {
         let mut port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
         port.write_all(message.to_line().as_bytes()).map_err(GuestError::Speak)
+    }
+
+    /// Waits until the host has all that was said: a machine that restarts forgets what is still in the port's buffer.
+    fn finish(&self) -> Result<(), GuestError> {
+        let port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
+        boot::drain_serial_port(&port).map_err(GuestError::Speak)
     }
 
     fn pass_on(&self, output: Option<impl Read>, message: fn(String) -> Message) -> Result<(), GuestError> {

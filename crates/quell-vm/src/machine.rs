@@ -24,7 +24,7 @@ const QEMU: &str = "qemu-system-x86_64";
 /// The command of this program that is process 1 of a guest.
 pub const GUEST_COMMAND: &str = "vm-guest";
 /// Hardware addresses of the guest's NICs, by which it knows them: the server's and the client's. Locally administered.
-pub const NIC_ADDRESSES: [&str; 2] = ["52:54:00:00:00:01", "52:54:00:00:00:02"];
+pub const NIC_ADDRESSES: [[u8; 6]; 2] = [[0x52, 0x54, 0, 0, 0, 1], [0x52, 0x54, 0, 0, 0, 2]];
 /// What a kernel and a program need beside the archive, which is there packed and unpacked for a moment.
 const MEMORY_BASE_MIB: u64 = 320;
 /// How often the host looks whether the user has had enough.
@@ -222,6 +222,7 @@ impl Machine {
         for (end, address) in NIC_ADDRESSES.iter().enumerate() {
             arguments.extend(["-netdev".to_owned(), format!("hubport,hubid=0,id=nic{end}")]);
             let device = self.nic.device();
+            let address = address.map(|byte| format!("{byte:02x}")).join(":");
             arguments.extend(["-device".to_owned(), format!("{device},netdev=nic{end},mac={address},romfile=")]);
         }
         arguments.extend(["-kernel".to_owned(), self.kernel.vmlinux().display().to_string()]);

@@ -48,4 +48,10 @@ pub(crate) enum Command {
     /// What process 1 of a guest runs.
     #[command(name = quell_vm::machine::GUEST_COMMAND, hide = true)]
     VmGuest,
+    /// The vm lab's part in the guest.
+    #[command(name = quell_bench::vm::GUEST_COMMAND, hide = true)]
+    VmLab {
+        /// What is to be counted.
+        request: String,
+    },
 }

@@ -39,6 +39,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Sim { command } => commands::sim::run(command),
         Command::Lab { command } => commands::lab::run(command),
         Command::Vm { command } => commands::vm::run(command),
+        Command::VmLab { request } => commands::vm::lab_in_guest(request),
         Command::VmGuest => commands::vm::guest_init(),
     }
 }

@@ -98,6 +98,16 @@ pub(crate) fn guest_init() -> Result<(), Failure> {
     match never {}
 }
 
+/// Counts in the guest that this runs in, and prints the result as JSON.
+///
+/// # Errors
+/// When the request is none, or something cannot be counted.
+pub(crate) fn lab_in_guest(request: &str) -> Result<(), Failure> {
+    let request = serde_json::from_str(request).map_err(Failure::usage)?;
+    let result = quell_bench::vm::guest::count(&request).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    output::json(&result)
+}
+
 fn get(wanted: &[KernelName], mirror: Option<&str>) -> Result<(), Failure> {
     let store = store()?;
     output::say("reading the archive's indexes ...");

@@ -1,0 +1,312 @@
+//! The vm lab's part in the guest: the two NICs put into namespaces of their own, the plain responder started in one
+//! as any server would be, the generator run in the other, modes set from outside with the code that sets them on a
+//! host, and the kernel's counters read around each trial. Nothing is journalled: the machine ends with the lab.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quell_host::picture::{self, Linked, Scope, TakeError};
+use quell_linux::address::{Addresses, InterfaceAddress};
+use quell_linux::link::Links;
+use quell_linux::netdev::Netdev;
+use quell_linux::netlink::NetlinkError;
+use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
+use quell_linux::proc::{ProcError, ProcRoot, ProcWriteError};
+use quell_linux::process::{Child, Output, ProcessError, Spawn};
+use quell_linux::tcp::TcpConnection;
+use quell_linux::{CpuList, Ifindex, InterfaceName, MacAddress, kernel};
+use quell_load::{
+    Generator, LoadError, LoadSpec, Polling, RequestResponse, RunObserver, RunSpec, Schedule, Transport, Workload,
+};
+use quell_mode::{DeliveryMode, Threaded};
+use quell_vm::machine::NIC_ADDRESSES;
+
+use super::Request;
+use super::interrupts::{InterruptResult, InterruptTrial, SCHEMA};
+use crate::lab::napi::{QueueError, Queues};
+use crate::result::SettingsReadBack;
+use crate::server::{ServerError, Worker, workers_of};
+use crate::settings::{SetError, needs_launch};
+
+const SERVER: &str = "server";
+const CLIENT: &str = "client";
+const SERVER_CPU: u32 = 0;
+const CLIENT_CPU: u32 = 1;
+/// Addresses of the network that RFC 5737 sets aside for documentation.
+const SERVER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const CLIENT_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
+const PREFIX_BITS: u8 = 24;
+const PORT: u16 = 7_000;
+/// A request's work: so long that an emulated NIC can deliver the next ones meanwhile, as a real one does.
+const WORK_US: u32 = 300;
+/// So many that the server never runs dry: with one, suspension lapses after every request, as designed.
+const CONNECTIONS: u32 = 32;
+/// Emulation is slow, not stuck.
+const PATIENCE_MS: u32 = 20_000;
+const WARM_UP_MS: u32 = 300;
+/// Some traffic, so that every connection knows its NAPI instance.
+const LOOK_AROUND: RunSpec = RunSpec { schedule: Schedule::Closed, warm_up_ms: 50, measure_ms: 200 };
+/// How long the responder may take until it listens.
+const START_BOUND: Duration = Duration::from_secs(20);
+const STDERR_KEPT: usize = 4_096;
+
+/// Why nothing could be counted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GuestLabError {
+    /// A NIC of the lab is not there.
+    #[error("there is no NIC for the {0}: this is for a guest of the vm lab")]
+    NoNic(&'static str),
+    /// The interrupt of the server's queue is not known.
+    #[error("neither the kernel nor a name tells the interrupt of {0}'s receive queue")]
+    NoInterrupt(&'static str),
+    /// An address that this file gives is none.
+    #[error("preparing the addresses: {0}")]
+    Address(String),
+    /// A namespace could not be made or entered.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// A NIC could not be configured.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// No picture of the guest could be taken.
+    #[error(transparent)]
+    Picture(#[from] TakeError),
+    /// The queues could not be read.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// A file of /proc could not be read.
+    #[error(transparent)]
+    Proc(#[from] ProcError),
+    /// An interrupt could not be placed.
+    #[error(transparent)]
+    Place(#[from] ProcWriteError),
+    /// This program's file is not known.
+    #[error("finding this program: {0}")]
+    Program(io::Error),
+    /// The responder could not be started or ended.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// The responder does not listen.
+    #[error("the responder does not listen; it said: {0}")]
+    Deaf(String),
+    /// The responder could not be looked into.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// The generator failed.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+}
+
+/// One end of the lab.
+struct End {
+    name: &'static str,
+    namespace: Arc<Namespace>,
+    ifindex: Ifindex,
+    cpu: u32,
+}
+
+/// Raises the lab in this guest and counts.
+///
+/// # Errors
+/// See [`GuestLabError`]. A mode that cannot be set is no error but in [`InterruptResult::refused`].
+pub fn count(request: &Request) -> Result<InterruptResult, GuestLabError> {
+    let modes = &request.modes;
+    let server = End::raise(SERVER, NIC_ADDRESSES[0], SERVER_ADDRESS, SERVER_CPU)?;
+    let client = End::raise(CLIENT, NIC_ADDRESSES[1], CLIENT_ADDRESS, CLIENT_CPU)?;
+    let (rx, driver) = server.place_interrupts()?;
+    client.place_interrupts()?;
+
+    let address = SocketAddr::new(SERVER_ADDRESS, PORT);
+    let mut responder = start_responder(&server, &client, address)?;
+    let mut generator = Generator::connect(load(address), Some(Arc::clone(&client.namespace)))?;
+    generator.run(&LOOK_AROUND, &mut ())?;
+    let workers = workers_of(&ProcRoot::default(), responder.pid())?;
+    let queues = Queues::of(Netdev::open_in(&server.namespace)?, server.ifindex, SERVER, 1)?;
+
+    let mut result = InterruptResult {
+        schema: SCHEMA.to_owned(),
+        kernel: kernel::Kernel::running().release,
+        driver,
+        rx_irq: rx.to,
+        rx_irq_said_by: rx.said_by,
+        load: format!("{CONNECTIONS} TCP connections with a request under way each, {WORK_US} µs of work a request"),
+        trials: Vec::new(),
+        refused: BTreeMap::new(),
+    };
+    let mut lab = Lab { queues, workers, generator, rx_irq: rx.to, measure_ms: request.measure_ms };
+    for repeat in 0..request.repeats {
+        // Every mode is once the first: what a trial leaves behind meets another one each time.
+        for place in 0..modes.len() {
+            let mode = &modes[(place + repeat as usize) % modes.len()];
+            lab.trial(mode, repeat, &mut result)?;
+        }
+    }
+    drop(lab);
+    responder.terminate(Duration::from_secs(2))?;
+    Ok(result)
+}
+
+impl End {
+    fn raise(name: &'static str, mac: [u8; 6], address: IpAddr, cpu: u32) -> Result<Self, GuestLabError> {
+        let wanted = MacAddress::new(mac);
+        let mut links = Links::open()?;
+        let nic = links.list()?.into_iter().find(|link| link.mac == wanted).ok_or(GuestLabError::NoNic(name))?;
+        let namespace = Namespace::create_named(&NamespaceName::new(name)?)?;
+        let device = InterfaceName::new(name).map_err(|error| GuestLabError::Address(error.to_string()))?;
+        links.move_to(nic.index, &namespace, &device)?;
+
+        let mut links = Links::open_in(&namespace)?;
+        let ifindex = links.by_name(&device)?.index;
+        let address = InterfaceAddress::new(address, PREFIX_BITS)
+            .ok_or_else(|| GuestLabError::Address(format!("{address}/{PREFIX_BITS}")))?;
+        Addresses::open_in(&namespace)?.add(ifindex, address)?;
+        links.set_up(ifindex)?;
+        Ok(Self { name, namespace: Arc::new(namespace), ifindex, cpu })
+    }
+
+    /// Sends all interrupts of the NIC to this end's CPU, and tells that of its receive queue and its driver.
+    fn place_interrupts(&self) -> Result<(Linked<u32>, Option<String>), GuestLabError> {
+        let scope = Scope { netns: Some(self.name.to_owned()), device: Some(self.name.to_owned()), ..Scope::default() };
+        let (picture, _) = picture::take(&scope)?;
+        let unknown = || GuestLabError::NoInterrupt(self.name);
+        let device = picture.devices.iter().find(|device| device.name == self.name).ok_or_else(unknown)?;
+        let cpus: CpuList = [self.cpu].into_iter().collect();
+        for &irq in device.irqs.known_elements() {
+            ProcRoot::default().set_irq_affinity(irq, &cpus)?;
+        }
+        let rx = device.napis.known_elements().find_map(|napi| napi.irq.known().cloned().flatten());
+        let driver = device.driver.known().and_then(|driver| driver.driver.clone());
+        Ok((rx.ok_or_else(unknown)?, driver))
+    }
+}
+
+fn load(address: SocketAddr) -> LoadSpec {
+    let sizes = RequestResponse { request_bytes: 64, response_bytes: 64, check_content: true };
+    LoadSpec {
+        connections: CONNECTIONS,
+        cpus: vec![CLIENT_CPU],
+        polling: Polling::Epoll,
+        connect_timeout_ms: PATIENCE_MS,
+        response_timeout_ms: PATIENCE_MS,
+        ..LoadSpec::new(address, Transport::Tcp, Workload::RequestResponse(sizes))
+    }
+}
+
+fn start_responder(server: &End, client: &End, address: SocketAddr) -> Result<Child, GuestLabError> {
+    let program = std::env::current_exe().map_err(GuestLabError::Program)?;
+    let mut responder = Spawn::new(program)
+        .args(["respond", &address.to_string(), "--work-us", &WORK_US.to_string()])
+        .netns(&*server.namespace)
+        .cpus([SERVER_CPU].into_iter().collect())
+        .stderr(Output::Tail(STDERR_KEPT))
+        .dies_with_this_thread()
+        .start()?;
+    let deadline = Instant::now() + START_BOUND;
+    let attempt = Duration::from_secs(1);
+    while !client.namespace.run(|| TcpConnection::connect(address, attempt).is_ok())? {
+        // Its end is awaited between attempts, so one that dies is reported at once.
+        let ended = responder.wait(Duration::from_millis(20))?.is_some();
+        if ended || Instant::now() >= deadline {
+            let said = responder.stderr_tail().unwrap_or_default();
+            return Err(GuestLabError::Deaf(String::from_utf8_lossy(&said).trim().to_owned()));
+        }
+    }
+    Ok(responder)
+}
+
+/// A lab under load.
+struct Lab {
+    queues: Queues,
+    workers: Vec<Worker>,
+    generator: Generator,
+    rx_irq: u32,
+    measure_ms: u32,
+}
+
+impl Lab {
+    fn trial(&mut self, mode: &DeliveryMode, repeat: u32, result: &mut InterruptResult) -> Result<(), GuestLabError> {
+        let settings = match self.set(mode) {
+            Ok(settings) => settings,
+            Err(reason) => {
+                result.refused.insert(mode.to_string(), reason.to_string());
+                return Ok(());
+            }
+        };
+        let run = RunSpec { schedule: Schedule::Closed, warm_up_ms: WARM_UP_MS, measure_ms: self.measure_ms };
+        let mut watch = Counting { rx_irq: self.rx_irq, begun: None, ended: None };
+        let report = self.generator.run(&run, &mut watch)?;
+        let (begun, ended) = (watch.begun.unwrap_or_default(), watch.ended.unwrap_or_default());
+        result.trials.push(InterruptTrial {
+            mode: mode.to_string(),
+            repeat,
+            settings,
+            answered: report.answered_in_window,
+            duration_ns: report.duration_ns,
+            rx_interrupts: increase(begun.rx_interrupts, ended.rx_interrupts),
+            net_rx_softirqs: increase(begun.net_rx_softirqs, ended.net_rx_softirqs),
+            timer_interrupts: increase(begun.timer_interrupts, ended.timer_interrupts),
+        });
+        Ok(())
+    }
+
+    /// Sets the mode while the server is idle, with every request answered: no queue is suspended then.
+    fn set(&mut self, mode: &DeliveryMode) -> Result<SettingsReadBack, SetError> {
+        if let Some(requirement) = needs_launch(mode) {
+            return Err(SetError::NeedsLaunch(requirement));
+        }
+        if mode.napi().threaded == Threaded::BusyPoll {
+            return Err(SetError::NeedsOwnCpu);
+        }
+        let napi = self.queues.set(&mode.napi())?;
+        self.queues.pinned_threads(&[SERVER_CPU]).map_err(SetError::Queue)?;
+        let asked = mode.epoll().unwrap_or_default();
+        let epoll: Result<Vec<_>, ServerError> = self.workers.iter().map(|worker| worker.set(asked)).collect();
+        Ok(SettingsReadBack { napi, epoll: epoll? })
+    }
+}
+
+/// The counters at one moment; what could not be read is absent.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counters {
+    rx_interrupts: Option<u64>,
+    net_rx_softirqs: Option<u64>,
+    timer_interrupts: Option<u64>,
+}
+
+/// Reads the counters when the measured time begins and when it ends.
+struct Counting {
+    rx_irq: u32,
+    begun: Option<Counters>,
+    ended: Option<Counters>,
+}
+
+impl RunObserver for Counting {
+    fn window_started(&mut self) {
+        self.begun = Some(self.read());
+    }
+
+    fn window_ended(&mut self) {
+        self.ended = Some(self.read());
+    }
+}
+
+impl Counting {
+    fn read(&self) -> Counters {
+        let proc = ProcRoot::default();
+        let interrupts = proc.interrupts().ok();
+        let timer = interrupts.as_ref().and_then(|all| all.kind("LOC")?.per_cpu.as_ref()?.get(&SERVER_CPU).copied());
+        Counters {
+            rx_interrupts: interrupts.as_ref().and_then(|all| Some(all.irq(self.rx_irq)?.total)),
+            net_rx_softirqs: proc.softirqs().ok().and_then(|all| all.count("NET_RX", SERVER_CPU)),
+            timer_interrupts: timer,
+        }
+    }
+}
+
+fn increase(from: Option<u64>, to: Option<u64>) -> Option<u64> {
+    Some(to?.saturating_sub(from?))
+}

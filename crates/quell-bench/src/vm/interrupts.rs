@@ -1,0 +1,243 @@
+//! What the vm lab counts, per 1,000 requests, and what has to hold of it: pure functions of the counts.
+
+use std::collections::BTreeMap;
+
+use quell_host::picture::SaidBy;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::result::{Check, SettingsReadBack};
+
+/// The schema of [`InterruptResult`].
+pub const SCHEMA: &str = "quell-interrupts/1";
+
+/// Interrupts of the receive queue under `base`, per 1,000 requests: fewer, and something else defers them.
+const BASE_RX_MIN: f64 = 700.0;
+/// Those under suspension: more, and it has lapsed.
+const SUSPENSION_RX_MAX: f64 = 50.0;
+/// Timer interrupts under suspension, as a share of those under deferral.
+const TIMER_SHARE_MAX: f64 = 1.0 / 3.0;
+
+/// A result of the vm lab.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct InterruptResult {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// The guest's kernel.
+    pub kernel: String,
+    /// The driver of its NICs, as far as it tells.
+    pub driver: Option<String>,
+    /// The interrupt of the server's receive queue.
+    pub rx_irq: u32,
+    /// How it is known.
+    pub rx_irq_said_by: SaidBy,
+    /// What the server's clients did.
+    pub load: String,
+    /// The measurements, in their order.
+    pub trials: Vec<InterruptTrial>,
+    /// Modes that cannot be set here, with the reason.
+    pub refused: BTreeMap<String, String>,
+}
+
+/// One mode measured once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct InterruptTrial {
+    /// The mode.
+    pub mode: String,
+    /// Which repeat, from 0.
+    pub repeat: u32,
+    /// What the kernel read back.
+    pub settings: SettingsReadBack,
+    /// Requests answered in the measured time.
+    pub answered: u64,
+    /// The measured time, in ns of the guest.
+    pub duration_ns: u64,
+    /// Interrupts of the server's receive queue.
+    pub rx_interrupts: Option<u64>,
+    /// Rounds of the receiving softirq on the server's CPU.
+    pub net_rx_softirqs: Option<u64>,
+    /// Timer interrupts of the server's CPU.
+    pub timer_interrupts: Option<u64>,
+}
+
+/// The counted figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counted {
+    /// Interrupts of the server's receive queue.
+    RxInterrupts,
+    /// Rounds of the receiving softirq on the server's CPU.
+    NetRxSoftirqs,
+    /// Timer interrupts of the server's CPU.
+    TimerInterrupts,
+}
+
+impl InterruptTrial {
+    /// A figure per 1,000 requests; absent when it was not read or nothing was answered.
+    #[must_use]
+    pub fn per_thousand(&self, counted: Counted) -> Option<f64> {
+        let count = match counted {
+            Counted::RxInterrupts => self.rx_interrupts,
+            Counted::NetRxSoftirqs => self.net_rx_softirqs,
+            Counted::TimerInterrupts => self.timer_interrupts,
+        };
+        (self.answered > 0).then_some(count? as f64 * 1_000.0 / self.answered as f64)
+    }
+
+    /// Requests answered a second; a hint at the order of the modes, for emulation has costs of its own.
+    #[must_use]
+    pub fn requests_per_s(&self) -> f64 {
+        self.answered as f64 * 1e9 / self.duration_ns as f64
+    }
+
+    fn delivery(&self) -> Delivery {
+        let defers = !self.settings.napi.is_empty() && self.settings.napi.iter().all(|napi| napi.defers());
+        let suspends = self.settings.napi.iter().all(|napi| napi.irq_suspend_timeout_ns > 0)
+            && self.settings.epoll.iter().any(|epoll| epoll.prefer_busy_poll);
+        let polls = self.settings.epoll.iter().any(|epoll| epoll.busy_poll_usecs > 0)
+            || self.settings.napi.iter().any(|napi| napi.threaded.kernel_value() > 0);
+        match (polls, defers, suspends) {
+            (true, ..) => Delivery::Other,
+            (_, true, true) => Delivery::Suspension,
+            (_, true, false) => Delivery::Deferral,
+            (_, false, _) => Delivery::Interrupts,
+        }
+    }
+}
+
+/// What the settings that were read back amount to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Delivery {
+    Interrupts,
+    Deferral,
+    Suspension,
+    Other,
+}
+
+impl InterruptResult {
+    /// The modes that were measured, in the order of their first trial.
+    #[must_use]
+    pub fn modes(&self) -> Vec<&str> {
+        let mut modes: Vec<&str> = Vec::new();
+        for trial in &self.trials {
+            if !modes.contains(&trial.mode.as_str()) {
+                modes.push(&trial.mode);
+            }
+        }
+        modes
+    }
+
+    /// The lowest and the highest of a figure per 1,000 requests over a mode's trials; absent when one of them has none.
+    #[must_use]
+    pub fn range(&self, mode: &str, counted: Counted) -> Option<(f64, f64)> {
+        range(self.trials.iter().filter(|trial| trial.mode == mode).map(|trial| trial.per_thousand(counted)))
+    }
+
+    /// What has to hold of every trial, as far as the modes that it speaks of were measured: interrupts come under
+    /// `base`, hardly any under suspension, and suspension does without the timer that deferral lives by.
+    #[must_use]
+    pub fn checks(&self) -> Vec<Check> {
+        let of = |delivery, counted| {
+            let trials = self.trials.iter().filter(move |trial| trial.delivery() == delivery);
+            range(trials.map(move |trial| trial.per_thousand(counted)))
+        };
+        let mut checks = Vec::new();
+        if let Some((lowest, highest)) = of(Delivery::Interrupts, Counted::RxInterrupts) {
+            checks.push(Check {
+                claim: format!("interrupts deliver the packets of base: more than {BASE_RX_MIN} per 1,000 requests"),
+                seen: format!("{lowest:.0} to {highest:.0}"),
+                holds: lowest > BASE_RX_MIN,
+            });
+        }
+        if let Some((lowest, highest)) = of(Delivery::Suspension, Counted::RxInterrupts) {
+            checks.push(Check {
+                claim: format!("suspension silences them: fewer than {SUSPENSION_RX_MAX} per 1,000 requests"),
+                seen: format!("{lowest:.1} to {highest:.1}"),
+                holds: highest < SUSPENSION_RX_MAX,
+            });
+        }
+        let timers = |delivery| of(delivery, Counted::TimerInterrupts);
+        if let (Some((_, highest)), Some((lowest, _))) = (timers(Delivery::Suspension), timers(Delivery::Deferral)) {
+            checks.push(Check {
+                claim: "suspension takes fewer than a third of deferral's timer interrupts".to_owned(),
+                seen: format!("at most {highest:.0}, and at least {lowest:.0}, per 1,000 requests"),
+                holds: highest < lowest * TIMER_SHARE_MAX,
+            });
+        }
+        checks
+    }
+}
+
+fn range(figures: impl Iterator<Item = Option<f64>>) -> Option<(f64, f64)> {
+    let figures: Vec<f64> = figures.collect::<Option<_>>()?;
+    let lowest = figures.iter().copied().reduce(f64::min)?;
+    Some((lowest, figures.iter().copied().reduce(f64::max)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_mode::DeliveryMode;
+
+    fn trial(mode: &str, repeat: u32, rx: u64, timer: u64) -> InterruptTrial {
+        let parsed: DeliveryMode = mode.parse().unwrap();
+        InterruptTrial {
+            mode: mode.to_owned(),
+            repeat,
+            settings: SettingsReadBack { napi: vec![parsed.napi()], epoll: vec![parsed.epoll().unwrap()] },
+            answered: 2_000,
+            duration_ns: 1_000_000_000,
+            rx_interrupts: Some(rx),
+            net_rx_softirqs: None,
+            timer_interrupts: Some(timer),
+        }
+    }
+
+    fn result(trials: Vec<InterruptTrial>) -> InterruptResult {
+        InterruptResult {
+            schema: SCHEMA.to_owned(),
+            kernel: "7.3".to_owned(),
+            driver: None,
+            rx_irq: 24,
+            rx_irq_said_by: SaidBy::Name,
+            load: String::new(),
+            trials,
+            refused: BTreeMap::new(),
+        }
+    }
+
+    fn hold(result: &InterruptResult) -> Vec<bool> {
+        result.checks().iter().map(|check| check.holds).collect()
+    }
+
+    #[test]
+    fn what_was_seen_by_hand_holds() {
+        let seen =
+            result(vec![trial("base", 0, 1_800, 240), trial("defer20", 0, 50, 6_600), trial("suspend20", 0, 2, 250)]);
+        assert_eq!(hold(&seen), [true, true, true]);
+    }
+
+    #[test]
+    fn one_bad_trial_of_several_is_enough_to_fail() {
+        let mut trials =
+            vec![trial("base", 0, 1_800, 240), trial("suspend20", 0, 2, 250), trial("defer20", 0, 9, 6_600)];
+        trials.extend([trial("base", 1, 1_300, 240), trial("suspend20", 1, 120, 2_300)]);
+        assert_eq!(hold(&result(trials)), [false, false, false]);
+    }
+
+    #[test]
+    fn nothing_is_claimed_of_modes_that_were_not_measured() {
+        assert_eq!(hold(&result(vec![trial("fullbusy", 0, 0, 0)])), [] as [bool; 0]);
+        assert_eq!(hold(&result(vec![trial("suspend20", 0, 2, 250)])), [true]);
+    }
+
+    #[test]
+    fn a_count_that_was_not_read_is_absent_and_not_zero() {
+        let mut unread = trial("suspend20", 0, 0, 0);
+        unread.rx_interrupts = None;
+        let seen = result(vec![unread]);
+        assert_eq!(seen.range("suspend20", Counted::RxInterrupts), None);
+        assert!(seen.checks().is_empty());
+    }
+}
