@@ -1,0 +1,68 @@
+//! What the text of 2013 about low-latency sockets states, as it holds in the model on the published
+//! host.
+
+use quell_sim::HostProfile;
+use quell_sim::published::{LowLatencyCell, Transport, low_latency_rows, low_latency_sockets};
+
+fn cells() -> Vec<LowLatencyCell> {
+    let rows = low_latency_rows().expect("the data ships");
+    let host = HostProfile::shipped("xeon-e5-2680-82599").expect("it ships");
+    low_latency_sockets(&rows, &host, 2, |_| ()).expect("it runs")
+}
+
+fn tps(cells: &[LowLatencyCell], kernel: &str, config: &str, rx_usecs: &str, transport: Transport) -> Vec<f64> {
+    let of = cells.iter().filter(|cell| {
+        let row = &cell.row;
+        row.kernel == kernel && row.config == config && row.rx_usecs == rx_usecs && cell.transport == transport
+    });
+    of.map(|cell| cell.modelled_tps).collect()
+}
+
+#[test]
+fn with_busy_polling_interrupts_that_come_at_once_cost_round_trips() {
+    let cells = cells();
+    for config in ["optimized", "typical"] {
+        for transport in [Transport::Tcp, Transport::Udp] {
+            let of = |rx_usecs| tps(&cells, "patched", config, rx_usecs, transport)[0];
+            let (long, none) = (of("100"), of("0"));
+            assert!(long > 1.1 * none, "{config} {transport}: {long} {none}");
+        }
+    }
+}
+
+#[test]
+fn without_busy_polling_every_microsecond_of_coalescing_costs_round_trips() {
+    let cells = cells();
+    for transport in [Transport::Tcp, Transport::Udp] {
+        let none = tps(&cells, "3.9", "typical", "0", transport)[0];
+        let adaptive = tps(&cells, "3.9", "typical", "adaptive", transport)[0];
+        assert!(none > 1.2 * adaptive, "{transport}: {none} {adaptive}");
+    }
+}
+
+#[test]
+fn busy_polling_takes_the_cpu_of_its_caller_all_the_time() {
+    let cells = cells();
+    let pct = |kernel: &str| {
+        let of = cells.iter().filter(|cell| cell.row.kernel == kernel).map(|cell| cell.modelled_cpu_pct);
+        of.collect::<Vec<_>>()
+    };
+    // One of 32 hardware threads is 3.1 %.
+    assert!(pct("patched").iter().all(|&pct| pct > 3.1));
+    assert!(pct("3.9").iter().all(|&pct| pct < 3.1));
+}
+
+#[test]
+fn deep_idle_states_cost_interrupts_a_quarter_of_the_round_trips() {
+    let cells = cells();
+    let optimized = tps(&cells, "3.9", "optimized", "adaptive", Transport::Tcp);
+    let [with, without] = optimized[..] else { panic!("two rows: {optimized:?}") };
+    assert!(with < 0.8 * without, "{with} {without}");
+}
+
+#[test]
+fn udp_answers_more_often_than_tcp_in_every_row() {
+    for pair in cells().chunks(2) {
+        assert!(pair[1].modelled_tps > pair[0].modelled_tps, "{}", pair[0].row);
+    }
+}
