@@ -89,3 +89,34 @@ impl World {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use quell_mode::{EpollSettings, NapiSettings};
+
+    use super::*;
+    use crate::host::{Costs, HostProfile};
+    use crate::mechanism::{Coalescing, Epoll, RxQueue, Socket};
+    use crate::world::{Client, KernelRules, Traffic, TrafficKind, WorldShape};
+
+    #[test]
+    fn a_nested_epoll_makes_the_outer_one_ready_and_gives_it_no_napi_id() {
+        const PREFER: EpollSettings =
+            EpollSettings { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+        let host = HostProfile::shipped("epyc7662-cx5").expect("it ships");
+        let shape = WorldShape { queues: 1, epolls: 2, cpus: 1, bound: 64 };
+        let traffic = Traffic::new(TrafficKind::Silent, Client::NONE, Vec::new(), 0);
+        let mut world = World::new(KernelRules::default(), Costs::new(&host), shape, traffic);
+        world.queues.push(RxQueue::new(NapiSettings::default(), &Coalescing::NONE, 8, 0));
+        let (outer, inner, socket, descriptor) = (0, 1, 0, 1);
+        world.epolls.push(Epoll::new(PREFER, 1));
+        world.epolls.push(Epoll { outer: Some(descriptor), ..Epoll::new(PREFER, 1) });
+        world.sockets.push(Socket { epoll: Some(inner), ..Socket::default() });
+        world.sockets.push(Socket { epoll: Some(outer), nested: Some(inner), ..Socket::default() });
+        assert!(!world.descriptor_ready(descriptor));
+        world.reach_socket(0, 0, socket, 0);
+        assert!(world.descriptor_ready(descriptor));
+        assert_eq!((world.epolls[outer].napi, world.epolls[inner].napi), (None, Some(0)));
+        assert_eq!(world.epolls[outer].ready, [descriptor]);
+    }
+}
