@@ -147,45 +147,49 @@ pub(super) fn parameter(key: CoalesceKey) -> CoalesceParameter {
     }
 }
 
-/// The coalescing of the device afterwards, as far as it is known: what its queues have that have none
-/// of their own.
+/// The coalescing of the device afterwards, as far as it is known.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Coalesced {
+    /// What queues have that have none of their own.
+    pub(super) values: Coalescing,
+    /// It is set, for all queues, so that what single ones had of their own is gone.
+    pub(super) is_set: bool,
+}
+
 fn coalescing(
     plan: &mut Plan,
     device: &Device,
     id: &DeviceId,
     wanted: &BTreeMap<CoalesceKey, Placed<u32>>,
     rebuilt: bool,
-) -> Coalescing {
+) -> Coalesced {
     let what = format!("coalescing of {id}");
     let now = match (&device.coalescing, wanted.values().next()) {
         (Reading::Known(now), _) => now,
         (Reading::Unknown(reading), Some(first)) => {
             plan.cannot_know(&first.place, what, &reading.unknown);
-            return Coalescing::default();
+            return Coalesced::default();
         }
-        (Reading::Unknown(_), None) => return Coalescing::default(),
+        (Reading::Unknown(_), None) => return Coalesced::default(),
     };
     let diff = parameters(plan, &what, now, wanted, None, rebuilt);
-    let after = changed(now, diff.as_ref().and_then(|(diff, _)| diff.new.as_ref()));
+    let new = diff.as_ref().and_then(|(diff, _)| diff.new.as_ref());
+    let values = now.iter().chain(new.into_iter().flat_map(Coalescing::iter)).collect();
+    let after = Coalesced { values, is_set: diff.is_some() };
     if let Some((values, place)) = diff {
         plan.steps.push(super::Step { change: Change::Coalescing { device: id.clone(), values }, wanted_by: place });
     }
     after
 }
 
-/// `now` with what is in `change`.
-pub(super) fn changed(now: &Coalescing, change: Option<&Coalescing>) -> Coalescing {
-    now.iter().chain(change.into_iter().flat_map(Coalescing::iter)).collect()
-}
-
-/// Which parameters change. When queues are made anew, all that are wanted are set again, and those
-/// that are unlike `default`, what they have then.
+/// Which parameters change. When what is set is lost by an earlier step (`rebuilt`), all that are wanted
+/// are set again, and what a queue had of its own, unlike its device.
 pub(super) fn parameters(
     plan: &mut Plan,
     what: &str,
     now: &Coalescing,
     wanted: &BTreeMap<CoalesceKey, Placed<u32>>,
-    default: Option<&Coalescing>,
+    of_device: Option<&Coalescing>,
     rebuilt: bool,
 ) -> Option<(Diff<Coalescing>, Option<Place>)> {
     let mut new: BTreeMap<CoalesceParameter, u32> = BTreeMap::new();
@@ -208,9 +212,8 @@ pub(super) fn parameters(
             }
         }
     }
-    if let (true, Some(default)) = (rebuilt, default) {
-        let own = now.iter().filter(|(parameter, value)| default.get(*parameter) != Some(*value));
-        for (parameter, value) in own {
+    if rebuilt && of_device.is_some() {
+        for (parameter, value) in unlike(now, of_device) {
             new.entry(parameter).or_insert(value);
         }
     }
@@ -219,6 +222,14 @@ pub(super) fn parameters(
     }
     let old = now.iter().filter(|(parameter, _)| new.contains_key(parameter)).collect();
     Some((Diff { old: Some(old), new: Some(new.into_iter().collect()) }, place))
+}
+
+/// What a queue has of its own, unlike its device.
+pub(super) fn unlike<'a>(
+    queue: &'a Coalescing,
+    device: Option<&'a Coalescing>,
+) -> impl Iterator<Item = (CoalesceParameter, u32)> + 'a {
+    queue.iter().filter(move |(parameter, value)| device.and_then(|device| device.get(*parameter)) != Some(*value))
 }
 
 /// How many queues there are afterwards.

@@ -12,8 +12,8 @@ use quell_mode::profile::{
     CoalesceKey, CpuPolicy, DeviceProfile, Place, Placed, QueueGroup, QueueSet, ThreadScheduling, XpsPolicy,
 };
 
-use super::device::{self, Outlook};
-use super::{Change, Current, DeviceId, Made, Plan, Step, cpus};
+use super::device::{self, Coalesced, Outlook};
+use super::{Change, Current, DeviceId, Diff, Made, Plan, Step, cpus};
 use crate::picture::{Device, Irq, Napi, Picture, Reading, RxQueue, Thread, TxQueue, Why};
 use crate::settings::values::NapiValues;
 
@@ -38,8 +38,7 @@ pub(super) struct Queues<'a> {
     device: &'a Device,
     id: &'a DeviceId,
     outlook: Outlook,
-    /// The coalescing that a queue has without one of its own.
-    coalescing: Coalescing,
+    coalescing: Coalesced,
     wishes: BTreeMap<u32, Wishes<'a>>,
     /// Queues that the profile names and that are not there.
     missing: Vec<(u32, &'a Place)>,
@@ -52,7 +51,7 @@ impl<'a> Queues<'a> {
         id: &'a DeviceId,
         wanted: &'a DeviceProfile,
         outlook: Outlook,
-        coalescing: Coalescing,
+        coalescing: Coalesced,
     ) -> Self {
         let count = outlook.rx_queues.max(outlook.tx_queues).unwrap_or(0);
         let mut wishes: BTreeMap<u32, Wishes<'a>> = BTreeMap::new();
@@ -119,15 +118,21 @@ impl<'a> Queues<'a> {
             (Some(Reading::Unknown(reading)), Some(first)) => {
                 return plan.cannot_know(&first.place, what, &reading.unknown);
             }
-            (None, Some(_)) => (&self.coalescing, true),
+            (None, Some(_)) => (&self.coalescing.values, true),
             (_, None) => return,
         };
+        let of_device = self.device.coalescing.known();
         if made == Made::Goes {
+            let own: Coalescing = device::unlike(now, of_device).collect();
+            if !own.is_empty() {
+                let values = Diff { old: Some(own), new: None };
+                let change = Change::QueueCoalescing { device: self.id.clone(), queue, values };
+                plan.steps.push(Step { change, wanted_by: None });
+            }
             return;
         }
-        let rebuilt = made == Made::Anew;
-        let default = Some(&self.coalescing);
-        let Some((mut values, place)) = device::parameters(plan, &what, now, &wishes.coalescing, default, rebuilt)
+        let lost = made == Made::Anew || self.coalescing.is_set;
+        let Some((mut values, place)) = device::parameters(plan, &what, now, &wishes.coalescing, of_device, lost)
         else {
             return;
         };
@@ -241,7 +246,7 @@ impl<'a> Queues<'a> {
         let place = place.or(wishes.thread_scheduling.map(|scheduling| &scheduling.place));
         let comes = wishes.mode.is_some_and(|mode| mode.value.napi().threaded.kernel_value() > 0);
         let made = match (now, made, wishes.mode) {
-            (Some(_), Made::Stays, Some(_)) if !comes => Made::Goes,
+            (Some(_), _, Some(_)) if !comes => Made::Goes,
             (None, _, _) if !comes => {
                 if let (Some(place), false) = (place, made == Made::Goes) {
                     plan.cannot(place, what, Why::Absent, "the queue has no thread: give it a mode that has one");
@@ -319,7 +324,11 @@ impl<'a> Queues<'a> {
         }
         let wished = wishes.irq_cpus;
         let wished = wished.and_then(|(wish, turn)| cpus::choose(&wish.value, turn, self.device, self.picture).ok());
-        wished.or_else(|| irq?.affinity.known().cloned())
+        let as_it_is = || match irq {
+            Some(irq) => irq.affinity.known().cloned(),
+            None => cpus::default(self.picture).ok(),
+        };
+        wished.or_else(as_it_is)
     }
 }
 

@@ -73,8 +73,30 @@ fn contexts(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProf
         };
         found.push((context.label.clone(), reference));
     }
+    if !wanted.rss.iter().any(|context| context.label == RssProfile::MAIN) {
+        keep_off_queues_that_go(plan, id, wanted, main, outlook);
+    }
     delete_others(plan, id, wanted, now, &found);
     found
+}
+
+/// The kernel refuses fewer channels than the main table names queues, when somebody has set the table
+/// (`ethtool_check_max_channel` in `net/ethtool/common.c`).
+fn keep_off_queues_that_go(
+    plan: &mut Plan,
+    id: &DeviceId,
+    wanted: &DeviceProfile,
+    main: Option<&RssContext>,
+    outlook: Outlook,
+) {
+    let place = wanted.channels.combined.as_ref().or(wanted.channels.rx.as_ref()).map(|count| &count.place);
+    let old = main.and_then(|main| main.indirection.clone());
+    let (Some(place), Some(old), Some(count)) = (place, old, outlook.rx_queues) else { return };
+    if old.iter().all(|queue| *queue < count) {
+        return;
+    }
+    let table = Diff { new: table(&QueueSet::All, old.len(), outlook), old: Some(old) };
+    plan.push(Change::RssTable { device: id.clone(), context: RssContextId::MAIN, table }, place);
 }
 
 fn main_table(plan: &mut Plan, id: &DeviceId, main: Option<&RssContext>, new: Vec<u32>, wanted: &RssProfile) {

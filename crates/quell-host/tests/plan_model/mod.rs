@@ -1,0 +1,390 @@
+//! A host with one NIC as a picture, and a model of what the kernel makes of a plan. Queues that are
+//! made anew lose everything that was set on them, which is the worst that drivers do.
+
+use std::collections::BTreeMap;
+
+use quell_host::picture::{
+    Cpu, CpuCounters, Cpus, Device, DeviceDefaults, Irq, Kernel, Linked, Napi, Picture, Privileges, Reading, RxQueue,
+    SCHEMA, SaidBy, Scope, Sysctls, Taken, Thread, TxQueue, Why,
+};
+use quell_host::plan::{Change, ContextRef, Observed, Plan, RuleAction};
+use quell_linux::ethtool::{
+    Channels, CoalesceParameter, Coalescing, DriverInfo, Features, FlowAction, FlowRule, InstalledFlowRule, Rings,
+    RssContext, RssContextId,
+};
+use quell_linux::link::OperationalState;
+use quell_linux::netdev::{NapiThreading, QueueCounters};
+use quell_linux::sched::{Policy, Scheduling};
+use quell_linux::{CpuList, Ifindex, NapiId, Pid};
+use serde_json::json;
+
+const TABLE_LENGTH: u32 = 8;
+/// CPUs 0 and 4, 1 and 5, … are one core; the first two cores are on node 0, where the NIC is.
+const CPUS: u32 = 8;
+
+fn unread<T>() -> Reading<T> {
+    Reading::unknown(Why::NotAsked, "not asked")
+}
+
+pub(crate) fn cpus(list: &str) -> CpuList {
+    list.parse().unwrap()
+}
+
+fn irq_number(queue: u32) -> u32 {
+    100 + queue
+}
+
+fn napi_id(queue: u32) -> NapiId {
+    NapiId::from_kernel(8_000 + queue).unwrap()
+}
+
+fn scheduling(policy: Policy) -> Scheduling {
+    Scheduling { policy, reset_on_fork: false }
+}
+
+fn default_coalescing() -> Coalescing {
+    use CoalesceParameter::{RxMaxFrames, RxUsecs, TxUsecs, UseAdaptiveRx, UseAdaptiveTx};
+    [(RxUsecs, 50), (RxMaxFrames, 0), (TxUsecs, 50), (UseAdaptiveRx, 1), (UseAdaptiveTx, 1)].into_iter().collect()
+}
+
+fn new_rx_queue(queue: u32, coalescing: &Reading<Coalescing>) -> RxQueue {
+    RxQueue {
+        id: queue,
+        napi: Reading::Known(Some(Linked { to: napi_id(queue), said_by: SaidBy::Kernel })),
+        rps_cpus: Reading::Known(CpuList::default()),
+        rps_flow_cnt: Reading::Known(0),
+        coalescing: coalescing.clone(),
+        counters: Reading::Known(QueueCounters::default()),
+    }
+}
+
+fn new_tx_queue(queue: u32) -> TxQueue {
+    TxQueue {
+        id: queue,
+        napi: unread(),
+        xps_cpus: Reading::Known(Some(CpuList::default())),
+        xps_rxqs: Reading::Known(Vec::new()),
+        counters: Reading::Known(QueueCounters::default()),
+    }
+}
+
+fn new_napi(queue: u32) -> Napi {
+    Napi {
+        id: napi_id(queue),
+        irq: Reading::Known(Some(Linked { to: irq_number(queue), said_by: SaidBy::Kernel })),
+        defer_hard_irqs: Reading::Known(0),
+        gro_flush_timeout_ns: Reading::Known(0),
+        irq_suspend_timeout_ns: Reading::Known(0),
+        threading: Reading::Known(NapiThreading::Disabled),
+        thread: Reading::Known(None),
+    }
+}
+
+fn new_thread(queue: u32) -> Thread {
+    Thread {
+        tid: Pid::new(i32::try_from(1_000 + queue).unwrap()).unwrap(),
+        name: format!("napi/eth0-{queue}"),
+        state: unread(),
+        affinity: Reading::Known(cpus("0-7")),
+        scheduling: Reading::Known(scheduling(Policy::Other { nice: 0 })),
+        last_cpu: unread(),
+        run_ns: unread(),
+        wait_ns: unread(),
+        epoll_wait: Reading::Known(None),
+    }
+}
+
+fn new_irq(queue: u32) -> Irq {
+    Irq {
+        number: irq_number(queue),
+        line: Reading::Known(format!("eth0-TxRx-{queue}")),
+        affinity: Reading::Known(cpus("0-7")),
+        effective_affinity: unread(),
+        counts: Reading::Known(Vec::new()),
+    }
+}
+
+fn cpu(number: u32) -> Cpu {
+    let core = number % (CPUS / 2);
+    Cpu {
+        number,
+        smt_siblings: Reading::Known(CpuList::from_iter([core, core + CPUS / 2])),
+        numa_node: Reading::Known(Some(u32::from(core >= 2))),
+        governor: unread(),
+        idle_states: unread(),
+        counters: CpuCounters {
+            net_rx_softirqs: unread(),
+            timer_interrupts: unread(),
+            softnet_processed: unread(),
+            softnet_dropped: unread(),
+            softnet_time_squeeze: unread(),
+        },
+    }
+}
+
+fn features() -> Features {
+    let feature = |active, changeable| json!({"active": active, "wanted": active, "changeable": changeable});
+    let features = json!({
+        "rx-gro": feature(true, true),
+        "rx-ntuple-filter": feature(false, true),
+        "tx-lockless": feature(false, false),
+    });
+    serde_json::from_value(features).unwrap()
+}
+
+/// A NIC with this many of at most 16 queues, as its driver starts it.
+pub(crate) fn nic(queues: u32) -> Device {
+    let mut driver = DriverInfo::default();
+    driver.driver = Some("ice".to_owned());
+    let mut channels = Channels::default();
+    (channels.combined_count, channels.combined_max) = (Some(queues), Some(16));
+    let mut rings = Rings::default();
+    (rings.rx, rings.rx_max, rings.tx, rings.tx_max) = (Some(512), Some(4096), Some(512), Some(4096));
+    let mut main = RssContext::default();
+    main.indirection = Some((0..queues).cycle().take(TABLE_LENGTH as usize).collect());
+    let coalescing = Reading::Known(default_coalescing());
+    Device {
+        namespace: 1,
+        ifindex: Ifindex::new(2).unwrap(),
+        name: "eth0".to_owned(),
+        kind: None,
+        driver: Reading::Known(driver),
+        is_up: true,
+        operational_state: OperationalState::Up,
+        speed_mbit: Reading::Known(Some(100_000)),
+        mtu: Some(1_500),
+        mac: None,
+        lower: None,
+        has_xdp: Reading::Known(false),
+        numa_node: Reading::Known(Some(0)),
+        irqs: Reading::Known((0..queues).map(irq_number).collect()),
+        channels: Reading::Known(channels),
+        rings: Reading::Known(rings),
+        rss_contexts: Reading::Known(vec![main]),
+        flow_rules: Reading::Known(Vec::new()),
+        features: Reading::Known(features()),
+        defaults: DeviceDefaults { defer_hard_irqs: unread(), gro_flush_timeout_ns: unread(), threaded: unread() },
+        counters: unread(),
+        rx_queues: Reading::Known((0..queues).map(|queue| new_rx_queue(queue, &coalescing)).collect()),
+        tx_queues: Reading::Known((0..queues).map(new_tx_queue).collect()),
+        napis: Reading::Known((0..queues).map(new_napi).collect()),
+        coalescing,
+    }
+}
+
+/// A host with that NIC.
+pub(crate) fn host(queues: u32) -> Observed {
+    let picture = Picture {
+        schema: SCHEMA.to_owned(),
+        taken: Taken { unix_s: 0, monotonic_ns: 0, took_ns: 0, boot_id: unread() },
+        scope: Scope::default(),
+        kernel: Kernel { release: "6.18".to_owned(), version: String::new(), machine: "x86_64".to_owned() },
+        privileges: Privileges { capabilities: unread(), in_initial_user_namespace: unread() },
+        sysctls: Sysctls {
+            busy_poll_us: Reading::Known(50),
+            busy_read_us: unread(),
+            netdev_budget: unread(),
+            netdev_budget_us: unread(),
+            dev_weight: unread(),
+            netdev_max_backlog: unread(),
+            rps_sock_flow_entries: unread(),
+        },
+        services: unread(),
+        namespaces: Vec::new(),
+        cpus: Cpus {
+            online: Reading::Known(cpus("0-7")),
+            isolated: Reading::Known(CpuList::default()),
+            nohz_full: Reading::Known(CpuList::default()),
+            default_irq_affinity: Reading::Known(cpus("0-7")),
+            each: (0..CPUS).map(cpu).collect(),
+        },
+        irqs: Reading::Known((0..queues).map(new_irq).collect()),
+        devices: vec![nic(queues)],
+        processes: Vec::new(),
+        hidden_processes: Vec::new(),
+        sockets: Vec::new(),
+    };
+    let sysctls = [("net.core.busy_poll", "50"), ("net.core.busy_read", "0")];
+    let sysctls = sysctls.map(|(name, value)| (name.to_owned(), Reading::Known(value.to_owned())));
+    Observed { picture, sysctls: sysctls.into_iter().collect() }
+}
+
+/// The known value of a reading.
+pub(crate) fn known<T>(reading: &mut Reading<T>) -> &mut T {
+    match reading {
+        Reading::Known(value) => value,
+        Reading::Unknown(unknown) => panic!("{unknown:?}"),
+    }
+}
+
+/// What is there after a plan.
+pub(crate) fn after(plan: &Plan, observed: &Observed) -> Observed {
+    let mut world = World { observed: observed.clone(), made: BTreeMap::new() };
+    for step in &plan.steps {
+        world.make(&step.change);
+    }
+    world.observed
+}
+
+struct World {
+    observed: Observed,
+    /// The numbers of the contexts that were made.
+    made: BTreeMap<String, RssContextId>,
+}
+
+impl World {
+    fn make(&mut self, change: &Change) {
+        if change.is_done_by_others() {
+            return;
+        }
+        match change {
+            Change::Sysctl { name, value } => {
+                self.observed.sysctls.insert(name.clone(), Reading::Known(value.new.clone().unwrap()));
+            }
+            Change::Channels { counts, .. } => self.rebuild(counts.new.unwrap().combined),
+            Change::Rings { sizes, .. } => {
+                let new = sizes.new.unwrap();
+                let rings = known(&mut self.nic().rings);
+                (rings.rx, rings.tx) = (new.rx.or(rings.rx), new.tx.or(rings.tx));
+                self.rebuild(None);
+            }
+            Change::RssContext { context, table, .. } => self.context(context, table.new.clone()),
+            Change::RssTable { table, .. } => {
+                let table = table.new.clone().unwrap();
+                assert!(table.iter().all(|queue| *queue < self.queues()), "a table names a queue that is not there");
+                known(&mut self.nic().rss_contexts)[0].indirection = Some(table);
+            }
+            Change::FlowRule { matches, action, .. } => {
+                let action = action.new.as_ref().map(|action| self.action(action));
+                let rules = known(&mut self.nic().flow_rules);
+                rules.retain(|installed| installed.rule.is_none_or(|rule| rule.matches != *matches));
+                let rule = action.map(|action| FlowRule { matches: *matches, action });
+                let location = rules.iter().map(|rule| rule.location + 1).max().unwrap_or(0);
+                rules.extend(rule.map(|rule| InstalledFlowRule { location, rule: Some(rule) }));
+            }
+            Change::Feature { name, on, .. } => {
+                let mut all = serde_json::to_value(&*known(&mut self.nic().features)).unwrap();
+                all[name]["active"] = json!(on.new.unwrap());
+                all[name]["wanted"] = json!(on.new.unwrap());
+                *known(&mut self.nic().features) = serde_json::from_value(all).unwrap();
+            }
+            other => self.set(other),
+        }
+    }
+
+    fn set(&mut self, change: &Change) {
+        let queue = change.queue().unwrap_or(0) as usize;
+        if let Change::IrqAffinity { cpus, .. } = change {
+            known(&mut self.observed.picture.irqs)[queue].affinity = Reading::Known(cpus.new.clone().unwrap());
+            return;
+        }
+        let nic = self.nic();
+        let cover = |now: &mut Reading<Coalescing>, new: &Coalescing| {
+            *now = Reading::Known(known(now).iter().chain(new.iter()).collect());
+        };
+        match change {
+            Change::Coalescing { values, .. } => {
+                // What is set for all queues is set on each of them.
+                cover(&mut nic.coalescing, values.new.as_ref().unwrap());
+                for rx in known(&mut nic.rx_queues) {
+                    cover(&mut rx.coalescing, values.new.as_ref().unwrap());
+                }
+            }
+            Change::QueueCoalescing { values, .. } => {
+                cover(&mut known(&mut nic.rx_queues)[queue].coalescing, values.new.as_ref().unwrap());
+            }
+            Change::RpsCpus { cpus, .. } => {
+                known(&mut nic.rx_queues)[queue].rps_cpus = Reading::Known(cpus.new.clone().unwrap());
+            }
+            Change::XpsCpus { cpus, .. } => {
+                known(&mut nic.tx_queues)[queue].xps_cpus = Reading::Known(cpus.new.clone())
+            }
+            Change::XpsRxqs { rx_queues, .. } => {
+                known(&mut nic.tx_queues)[queue].xps_rxqs = Reading::Known(rx_queues.new.clone().unwrap());
+            }
+            Change::Napi { values, .. } => {
+                let new = values.new.unwrap();
+                let napi = &mut known(&mut nic.napis)[queue];
+                napi.defer_hard_irqs = Reading::Known(new.defer_hard_irqs.unwrap());
+                napi.gro_flush_timeout_ns = Reading::Known(new.gro_flush_timeout_ns.unwrap());
+                napi.irq_suspend_timeout_ns = Reading::Known(new.irq_suspend_timeout_ns.unwrap());
+                napi.threading = Reading::Known(NapiThreading::from_kernel(new.threaded.unwrap()));
+                let thread = known(&mut napi.thread);
+                *thread = match new.threaded {
+                    Some(0) => None,
+                    _ => Some(thread.take().unwrap_or_else(|| new_thread(queue as u32))),
+                };
+            }
+            Change::ThreadCpus { cpus, .. } => {
+                let thread = known(&mut known(&mut nic.napis)[queue].thread).as_mut().unwrap();
+                thread.affinity = Reading::Known(cpus.new.clone().unwrap());
+            }
+            Change::ThreadScheduling { scheduling, .. } => {
+                let thread = known(&mut known(&mut nic.napis)[queue].thread).as_mut().unwrap();
+                thread.scheduling = Reading::Known(scheduling.new.unwrap());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn nic(&mut self) -> &mut Device {
+        &mut self.observed.picture.devices[0]
+    }
+
+    fn queues(&self) -> u32 {
+        self.observed.picture.devices[0].channels.known().unwrap().combined_count.unwrap()
+    }
+
+    fn rebuild(&mut self, combined: Option<u32>) {
+        let count = combined.unwrap_or(self.queues());
+        let tables = self.observed.picture.devices[0].rss_contexts.known().unwrap().iter();
+        let highest = tables.filter_map(|context| context.indirection.iter().flatten().max().copied()).max();
+        assert!(highest.is_none_or(|queue| queue < count), "a table names a queue that goes");
+        let nic = self.nic();
+        known(&mut nic.channels).combined_count = Some(count);
+        nic.rx_queues = Reading::Known((0..count).map(|queue| new_rx_queue(queue, &nic.coalescing)).collect());
+        nic.tx_queues = Reading::Known((0..count).map(new_tx_queue).collect());
+        nic.napis = Reading::Known((0..count).map(new_napi).collect());
+        nic.irqs = Reading::Known((0..count).map(irq_number).collect());
+        self.observed.picture.irqs = Reading::Known((0..count).map(new_irq).collect());
+    }
+
+    fn number(&self, context: &ContextRef) -> Option<RssContextId> {
+        match context {
+            ContextRef::Existing(number) => Some(*number),
+            ContextRef::Planned(label) => self.made.get(label).copied(),
+        }
+    }
+
+    fn context(&mut self, context: &ContextRef, table: Option<Vec<u32>>) {
+        let number = self.number(context);
+        let contexts = known(&mut self.nic().rss_contexts);
+        let Some(table) = table else {
+            // In the reverse of a plan its contexts are known by their labels alone; the newest goes.
+            let number = number.or(contexts.last().map(|context| context.id));
+            assert!(number != Some(RssContextId::MAIN));
+            contexts.retain(|one| Some(one.id) != number);
+            return;
+        };
+        let next = contexts.iter().map(|one| one.id.get()).max().unwrap_or(0) + 1;
+        let mut made = RssContext::default();
+        made.id = number.unwrap_or(RssContextId::new(next).unwrap());
+        made.indirection = Some(table);
+        let id = made.id;
+        contexts.push(made);
+        contexts.sort_by_key(|one| one.id);
+        if let ContextRef::Planned(label) = context {
+            self.made.insert(label.clone(), id);
+        }
+    }
+
+    fn action(&self, action: &RuleAction) -> FlowAction {
+        match action {
+            RuleAction::Queue(queue) => FlowAction::Queue(*queue),
+            RuleAction::Discard => FlowAction::Discard,
+            RuleAction::Context(context) => {
+                FlowAction::Context(self.number(context).expect("a context before its rules"))
+            }
+        }
+    }
+}

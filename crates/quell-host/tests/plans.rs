@@ -1,0 +1,225 @@
+//! Plans: in the order that the kernel needs, empty against the state after them, and reversible.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail by panicking")]
+
+mod plan_model;
+
+use plan_model::{after, cpus, host, known};
+use proptest::prelude::*;
+use quell_host::picture::{Reading, Why};
+use quell_host::plan::{Change, Observed, Plan};
+use quell_mode::profile::{Profile, Source};
+
+fn profile(text: &str) -> Profile {
+    Profile::parse(&[Source::new("test.toml", text)]).unwrap_or_else(|error| panic!("{error}\n{}", error.caret()))
+}
+
+fn on_nic(text: &str) -> Profile {
+    profile(&format!("[device.nic]\nname = 'eth*'\n{text}"))
+}
+
+fn lines(plan: &Plan) -> Vec<String> {
+    let line = |change: &Change| match change.queue() {
+        Some(queue) => format!("{queue}: {}", change.text()),
+        None => change.text().to_string(),
+    };
+    plan.steps.iter().map(|step| line(&step.change)).collect()
+}
+
+fn comes_back(observed: &Observed, profile: &Profile) {
+    let plan = Plan::of(observed, profile);
+    let reached = after(&plan, observed);
+    let again = Plan::of(&reached, profile);
+    assert!(again.steps.is_empty(), "not idempotent: {:#?}\nafter {:#?}", lines(&again), lines(&plan));
+    let back = after(&plan.reverse(), &reached);
+    assert_eq!(&back, observed, "{:#?}", lines(&plan.reverse()));
+}
+
+#[test]
+fn the_profile_of_memcached_is_planned_in_the_order_of_the_kernel() {
+    let profile = profile(include_str!("../../../profiles/memcached.toml"));
+    let observed = host(4);
+    let plan = Plan::of(&observed, &profile);
+    assert_eq!(plan.impossible, []);
+    let lines = lines(&plan);
+    let at =
+        |text: &str| lines.iter().position(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {lines:#?}"));
+    assert!(at("rx-ntuple-filter: off → on") < at("flow rule tcp4 dst-port 11211: – → rss context memcached (new)"));
+    assert!(at("channels: combined 4 → combined 8") < at("rss context memcached (new): – → queues 4-7"));
+    assert!(at("rss context memcached") < at("flow rule tcp4"));
+    assert!(at("channels") < at("4: napi: – → defer-hard-irqs 100, gro-flush-timeout 20000 ns"));
+    assert!(at("channels") < at("5: irq affinity: – → 1"));
+    assert!(lines.contains(&"net.core.busy_poll: 50 → 0".to_owned()), "{lines:#?}");
+    comes_back(&observed, &profile);
+}
+
+#[test]
+fn every_profile_that_is_shipped_can_be_carried_out_and_undone() {
+    for text in [
+        include_str!("../../../profiles/memcached.toml"),
+        include_str!("../../../profiles/redis.toml"),
+        include_str!("../../../profiles/nginx.toml"),
+        include_str!("../../../profiles/haproxy.toml"),
+        include_str!("../../../profiles/af-xdp.toml"),
+        include_str!("../../../profiles/defaults.toml"),
+    ] {
+        for queues in [4, 8, 16] {
+            comes_back(&host(queues), &profile(text));
+        }
+    }
+}
+
+#[test]
+fn a_plan_says_which_line_wants_each_change() {
+    let plan = Plan::of(&host(2), &on_nic("queues.a = { queues = 1, mode = 'defer20' }"));
+    let [step] = plan.steps.as_slice() else { panic!("{:#?}", lines(&plan)) };
+    assert_eq!(step.wanted_by.as_ref().unwrap().to_string(), "test.toml:3:33");
+}
+
+#[test]
+fn a_table_shrinks_before_the_channels_and_grows_after_them() {
+    let shrink = lines(&Plan::of(&host(8), &on_nic("channels.combined = 2\nrss.main.queues = 'all'")));
+    assert_eq!(shrink, ["rss context 0: queues 0-7 → queues 0-1", "channels: combined 8 → combined 2"]);
+    let grow = lines(&Plan::of(&host(2), &on_nic("channels.combined = 8\nrss.main.queues = 'all'")));
+    assert_eq!(grow, ["channels: combined 2 → combined 8", "rss context 0: queues 0-1 → queues 0-7"]);
+}
+
+#[test]
+fn what_others_set_on_a_queue_is_set_again_when_the_queue_is_made_anew() {
+    let mut observed = host(2);
+    known(&mut observed.picture.devices[0].tx_queues)[1].xps_rxqs = Reading::Known(vec![0]);
+    let wanted = on_nic("rings.rx = 1024");
+    let plan = Plan::of(&observed, &wanted);
+    assert_eq!(lines(&plan), ["rings: rx 512 → rx 1024", "1: xps_rxqs: 0 → 0"]);
+    assert_eq!(plan.steps[1].wanted_by, None);
+    comes_back(&observed, &wanted);
+}
+
+#[test]
+fn suspension_is_resumed_before_it_is_cleared_and_not_before_it_is_set() {
+    let (suspend, base) = (on_nic("queues.a.mode = 'suspend20'"), on_nic("queues.a.mode = 'base'"));
+    let plan = Plan::of(&host(1), &suspend);
+    assert!(!plan.steps[0].change.needs_resume());
+    assert!(plan.reverse().steps[0].change.needs_resume());
+    let suspended = after(&plan, &host(1));
+    assert!(Plan::of(&suspended, &base).steps[0].change.needs_resume());
+}
+
+#[test]
+fn a_thread_is_placed_after_it_was_made_and_goes_without_a_step_of_its_own() {
+    let wanted =
+        on_nic("queues.a = { mode = 'threaded', thread-cpus = 'one-per-core', thread-scheduling = 'fifo:50' }");
+    let plan = Plan::of(&host(1), &wanted);
+    let [napi, affinity, class] = plan.steps.as_slice() else { panic!("{:#?}", lines(&plan)) };
+    assert!(matches!(napi.change, Change::Napi { .. }));
+    assert_eq!(affinity.change.text().to_string(), "thread affinity: – → 0");
+    assert_eq!(class.change.text().to_string(), "thread scheduling: – → fifo:50");
+    assert!(affinity.change.inverse().is_done_by_others());
+    comes_back(&host(1), &wanted);
+    comes_back(&after(&plan, &host(1)), &on_nic("queues.a.mode = 'base'"));
+}
+
+#[test]
+fn a_rule_of_cpus_prefers_cores_near_the_device_and_goes_round() {
+    let plan = Plan::of(&host(6), &on_nic("queues.a = { queues = '0-5', irq-cpus = 'one-per-core' }"));
+    let affinities: Vec<_> = lines(&plan).iter().map(|line| line.rsplit(' ').next().unwrap().to_owned()).collect();
+    assert_eq!(affinities, ["0", "1", "2", "3", "0", "1"]);
+    let plan = Plan::of(&host(6), &on_nic("queues.a = { queues = '0-5', irq-cpus = 'numa-local' }"));
+    let affinities: Vec<_> = lines(&plan).iter().map(|line| line.rsplit(' ').next().unwrap().to_owned()).collect();
+    assert_eq!(affinities, ["0", "1", "4", "5", "0", "1"]);
+}
+
+#[test]
+fn what_cannot_be_done_here_is_said_with_its_reason_and_place() {
+    let mut observed = host(2);
+    let nic = &mut observed.picture.devices[0];
+    nic.rings = Reading::unknown(Why::UnsupportedByDriver, "Operation not supported");
+    nic.flow_rules = Reading::unknown(Why::Denied { needs: None }, "Operation not permitted");
+    let wanted = on_nic(
+        "channels.combined = 32\nrings.rx = 64\nfeatures = { tx-lockless = true, rx-gor = true }\n\
+         coalescing.cqe-mode-rx = true\nqueues.a = { queues = 7, mode = 'base' }\nqueues.b = { queues = 1, irq-cpus = '9' }\n\
+         flow.a = { protocol = 'tcp', port = 1, to-queue = 1 }\n[device.other]\nname = 'wlan0'",
+    );
+    let plan = Plan::of(&observed, &wanted);
+    assert!(plan.steps.is_empty(), "{:#?}", lines(&plan));
+    let mut said: Vec<_> = plan.impossible.iter().map(|no| (no.what.as_str(), no.why, no.wanted_by.line())).collect();
+    said.sort_by_key(|(what, _, line)| (*line, *what));
+    assert_eq!(
+        said,
+        [
+            ("channels of eth0 (combined)", Why::UnsupportedByDriver, 3),
+            ("rings of eth0", Why::UnsupportedByDriver, 4),
+            ("feature rx-gor of eth0", Why::UnsupportedByKernel, 5),
+            ("feature tx-lockless of eth0", Why::UnsupportedByDriver, 5),
+            ("coalescing of eth0: cqe-mode-rx", Why::UnsupportedByDriver, 6),
+            ("queue 7 of eth0", Why::Absent, 7),
+            ("interrupt of queue 1 of eth0", Why::Absent, 8),
+            ("flow rule a of eth0", Why::Denied { needs: None }, 9),
+            ("device.other", Why::Absent, 10),
+        ]
+    );
+}
+
+#[test]
+fn a_device_that_two_parts_select_is_left_alone() {
+    let wanted = profile("[device.a]\nname = 'eth0'\nrings.rx = 64\n[device.b]\ndriver = 'i*'\nrings.rx = 128");
+    let plan = Plan::of(&host(1), &wanted);
+    assert!(plan.steps.is_empty() && plan.impossible.len() == 1, "{plan:#?}");
+}
+
+fn any_device() -> impl Strategy<Value = String> {
+    let part = |texts: &'static [&'static str]| prop::sample::select(texts);
+    (
+        part(&["", "channels.combined = 1", "channels.combined = 3", "channels.combined = 16"]),
+        part(&["", "rings = { rx = 64 }", "rings = { rx = 512, tx = 4096 }"]),
+        part(&["", "features = { rx-ntuple-filter = true }", "features.rx-gro = true"]),
+        part(&["", "coalescing.adaptive-rx = false", "coalescing = { adaptive-rx = false, rx-usecs = 3 }"]),
+        part(&[
+            "",
+            "rss.main.queues = 'all'",
+            "rss.main.queues = 0\nrss.own.queues = 0\nonly-these-rss-contexts = true",
+        ]),
+        part(&["", "flow.a = { protocol = 'udp', port = 53, to-queue = 0 }\nonly-these-flow-rules = true"]),
+        part(&["mode = 'base'", "mode = 'suspend20'", "mode = 'threaded'\nthread-cpus = '3'", "xps = 'irq-cpu'", ""]),
+        part(&["", "irq-cpus = 'one-per-core'", "irq-cpus = '5'", "irq-cpus = 'default'"]),
+        part(&[
+            "",
+            "rps = false",
+            "xps = 'rx-queue'\nrps = false",
+            "xps = 'off'",
+            "coalescing.rx-usecs = 7\ncoalescing.adaptive-rx = false",
+        ]),
+    )
+        .prop_filter_map("the same key twice", |(a, b, c, d, e, f, g, h, i)| {
+            let text = [a, b, c, d, e, f, "[device.nic.queues.all]", g, h, i].join("\n");
+            let text = format!("[device.nic]\nname = 'eth0'\n{text}");
+            Profile::parse(&[Source::new("test.toml", &text)]).is_ok().then_some(text)
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+
+    #[test]
+    fn any_profile_is_idempotent_and_leads_back(first in any_device(), second in any_device(), queues in 1_u32..9) {
+        // The first one makes a state that no driver starts with.
+        let start = host(queues);
+        let somewhere = after(&Plan::of(&start, &profile(&first)), &start);
+        comes_back(&start, &profile(&first));
+        comes_back(&somewhere, &profile(&second));
+    }
+
+    #[test]
+    fn a_change_is_the_inverse_of_its_inverse(text in any_device(), queues in 1_u32..9) {
+        for step in Plan::of(&host(queues), &profile(&text)).steps {
+            prop_assert_eq!(step.change.inverse().inverse(), step.change.clone());
+            let json = serde_json::to_string(&step.change).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Change>(&json).unwrap(), step.change);
+        }
+    }
+}
+
+#[test]
+fn cpus_of_the_host_are_as_the_tests_above_say() {
+    assert_eq!(host(1).picture.cpus.housekeeping(), Some(cpus("0-7")));
+}
