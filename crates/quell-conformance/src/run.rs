@@ -77,6 +77,14 @@ pub enum Outcome {
     },
 }
 
+impl Report {
+    /// What its JSON looks like.
+    #[must_use]
+    pub fn json_schema() -> schemars::Schema {
+        schemars::schema_for!(Self)
+    }
+}
+
 impl Outcome {
     /// Whether it speaks against the arm: something was observed that must not be.
     #[must_use]

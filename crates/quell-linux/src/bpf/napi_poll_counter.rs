@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use super::btf::Btf;
 use super::counter::{CounterError, TracepointCounter};
 use super::napi_poll_program::{COUNTERS, Counter, Layout, assemble};
-use crate::NapiId;
+use crate::{NapiId, kernel};
 
 /// What the program is long; a test holds it to that.
 #[cfg(test)]
@@ -73,7 +74,7 @@ impl NapiPollCounter {
         if watched.is_empty() {
             return Err(CounterError::NothingToWatch);
         }
-        let layout = Layout::find(&Btf::of_kernel(sys)?)?;
+        let layout = layout(sys)?;
         TracepointCounter::attach("quell_napi_poll", layout.tracepoint, watched, |map| assemble(layout, map)).map(Self)
     }
 
@@ -85,6 +86,20 @@ impl NapiPollCounter {
         let counters = self.0.read()?.into_iter();
         Ok(counters.filter_map(|(id, sum)| Some((NapiId::from_kernel(id)?, by_name(sum)))).collect())
     }
+}
+
+/// What the kernel calls where. Its own types are read once: they do not change while it runs, and there are many.
+fn layout(sys: &Path) -> Result<Layout, CounterError> {
+    static OF_THIS_KERNEL: OnceLock<Layout> = OnceLock::new();
+    if let Some(layout) = OF_THIS_KERNEL.get().filter(|_| sys == kernel::sysfs()) {
+        return Ok(*layout);
+    }
+    let layout = Layout::find(&Btf::of_kernel(sys)?)?;
+    if sys == kernel::sysfs() {
+        // Whoever was first read the same.
+        let _ = OF_THIS_KERNEL.set(layout);
+    }
+    Ok(layout)
 }
 
 fn by_name(sum: [u64; COUNTERS]) -> NapiPolls {

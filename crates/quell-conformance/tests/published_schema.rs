@@ -1,0 +1,43 @@
+//! The published JSON Schema of reports is the one of this version, and a report is read as it was written.
+
+#![allow(clippy::unwrap_used, reason = "a tree that cannot be read fails the test")]
+
+use std::path::Path;
+
+use quell_conformance::expect::Arm;
+use quell_conformance::run::{Outcome, Report, run};
+use quell_conformance::suite;
+use quell_host::journal::Journal;
+
+/// `CONFORMANCE_SCHEMA=overwrite` publishes it anew.
+#[test]
+fn the_published_schema_is_the_one_of_this_version() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema/quell-conformance.schema.json");
+    let current = serde_json::to_value(Report::json_schema()).unwrap();
+    if std::env::var_os("CONFORMANCE_SCHEMA").is_some_and(|value| value == "overwrite") {
+        std::fs::write(&path, format!("{}\n", serde_json::to_string_pretty(&current).unwrap())).unwrap();
+    }
+    let published: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert!(published == current, "publish it anew with CONFORMANCE_SCHEMA=overwrite");
+}
+
+#[test]
+fn a_report_reads_back_as_it_was_written_and_each_result_is_told_when_it_is_there() {
+    let scenarios = [suite::scenario("deferral-counts-down").unwrap()];
+    let nowhere = Journal::in_dir("unused: the model changes nothing");
+    let mut told = 0;
+    let report = run(&scenarios, &[Arm::Model], &nowhere, &mut |_| told += 1);
+    assert!(matches!(report.results[0].outcome, Outcome::Held { plays: 1, .. }));
+    assert_eq!((told, report.results.len()), (1, 1));
+    let json = serde_json::to_string(&report).unwrap();
+    assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
+}
+
+#[test]
+fn what_needs_an_interrupt_is_not_possible_on_a_veth_pair_and_says_why() {
+    let scenario = suite::scenario("deferral-needs-one-interrupt").unwrap();
+    let nowhere = Journal::in_dir("unused: nothing is raised");
+    let report = run([&scenario], &[Arm::Kernel], &nowhere, &mut |_| ());
+    let Outcome::NotPossible { reason } = &report.results[0].outcome else { panic!("{report:?}") };
+    assert!(reason.contains("no interrupt"), "{reason}");
+}
