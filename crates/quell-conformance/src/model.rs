@@ -91,7 +91,7 @@ fn change(change: &Change) -> (u64, Input) {
 }
 
 fn epoll(from: &crate::scenario::Epoll) -> sim::EpollContext {
-    sim::EpollContext { settings: from.settings, napi_known: from.napi_known }
+    sim::EpollContext { settings: from.settings, napi_known: from.napi_known, inside: from.inside }
 }
 
 fn descriptor(from: &Descriptor, past_napi: bool) -> sim::Descriptor {

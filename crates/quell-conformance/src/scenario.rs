@@ -59,6 +59,8 @@ pub struct Epoll {
     pub settings: EpollSettings,
     /// Whether they were set before the sockets were added, so that it knows a NAPI id.
     pub napi_known: bool,
+    /// The epoll that it is nested in, one before it.
+    pub inside: Option<usize>,
 }
 
 /// What can be waited for.

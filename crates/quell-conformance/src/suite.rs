@@ -16,6 +16,7 @@ files![
     "a-full-ring-drops",
     "a-napi-thread-is-deferred-alike",
     "a-napi-thread-is-resumed",
+    "a-nested-epoll-gives-no-napi-id",
     "a-packet-held-by-gro-waits-for-the-timer",
     "a-packet-refills-the-deferral-counter",
     "a-poll-takes-64-packets",

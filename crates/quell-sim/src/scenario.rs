@@ -46,6 +46,8 @@ pub struct EpollContext {
     pub settings: EpollSettings,
     /// Whether it knows the NAPI id of its last socket.
     pub napi_known: bool,
+    /// An epoll before it in the list that it is nested in.
+    pub inside: Option<usize>,
 }
 
 /// A file that can be waited for.
@@ -274,6 +276,9 @@ impl Scenario {
                 return Err(ScenarioError::NoSuchReference { what: "descriptor", index: descriptor });
             }
         }
+        if let Some(index) = (0..epolls).find(|&index| self.epolls[index].inside.is_some_and(|outer| outer >= index)) {
+            return Err(ScenarioError::NoSuchReference { what: "epoll", index });
+        }
         for (index, application) in self.applications.iter().enumerate() {
             let known = |step: &Step| match step {
                 Step::Receive { descriptor, .. } | Step::AddWithoutInterest { descriptor } => {
@@ -320,6 +325,12 @@ impl Scenario {
             world.sockets.push(Socket { epoll, napi: queue, edge_triggered, ..Socket::default() });
             if let Some(epoll) = epoll.filter(|&epoll| self.epolls[epoll].napi_known) {
                 world.epolls[epoll].remember_napi(queue, self.rules.sysctl_busy_poll_usecs);
+            }
+        }
+        for (inner, context) in self.epolls.iter().enumerate() {
+            if context.inside.is_some() {
+                world.epolls[inner].outer = Some(world.sockets.len() as u32);
+                world.sockets.push(Socket { epoll: context.inside, nested: Some(inner), ..Socket::default() });
             }
         }
     }
@@ -387,10 +398,12 @@ fn observed(mut world: World) -> Observed {
     });
     let queues = queues.collect();
     let (waits, reads) = world.take_observations();
+    let incoming_napi =
+        world.sockets.iter().filter(|socket| socket.nested.is_none()).map(|socket| socket.napi).collect();
     Observed {
         waits,
         reads,
-        incoming_napi: world.sockets.iter().map(|socket| socket.napi).collect(),
+        incoming_napi,
         queues,
         trace: world.trace.map(|trace| *trace).unwrap_or_default(),
         digest: world.digest.value(),

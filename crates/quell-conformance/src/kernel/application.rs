@@ -16,6 +16,9 @@ use crate::scenario::{Scenario, Step};
 /// The token of the event that ends a scenario.
 pub(super) const STOP: u64 = u64::MAX;
 
+/// The token of the first epoll where it is inside another.
+pub(super) const NESTED: u64 = 1 << 32;
+
 /// A message that was read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Read {
@@ -32,16 +35,24 @@ pub(super) struct Player<'a> {
     sockets: &'a Sockets,
     /// Its reference to its epoll, until it closes it.
     epoll: Option<Epoll>,
+    /// The epolls inside it, which live as long as the application.
+    _inner: Vec<Epoll>,
     begins_ns: u64,
     waits: Vec<Wait>,
     reads: Vec<Read>,
 }
 
 impl<'a> Player<'a> {
-    pub(super) fn new(scenario: &'a Scenario, index: usize, sockets: &'a Sockets, epoll: Epoll) -> Self {
+    pub(super) fn new(
+        scenario: &'a Scenario,
+        index: usize,
+        sockets: &'a Sockets,
+        epoll: Epoll,
+        inner: Vec<Epoll>,
+    ) -> Self {
         // Nothing is allocated while a scenario runs.
         let (waits, reads) = (Vec::with_capacity(1 << 16), Vec::with_capacity(scenario.messages()));
-        Self { scenario, index, sockets, epoll: Some(epoll), begins_ns: 0, waits, reads }
+        Self { scenario, index, sockets, epoll: Some(epoll), _inner: inner, begins_ns: 0, waits, reads }
     }
 
     /// Takes the steps from `begins_ns` of the monotonic clock until they or the scenario end.
@@ -107,7 +118,10 @@ impl<'a> Player<'a> {
     fn read_reported(&mut self) -> Result<(), PlayError> {
         let Some(epoll) = self.epoll.take() else { return Ok(()) };
         let reported = (0..epoll.len()).filter_map(|index| epoll.get(index)).map(|readiness| readiness.token);
-        let result = reported.filter(|&token| token != STOP).try_for_each(|token| self.drain(token as usize));
+        let result = reported.filter(|&token| token != STOP).try_for_each(|token| match token.checked_sub(NESTED) {
+            Some(inner) => self.drain_all_of(inner as usize),
+            None => self.drain(token as usize),
+        });
         self.epoll = Some(epoll);
         result
     }
@@ -154,10 +168,15 @@ impl<'a> Player<'a> {
         let until_ns = (self.now_ns() + ns).min(self.scenario.lasts.0);
         let own = self.scenario.applications[self.index].epoll;
         while self.now_ns() < until_ns {
-            for descriptor in 0..self.scenario.descriptors.len() {
-                if self.scenario.descriptors[descriptor].epoll == Some(own) {
-                    self.drain(descriptor)?;
-                }
+            self.drain_all_of(own)?;
+        }
+        Ok(())
+    }
+
+    fn drain_all_of(&mut self, epoll: usize) -> Result<(), PlayError> {
+        for descriptor in 0..self.scenario.descriptors.len() {
+            if self.scenario.descriptors[descriptor].epoll == Some(epoll) {
+                self.drain(descriptor)?;
             }
         }
         Ok(())

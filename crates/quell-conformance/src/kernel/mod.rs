@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use quell_linux::bpf::CounterError;
 use quell_linux::epoll_params::{self, EpollParams, EpollParamsError};
-use quell_linux::event::{Epoll, Event};
+use quell_linux::event::{Epoll, Event, Trigger};
 use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
 use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::{Namespace, NamespaceError};
@@ -205,29 +205,34 @@ fn params(settings: EpollSettings) -> EpollParams {
 
 /// The epolls with everything in them. Each also has an event that ends the scenario and is quiet until then.
 fn epolls(scenario: &Scenario, sockets: &Sockets, stop: &Event) -> Result<Vec<Epoll>, PlayError> {
-    let mut epolls = Vec::new();
+    let mut epolls: Vec<Epoll> = Vec::new();
     for (index, of) in scenario.epolls.iter().enumerate() {
         let users = scenario.applications.iter().filter(|application| application.epoll == index);
         let max_events = users.map(|application| application.max_events).max().unwrap_or(1);
         let epoll = Epoll::new(max_events).map_err(failed("making an epoll"))?;
-        epoll
-            .add(stop, application::STOP, quell_linux::event::Trigger::Level)
-            .map_err(failed("watching an eventfd"))?;
+        epoll.add(stop, application::STOP, Trigger::Level).map_err(failed("watching an eventfd"))?;
         if of.napi_known {
             epoll_params::set(&epoll, params(of.settings))?;
         }
         sockets.add_to(&epoll, index, scenario)?;
         epoll_params::set(&epoll, params(of.settings))?;
+        if let Some(outer) = of.inside {
+            let token = application::NESTED + index as u64;
+            epolls[outer].add(&epoll, token, Trigger::Level).map_err(failed("adding to an epoll"))?;
+        }
         epolls.push(epoll);
     }
     Ok(epolls)
 }
 
-/// One player an application, each with a reference of its own to its epoll; no other reference is left.
+/// One player an application, each with a reference of its own to its epoll and to those inside it; no other is left.
 fn players<'a>(scenario: &'a Scenario, sockets: &'a Sockets, epolls: Vec<Epoll>) -> Result<Vec<Player<'a>>, PlayError> {
     let player = |(index, application): (usize, &'a crate::scenario::Application)| {
-        let epoll = epolls[application.epoll].duplicate().map_err(failed("duplicating an epoll"))?;
-        Ok(Player::new(scenario, index, sockets, epoll))
+        let duplicate = |of: &Epoll| of.duplicate().map_err(failed("duplicating an epoll"));
+        let inside = |(_, of): &(&Epoll, &crate::scenario::Epoll)| of.inside == Some(application.epoll);
+        let inner = epolls.iter().zip(&scenario.epolls).filter(inside).map(|(epoll, _)| duplicate(epoll));
+        let inner = inner.collect::<Result<_, PlayError>>()?;
+        Ok(Player::new(scenario, index, sockets, duplicate(&epolls[application.epoll])?, inner))
     };
     scenario.applications.iter().enumerate().map(player).collect()
 }

@@ -75,6 +75,7 @@ pub(super) struct Epoll {
     pub(super) prefer_busy_poll: bool,
     #[serde(default)]
     pub(super) napi_known: bool,
+    pub(super) inside: Option<Name>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]

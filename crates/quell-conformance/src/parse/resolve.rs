@@ -52,7 +52,7 @@ pub(super) fn scenario(name: &str, file: File) -> Result<Scenario> {
         needs: file.needs,
         past_napi: file.device.peer_tso,
         queues,
-        epolls: file.epoll.iter().map(epoll).collect(),
+        epolls: file.epoll.iter().enumerate().map(|(index, from)| epoll(index, from, &names)).collect::<Result<_>>()?,
         descriptors: descriptors(&file.socket, &file.event, &names)?,
         applications: file.application.iter().map(|from| application(from, &names)).collect::<Result<_>>()?,
         packets: packets(&file.packet, &names, file.lasts)?,
@@ -183,11 +183,16 @@ fn params(params: file::EpollParams) -> EpollSettings {
     EpollSettings { busy_poll_usecs, busy_poll_budget, prefer_busy_poll }
 }
 
-fn epoll(epoll: &file::Epoll) -> Epoll {
-    let file::Epoll { name, busy_poll_usecs, busy_poll_budget, prefer_busy_poll, napi_known } = epoll;
-    let (busy_poll_usecs, busy_poll_budget) = (*busy_poll_usecs, *busy_poll_budget);
-    let settings = EpollSettings { busy_poll_usecs, busy_poll_budget, prefer_busy_poll: *prefer_busy_poll };
-    Epoll { name: name.clone(), settings, napi_known: *napi_known }
+fn epoll(index: usize, from: &file::Epoll, names: &Names) -> Result<Epoll> {
+    let file::Epoll { busy_poll_usecs, busy_poll_budget, prefer_busy_poll, napi_known, .. } = *from;
+    let inside = from.inside.as_ref().map(|outer| names.epoll(outer)).transpose()?;
+    if let (Some(name), Some(outer)) = (&from.inside, inside)
+        && outer >= index
+    {
+        return refuse(name.span(), "an epoll is inside one that stands before it in the file");
+    }
+    let settings = EpollSettings { busy_poll_usecs, busy_poll_budget, prefer_busy_poll };
+    Ok(Epoll { name: from.name.clone(), settings, napi_known, inside })
 }
 
 fn descriptors(sockets: &[file::Socket], events: &[file::Event], names: &Names) -> Result<Vec<Descriptor>> {

@@ -22,7 +22,8 @@ pub enum Step {
         /// In ns; 0 returns at once.
         timeout_ns: Option<Ns>,
     },
-    /// Reads everything from the sockets that the last wait returned.
+    /// Reads everything from the sockets that the last wait returned; of a nested epoll from all of its
+    /// sockets.
     ReadAll,
     /// A blocking `recv` of one message from a socket.
     Receive {
@@ -193,8 +194,19 @@ impl World {
     }
 
     fn read_reported(&mut self, thread: usize) {
-        while let Some(socket) = self.threads[thread].events.pop_front() {
-            self.read_socket(thread, socket);
+        while let Some(reported) = self.threads[thread].events.pop_front() {
+            match self.sockets[reported as usize].nested {
+                Some(inner) => self.read_sockets_of(thread, inner),
+                None => self.read_socket(thread, reported),
+            }
+        }
+    }
+
+    fn read_sockets_of(&mut self, thread: usize, epoll: usize) {
+        for socket in 0..self.sockets.len() {
+            if self.sockets[socket].epoll == Some(epoll) {
+                self.read_socket(thread, socket as u32);
+            }
         }
     }
 
@@ -208,11 +220,8 @@ impl World {
     }
 
     fn watch(&mut self, thread: usize, until_ns: Ns) -> Next {
-        let epoll = self.script_of(thread).map(|scripted| scripted.epoll);
-        for socket in 0..self.sockets.len() {
-            if self.sockets[socket].epoll == epoll {
-                self.read_socket(thread, socket as u32);
-            }
+        if let Some(epoll) = self.script_of(thread).map(|scripted| scripted.epoll) {
+            self.read_sockets_of(thread, epoll);
         }
         let left_ns = until_ns.saturating_sub(self.now_ns);
         if let Some(scripted) = self.script_of(thread) {

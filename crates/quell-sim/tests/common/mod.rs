@@ -23,7 +23,7 @@ pub(crate) fn scenario(text: &str, steps: &[Step]) -> Scenario {
     let mode = mode(text);
     let mut steps = steps.to_vec();
     steps.push(Step::Repeat);
-    let epolls = vec![EpollContext { settings: mode.epoll().unwrap_or_default(), napi_known: false }];
+    let epolls = vec![EpollContext { settings: mode.epoll().unwrap_or_default(), napi_known: false, inside: None }];
     let applications = vec![Application { steps, ..Application::default() }];
     Scenario { queues: vec![mode.napi()], epolls, applications, ..Scenario::new(host()) }
 }
