@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, lab, load, respond, sim, vm};
+use crate::commands::{bench, lab, load, respond, show, sim, vm};
 
 /// The kernel's best packet delivery for unmodified Linux servers: measured, proved, reversible.
 #[derive(Debug, Parser)]
@@ -23,6 +23,8 @@ const EXIT_CODES: &str = concat!(
 pub(crate) enum Command {
     /// Which delivery mode wins on this machine? Runs them against a real server on a private lab, prints the table.
     Bench(Box<bench::BenchArgs>),
+    /// The way of packets on this host as one picture: devices, queues, NAPI, interrupts, CPUs; processes, epolls, sockets.
+    Show(show::ShowArgs),
     /// Ask the model of the kernel's packet delivery: anywhere, without root, in seconds.
     Sim {
         /// What to ask.

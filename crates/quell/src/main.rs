@@ -34,6 +34,7 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Bench(args) => commands::bench::bench(args),
+        Command::Show(args) => commands::show::run(args),
         Command::Load(args) => commands::load::load(args),
         Command::Respond(args) => commands::respond::respond(args),
         Command::Sim { command } => commands::sim::run(command),

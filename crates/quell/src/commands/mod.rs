@@ -4,5 +4,6 @@ pub(crate) mod bench;
 pub(crate) mod lab;
 pub(crate) mod load;
 pub(crate) mod respond;
+pub(crate) mod show;
 pub(crate) mod sim;
 pub(crate) mod vm;

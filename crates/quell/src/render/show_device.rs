@@ -1,0 +1,281 @@
+//! A device in the tree of a picture: what it is, and its queues, equal ones on one line.
+
+use std::collections::BTreeMap;
+
+use quell_host::picture::{Device, Index, Napi, Reading, RxQueue, SaidBy, Unknown};
+use quell_linux::ethtool::{CoalesceParameter, Coalescing, FlowAction, InstalledFlowRule, RssContext};
+use quell_linux::link::OperationalState;
+use quell_linux::netdev::NapiThreading;
+use quell_linux::sched::Policy;
+
+use super::number::count;
+use super::show_names::{ranges, reason, time};
+use super::tree::Meaning::{Faint, Notable, Plain, Set};
+use super::tree::Node;
+
+/// Features whose state decides whether and how packets come by NAPI, with what they are called here.
+const FEATURES: [(&str, &str); 4] =
+    [("rx-gro", "gro"), ("rx-gro-hw", "gro-hw"), ("tx-tcp-segmentation", "tso"), ("rx-lro", "lro")];
+
+/// The device with its queues.
+pub(super) fn node(device: &Device, index: &Index<'_>, verbose: bool) -> Node {
+    let mut node = Node::named(&device.name);
+    describe(device, &mut node);
+    node.extend(rx_groups(device, index, verbose));
+    node.extend(napis_without_queue(device, index));
+    node.extend(tx_groups(device));
+    node.extend(device.rss_contexts.known_elements().filter_map(rss));
+    node.extend(device.flow_rules.known_elements().map(flow_rule));
+    node
+}
+
+fn describe(device: &Device, node: &mut Node) {
+    let driver = device.driver.known().and_then(|driver| driver.driver.clone());
+    node.add_if(Plain, device.kind.clone().filter(|kind| Some(kind) != driver.as_ref()));
+    node.add_if(Plain, driver);
+    match (device.is_up, device.operational_state) {
+        (false, _) => node.add(Notable, "down"),
+        (true, OperationalState::Up | OperationalState::Unknown) => node.add(Plain, "up"),
+        (true, other) => node.add(Notable, format!("up, {}", state(other))),
+    }
+    let speed = device.speed_mbit.known().copied().flatten();
+    node.add_if(Plain, speed.map(|mbit| format!("{} Mbit/s", count(mbit as usize))));
+    node.add_if(Plain, device.numa_node.known().copied().flatten().map(|number| format!("node {number}")));
+    if let Some(channels) = device.channels.known() {
+        let kinds = [
+            ("rx", channels.rx_count, channels.rx_max),
+            ("tx", channels.tx_count, channels.tx_max),
+            ("combined", channels.combined_count, channels.combined_max),
+        ];
+        let told: Vec<String> =
+            kinds.into_iter().filter_map(|(kind, now, max)| Some(format!("{kind} {}/{}", now?, max?))).collect();
+        node.add_if(Plain, (!told.is_empty()).then(|| format!("channels {}", told.join(", "))));
+    }
+    let rings = device.rings.known().and_then(|rings| Some(format!("ring rx {}/{}", rings.rx?, rings.rx_max?)));
+    node.add_if(Plain, rings);
+    node.add_if(Plain, device.coalescing.known().map(coalescing));
+    if let Some(features) = device.features.known() {
+        let on = FEATURES.into_iter().filter_map(|(name, short)| {
+            Some(format!("{short} {}", if features.get(name)?.active { "on" } else { "off" }))
+        });
+        node.add(Plain, on.collect::<Vec<_>>().join(", "));
+    }
+    node.add_if(Set, (device.has_xdp.known() == Some(&true)).then(|| "xdp".to_owned()));
+    let dropped = device.counters.known().map_or(0, |counters| counters.rx_dropped);
+    node.add_if(Notable, (dropped > 0).then(|| format!("{} received packets dropped", count(dropped as usize))));
+    for (why, what) in unknown(device) {
+        node.add(Faint, format!("{} unknown: {why}", what.join(", ")));
+    }
+}
+
+fn state(state: OperationalState) -> &'static str {
+    match state {
+        OperationalState::NotPresent => "hardware gone",
+        OperationalState::Down => "no carrier",
+        OperationalState::LowerLayerDown => "the device below is down",
+        OperationalState::Testing => "testing",
+        OperationalState::Dormant => "dormant",
+        OperationalState::Up => "carrier",
+        _ => "state unknown",
+    }
+}
+
+/// What is not known of the device, by the reason.
+fn unknown(device: &Device) -> BTreeMap<String, Vec<&'static str>> {
+    let readings: [(&str, Option<&Unknown>); 10] = [
+        ("driver", device.driver.why_unknown()),
+        ("speed", device.speed_mbit.why_unknown()),
+        ("NUMA node", device.numa_node.why_unknown()),
+        ("channels", device.channels.why_unknown()),
+        ("rings", device.rings.why_unknown()),
+        ("coalescing", device.coalescing.why_unknown()),
+        ("RSS", device.rss_contexts.why_unknown()),
+        ("flow rules", device.flow_rules.why_unknown()),
+        ("features", device.features.why_unknown()),
+        ("queues", device.rx_queues.why_unknown().or(device.napis.why_unknown())),
+    ];
+    let mut by_reason: BTreeMap<String, Vec<&'static str>> = BTreeMap::new();
+    for (what, unknown) in readings {
+        if let Some(unknown) = unknown {
+            by_reason.entry(reason(unknown)).or_default().push(what);
+        }
+    }
+    by_reason
+}
+
+fn coalescing(values: &Coalescing) -> String {
+    use CoalesceParameter::{RxMaxFrames, RxUsecs, UseAdaptiveRx};
+    let mut told = Vec::new();
+    if values.get(UseAdaptiveRx) == Some(1) {
+        told.push("adaptive".to_owned());
+    }
+    told.extend(values.get(RxUsecs).map(|usecs| format!("{usecs} µs")));
+    told.extend(values.get(RxMaxFrames).map(|frames| format!("{frames} frames")));
+    format!("coalescing rx {}", if told.is_empty() { "none".to_owned() } else { told.join("/") })
+}
+
+/// What a receive queue is shown with besides its numbers; queues that agree in it share a line.
+#[derive(PartialEq, Eq)]
+struct Likeness {
+    settings: Vec<(super::tree::Meaning, String)>,
+    has_napi: Option<SaidBy>,
+}
+
+fn rx_groups(device: &Device, index: &Index<'_>, verbose: bool) -> Vec<Node> {
+    let mut groups: Vec<(Likeness, Vec<&RxQueue>)> = Vec::new();
+    for queue in device.rx_queues.known_elements() {
+        let alike = likeness(device, queue, index);
+        match groups.iter_mut().find(|(other, _)| *other == alike && !verbose) {
+            Some((_, queues)) => queues.push(queue),
+            None => groups.push((alike, vec![queue])),
+        }
+    }
+    groups.into_iter().map(|(alike, queues)| rx_node(alike, &queues, index)).collect()
+}
+
+fn likeness(device: &Device, queue: &RxQueue, index: &Index<'_>) -> Likeness {
+    let linked = queue.napi.known().copied().flatten();
+    let napi = linked.and_then(|linked| Some(index.napi(linked.to)?.1));
+    let mut settings = napi.map_or_else(Vec::new, napi_settings);
+    match &queue.napi {
+        Reading::Known(Some(_)) => {}
+        Reading::Known(None) => settings.push((Faint, "no NAPI".to_owned())),
+        Reading::Unknown(unknown) => settings.push((Faint, format!("NAPI unknown: {}", reason(&unknown.unknown)))),
+    }
+    if let Some(cpus) = queue.rps_cpus.known().filter(|cpus| !cpus.is_empty()) {
+        settings.push((Set, format!("rps to CPU {cpus}")));
+    }
+    if let Some(own) = queue.coalescing.known().filter(|own| Some(*own) != device.coalescing.known()) {
+        settings.push((Set, coalescing(own)));
+    }
+    Likeness { settings, has_napi: linked.map(|linked| linked.said_by) }
+}
+
+/// The settings of a NAPI, those that are not the kernel's defaults standing out.
+fn napi_settings(napi: &Napi) -> Vec<(super::tree::Meaning, String)> {
+    let mut told = Vec::new();
+    let (defer, flush, suspend) = (&napi.defer_hard_irqs, &napi.gro_flush_timeout_ns, &napi.irq_suspend_timeout_ns);
+    if let (Some(0), Some(0), Some(0)) = (defer.known(), flush.known(), suspend.known()) {
+        told.push((Plain, "no deferral".to_owned()));
+    } else {
+        told.push(setting("defer-hard-irqs", defer.clone().map(u64::from), |count| count.to_string()));
+        told.push(setting("gro-flush-timeout", flush.clone(), time));
+        told.push(setting("irq-suspend-timeout", suspend.clone(), time));
+    }
+    match napi.threading.known() {
+        Some(NapiThreading::Enabled) => told.push((Set, "threaded".to_owned())),
+        Some(NapiThreading::BusyPoll) => told.push((Set, "threaded busy poll".to_owned())),
+        _ => {}
+    }
+    if let Some(thread) = napi.thread.known().and_then(Option::as_ref) {
+        match thread.scheduling.known().map(|scheduling| scheduling.policy) {
+            Some(Policy::Fifo { priority }) => told.push((Set, format!("fifo {priority}"))),
+            Some(Policy::RoundRobin { priority }) => told.push((Set, format!("rr {priority}"))),
+            _ => {}
+        }
+    }
+    told
+}
+
+fn setting(name: &str, value: Reading<u64>, text: impl Fn(u64) -> String) -> (super::tree::Meaning, String) {
+    match value {
+        Reading::Known(0) => (Plain, format!("{name} 0")),
+        Reading::Known(value) => (Set, format!("{name} {}", text(value))),
+        Reading::Unknown(unknown) => (Faint, format!("{name} unknown: {}", reason(&unknown.unknown))),
+    }
+}
+
+fn rx_node(alike: Likeness, queues: &[&RxQueue], index: &Index<'_>) -> Node {
+    let mut node = Node::named(format!("rx {}", ranges(queues.iter().map(|queue| queue.id))));
+    let links = queues.iter().filter_map(|queue| queue.napi.known().copied().flatten());
+    let napis: Vec<&Napi> = links.filter_map(|linked| Some(index.napi(linked.to)?.1)).collect();
+    if let Some(said_by) = alike.has_napi {
+        let concluded = if said_by == SaidBy::Kernel { "" } else { " (concluded)" };
+        node.add(Plain, format!("NAPI {}{concluded}", ranges(napis.iter().map(|napi| napi.id.get()))));
+    }
+    where_polled(&napis, index, &mut node);
+    for (meaning, text) in alike.settings {
+        node.add(meaning, text);
+    }
+    let packets: Option<u64> = queues.iter().map(|queue| queue.counters.known()?.rx_packets).sum();
+    node.add_if(Faint, packets.map(|packets| format!("{} packets", count(packets as usize))));
+    node
+}
+
+/// By which interrupts and on which CPUs these NAPIs are polled.
+fn where_polled(napis: &[&Napi], index: &Index<'_>, node: &mut Node) {
+    let links: Vec<_> = napis.iter().filter_map(|napi| napi.irq.known().copied().flatten()).collect();
+    let irqs: Vec<_> = links.iter().filter_map(|linked| index.irq(linked.to)).collect();
+    if !irqs.is_empty() {
+        let concluded = if links.iter().all(|linked| linked.said_by == SaidBy::Kernel) { "" } else { " (concluded)" };
+        let cpus = irqs.iter().filter_map(|irq| irq.effective_affinity.known()).flat_map(|cpus| cpus.iter());
+        let numbers = ranges(irqs.iter().map(|irq| irq.number));
+        node.add(Plain, format!("irq {numbers}{concluded} on CPU {}", ranges(cpus)));
+        let counts = irqs.iter().filter_map(|irq| irq.counts.known()).flatten().map(|(_, count)| *count).sum::<u64>();
+        node.add(Faint, format!("{} interrupts", count(counts as usize)));
+    }
+    let is_without = |napi: &&&Napi| napi.irq.known() == Some(&None);
+    if !napis.is_empty() && napis.iter().filter(is_without).count() == napis.len() {
+        node.add(Faint, "no interrupt");
+    }
+    if let Some(unknown) = napis.iter().find_map(|napi| napi.irq.why_unknown()) {
+        node.add(Faint, format!("irq unknown: {}", reason(unknown)));
+    }
+    let threads: Vec<_> = napis.iter().filter_map(|napi| napi.thread.known()?.as_ref()).collect();
+    if !threads.is_empty() {
+        let tids = ranges(threads.iter().map(|thread| thread.tid.get().unsigned_abs()));
+        let cpus = threads.iter().filter_map(|thread| thread.affinity.known()).flat_map(|cpus| cpus.iter());
+        node.add(Set, format!("thread {tids} on CPU {}", ranges(cpus)));
+    }
+}
+
+/// NAPI instances that no receive queue is known to be polled by, such as those of transmit queues.
+fn napis_without_queue(device: &Device, index: &Index<'_>) -> Option<Node> {
+    let linked: Vec<_> =
+        device.rx_queues.known_elements().filter_map(|queue| queue.napi.known().copied().flatten()).collect();
+    let others: Vec<&Napi> =
+        device.napis.known_elements().filter(|napi| linked.iter().all(|linked| linked.to != napi.id)).collect();
+    if others.is_empty() {
+        return None;
+    }
+    let mut node = Node::named(format!("NAPI {}", ranges(others.iter().map(|napi| napi.id.get()))));
+    node.add(Faint, "of no known receive queue");
+    where_polled(&others, index, &mut node);
+    Some(node)
+}
+
+/// Transmit queues that are chosen by CPU or by receive queue, each way of choosing on one line.
+fn tx_groups(device: &Device) -> Vec<Node> {
+    let by_cpu = device.tx_queues.known_elements().filter_map(|queue| {
+        let cpus = queue.xps_cpus.known()?.as_ref().filter(|cpus| !cpus.is_empty())?;
+        Some(format!("{}→{cpus}", queue.id))
+    });
+    let by_queue = device.tx_queues.known_elements().filter_map(|queue| {
+        let queues = queue.xps_rxqs.known().filter(|queues| !queues.is_empty())?;
+        Some(format!("{}→{}", queue.id, ranges(queues.iter().copied())))
+    });
+    let told = [("xps by CPU", by_cpu.collect::<Vec<_>>()), ("xps by rx queue", by_queue.collect())];
+    let told = told.into_iter().filter(|(_, pairs)| !pairs.is_empty());
+    told.map(|(how, pairs)| Node::named("tx").with(Set, format!("{how} {}", pairs.join(" ")))).collect()
+}
+
+fn rss(context: &RssContext) -> Option<Node> {
+    let table = context.indirection.as_ref().filter(|table| !table.is_empty())?;
+    let mut node = Node::named(format!("rss {}", context.id));
+    node.add(Plain, format!("{} buckets over rx {}", table.len(), ranges(table.iter().copied())));
+    Some(node)
+}
+
+fn flow_rule(installed: &InstalledFlowRule) -> Node {
+    let node = Node::named(format!("flow rule {}", installed.location));
+    let Some(rule) = &installed.rule else { return node.with(Faint, "of a kind that is not told here") };
+    let port = |what: &str, port: Option<u16>| port.map(|port| format!("{what} port {port}"));
+    let mut node = node.with(Plain, format!("{:?}", rule.matches.transport).to_lowercase());
+    node.add_if(Plain, port("source", rule.matches.source_port));
+    node.add_if(Plain, port("destination", rule.matches.destination_port));
+    match rule.action {
+        FlowAction::Queue(queue) => node.with(Set, format!("to rx {queue}")),
+        FlowAction::Context(context) => node.with(Set, format!("to rss {context}")),
+        FlowAction::Discard => node.with(Notable, "dropped"),
+    }
+}

@@ -1,0 +1,99 @@
+//! What objects of a picture are called in its tree: ranges of numbers, NAPIs by their devices and queues, times.
+
+use std::collections::{BTreeSet, HashMap};
+
+use quell_host::picture::{Picture, Reading, Unknown, Why};
+use quell_linux::{NapiId, Pid};
+
+/// Numbers as ranges: `1-3,7`. Empty for none.
+pub(super) fn ranges(numbers: impl IntoIterator<Item = u32>) -> String {
+    let sorted: BTreeSet<u32> = numbers.into_iter().collect();
+    let mut numbers = sorted.into_iter().peekable();
+    let mut parts = Vec::new();
+    while let Some(first) = numbers.next() {
+        let mut last = first;
+        while let Some(next) = numbers.next_if(|next| next.checked_sub(1) == Some(last)) {
+            last = next;
+        }
+        parts.push(if first == last { first.to_string() } else { format!("{first}-{last}") });
+    }
+    parts.join(",")
+}
+
+/// A time in the largest unit that keeps it a whole number.
+pub(super) fn time(ns: u64) -> String {
+    let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")];
+    let unit = units.into_iter().find(|(unit, _)| ns != 0 && ns.is_multiple_of(*unit));
+    unit.map_or_else(|| format!("{ns} ns"), |(size, unit)| format!("{} {unit}", ns / size))
+}
+
+/// Which device and receive queue each NAPI is of.
+pub(super) struct NapiNames<'a> {
+    by_id: HashMap<NapiId, (&'a str, Option<u32>)>,
+}
+
+impl<'a> NapiNames<'a> {
+    pub(super) fn of(picture: &'a Picture) -> Self {
+        let mut by_id = HashMap::new();
+        for device in &picture.devices {
+            for napi in device.napis.known_elements() {
+                by_id.insert(napi.id, (device.name.as_str(), None));
+            }
+            for queue in device.rx_queues.known_elements() {
+                if let Reading::Known(Some(napi)) = &queue.napi {
+                    by_id.insert(napi.to, (device.name.as_str(), Some(queue.id)));
+                }
+            }
+        }
+        Self { by_id }
+    }
+
+    /// `NAPI 8193-8196 (eth0 rx 0-3)`; of NAPIs outside of the picture only the numbers.
+    pub(super) fn name(&self, napis: &BTreeSet<NapiId>) -> String {
+        let ids = ranges(napis.iter().map(|id| id.get()));
+        let known = napis.iter().filter_map(|id| self.by_id.get(id));
+        let mut queues: std::collections::BTreeMap<&str, Vec<u32>> = std::collections::BTreeMap::new();
+        known.for_each(|(device, queue)| queues.entry(device).or_default().extend(*queue));
+        let of = |(device, queues): (&str, Vec<u32>)| match ranges(queues) {
+            none if none.is_empty() => device.to_owned(),
+            queues => format!("{device} rx {queues}"),
+        };
+        let places: Vec<String> = queues.into_iter().map(of).collect();
+        if places.is_empty() { format!("NAPI {ids}") } else { format!("NAPI {ids} ({})", places.join(", ")) }
+    }
+}
+
+/// Why something is not known, shortly.
+pub(super) fn reason(unknown: &Unknown) -> String {
+    match unknown.why {
+        Why::Absent => "there is none".to_owned(),
+        Why::UnsupportedByKernel => "this kernel does not tell".to_owned(),
+        Why::UnsupportedByDriver => "the driver does not tell".to_owned(),
+        Why::Denied { needs: Some(needs) } => format!("needs {needs}"),
+        Why::Denied { needs: None } => "needs root".to_owned(),
+        Why::NotAsked => "not asked".to_owned(),
+        _ => "could not be read".to_owned(),
+    }
+}
+
+/// `process 7` or its name with the number.
+pub(super) fn process(name: &str, pid: Pid) -> String {
+    if name.is_empty() { format!("process {pid}") } else { format!("{name} {pid}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_become_a_range() {
+        assert_eq!(ranges([7, 1, 2, 3, 3, u32::MAX]), format!("1-3,7,{}", u32::MAX));
+        assert_eq!(ranges([]), "");
+    }
+
+    #[test]
+    fn a_time_is_told_in_whole_units() {
+        let told = [20_000_000, 200_000, 1_500, 0].map(time);
+        assert_eq!(told, ["20 ms", "200 µs", "1500 ns", "0 ns"]);
+    }
+}

@@ -1,0 +1,168 @@
+//! Trees of lines for a terminal: each line is made of parts that stay whole and is broken between them where the
+//! terminal ends. What the parts say is not decided here.
+
+use clap::builder::styling::{AnsiColor, Style};
+use textwrap::core::display_width;
+
+use super::terminal::Terminal;
+
+/// What a part means to whoever reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// Nothing special.
+    Plain,
+    /// What the line is about.
+    Name,
+    /// Set, and not what the kernel starts with.
+    Set,
+    /// Worth a look.
+    Notable,
+    /// Not known, or of little interest.
+    Faint,
+}
+
+impl Meaning {
+    const fn style(self) -> Style {
+        match self {
+            Self::Plain => Style::new(),
+            Self::Name => Style::new().bold(),
+            Self::Set => AnsiColor::Cyan.on_default(),
+            Self::Notable => AnsiColor::Yellow.on_default(),
+            Self::Faint => Style::new().dimmed(),
+        }
+    }
+}
+
+/// A piece of a line that is not broken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Part {
+    text: String,
+    meaning: Meaning,
+}
+
+/// A line with the lines below it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Node {
+    parts: Vec<Part>,
+    children: Vec<Node>,
+}
+
+impl Node {
+    /// A line about something.
+    pub(crate) fn named(name: impl Into<String>) -> Self {
+        Self::default().with(Meaning::Name, name)
+    }
+
+    /// The line with one more part.
+    pub(crate) fn with(mut self, meaning: Meaning, text: impl Into<String>) -> Self {
+        self.add(meaning, text);
+        self
+    }
+
+    /// Adds a part.
+    pub(crate) fn add(&mut self, meaning: Meaning, text: impl Into<String>) {
+        self.parts.push(Part { text: text.into(), meaning });
+    }
+
+    /// Adds a part where there is something to say.
+    pub(crate) fn add_if(&mut self, meaning: Meaning, text: Option<String>) {
+        self.parts.extend(text.map(|text| Part { text, meaning }));
+    }
+
+    /// Adds a line below.
+    pub(crate) fn push(&mut self, child: Node) {
+        self.children.push(child);
+    }
+
+    /// Adds lines below.
+    pub(crate) fn extend(&mut self, children: impl IntoIterator<Item = Node>) {
+        self.children.extend(children);
+    }
+}
+
+/// Blanks between two parts of a line.
+const GAP: usize = 2;
+/// How far the rest of a broken line is set in.
+const HANGING: usize = 4;
+
+/// The trees one below the other.
+pub(crate) fn render(roots: &[Node], terminal: Terminal) -> String {
+    let mut out = String::new();
+    for root in roots {
+        render_node(root, "", "", terminal, &mut out);
+    }
+    out
+}
+
+fn render_node(node: &Node, first: &str, rest: &str, terminal: Terminal, out: &mut String) {
+    let stem = if node.children.is_empty() { "" } else { "│" };
+    line(node, first, &format!("{rest}{stem:<HANGING$}"), terminal, out);
+    for (index, child) in node.children.iter().enumerate() {
+        let (branch, below) = if index + 1 == node.children.len() { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        render_node(child, &format!("{rest}{branch}"), &format!("{rest}{below}"), terminal, out);
+    }
+}
+
+fn line(node: &Node, first: &str, hanging: &str, terminal: Terminal, out: &mut String) {
+    out.push_str(first);
+    let mut column = display_width(first);
+    let mut starts = true;
+    for part in &node.parts {
+        let width = display_width(&part.text);
+        if !starts && !terminal.fits(column + GAP + width) {
+            out.push('\n');
+            out.push_str(hanging);
+            column = display_width(hanging);
+        } else if !starts {
+            out.push_str(&" ".repeat(GAP));
+            column += GAP;
+        }
+        starts = false;
+        push_styled(part, terminal, out);
+        column += width;
+    }
+    out.push('\n');
+}
+
+fn push_styled(part: &Part, terminal: Terminal, out: &mut String) {
+    if !terminal.colour || part.meaning == Meaning::Plain {
+        out.push_str(&part.text);
+        return;
+    }
+    let style = part.meaning.style();
+    out.push_str(&format!("{style}{}{style:#}", part.text));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree() -> Node {
+        let mut root = Node::named("eth0").with(Meaning::Plain, "up").with(Meaning::Set, "threaded");
+        let mut queue = Node::named("rx 0-15").with(Meaning::Plain, "NAPI 1-16");
+        queue.push(Node::named("irq 7"));
+        root.push(queue);
+        root.push(Node::named("rss 0"));
+        root
+    }
+
+    #[test]
+    fn a_wide_terminal_has_a_line_a_node() {
+        let wide = Terminal { columns: Some(80), colour: false };
+        let wanted = "eth0  up  threaded\n├─ rx 0-15  NAPI 1-16\n│  └─ irq 7\n└─ rss 0\n";
+        assert_eq!(render(&[tree()], wide), wanted);
+    }
+
+    #[test]
+    fn a_narrow_one_breaks_lines_between_parts_and_keeps_the_branches() {
+        let narrow = Terminal { columns: Some(14), colour: false };
+        let wanted = "eth0  up\n│   threaded\n├─ rx 0-15\n│  │   NAPI 1-16\n│  └─ irq 7\n└─ rss 0\n";
+        assert_eq!(render(&[tree()], narrow), wanted);
+    }
+
+    #[test]
+    fn colours_are_for_terminals_and_move_nothing() {
+        let colourful = render(&[tree()], Terminal { columns: Some(80), colour: true });
+        assert!(colourful.contains("\u{1b}[36mthreaded\u{1b}[0m"), "{colourful:?}");
+    }
+}
