@@ -23,7 +23,7 @@ const EXIT_CODES: &str = concat!(
 pub(crate) enum Command {
     /// Which delivery mode wins on this machine? Runs them against a real server on a private lab, prints the table.
     Bench(Box<bench::BenchArgs>),
-    /// The way of packets on this host as one picture: devices, queues, NAPI, interrupts, CPUs; processes, epolls, sockets.
+    /// The way of packets here, from queues to sockets, as one picture.
     Show(show::ShowArgs),
     /// Ask the model of the kernel's packet delivery: anywhere, without root, in seconds.
     Sim {

@@ -1,5 +1,5 @@
-//! `/proc/PID/status`: context switches, thread count, capabilities and allowed CPUs of a process or
-//! thread. Sizes and ids in it are not read.
+//! `/proc/PID/status`: context switches, thread count, peak memory, capabilities and allowed CPUs of a process or
+//! thread. Of sizes only the peak is read, ids are not.
 
 use super::text::{Line, Malformed, lines};
 use super::{ProcDir, ProcError};
@@ -11,6 +11,8 @@ use crate::capability::CapabilitySet;
 pub struct PidStatus {
     /// How many threads the process has.
     pub threads: Option<u64>,
+    /// The most memory that it has had resident, KiB (`VmHWM`); none of kernel threads.
+    pub peak_rss_kib: Option<u64>,
     /// Effective capabilities.
     pub cap_eff: Option<CapabilitySet>,
     /// CPUs that it may run on.
@@ -35,6 +37,10 @@ impl PidStatus {
             let value = line.bytes[colon + 1..].trim_ascii();
             match &line.bytes[..colon] {
                 b"Threads" => status.threads = Some(line.number(value, "a thread count")?),
+                b"VmHWM" => {
+                    let number = value.strip_suffix(b" kB").unwrap_or(value).trim_ascii();
+                    status.peak_rss_kib = Some(line.number(number, "a size in kB")?);
+                }
                 b"CapEff" => status.cap_eff = Some(capabilities(line, value)?),
                 b"Cpus_allowed_list" => status.cpus_allowed = Some(cpu_list(line, value)?),
                 b"voluntary_ctxt_switches" => {

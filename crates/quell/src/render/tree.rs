@@ -1,5 +1,5 @@
-//! Trees of lines for a terminal: each line is made of parts that stay whole and is broken between them where the
-//! terminal ends. What the parts say is not decided here.
+//! Trees of lines for a terminal: each line is made of parts and is broken between them where the terminal ends, within
+//! one only when it is wider than the terminal. What the parts say is not decided here.
 
 use clap::builder::styling::{AnsiColor, Style};
 use textwrap::core::display_width;
@@ -33,7 +33,7 @@ impl Meaning {
     }
 }
 
-/// A piece of a line that is not broken.
+/// A piece of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
     text: String,
@@ -108,29 +108,39 @@ fn line(node: &Node, first: &str, hanging: &str, terminal: Terminal, out: &mut S
     let mut column = display_width(first);
     let mut starts = true;
     for part in &node.parts {
-        let width = display_width(&part.text);
-        if !starts && !terminal.fits(column + GAP + width) {
-            out.push('\n');
-            out.push_str(hanging);
-            column = display_width(hanging);
-        } else if !starts {
-            out.push_str(&" ".repeat(GAP));
-            column += GAP;
+        for (piece, gap) in pieces(part, terminal, display_width(hanging)) {
+            let width = display_width(piece);
+            if !starts && !terminal.fits(column + gap + width) {
+                out.push('\n');
+                out.push_str(hanging);
+                column = display_width(hanging);
+            } else if !starts {
+                out.push_str(&" ".repeat(gap));
+                column += gap;
+            }
+            starts = false;
+            push_styled(piece, part.meaning, terminal, out);
+            column += width;
         }
-        starts = false;
-        push_styled(part, terminal, out);
-        column += width;
     }
     out.push('\n');
 }
 
-fn push_styled(part: &Part, terminal: Terminal, out: &mut String) {
-    if !terminal.colour || part.meaning == Meaning::Plain {
-        out.push_str(&part.text);
+/// A part as it is set, with the blanks before each piece: whole, or word by word when no line is wide enough for it.
+fn pieces<'a>(part: &'a Part, terminal: Terminal, indent: usize) -> Vec<(&'a str, usize)> {
+    if terminal.fits(indent + display_width(&part.text)) {
+        return vec![(&part.text, GAP)];
+    }
+    part.text.split(' ').enumerate().map(|(index, word)| (word, if index == 0 { GAP } else { 1 })).collect()
+}
+
+fn push_styled(text: &str, meaning: Meaning, terminal: Terminal, out: &mut String) {
+    if !terminal.colour || meaning == Meaning::Plain {
+        out.push_str(text);
         return;
     }
-    let style = part.meaning.style();
-    out.push_str(&format!("{style}{}{style:#}", part.text));
+    let style = meaning.style();
+    out.push_str(&format!("{style}{text}{style:#}"));
 }
 
 #[cfg(test)]
@@ -155,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_narrow_one_breaks_lines_between_parts_and_keeps_the_branches() {
-        let narrow = Terminal { columns: Some(14), colour: false };
+        let narrow = Terminal { columns: Some(16), colour: false };
         let wanted = "eth0  up\n│   threaded\n├─ rx 0-15\n│  │   NAPI 1-16\n│  └─ irq 7\n└─ rss 0\n";
         assert_eq!(render(&[tree()], narrow), wanted);
     }

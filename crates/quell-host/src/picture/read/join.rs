@@ -7,22 +7,24 @@ use quell_linux::proc::{EpollTarget, FdKind, Interrupts};
 use quell_linux::{NapiId, Pid};
 
 use super::super::{
-    Device, Epoll, Files, HeldSocket, Linked, Process, Reading, SaidBy, Socket, WatchedFile, WatchedKind,
+    Device, Epoll, Files, HeldSocket, Linked, Process, Reading, SaidBy, Scope, Socket, WatchedFile, WatchedKind,
     WatchedTarget, Why,
 };
 use super::files::OpenEpoll;
 use super::processes::OpenProcess;
 use super::sockets::SocketTable;
 
-/// Where the kernel does not say which NAPI polls which receive queue: veth makes its instances in the order of its
-/// queues (`veth_enable_napi_range` of `drivers/net/veth.c`), and numbers ascend.
+/// Where the kernel does not say which NAPI polls which receive queue: a device without NAPI has none, and veth makes its
+/// instances in the order of its queues (`veth_enable_napi_range` of `drivers/net/veth.c`), with ascending numbers.
 pub(super) fn queues_to_napis(devices: &mut [Device]) {
-    for device in devices.iter_mut().filter(|device| device.kind.as_deref() == Some("veth")) {
-        let napis: Vec<NapiId> = device.napis.known_elements().map(|napi| napi.id).collect();
+    for device in devices {
+        let makes_them_in_order = device.kind.as_deref() == Some("veth");
+        let Reading::Known(napis) = &device.napis else { continue };
+        let napis: Vec<NapiId> = napis.iter().map(|napi| napi.id).collect();
         let Reading::Known(queues) = &mut device.rx_queues else { continue };
         if napis.is_empty() {
             queues.iter_mut().for_each(|queue| queue.napi = Reading::Known(None));
-        } else if napis.len() == queues.len() {
+        } else if makes_them_in_order && napis.len() == queues.len() {
             for (queue, napi) in queues.iter_mut().zip(napis) {
                 queue.napi = Reading::Known(Some(Linked { to: napi, said_by: SaidBy::Order }));
             }
@@ -63,9 +65,10 @@ fn irqs_by_name(device: &Device, bus: &str, interrupts: &Interrupts) -> HashMap<
 pub(super) fn processes_to_sockets(
     open: Vec<OpenProcess>,
     sockets: SocketTable,
+    scope: &Scope,
 ) -> (Vec<Process>, Vec<Socket>, Vec<Pid>) {
-    let (hidden, seen): (Vec<_>, Vec<_>) =
-        open.into_iter().partition(|process| process.is_hidden() && process.threads.known().is_none());
+    let is_left_out = |process: &OpenProcess| process.is_hidden() && !scope.pids.contains(&process.pid);
+    let (hidden, seen): (Vec<_>, Vec<_>) = open.into_iter().partition(is_left_out);
     let hidden = hidden.into_iter().map(|process| process.pid).collect();
     let processes: Vec<Process> = seen.into_iter().map(|process| join_process(process, &sockets)).collect();
     let held: HashSet<u64> = processes.iter().flat_map(held_sockets).collect();

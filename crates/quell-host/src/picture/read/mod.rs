@@ -21,6 +21,7 @@ use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::{Pid, clock};
 
 use self::outcome::Outcome as _;
+use self::processes::OpenProcess;
 use super::{Picture, Reading, SCHEMA, Scope, Taken};
 
 /// Why no picture could be taken at all. What cannot be read of its parts is in the picture itself.
@@ -98,9 +99,8 @@ pub fn take(scope: &Scope) -> Result<(Picture, Cost), TakeError> {
     files::look_at_watched(&mut processes, &sockets);
     processes.retain(|process| process.is_wanted(scope, &sockets));
     sockets.ask(&processes);
-    for process in &mut processes {
-        process.read_threads(&proc);
-    }
+    let is_shown = |process: &&mut OpenProcess| !process.is_hidden() || scope.pids.contains(&process.pid);
+    processes.iter_mut().filter(is_shown).for_each(|process| process.read_threads(&proc));
 
     let mut describe = |space: &namespaces::Space| {
         let unlisted = sockets.unlisted.remove(&space.namespace.inode()).unwrap_or_default();
@@ -110,7 +110,7 @@ pub fn take(scope: &Scope) -> Result<(Picture, Cost), TakeError> {
     cost.sockets = began.elapsed() - cost.devices - cost.processes;
 
     join::queues_to_napis(&mut devices);
-    let (mut processes, mut sockets, hidden_processes) = join::processes_to_sockets(processes, sockets);
+    let (mut processes, mut sockets, hidden_processes) = join::processes_to_sockets(processes, sockets, scope);
     if let (Some(_), true) = (&scope.device, scope.pids.is_empty()) {
         join::keep_what_arrives_by(&devices, &mut processes, &mut sockets);
     }
