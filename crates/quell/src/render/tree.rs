@@ -127,7 +127,7 @@ fn line(node: &Node, first: &str, hanging: &str, terminal: Terminal, out: &mut S
 }
 
 /// A part as it is set, with the blanks before each piece: whole, or word by word when no line is wide enough for it.
-fn pieces<'a>(part: &'a Part, terminal: Terminal, indent: usize) -> Vec<(&'a str, usize)> {
+fn pieces(part: &Part, terminal: Terminal, indent: usize) -> Vec<(&str, usize)> {
     if terminal.fits(indent + display_width(&part.text)) {
         return vec![(&part.text, GAP)];
     }
