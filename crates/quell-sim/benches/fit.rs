@@ -16,9 +16,9 @@ fn main() {
     let host = HostProfile::from_toml(&std::fs::read_to_string(from).expect("readable")).expect("a profile");
     let experiment = IrqSuspension::published().expect("the data ships");
     let training = experiment.cells.iter().filter(|cell| !held_out(&cell.mode)).collect();
-    let scale = RunScale { warm_up_ns: 25_000_000, measured_ns: 40_000_000, ..RunScale::FULL };
+    let scale = RunScale { warm_up_ns: 40_000_000, measured_ns: 40_000_000, ..RunScale::FULL };
     let rounds = rounds.parse().expect("a number");
-    let fit = Fit { host, training, constants: FITTED.to_vec(), scale, rounds };
+    let fit = Fit { host, training, constants: FITTED.to_vec(), scale, rounds, threads: 2 };
     let fitted = fit
         .find(|objective, host| {
             println!("objective {objective:.1}");

@@ -46,8 +46,8 @@ impl Ablation {
         let constants = &mut run.host.constants;
         match self {
             Self::FinalPoll => run.rules.final_poll = false,
-            Self::BatchCost => constants.batch_extra_ns = 0.0,
-            Self::Interference => (constants.interference_ns, constants.interference_packet_ns) = (0.0, 0.0),
+            Self::BatchCost => (constants.batch_extra_ns, constants.batch_packet_ns) = (0.0, 0.0),
+            Self::Interference => constants.interference_ns = 0.0,
             Self::ClientTail => (constants.client_tail_share, constants.client_tail_slope) = (0.0, 0.0),
             // The latency stays; only what is executed and not accounted goes.
             Self::UnaccountedIdle => constants.idle_entry_ns = 0.0,

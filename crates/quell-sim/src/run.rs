@@ -5,6 +5,7 @@ use quell_mode::DeliveryMode;
 use crate::engine::{Ns, Purpose, RandomStream};
 use crate::host::{Costs, HostProfile};
 use crate::mechanism::RxQueue;
+use crate::published::CountedBeside;
 use crate::server::Server;
 use crate::trace::Trace;
 use crate::world::{Client, Counters, CpuTime, KernelRules, Traffic, TrafficKind, World, WorldShape};
@@ -30,6 +31,9 @@ pub struct Run {
     pub floating: bool,
     /// Whether interrupts go to CPUs on which no thread of the server begins.
     pub irqs_apart: bool,
+    /// Whether each CPU transmits on the queue that interrupts it (`xps_cpus`), or on the one on which
+    /// the request came.
+    pub xps: bool,
     /// How connections are spread over the queues.
     pub spread: Spread,
     /// How large requests and responses are; absent: as the host's constants have them.
@@ -114,6 +118,10 @@ pub struct RunResult {
     pub cpu_pct: f64,
     /// What queues and those who poll them counted, all queues together.
     pub counters: Counters,
+    pub(crate) counted_beside: CountedBeside,
+    /// Requests answered on the queue with the fewest and on the one with the most, relative to the
+    /// mean of all queues.
+    pub queue_spread: (f64, f64),
     /// Measured time, in s.
     pub measured_s: f64,
     /// Queues.
@@ -147,6 +155,7 @@ impl Run {
             server: Server::one_worker_per_queue(queues),
             floating: false,
             irqs_apart: false,
+            xps: false,
             spread: Spread::Even,
             message: None,
             client_delays_ns: Vec::new(),
@@ -212,6 +221,9 @@ impl Run {
             let mut rx = RxQueue::new(self.mode.napi(), &self.host.coalescing, self.host.ring_size, irq_cpu);
             rx.thread = self.add_napi_thread(&mut world, queue);
             world.queues.push(rx);
+        }
+        if self.xps && !self.irqs_apart {
+            world.tx_queue_of_cpu = (0..self.queues).collect();
         }
         self.add_server(&mut world, &queue_of);
         Ok(world)
@@ -305,12 +317,21 @@ impl Run {
             cycles_per_query: cpu.executed_ns() as f64 * self.host.cpu_ghz / responses,
             cpu_pct: 100.0 * cpu.accounted_share(),
             counters,
+            queue_spread: queue_spread(&world.counters),
+            counted_beside: CountedBeside::new(&self.host.constants, &self.mode.napi()),
             measured_s: self.measured_ns as f64 / 1e9,
             queues: self.queues,
             events: world.processed,
             digest: world.digest.value(),
         }
     }
+}
+
+fn queue_spread(queues: &[Counters]) -> (f64, f64) {
+    let responses = queues.iter().map(|counters| counters.responses);
+    let mean = responses.clone().sum::<u64>().max(1) as f64 / queues.len() as f64;
+    let relative = |count: Option<u64>| count.unwrap_or_default() as f64 / mean;
+    (relative(responses.clone().min()), relative(responses.max()))
 }
 
 /// The queue of each connection, so that each queue has its share by weight, and at least one.

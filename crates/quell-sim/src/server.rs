@@ -1,6 +1,8 @@
 //! Who serves in a run: the shapes of servers, which worker has which connection, and how their
 //! threads are put on the CPUs of a world. What the threads do is the business of `world`.
 
+use std::collections::VecDeque;
+
 use quell_mode::{ProgramWait, Threaded};
 
 use crate::engine::{Ns, Purpose, RandomStream};
@@ -177,7 +179,14 @@ impl Run {
         for (&queue, &worker) in queue_of.iter().zip(&worker_of) {
             let (epoll, napi) = (if shared { 0 } else { worker }, Some(usize::from(queue)));
             world.epolls[epoll].remember_napi(napi, self.rules.sysctl_busy_poll_usecs);
-            world.sockets.push(Socket { epoll: Some(epoll), napi, edge_triggered: shared, ..Socket::default() });
+            let received = VecDeque::with_capacity(2);
+            world.sockets.push(Socket {
+                epoll: Some(epoll),
+                napi,
+                edge_triggered: shared,
+                received,
+                ..Socket::default()
+            });
         }
         let places = self.places(workers);
         for (worker, place) in places.into_iter().enumerate() {

@@ -32,10 +32,10 @@ fn golden_digests() {
 }
 
 const GOLDEN: [&str; 4] = [
-    "base 600K a78ae45db3875644",
-    "defer20 600K 7be38bbba8de8335",
-    "suspend20 600K ad70f4f0304c3c5a",
-    "fullbusy MAX 8f769a854cddd07f",
+    "base 600K d5e12ec8a3f6d668",
+    "defer20 600K df6e14c33e662485",
+    "suspend20 600K 62603878f8a81348",
+    "fullbusy MAX dadc8631e21b08b7",
 ];
 
 #[test]

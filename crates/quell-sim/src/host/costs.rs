@@ -31,9 +31,9 @@ pub(crate) struct Costs {
     pub(crate) epoll_event_ns: Ns,
     request_ns: f64,
     batch_extra_ns: f64,
+    batch_packet_ns: f64,
     batch_half: f64,
     pub(crate) interference_ns: Ns,
-    pub(crate) interference_packet_ns: Ns,
     cross_cpu_ns: Ns,
     cpus_per_cache: usize,
     pub(crate) recv_ns: Ns,
@@ -66,9 +66,9 @@ impl Costs {
             epoll_event_ns: ns(constants.epoll_event_ns),
             request_ns: constants.request_ns,
             batch_extra_ns: constants.batch_extra_ns,
+            batch_packet_ns: constants.batch_packet_ns,
             batch_half: constants.batch_half,
             interference_ns: ns(constants.interference_ns),
-            interference_packet_ns: ns(constants.interference_packet_ns),
             cross_cpu_ns: ns(constants.cross_cpu_ns),
             cpus_per_cache: host.cpus_per_cache,
             recv_ns: ns(constants.recv_ns),
@@ -109,8 +109,19 @@ impl Costs {
     /// same memory, the less of it is still in the caches.
     #[inline]
     pub(crate) fn request_ns(&self, batch: usize) -> Ns {
+        (self.request_ns + self.batch_extra_ns * self.displaced_share(batch)) as Ns
+    }
+
+    /// What receiving a packet costs more on a CPU that is amid serving such a batch.
+    #[inline]
+    pub(crate) fn packet_displaced_ns(&self, batch: usize) -> Ns {
+        (self.batch_packet_ns * self.displaced_share(batch)) as Ns
+    }
+
+    /// How much of what was used last time a batch has displaced from the caches.
+    fn displaced_share(&self, batch: usize) -> f64 {
         let others = batch.saturating_sub(1) as f64;
-        (self.request_ns + self.batch_extra_ns * others / (others + self.batch_half)) as Ns
+        others / (others + self.batch_half)
     }
 
     /// What a request costs more on `cpu` when its packet was received on `rx_cpu`.

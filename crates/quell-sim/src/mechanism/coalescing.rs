@@ -3,19 +3,19 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::moderation::{Moderation, Profile, RX_PROFILES, TX_PROFILES};
+use super::moderation::{Moderation, Profile, Profiles, RX_CQE, RX_EQE, TX_CQE, TX_EQE};
 use crate::engine::{NEVER, Ns};
 
 /// From when the coalescing time counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CoalescingPeriod {
-    /// From the last completion: quiet time (CQE mode).
+    /// From the last completion: quiet time (`cqe-mode-rx on`).
     LastCompletion,
-    /// From the first completion since the vector was armed (EQE mode).
+    /// From the first completion since the vector was armed.
     FirstCompletion,
-    /// From the last interrupt, as Intel's throttling has it: the first packet after a quiet time
-    /// interrupts at once.
+    /// From the last interrupt (`cqe-mode-rx off`, Intel's throttling): the first packet after a
+    /// quiet time interrupts at once.
     LastInterrupt,
 }
 
@@ -35,8 +35,10 @@ pub struct Coalescing {
     pub tx_usecs: u32,
     /// `tx-frames`, in packets; 0: no limit.
     pub tx_frames: u32,
-    /// From when the time counts.
-    pub period: CoalescingPeriod,
+    /// From when the receive time counts.
+    pub rx_period: CoalescingPeriod,
+    /// From when the transmit time counts.
+    pub tx_period: CoalescingPeriod,
 }
 
 impl Coalescing {
@@ -48,28 +50,33 @@ impl Coalescing {
         rx_frames: 0,
         tx_usecs: u32::MAX,
         tx_frames: 0,
-        period: CoalescingPeriod::FirstCompletion,
+        rx_period: CoalescingPeriod::FirstCompletion,
+        tx_period: CoalescingPeriod::FirstCompletion,
     };
 }
 
+/// One completion queue of the vector.
 #[derive(Debug, Clone)]
 struct Direction {
     fixed: Profile,
+    period: CoalescingPeriod,
     adaptive: Option<Moderation>,
     since_armed: u32,
     due_ns: Ns,
+    /// When it last brought an interrupt about.
+    fired_ns: Ns,
 }
 
 impl Direction {
-    fn new(usecs: u32, frames: u32, adaptive: Option<Moderation>) -> Self {
-        Self { fixed: Profile { usecs, frames }, adaptive, since_armed: 0, due_ns: NEVER }
+    fn new(fixed: Profile, period: CoalescingPeriod, profiles: Option<Profiles>) -> Self {
+        Self { fixed, period, adaptive: profiles.map(Moderation::new), since_armed: 0, due_ns: NEVER, fired_ns: 0 }
     }
 
     fn profile(&self) -> Profile {
         self.adaptive.as_ref().map_or(self.fixed, Moderation::profile)
     }
 
-    fn completed(&mut self, now_ns: Ns, count: u32, period: CoalescingPeriod, fired_ns: Ns) {
+    fn completed(&mut self, now_ns: Ns, count: u32) {
         if count == 0 {
             return;
         }
@@ -79,9 +86,9 @@ impl Direction {
             self.due_ns = self.due_ns.min(now_ns);
         } else if usecs == u32::MAX {
             // Never by time.
-        } else if period == CoalescingPeriod::LastInterrupt {
-            self.due_ns = now_ns.max(fired_ns + u64::from(usecs) * 1000).min(self.due_ns);
-        } else if period == CoalescingPeriod::LastCompletion || self.due_ns == NEVER {
+        } else if self.period == CoalescingPeriod::LastInterrupt {
+            self.due_ns = now_ns.max(self.fired_ns + u64::from(usecs) * 1000).min(self.due_ns);
+        } else if self.period == CoalescingPeriod::LastCompletion || self.due_ns == NEVER {
             self.due_ns = now_ns + u64::from(usecs) * 1000;
         }
     }
@@ -89,12 +96,22 @@ impl Direction {
     fn arm(&mut self) {
         (self.since_armed, self.due_ns) = (0, NEVER);
     }
+
+    /// The vector fires: because of this direction, if its time is over.
+    fn fire(&mut self, now_ns: Ns) {
+        if self.due_ns > now_ns {
+            return;
+        }
+        self.fired_ns = now_ns;
+        if let Some(adaptive) = &mut self.adaptive {
+            adaptive.event(now_ns);
+        }
+    }
 }
 
 /// The coalescing state of one vector.
 #[derive(Debug, Clone)]
 pub(crate) struct Coalescer {
-    period: CoalescingPeriod,
     rx: Direction,
     tx: Direction,
     armed: bool,
@@ -104,11 +121,14 @@ pub(crate) struct Coalescer {
 impl Coalescer {
     /// Armed from the beginning, as after `ip link set up`.
     pub(crate) fn new(config: &Coalescing) -> Self {
-        let moderated = |on: bool, profiles| on.then(|| Moderation::new(profiles));
+        let quiet = |period| period == CoalescingPeriod::LastCompletion;
+        let rx_profiles = if quiet(config.rx_period) { RX_CQE } else { RX_EQE };
+        let tx_profiles = if quiet(config.tx_period) { TX_CQE } else { TX_EQE };
+        let rx = Profile { usecs: config.rx_usecs, frames: config.rx_frames };
+        let tx = Profile { usecs: config.tx_usecs, frames: config.tx_frames };
         Self {
-            period: config.period,
-            rx: Direction::new(config.rx_usecs, config.rx_frames, moderated(config.adaptive_rx, RX_PROFILES)),
-            tx: Direction::new(config.tx_usecs, config.tx_frames, moderated(config.adaptive_tx, TX_PROFILES)),
+            rx: Direction::new(rx, config.rx_period, config.adaptive_rx.then_some(rx_profiles)),
+            tx: Direction::new(tx, config.tx_period, config.adaptive_tx.then_some(tx_profiles)),
             armed: true,
             fired_ns: 0,
         }
@@ -132,14 +152,14 @@ impl Coalescer {
     /// `count` received packets were completed.
     pub(crate) fn received(&mut self, now_ns: Ns, count: u32) {
         if self.armed {
-            self.rx.completed(now_ns, count, self.period, self.fired_ns);
+            self.rx.completed(now_ns, count);
         }
     }
 
     /// `count` transmitted packets were completed.
     pub(crate) fn transmitted(&mut self, now_ns: Ns, count: u32) {
         if self.armed {
-            self.tx.completed(now_ns, count, self.period, self.fired_ns);
+            self.tx.completed(now_ns, count);
         }
     }
 
@@ -156,13 +176,8 @@ impl Coalescer {
     pub(crate) fn fire(&mut self, now_ns: Ns) {
         self.armed = false;
         self.fired_ns = now_ns;
-        for direction in [&mut self.rx, &mut self.tx] {
-            if direction.due_ns <= now_ns
-                && let Some(adaptive) = &mut direction.adaptive
-            {
-                adaptive.event(now_ns);
-            }
-        }
+        self.rx.fire(now_ns);
+        self.tx.fire(now_ns);
     }
 
     /// A poll took so many completions.
@@ -180,7 +195,7 @@ mod tests {
     use super::*;
 
     fn quiet_time(period: CoalescingPeriod) -> Coalescer {
-        Coalescer::new(&Coalescing { rx_usecs: 8, rx_frames: 3, period, ..Coalescing::NONE })
+        Coalescer::new(&Coalescing { rx_usecs: 8, rx_frames: 3, rx_period: period, ..Coalescing::NONE })
     }
 
     #[test]
@@ -233,5 +248,18 @@ mod tests {
         let mut vector = Coalescer::new(&Coalescing { tx_usecs: 16, ..Coalescing::NONE });
         vector.transmitted(0, 1);
         assert_eq!(vector.due_ns(), 16_000);
+    }
+
+    #[test]
+    fn each_direction_counts_from_its_own_interrupts() {
+        let throttled = CoalescingPeriod::LastInterrupt;
+        let mut vector = Coalescer::new(&Coalescing { tx_usecs: 16, tx_period: throttled, ..Coalescing::NONE });
+        vector.received(50_000, 1);
+        vector.fire(50_000);
+        vector.arm(51_000, 0, 1);
+        assert_eq!(vector.due_ns(), 51_000);
+        vector.fire(51_000);
+        vector.arm(52_000, 0, 1);
+        assert_eq!(vector.due_ns(), 67_000);
     }
 }

@@ -1,13 +1,14 @@
 //! Adaptive interrupt moderation: the hill climb of the kernel's DIM library (`lib/dim/net_dim.c`)
-//! over the five receive and transmit profiles of its CQE mode. Every 64 completion events it
-//! compares packet and event rates with the last window's and steps towards fewer events.
+//! over the five receive or transmit profiles of the mode in which the time counts. Every 64
+//! completion events it compares packet and event rates with the last window's and steps towards
+//! fewer events.
 
 use crate::engine::Ns;
 
 /// What a profile asks of the NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Profile {
-    /// Quiet time after the last completion before the interrupt, in µs.
+    /// Time before the interrupt, in µs.
     pub(crate) usecs: u32,
     /// Completions that bring the interrupt at once.
     pub(crate) frames: u32,
@@ -17,17 +18,28 @@ const fn profile(usecs: u32, frames: u32) -> Profile {
     Profile { usecs, frames }
 }
 
-/// `NET_DIM_RX_CQE_PROFILES` of `include/linux/dim.h`.
-pub(crate) const RX_PROFILES: [Profile; 5] =
+/// The profiles of one direction and mode, the one with the most interrupts first.
+pub(crate) type Profiles = [Profile; 5];
+
+/// `NET_DIM_RX_CQE_PROFILES` of `lib/dim/net_dim.c`.
+pub(crate) const RX_CQE: Profiles =
     [profile(2, 256), profile(8, 128), profile(16, 64), profile(32, 64), profile(64, 64)];
 
-/// `NET_DIM_TX_CQE_PROFILES` of `include/linux/dim.h`.
-pub(crate) const TX_PROFILES: [Profile; 5] =
+/// `NET_DIM_RX_EQE_PROFILES` of `lib/dim/net_dim.c`.
+pub(crate) const RX_EQE: Profiles =
+    [profile(1, 256), profile(8, 256), profile(64, 256), profile(128, 256), profile(256, 256)];
+
+/// `NET_DIM_TX_CQE_PROFILES` of `lib/dim/net_dim.c`.
+pub(crate) const TX_CQE: Profiles =
     [profile(5, 128), profile(8, 64), profile(16, 32), profile(32, 32), profile(64, 32)];
+
+/// `NET_DIM_TX_EQE_PROFILES` of `lib/dim/net_dim.c`.
+pub(crate) const TX_EQE: Profiles =
+    [profile(1, 128), profile(8, 128), profile(32, 128), profile(64, 128), profile(128, 128)];
 
 const EVENTS_PER_WINDOW: u32 = 64;
 const SIGNIFICANT_PERCENT: f64 = 10.0;
-const STEPS_BEFORE_TIRED: u32 = 2 * RX_PROFILES.len() as u32;
+const STEPS_BEFORE_TIRED: u32 = 2 * RX_CQE.len() as u32;
 const FIRST_PROFILE: usize = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +82,7 @@ fn significant(now: f64, before: f64) -> bool {
 /// The state of one direction's moderation.
 #[derive(Debug, Clone)]
 pub(crate) struct Moderation {
-    profiles: [Profile; 5],
+    profiles: Profiles,
     index: usize,
     tune: Tune,
     steps_right: u32,
@@ -83,7 +95,7 @@ pub(crate) struct Moderation {
 }
 
 impl Moderation {
-    pub(crate) fn new(profiles: [Profile; 5]) -> Self {
+    pub(crate) fn new(profiles: Profiles) -> Self {
         Self {
             profiles,
             index: FIRST_PROFILE,
@@ -216,12 +228,12 @@ mod tests {
 
     #[test]
     fn it_begins_at_the_second_profile_as_the_kernel_does() {
-        assert_eq!(Moderation::new(RX_PROFILES).profile(), RX_PROFILES[1]);
+        assert_eq!(Moderation::new(RX_CQE).profile(), RX_CQE[1]);
     }
 
     #[test]
     fn fewer_events_for_the_same_packets_are_better_and_climb() {
-        let mut moderation = Moderation::new(RX_PROFILES);
+        let mut moderation = Moderation::new(RX_CQE);
         let mut now_ns = 0;
         let mut visited = vec![moderation.profile().usecs];
         for _ in 0..40 {
@@ -235,7 +247,7 @@ mod tests {
 
     #[test]
     fn steady_rates_keep_it_parked() {
-        let mut moderation = Moderation::new(RX_PROFILES);
+        let mut moderation = Moderation::new(RX_CQE);
         let mut now_ns = 0;
         for _ in 0..6 {
             feed(&mut moderation, &mut now_ns, 50_000, 4);

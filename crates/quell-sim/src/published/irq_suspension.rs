@@ -176,7 +176,7 @@ pub struct RunScale {
 impl RunScale {
     /// The whole host.
     pub const FULL: Self =
-        Self { queues: QUEUES, warm_up_ns: 40_000_000, measured_ns: 110_000_000, hashed: true, seed: 1 };
+        Self { queues: QUEUES, warm_up_ns: 150_000_000, measured_ns: 100_000_000, hashed: true, seed: 1 };
 }
 
 /// The experiment's cells.
@@ -224,6 +224,7 @@ impl IrqSuspension {
         Run {
             connections: CONNECTIONS * scale.queues / QUEUES,
             floating: scale.queues > 1,
+            xps: true,
             spread: if scale.hashed { Spread::Hashed } else { Spread::Even },
             warm_up_ns: scale.warm_up_ns,
             measured_ns: scale.measured_ns,
@@ -316,13 +317,18 @@ fn cell(row: Row, more: &[MoreRow]) -> Result<PublishedCell, PublishedError> {
 }
 
 impl RunResult {
-    /// The run's figures, of the whole host: what a part of its queues did, times their share.
+    /// The run's figures, of the whole host: what a part of its queues did, times their share. Polls
+    /// are what the published counter would have counted.
     #[must_use]
     pub fn figures(&self, host_queues: usize) -> Figures {
         let scale = host_queues as f64 / self.queues as f64;
         let us = |share: f64| self.latency.quantile(share).map_or(f64::NAN, |latency| latency.as_secs_f64() * 1e6);
         let counters = &self.counters;
         let per_s = |count: u64| count as f64 / self.measured_s;
+        let per_queue = |count: u64| per_s(count) / self.queues as f64;
+        let beside = self.counted_beside;
+        let polls_per_s = per_queue(counters.polls) + beside.polls_per_s;
+        let per_poll = |per_s: f64| if polls_per_s > 0.0 { per_s / polls_per_s } else { 0.0 };
         Figures {
             qps: self.qps * scale,
             mean_us: self.mean_us,
@@ -333,9 +339,9 @@ impl RunResult {
             softirq_pct: 100.0 * self.cpu.interrupt_share(),
             cycles_per_query: self.cycles_per_query,
             irqs_per_s: per_s(counters.irqs) * scale,
-            poll_work: counters.polled_packets as f64 / counters.polls.max(1) as f64,
-            polls_per_s: per_s(counters.polls) / self.queues as f64,
-            empty_polls_pct: 100.0 * counters.empty_polls as f64 / counters.polls.max(1) as f64,
+            poll_work: per_poll(per_queue(counters.polled_packets) + beside.packets_per_s),
+            polls_per_s,
+            empty_polls_pct: 100.0 * per_poll(per_queue(counters.empty_polls) + beside.empty_polls_per_s),
             epoll_events: counters.epoll_events as f64 / counters.epoll_waits.max(1) as f64,
         }
     }

@@ -227,11 +227,11 @@ fn coalescing(row: &LowLatencyRow) -> Coalescing {
         "adaptive" => ADAPTIVE_USECS,
         usecs => usecs.parse().unwrap_or(0),
     };
-    let period = match row.rx_usecs.as_str() {
+    let rx_period = match row.rx_usecs.as_str() {
         "adaptive" => CoalescingPeriod::FirstCompletion,
         _ => CoalescingPeriod::LastInterrupt,
     };
-    Coalescing { rx_usecs, period, ..Coalescing::NONE }
+    Coalescing { rx_usecs, rx_period, ..Coalescing::NONE }
 }
 
 /// Round trips a second, and the share of all hardware threads that they took, in percent.

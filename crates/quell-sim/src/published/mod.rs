@@ -6,6 +6,7 @@ mod event_busy_loop;
 mod experiment;
 mod irq_suspension;
 mod low_latency_sockets;
+mod poll_counter;
 mod score;
 mod threaded_napi;
 
@@ -18,6 +19,7 @@ pub use experiment::{
 };
 pub use irq_suspension::{Comparison, IrqSuspension, Load, LoadError, PublishedCell, PublishedError, RunScale};
 pub use low_latency_sockets::{LowLatencyCell, LowLatencyRow, Transport, low_latency_rows, low_latency_sockets};
+pub(crate) use poll_counter::CountedBeside;
 pub use score::{ColumnScore, ComparedCell, Scored, held_out, score};
 pub use threaded_napi::{
     LatencyQuantiles, PollMechanism, ThreadedNapiCell, ThreadedNapiRow, threaded_napi, threaded_napi_rows,

@@ -68,7 +68,8 @@ impl World {
         if returned == 0 {
             return self.epoll_nothing(thread);
         }
-        self.threads[thread].returned = returned;
+        let state = &mut self.threads[thread];
+        (state.returned, state.batch) = (returned, returned);
         self.epoll_suspend(call.epoll, self.threads[thread].cpu);
         if let Some(queue) = self.queue_of_worker(thread) {
             self.counters[queue].epoll_waits += 1;

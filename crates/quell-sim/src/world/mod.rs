@@ -88,6 +88,9 @@ pub(crate) struct World {
     pub(crate) costs: Costs,
     pub(crate) cpus: Vec<Cpu>,
     pub(crate) queues: Vec<RxQueue>,
+    /// `xps_cpus`: the queue on which each CPU transmits, whose vector and poll its completions are;
+    /// without an entry it is the queue on which the request came.
+    pub(crate) tx_queue_of_cpu: Vec<usize>,
     /// Threads that busy poll a queue, or wait for it, in fast-forwarded rounds.
     pub(crate) queue_spinners: Vec<Vec<usize>>,
     pub(crate) epolls: Vec<Epoll>,
@@ -132,6 +135,7 @@ impl World {
             costs,
             cpus: Vec::with_capacity(cpus),
             queues: Vec::with_capacity(queues),
+            tx_queue_of_cpu: Vec::new(),
             queue_spinners: vec![Vec::with_capacity(2); queues],
             epolls: Vec::with_capacity(epolls),
             epoll_spinners: vec![Vec::with_capacity(2); epolls],

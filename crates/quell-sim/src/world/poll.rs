@@ -14,6 +14,7 @@ pub(crate) const GRO_NORMAL_BATCH: u32 = 8;
 impl World {
     /// `cpu` takes up to `budget` packets and all transmit completions; how many packets, and the cost.
     pub(crate) fn poll_begin(&mut self, queue: usize, cpu: usize, budget: u32) -> (u32, Ns) {
+        let batch = self.cpus[cpu].current.map_or(0, |thread| self.threads[thread].batch);
         let costs = &self.costs;
         let rx = &mut self.queues[queue];
         let transmitted = std::mem::take(&mut rx.tx_completions);
@@ -23,7 +24,8 @@ impl World {
         let packets: Ns = rx.taken[before..].iter().map(|packet| costs.receive_ns(packet.kind)).sum();
         let moved_ns = if rx.polled_on == cpu { 0 } else { costs.poll_migration_ns };
         rx.polled_on = cpu;
-        (work, moved_ns + packets + u64::from(transmitted) * costs.tx_completion_ns)
+        let displaced_ns = u64::from(work) * costs.packet_displaced_ns(batch);
+        (work, moved_ns + packets + displaced_ns + u64::from(transmitted) * costs.tx_completion_ns)
     }
 
     /// Counts a poll that took `work` packets.

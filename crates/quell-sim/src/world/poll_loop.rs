@@ -130,7 +130,7 @@ impl World {
         let Some(queue) = self.sockets[poll.socket as usize].napi else { return };
         match poll.answer {
             Answer::Nobody => self.counters[queue].responses += 1,
-            Answer::Client => self.answer(queue, poll.socket, sent_ns),
+            Answer::Client => self.answer(queue, queue, poll.socket, sent_ns),
             Answer::Peer(peer) => {
                 self.counters[queue].responses += 1;
                 self.transmit(queue, peer, sent_ns);

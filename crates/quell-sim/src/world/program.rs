@@ -91,7 +91,7 @@ impl World {
     fn epoll_server_step(&mut self, thread: usize, mut server: EpollServer) -> Next {
         if let Some((socket, requests)) = server.serving.take() {
             for _ in 0..requests {
-                self.respond(socket);
+                self.respond(socket, self.threads[thread].cpu);
             }
             self.sockets[socket as usize].in_service -= requests as usize;
         }
@@ -172,7 +172,7 @@ impl World {
     fn recv_server_step(&mut self, thread: usize, mut server: RecvServer) -> Next {
         if std::mem::take(&mut server.serving) {
             self.threads[thread].program = Program::RecvServer(server);
-            self.respond(server.socket);
+            self.respond(server.socket, self.threads[thread].cpu);
         }
         self.recv_check(thread)
     }
@@ -228,23 +228,24 @@ impl World {
         if self.sockets[socket as usize].readable() { self.recv_check(thread) } else { self.recv_sleep(thread) }
     }
 
-    /// Answers the oldest request of a socket.
-    pub(crate) fn respond(&mut self, socket: u32) {
+    /// Answers the oldest request of a socket, from `cpu`.
+    pub(crate) fn respond(&mut self, socket: u32, cpu: usize) {
         let state = &mut self.sockets[socket as usize];
         let Some(sent_ns) = state.received.pop_front() else { return };
         let Some(queue) = state.napi else { return };
-        self.answer(queue, socket, sent_ns);
+        let tx_queue = self.tx_queue_of_cpu.get(cpu).copied().unwrap_or(queue);
+        self.answer(queue, tx_queue, socket, sent_ns);
     }
 
-    /// The response to a request leaves `queue`.
-    pub(crate) fn answer(&mut self, queue: usize, socket: u32, sent_ns: Ns) {
+    /// The response to a request of `queue` leaves on `tx_queue`.
+    pub(crate) fn answer(&mut self, queue: usize, tx_queue: usize, socket: u32, sent_ns: Ns) {
         let now_ns = self.now_ns;
         self.mark(queue, "response");
         self.counters[queue].responses += 1;
-        let rx = &mut self.queues[queue];
-        rx.tx_completions += 1;
-        rx.vector.transmitted(now_ns, 1);
+        let tx = &mut self.queues[tx_queue];
+        tx.tx_completions += 1;
+        tx.vector.transmitted(now_ns, 1);
         self.answered(socket, sent_ns);
-        self.vector_changed(queue);
+        self.vector_changed(tx_queue);
     }
 }

@@ -90,12 +90,6 @@ impl World {
     pub(crate) fn softirq_segment_done(&mut self, cpu: usize) {
         let Some(run) = self.cpus[cpu].softirq else { return };
         let Some((queue, work)) = run.polling else { return };
-        let received = self.queues[queue].taken.len() as u64;
-        if let Some(current) = self.cpus[cpu].current
-            && self.threads[current].stage == Stage::Program
-        {
-            self.threads[current].left_ns += received * self.costs.interference_packet_ns;
-        }
         self.deliver(queue, cpu);
         if work < NAPI_POLL_WEIGHT && !self.queues[queue].ring.is_empty() {
             let (more, cost_ns) = self.poll_begin(queue, cpu, GRO_NORMAL_BATCH.min(NAPI_POLL_WEIGHT - work));

@@ -122,6 +122,8 @@ pub(crate) struct Thread {
     pub(crate) sleep: u32,
     /// Events that `epoll_wait` returned and the program has not handled yet.
     pub(crate) events: std::collections::VecDeque<u32>,
+    /// Events of the last `epoll_wait` that returned some.
+    pub(crate) batch: usize,
     /// How many events the last `epoll_wait` returned.
     pub(crate) returned: usize,
 }
@@ -144,6 +146,7 @@ impl Thread {
             spin_until_ns: 0,
             sleep: 0,
             events: std::collections::VecDeque::with_capacity(64),
+            batch: 0,
             returned: 0,
         }
     }

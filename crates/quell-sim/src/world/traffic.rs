@@ -13,6 +13,9 @@ use crate::mechanism::{Packet, PacketKind};
 /// `TCP_RTO_MIN`: when a lost request is sent again.
 const RETRANSMIT_NS: Ns = 200_000_000;
 
+/// What a reply may wait for in a client: its interrupt, and its thread.
+const CLIENT_WAITS: usize = 2;
+
 /// The distribution of the time between two requests; its mean follows from the rate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -239,8 +242,10 @@ impl Traffic {
     fn way_back_ns(&mut self) -> Ns {
         let client = self.client;
         let mut ns = self.delays.unit() * client.jitter_ns;
-        if self.delays.unit() < client.tail_share {
-            ns += self.delays.unit() * client.tail_ns;
+        for _ in 0..CLIENT_WAITS {
+            if self.delays.unit() < client.tail_share {
+                ns += self.delays.unit() * client.tail_ns;
+            }
         }
         if client.stall_share > 0.0 && self.delays.unit() < client.stall_share {
             ns += client.stall_ns;
