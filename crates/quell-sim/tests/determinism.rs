@@ -32,9 +32,9 @@ fn golden_digests() {
 }
 
 const GOLDEN: [&str; 4] = [
-    "base 600K d5e12ec8a3f6d668",
-    "defer20 600K df6e14c33e662485",
-    "suspend20 600K 62603878f8a81348",
+    "base 600K bc5a36aba038796b",
+    "defer20 600K 809932218801528c",
+    "suspend20 600K 5914dbfcebffb66e",
     "fullbusy MAX dadc8631e21b08b7",
 ];
 
