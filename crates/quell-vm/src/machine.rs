@@ -60,6 +60,8 @@ pub struct Machine {
     pub kernel: Kernel,
     /// Its NICs.
     pub nic: Nic,
+    /// Its virtual CPUs, at least 1.
+    pub cpus: u32,
     /// When it has to have ended, from its start.
     pub limit: Duration,
 }
@@ -210,14 +212,13 @@ impl Machine {
 
     fn arguments(&self, files: &Files) -> Vec<String> {
         let memory_mib = MEMORY_BASE_MIB + 2 * (files.archive_bytes >> 20);
-        let mut arguments: Vec<String> = [
-            "-M q35 -accel tcg,thread=multi -smp 2 -cpu max,-la57 -nodefaults -no-user-config -display none",
-            "-no-reboot",
-        ]
-        .iter()
-        .flat_map(|words| words.split(' '))
-        .map(str::to_owned)
-        .collect();
+        let mut arguments: Vec<String> =
+            ["-M q35 -accel tcg,thread=multi -cpu max,-la57 -nodefaults -no-user-config -display none -no-reboot"]
+                .iter()
+                .flat_map(|words| words.split(' '))
+                .map(str::to_owned)
+                .collect();
+        arguments.extend(["-smp".to_owned(), self.cpus.to_string()]);
         arguments.extend(["-m".to_owned(), memory_mib.to_string()]);
         for (end, address) in NIC_ADDRESSES.iter().enumerate() {
             arguments.extend(["-netdev".to_owned(), format!("hubport,hubid=0,id=nic{end}")]);

@@ -25,7 +25,7 @@ fn machine(dir: &Path) -> Option<Machine> {
     fs::write(kernel.join("vmlinux"), b"no kernel").unwrap();
     fs::write(kernel.join("kernel.json"), r#"{"name":"6.1","version":"6.1-1","suite":"none"}"#).unwrap();
     let kernel = Store::in_dir(dir).newest().unwrap();
-    Some(Machine { kernel, nic: Nic::Virtio, limit: Duration::from_secs(60) })
+    Some(Machine { kernel, nic: Nic::Virtio, cpus: 1, limit: Duration::from_secs(60) })
 }
 
 #[test]

@@ -35,6 +35,8 @@ const SERVER: &str = "server";
 const CLIENT: &str = "client";
 const SERVER_CPU: u32 = 0;
 const CLIENT_CPU: u32 = 1;
+/// There when a mode needs it: see [`Request::cpus`].
+const SPARE_CPU: u32 = 2;
 /// Addresses of the network that RFC 5737 sets aside for documentation.
 const SERVER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const CLIENT_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
@@ -258,11 +260,9 @@ impl Lab {
         if let Some(requirement) = needs_launch(mode) {
             return Err(SetError::NeedsLaunch(requirement));
         }
-        if mode.napi().threaded == Threaded::BusyPoll {
-            return Err(SetError::NeedsOwnCpu);
-        }
         let napi = self.queues.set(&mode.napi())?;
-        self.queues.pinned_threads(&[SERVER_CPU]).map_err(SetError::Queue)?;
+        let polls_without_end = mode.napi().threaded == Threaded::BusyPoll;
+        self.queues.pinned_threads(&[if polls_without_end { SPARE_CPU } else { SERVER_CPU }])?;
         let asked = mode.epoll().unwrap_or_default();
         let epoll: Result<Vec<_>, ServerError> = self.workers.iter().map(|worker| worker.set(asked)).collect();
         Ok(SettingsReadBack { napi, epoll: epoll? })

@@ -5,7 +5,9 @@
 pub mod guest;
 pub mod interrupts;
 
-use quell_mode::DeliveryMode;
+use std::time::Duration;
+
+use quell_mode::{DeliveryMode, Threaded};
 use quell_vm::machine::{Machine, MachineError};
 use serde::{Deserialize, Serialize};
 
@@ -27,10 +29,24 @@ pub struct Request {
 }
 
 impl Request {
-    /// Counts these modes, five times for three seconds each.
+    /// Counts these modes so often, for two seconds each time.
     #[must_use]
-    pub fn new(modes: Vec<DeliveryMode>) -> Self {
-        Self { modes, repeats: 5, measure_ms: 3_000 }
+    pub fn new(modes: Vec<DeliveryMode>, repeats: u32) -> Self {
+        Self { modes, repeats, measure_ms: 2_000 }
+    }
+
+    /// How long all trials are measured.
+    #[must_use]
+    pub fn measured(&self) -> Duration {
+        let trials = u32::try_from(self.modes.len()).unwrap_or(u32::MAX).saturating_mul(self.repeats);
+        Duration::from_millis(self.measure_ms.into()).saturating_mul(trials)
+    }
+
+    /// The virtual CPUs that the guest needs: the server's, the client's, and one for a thread that polls without end.
+    #[must_use]
+    pub fn cpus(&self) -> u32 {
+        let polls = self.modes.iter().any(|mode| mode.napi().threaded == Threaded::BusyPoll);
+        2 + u32::from(polls)
     }
 }
 

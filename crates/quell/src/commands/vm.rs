@@ -61,13 +61,26 @@ pub(crate) struct GuestArgs {
 }
 
 /// The NICs by their names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum NicName {
     /// virtio-net-pci.
+    #[default]
     Virtio,
     /// e1000e.
     E1000e,
 }
+
+impl From<NicName> for Nic {
+    fn from(name: NicName) -> Self {
+        match name {
+            NicName::Virtio => Self::Virtio,
+            NicName::E1000e => Self::E1000e,
+        }
+    }
+}
+
+/// Virtual CPUs of a guest that runs one command.
+const CPUS: u32 = 2;
 
 #[derive(Debug, Serialize)]
 struct Listed {
@@ -169,20 +182,17 @@ fn in_guest(guest: &GuestArgs, limit: Duration, command: &[String]) -> Result<()
 }
 
 fn machine(guest: &GuestArgs, limit: Duration) -> Result<Machine, Failure> {
-    let kernel = kernel(guest.kernel.as_ref()).map_err(|error| of_store(&error))?;
-    let nic = match guest.nic {
-        NicName::Virtio => Nic::Virtio,
-        NicName::E1000e => Nic::E1000e,
-    };
-    Ok(Machine { kernel, nic, limit })
+    Ok(Machine { kernel: stored_kernel(guest.kernel.as_ref())?, nic: guest.nic.into(), cpus: CPUS, limit })
 }
 
-fn kernel(name: Option<&KernelName>) -> Result<Kernel, StoreError> {
-    let store = Store::of_user()?;
-    match name {
-        Some(name) => store.kernel(name),
-        None => store.newest(),
-    }
+/// A kernel that is here: the one of this name, or the newest.
+///
+/// # Errors
+/// When it is not here.
+pub(crate) fn stored_kernel(name: Option<&KernelName>) -> Result<Kernel, Failure> {
+    let store = store()?;
+    let kernel = name.map_or_else(|| store.newest(), |name| store.kernel(name));
+    kernel.map_err(|error| of_store(&error))
 }
 
 fn store() -> Result<Store, Failure> {
@@ -206,7 +216,8 @@ fn of_fetching(error: &FetchError) -> Failure {
     Failure::new(exit, error)
 }
 
-fn of_machine(error: &MachineError) -> Failure {
+/// The failure of a guest, with its exit code.
+pub(crate) fn of_machine(error: &MachineError) -> Failure {
     let exit = match error {
         MachineError::Qemu(_) | MachineError::Architecture | MachineError::NoBusybox => Exit::NotSupported,
         MachineError::Interrupted => Exit::Interrupted,

@@ -4,6 +4,7 @@ pub(crate) mod bench_table;
 pub(crate) mod comparison;
 pub(crate) mod explanation;
 pub(crate) mod findings;
+pub(crate) mod interrupt_table;
 pub(crate) mod load_report;
 pub(crate) mod number;
 pub(crate) mod progress;

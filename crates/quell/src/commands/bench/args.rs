@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, value_parser};
 use quell_bench::offered_load::OfferedLoad;
+use quell_vm::KernelName;
+
+use crate::commands::vm::NicName;
 
 /// Where the modes are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -12,19 +15,28 @@ pub(crate) enum Where {
     Veth,
     /// The model of a host: anywhere, in seconds.
     Sim,
+    /// A kernel of `quell vm` under QEMU's emulation: counts its interrupts, times nothing. Without root.
+    Vm,
 }
 
 /// Options of `quell bench`.
 #[derive(Debug, Args)]
 #[command(after_help = MODES_HELP)]
 pub(crate) struct BenchArgs {
-    /// Where: on a private lab of this machine, or on the model [veth; where this machine cannot run it, the model]
+    /// Where: on a private lab of this machine, in a guest, or on the model [veth; where this machine cannot run it, the
+    /// model]
     #[arg(long, value_enum, value_name = "WHERE")]
     pub(crate) on: Option<Where>,
     /// The modelled host, with --on sim: one of `quell sim hosts`, or the path of a profile, which ends in .toml
     /// [epyc7662-cx5]
     #[arg(long, value_name = "NAME|FILE", requires = "on")]
     pub(crate) host: Option<String>,
+    /// The guest's kernel, with --on vm: one of `quell vm list` [the newest]
+    #[arg(long, value_name = "KERNEL", requires = "on")]
+    pub(crate) kernel: Option<KernelName>,
+    /// The guest's NICs, with --on vm; e1000e takes a -full kernel [virtio]
+    #[arg(long, value_enum, requires = "on")]
+    pub(crate) nic: Option<NicName>,
     /// Three modes and two loads, under a minute.
     #[arg(long, conflicts_with = "full")]
     pub(crate) quick: bool,
@@ -88,7 +100,11 @@ impl BenchArgs {
     /// An option that only a lab has, or that asks for one of a certain size: where that cannot be had, the model is no
     /// answer.
     pub(crate) fn asks_for_a_lab(&self) -> bool {
-        let sized = self.queues.is_some() || self.generators.is_some() || self.connections.is_some();
+        let sized = self.kernel.is_some()
+            || self.nic.is_some()
+            || self.queues.is_some()
+            || self.generators.is_some()
+            || self.connections.is_some();
         sized || self.server.is_some() || self.no_interrupt_stand_in || self.insist
     }
 
@@ -99,15 +115,39 @@ impl BenchArgs {
             (self.server.is_some(), "--server"),
             (self.no_interrupt_stand_in, "--no-interrupt-stand-in"),
             (self.insist, "--insist"),
+            (self.kernel.is_some(), "--kernel"),
+            (self.nic.is_some(), "--nic"),
+        ];
+        given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
+    }
+}
+
+impl BenchArgs {
+    /// The options among these that mean nothing in a guest: its load is made for emulation.
+    pub(crate) fn meaningless_in_a_guest(&self) -> Vec<&'static str> {
+        let given = [
+            (self.quick, "--quick"),
+            (self.full, "--full"),
+            (self.loads.is_some(), "--loads"),
+            (self.host.is_some(), "--host"),
+            (self.seed.is_some(), "--seed"),
+            (self.queues.is_some(), "--queues"),
+            (self.generators.is_some(), "--generators"),
+            (self.connections.is_some(), "--connections"),
+            (self.server.is_some(), "--server"),
+            (self.no_interrupt_stand_in, "--no-interrupt-stand-in"),
+            (self.insist, "--insist"),
         ];
         given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
     }
 }
 
 /// Options that say nothing where nothing is measured.
-const OF_MEASURING: [&str; 18] = [
+const OF_MEASURING: [&str; 20] = [
     "on",
     "host",
+    "kernel",
+    "nic",
     "quick",
     "full",
     "modes",
