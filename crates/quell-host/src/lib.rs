@@ -1,4 +1,5 @@
-//! The host as Quell sees and changes it. What there is, is a [`picture`]. Every change goes through a [`journal`]: written
+//! The host as Quell sees and changes it. What there is, is a [`picture`]; what is
+//! wrong with it, [`findings`]. Every change goes through a [`journal`]: written
 //! down first, then made, and undone in the reverse order at exit, after Ctrl-C or a panic, and after a `kill -9` by
 //! whoever comes next.
 //!
@@ -8,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod findings;
 mod inhabitants;
 pub mod journal;
 pub mod kept;

@@ -1,0 +1,35 @@
+//! The rules as a document: `docs/findings.md` is what this makes of them, and a test compares the two.
+
+use std::fmt::Write as _;
+
+use super::rules;
+
+/// All rules, in Markdown.
+#[must_use]
+pub fn markdown() -> String {
+    let mut text = HEAD.to_owned();
+    for rule in rules() {
+        let severity = rule.severity.word();
+        let pictures = if rule.needs_two { ", compares two pictures" } else { "" };
+        // Writing to a string does not fail.
+        let _ = write!(
+            text,
+            "\n## `{}`\n\n{} ({severity}{pictures}).\n\n{}\n\nSource: {}.\n\n{}\n",
+            rule.id,
+            sentence(rule.title),
+            rule.why,
+            rule.source,
+            rule.explanation
+        );
+    }
+    text
+}
+
+const HEAD: &str = "# What `quell doctor` looks for\n\nMade from the rules in `crates/quell-host/src/findings`; a test keeps \
+                    it current. A value that could not be read never makes a finding. With `cannot tell` a rule says that \
+                    the load, or what can be seen from here, does not allow an answer.\n";
+
+fn sentence(title: &str) -> String {
+    let mut letters = title.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}

@@ -1,0 +1,310 @@
+//! The picture as the rules look at it: epolls with the queues that their sockets arrive by and the threads that wait on
+//! them, queues with the epolls that poll them, and what changed between two pictures. Nothing is judged here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use quell_linux::epoll_params::EpollParams;
+use quell_linux::{CpuList, Ifindex, NapiId, Pid};
+
+use super::Node;
+use crate::picture::{
+    Cpu, Device, Epoll, EpollWait, Index, Linked, Napi, NetworkNamespace, Picture, Process, Protocol, Reading, RxQueue,
+    Socket, SocketState, Thread, WatchedFile, WatchedKind, WatchedTarget,
+};
+
+/// One picture, or two, with what the rules ask of them.
+#[derive(Debug)]
+pub(super) struct View<'a> {
+    pub(super) now: &'a Picture,
+    before: Option<&'a Picture>,
+    interval_ns: Option<u64>,
+    index: Index<'a>,
+    index_before: Option<Index<'a>>,
+    /// The epolls that are known to watch something.
+    pub(super) epolls: Vec<EpollView<'a>>,
+}
+
+/// An epoll with what it is connected to.
+#[derive(Debug)]
+pub(super) struct EpollView<'a> {
+    pub(super) process: &'a Process,
+    pub(super) epoll: &'a Epoll,
+    /// Absent when they could not be read.
+    pub(super) params: Option<EpollParams>,
+    /// Its connected and datagram sockets by the queue that they arrive by.
+    pub(super) by_napi: BTreeMap<NapiId, Vec<&'a Socket>>,
+    /// Its connections to other hosts of which it is known that their packets came by no queue.
+    pub(super) without_napi: Vec<&'a Socket>,
+    /// The threads that were seen to sleep on it, in either picture, and how.
+    pub(super) waiters: Vec<(&'a Thread, EpollWait)>,
+    /// What else it watches.
+    pub(super) others: Vec<(&'a WatchedTarget, &'a WatchedKind, &'a Reading<bool>)>,
+}
+
+impl EpollView<'_> {
+    /// It is known to busy poll its queue (`ep_busy_loop_on` in `fs/eventpoll.c`, but for the sysctl).
+    pub(super) fn polls(&self) -> bool {
+        self.params.is_some_and(|params| params.prefer_busy_poll || params.busy_poll_usecs > 0)
+    }
+
+    /// It is known to suspend interrupts where its queue allows it.
+    pub(super) fn prefers(&self) -> bool {
+        self.params.is_some_and(|params| params.prefer_busy_poll)
+    }
+
+    pub(super) fn node(&self) -> Node {
+        Node::Epoll { pid: self.process.pid, fd: self.epoll.fd }
+    }
+
+    /// The process and the epoll.
+    pub(super) fn nodes(&self) -> Vec<Node> {
+        vec![self.process.into(), self.node()]
+    }
+}
+
+impl<'a> View<'a> {
+    pub(super) fn new(now: &'a Picture, before: Option<&'a Picture>) -> Self {
+        let same_boot =
+            |before: &&Picture| now.taken.boot_id.known().is_some() && now.taken.boot_id == before.taken.boot_id;
+        let before = before.filter(same_boot);
+        let elapsed = |before: &Picture| now.taken.monotonic_ns.checked_sub(before.taken.monotonic_ns);
+        let interval_ns = before.and_then(elapsed).filter(|&elapsed| elapsed > 0);
+        let before = before.filter(|_| interval_ns.is_some());
+        let (index, index_before) = (now.index(), before.map(Picture::index));
+        let epolls = now.processes.iter().flat_map(|process| epolls_of(process, before, &index)).collect();
+        Self { now, before, interval_ns, index, index_before, epolls }
+    }
+
+    /// Nanoseconds between the two pictures.
+    pub(super) fn interval_ns(&self) -> Option<u64> {
+        self.interval_ns
+    }
+
+    pub(super) fn before(&self) -> Option<&'a Picture> {
+        self.before
+    }
+
+    /// Every queue's poller with its device.
+    pub(super) fn napis(&self) -> impl Iterator<Item = (&'a Device, &'a Napi)> {
+        self.now.devices.iter().flat_map(|device| device.napis.known_elements().map(move |napi| (device, napi)))
+    }
+
+    pub(super) fn napi(&self, id: NapiId) -> Option<(&'a Device, &'a Napi)> {
+        self.index.napi(id)
+    }
+
+    pub(super) fn device(&self, namespace: u64, ifindex: Ifindex) -> Option<&'a Device> {
+        self.index.device(namespace, ifindex)
+    }
+
+    pub(super) fn napi_node(&self, id: NapiId) -> Node {
+        Node::Napi { id, device: self.napi(id).map(|(device, _)| device.name.clone()) }
+    }
+
+    pub(super) fn socket(&self, inode: u64) -> Option<&'a Socket> {
+        self.index.socket(inode)
+    }
+
+    /// The epolls that have sockets on a queue.
+    pub(super) fn epolls_on(&self, id: NapiId) -> impl Iterator<Item = &EpollView<'a>> {
+        self.epolls.iter().filter(move |epoll| epoll.by_napi.contains_key(&id))
+    }
+
+    /// A queue is told to suspend, or an epoll that busy polls has sockets on it.
+    pub(super) fn is_polled(&self, napi: &Napi) -> bool {
+        suspends(napi) || self.epolls_on(napi.id).any(EpollView::polls)
+    }
+
+    /// Where the packet work of a queue that no application polls is done: its thread's CPUs, or those that its interrupt
+    /// goes to.
+    pub(super) fn packet_cpus(&self, napi: &Napi) -> Option<CpuList> {
+        match napi.thread.known() {
+            Some(Some(thread)) => thread.affinity.known().cloned(),
+            Some(None) => {
+                let irq = self.index.irq(irq_of(napi)?)?;
+                irq.effective_affinity.known().filter(|cpus| !cpus.is_empty()).cloned()
+            }
+            None => None,
+        }
+    }
+
+    /// The NUMA node of a CPU.
+    pub(super) fn node_of_cpu(&self, cpu: u32) -> Option<u32> {
+        *self.index.cpu(cpu)?.numa_node.known()?
+    }
+
+    /// How much of the interval a thread ran, from 0 to 1.
+    pub(super) fn busy_share(&self, process: &Process, thread: &Thread) -> Option<f64> {
+        let before = self.thread_before(process, thread.tid)?;
+        let ran = thread.run_ns.known()?.checked_sub(*before.run_ns.known()?)?;
+        Some(ran as f64 / self.interval_ns? as f64)
+    }
+
+    fn thread_before(&self, process: &Process, tid: Pid) -> Option<&'a Thread> {
+        let before = self.index_before.as_ref()?.process(process.pid)?;
+        if before.start_time_ticks.known()? != process.start_time_ticks.known()? {
+            return None;
+        }
+        before.threads.known_elements().find(|thread| thread.tid == tid)
+    }
+
+    pub(super) fn device_before(&self, device: &Device) -> Option<&'a Device> {
+        self.index_before.as_ref()?.device(device.namespace, device.ifindex)
+    }
+
+    pub(super) fn namespace_before(&self, inode: u64) -> Option<&'a NetworkNamespace> {
+        let before = self.before?.namespaces.iter().find(|namespace| namespace.inode == inode)?;
+        let now = self.now.namespaces.iter().find(|namespace| namespace.inode == inode)?;
+        (before.cookie.known().is_some() && before.cookie == now.cookie).then_some(before)
+    }
+
+    pub(super) fn cpu_pair(&self, number: u32) -> Option<(&'a Cpu, &'a Cpu)> {
+        Some((self.index_before.as_ref()?.cpu(number)?, self.index.cpu(number)?))
+    }
+
+    /// Packets that a device received between the pictures.
+    pub(super) fn device_packets(&self, device: &Device) -> Option<u64> {
+        let before = self.device_before(device)?.counters.known()?;
+        device.counters.known()?.rx_packets.checked_sub(before.rx_packets)
+    }
+
+    /// Packets that came by a queue between the pictures: as the driver counts them by queue, or, with a single queue, by
+    /// device.
+    pub(super) fn queue_packets(&self, device: &Device, napi: NapiId) -> Option<u64> {
+        let queues = device.rx_queues.known()?;
+        let its: Vec<&RxQueue> = queues.iter().filter(|queue| napi_of(queue) == Some(napi)).collect();
+        let counted = |queue: &RxQueue| queue.counters.known()?.rx_packets;
+        if let [queue] = its[..]
+            && let Some(now) = counted(queue)
+        {
+            let before = self.device_before(device)?.rx_queues.known()?;
+            return now.checked_sub(counted(before.iter().find(|other| other.id == queue.id)?)?);
+        }
+        if device.napis.known()?.len() == 1 { self.device_packets(device) } else { None }
+    }
+
+    /// How often an interrupt came between the pictures.
+    pub(super) fn interrupts(&self, irq: u32) -> Option<u64> {
+        let total = |index: &Index<'_>| -> Option<u64> {
+            Some(index.irq(irq)?.counts.known()?.iter().map(|&(_, count)| count).sum())
+        };
+        total(&self.index)?.checked_sub(total(self.index_before.as_ref()?)?)
+    }
+
+    /// The time that the only thread which serves an epoll with one queue worked for each packet of that queue,
+    /// nanoseconds: its run time over the packets. Where others use the queue too it is at least this.
+    pub(super) fn work_per_packet_ns(&self, epoll: &EpollView<'_>) -> Option<f64> {
+        let [(thread, _)] = epoll.waiters[..] else { return None };
+        let napi = *epoll.by_napi.keys().next().filter(|_| epoll.by_napi.len() == 1)?;
+        let (device, _) = self.napi(napi)?;
+        let packets = self.queue_packets(device, napi).filter(|&packets| packets >= PACKETS_TO_JUDGE)?;
+        let ran = self.busy_share(epoll.process, thread)? * self.interval_ns? as f64;
+        Some(ran / packets as f64)
+    }
+}
+
+/// Fewer packets than this between two pictures say nothing of ratios.
+pub(super) const PACKETS_TO_JUDGE: u64 = 1_000;
+
+/// The queue is told to suspend interrupts.
+pub(super) fn suspends(napi: &Napi) -> bool {
+    napi.irq_suspend_timeout_ns.known().is_some_and(|&timeout| timeout > 0)
+}
+
+/// The queue is known to defer interrupts: that takes both values (`napi_complete_done` in `net/core/dev.c`).
+pub(super) fn defers(napi: &Napi) -> bool {
+    deferral(napi).is_some_and(|(count, timeout_ns)| count > 0 && timeout_ns > 0)
+}
+
+/// Both values of deferral, where both are known.
+pub(super) fn deferral(napi: &Napi) -> Option<(u32, u64)> {
+    Some((*napi.defer_hard_irqs.known()?, *napi.gro_flush_timeout_ns.known()?))
+}
+
+pub(super) fn irq_of(napi: &Napi) -> Option<u32> {
+    napi.irq.known()?.as_ref().map(|irq| irq.to)
+}
+
+pub(super) fn napi_of(queue: &RxQueue) -> Option<NapiId> {
+    queue.napi.known()?.as_ref().map(|napi: &Linked<NapiId>| napi.to)
+}
+
+/// Nanoseconds in a unit that people read.
+pub(super) fn time_text(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{} µs", ns / 1_000),
+        1_000_000..1_000_000_000 => format!("{} ms", ns / 1_000_000),
+        _ => format!("{} s", ns / 1_000_000_000),
+    }
+}
+
+/// `one connection`, `7 connections`.
+pub(super) fn counted(count: usize, one: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
+}
+
+fn epolls_of<'a>(process: &'a Process, before: Option<&'a Picture>, index: &Index<'a>) -> Vec<EpollView<'a>> {
+    let Some(files) = process.files.known() else { return Vec::new() };
+    let earlier = before.and_then(|before| before.processes.iter().find(|other| other.pid == process.pid));
+    let earlier = earlier.filter(|earlier| {
+        earlier.start_time_ticks.known().is_some() && earlier.start_time_ticks == process.start_time_ticks
+    });
+    let view = |epoll: &'a Epoll| {
+        let mut view = EpollView {
+            process,
+            epoll,
+            params: epoll.params.known().copied(),
+            by_napi: BTreeMap::new(),
+            without_napi: Vec::new(),
+            waiters: waiters_of(process, earlier, epoll.fd),
+            others: Vec::new(),
+        };
+        let mut seen = BTreeSet::new();
+        for target in epoll.targets.known_elements() {
+            match &target.file {
+                WatchedFile::Other { kind, ready } => view.others.push((target, kind, ready)),
+                WatchedFile::Socket { inode } => {
+                    if let Some(socket) = index.socket(*inode).filter(|_| seen.insert(*inode)) {
+                        view.add(socket);
+                    }
+                }
+            }
+        }
+        view
+    };
+    files.epolls.iter().map(view).collect()
+}
+
+impl<'a> EpollView<'a> {
+    fn add(&mut self, socket: &'a Socket) {
+        if socket.state == SocketState::Listen {
+            return;
+        }
+        match socket.napi.known() {
+            Some(Some(napi)) => self.by_napi.entry(*napi).or_default().push(socket),
+            Some(None) if is_connection_to_another_host(socket) => self.without_napi.push(socket),
+            _ => {}
+        }
+    }
+}
+
+/// Established, so that packets of it have come; not over loopback, which has no NAPI.
+fn is_connection_to_another_host(socket: &Socket) -> bool {
+    let remote = socket.remote.map(|remote| remote.ip());
+    let is_local = |remote: IpAddr| remote.is_loopback() || socket.local.is_some_and(|local| local.ip() == remote);
+    socket.protocol == Protocol::Tcp
+        && socket.state == SocketState::Established
+        && remote.is_some_and(|remote| !is_local(remote))
+}
+
+fn waiters_of<'a>(process: &'a Process, earlier: Option<&'a Process>, fd: i32) -> Vec<(&'a Thread, EpollWait)> {
+    let wait_of = |thread: &Thread| thread.epoll_wait.known().copied().flatten().filter(|wait| wait.epoll_fd == fd);
+    let waited_then = |tid: Pid| {
+        let then = earlier?.threads.known_elements().find(|thread| thread.tid == tid)?;
+        wait_of(then)
+    };
+    let waiter = |thread: &'a Thread| Some((thread, wait_of(thread).or_else(|| waited_then(thread.tid))?));
+    process.threads.known_elements().filter_map(waiter).collect()
+}
