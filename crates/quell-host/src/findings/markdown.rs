@@ -29,7 +29,11 @@ const HEAD: &str = "# What `quell doctor` looks for\n\nMade from the rules in `c
                     it current. A value that could not be read never makes a finding. With `cannot tell` a rule says that \
                     the load, or what can be seen from here, does not allow an answer.\n";
 
+/// With a capital letter, but for the kernel's names.
 fn sentence(title: &str) -> String {
+    if title.split(' ').next().is_some_and(|word| word.contains('-')) {
+        return title.to_owned();
+    }
     let mut letters = title.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }

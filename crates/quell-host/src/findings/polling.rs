@@ -208,7 +208,7 @@ const LONG_FLUSH_NS: u64 = 1_000_000;
 fn long_flush(view: &View<'_>) -> Vec<Observation> {
     let polling = view.epolls.iter().filter(|epoll| epoll.params.is_some_and(|params| params.busy_poll_usecs > 0));
     let observation = |epoll: &EpollView<'_>| {
-        let sleeps_long = |timeout: i32| timeout < 0 || timeout > 1;
+        let sleeps_long = |timeout: i32| !(0..=1).contains(&timeout);
         let (thread, _) = epoll.waiters.iter().find(|(_, wait)| wait.timeout_ms.is_some_and(sleeps_long))?;
         let long = |&id: &quell_linux::NapiId| {
             let (device, napi) = view.napi(id)?;

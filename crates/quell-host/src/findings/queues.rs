@@ -64,7 +64,7 @@ fn of_stalled(view: &View<'_>, device: &Device) -> Option<Observation> {
 
 static DROPS: Rule = Rule {
     id: "packets-dropped",
-    severity: Severity::Warning,
+    severity: Severity::Serious,
     title: "a device drops received packets",
     why: "A request that is dropped comes back after a retransmission timeout of 200 ms or more, a thousand times the \
           latency that any delivery mode is about.",

@@ -1,0 +1,215 @@
+//! The rules against recorded pictures: a healthy one has no finding that matters, each change to it makes the finding
+//! that belongs to it, what is not known makes none, and no picture makes a rule panic.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+mod pictures;
+
+use std::collections::BTreeSet;
+
+use pictures::{Edit, before, healthy, picture, set};
+use proptest::prelude::*;
+use quell_host::findings::{Severity, examine, rules};
+use quell_host::picture::Picture;
+use serde_json::{Value, json};
+
+const UNKNOWN: &str = r#"{"unknown": {"why": "failed", "tried": "read it", "said": "no"}}"#;
+/// Their business is what is not known.
+const ABOUT_THE_UNKNOWN: [&str; 3] = ["kernel-lacks", "driver-lacks", "privilege-lacks"];
+
+fn ids(now: &Picture, before: Option<&Picture>) -> BTreeSet<&'static str> {
+    examine(now, before).findings.iter().map(|finding| finding.id).collect()
+}
+
+#[test]
+fn a_healthy_host_has_no_finding() {
+    let report = examine(&picture(&healthy()), Some(&picture(&before())));
+    assert_eq!(report.findings, [], "{report:#?}");
+    assert_eq!((report.interval_ns, report.not_applied.len()), (Some(2_000_000_000), 0));
+}
+
+#[test]
+fn with_one_picture_the_rules_that_compare_are_not_applied_and_said_so() {
+    let report = examine(&picture(&healthy()), None);
+    let comparing: Vec<&str> = rules().filter(|rule| rule.needs_two).map(|rule| rule.id).collect();
+    assert_eq!(report.not_applied, comparing);
+}
+
+#[test]
+fn a_picture_of_another_boot_is_not_compared_with() {
+    let mut earlier = before();
+    set(&mut earlier, "/taken/boot-id", json!("00000000-0000-0000-0000-000000000000"));
+    assert_eq!(examine(&picture(&healthy()), Some(&picture(&earlier))).interval_ns, None);
+}
+
+#[test]
+fn each_change_makes_the_finding_that_belongs_to_it() {
+    for Edit { rule, severity, now, then } in pictures::edits() {
+        let (mut later, mut earlier) = (healthy(), before());
+        now.into_iter().for_each(|(place, value)| set(&mut later, place, value));
+        then.into_iter().for_each(|(place, value)| set(&mut earlier, place, value));
+        let report = examine(&picture(&later), Some(&picture(&earlier)));
+        let found = report.findings.iter().find(|finding| finding.id == rule);
+        let found = found.unwrap_or_else(|| panic!("{rule} is not found: {:#?}", report.findings));
+        assert_eq!(found.severity, severity, "{rule}: {found:#?}");
+        assert!(!found.seen.is_empty() && !found.nodes.is_empty(), "{found:#?}");
+    }
+}
+
+#[test]
+fn every_rule_has_a_change_that_makes_it() {
+    let tried: BTreeSet<&str> = pictures::edits().iter().map(|edit| edit.rule).collect();
+    let untried: Vec<&str> = rules().map(|rule| rule.id).filter(|id| !tried.contains(id)).collect();
+    assert!(untried.is_empty(), "{untried:?}");
+}
+
+#[test]
+fn no_rule_is_worse_than_it_says() {
+    for edit in pictures::edits() {
+        let rule = quell_host::findings::rule(edit.rule).unwrap();
+        assert!(edit.severity <= rule.severity, "{}", edit.rule);
+    }
+}
+
+/// The places of a picture that may be unknown: those at which it can be read with an unknown value.
+fn readings(of: &Value) -> Vec<String> {
+    let unknown: Value = serde_json::from_str(UNKNOWN).unwrap();
+    let mut readings = Vec::new();
+    for place in places(of, "") {
+        let mut edited = of.clone();
+        *edited.pointer_mut(&place).unwrap() = unknown.clone();
+        if Picture::parse(edited.to_string().as_bytes()).is_ok() {
+            readings.push(place);
+        }
+    }
+    readings
+}
+
+fn places(of: &Value, at: &str) -> Vec<String> {
+    let children: Vec<(String, &Value)> = match of {
+        Value::Array(values) => values.iter().enumerate().map(|(index, value)| (index.to_string(), value)).collect(),
+        Value::Object(values) => values.iter().map(|(name, value)| (name.clone(), value)).collect(),
+        _ => return Vec::new(),
+    };
+    let below = |(name, value): (String, &Value)| {
+        let place = format!("{at}/{name}");
+        std::iter::once(place.clone()).chain(places(value, &place)).collect::<Vec<_>>()
+    };
+    children.into_iter().flat_map(below).collect()
+}
+
+#[test]
+fn what_is_not_known_makes_no_finding() {
+    let unknown: Value = serde_json::from_str(UNKNOWN).unwrap();
+    let (now, then) = (healthy(), before());
+    let (now_picture, then_picture) = (picture(&now), picture(&then));
+    let of_now = readings(&now);
+    assert!(of_now.len() > 100, "{of_now:?}");
+    for place in &of_now {
+        let mut edited = now.clone();
+        set(&mut edited, place, unknown.clone());
+        let mut found = ids(&picture(&edited), Some(&then_picture));
+        found.extend(ids(&picture(&edited), None));
+        let told = examine(&picture(&edited), Some(&then_picture));
+        let bad = told.findings.iter().any(|finding| finding.severity > Severity::CannotTell);
+        assert!(!bad, "{place} makes {found:?}");
+    }
+    for place in readings(&then) {
+        let mut edited = then.clone();
+        set(&mut edited, &place, unknown.clone());
+        let told = examine(&now_picture, Some(&picture(&edited)));
+        let bad: Vec<_> = told.findings.iter().filter(|finding| finding.severity > Severity::CannotTell).collect();
+        assert!(bad.is_empty(), "{place} makes {bad:?}");
+    }
+}
+
+#[test]
+fn of_a_picture_of_which_nothing_is_known_nothing_is_found() {
+    let unknown: Value = serde_json::from_str(UNKNOWN).unwrap();
+    // One as it is, and two with more objects.
+    let more = ["reuseport-group-mixes-devices", "batch-delays-others"];
+    let none = Edit { rule: "healthy", severity: Severity::Note, now: Vec::new(), then: Vec::new() };
+    let edits = pictures::edits().into_iter().filter(|edit| more.contains(&edit.rule));
+    for edit in edits.chain([none]) {
+        let mut nothing = healthy();
+        edit.now.into_iter().for_each(|(place, value)| set(&mut nothing, place, value));
+        // The deepest first, so that every place is still there.
+        for place in readings(&nothing).into_iter().rev() {
+            if let Some(value) = nothing.pointer_mut(&place) {
+                *value = unknown.clone();
+            }
+        }
+        assert!(ids(&picture(&nothing), Some(&picture(&nothing))).is_empty(), "{}", edit.rule);
+    }
+}
+
+/// Something else in a place of a picture, of a kind that may well be read.
+fn other_value() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(json!(null)),
+        Just(json!(0)),
+        Just(json!(u64::MAX)),
+        any::<u32>().prop_map(|number| json!(number)),
+        any::<bool>().prop_map(|yes| json!(yes)),
+        Just(json!([])),
+        Just(json!("")),
+        Just(json!("0-3")),
+        Just(serde_json::from_str(UNKNOWN).unwrap()),
+    ]
+}
+
+/// The healthy picture with up to 20 places changed, as far as it can still be read.
+fn damaged(of: Value) -> impl Strategy<Value = Picture> {
+    let all = places(&of, "");
+    let change = (proptest::sample::select(all), other_value());
+    proptest::collection::vec(change, 0..20).prop_map(move |changes| {
+        let mut now = of.clone();
+        for (place, value) in changes {
+            let mut edited = now.clone();
+            let Some(found) = edited.pointer_mut(&place) else { continue };
+            *found = value;
+            if Picture::parse(edited.to_string().as_bytes()).is_ok() {
+                now = edited;
+            }
+        }
+        picture(&now)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn no_picture_makes_a_rule_panic(now in damaged(healthy()), then in damaged(before())) {
+        let _ = examine(&now, Some(&then));
+        let _ = examine(&then, Some(&now));
+        let _ = examine(&now, None);
+    }
+}
+
+#[test]
+fn the_unknown_is_told_apart_by_who_lacks_it() {
+    let mut of = healthy();
+    let unknown = |why: Value| json!({"unknown": {"why": why, "tried": "read it", "said": null}});
+    set(&mut of, "/devices/0/napis/0/irq-suspend-timeout-ns", unknown(json!("unsupported-by-kernel")));
+    set(&mut of, "/devices/0/flow-rules", unknown(json!("unsupported-by-driver")));
+    set(&mut of, "/processes/0/files", unknown(json!({"denied": {"needs": "CAP_SYS_PTRACE"}})));
+    let report = examine(&picture(&of), None);
+    let found: Vec<&str> = report.findings.iter().map(|finding| finding.id).collect();
+    assert_eq!(found, ABOUT_THE_UNKNOWN);
+    let texts: Vec<&str> = report.findings.iter().map(|finding| finding.seen.as_str()).collect();
+    assert_eq!(
+        texts,
+        ["Linux 6.18.4-amd64 has no irq-suspend-timeout", "no flow rules", "epolls and sockets may not be read"]
+    );
+}
+
+#[test]
+fn the_document_is_what_the_rules_say() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/findings.md");
+    let text = quell_host::findings::markdown();
+    if std::env::var_os("QUELL_WRITE_DOCS").is_some() {
+        std::fs::write(path, &text).unwrap();
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert_eq!(written, text, "QUELL_WRITE_DOCS=1 cargo test -p quell-host --test findings writes it anew");
+}
