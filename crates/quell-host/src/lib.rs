@@ -1,7 +1,6 @@
-//! The host as Quell sees and changes it. What there is, is a [`picture`]; what is
-//! wrong with it, [`findings`]. Every change goes through a [`journal`]: written
-//! down first, then made, and undone in the reverse order at exit, after Ctrl-C or a panic, and after a `kill -9` by
-//! whoever comes next.
+//! The host as Quell sees and changes it. What there is, is a [`picture`]; what is wrong with it, [`findings`]. Every
+//! change goes through a [`journal`]: written down first, then made, and undone in the reverse order at exit, after
+//! Ctrl-C or a panic, and after a `kill -9` by whoever comes next.
 //!
 //! A [`plan`] says what has to be changed so that the host is as a profile wants it.
 //!

@@ -143,7 +143,7 @@ impl<'a> View<'a> {
 
     fn thread_before(&self, process: &Process, tid: Pid) -> Option<&'a Thread> {
         let before = self.index_before.as_ref()?.process(process.pid)?;
-        if before.start_time_ticks.known()? != process.start_time_ticks.known()? {
+        if before.start_time_ticks != process.start_time_ticks {
             return None;
         }
         before.threads.known_elements().find(|thread| thread.tid == tid)
@@ -248,9 +248,7 @@ pub(super) fn counted(count: usize, one: &str) -> String {
 fn epolls_of<'a>(process: &'a Process, before: Option<&'a Picture>, index: &Index<'a>) -> Vec<EpollView<'a>> {
     let Some(files) = process.files.known() else { return Vec::new() };
     let earlier = before.and_then(|before| before.processes.iter().find(|other| other.pid == process.pid));
-    let earlier = earlier.filter(|earlier| {
-        earlier.start_time_ticks.known().is_some() && earlier.start_time_ticks == process.start_time_ticks
-    });
+    let earlier = earlier.filter(|earlier| earlier.start_time_ticks == process.start_time_ticks);
     let view = |epoll: &'a Epoll| {
         let mut view = EpollView {
             process,
