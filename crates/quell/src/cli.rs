@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, lab, load, respond, show, sim, vm};
+use crate::commands::{bench, doctor, lab, load, respond, show, sim, vm};
 
 /// The kernel's best packet delivery for unmodified Linux servers: measured, proved, reversible.
 #[derive(Debug, Parser)]
@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Bench(Box<bench::BenchArgs>),
     /// The way of packets here, from queues to sockets, as one picture.
     Show(show::ShowArgs),
+    /// What is wrong with this host's packet delivery, how bad it is, and what mends it.
+    Doctor(doctor::DoctorArgs),
     /// Ask the model of the kernel's packet delivery: anywhere, without root, in seconds.
     Sim {
         /// What to ask.

@@ -37,6 +37,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Show(args) => commands::show::run(args),
         Command::Load(args) => commands::load::load(args),
         Command::Respond(args) => commands::respond::respond(args),
+        Command::Doctor(args) => commands::doctor::doctor(args),
         Command::Sim { command } => commands::sim::run(command),
         Command::Lab { command } => commands::lab::run(command),
         Command::Vm { command } => commands::vm::run(command),

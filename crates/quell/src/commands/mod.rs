@@ -1,6 +1,7 @@
 //! One file a command: it reads its options, calls the crate that does the work, and hands the answer to `render`.
 
 pub(crate) mod bench;
+pub(crate) mod doctor;
 pub(crate) mod lab;
 pub(crate) mod load;
 pub(crate) mod respond;

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench_table;
 pub(crate) mod comparison;
+pub(crate) mod doctor;
 pub(crate) mod explanation;
 pub(crate) mod findings;
 pub(crate) mod interrupt_table;

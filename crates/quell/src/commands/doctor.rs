@@ -1,0 +1,117 @@
+//! `quell doctor`: what is wrong with the host's packet delivery, how bad it is, and what mends it.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use clap::{Args, value_parser};
+use quell_host::findings::{self, Report, Rule, Severity};
+use quell_host::picture::{self, Picture, Scope, TakeError};
+use quell_linux::Pid;
+
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::render::doctor as render;
+use crate::render::terminal::Terminal;
+
+/// Options of `quell doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = "Exit code 3: something serious was found.")]
+pub(crate) struct DoctorArgs {
+    /// Only these processes, with the devices of their network namespaces [all processes with sockets]
+    #[arg(value_name = "PID")]
+    pids: Vec<Pid>,
+    /// Only this device, and the processes that its packets reach.
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// Another network namespace, by its name in /run/netns.
+    #[arg(long, value_name = "NAME", conflicts_with = "pids")]
+    netns: Option<String>,
+    /// How long to watch, for what shows only over time; 0 for a single look.
+    #[arg(long, value_name = "S", default_value_t = 2, value_parser = value_parser!(u64).range(..=3_600))]
+    seconds: u64,
+    /// Examine a picture that `quell show --json` wrote, or two, the earlier first, and not this host.
+    #[arg(long, value_name = "FILE", num_args = 1..=2, conflicts_with_all = ["pids", "device", "netns", "seconds"])]
+    read: Vec<PathBuf>,
+    /// Say all about one kind of finding.
+    #[arg(long, value_name = "ID", exclusive = true)]
+    explain: Option<String>,
+    /// List all kinds of findings.
+    #[arg(long, exclusive = true)]
+    list: bool,
+    /// Print JSON.
+    #[arg(short, long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When no picture can be had, the rule is not known, or something serious was found.
+pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
+    let terminal = Terminal::of_stdout();
+    if args.list {
+        return output::data(&render::list(findings::rules()));
+    }
+    if let Some(id) = &args.explain {
+        return output::data(&render::explanation(rule(id)?, terminal));
+    }
+    let (before, now) = pictures(args)?;
+    let report = findings::examine(&now, before.as_ref());
+    if args.json {
+        output::json(&report)?;
+    } else {
+        output::data(&render::report(&report, terminal))?;
+    }
+    verdict(&report)
+}
+
+fn verdict(report: &Report) -> Result<(), Failure> {
+    let serious = report.findings.iter().filter(|finding| finding.severity == Severity::Serious).count();
+    match serious {
+        0 => Ok(()),
+        1 => Err(Failure::new(Exit::VerifyFailed, "one finding is serious")),
+        count => Err(Failure::new(Exit::VerifyFailed, format!("{count} findings are serious"))),
+    }
+}
+
+fn rule(id: &str) -> Result<&'static Rule, Failure> {
+    findings::rule(id)
+        .ok_or_else(|| Failure::usage(format!("no finding is called {id:?}; `quell doctor --list` names them all")))
+}
+
+/// The earlier picture, if there is one, and the later.
+fn pictures(args: &DoctorArgs) -> Result<(Option<Picture>, Picture), Failure> {
+    match &args.read[..] {
+        [] => take(args),
+        [now] => Ok((None, read(now)?)),
+        [before, now, ..] => Ok((Some(read(before)?), read(now)?)),
+    }
+}
+
+fn take(args: &DoctorArgs) -> Result<(Option<Picture>, Picture), Failure> {
+    let (netns, pids, device) = (args.netns.clone(), args.pids.clone(), args.device.clone());
+    let scope = Scope { netns, pids, device, ..Scope::default() };
+    let look = || picture::take(&scope).map(|(picture, _)| picture).map_err(|error| failure(&error));
+    if args.seconds == 0 {
+        return Ok((None, look()?));
+    }
+    let before = look()?;
+    thread::sleep(Duration::from_secs(args.seconds));
+    Ok((Some(before), look()?))
+}
+
+fn failure(error: &TakeError) -> Failure {
+    let exit = match error {
+        TakeError::NoSuchProcess(_) | TakeError::NoSuchDevice { .. } => Exit::Usage,
+        TakeError::Namespace(error) if error.is_absent() => Exit::Usage,
+        _ => Exit::KernelRefused,
+    };
+    Failure::new(exit, error)
+}
+
+fn read(path: &Path) -> Result<Picture, Failure> {
+    let shown = path.display();
+    let bytes = std::fs::read(path).map_err(|error| Failure::usage(format!("reading {shown}: {error}")))?;
+    Picture::parse(&bytes).map_err(|error| Failure::usage(format!("{shown}: {error}")))
+}

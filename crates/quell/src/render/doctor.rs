@@ -1,0 +1,139 @@
+//! Findings as text: the worst first, each kind once with the places where it was seen, and what mends it.
+
+use quell_host::findings::{Finding, Mend, Node, Report, Rule, Severity};
+
+use super::terminal::Terminal;
+
+/// Places of one kind of finding that are shown; `--json` has them all.
+const PLACES_MAX: usize = 6;
+/// Objects of one place that are named.
+const NODES_MAX: usize = 6;
+const INDENT: &str = "  ";
+
+/// A whole report.
+#[must_use]
+pub(crate) fn report(report: &Report, terminal: Terminal) -> String {
+    let mut out = String::new();
+    for kind in kinds(&report.findings) {
+        out.push_str(&of_kind(&kind, terminal));
+        out.push('\n');
+    }
+    out.push_str(&summary(report));
+    out
+}
+
+/// Findings of one rule and severity together, in the order in which they first come.
+fn kinds(findings: &[Finding]) -> Vec<Vec<&Finding>> {
+    let mut kinds: Vec<Vec<&Finding>> = Vec::new();
+    for finding in findings {
+        let same = |kind: &&mut Vec<&Finding>| {
+            kind.first().is_some_and(|first| first.id == finding.id && first.severity == finding.severity)
+        };
+        match kinds.iter_mut().find(same) {
+            Some(kind) => kind.push(finding),
+            None => kinds.push(vec![finding]),
+        }
+    }
+    kinds
+}
+
+fn of_kind(kind: &[&Finding], terminal: Terminal) -> String {
+    let Some(first) = kind.first() else { return String::new() };
+    let severity = paint(first.severity.word(), first.severity, terminal);
+    let mut out = format!("{severity}: {} [{}]\n", first.title, first.id);
+    let matters = first.severity >= Severity::Warning;
+    for finding in kind.iter().take(PLACES_MAX) {
+        out.push_str(&set(&format!("{}: {}", named(&finding.nodes), finding.seen), "", terminal));
+        if matters || first.severity == Severity::Note {
+            out.push_str(&mends(&finding.mend, terminal));
+        }
+    }
+    if kind.len() > PLACES_MAX {
+        out.push_str(&set(&format!("and {} more; --json has them all", kind.len() - PLACES_MAX), "", terminal));
+    }
+    if matters {
+        out.push_str(&set(first.why, "why: ", terminal));
+    }
+    out
+}
+
+fn mends(mends: &[Mend], terminal: Terminal) -> String {
+    let text = |mend: &Mend| match mend {
+        // A command is never broken: it is to be copied.
+        Mend::Command(command) => format!("{INDENT}mend: $ {command}\n"),
+        Mend::Advice(advice) => set(advice, "mend: ", terminal),
+    };
+    mends.iter().map(text).collect()
+}
+
+fn set(text: &str, label: &str, terminal: Terminal) -> String {
+    let first = format!("{INDENT}{label}");
+    let rest = " ".repeat(first.len());
+    let options = textwrap::Options::new(terminal.prose_columns()).initial_indent(&first).subsequent_indent(&rest);
+    textwrap::fill(text, options) + "\n"
+}
+
+fn named(nodes: &[Node]) -> String {
+    let mut names: Vec<String> = nodes.iter().take(NODES_MAX).map(Node::to_string).collect();
+    if nodes.len() > NODES_MAX {
+        names.push(format!("{} more", nodes.len() - NODES_MAX));
+    }
+    names.join(", ")
+}
+
+fn summary(report: &Report) -> String {
+    let severities = [Severity::Serious, Severity::Warning, Severity::Note, Severity::CannotTell];
+    let count = |severity| report.findings.iter().filter(|finding| finding.severity == severity).count();
+    let counted = severities.map(|severity| (count(severity), severity.word()));
+    let told: Vec<String> = counted
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|&(count, word)| match (count, word) {
+            (1, _) | (_, "serious" | "cannot tell") => format!("{count} {word}"),
+            _ => format!("{count} {word}s"),
+        })
+        .collect();
+    let found = if told.is_empty() { "nothing found".to_owned() } else { told.join(", ") };
+    let rest = match report.not_applied.len() {
+        0 => String::new(),
+        count => format!("; {count} rules compare two pictures and were not applied"),
+    };
+    let explain = if told.is_empty() { "" } else { "; quell doctor --explain ID says more" };
+    format!("{found}{rest}{explain}\n")
+}
+
+fn paint(text: &str, severity: Severity, terminal: Terminal) -> String {
+    let colour = match severity {
+        Severity::Serious => "1;31",
+        Severity::Warning => "33",
+        Severity::Note => "36",
+        Severity::CannotTell => "2",
+    };
+    if terminal.colour { format!("\u{1b}[{colour}m{text}\u{1b}[0m") } else { text.to_owned() }
+}
+
+/// All about one rule.
+#[must_use]
+pub(crate) fn explanation(rule: &Rule, terminal: Terminal) -> String {
+    let columns = terminal.prose_columns();
+    let fill = |text: &str| textwrap::fill(text, columns);
+    let pictures = if rule.needs_two { ", from two pictures" } else { "" };
+    format!(
+        "{}: {} ({}{pictures})\n\n{}\n\n{}\n\n{}\n",
+        rule.id,
+        rule.title,
+        rule.severity.word(),
+        fill(rule.why),
+        fill(rule.explanation),
+        fill(&format!("Source: {}.", rule.source))
+    )
+}
+
+/// All rules, a line each.
+#[must_use]
+pub(crate) fn list(rules: impl Iterator<Item = &'static Rule>) -> String {
+    let rules: Vec<&Rule> = rules.collect();
+    let widest = rules.iter().map(|rule| rule.id.len()).max().unwrap_or(0);
+    let line = |rule: &&Rule| format!("{:widest$}  {:8}{}\n", rule.id, rule.severity.word(), rule.title);
+    rules.iter().map(line).collect()
+}
