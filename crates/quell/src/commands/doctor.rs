@@ -27,11 +27,14 @@ pub(crate) struct DoctorArgs {
     /// Another network namespace, by its name in /run/netns.
     #[arg(long, value_name = "NAME", conflicts_with = "pids")]
     netns: Option<String>,
+    /// Every network namespace of the host.
+    #[arg(long, conflicts_with_all = ["netns", "pids"])]
+    all: bool,
     /// How long to watch, for what shows only over time; 0 for a single look.
     #[arg(long, value_name = "S", default_value_t = 2, value_parser = value_parser!(u64).range(..=3_600))]
     seconds: u64,
     /// Examine a picture that `quell show --json` wrote, or two, the earlier first, and not this host.
-    #[arg(long, value_name = "FILE", num_args = 1..=2, conflicts_with_all = ["pids", "device", "netns", "seconds"])]
+    #[arg(long, value_name = "FILE", num_args = 1..=2, conflicts_with_all = ["pids", "device", "netns", "all", "seconds"])]
     read: Vec<PathBuf>,
     /// Say all about one kind of finding.
     #[arg(long, value_name = "ID", exclusive = true)]
@@ -91,7 +94,7 @@ fn pictures(args: &DoctorArgs) -> Result<(Option<Picture>, Picture), Failure> {
 
 fn take(args: &DoctorArgs) -> Result<(Option<Picture>, Picture), Failure> {
     let (netns, pids, device) = (args.netns.clone(), args.pids.clone(), args.device.clone());
-    let scope = Scope { netns, pids, device, ..Scope::default() };
+    let scope = Scope { netns, whole_host: args.all, pids, device };
     let look = || picture::take(&scope).map(|(picture, _)| picture).map_err(|error| failure(&error));
     if args.seconds == 0 {
         return Ok((None, look()?));

@@ -134,6 +134,6 @@ pub(crate) fn explanation(rule: &Rule, terminal: Terminal) -> String {
 pub(crate) fn list(rules: impl Iterator<Item = &'static Rule>) -> String {
     let rules: Vec<&Rule> = rules.collect();
     let widest = rules.iter().map(|rule| rule.id.len()).max().unwrap_or(0);
-    let line = |rule: &&Rule| format!("{:widest$}  {:8}{}\n", rule.id, rule.severity.word(), rule.title);
+    let line = |rule: &&Rule| format!("{:widest$}  {:7}  {}\n", rule.id, rule.severity.word(), rule.title);
     rules.iter().map(line).collect()
 }
