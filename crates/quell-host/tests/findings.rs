@@ -13,7 +13,7 @@ use quell_host::findings::{Severity, examine, rules};
 use quell_host::picture::Picture;
 use serde_json::{Value, json};
 
-const UNKNOWN: &str = r#"{"unknown": {"why": "failed", "tried": "read it", "said": "no"}}"#;
+const UNKNOWN: &str = r#"{"unknown": {"why": "failed", "said": "read it: no"}}"#;
 /// Their business is what is not known.
 const ABOUT_THE_UNKNOWN: [&str; 3] = ["kernel-lacks", "driver-lacks", "privilege-lacks"];
 
@@ -189,7 +189,7 @@ proptest! {
 #[test]
 fn the_unknown_is_told_apart_by_who_lacks_it() {
     let mut of = healthy();
-    let unknown = |why: Value| json!({"unknown": {"why": why, "tried": "read it", "said": null}});
+    let unknown = |why: Value| json!({"unknown": {"why": why, "said": "read it: no"}});
     set(&mut of, "/devices/0/napis/0/irq-suspend-timeout-ns", unknown(json!("unsupported-by-kernel")));
     set(&mut of, "/devices/0/flow-rules", unknown(json!("unsupported-by-driver")));
     set(&mut of, "/processes/0/files", unknown(json!({"denied": {"needs": "CAP_SYS_PTRACE"}})));

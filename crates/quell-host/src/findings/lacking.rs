@@ -105,7 +105,21 @@ fn privilege(view: &View<'_>) -> Vec<Observation> {
         };
         Observation { severity: Severity::Note, seen: format!("{what} may not be read"), nodes, mend: vec![mend] }
     };
-    refused.into_iter().map(of).collect()
+    refused.into_iter().map(of).chain(hidden(view)).collect()
+}
+
+/// Processes that may have sockets and may not be looked into.
+fn hidden(view: &View<'_>) -> Option<Observation> {
+    let count = view.now.hidden_processes.len();
+    (count > 0).then(|| Observation {
+        severity: Severity::Note,
+        nodes: vec![Node::Host],
+        seen: format!(
+            "{} may not be looked into",
+            if count == 1 { "one process".to_owned() } else { format!("{count} processes") }
+        ),
+        mend: vec![Mend::advice("run it with CAP_SYS_PTRACE, or as root")],
+    })
 }
 
 /// Something that was asked for and not answered.

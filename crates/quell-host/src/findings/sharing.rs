@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use quell_linux::NapiId;
+use quell_linux::ethtool::Channels;
 
 use super::mend::Mend;
 use super::view::{EpollView, View, counted, suspends, time_text};
@@ -77,8 +78,8 @@ fn shared_queue(view: &View<'_>) -> Vec<Observation> {
         let mut nodes = vec![view.napi_node(id)];
         nodes.extend(epolls.iter().map(|epoll| epoll.node()));
         let device = view.napi(id).map(|(device, _)| device);
-        let mend = match device.and_then(|device| Some((device, device.channels.known()?.combined_max?))) {
-            Some((device, most)) if most as usize >= epolls.len() => {
+        let mend = match device.and_then(|device| Some((device, device.channels.known()?))) {
+            Some((device, channels)) if can_have(channels, epolls.len()) => {
                 let name = super::mend::quoted(&device.name);
                 let command = format!("ethtool -L {name} combined {}", epolls.len());
                 Mend::in_namespace(view, device.namespace, &command)
@@ -93,6 +94,12 @@ fn shared_queue(view: &View<'_>) -> Vec<Observation> {
         }
     };
     shared.map(observation).collect()
+}
+
+/// The device has fewer channels than `wanted`, and may have as many.
+fn can_have(channels: &Channels, wanted: usize) -> bool {
+    let (Some(count), Some(max)) = (channels.combined_count, channels.combined_max) else { return false };
+    (count as usize) < wanted && wanted <= max as usize
 }
 
 static SHARED_EPOLL: Rule = Rule {

@@ -20,6 +20,7 @@ use quell_linux::link::{Links, VethEnd};
 use quell_linux::netdev::{Napi, NapiChange, Netdev};
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
+use quell_linux::process::{Child, Spawn};
 use quell_linux::{Ifindex, InterfaceName, NapiId, Pid};
 
 /// Long enough that nothing in a test ends by it.
@@ -73,7 +74,9 @@ pub(crate) struct Lab {
     pub(crate) client: Namespace,
     pub(crate) server_index: Ifindex,
     pub(crate) napis: Vec<NapiId>,
-    _transaction: Transaction,
+    /// What `quell show --netns` would be told.
+    pub(crate) server_name: String,
+    transaction: Transaction,
     _journal_dir: tempfile::TempDir,
     _turn: MutexGuard<'static, ()>,
 }
@@ -116,10 +119,17 @@ impl Lab {
             client,
             server_index,
             napis,
-            _transaction: transaction,
+            server_name: server_name.to_string(),
+            transaction,
             _journal_dir: journal_dir,
             _turn: turn,
         })
+    }
+
+    /// Starts a program on the server's side; it ends with the lab.
+    pub(crate) fn start(&mut self, program: Spawn<'static>) -> Child {
+        let program: Spawn<'_> = program;
+        self.transaction.spawn(&["program".to_owned()], program.netns(&self.server)).unwrap()
     }
 
     /// The first instance, as it is now.

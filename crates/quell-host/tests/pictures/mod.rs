@@ -185,7 +185,7 @@ fn of_sharing_and_placement() -> Vec<Edit> {
 
 fn of_devices_and_host() -> Vec<Edit> {
     use Severity::{CannotTell, Note, Warning};
-    let unknown = |why: Value| json!({"unknown": {"why": why, "tried": "read it", "said": null}});
+    let unknown = |why: Value| json!({"unknown": {"why": why, "said": "read it: no"}});
     let mut peer = healthy()["devices"][0].clone();
     peer["ifindex"] = json!(3);
     peer["name"] = json!("peer0");

@@ -40,7 +40,8 @@ fn kinds(findings: &[Finding]) -> Vec<Vec<&Finding>> {
 fn of_kind(kind: &[&Finding], terminal: Terminal) -> String {
     let Some(first) = kind.first() else { return String::new() };
     let severity = paint(first.severity.word(), first.severity, terminal);
-    let mut out = format!("{severity}: {} [{}]\n", first.title, first.id);
+    let link = if first.severity == Severity::CannotTell { " whether" } else { ":" };
+    let mut out = format!("{severity}{link} {} [{}]\n", first.title, first.id);
     let matters = first.severity >= Severity::Warning;
     for finding in kind.iter().take(PLACES_MAX) {
         out.push_str(&set(&format!("{}: {}", named(&finding.nodes), finding.seen), "", terminal));
@@ -69,8 +70,12 @@ fn mends(mends: &[Mend], terminal: Terminal) -> String {
 fn set(text: &str, label: &str, terminal: Terminal) -> String {
     let first = format!("{INDENT}{label}");
     let rest = " ".repeat(first.len());
-    let options = textwrap::Options::new(terminal.prose_columns()).initial_indent(&first).subsequent_indent(&rest);
-    textwrap::fill(text, options) + "\n"
+    textwrap::fill(text, options(terminal).initial_indent(&first).subsequent_indent(&rest)) + "\n"
+}
+
+/// The kernel's names have hyphens, and are not broken at them.
+fn options<'a>(terminal: Terminal) -> textwrap::Options<'a> {
+    textwrap::Options::new(terminal.prose_columns()).word_splitter(textwrap::WordSplitter::NoHyphenation)
 }
 
 fn named(nodes: &[Node]) -> String {
@@ -115,8 +120,7 @@ fn paint(text: &str, severity: Severity, terminal: Terminal) -> String {
 /// All about one rule.
 #[must_use]
 pub(crate) fn explanation(rule: &Rule, terminal: Terminal) -> String {
-    let columns = terminal.prose_columns();
-    let fill = |text: &str| textwrap::fill(text, columns);
+    let fill = |text: &str| textwrap::fill(text, options(terminal));
     let pictures = if rule.needs_two { ", from two pictures" } else { "" };
     format!(
         "{}: {} ({}{pictures})\n\n{}\n\n{}\n\n{}\n",

@@ -1,0 +1,397 @@
+//! Findings on the real kernel: each that can be provoked in a namespace is, and seen through the picture's reader. The
+//! program that is examined is this test file itself, started again in the lab to play a role, or a memcached. Needs
+//! root and Linux 6.13.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+mod common;
+mod roles;
+
+use std::net::{Ipv4Addr, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use common::{ARRIVES_WITHIN, Lab, PREFER, SUSPENDED_FOR};
+use quell_host::findings::{Report, Severity, examine};
+use quell_host::picture::{Picture, Scope, take};
+use quell_linux::epoll_params::{self, EpollParams};
+use quell_linux::ethtool::Ethtool;
+use quell_linux::link::Links;
+use quell_linux::netdev::{NapiChange, NapiThreading, Netdev, QueueKind};
+use quell_linux::proc::{FdKind, ProcRoot};
+use quell_linux::process::{Child, Output, Spawn};
+use quell_linux::sched::{self, Policy, Scheduling};
+use quell_linux::{CpuList, InterfaceName};
+
+const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+const PORT: u16 = 7_000;
+const OTHER_PORT: u16 = 7_001;
+
+const NOTHING: NapiChange =
+    NapiChange { defer_hard_irqs: None, gro_flush_timeout_ns: None, irq_suspend_timeout_ns: None, threading: None };
+/// `suspend200`.
+const SUSPEND: NapiChange = NapiChange {
+    defer_hard_irqs: Some(100),
+    gro_flush_timeout_ns: Some(200_000),
+    irq_suspend_timeout_ns: Some(20_000_000),
+    threading: None,
+};
+
+/// A lab with a program in it that has heard from a client.
+struct Examined {
+    lab: Lab,
+    child: Child,
+    client: UdpSocket,
+}
+
+impl Examined {
+    fn start(test: &str, role: &str) -> Option<Self> {
+        let mut lab = Lab::raise(test, 1)?;
+        let child = lab.start(roles::spawn(role, PORT));
+        let client = lab.client.run(|| UdpSocket::bind((CLIENT, 0))).unwrap().unwrap();
+        client.connect((SERVER, PORT)).unwrap();
+        let examined = Self { lab, child, client };
+        examined.ask(b"?");
+        Some(examined)
+    }
+
+    /// Sends a word until it comes back.
+    fn ask(&self, word: &[u8]) {
+        self.client.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let tries = ARRIVES_WITHIN.as_millis() / 100;
+        let answered = (0..tries).any(|_| {
+            // Refused as long as the program does not listen yet.
+            let _ = self.client.send(word);
+            self.client.recv(&mut [0; 8]).is_ok()
+        });
+        assert!(answered, "the program does not answer: {:?}", self.child.stderr_tail());
+    }
+
+    /// Asks and is answered so many times.
+    fn converse(&self, times: u32) {
+        (0..times).for_each(|_| self.ask(b"?"));
+    }
+
+    fn set_epolls(&self, params: EpollParams) {
+        set_epolls(&self.child, params);
+    }
+
+    fn look(&self) -> Picture {
+        look(&self.lab)
+    }
+}
+
+fn set_epolls(child: &Child, params: EpollParams) {
+    let fds = ProcRoot::default().process(child.pid()).fds().unwrap();
+    for fd in fds.iter().filter(|fd| fd.kind == FdKind::Epoll) {
+        epoll_params::set(&child.pidfd().duplicate(fd.number).unwrap(), params).unwrap();
+    }
+}
+
+/// The picture of the server's namespace.
+fn look(lab: &Lab) -> Picture {
+    take(&Scope { netns: Some(lab.server_name.clone()), ..Scope::default() }).unwrap().0
+}
+
+fn severity(report: &Report, id: &str) -> Option<Severity> {
+    report.findings.iter().filter(|finding| finding.id == id).map(|finding| finding.severity).max()
+}
+
+fn assert_found(report: &Report, id: &str, expected: Severity) {
+    assert_eq!(severity(report, id), Some(expected), "{id}: {report:#?}");
+}
+
+#[test]
+fn the_program_that_is_examined() {
+    roles::play_if_asked();
+}
+
+#[test]
+fn a_program_that_is_set_up_well_has_nothing_that_matters() {
+    let Some(examined) = Examined::start("well", "plain") else { return };
+    let cpu: CpuList = [0].into_iter().collect();
+    for tid in ProcRoot::default().process(examined.child.pid()).tids().unwrap() {
+        sched::set_affinity(tid, &cpu).unwrap();
+    }
+    examined.lab.set_napi(&SUSPEND);
+    examined.set_epolls(PREFER);
+    examined.ask(b"?");
+    let before = examined.look();
+    examined.converse(10);
+    let report = examine(&examined.look(), Some(&before));
+    let services = |finding: &&quell_host::findings::Finding| finding.id != "service-undoes-settings";
+    let matter: Vec<_> =
+        report.findings.iter().filter(|finding| finding.severity > Severity::Note).filter(services).collect();
+    assert!(matter.is_empty(), "{matter:#?}");
+    let told = report.findings.iter().find(|finding| finding.id == "suspension-without-effect").unwrap();
+    assert_eq!(told.severity, Severity::CannotTell);
+    assert!(told.seen.contains("at this load"), "{told:?}");
+    // What every veth has and lacks.
+    for id in ["settings-not-kept", "sysfs-differs", "driver-lacks"] {
+        assert_found(&report, id, Severity::Note);
+    }
+}
+
+#[test]
+fn settings_of_a_queue_that_do_nothing_are_found() {
+    let Some(examined) = Examined::start("halves", "plain") else { return };
+    let found = |change: NapiChange, id: &str, expected| {
+        examined.lab.set_napi(&change);
+        assert_found(&examine(&examined.look(), None), id, expected);
+    };
+    found(SUSPEND, "no-epoll-prefers", Severity::Warning);
+    let no_deferral = NapiChange { defer_hard_irqs: Some(0), ..SUSPEND };
+    found(no_deferral, "suspension-without-deferral", Severity::Serious);
+    let short = NapiChange { irq_suspend_timeout_ns: Some(200_000), ..SUSPEND };
+    found(short, "suspend-timeout-too-short", Severity::Warning);
+    let half = NapiChange { irq_suspend_timeout_ns: Some(0), gro_flush_timeout_ns: Some(0), ..SUSPEND };
+    found(half, "deferral-incomplete", Severity::Warning);
+    examined.set_epolls(EpollParams { busy_poll_budget: 0, ..PREFER });
+    found(NOTHING, "small-busy-poll-budget", Severity::Note);
+}
+
+#[test]
+fn a_worker_that_floats_and_one_that_is_away_from_its_queue_are_found() {
+    let Some(examined) = Examined::start("float", "plain") else { return };
+    let online = CpuList::online(std::path::Path::new("/sys")).unwrap();
+    let &[first, second, ..] = &online.iter().collect::<Vec<_>>()[..] else {
+        eprintln!("skipped: one CPU");
+        return;
+    };
+    examined.set_epolls(PREFER);
+    examined.lab.set_napi(&NapiChange { threading: Some(NapiThreading::Enabled), ..SUSPEND });
+    examined.ask(b"?");
+    assert_found(&examine(&examined.look(), None), "floating-worker", Severity::Warning);
+    let poller = examined.lab.napi().pid.unwrap();
+    sched::set_affinity(poller, &[first].into_iter().collect()).unwrap();
+    for tid in ProcRoot::default().process(examined.child.pid()).tids().unwrap() {
+        sched::set_affinity(tid, &[second].into_iter().collect()).unwrap();
+    }
+    let report = examine(&examined.look(), None);
+    assert_eq!(severity(&report, "floating-worker"), None, "{report:#?}");
+    assert_found(&report, "irq-away-from-worker", Severity::Note);
+}
+
+#[test]
+fn a_file_that_stays_ready_is_found() {
+    let Some(examined) = Examined::start("ready", "ready-file") else { return };
+    examined.lab.set_napi(&SUSPEND);
+    examined.set_epolls(PREFER);
+    let before = examined.look();
+    assert_found(&examine(&before, None), "ready-file-holds-suspension", Severity::Warning);
+    assert_found(&examine(&examined.look(), Some(&before)), "ready-file-holds-suspension", Severity::Serious);
+}
+
+#[test]
+fn an_epoll_that_waits_for_another_is_found() {
+    let Some(examined) = Examined::start("nested", "nested") else { return };
+    examined.set_epolls(PREFER);
+    assert_found(&examine(&examined.look(), None), "nested-epoll", Severity::Warning);
+}
+
+#[test]
+fn a_thread_that_spins_on_epoll_wait_is_found() {
+    let Some(examined) = Examined::start("spin", "spin") else { return };
+    examined.lab.set_napi(&SUSPEND);
+    examined.set_epolls(PREFER);
+    for tid in ProcRoot::default().process(examined.child.pid()).tids().unwrap() {
+        let first = Scheduling { policy: Policy::Other { nice: -20 }, reset_on_fork: false };
+        sched::set_scheduling(tid, first).unwrap();
+    }
+    // On a machine that is busy with other things it may not get its CPU at once.
+    let mut reports = (0..20).map(|_| {
+        let before = examined.look();
+        std::thread::sleep(Duration::from_millis(300));
+        examine(&examined.look(), Some(&before))
+    });
+    let found = reports.any(|report| severity(&report, "spins-while-idle") == Some(Severity::Warning));
+    assert!(found, "{:#?}", reports.next());
+}
+
+#[test]
+fn a_queue_that_stalls_is_found() {
+    let Some(examined) = Examined::start("stalls", "hold") else { return };
+    let suspended_for = u64::try_from(SUSPENDED_FOR.as_nanos()).unwrap();
+    examined.lab.set_napi(&NapiChange {
+        defer_hard_irqs: Some(1_000_000),
+        irq_suspend_timeout_ns: Some(suspended_for),
+        ..SUSPEND
+    });
+    examined.set_epolls(PREFER);
+    examined.ask(b"hold");
+    let before = examined.look();
+    for _ in 0..100 {
+        examined.client.send(b"?").unwrap();
+    }
+    assert_found(&examine(&examined.look(), Some(&before)), "stalled-queue", Severity::Serious);
+}
+
+#[test]
+fn queues_that_were_made_anew_are_found() {
+    let Some(examined) = Examined::start("anew", "plain") else { return };
+    examined.lab.set_napi(&SUSPEND);
+    let before = examined.look();
+    let mut links = Links::open_in(&examined.lab.server).unwrap();
+    links.set_down(examined.lab.server_index).unwrap();
+    links.set_up(examined.lab.server_index).unwrap();
+    assert_found(&examine(&examined.look(), Some(&before)), "napi-replaced", Severity::Warning);
+}
+
+#[test]
+fn a_timer_that_polls_in_vain_is_found() {
+    let Some(examined) = Examined::start("vain", "plain") else { return };
+    examined.lab.set_napi(&NapiChange {
+        defer_hard_irqs: Some(10_000_000),
+        gro_flush_timeout_ns: Some(5_000),
+        ..NOTHING
+    });
+    examined.ask(b"?");
+    let mut reports = (0..20).map(|_| {
+        let before = examined.look();
+        std::thread::sleep(Duration::from_millis(300));
+        examine(&examined.look(), Some(&before))
+    });
+    let found = reports.any(|report| severity(&report, "too-many-empty-polls") == Some(Severity::Warning));
+    assert!(found, "{:#?}", reports.next());
+}
+
+#[test]
+fn a_timer_that_is_shorter_than_a_request_is_found() {
+    let Some(examined) = Examined::start("short", "work") else { return };
+    examined.lab.set_napi(&NapiChange {
+        gro_flush_timeout_ns: Some(20_000),
+        irq_suspend_timeout_ns: Some(0),
+        ..SUSPEND
+    });
+    let before = examined.look();
+    examined.converse(1_200);
+    let report = examine(&examined.look(), Some(&before));
+    assert_found(&report, "gro-flush-below-request-time", Severity::Warning);
+}
+
+#[test]
+fn others_on_the_queue_of_a_program_that_works_in_batches_are_found() {
+    let Some(mut examined) = Examined::start("batch", "work") else { return };
+    let other = examined.lab.start(roles::spawn("plain", OTHER_PORT));
+    let client = examined.lab.client.run(|| UdpSocket::bind((CLIENT, 0))).unwrap().unwrap();
+    client.connect((SERVER, OTHER_PORT)).unwrap();
+    let main = std::mem::replace(&mut examined.client, client);
+    examined.ask(b"?");
+    examined.client = main;
+    examined.lab.set_napi(&SUSPEND);
+    examined.set_epolls(PREFER);
+    let before = examined.look();
+    examined.converse(1_200);
+    let report = examine(&examined.look(), Some(&before));
+    assert_found(&report, "batch-delays-others", Severity::Warning);
+    let told = report.findings.iter().find(|finding| finding.id == "batch-delays-others").unwrap();
+    let named = told.nodes.iter().any(|node| node.to_string().contains(&other.pid().to_string()));
+    assert!(named, "{told:?}");
+}
+
+#[test]
+fn a_socket_that_prefers_busy_polling_by_itself_is_found() {
+    let Some(examined) = Examined::start("socket", "prefer-socket") else { return };
+    examined.lab.set_napi(&SUSPEND);
+    assert_found(&examine(&examined.look(), None), "polls-without-suspension", Severity::Warning);
+}
+
+#[test]
+fn gro_that_is_off_and_rps_that_is_on_are_found() {
+    let Some(examined) = Examined::start("gro", "plain") else { return };
+    examined.lab.set_napi(&SUSPEND);
+    let name = InterfaceName::new("server0").unwrap();
+    let sysfs = quell_linux::sysfs::Sysfs::of(&examined.lab.server).unwrap();
+    let device = sysfs.net_class(&name);
+    assert_eq!(device.queues(QueueKind::Rx).unwrap(), [0]);
+    device.set_rps_cpus(0, &[0].into_iter().collect()).unwrap();
+    assert_found(&examine(&examined.look(), None), "rps-on-polled-queue", Severity::Warning);
+    let mut ethtool = Ethtool::open_in(&examined.lab.server).unwrap();
+    ethtool.set_features(examined.lab.server_index, &[("rx-gro", false)]).unwrap();
+    assert_found(&examine(&examined.look(), None), "gro-off", Severity::Warning);
+}
+
+#[test]
+fn a_service_by_its_name_is_found() {
+    let Some(mut lab) = Lab::raise("service", 1) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("irqbalance");
+    if std::fs::copy("/bin/sleep", &program).is_err() {
+        eprintln!("skipped: no /bin/sleep");
+        return;
+    }
+    let _service = lab.start(Spawn::new(&program).args(["1000"]));
+    lab.set_napi(&SUSPEND);
+    assert_found(&examine(&look(&lab), None), "service-undoes-settings", Severity::Warning);
+}
+
+/// A memcached in the lab and so many connections to it, each of which was answered; `None` where there is none.
+fn memcached(lab: &mut Lab, threads: &str, connections: usize) -> Option<(Child, Vec<TcpStream>)> {
+    if std::process::Command::new("memcached").arg("-V").output().is_err() {
+        eprintln!("skipped: no memcached");
+        return None;
+    }
+    let arguments = ["-u", "root", "-U", "0", "-l", "192.0.2.1", "-p", "11211", "-t", threads];
+    let child = lab.start(Spawn::new("memcached").args(arguments).stderr(Output::Tail(500)));
+    let connect = || -> TcpStream {
+        for _ in 0..1_000 {
+            if let Ok(stream) = TcpStream::connect((SERVER, 11_211)) {
+                return stream;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("memcached does not accept: {:?}", child.stderr_tail());
+    };
+    let streams: Vec<TcpStream> = lab.client.run(|| (0..connections).map(|_| connect()).collect()).unwrap();
+    for mut stream in &streams {
+        use std::io::{Read as _, Write as _};
+        stream.set_read_timeout(Some(ARRIVES_WITHIN)).unwrap();
+        stream.write_all(b"version\r\n").unwrap();
+        assert!(stream.read(&mut [0; 64]).unwrap() > 0);
+    }
+    Some((child, streams))
+}
+
+#[test]
+fn an_epoll_that_mixes_queues_is_found() {
+    let Some(mut lab) = Lab::raise("mixes", 2) else { return };
+    let Some((child, _streams)) = memcached(&mut lab, "1", 32) else { return };
+    assert_found(&examine(&look(&lab), None), "epoll-mixes-napis", Severity::Note);
+    for &napi in &lab.napis {
+        Netdev::open_in(&lab.server).unwrap().set_napi(napi, &SUSPEND).unwrap();
+    }
+    set_epolls(&child, PREFER);
+    assert_found(&examine(&look(&lab), None), "epoll-mixes-napis", Severity::Serious);
+}
+
+#[test]
+fn workers_that_share_a_queue_and_a_ring_that_is_small_for_them_are_found() {
+    let Some(mut lab) = Lab::raise("shares", 1) else { return };
+    let Some((child, _streams)) = memcached(&mut lab, "2", 140) else { return };
+    lab.set_napi(&SUSPEND);
+    set_epolls(&child, PREFER);
+    let report = examine(&look(&lab), None);
+    assert_found(&report, "napi-shared-by-workers", Severity::Warning);
+    assert_found(&report, "small-ring-many-connections", Severity::Note);
+}
+
+#[test]
+fn a_program_that_polls_and_may_sleep_past_a_long_timer_is_found() {
+    let Some(mut lab) = Lab::raise("long", 1) else { return };
+    let Some((child, _streams)) = memcached(&mut lab, "1", 4) else { return };
+    lab.set_napi(&NapiChange { gro_flush_timeout_ns: Some(5_000_000), irq_suspend_timeout_ns: Some(0), ..SUSPEND });
+    set_epolls(&child, EpollParams { busy_poll_usecs: 64, ..PREFER });
+    assert_found(&examine(&look(&lab), None), "long-flush-after-sleep", Severity::Warning);
+}
+
+#[test]
+fn connections_that_bypass_napi_are_found() {
+    let Some(mut lab) = Lab::raise("bypass", 1) else { return };
+    let client_index =
+        Links::open_in(&lab.client).unwrap().by_name(&InterfaceName::new("client0").unwrap()).unwrap().index;
+    let mut ethtool = Ethtool::open_in(&lab.client).unwrap();
+    ethtool.set_features(client_index, &[("tx-tcp-segmentation", true)]).unwrap();
+    let Some((child, _streams)) = memcached(&mut lab, "1", 4) else { return };
+    set_epolls(&child, PREFER);
+    assert_found(&examine(&look(&lab), None), "connections-without-napi", Severity::Serious);
+}
