@@ -66,14 +66,14 @@ static SPINS: Rule = Rule {
     source: "fs/eventpoll.c, ep_poll; measured: stalled for the whole suspension timeout with a timeout of 0, 0.06 to \
              0.44 ms with 1 ms",
     explanation: "Compared over two pictures: a thread of a program that has an epoll with prefer_busy_poll on a queue that \
-                  may suspend ran for 95 % of the time or more, was never seen asleep in epoll_wait, and the queue \
+                  may suspend ran for 90 % of the time or more, was never seen asleep in epoll_wait, and the queue \
                   received fewer than 1,000 packets a second. What the thread spins on cannot be seen from outside. \
                   Mended by a timeout above 0 in the program; 1 ns is enough with epoll_pwait2.",
     needs_two: true,
     examine: spins,
 };
 
-const SPINNING: f64 = 0.95;
+const SPINNING: f64 = 0.9;
 const HARDLY_ANY_PER_S: u128 = 1_000;
 
 fn spins(view: &View<'_>) -> Vec<Observation> {

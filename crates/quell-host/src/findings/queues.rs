@@ -18,8 +18,8 @@ static STALLED: Rule = Rule {
     source: "net/core/dev.c, napi_suspend_irqs; measured: held for the whole timeout by four wrong orders of undoing and by \
              epoll_wait with a timeout of 0",
     explanation: "Compared over two pictures: a device with a queue that may suspend counted 64 received packets or more, \
-                  and its namespace took in no IP packet at all. Only veth and drivers that count what arrives, not what \
-                  is polled, can be judged so; of several queues one that stalls is hidden by those that do not, and XDP \
+                  and its namespace took in no IP packet at all. Only devices that count what arrives can be judged so; \
+                  veth counts what is polled. Of several queues one that stalls is hidden by those that do not, and XDP \
                   programs take packets before the stack. Freed at once by whatever polls the queue; for good by letting \
                   the program come back to epoll_wait with a timeout above 0.",
     needs_two: true,

@@ -34,11 +34,6 @@ pub(crate) fn play_if_asked() {
         "plain" => serve(&socket, None, |_| {}),
         "spin" => serve(&socket, Some(Duration::ZERO), |_| {}),
         "work" => serve(&socket, None, |_| work()),
-        "hold" => serve(&socket, None, |word| {
-            if word == b"hold" {
-                hold()
-            }
-        }),
         "prefer-socket" => {
             socket_options::set_prefer_busy_poll(&socket, true).unwrap();
             serve(&socket, None, |_| {});
@@ -76,12 +71,6 @@ fn work() {
     let began = Instant::now();
     while began.elapsed() < WORK {
         std::hint::spin_loop();
-    }
-}
-
-fn hold() {
-    loop {
-        std::thread::park();
     }
 }
 
