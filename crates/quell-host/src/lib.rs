@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod apply;
 pub mod findings;
 mod inhabitants;
 pub mod journal;

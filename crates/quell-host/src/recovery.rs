@@ -10,6 +10,7 @@ use crate::journal::record::Record;
 use crate::journal::{
     Change, Entry, History, Journal, JournalError, JournalFile, OwnedJournal, Stay, UnusableJournal, Watchdog,
 };
+use crate::settings::host::KnownContexts;
 use crate::transaction::ChangeError;
 use crate::undo::{UndoError, Undoing, undo};
 
@@ -108,9 +109,9 @@ pub(crate) fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot
         return forget(journal);
     }
     let mut reverted = Reverted::default();
-    let pending: Vec<(u32, Entry)> = journal.history().pending().map(|(seq, entry)| (seq, entry.clone())).collect();
-    for (seq, entry) in pending {
-        match undo(&entry, boot_id, proc) {
+    let mut contexts = KnownContexts::default();
+    for (seq, entry) in in_the_order_of_undoing(journal.history()) {
+        match undo(&entry, boot_id, proc, &mut contexts) {
             Ok(Undoing::Undone) => reverted.undone.push(entry.change),
             Ok(Undoing::AlreadyGone) => reverted.already_gone.push(entry.change),
             Ok(Undoing::InPart(why)) => reverted.in_part.push((entry.change, why)),
@@ -126,6 +127,17 @@ pub(crate) fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot
         journal.remove()?;
     }
     Ok(reverted)
+}
+
+/// The last change first; but before all else the settings of a plan, in the order of plans: what makes queues anew comes
+/// before what is set on them, in both directions.
+fn in_the_order_of_undoing(history: &History) -> Vec<(u32, Entry)> {
+    let mut pending: Vec<(u32, Entry)> = history.pending().map(|(seq, entry)| (seq, entry.clone())).collect();
+    pending.sort_by_key(|(_, entry)| match &entry.change {
+        Change::HostSetting(change) => (0, change.setting.inverse().rank()),
+        _ => (1, 0),
+    });
+    pending
 }
 
 fn forget(journal: OwnedJournal) -> Result<Reverted, JournalError> {

@@ -2,6 +2,7 @@
 //! is written. Reverting goes backwards through the journal. A transaction that is dropped, by a panic for example,
 //! reverts itself; one whose process is killed is reverted by [`crate::recovery::recover`], whoever calls it next.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use quell_linux::NapiId;
@@ -14,10 +15,12 @@ use quell_linux::proc::{BootId, ProcError, ProcRoot, ProcessIdentity};
 use quell_linux::process::{Child, ProcessError, Spawn};
 
 use crate::journal::record::Record;
-use crate::journal::{Change, EpollParameters, Journal, JournalError, Outcome, OwnedJournal, Watchdog};
+use crate::journal::{Change, EpollParameters, HostSetting, Journal, JournalError, Outcome, OwnedJournal, Watchdog};
+use crate::plan;
 use crate::recovery::{Reverted, revert};
 use crate::settings::epoll::ForeignEpoll;
 use crate::settings::values::{EpollValues, NapiValues};
+use crate::settings::host::{Kernel, KnownContexts, make};
 use crate::settings::{SettingsError, napi};
 
 /// Changes that belong together and are undone together.
@@ -26,6 +29,17 @@ pub struct Transaction {
     journal: Option<OwnedJournal>,
     boot_id: BootId,
     proc: ProcRoot,
+}
+
+/// How far a change got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// Nothing was done yet.
+    Before,
+    /// It is in the journal, on disk.
+    WrittenDown,
+    /// It was made; that is not in the journal yet.
+    Made,
 }
 
 /// Why a change was not made.
@@ -47,6 +61,9 @@ pub enum ChangeError {
     /// A process could not be started.
     #[error(transparent)]
     Process(#[from] ProcessError),
+    /// Who looked on had enough, after Ctrl-C for example.
+    #[error("stopped on request")]
+    Stopped,
     /// A setting could not be read or changed.
     #[error(transparent)]
     Settings(#[from] SettingsError),
@@ -147,6 +164,44 @@ impl Transaction {
         epoll.set(new)?;
         self.done(seq, Outcome::Made)?;
         Ok(true)
+    }
+
+    /// Makes one change of a plan in `namespace`. `looks_on` hears how far it got; when it says that this is enough, the
+    /// rest is not done, and what was done is undone with the transaction.
+    ///
+    /// # Errors
+    /// When it could not be written down or made, or `looks_on` had enough.
+    pub fn set(
+        &mut self,
+        namespace: &Namespace,
+        setting: &plan::Change,
+        looks_on: &mut dyn FnMut(Moment) -> ControlFlow<()>,
+    ) -> Result<(), ChangeError> {
+        let mut go_on = |moment| match looks_on(moment) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(ChangeError::Stopped),
+        };
+        go_on(Moment::Before)?;
+        let change = HostSetting { namespace_cookie: namespace.cookie()?, setting: setting.clone() };
+        let seq = self.intend(Change::HostSetting(change))?;
+        go_on(Moment::WrittenDown)?;
+        let contexts = self.contexts_made();
+        let outcome = make(&Kernel::new(namespace, &self.proc), &contexts, setting)?;
+        go_on(Moment::Made)?;
+        Ok(self.done(seq, outcome)?)
+    }
+
+    /// The RSS contexts that this transaction has made, by the plan's names for them.
+    fn contexts_made(&mut self) -> KnownContexts {
+        let mut known = KnownContexts::default();
+        for entry in &self.journal_mut().history().entries {
+            if let (Change::HostSetting(change), Some(Outcome::RssContext { id })) = (&entry.change, entry.outcome)
+                && let plan::Change::RssContext { device, context: plan::ContextRef::Planned(label), .. } = &change.setting
+            {
+                known.planned.insert((device.clone(), label.clone()), id);
+            }
+        }
+        known
     }
 
     /// Undoes everything, the last change first. What fails stays in the journal and does not keep the rest from being

@@ -11,7 +11,9 @@ use quell_linux::process::{ProcessError, kill_session};
 use quell_linux::{InterfaceName, Pid};
 
 use crate::inhabitants::end_inhabitants;
-use crate::journal::{Change, Entry, Outcome};
+use crate::journal::{Change, Entry, HostSetting, Outcome};
+use crate::namespaces;
+use crate::settings::host::{Kernel, KnownContexts};
 use crate::settings::{self, SettingsError};
 
 /// What undoing a change came to.
@@ -86,7 +88,12 @@ const KILL_BOUND: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// See [`UndoError`].
-pub(crate) fn undo(entry: &Entry, boot_id: BootId, proc: &ProcRoot) -> Result<Undoing, UndoError> {
+pub(crate) fn undo(
+    entry: &Entry,
+    boot_id: BootId,
+    proc: &ProcRoot,
+    contexts: &mut KnownContexts,
+) -> Result<Undoing, UndoError> {
     match (&entry.change, entry.outcome) {
         (Change::NetworkNamespace { name }, outcome) => delete_namespace(name, outcome, proc),
         (Change::VethPair { namespace, link }, _) => delete_link(namespace, link),
@@ -99,11 +106,23 @@ pub(crate) fn undo(entry: &Entry, boot_id: BootId, proc: &ProcRoot) -> Result<Un
         // started meanwhile ends with the namespace that it lives in.
         (Change::Process { .. }, _) => Ok(Undoing::AlreadyGone),
         (Change::NapiSettings(change), _) => Ok(settings::napi::put_back(proc, change)?),
+        (Change::HostSetting(change), outcome) => put_back(proc, contexts, change, outcome),
         (Change::EpollParameters(change), _) => {
             let process = identity(change.pid, change.start_time_ticks, boot_id)?;
             Ok(settings::epoll::put_back(proc, process, change)?)
         }
     }
+}
+
+fn put_back(
+    proc: &ProcRoot,
+    contexts: &mut KnownContexts,
+    change: &HostSetting,
+    outcome: Option<Outcome>,
+) -> Result<Undoing, UndoError> {
+    let namespace = namespaces::by_cookie(proc, change.namespace_cookie).map_err(SettingsError::from)?;
+    let Some(namespace) = namespace else { return Ok(Undoing::AlreadyGone) };
+    Ok(settings::host::put_back(&Kernel::new(&namespace, proc), contexts, &change.setting, outcome)?)
 }
 
 fn namespace_name(name: &str) -> Result<NamespaceName, UndoError> {

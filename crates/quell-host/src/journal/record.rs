@@ -5,6 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use quell_linux::ethtool::RssContextId;
+
+use crate::plan;
 use crate::settings::values::{EpollValues, NapiValues};
 
 /// The format of the journals that this version writes and reads.
@@ -101,6 +104,18 @@ pub enum Change {
     /// Busy-poll parameters of an epoll of a process. Undone by setting them back if they are still the new ones, with
     /// its queues freed before and after.
     EpollParameters(EpollParameters),
+    /// A setting of the host that a plan changed. Undone by setting it back as far as it is still what was set.
+    HostSetting(HostSetting),
+}
+
+/// A change of a plan, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct HostSetting {
+    /// `SO_NETNS_COOKIE` of the namespace.
+    pub namespace_cookie: u64,
+    /// What is set there, from what to what.
+    pub setting: plan::Change,
 }
 
 /// A change of settings of one NAPI instance.
@@ -155,6 +170,16 @@ pub enum Outcome {
         pid: u32,
         /// When it started, in clock ticks since boot (`/proc/PID/stat`, field 22).
         start_time_ticks: u64,
+    },
+    /// An RSS context, by the number that the driver gave it.
+    RssContext {
+        /// The number.
+        id: RssContextId,
+    },
+    /// A flow rule, by the place that the driver gave it.
+    FlowRule {
+        /// The place.
+        location: u32,
     },
 }
 

@@ -301,7 +301,7 @@ impl Change {
     /// set on them, so what makes them comes before what is set on them; a table may not name queues
     /// that are not there, so it shrinks before the channels do and grows after them; a thread comes
     /// and goes with the NAPI's setting.
-    pub(super) fn rank(&self) -> u8 {
+    pub(crate) fn rank(&self) -> u8 {
         match self {
             Self::FlowRule { action, .. } if action.new.is_none() => 0,
             Self::RssContext { table, .. } if table.new.is_none() => 1,

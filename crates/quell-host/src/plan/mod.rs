@@ -9,7 +9,7 @@ mod cpus;
 mod device;
 mod queues;
 mod steering;
-mod text;
+pub(crate) mod text;
 
 use std::collections::BTreeMap;
 

@@ -54,15 +54,15 @@ fn words<T>(what: String, diff: &Diff<T>, text: impl Fn(&T) -> String) -> Change
     ChangeText { what, old: diff.old.as_ref().map(&text), new: diff.new.as_ref().map(&text) }
 }
 
-fn switch(on: bool) -> String {
+pub(crate) fn switch(on: bool) -> String {
     if on { "on" } else { "off" }.to_owned()
 }
 
-fn cpu_list(cpus: &CpuList) -> String {
+pub(crate) fn cpu_list(cpus: &CpuList) -> String {
     if cpus.is_empty() { "none".to_owned() } else { cpus.to_string() }
 }
 
-fn numbers(numbers: &[u32]) -> String {
+pub(crate) fn numbers(numbers: &[u32]) -> String {
     cpu_list(&numbers.iter().copied().collect())
 }
 
@@ -80,20 +80,20 @@ fn counts<const N: usize>(counts: [(&str, Option<u32>); N]) -> String {
     known.collect::<Vec<_>>().join(", ")
 }
 
-fn channels(channels: &ChannelCounts) -> String {
+pub(crate) fn channels(channels: &ChannelCounts) -> String {
     counts([("combined", channels.combined), ("rx", channels.rx), ("tx", channels.tx)])
 }
 
-fn rings(rings: &RingSizes) -> String {
+pub(crate) fn rings(rings: &RingSizes) -> String {
     counts([("rx", rings.rx), ("tx", rings.tx)])
 }
 
-fn coalescing(values: &Coalescing) -> String {
+pub(crate) fn coalescing(values: &Coalescing) -> String {
     let values = values.iter().map(|(parameter, value)| format!("{parameter} {value}"));
     values.collect::<Vec<_>>().join(", ")
 }
 
-fn class(scheduling: &Scheduling) -> String {
+pub(crate) fn class(scheduling: &Scheduling) -> String {
     match scheduling.policy {
         Policy::Other { nice: 0 } => "other".to_owned(),
         Policy::Other { nice } => format!("other:{nice}"),

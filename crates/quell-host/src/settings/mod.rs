@@ -2,14 +2,19 @@
 //! change is lost. What is wanted is decided elsewhere; that it is written down first is [`crate::transaction`]'s.
 
 pub(crate) mod epoll;
+pub(crate) mod host;
 pub(crate) mod napi;
 pub mod values;
 
 use quell_linux::epoll_params::EpollParamsError;
-use quell_linux::netlink::NetlinkError;
+use quell_linux::ethtool::FeatureError;
+use quell_linux::netdev::DeviceThreadingError;
+use quell_linux::netlink::{Failure, NetlinkError};
 use quell_linux::netns::NamespaceError;
 use quell_linux::pidfd::PidFdError;
-use quell_linux::proc::ProcError;
+use quell_linux::proc::{InvalidSysctlName, ProcError, ProcWriteError};
+use quell_linux::sched::SchedError;
+use quell_linux::sysfs::SysfsError;
 
 use crate::namespaces::SearchError;
 use crate::resume::ResumeError;
@@ -40,6 +45,30 @@ pub enum SettingsError {
     /// A queue could not be freed.
     #[error(transparent)]
     Resume(#[from] ResumeError),
+    /// A feature could not be switched.
+    #[error(transparent)]
+    Feature(#[from] FeatureError),
+    /// Threaded NAPI could not be switched for a device.
+    #[error(transparent)]
+    DeviceThreading(#[from] DeviceThreadingError),
+    /// A file of a device could not be read or written.
+    #[error(transparent)]
+    Sysfs(#[from] SysfsError),
+    /// A sysctl or the affinity of an interrupt could not be set.
+    #[error(transparent)]
+    ProcWrite(#[from] ProcWriteError),
+    /// What is to be set is no sysctl.
+    #[error(transparent)]
+    SysctlName(#[from] InvalidSysctlName),
+    /// A thread could not be placed.
+    #[error(transparent)]
+    Sched(#[from] SchedError),
+    /// What was to be set is not there.
+    #[error("{what} is not there")]
+    Gone {
+        /// What it was.
+        what: String,
+    },
     /// The process is not the one that was meant.
     #[error("process {pid} is gone, or is another one that got its number")]
     ProcessGone {
@@ -68,4 +97,19 @@ pub enum SettingsError {
         /// What came back.
         read: EpollValues,
     },
+}
+
+impl SettingsError {
+    /// What was to be set is not there: the device, the queue or the thread is gone.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        match self {
+            Self::Netlink(error) | Self::Feature(FeatureError::Netlink(error)) => error.failure() == Failure::Absent,
+            Self::Sysfs(error) => error.is_absent(),
+            Self::Proc(error) => error.is_absent(),
+            Self::ProcWrite(error) => error.is_absent(),
+            Self::Sched(SchedError::Gone { .. }) | Self::Gone { .. } | Self::ProcessGone { .. } => true,
+            _ => false,
+        }
+    }
 }

@@ -1,0 +1,88 @@
+//! Where the settings of a plan are: its devices, queues, interrupts and threads, found anew at every use, for they are
+//! made anew by some of its changes.
+
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+
+use quell_linux::ethtool::{Ethtool, RssContextId};
+use quell_linux::link::Links;
+use quell_linux::netdev::{Napi, Netdev, QueueKind};
+use quell_linux::netns::Namespace;
+use quell_linux::proc::ProcRoot;
+use quell_linux::sysfs::Sysfs;
+use quell_linux::{Ifindex, InterfaceName, Pid};
+
+use crate::plan::DeviceId;
+use crate::settings::SettingsError;
+
+/// One network namespace and the host around it.
+#[derive(Debug)]
+pub(crate) struct Kernel<'a> {
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) proc: &'a ProcRoot,
+    sysfs: OnceCell<Sysfs>,
+}
+
+/// RSS contexts whose number was not known when a change was planned, or is another one since: made by a plan, by its
+/// own name for them; made again by an undoing, by the number that they had.
+#[derive(Debug, Default)]
+pub(crate) struct KnownContexts {
+    pub(crate) planned: BTreeMap<(DeviceId, String), RssContextId>,
+    pub(crate) made_again: BTreeMap<(DeviceId, RssContextId), RssContextId>,
+}
+
+impl<'a> Kernel<'a> {
+    pub(crate) fn new(namespace: &'a Namespace, proc: &'a ProcRoot) -> Self {
+        Self { namespace, proc, sysfs: OnceCell::new() }
+    }
+
+    pub(crate) fn ethtool(&self) -> Result<Ethtool, SettingsError> {
+        Ok(Ethtool::open_in(self.namespace)?)
+    }
+
+    pub(crate) fn sysfs(&self) -> Result<&Sysfs, SettingsError> {
+        if self.sysfs.get().is_none() {
+            let _ = self.sysfs.set(Sysfs::of(self.namespace)?);
+        }
+        self.sysfs.get().ok_or(SettingsError::Gone { what: "sysfs".to_owned() })
+    }
+
+    pub(crate) fn name(&self, device: &DeviceId) -> Result<InterfaceName, SettingsError> {
+        InterfaceName::new(device.name.as_str()).map_err(|_| gone(device.to_string()))
+    }
+
+    pub(crate) fn index(&self, device: &DeviceId) -> Result<Ifindex, SettingsError> {
+        Ok(Links::open_in(self.namespace)?.by_name(&self.name(device)?)?.index)
+    }
+
+    /// The NAPI instance of a receive queue: as the kernel says, or where it does not say, the one in the same place if
+    /// there are as many of both (as [`crate::picture`] concludes for veth).
+    pub(crate) fn napi(&self, device: &DeviceId, queue: u32) -> Result<Napi, SettingsError> {
+        let index = self.index(device)?;
+        let mut netdev = Netdev::open_in(self.namespace)?;
+        let napis = netdev.napis(index)?;
+        let mut queues = netdev.queues(index)?;
+        queues.retain(|queue| queue.kind == QueueKind::Rx);
+        let place = queues.iter().position(|one| one.id == queue);
+        let napi = match place.map(|place| (place, queues[place].napi_id)) {
+            Some((_, Some(id))) => napis.into_iter().find(|napi| napi.id == id),
+            Some((place, None)) if napis.len() == queues.len() => napis.into_iter().nth(place),
+            _ => None,
+        };
+        napi.ok_or_else(|| gone(format!("the NAPI instance of receive queue {queue} of {device}")))
+    }
+
+    pub(crate) fn thread(&self, device: &DeviceId, queue: u32) -> Result<Pid, SettingsError> {
+        let pid = self.napi(device, queue)?.pid;
+        pid.ok_or_else(|| gone(format!("the NAPI thread of receive queue {queue} of {device}")))
+    }
+
+    pub(crate) fn irq(&self, device: &DeviceId, queue: u32) -> Result<u32, SettingsError> {
+        let irq = self.napi(device, queue)?.irq;
+        irq.ok_or_else(|| gone(format!("the interrupt of receive queue {queue} of {device}")))
+    }
+}
+
+fn gone(what: String) -> SettingsError {
+    SettingsError::Gone { what }
+}

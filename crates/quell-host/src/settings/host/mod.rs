@@ -1,0 +1,268 @@
+//! The settings that a plan changes, one by one, on the kernel: made, and put back as far as they are still what was
+//! made. What is to be set is decided in [`crate::plan`]; that it is written down first is [`crate::transaction`]'s.
+
+mod back;
+mod kernel;
+mod steering;
+
+use quell_linux::ethtool::{ChannelRequest, RingRequest};
+use quell_linux::netdev::{device_threading, set_device_threading};
+use quell_linux::proc::SysctlName;
+use quell_linux::sched;
+
+use super::values::NapiValues;
+use super::{SettingsError, napi};
+use crate::journal::Outcome;
+use crate::plan::{Change, ChannelCounts, Diff, RingSizes};
+use crate::undo::Undoing;
+
+pub(crate) use back::Value;
+pub(crate) use kernel::{Kernel, KnownContexts};
+
+/// Makes a change. Setting what is so already does no harm.
+///
+/// # Errors
+/// When the kernel refuses, or what is to be set is not there.
+pub(crate) fn make(kernel: &Kernel<'_>, contexts: &KnownContexts, change: &Change) -> Result<Outcome, SettingsError> {
+    match change {
+        Change::FlowRule { device, matches, action } => steering::make_rule(kernel, contexts, device, matches, action),
+        Change::RssContext { device, context, table } => steering::make_context(kernel, device, context, table),
+        value => on_value(kernel, value, Make),
+    }
+}
+
+/// Undoes a change of which `outcome` is known, as far as it still applies.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(crate) fn put_back(
+    kernel: &Kernel<'_>,
+    contexts: &mut KnownContexts,
+    change: &Change,
+    outcome: Option<Outcome>,
+) -> Result<Undoing, SettingsError> {
+    let undone = match change {
+        Change::FlowRule { device, matches, action } => {
+            steering::undo_rule(kernel, contexts, device, matches, action, outcome)
+        }
+        Change::RssContext { device, context, table } => {
+            steering::undo_context(kernel, contexts, device, context, table, outcome)
+        }
+        value => on_value(kernel, value, PutBack { what: value.text().what }),
+    };
+    match undone {
+        // The device, its queue or its thread is gone, and the setting with it.
+        Err(error) if error.is_absent() => Ok(Undoing::AlreadyGone),
+        undone => undone,
+    }
+}
+
+/// What is done with one value that can be read and written.
+trait Act {
+    type Outcome;
+
+    fn act<T: Value>(
+        self,
+        diff: &Diff<T>,
+        read: impl Fn() -> Result<Option<T>, SettingsError>,
+        write: impl Fn(&T) -> Result<(), SettingsError>,
+    ) -> Result<Self::Outcome, SettingsError>;
+}
+
+struct Make;
+
+impl Act for Make {
+    type Outcome = Outcome;
+
+    fn act<T: Value>(
+        self,
+        diff: &Diff<T>,
+        _: impl Fn() -> Result<Option<T>, SettingsError>,
+        write: impl Fn(&T) -> Result<(), SettingsError>,
+    ) -> Result<Outcome, SettingsError> {
+        if let Some(new) = &diff.new {
+            write(new)?;
+        }
+        Ok(Outcome::Made)
+    }
+}
+
+struct PutBack {
+    what: String,
+}
+
+impl Act for PutBack {
+    type Outcome = Undoing;
+
+    fn act<T: Value>(
+        self,
+        diff: &Diff<T>,
+        read: impl Fn() -> Result<Option<T>, SettingsError>,
+        write: impl Fn(&T) -> Result<(), SettingsError>,
+    ) -> Result<Undoing, SettingsError> {
+        let (Some(old), Some(current)) = (&diff.old, read()?) else { return Ok(Undoing::AlreadyGone) };
+        // What was not set, or set to what it was, has its queue's default since the queue was made anew.
+        let new = diff.new.as_ref().filter(|new| *new != old).unwrap_or(&current);
+        let plan = T::back(old, new, &current);
+        if let Some(value) = &plan.set {
+            write(value)?;
+        }
+        Ok(match (plan.others, plan.set) {
+            (None, None) => Undoing::AlreadyGone,
+            (None, Some(_)) => Undoing::Undone,
+            (Some(others), _) => Undoing::InPart(format!(
+                "somebody else has changed {} since, to {}: that was left alone; before Quell it was {}",
+                self.what,
+                others.in_words(),
+                old.in_words()
+            )),
+        })
+    }
+}
+
+/// The value that was made and the one that is there, in words, where they differ; the latter is absent when the thing is
+/// gone. Rules and contexts are not looked at.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn differs(
+    kernel: &Kernel<'_>,
+    change: &Change,
+) -> Result<Option<(String, Option<String>)>, SettingsError> {
+    if matches!(change, Change::FlowRule { .. } | Change::RssContext { .. }) {
+        return Ok(None);
+    }
+    match on_value(kernel, change, Compare) {
+        Err(error) if error.is_absent() => Ok(change.text().new.map(|made| (made, None))),
+        compared => compared,
+    }
+}
+
+struct Compare;
+
+impl Act for Compare {
+    type Outcome = Option<(String, Option<String>)>;
+
+    fn act<T: Value>(
+        self,
+        diff: &Diff<T>,
+        read: impl Fn() -> Result<Option<T>, SettingsError>,
+        _: impl Fn(&T) -> Result<(), SettingsError>,
+    ) -> Result<Self::Outcome, SettingsError> {
+        let Some(made) = &diff.new else { return Ok(None) };
+        let now = read()?;
+        Ok((now.as_ref() != Some(made)).then(|| (made.in_words(), now.map(|now| now.in_words()))))
+    }
+}
+
+/// Does `act` with the value that a change is about; rules and contexts, which come and go, have none.
+fn on_value<A: Act>(kernel: &Kernel<'_>, change: &Change, act: A) -> Result<A::Outcome, SettingsError> {
+    match change {
+        Change::FlowRule { .. } | Change::RssContext { .. } => unreachable!("these come and go, and have no value"),
+        Change::RssTable { device, context, table } => {
+            let read = || steering::table(kernel, device, *context);
+            act.act(table, read, |table| steering::set_table(kernel, device, *context, table))
+        }
+        Change::Feature { device, name, on } => act.act(
+            on,
+            || Ok(kernel.ethtool()?.features(kernel.index(device)?)?.get(name).map(|feature| feature.active)),
+            |on| Ok(kernel.ethtool()?.set_features(kernel.index(device)?, &[(name, *on)]).map(drop)?),
+        ),
+        Change::Channels { device, counts } => act.act(
+            counts,
+            || {
+                let now = kernel.ethtool()?.channels(kernel.index(device)?)?;
+                let now = ChannelCounts { combined: now.combined_count, rx: now.rx_count, tx: now.tx_count };
+                Ok(Some(now.where_present_in(counts)))
+            },
+            |to| {
+                let request = ChannelRequest { rx: to.rx, tx: to.tx, combined: to.combined };
+                Ok(kernel.ethtool()?.set_channels(kernel.index(device)?, request)?)
+            },
+        ),
+        Change::Rings { device, sizes } => act.act(
+            sizes,
+            || {
+                let now = kernel.ethtool()?.rings(kernel.index(device)?)?;
+                Ok(Some(RingSizes { rx: now.rx, tx: now.tx }.where_present_in(sizes)))
+            },
+            |to| Ok(kernel.ethtool()?.set_rings(kernel.index(device)?, RingRequest { rx: to.rx, tx: to.tx })?),
+        ),
+        Change::Coalescing { device, values } => act.act(
+            values,
+            || Ok(Some(back::only(&kernel.ethtool()?.coalescing(kernel.index(device)?)?, values))),
+            |values| Ok(kernel.ethtool()?.set_coalescing(kernel.index(device)?, values)?),
+        ),
+        Change::QueueCoalescing { device, queue, values } => act.act(
+            values,
+            || {
+                let (mut ethtool, index) = (kernel.ethtool()?, kernel.index(device)?);
+                let all = ethtool.coalescing(index)?;
+                Ok(Some(back::only(&ethtool.queue_coalescing(index, *queue, &all)?, values)))
+            },
+            |values| Ok(kernel.ethtool()?.set_queue_coalescing(kernel.index(device)?, *queue, values)?),
+        ),
+        Change::DeviceThreading { device, on } => act.act(
+            on,
+            || Ok(Some(device_threading(kernel.namespace, &kernel.name(device)?)?)),
+            |on| Ok(set_device_threading(kernel.namespace, &kernel.name(device)?, *on)?),
+        ),
+        Change::Sysctl { name, value } => {
+            let sysctl: SysctlName = name.parse()?;
+            act.act(
+                value,
+                || Ok(Some(kernel.namespace.run(|| kernel.proc.sysctl(&sysctl))??)),
+                |value| Ok(kernel.namespace.run(|| kernel.proc.set_sysctl(&sysctl, value))??),
+            )
+        }
+        of_queue => on_queue(kernel, of_queue, act),
+    }
+}
+
+/// As [`on_value`], for what one queue has.
+fn on_queue<A: Act>(kernel: &Kernel<'_>, change: &Change, act: A) -> Result<A::Outcome, SettingsError> {
+    match change {
+        Change::RpsCpus { device, queue, cpus } => act.act(
+            cpus,
+            || Ok(Some(kernel.sysfs()?.net_class(&kernel.name(device)?).rps_cpus(*queue)?)),
+            |cpus| Ok(kernel.sysfs()?.net_class(&kernel.name(device)?).set_rps_cpus(*queue, cpus)?),
+        ),
+        Change::XpsCpus { device, queue, cpus } => act.act(
+            cpus,
+            || Ok(kernel.sysfs()?.net_class(&kernel.name(device)?).xps_cpus(*queue)?),
+            |cpus| Ok(kernel.sysfs()?.net_class(&kernel.name(device)?).set_xps_cpus(*queue, cpus)?),
+        ),
+        Change::XpsRxqs { device, queue, rx_queues } => act.act(
+            rx_queues,
+            || Ok(Some(kernel.sysfs()?.net_class(&kernel.name(device)?).xps_rxqs(*queue)?)),
+            |queues| Ok(kernel.sysfs()?.net_class(&kernel.name(device)?).set_xps_rxqs(*queue, queues)?),
+        ),
+        Change::IrqAffinity { device, queue, irq, cpus } => {
+            let irq = || irq.map_or_else(|| kernel.irq(device, *queue), Ok);
+            act.act(
+                cpus,
+                || Ok(Some(kernel.proc.irq_affinity(irq()?)?)),
+                |cpus| Ok(kernel.proc.set_irq_affinity(irq()?, cpus)?),
+            )
+        }
+        Change::Napi { device, queue, values, .. } => act.act(
+            values,
+            || Ok(Some(NapiValues::of(&kernel.napi(device, *queue)?))),
+            |values| {
+                let napi = kernel.napi(device, *queue)?;
+                napi::set(kernel.namespace, kernel.proc, napi.id, &values.unlike(&NapiValues::of(&napi)))
+            },
+        ),
+        Change::ThreadCpus { device, queue, cpus, .. } => act.act(
+            cpus,
+            || Ok(Some(sched::affinity(kernel.thread(device, *queue)?)?)),
+            |cpus| Ok(sched::set_affinity(kernel.thread(device, *queue)?, cpus)?),
+        ),
+        Change::ThreadScheduling { device, queue, scheduling, .. } => act.act(
+            scheduling,
+            || Ok(Some(sched::scheduling(kernel.thread(device, *queue)?)?)),
+            |scheduling| Ok(sched::set_scheduling(kernel.thread(device, *queue)?, *scheduling)?),
+        ),
+        other => unreachable!("what one queue has: {other:?}"),
+    }
+}

@@ -1,0 +1,165 @@
+//! Flow rules and RSS contexts: made, deleted, and the other way round. They come and go, and their numbers are the
+//! driver's choice.
+
+use quell_linux::ethtool::{FlowAction, FlowMatch, FlowRule, InstalledFlowRule, RssContextId, RssRequest};
+
+use super::kernel::{Kernel, KnownContexts};
+use crate::journal::Outcome;
+use crate::plan::{ContextRef, DeviceId, Diff, RuleAction};
+use crate::settings::SettingsError;
+use crate::undo::Undoing;
+
+pub(super) fn table(
+    kernel: &Kernel<'_>,
+    device: &DeviceId,
+    context: RssContextId,
+) -> Result<Option<Vec<u32>>, SettingsError> {
+    Ok(kernel.ethtool()?.rss(kernel.index(device)?, context)?.indirection)
+}
+
+pub(super) fn set_table(
+    kernel: &Kernel<'_>,
+    device: &DeviceId,
+    context: RssContextId,
+    table: &[u32],
+) -> Result<(), SettingsError> {
+    Ok(kernel.ethtool()?.set_rss(kernel.index(device)?, context, &request(table))?)
+}
+
+fn request(table: &[u32]) -> RssRequest {
+    RssRequest { indirection: Some(table.to_vec()), ..RssRequest::default() }
+}
+
+pub(super) fn make_context(
+    kernel: &Kernel<'_>,
+    device: &DeviceId,
+    context: &ContextRef,
+    table: &Diff<Vec<u32>>,
+) -> Result<Outcome, SettingsError> {
+    let (mut ethtool, index) = (kernel.ethtool()?, kernel.index(device)?);
+    match (&table.new, context) {
+        (Some(table), _) => {
+            let id = ethtool.create_rss_context(index, &request(table))?;
+            Ok(Outcome::RssContext { id })
+        }
+        (None, ContextRef::Existing(id)) => {
+            ethtool.delete_rss_context(index, *id)?;
+            Ok(Outcome::Made)
+        }
+        (None, ContextRef::Planned(_)) => Ok(Outcome::Made),
+    }
+}
+
+pub(super) fn undo_context(
+    kernel: &Kernel<'_>,
+    contexts: &mut KnownContexts,
+    device: &DeviceId,
+    context: &ContextRef,
+    table: &Diff<Vec<u32>>,
+    outcome: Option<Outcome>,
+) -> Result<Undoing, SettingsError> {
+    let (mut ethtool, index) = (kernel.ethtool()?, kernel.index(device)?);
+    match (&table.old, &table.new, context) {
+        (Some(old), None, ContextRef::Existing(id)) => {
+            if ethtool.rss_contexts(index)?.iter().any(|there| there.id == *id) {
+                return Ok(Undoing::AlreadyGone);
+            }
+            let again = ethtool.create_rss_context(index, &request(old))?;
+            contexts.made_again.insert((device.clone(), *id), again);
+            Ok(Undoing::Undone)
+        }
+        (None, Some(new), _) => {
+            // Without its number it is told by its table; one of the same table that somebody else made meanwhile is
+            // not told apart, so with two of them neither is touched.
+            let there = ethtool.rss_contexts(index)?;
+            let is_ours = |id: RssContextId, table: &Option<Vec<u32>>| match outcome {
+                Some(Outcome::RssContext { id: made }) => id == made,
+                _ => id != RssContextId::MAIN && table.as_deref() == Some(new.as_slice()),
+            };
+            let ours: Vec<_> = there.iter().filter(|one| is_ours(one.id, &one.indirection)).collect();
+            match ours[..] {
+                [] => Ok(Undoing::AlreadyGone),
+                [one] => {
+                    ethtool.delete_rss_context(index, one.id)?;
+                    Ok(Undoing::Undone)
+                }
+                _ => Ok(Undoing::InPart(format!(
+                    "{device} has several RSS contexts with the table of the one that was made, and its number was not \
+                     written down: none was deleted"
+                ))),
+            }
+        }
+        _ => Ok(Undoing::AlreadyGone),
+    }
+}
+
+pub(super) fn make_rule(
+    kernel: &Kernel<'_>,
+    contexts: &KnownContexts,
+    device: &DeviceId,
+    matches: &FlowMatch,
+    action: &Diff<RuleAction>,
+) -> Result<Outcome, SettingsError> {
+    let (mut ethtool, index) = (kernel.ethtool()?, kernel.index(device)?);
+    if let Some(new) = &action.new {
+        let rule = FlowRule { matches: *matches, action: resolve(contexts, device, new)? };
+        let location = ethtool.add_flow_rule(index, &rule)?;
+        return Ok(Outcome::FlowRule { location });
+    }
+    if let Some(old) = &action.old {
+        let rule = FlowRule { matches: *matches, action: resolve(contexts, device, old)? };
+        let there = ethtool.flow_rules(index)?.rules;
+        for installed in there.iter().filter(|installed| installed.rule == Some(rule)) {
+            ethtool.delete_flow_rule(index, installed.location)?;
+        }
+    }
+    Ok(Outcome::Made)
+}
+
+pub(super) fn undo_rule(
+    kernel: &Kernel<'_>,
+    contexts: &KnownContexts,
+    device: &DeviceId,
+    matches: &FlowMatch,
+    action: &Diff<RuleAction>,
+    outcome: Option<Outcome>,
+) -> Result<Undoing, SettingsError> {
+    let (mut ethtool, index) = (kernel.ethtool()?, kernel.index(device)?);
+    let there = ethtool.flow_rules(index)?.rules;
+    let is_about_these = |installed: &&InstalledFlowRule| installed.rule.is_some_and(|rule| rule.matches == *matches);
+    if let Some(old) = &action.old {
+        if there.iter().any(|installed| is_about_these(&installed)) {
+            return Ok(Undoing::AlreadyGone);
+        }
+        let rule = FlowRule { matches: *matches, action: resolve(contexts, device, old)? };
+        ethtool.add_flow_rule(index, &rule)?;
+        return Ok(Undoing::Undone);
+    }
+    let is_ours = |installed: &&InstalledFlowRule| match outcome {
+        Some(Outcome::FlowRule { location }) => installed.location == location,
+        _ => true,
+    };
+    match there.iter().filter(is_about_these).find(is_ours) {
+        Some(installed) => {
+            ethtool.delete_flow_rule(index, installed.location)?;
+            Ok(Undoing::Undone)
+        }
+        None => Ok(Undoing::AlreadyGone),
+    }
+}
+
+fn resolve(contexts: &KnownContexts, device: &DeviceId, action: &RuleAction) -> Result<FlowAction, SettingsError> {
+    Ok(match action {
+        RuleAction::Queue(queue) => FlowAction::Queue(*queue),
+        RuleAction::Discard => FlowAction::Discard,
+        RuleAction::Context(ContextRef::Existing(id)) => {
+            let again = contexts.made_again.get(&(device.clone(), *id));
+            FlowAction::Context(*again.unwrap_or(id))
+        }
+        RuleAction::Context(ContextRef::Planned(label)) => {
+            let made = contexts.planned.get(&(device.clone(), label.clone()));
+            let gone = || SettingsError::Gone { what: format!("RSS context {label} of {device}") };
+            FlowAction::Context(*made.ok_or_else(gone)?)
+        }
+    })
+}
