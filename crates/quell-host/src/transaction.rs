@@ -19,8 +19,8 @@ use crate::journal::{Change, EpollParameters, HostSetting, Journal, JournalError
 use crate::plan;
 use crate::recovery::{Reverted, revert};
 use crate::settings::epoll::ForeignEpoll;
-use crate::settings::values::{EpollValues, NapiValues};
 use crate::settings::host::{Kernel, KnownContexts, make};
+use crate::settings::values::{EpollValues, NapiValues};
 use crate::settings::{SettingsError, napi};
 
 /// Changes that belong together and are undone together.
@@ -196,7 +196,8 @@ impl Transaction {
         let mut known = KnownContexts::default();
         for entry in &self.journal_mut().history().entries {
             if let (Change::HostSetting(change), Some(Outcome::RssContext { id })) = (&entry.change, entry.outcome)
-                && let plan::Change::RssContext { device, context: plan::ContextRef::Planned(label), .. } = &change.setting
+                && let plan::Change::RssContext { device, context: plan::ContextRef::Planned(label), .. } =
+                    &change.setting
             {
                 known.planned.insert((device.clone(), label.clone()), id);
             }

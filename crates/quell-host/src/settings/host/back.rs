@@ -106,7 +106,8 @@ impl Value for RingSizes {
 /// The parameters that a change speaks of.
 pub(super) fn only(values: &Coalescing, spoken_of: &Diff<Coalescing>) -> Coalescing {
     let is_spoken_of = |parameter| {
-        let in_one = |values: &Option<Coalescing>| values.as_ref().is_some_and(|values| values.get(parameter).is_some());
+        let in_one =
+            |values: &Option<Coalescing>| values.as_ref().is_some_and(|values| values.get(parameter).is_some());
         in_one(&spoken_of.old) || in_one(&spoken_of.new)
     };
     values.iter().filter(|(parameter, _)| is_spoken_of(*parameter)).collect()

@@ -125,10 +125,7 @@ impl Act for PutBack {
 ///
 /// # Errors
 /// When it cannot be read.
-pub(crate) fn differs(
-    kernel: &Kernel<'_>,
-    change: &Change,
-) -> Result<Option<(String, Option<String>)>, SettingsError> {
+pub(crate) fn differs(kernel: &Kernel<'_>, change: &Change) -> Result<Option<(String, Option<String>)>, SettingsError> {
     if matches!(change, Change::FlowRule { .. } | Change::RssContext { .. }) {
         return Ok(None);
     }

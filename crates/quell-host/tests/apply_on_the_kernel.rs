@@ -1,0 +1,217 @@
+//! A profile of some fifty changes on a 16-queue veth: applied, verified, drifted, put back; stopped and killed at every
+//! single moment at which something was written. Needs root and Linux 6.13.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+mod common;
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::Command;
+
+use common::Lab;
+use quell_host::apply::{self, ApplyError, Request, drift, observe, profile_of, reassert};
+use quell_host::journal::Journal;
+use quell_host::kept;
+use quell_host::picture::Device;
+use quell_host::plan::Plan;
+use quell_host::recovery::{Found, recover};
+use quell_host::transaction::{ChangeError, Moment};
+use quell_linux::netdev::{NapiChange, Netdev};
+use quell_linux::netns::NamespaceName;
+use quell_linux::pidfd::{PidFd, Signal};
+use quell_linux::sysfs::Sysfs;
+use quell_linux::{CpuList, InterfaceName, Pid};
+use quell_mode::profile::{Profile, Source};
+
+const QUEUES: u32 = 16;
+const PROFILE: &str = r#"
+[device.lab]
+name = "server0"
+[device.lab.queues.all]
+mode = "suspend20"
+xps = "off"
+rps = false
+[sysctl]
+"net.core.somaxconn" = 1234
+"net.ipv4.tcp_slow_start_after_idle" = 0
+"#;
+const MOMENTS: [Moment; 3] = [Moment::Before, Moment::WrittenDown, Moment::Made];
+
+fn profile(text: &str) -> Profile {
+    Profile::parse(&[Source::new("test.toml", text)]).unwrap()
+}
+
+/// A lab whose queues are handed on and chosen by CPU, so that the profile has all that to change.
+fn raise(test: &str) -> Option<(Lab, NamespaceName)> {
+    let lab = Lab::raise(test, QUEUES)?;
+    let sysfs = Sysfs::of(&lab.server).unwrap();
+    let device = sysfs.net_class(&InterfaceName::new("server0").unwrap());
+    let cpu: CpuList = "0".parse().unwrap();
+    for queue in 0..QUEUES {
+        device.set_rps_cpus(queue, &cpu).unwrap();
+        device.set_xps_cpus(queue, &cpu).unwrap();
+    }
+    let name = NamespaceName::new(format!("{}-server", common::id(test))).unwrap();
+    Some((lab, name))
+}
+
+/// What of the host the profile is about, without what counts and without numbers that are given anew.
+fn state(netns: &NamespaceName, profile: &Profile) -> (Vec<String>, String) {
+    let observed = observe(Some(netns), profile).unwrap();
+    let of_device = |device: &Device| {
+        let napis = device.napis.known_elements().map(|napi| {
+            let settings = (&napi.defer_hard_irqs, &napi.gro_flush_timeout_ns, &napi.irq_suspend_timeout_ns);
+            format!("{settings:?} {:?}", napi.threading)
+        });
+        let rx = device.rx_queues.known_elements().map(|queue| format!("rps {:?}", queue.rps_cpus));
+        let tx =
+            device.tx_queues.known_elements().map(|queue| format!("xps {:?} {:?}", queue.xps_cpus, queue.xps_rxqs));
+        napis.chain(rx).chain(tx).collect::<Vec<_>>().join("\n")
+    };
+    (observed.picture.devices.iter().map(of_device).collect(), format!("{:?}", observed.sysctls))
+}
+
+fn request<'a>(netns: &'a NamespaceName, profile: &'a Profile) -> Request<'a> {
+    Request { netns: Some(netns), profile, called: "test.toml", partly: false }
+}
+
+fn go_on(_: usize, _: Moment) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+#[test]
+fn what_was_applied_lasts_until_it_is_released_and_then_all_is_as_before() {
+    let Some((lab, netns)) = raise("apply") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::in_dir(dir.path());
+    let profile = profile(PROFILE);
+    let before = state(&netns, &profile);
+
+    let applied = apply::apply(&journal, &request(&netns, &profile), None, &mut go_on).unwrap();
+    assert!(applied.plan.steps.len() >= 40, "{} changes", applied.plan.steps.len());
+    assert!(Plan::of(&observe(Some(&netns), &profile).unwrap(), &profile).steps.is_empty(), "nothing is left to do");
+    let again = apply::apply(&journal, &request(&netns, &profile), None, &mut go_on).unwrap();
+    assert!(again.journal.is_none(), "what is so already is not done twice");
+
+    let kept = kept::list(&journal).unwrap();
+    assert_eq!(profile_of(&kept[0].history), Some("test.toml"));
+    assert!(drift(&kept[0].history).unwrap().is_empty());
+    let mut netdev = Netdev::open_in(&lab.server).unwrap();
+    netdev.set_napi(lab.napis[3], &NapiChange { gro_flush_timeout_ns: Some(7), ..NapiChange::default() }).unwrap();
+    let drifted = drift(&kept[0].history).unwrap();
+    assert_eq!((drifted.len(), drifted[0].queue), (1, Some(3)), "{drifted:?}");
+    assert_eq!(reassert(&kept[0].history).unwrap(), drifted);
+    assert!(drift(&kept[0].history).unwrap().is_empty());
+
+    let reverted = kept::release(&journal, &kept[0].path).unwrap().unwrap();
+    assert_eq!((reverted.undone.len(), reverted.failed.len()), (applied.plan.steps.len(), 0), "{reverted:?}");
+    assert_eq!(state(&netns, &profile), before);
+}
+
+#[test]
+fn a_second_profile_is_refused_while_one_is_applied() {
+    let Some((_lab, netns)) = raise("second") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::in_dir(dir.path());
+    apply::apply(&journal, &request(&netns, &profile(PROFILE)), None, &mut go_on).unwrap();
+    let other = profile("[sysctl]\n\"net.core.somaxconn\" = 99\n");
+    let before = state(&netns, &other);
+    let refused = apply::apply(&journal, &request(&netns, &other), None, &mut go_on);
+    assert!(matches!(refused, Err(ApplyError::Begin(ChangeError::Journal(_)))), "{refused:?}");
+    assert_eq!(state(&netns, &other), before);
+    let kept = kept::list(&journal).unwrap();
+    kept::release(&journal, &kept[0].path).unwrap();
+}
+
+#[test]
+fn a_profile_that_asks_for_what_cannot_be_is_refused_before_anything_is_changed() {
+    let Some((_lab, netns)) = raise("cannot") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::in_dir(dir.path());
+    let profile = profile(&format!("{PROFILE}\n[device.lab.rings]\nrx = 512\n"));
+    let before = state(&netns, &profile);
+    let refused = apply::apply(&journal, &request(&netns, &profile), None, &mut go_on);
+    let Err(ApplyError::Impossible(plan)) = refused else { panic!("{refused:?}") };
+    assert_eq!(plan.impossible.len(), 1, "{:?}", plan.impossible);
+    assert_eq!(state(&netns, &profile), before);
+    assert!(journal.list().unwrap().is_empty());
+
+    let partly = Request { partly: true, ..request(&netns, &profile) };
+    let applied = apply::apply(&journal, &partly, None, &mut go_on).unwrap();
+    kept::release(&journal, &applied.journal.unwrap()).unwrap();
+    assert_eq!(state(&netns, &profile), before);
+}
+
+#[test]
+fn stopped_at_any_moment_of_any_change_it_leaves_everything_as_it_was() {
+    let Some((_lab, netns)) = raise("stopped") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::in_dir(dir.path());
+    let profile = profile(PROFILE);
+    let before = state(&netns, &profile);
+    let steps = Plan::of(&observe(Some(&netns), &profile).unwrap(), &profile).steps.len();
+    for number in 0..steps {
+        for moment in MOMENTS {
+            let mut stop = |at: usize, now: Moment| match (at, now) == (number, moment) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            };
+            let stopped = apply::apply(&journal, &request(&netns, &profile), None, &mut stop);
+            let Err(ApplyError::Change { reverted: Ok(reverted), .. }) = stopped else { panic!("{stopped:?}") };
+            assert!(reverted.failed.is_empty() && reverted.in_part.is_empty(), "{reverted:?}");
+            assert_eq!(state(&netns, &profile), before, "stopped at {moment:?} of change {number}");
+        }
+    }
+    assert!(journal.list().unwrap().is_empty());
+    eprintln!("{} cases: stopped at {} moments of {steps} changes", steps * MOMENTS.len(), MOMENTS.len());
+}
+
+const KILLED_AT: &str = "QUELL_TEST_KILLED_AT";
+
+/// Not a test of its own: applies the profile and kills itself at the moment that it was told.
+#[test]
+fn applies_and_is_killed() {
+    let Ok(told) = std::env::var(KILLED_AT) else { return };
+    let [dir, netns, number, moment] = told.split(' ').collect::<Vec<_>>()[..] else { panic!("{told}") };
+    let (number, moment): (usize, usize) = (number.parse().unwrap(), moment.parse().unwrap());
+    let (netns, profile) = (NamespaceName::new(netns).unwrap(), profile(PROFILE));
+    let mut kill = |at: usize, now: Moment| {
+        if (at, now) == (number, MOMENTS[moment]) {
+            PidFd::open(Pid::of_this_process()).unwrap().signal(Signal::KILL).unwrap();
+        }
+        ControlFlow::Continue(())
+    };
+    apply::apply(&Journal::in_dir(dir), &request(&netns, &profile), None, &mut kill).unwrap();
+}
+
+fn killed(dir: &Path, netns: &NamespaceName, number: usize, moment: usize) {
+    let status = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "applies_and_is_killed", "--test-threads=1"])
+        .env(KILLED_AT, format!("{} {netns} {number} {moment}", dir.display()))
+        .stdout(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{status:?}");
+}
+
+#[test]
+fn killed_at_any_moment_of_any_change_it_is_undone_by_whoever_comes_next() {
+    let Some((_lab, netns)) = raise("killed") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::in_dir(dir.path());
+    let profile = profile(PROFILE);
+    let before = state(&netns, &profile);
+    let steps = Plan::of(&observe(Some(&netns), &profile).unwrap(), &profile).steps.len();
+    for number in 0..steps {
+        for (index, moment) in MOMENTS.iter().enumerate() {
+            killed(dir.path(), &netns, number, index);
+            let found = recover(&journal).unwrap();
+            let [Found::Recovered { reverted, .. }] = &found[..] else { panic!("{found:?}") };
+            assert!(reverted.failed.is_empty() && reverted.in_part.is_empty(), "{reverted:?}");
+            assert_eq!(state(&netns, &profile), before, "killed at {moment:?} of change {number}");
+        }
+    }
+    assert!(recover(&journal).unwrap().is_empty(), "and then there is nothing more to undo");
+    eprintln!("{} cases: killed at {} moments of {steps} changes", steps * MOMENTS.len(), MOMENTS.len());
+}
