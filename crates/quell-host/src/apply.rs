@@ -10,6 +10,7 @@ use std::time::Duration;
 use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{ProcRoot, SysctlName};
 use quell_mode::profile::Profile;
+use serde::Serialize;
 
 use crate::journal::{Change, History, Journal, JournalError, Watchdog};
 use crate::namespaces::{self, SearchError};
@@ -187,7 +188,8 @@ fn what_is_left(request: &Request<'_>) -> Result<Plan, ApplyError> {
 }
 
 /// A setting that is not as it was made any more.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct Drift {
     /// The device; absent for a sysctl.
     pub device: Option<String>,

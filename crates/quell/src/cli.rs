@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, doctor, lab, load, respond, show, sim, vm};
+use crate::commands::{apply, bench, doctor, lab, load, respond, show, sim, status, vm};
 
 /// The kernel's best packet delivery for unmodified Linux servers: measured, proved, reversible.
 #[derive(Debug, Parser)]
@@ -33,6 +33,14 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: sim::SimCommand,
     },
+    /// Give the host a profile as one transaction: verified, and undone if anything fails.
+    Apply(Box<apply::ApplyArgs>),
+    /// What is applied, since when, by which profile, and what others have changed since.
+    Status(status::StatusArgs),
+    /// Put back everything that is applied, exactly as it was.
+    Revert(status::StatusArgs),
+    /// Let stay what was applied with --confirm.
+    Confirm(status::StatusArgs),
     /// Load a server with requests and print what became of them.
     Load(Box<load::LoadArgs>),
     /// Answer requests with responses of a chosen size: the plain server for request/response loads.
@@ -49,6 +57,9 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: vm::VmCommand,
     },
+    /// Puts back what nobody confirms.
+    #[command(name = apply::watchdog::COMMAND, hide = true)]
+    Watchdog(apply::watchdog::WatchdogArgs),
     /// What process 1 of a guest runs.
     #[command(name = quell_vm::machine::GUEST_COMMAND, hide = true)]
     VmGuest,

@@ -35,6 +35,11 @@ fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Bench(args) => commands::bench::bench(args),
         Command::Show(args) => commands::show::run(args),
+        Command::Apply(args) => commands::apply::run(args),
+        Command::Status(args) => commands::status::status(args),
+        Command::Revert(args) => commands::status::revert(args),
+        Command::Confirm(args) => commands::status::confirmed(args),
+        Command::Watchdog(args) => commands::apply::watchdog::run(args),
         Command::Load(args) => commands::load::load(args),
         Command::Respond(args) => commands::respond::respond(args),
         Command::Doctor(args) => commands::doctor::doctor(args),

@@ -66,6 +66,8 @@ pub enum Output {
     Null,
     /// Into a file.
     File(File),
+    /// Into a pipe that somebody reads.
+    Pipe(io::PipeWriter),
     /// The last bytes, at most this many, are kept in memory.
     Tail(usize),
 }
@@ -215,6 +217,7 @@ fn redirect(output: Output) -> io::Result<(Stdio, Option<OutputTail>)> {
     match output {
         Output::Null => Ok((Stdio::null(), None)),
         Output::File(file) => Ok((file.into(), None)),
+        Output::Pipe(writer) => Ok((writer.into(), None)),
         Output::Tail(limit) => {
             let (reader, writer) = io::pipe()?;
             Ok((writer.into(), Some(OutputTail::follow(reader, limit))))

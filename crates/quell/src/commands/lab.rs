@@ -148,12 +148,13 @@ fn describe(entry: &Entry) -> String {
     text
 }
 
-fn in_words(change: &Change) -> String {
+pub(super) fn in_words(change: &Change) -> String {
     match change {
         Change::NetworkNamespace { name } => format!("network namespace {name}"),
         Change::VethPair { namespace, link } => format!("veth pair {link} in {namespace}"),
         Change::Process { command } => format!("process {}", command.join(" ")),
         Change::NapiSettings(change) => format!("NAPI {} of {}: {}", change.napi_id, change.device, change.new),
+        Change::HostSetting(change) => change.setting.text().to_string(),
         Change::EpollParameters(change) => format!("epoll {} of process {}: {}", change.fd, change.pid, change.new),
     }
 }

@@ -1,5 +1,6 @@
 //! One file a command: it reads its options, calls the crate that does the work, and hands the answer to `render`.
 
+pub(crate) mod apply;
 pub(crate) mod bench;
 pub(crate) mod doctor;
 pub(crate) mod lab;
@@ -7,4 +8,5 @@ pub(crate) mod load;
 pub(crate) mod respond;
 pub(crate) mod show;
 pub(crate) mod sim;
+pub(crate) mod status;
 pub(crate) mod vm;

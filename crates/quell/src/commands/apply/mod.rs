@@ -1,0 +1,218 @@
+//! `quell apply`: a profile shown as the difference that it would make, applied as one transaction, applied again where
+//! it has drifted.
+
+mod layers;
+pub(crate) mod watchdog;
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use quell_host::apply::{self, Applied, ApplyError, Request, observe, profile_of};
+use quell_host::journal::JournalError;
+use quell_host::kept::{self, Kept};
+use quell_host::plan::Plan;
+use quell_host::recovery::{Reverted, recover};
+use quell_host::transaction::ChangeError;
+use quell_linux::netns::NamespaceName;
+use quell_linux::signal::Interruption;
+use quell_mode::profile::{Profile, ProfileError};
+
+use crate::commands::lab::journal;
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::render::plan_tree;
+
+/// Options of `quell apply`.
+#[derive(Debug, Args)]
+pub(crate) struct ApplyArgs {
+    /// The profile, from files of which each covers those before it [/usr/lib/quell/*.toml, then /etc/quell/*.toml]
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Show what would be changed, from what to what, and what cannot be done here; change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Go back after this time unless `quell confirm` comes: 60s, 5m.
+    #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["dry_run", "reassert"])]
+    confirm: Option<Duration>,
+    /// Do what can be done although something cannot.
+    #[arg(long)]
+    partly: bool,
+    /// Set again what others have changed since it was applied; nothing else.
+    #[arg(long, conflicts_with_all = ["files", "dry_run", "partly"])]
+    reassert: bool,
+    /// The network namespace, by name [this one]
+    #[arg(long, value_name = "NAME", value_parser = namespace_name)]
+    netns: Option<NamespaceName>,
+    /// Print JSON.
+    #[arg(short, long)]
+    json: bool,
+}
+
+pub(super) fn namespace_name(text: &str) -> Result<NamespaceName, String> {
+    NamespaceName::new(text).map_err(|error| error.to_string())
+}
+
+/// `60s`, `5m`, or seconds without a unit.
+fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit_s) = match text.strip_suffix('m') {
+        Some(minutes) => (minutes, 60),
+        None => (text.strip_suffix('s').unwrap_or(text), 1),
+    };
+    let seconds = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_s));
+    let refused = || format!("{text:?} is no time: 60s, 5m, from 1s to a day");
+    seconds.filter(|seconds| (1..=86_400).contains(seconds)).map(Duration::from_secs).ok_or_else(refused)
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// With the exit code of what went wrong.
+pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
+    if args.reassert {
+        return reassert(args);
+    }
+    let layers = layers::read(&args.files)?;
+    let called = layers.iter().map(|layer| layer.name().to_owned()).collect::<Vec<_>>().join(", ");
+    let profile = Profile::parse(&layers).map_err(|error| refused(&error))?;
+    let request = Request { netns: args.netns.as_ref(), profile: &profile, called: &called, partly: args.partly };
+    if args.dry_run {
+        let observed = observe(request.netns, &profile).map_err(failure)?;
+        return show(&Plan::of(&observed, &profile), args.json);
+    }
+    let applied = transact(&request, args.confirm).map_err(failure)?;
+    show(&applied.plan, args.json)?;
+    say_what_next(&applied, args.confirm);
+    Ok(())
+}
+
+fn refused(error: &ProfileError) -> Failure {
+    Failure::usage(error)
+}
+
+fn show(plan: &Plan, json: bool) -> Result<(), Failure> {
+    if json { output::json(&plan_tree::report(plan)) } else { output::data(&plan_tree::tree(plan)) }
+}
+
+fn say_what_next(applied: &Applied, confirm: Option<Duration>) {
+    match (&applied.journal, confirm) {
+        (None, _) => output::say("the host is as the profile says already: nothing was changed"),
+        (Some(_), None) => {
+            output::say("applied and verified; `quell revert` puts everything back, `quell status` tells")
+        }
+        (Some(_), Some(time)) => output::say(&format!(
+            "applied and verified; it goes back in {} s unless you type `quell confirm`",
+            time.as_secs()
+        )),
+    }
+}
+
+fn transact(request: &Request<'_>, confirm: Option<Duration>) -> Result<Applied, ApplyError> {
+    let journal = journal();
+    // What a killed one left would stand in the way.
+    recover(&journal).map_err(ApplyError::Begin)?;
+    let interruption = Interruption::listen().map_err(|error| ApplyError::Watchdog(error.to_string()))?;
+    let flag = interruption.flag();
+    let mut looks_on = |_, _| if flag.get().is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    match confirm {
+        None => apply::apply(&journal, request, None, &mut looks_on),
+        Some(time) => {
+            let mut start = |path: &std::path::Path| watchdog::start(path, time).map_err(|failure| failure.text);
+            apply::apply(&journal, request, Some(&mut start), &mut looks_on)
+        }
+    }
+}
+
+fn failure(error: ApplyError) -> Failure {
+    match error {
+        ApplyError::Impossible(plan) => {
+            let cannot = plan_tree::impossible(&plan);
+            let text = format!(
+                "{}\n{cannot}\nleave it out of the profile, or do the rest with --partly",
+                ApplyError::Impossible(plan)
+            );
+            Failure::new(Exit::NotSupported, text)
+        }
+        ApplyError::Begin(ChangeError::Journal(error)) => Failure::new(Exit::KernelRefused, begin_refused(&error)),
+        ApplyError::Change { ref source, ref reverted, .. } => {
+            let stopped = matches!(**source, ChangeError::Stopped);
+            let exit = if stopped { Exit::Interrupted } else { Exit::RolledBack };
+            Failure::new(exit, format!("{error}; {}", how_it_went_back(reverted)))
+        }
+        ApplyError::NotInEffect { ref reverted, .. } => {
+            Failure::new(Exit::RolledBack, format!("{error}; {}", how_it_went_back(reverted)))
+        }
+        ApplyError::Keep(_) => Failure::new(Exit::RolledBack, error),
+        other => Failure::new(Exit::KernelRefused, other),
+    }
+}
+
+fn begin_refused(error: &JournalError) -> String {
+    if error.source.kind() != std::io::ErrorKind::AlreadyExists {
+        return error.to_string();
+    }
+    let kept = kept::list(&journal()).unwrap_or_default();
+    match kept.iter().find(|kept| kept.path == error.path) {
+        Some(kept) => format!(
+            "{} is applied here: `quell revert` first, then apply the other one; nothing was changed",
+            profile_of(&kept.history).unwrap_or("another profile")
+        ),
+        None => format!("another `quell apply` is at work ({}); nothing was changed", error.path.display()),
+    }
+}
+
+fn how_it_went_back(reverted: &Result<Reverted, JournalError>) -> String {
+    match reverted {
+        Ok(reverted) if reverted.failed.is_empty() => "everything was put back".to_owned(),
+        Ok(reverted) => {
+            let failed = reverted.failed.iter().map(|(_, error)| format!("\n  not put back: {error}"));
+            format!("not everything could be put back (`quell revert` tries again):{}", failed.collect::<String>())
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
+/// The profile that is applied to a namespace.
+///
+/// # Errors
+/// When there is none, or the journals cannot be read.
+fn applied_profiles() -> Result<Vec<Kept>, Failure> {
+    let kept = kept::list(&journal()).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    Ok(kept.into_iter().filter(|kept| profile_of(&kept.history).is_some()).collect())
+}
+
+fn reassert(args: &ApplyArgs) -> Result<(), Failure> {
+    let applied = applied_profiles()?;
+    if applied.is_empty() {
+        return Err(Failure::usage("no profile is applied: `quell apply FILE` applies one"));
+    }
+    let mut drifted = Vec::new();
+    for kept in &applied {
+        drifted.extend(apply::reassert(&kept.history).map_err(|error| Failure::new(Exit::KernelRefused, error))?);
+    }
+    if args.json {
+        return output::json(&drifted);
+    }
+    for drift in &drifted {
+        output::data(&format!("set again: {}\n", plan_tree::drift(drift)))?;
+    }
+    if drifted.is_empty() {
+        output::say("everything is as it was applied");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_seconds_or_minutes() {
+        assert_eq!(duration("60s"), Ok(Duration::from_secs(60)));
+        assert_eq!(duration("5m"), Ok(Duration::from_secs(300)));
+        for text in ["", "0s", "1h", "-1s", "86401"] {
+            assert!(duration(text).is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! `quell status`, `quell revert`, `quell confirm`: what stays applied, what of it has drifted, and its end.
+
+use clap::Args;
+use quell_host::apply::{drift, profile_of};
+use quell_host::journal::ListedJournal;
+use quell_host::kept::{self, Kept, KeptError, Standing, confirm, give_up, release};
+use quell_host::recovery::{Found, Reverted, recover};
+
+use super::lab::{in_words, journal};
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::render::status::{AppliedReport, StatusReport};
+
+/// Options of the three commands.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Print JSON.
+    #[arg(short, long)]
+    json: bool,
+}
+
+fn refused(error: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::KernelRefused, error)
+}
+
+/// What is applied, since when, by which profile, and what has drifted.
+///
+/// # Errors
+/// With [`Exit::VerifyFailed`] when something has drifted.
+pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
+    let applied = kept::list(&journal()).map_err(refused)?.iter().map(describe).collect::<Result<Vec<_>, _>>()?;
+    let unusable = journal().list().map_err(refused)?.into_iter().filter_map(|listed| match listed {
+        ListedJournal::Unusable(unusable) => Some(unusable.to_string()),
+        ListedJournal::Unreadable(error) => Some(error.to_string()),
+        _ => None,
+    });
+    let report = StatusReport::new(applied, unusable.collect());
+    if args.json {
+        output::json(&report)?;
+    } else {
+        output::data(&report.to_string())?;
+    }
+    match report.drifted() {
+        0 => Ok(()),
+        1 => Err(Failure::new(Exit::VerifyFailed, "1 setting has drifted: `quell apply --reassert` sets it again")),
+        many => {
+            let text = format!("{many} settings have drifted: `quell apply --reassert` sets them again");
+            Err(Failure::new(Exit::VerifyFailed, text))
+        }
+    }
+}
+
+fn describe(kept: &Kept) -> Result<AppliedReport, Failure> {
+    let drifted = match kept.standing {
+        Standing::BeforeThisBoot => Vec::new(),
+        Standing::Kept | Standing::Unconfirmed(_) => drift(&kept.history).map_err(refused)?,
+    };
+    Ok(AppliedReport::new(kept, drifted))
+}
+
+/// Puts back everything that stays applied, and what killed runs left.
+///
+/// # Errors
+/// When something could not be put back.
+pub(crate) fn revert(args: &StatusArgs) -> Result<(), Failure> {
+    let journal = journal();
+    let mut all = Vec::new();
+    for kept in kept::list(&journal).map_err(refused)? {
+        if let Standing::Unconfirmed(watchdog) = kept.standing {
+            match give_up(&kept.path, &watchdog) {
+                // It was faster, or is no longer there: what it left is released below.
+                Ok(()) | Err(KeptError::TooLate { .. }) => {}
+                Err(error) => return Err(refused(error)),
+            }
+        }
+        if let Some(reverted) = release(&journal, &kept.path).map_err(refused)? {
+            all.push((name(&kept), reverted));
+        } else {
+            all.push((name(&kept), Reverted::default()));
+        }
+    }
+    for found in recover(&journal).map_err(refused)? {
+        match found {
+            Found::Recovered { path, reverted } => all.push((path.display().to_string(), reverted)),
+            Found::Unusable(unusable) => output::say(&unusable.to_string()),
+            Found::Failed(error) => output::say(&error.to_string()),
+            Found::Running { .. } | Found::Kept { .. } => {}
+        }
+    }
+    tell(&all, args.json)
+}
+
+fn name(kept: &Kept) -> String {
+    profile_of(&kept.history).map_or_else(|| kept.path.display().to_string(), |profile| format!("profile {profile}"))
+}
+
+fn tell(all: &[(String, Reverted)], json: bool) -> Result<(), Failure> {
+    let failed = all.iter().any(|(_, reverted)| !reverted.failed.is_empty());
+    if json {
+        output::json(&crate::render::status::reverted_report(all))?;
+    } else {
+        output::data(&crate::render::status::reverted(all, in_words))?;
+    }
+    if failed {
+        return Err(refused("not everything could be put back: what is left stays in its journal, to be tried again"));
+    }
+    Ok(())
+}
+
+/// Lets stay what was applied with `--confirm`.
+///
+/// # Errors
+/// When nothing waits for it, or it comes too late.
+pub(crate) fn confirmed(args: &StatusArgs) -> Result<(), Failure> {
+    let journal = journal();
+    let mut confirmed = Vec::new();
+    for kept in kept::list(&journal).map_err(refused)? {
+        if let Standing::Unconfirmed(watchdog) = kept.standing {
+            confirm(&journal, &kept.path, &watchdog).map_err(|error| Failure::new(Exit::RolledBack, error))?;
+            confirmed.push(name(&kept));
+        }
+    }
+    if confirmed.is_empty() {
+        return Err(Failure::usage("nothing waits to be confirmed: `quell status` shows what is applied"));
+    }
+    if args.json {
+        return output::json(&confirmed);
+    }
+    output::data(&confirmed.iter().map(|name| format!("{name} stays\n")).collect::<String>())
+}

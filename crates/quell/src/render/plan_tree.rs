@@ -1,0 +1,148 @@
+//! A plan as a tree of old → new by device and queue, and what of it cannot be done; as text and as JSON.
+
+use std::fmt::Write as _;
+
+use quell_host::apply::Drift;
+use quell_host::plan::{Change, ChangeText, Plan};
+use quell_linux::CpuList;
+use serde::Serialize;
+
+/// A plan as JSON.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct PlanReport<'a> {
+    schema: &'static str,
+    changes: Vec<ChangeReport<'a>>,
+    impossible: Vec<ImpossibleReport<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct ChangeReport<'a> {
+    #[serde(flatten)]
+    change: &'a Change,
+    wanted_by: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct ImpossibleReport<'a> {
+    what: &'a str,
+    why: String,
+    wanted_by: String,
+}
+
+/// The JSON form.
+pub(crate) fn report(plan: &Plan) -> PlanReport<'_> {
+    let change = |step: &'_ quell_host::plan::Step| step.wanted_by.as_ref().map(ToString::to_string);
+    PlanReport {
+        schema: "quell-plan/1",
+        changes: plan.steps.iter().map(|step| ChangeReport { change: &step.change, wanted_by: change(step) }).collect(),
+        impossible: plan
+            .impossible
+            .iter()
+            .map(|one| ImpossibleReport {
+                what: &one.what,
+                why: one.said.clone(),
+                wanted_by: one.wanted_by.to_string(),
+            })
+            .collect(),
+    }
+}
+
+/// Equal changes of several queues of one device.
+struct Line {
+    device: Option<String>,
+    queues: Vec<u32>,
+    text: ChangeText,
+}
+
+/// The tree; ends with what cannot be done.
+pub(crate) fn tree(plan: &Plan) -> String {
+    let lines = lines(plan);
+    let mut text = String::new();
+    let mut device = None;
+    for line in &lines {
+        if line.device.is_some() && line.device != device {
+            let _ = writeln!(text, "{}", line.device.as_deref().unwrap_or_default());
+        }
+        device.clone_from(&line.device);
+        let indent = if line.device.is_some() { "  " } else { "" };
+        let queues: CpuList = line.queues.iter().copied().collect();
+        let queues = match line.queues.len() {
+            0 => String::new(),
+            1 => format!("queue {queues} "),
+            _ => format!("queues {queues} "),
+        };
+        let _ = writeln!(text, "{indent}{queues}{}", line.text);
+    }
+    if lines.is_empty() {
+        text.push_str("nothing to change\n");
+    }
+    if !plan.impossible.is_empty() {
+        let _ = writeln!(text, "cannot be done here:\n{}", impossible(plan));
+    }
+    text
+}
+
+fn lines(plan: &Plan) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    let mut devices: Vec<Option<String>> = Vec::new();
+    for step in &plan.steps {
+        let (text, device) = (step.change.text(), step.change.device().map(ToString::to_string));
+        if !devices.contains(&device) {
+            devices.push(device.clone());
+        }
+        match lines.iter_mut().find(|line| line.device == device && line.text == text && !line.queues.is_empty()) {
+            Some(line) => line.queues.extend(step.change.queue()),
+            None => lines.push(Line { device, queues: step.change.queue().into_iter().collect(), text }),
+        }
+    }
+    lines.sort_by_key(|line| devices.iter().position(|device| *device == line.device));
+    lines
+}
+
+/// What cannot be done, a line each, with the place in the profile.
+pub(crate) fn impossible(plan: &Plan) -> String {
+    let lines = plan.impossible.iter().map(|one| format!("  {}: {} ({})", one.what, one.said, one.wanted_by));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// One drifted setting.
+pub(crate) fn drift(drift: &Drift) -> String {
+    let device = drift.device.as_ref().map(|device| format!("{device} ")).unwrap_or_default();
+    let queue = drift.queue.map(|queue| format!("queue {queue} ")).unwrap_or_default();
+    let now = drift.now.as_deref().map_or_else(|| "gone".to_owned(), |now| format!("now {now}"));
+    format!("{device}{queue}{}: {}, {now}", drift.setting, drift.made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_host::plan::{DeviceId, Diff, Step};
+    use quell_linux::Ifindex;
+
+    fn rps(queue: u32, old: &str) -> Step {
+        let device = DeviceId { namespace: 1, ifindex: Ifindex::new(2).unwrap(), name: "eth0".into() };
+        let cpus = Diff { old: Some(old.parse().unwrap()), new: Some(CpuList::default()) };
+        Step { change: Change::RpsCpus { device, queue, cpus }, wanted_by: None }
+    }
+
+    #[test]
+    fn equal_changes_of_queues_are_one_line() {
+        let sysctl = Change::Sysctl {
+            name: "net.core.busy_poll".into(),
+            value: Diff { old: Some("50".into()), new: Some("0".into()) },
+        };
+        let steps = vec![rps(0, "0-3"), rps(1, "0-3"), rps(2, "1"), Step { change: sysctl, wanted_by: None }];
+        let plan = Plan { steps, ..Plan::default() };
+        let expected =
+            "eth0\n  queues 0-1 rps_cpus: 0-3 → none\n  queue 2 rps_cpus: 1 → none\nnet.core.busy_poll: 50 → 0\n";
+        assert_eq!(tree(&plan), expected);
+    }
+
+    #[test]
+    fn a_plan_without_changes_says_so() {
+        assert_eq!(tree(&Plan::default()), "nothing to change\n");
+    }
+}

@@ -1,0 +1,156 @@
+//! What stays applied, and what reverting came to, as text and as JSON.
+
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use quell_host::apply::{Drift, profile_of};
+use quell_host::journal::Change;
+use quell_host::kept::{Kept, Standing};
+use quell_host::recovery::Reverted;
+use serde::Serialize;
+
+use super::plan_tree;
+
+/// What `quell status` says.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct StatusReport {
+    schema: &'static str,
+    applied: Vec<AppliedReport>,
+    unusable: Vec<String>,
+}
+
+/// One profile, or whatever else a journal keeps.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct AppliedReport {
+    purpose: String,
+    profile: Option<String>,
+    journal: String,
+    since_unix_s: u64,
+    standing: &'static str,
+    goes_back_unix_s: Option<u64>,
+    settings: usize,
+    drifted: Vec<Drift>,
+}
+
+impl AppliedReport {
+    pub(crate) fn new(kept: &Kept, drifted: Vec<Drift>) -> Self {
+        let (standing, goes_back_unix_s) = match kept.standing {
+            Standing::Kept => ("applied", None),
+            Standing::Unconfirmed(watchdog) => ("unconfirmed", Some(watchdog.deadline_unix_s)),
+            Standing::BeforeThisBoot => ("before-this-boot", None),
+        };
+        Self {
+            purpose: kept.history.begin.purpose.clone(),
+            profile: profile_of(&kept.history).map(ToOwned::to_owned),
+            journal: kept.path.display().to_string(),
+            since_unix_s: kept.history.begin.began_unix_s,
+            standing,
+            goes_back_unix_s,
+            settings: kept.history.pending().count(),
+            drifted,
+        }
+    }
+}
+
+impl StatusReport {
+    pub(crate) fn new(applied: Vec<AppliedReport>, unusable: Vec<String>) -> Self {
+        Self { schema: "quell-status/1", applied, unusable }
+    }
+
+    /// How many settings have drifted.
+    pub(crate) fn drifted(&self) -> usize {
+        self.applied.iter().map(|applied| applied.drifted.len()).sum()
+    }
+}
+
+impl fmt::Display for StatusReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.applied.is_empty() {
+            writeln!(f, "nothing is applied")?;
+        }
+        for applied in &self.applied {
+            applied.fmt(f)?;
+        }
+        self.unusable.iter().try_for_each(|unusable| writeln!(f, "{unusable}"))
+    }
+}
+
+impl fmt::Display for AppliedReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} for {}, {} settings", self.purpose, span(unix_s().abs_diff(self.since_unix_s)), self.settings)?;
+        match (self.standing, self.goes_back_unix_s) {
+            ("before-this-boot", _) => {
+                writeln!(f, "  from before the last boot, which undid it: `quell apply` applies it again")?;
+            }
+            (_, Some(deadline)) => {
+                let left = span(deadline.saturating_sub(unix_s()));
+                writeln!(f, "  goes back in {left} unless you type `quell confirm`")?;
+            }
+            _ => {}
+        }
+        self.drifted.iter().try_for_each(|drift| writeln!(f, "  drifted: {}", plan_tree::drift(drift)))
+    }
+}
+
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// A time in its two greatest units.
+fn span(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
+        (0, _, _) => format!("{hours} h {} min", minutes % 60),
+        _ => format!("{days} d {} h", hours % 24),
+    }
+}
+
+/// What reverting each of some journals came to, in words.
+pub(crate) fn reverted(all: &[(String, Reverted)], in_words: impl Fn(&Change) -> String) -> String {
+    if all.is_empty() {
+        return "nothing was applied\n".to_owned();
+    }
+    let mut text = String::new();
+    for (name, reverted) in all {
+        text.push_str(&format!("{name}: {} settings put back", reverted.undone.len()));
+        if !reverted.already_gone.is_empty() {
+            text.push_str(&format!(", {} were as before already or are gone", reverted.already_gone.len()));
+        }
+        text.push('\n');
+        for (_, why) in &reverted.in_part {
+            text.push_str(&format!("  left alone: {why}\n"));
+        }
+        for (change, error) in &reverted.failed {
+            text.push_str(&format!("  not put back: {}: {error}\n", in_words(change)));
+        }
+    }
+    text
+}
+
+/// What reverting came to, as JSON.
+pub(crate) fn reverted_report(all: &[(String, Reverted)]) -> serde_json::Value {
+    let one = |(name, reverted): &(String, Reverted)| {
+        serde_json::json!({
+            "name": name,
+            "undone": reverted.undone,
+            "already-gone": reverted.already_gone,
+            "in-part": reverted.in_part.iter().map(|(_, why)| why).collect::<Vec<_>>(),
+            "failed": reverted.failed.iter().map(|(_, error)| error.to_string()).collect::<Vec<_>>(),
+        })
+    };
+    serde_json::json!({ "schema": "quell-revert/1", "reverted": all.iter().map(one).collect::<Vec<_>>() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_has_its_two_greatest_units() {
+        assert_eq!([span(59), span(61), span(7260), span(90_000)], ["59 s", "1 min 1 s", "2 h 1 min", "1 d 1 h"]);
+    }
+}
