@@ -84,7 +84,7 @@ impl Examined {
 fn set_epolls(child: &Child, params: EpollParams) {
     let fds = ProcRoot::default().process(child.pid()).fds().unwrap();
     for fd in fds.iter().filter(|fd| fd.kind == FdKind::Epoll) {
-        epoll_params::set(&child.pidfd().duplicate(fd.number).unwrap(), params).unwrap();
+        epoll_params::set(child.pidfd().duplicate(fd.number).unwrap(), params).unwrap();
     }
 }
 
