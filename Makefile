@@ -7,7 +7,7 @@ BENCH ?=
 # The lab needs root; everything is built as whoever calls.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
-.PHONY: help bench test lint build bench-generator fuzz clean-lab
+.PHONY: help bench test test-vm lint build bench-generator fuzz clean-lab
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
@@ -22,6 +22,14 @@ bench: ## measure which delivery mode wins on this machine (about two minutes af
 test: ## every test; those that need root or a kernel feature say when they are skipped
 	@tools/install-missing memcached
 	$(CARGO) test --locked --workspace
+
+# Not part of CI: it downloads 100 MB, and an emulated machine beside a busy build takes minutes.
+test-vm: ## the tests on three of Debian's kernels under emulation (fetches them once; no root but for installing QEMU)
+	@tools/install-missing qemu-system-x86_64
+	@$(CARGO) build --locked --quiet -p quell
+	@target/debug/quell vm list --json | grep -q '"7.3"' || target/debug/quell vm get
+	$(CARGO) test --locked -p quell-vm
+	$(CARGO) test --locked -p quell --test vm -- --test-threads=1 --nocapture
 
 lint: ## formatting, clippy, documentation: no warning is let through
 	@tools/install-missing

@@ -284,6 +284,14 @@ impl Server {
 }
 
 impl Worker {
+    /// The epoll's busy-poll parameters.
+    ///
+    /// # Errors
+    /// [`ServerError::Epoll`] when the kernel does not tell.
+    pub fn params(&self) -> Result<EpollParams, ServerError> {
+        Ok(epoll_params::get(&self.epoll)?)
+    }
+
     /// Sets the epoll's busy-poll parameters and returns what the kernel reads back, which is what was asked.
     ///
     /// # Errors

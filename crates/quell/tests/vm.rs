@@ -7,6 +7,8 @@
     reason = "helpers of tests fail by panicking and say when they skip"
 )]
 
+use std::fmt::Write as _;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -62,4 +64,58 @@ fn a_guest_that_does_not_end_is_ended_with_its_last_words() {
     assert_eq!(ran.status.code(), Some(4));
     let said = text(&ran.stderr);
     assert!(said.contains("did not end within 30 s") && said.contains("listening on 127.0.0.1:7000"), "{said}");
+}
+
+/// The kernels of the table, and the modes that it speaks of.
+const TABLE_KERNELS: [&str; 3] = ["6.1", "6.12", "7.3"];
+const TABLE_MODES: [&str; 7] = ["base", "defer20", "napibusy", "fullbusy", "suspend20", "threaded", "threadedbusy"];
+
+/// What a kernel says in a guest: its features, and which modes can be set.
+fn asked(kernel: &str) -> Value {
+    let modes = TABLE_MODES.join(",");
+    let run = ["bench", "--on", "vm", "--json", "--repeats", "1", "--seconds", "0.2", "--kernel", kernel, "--modes"];
+    let ran = quell(&[&run[..], &[modes.as_str()]].concat());
+    // How often interrupts come in a moment of a busy machine is not asked here.
+    assert!(matches!(ran.status.code(), Some(0 | 3)), "{kernel}: {}", text(&ran.stderr));
+    serde_json::from_slice(&ran.stdout).unwrap()
+}
+
+fn table_of_kernels(said: &[Value]) -> String {
+    let mut page = String::from(TABLE_HEAD);
+    let head = TABLE_KERNELS.map(|kernel| format!(" Linux {kernel} |")).concat();
+    write!(page, "| |{head}\n| --- |{}\n", " --- |".repeat(TABLE_KERNELS.len())).unwrap();
+    for (index, feature) in said[0]["features"].as_array().unwrap().iter().enumerate() {
+        let states = said.iter().map(|kernel| format!(" {} |", kernel["features"][index]["state"].as_str().unwrap()));
+        writeln!(page, "| {} |{}", feature["name"].as_str().unwrap(), states.collect::<String>()).unwrap();
+    }
+    for mode in TABLE_MODES {
+        let states = said.iter().map(|kernel| if kernel["refused"][mode].is_null() { " set |" } else { " refused |" });
+        writeln!(page, "| mode `{mode}` |{}", states.collect::<String>()).unwrap();
+    }
+    page
+}
+
+const TABLE_HEAD: &str = "\
+# What Quell finds on older kernels
+
+Asked in guests of the vm lab, with virtio-net NICs, by `make test-vm`, which fails when this page no longer says what
+the kernels say. Every line was asked of the running kernel; nothing is inferred from a version. A mode that is refused
+is never silently another one.
+
+";
+
+/// After a wanted change: `QUELL_OVERWRITE=1 make test-vm`, then read the diff.
+#[test]
+fn the_table_of_kernels_in_the_docs_says_what_the_kernels_say() {
+    let here = kernels();
+    if let Some(missing) = TABLE_KERNELS.iter().find(|kernel| !here.contains(&(**kernel).to_owned())) {
+        eprintln!("skipped: kernel {missing} is not here");
+        return;
+    }
+    let page = table_of_kernels(&TABLE_KERNELS.map(asked));
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kernels.md");
+    if std::env::var_os("QUELL_OVERWRITE").is_some() {
+        std::fs::write(&file, &page).unwrap();
+    }
+    assert_eq!(page, std::fs::read_to_string(&file).unwrap());
 }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quell_host::picture::{self, Linked, Scope, TakeError};
+use quell_host::picture::{self, Device, Linked, SaidBy, Scope, TakeError};
 use quell_linux::address::{Addresses, InterfaceAddress};
 use quell_linux::link::Links;
 use quell_linux::netdev::Netdev;
@@ -21,15 +21,15 @@ use quell_linux::{CpuList, Ifindex, InterfaceName, MacAddress, kernel};
 use quell_load::{
     Generator, LoadError, LoadSpec, Polling, RequestResponse, RunObserver, RunSpec, Schedule, Transport, Workload,
 };
-use quell_mode::{DeliveryMode, Threaded};
+use quell_mode::{DeliveryMode, EpollSettings, NapiSettings, Threaded};
 use quell_vm::machine::NIC_ADDRESSES;
 
-use super::Request;
 use super::interrupts::{InterruptResult, InterruptTrial, SCHEMA};
+use super::{Request, features};
 use crate::lab::napi::{QueueError, Queues};
 use crate::result::SettingsReadBack;
 use crate::server::{ServerError, Worker, workers_of};
-use crate::settings::{SetError, needs_launch};
+use crate::settings::needs_launch;
 
 const SERVER: &str = "server";
 const CLIENT: &str = "client";
@@ -98,6 +98,9 @@ pub enum GuestLabError {
     /// The responder could not be looked into.
     #[error(transparent)]
     Server(#[from] ServerError),
+    /// The responder's epoll was not found.
+    #[error("no epoll of the responder holds a connection that knows its NAPI instance")]
+    NoWorker,
     /// The generator failed.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -119,7 +122,7 @@ pub fn count(request: &Request) -> Result<InterruptResult, GuestLabError> {
     let modes = &request.modes;
     let server = End::raise(SERVER, NIC_ADDRESSES[0], SERVER_ADDRESS, SERVER_CPU)?;
     let client = End::raise(CLIENT, NIC_ADDRESSES[1], CLIENT_ADDRESS, CLIENT_CPU)?;
-    let (rx, driver) = server.place_interrupts()?;
+    let device = server.place_interrupts()?;
     client.place_interrupts()?;
 
     let address = SocketAddr::new(SERVER_ADDRESS, PORT);
@@ -127,18 +130,21 @@ pub fn count(request: &Request) -> Result<InterruptResult, GuestLabError> {
     let mut generator = Generator::connect(load(address), Some(Arc::clone(&client.namespace)))?;
     generator.run(&LOOK_AROUND, &mut ())?;
     let workers = workers_of(&ProcRoot::default(), responder.pid())?;
-    let queues = Queues::of(Netdev::open_in(&server.namespace)?, server.ifindex, SERVER, 1)?;
+    let worker = workers.first().ok_or(GuestLabError::NoWorker)?;
+    let rx = rx_interrupt(&device).ok_or(GuestLabError::NoInterrupt(SERVER))?;
 
     let mut result = InterruptResult {
         schema: SCHEMA.to_owned(),
         kernel: kernel::Kernel::running().release,
-        driver,
+        driver: device.driver.known().and_then(|driver| driver.driver.clone()),
         rx_irq: rx.to,
         rx_irq_said_by: rx.said_by,
+        features: features::of(&device, worker.params().as_ref().map(|_| ())),
         load: format!("{CONNECTIONS} TCP connections with a request under way each, {WORK_US} µs of work a request"),
         trials: Vec::new(),
         refused: BTreeMap::new(),
     };
+    let queues = settable_queues(&server);
     let mut lab = Lab { queues, workers, generator, rx_irq: rx.to, measure_ms: request.measure_ms };
     for repeat in 0..request.repeats {
         // Every mode is once the first: what a trial leaves behind meets another one each time.
@@ -170,20 +176,41 @@ impl End {
         Ok(Self { name, namespace: Arc::new(namespace), ifindex, cpu })
     }
 
-    /// Sends all interrupts of the NIC to this end's CPU, and tells that of its receive queue and its driver.
-    fn place_interrupts(&self) -> Result<(Linked<u32>, Option<String>), GuestLabError> {
+    /// Sends all interrupts of the NIC to this end's CPU, and tells what there is to tell of the NIC.
+    fn place_interrupts(&self) -> Result<Device, GuestLabError> {
         let scope = Scope { netns: Some(self.name.to_owned()), device: Some(self.name.to_owned()), ..Scope::default() };
         let (picture, _) = picture::take(&scope)?;
-        let unknown = || GuestLabError::NoInterrupt(self.name);
-        let device = picture.devices.iter().find(|device| device.name == self.name).ok_or_else(unknown)?;
+        let device = picture.devices.into_iter().find(|device| device.name == self.name);
+        let device = device.ok_or(GuestLabError::NoNic(self.name))?;
         let cpus: CpuList = [self.cpu].into_iter().collect();
         for &irq in device.irqs.known_elements() {
             ProcRoot::default().set_irq_affinity(irq, &cpus)?;
         }
-        let rx = device.napis.known_elements().find_map(|napi| napi.irq.known().cloned().flatten());
-        let driver = device.driver.known().and_then(|driver| driver.driver.clone());
-        Ok((rx.ok_or_else(unknown)?, driver))
+        Ok(device)
     }
+}
+
+/// The interrupt of the receive queue: the kernel's word, or, where it says nothing of NAPIs, the only one of the
+/// device that is called as drivers call that of their first receive queue.
+fn rx_interrupt(device: &Device) -> Option<Linked<u32>> {
+    let said = device.napis.known_elements().find_map(|napi| napi.irq.known().copied().flatten());
+    let interrupts = ProcRoot::default().interrupts().ok()?;
+    let named = |irq: &&u32| {
+        let name = interrupts.irq(**irq).map(|line| line.name());
+        name.is_some_and(|name| name.ends_with("-input.0") || name.ends_with("-rx-0"))
+    };
+    let by_name = || Some(Linked { to: *device.irqs.known_elements().find(named)?, said_by: SaidBy::Name });
+    said.or_else(by_name)
+}
+
+/// The server's queues, when this kernel can tell and set what a mode says; otherwise why not.
+fn settable_queues(server: &End) -> Result<Queues, String> {
+    let open = || -> Result<Queues, QueueError> {
+        let mut queues = Queues::of(Netdev::open_in(&server.namespace)?, server.ifindex, SERVER, 1)?;
+        queues.set(&NapiSettings::default())?;
+        Ok(queues)
+    };
+    open().map_err(|error| error.to_string())
 }
 
 fn load(address: SocketAddr) -> LoadSpec {
@@ -222,7 +249,7 @@ fn start_responder(server: &End, client: &End, address: SocketAddr) -> Result<Ch
 
 /// A lab under load.
 struct Lab {
-    queues: Queues,
+    queues: Result<Queues, String>,
     workers: Vec<Worker>,
     generator: Generator,
     rx_irq: u32,
@@ -234,7 +261,7 @@ impl Lab {
         let settings = match self.set(mode) {
             Ok(settings) => settings,
             Err(reason) => {
-                result.refused.insert(mode.to_string(), reason.to_string());
+                result.refused.insert(mode.to_string(), reason);
                 return Ok(());
             }
         };
@@ -256,17 +283,28 @@ impl Lab {
     }
 
     /// Sets the mode while the server is idle, with every request answered: no queue is suspended then.
-    fn set(&mut self, mode: &DeliveryMode) -> Result<SettingsReadBack, SetError> {
+    fn set(&mut self, mode: &DeliveryMode) -> Result<SettingsReadBack, String> {
         if let Some(requirement) = needs_launch(mode) {
-            return Err(SetError::NeedsLaunch(requirement));
+            return Err(requirement.to_string());
         }
-        let napi = self.queues.set(&mode.napi())?;
+        let queues = match &mut self.queues {
+            Ok(queues) => queues,
+            // A new kernel's queues are as `base` says, and nothing here has changed them.
+            Err(_) if is_base(mode) => return Ok(SettingsReadBack { napi: Vec::new(), epoll: Vec::new() }),
+            Err(reason) => return Err(reason.clone()),
+        };
+        let napi = queues.set(&mode.napi()).map_err(|error| error.to_string())?;
         let polls_without_end = mode.napi().threaded == Threaded::BusyPoll;
-        self.queues.pinned_threads(&[if polls_without_end { SPARE_CPU } else { SERVER_CPU }])?;
+        let cpu = if polls_without_end { SPARE_CPU } else { SERVER_CPU };
+        queues.pinned_threads(&[cpu]).map_err(|error| error.to_string())?;
         let asked = mode.epoll().unwrap_or_default();
         let epoll: Result<Vec<_>, ServerError> = self.workers.iter().map(|worker| worker.set(asked)).collect();
-        Ok(SettingsReadBack { napi, epoll: epoll? })
+        Ok(SettingsReadBack { napi, epoll: epoll.map_err(|error| error.to_string())? })
     }
+}
+
+fn is_base(mode: &DeliveryMode) -> bool {
+    mode.napi() == NapiSettings::default() && mode.epoll().unwrap_or_default() == EpollSettings::default()
 }
 
 /// The counters at one moment; what could not be read is absent.

@@ -6,6 +6,7 @@ use quell_host::picture::SaidBy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::features::Feature;
 use crate::result::{Check, SettingsReadBack};
 
 /// The schema of [`InterruptResult`].
@@ -32,6 +33,8 @@ pub struct InterruptResult {
     pub rx_irq: u32,
     /// How it is known.
     pub rx_irq_said_by: SaidBy,
+    /// What this kernel and driver offer.
+    pub features: Vec<Feature>,
     /// What the server's clients did.
     pub load: String,
     /// The measurements, in their order.
@@ -93,7 +96,8 @@ impl InterruptTrial {
 
     fn delivery(&self) -> Delivery {
         let defers = !self.settings.napi.is_empty() && self.settings.napi.iter().all(|napi| napi.defers());
-        let suspends = self.settings.napi.iter().all(|napi| napi.irq_suspend_timeout_ns > 0)
+        let suspends = defers
+            && self.settings.napi.iter().all(|napi| napi.irq_suspend_timeout_ns > 0)
             && self.settings.epoll.iter().any(|epoll| epoll.prefer_busy_poll);
         let polls = self.settings.epoll.iter().any(|epoll| epoll.busy_poll_usecs > 0)
             || self.settings.napi.iter().any(|napi| napi.threaded.kernel_value() > 0);
@@ -201,6 +205,7 @@ mod tests {
             driver: None,
             rx_irq: 24,
             rx_irq_said_by: SaidBy::Name,
+            features: Vec::new(),
             load: String::new(),
             trials,
             refused: BTreeMap::new(),

@@ -2,6 +2,7 @@
 //! interrupt costs cannot be measured under emulation, so nothing is timed: [`interrupts`] counts them, [`guest`] is
 //! the part that runs inside, and this file starts it from outside.
 
+pub mod features;
 pub mod guest;
 pub mod interrupts;
 

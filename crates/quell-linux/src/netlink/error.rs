@@ -111,6 +111,12 @@ impl NetlinkError {
         }
     }
 
+    /// Whether this kernel has no such generic netlink family at all, so that it is not the driver that lacks something.
+    #[must_use]
+    pub fn is_family_absent(&self) -> bool {
+        matches!(self.cause, Cause::FamilyAbsent { .. })
+    }
+
     /// What was tried, for example `change settings of`; [`NetlinkError::target`] completes it.
     #[must_use]
     pub fn action(&self) -> &'static str {

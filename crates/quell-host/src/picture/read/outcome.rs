@@ -37,9 +37,11 @@ fn denied(needs: Capability) -> Why {
 }
 
 impl Explained for NetlinkError {
-    /// What is unsupported is the driver's doing: whether the kernel knows the question is found out beforehand.
+    /// What is unsupported is the driver's doing, but for a whole family of questions: whether the kernel knows a single
+    /// one is found out beforehand.
     fn why(&self) -> Why {
         match self.failure() {
+            _ if self.is_family_absent() => Why::UnsupportedByKernel,
             Failure::Absent => Why::Absent,
             Failure::Unsupported => Why::UnsupportedByDriver,
             Failure::Denied => denied(Capability::NetAdmin),

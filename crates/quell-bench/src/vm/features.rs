@@ -1,0 +1,99 @@
+//! What a guest's kernel and driver offer of what Quell sets and reads: each probed by asking, none inferred from a
+//! version. Pure functions of the picture.
+
+use quell_host::picture::{Device, Linked, Reading, SaidBy, Why};
+use quell_linux::epoll_params::EpollParamsError;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::server::ServerError;
+
+/// Something that is there or not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Feature {
+    /// What it is, in the kernel's terms.
+    pub name: String,
+    /// Whether it is there, in words: `yes`, or why not.
+    pub state: String,
+}
+
+impl Feature {
+    fn new(name: &str, state: impl Into<String>) -> Self {
+        Self { name: name.to_owned(), state: state.into() }
+    }
+}
+
+/// The features of a device's queues, and of the epolls of the server that listens on it.
+#[must_use]
+pub fn of(device: &Device, epoll: Result<(), &ServerError>) -> Vec<Feature> {
+    let napi = device.napis.known_elements().next();
+    let of_napi = |name: &str, state: Option<String>| Feature::new(name, state.unwrap_or_else(|| "no".to_owned()));
+    let queue = device.rx_queues.known_elements().next();
+    vec![
+        Feature::new("netlink `napi-get`: NAPI instances", state(&device.napis)),
+        Feature::new("netlink `queue-get`: a queue's NAPI", queue.map_or("no".to_owned(), |queue| link(&queue.napi))),
+        of_napi("`irq` of a NAPI", napi.map(|napi| link(&napi.irq))),
+        of_napi("`defer-hard-irqs` per NAPI", napi.map(|napi| state(&napi.defer_hard_irqs))),
+        of_napi("`irq-suspend-timeout` per NAPI", napi.map(|napi| state(&napi.irq_suspend_timeout_ns))),
+        of_napi("`threaded` per NAPI", napi.map(|napi| state(&napi.threading))),
+        Feature::new("sysfs `napi_defer_hard_irqs` of a device", state(&device.defaults.defer_hard_irqs)),
+        Feature::new("`EPIOCSPARAMS`: busy-poll parameters of an epoll", epoll_state(epoll)),
+    ]
+}
+
+fn state<T>(reading: &Reading<T>) -> String {
+    reading.why_unknown().map_or("yes", |unknown| in_words(unknown.why)).to_owned()
+}
+
+fn link<T>(reading: &Reading<Option<Linked<T>>>) -> String {
+    match reading.known() {
+        Some(Some(Linked { said_by: SaidBy::Kernel, .. })) => "yes".to_owned(),
+        Some(Some(Linked { said_by: SaidBy::Name, .. })) => "by its name".to_owned(),
+        Some(Some(_)) => "by its place".to_owned(),
+        Some(None) => "none".to_owned(),
+        None => state(reading),
+    }
+}
+
+fn in_words(why: Why) -> &'static str {
+    match why {
+        Why::Absent => "absent",
+        Why::UnsupportedByKernel => "not in this kernel",
+        Why::UnsupportedByDriver => "the driver does not tell",
+        Why::Denied { .. } => "denied",
+        _ => "could not be read",
+    }
+}
+
+fn epoll_state(epoll: Result<(), &ServerError>) -> &'static str {
+    match epoll {
+        Ok(()) => "yes",
+        Err(ServerError::Epoll(EpollParamsError::Unsupported | EpollParamsError::NoBusyPoll)) => "not in this kernel",
+        Err(ServerError::Epoll(EpollParamsError::Denied { .. })) => "denied",
+        Err(_) => "could not be read",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_lacks_and_what_the_driver_does_not_tell_are_told_apart() {
+        let kernel: Reading<u32> = Reading::unknown(Why::UnsupportedByKernel, "");
+        let driver: Reading<Option<Linked<u32>>> = Reading::unknown(Why::UnsupportedByDriver, "");
+        assert_eq!(
+            (state(&kernel).as_str(), link(&driver).as_str()),
+            ("not in this kernel", "the driver does not tell")
+        );
+        assert_eq!(state(&Reading::Known(0_u32)), "yes");
+    }
+
+    #[test]
+    fn an_interrupt_found_by_name_is_not_one_that_the_kernel_tells() {
+        let linked = |said_by| Reading::Known(Some(Linked { to: 25_u32, said_by }));
+        assert_eq!(link(&linked(SaidBy::Kernel)), "yes");
+        assert_eq!(link(&linked(SaidBy::Name)), "by its name");
+    }
+}
