@@ -17,7 +17,7 @@ use quell_mode::{NapiSettings, Threaded};
 
 use crate::cpus::{CpuError, CpuLayout};
 use crate::lab::napi::Queues;
-use crate::lab::veth::{LabError, VethLab, VethPlan};
+use crate::lab::veth::{LabError, VethLab, VethPlan, unique_name};
 use crate::matrix::Matrix;
 use crate::plan::{Plan, TrialId};
 use crate::requirements::{Missing, missing};
@@ -160,7 +160,7 @@ pub fn run(
     let workers = request.queues as usize;
     let cpus = CpuLayout::plan(&host.cpus, workers, request.generators as usize, request.insist)?;
     let _pinned = PinnedTo::new(&cpus.client_cpus())?;
-    let mut lab = VethLab::raise(journal, veth_plan(request, cpus))?;
+    let mut lab = VethLab::raise(journal, unique_name(), veth_plan(request, cpus))?;
     let result = measure(request, host, &mut lab, watch, stopped);
     watch(Event::TakenDown(&lab.take_down()));
     result

@@ -5,6 +5,7 @@
 //! value.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use quell_host::journal::{Journal, JournalError};
@@ -42,6 +43,9 @@ const FEATURES: &[(&str, bool)] = &[
     ("tx-tcp6-segmentation", false),
     ("tx-generic-segmentation", false),
 ];
+
+/// What the journal of a veth lab says that it is for.
+pub const PURPOSE: &str = "veth lab";
 
 /// What the lab is to be like.
 #[derive(Debug, Clone)]
@@ -112,9 +116,8 @@ impl VethLab {
     ///
     /// # Errors
     /// See [`LabError`].
-    pub fn raise(journal: &Journal, plan: VethPlan) -> Result<Self, LabError> {
-        let name = unique_name();
-        let mut transaction = Transaction::begin(journal, &name, "veth lab")?;
+    pub fn raise(journal: &Journal, name: String, plan: VethPlan) -> Result<Self, LabError> {
+        let mut transaction = Transaction::begin(journal, &name, PURPOSE)?;
         let server_name = NamespaceName::new(format!("{name}-server"))?;
         let client_name = NamespaceName::new(format!("{name}-client"))?;
         let server = transaction.create_namespace(&server_name)?;
@@ -132,6 +135,14 @@ impl VethLab {
         client.napi_threads = stand_in(&mut client, CLIENT_DEVICE, &plan.cpus.client)?;
         client.queues.set(&plan.client_napi)?;
         Ok(Self { name, plan, server, client, transaction })
+    }
+
+    /// Leaves it up when this program ends; it is taken down by releasing its journal, whose path is returned.
+    ///
+    /// # Errors
+    /// When that cannot be written down; the lab is taken down then.
+    pub fn keep(self) -> Result<PathBuf, JournalError> {
+        self.transaction.keep()
     }
 
     /// Takes the lab down: processes, link and namespaces, in this order.
@@ -176,8 +187,9 @@ fn device(name: &'static str) -> InterfaceName {
     InterfaceName::new(name).unwrap_or_else(|error| unreachable!("a name that this file gives: {error}"))
 }
 
-/// Process ids are unique while their process lives, and times since boot within a process; a journal that a killed
+/// A name for a lab that nobody else uses. Process ids are unique while their process lives, and times since boot within a process; a journal that a killed
 /// process left under the same name is not replaced but refused.
-fn unique_name() -> String {
+#[must_use]
+pub fn unique_name() -> String {
     format!("quell-{:x}-{:05x}", std::process::id(), (clock::boottime_ns() >> 10) & 0xf_ffff)
 }

@@ -7,6 +7,8 @@ use quell_linux::CpuList;
 use quell_linux::ethtool::{Coalescing, FlowAddresses, FlowMatch, Transport};
 use quell_linux::sched::{Policy, Scheduling};
 
+use crate::settings::values::NapiValues;
+
 use super::{Change, ChannelCounts, ContextRef, Diff, RingSizes, RuleAction};
 
 /// The words of a change; a value is `None` where there is none.
@@ -42,11 +44,19 @@ impl Change {
             Self::XpsCpus { cpus, .. } => words("xps_cpus".to_owned(), cpus, cpu_list),
             Self::XpsRxqs { rx_queues, .. } => words("xps_rxqs".to_owned(), rx_queues, |queues| numbers(queues)),
             Self::DeviceThreading { on, .. } => words("threaded".to_owned(), on, |on| switch(*on)),
-            Self::Napi { values, .. } => words("napi".to_owned(), values, ToString::to_string),
+            Self::Napi { values, .. } => words("napi".to_owned(), &only_what_differs(values), ToString::to_string),
             Self::ThreadCpus { cpus, .. } => words("thread affinity".to_owned(), cpus, cpu_list),
             Self::ThreadScheduling { scheduling, .. } => words("thread scheduling".to_owned(), scheduling, class),
             Self::Sysctl { name, value } => words(name.clone(), value, Clone::clone),
         }
+    }
+}
+
+/// The settings of a queue that a change changes; all of them where there is nothing to compare with.
+fn only_what_differs(values: &Diff<NapiValues>) -> Diff<NapiValues> {
+    match (&values.old, &values.new) {
+        (Some(old), Some(new)) if old != new => Diff { old: Some(old.unlike(new)), new: Some(new.unlike(old)) },
+        _ => values.clone(),
     }
 }
 

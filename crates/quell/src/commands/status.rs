@@ -6,7 +6,7 @@ use quell_host::journal::ListedJournal;
 use quell_host::kept::{self, Kept, KeptError, Standing, confirm, give_up, release};
 use quell_host::recovery::{Found, Reverted, recover};
 
-use super::lab::{in_words, journal};
+use super::lab::{in_words, is_kept_lab, journal};
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::status::{AppliedReport, StatusReport};
@@ -23,12 +23,19 @@ fn refused(error: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::KernelRefused, error)
 }
 
+/// What stays applied; a lab that is up is not.
+fn applied() -> Result<Vec<Kept>, Failure> {
+    let mut kept = kept::list(&journal()).map_err(refused)?;
+    kept.retain(|kept| !is_kept_lab(kept));
+    Ok(kept)
+}
+
 /// What is applied, since when, by which profile, and what has drifted.
 ///
 /// # Errors
 /// With [`Exit::VerifyFailed`] when something has drifted.
 pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
-    let applied = kept::list(&journal()).map_err(refused)?.iter().map(describe).collect::<Result<Vec<_>, _>>()?;
+    let applied = applied()?.iter().map(describe).collect::<Result<Vec<_>, _>>()?;
     let unusable = journal().list().map_err(refused)?.into_iter().filter_map(|listed| match listed {
         ListedJournal::Unusable(unusable) => Some(unusable.to_string()),
         ListedJournal::Unreadable(error) => Some(error.to_string()),
@@ -65,7 +72,7 @@ fn describe(kept: &Kept) -> Result<AppliedReport, Failure> {
 pub(crate) fn revert(args: &StatusArgs) -> Result<(), Failure> {
     let journal = journal();
     let mut all = Vec::new();
-    for kept in kept::list(&journal).map_err(refused)? {
+    for kept in applied()? {
         if let Standing::Unconfirmed(watchdog) = kept.standing {
             match give_up(&kept.path, &watchdog) {
                 // It was faster, or is no longer there: what it left is released below.
@@ -114,7 +121,7 @@ fn tell(all: &[(String, Reverted)], json: bool) -> Result<(), Failure> {
 pub(crate) fn confirmed(args: &StatusArgs) -> Result<(), Failure> {
     let journal = journal();
     let mut confirmed = Vec::new();
-    for kept in kept::list(&journal).map_err(refused)? {
+    for kept in applied()? {
         if let Standing::Unconfirmed(watchdog) = kept.standing {
             confirm(&journal, &kept.path, &watchdog).map_err(|error| Failure::new(Exit::RolledBack, error))?;
             confirmed.push(name(&kept));

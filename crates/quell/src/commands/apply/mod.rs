@@ -88,7 +88,7 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
 }
 
 fn refused(error: &ProfileError) -> Failure {
-    Failure::usage(error)
+    Failure::usage(format!("{error}\n{}", error.caret()))
 }
 
 fn show(plan: &Plan, json: bool) -> Result<(), Failure> {

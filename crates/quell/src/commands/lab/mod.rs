@@ -1,18 +1,26 @@
-//! `quell lab list` and `quell lab clean`: labs that run, and what killed runs left behind.
+//! `quell lab`: a lab to try things in, labs that run, and what killed runs left behind.
+
+mod up;
 
 use std::path::Path;
 
 use clap::Subcommand;
+use quell_bench::lab::veth::PURPOSE;
 use quell_host::journal::{Change, History, Journal, ListedJournal, Stay};
 use quell_host::recovery::{Found, recover};
 use serde::Serialize;
 
+pub(super) use self::up::is_kept_lab;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
 /// What can be done about labs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabCommand {
+    /// Raise a lab that stays: two network namespaces and a veth pair between them, to try things in.
+    Up(up::UpArgs),
+    /// Take that lab down, with everything that runs in it.
+    Down,
     /// List the labs of this machine: running ones, and what killed runs left.
     List {
         /// Print JSON.
@@ -61,6 +69,8 @@ struct Report {
 /// When the journals cannot be read, or something could not be removed.
 pub(crate) fn run(command: &LabCommand) -> Result<(), Failure> {
     match command {
+        LabCommand::Up(args) => up::up(args),
+        LabCommand::Down => up::down(),
         LabCommand::List { json } => show(list()?, *json),
         LabCommand::Clean { json } => {
             let cleaned = clean()?;
@@ -80,10 +90,12 @@ fn list() -> Result<Vec<Entry>, Failure> {
     Ok(listed.into_iter().filter_map(of_listed).collect())
 }
 
-/// Absent: what is to stay is no lab's.
+/// Absent: a host's settings are no lab.
 fn of_listed(listed: ListedJournal) -> Option<Entry> {
     Some(match listed {
-        ListedJournal::Abandoned { history, .. } if history.stay != Stay::WithOwner => return None,
+        ListedJournal::Abandoned { path, history } if history.stay != Stay::WithOwner => {
+            return (history.begin.purpose == PURPOSE).then(|| of_history(&path, "up", Some(&history)));
+        }
         ListedJournal::Running { path, history } => of_history(&path, "running", history.as_ref()),
         ListedJournal::Abandoned { path, history } => of_history(&path, "abandoned", Some(&history)),
         ListedJournal::Unusable(unusable) => of_failure(&unusable.path, &unusable),

@@ -1,0 +1,106 @@
+//! The way that README shows, typed as a user types it: a lab, a memcached in it, a profile, a healthy doctor, and all of
+//! it undone. Needs root, Linux 6.13 and memcached; says so when it is skipped.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use quell_linux::capability::{Capability, effective};
+use quell_linux::netns::{Namespace, NamespaceName};
+use quell_linux::proc::ProcRoot;
+
+const SERVER: &str = "quell-lab-server";
+
+fn skipped() -> bool {
+    let needed = [Capability::NetAdmin, Capability::SysAdmin];
+    let missing = effective(&ProcRoot::default()).unwrap().map(|have| have.missing(&needed));
+    let reason = if missing.as_ref().is_none_or(|missing| !missing.is_empty()) {
+        Some(format!("needs CAP_NET_ADMIN and CAP_SYS_ADMIN, missing {missing:?}"))
+    } else if Command::new("memcached").arg("-V").output().is_err() {
+        Some("there is no memcached".to_owned())
+    } else if Namespace::list_named().unwrap().contains(&NamespaceName::new(SERVER).unwrap()) {
+        Some("a lab is up already".to_owned())
+    } else {
+        None
+    };
+    if let Some(reason) = &reason {
+        eprintln!("skipped: {reason}");
+    }
+    reason.is_some()
+}
+
+struct Quell<'a> {
+    journal: &'a Path,
+}
+
+impl Quell<'_> {
+    fn output(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
+        command.args(arguments).env("QUELL_JOURNAL_DIR", self.journal).output().unwrap()
+    }
+
+    /// What it says when it exits with `code`.
+    fn says(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.output(arguments);
+        let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "quell {}\n{text}", arguments.join(" "));
+        text
+    }
+}
+
+impl Drop for Quell<'_> {
+    fn drop(&mut self) {
+        // After a failed assertion nothing is to stay.
+        self.output(&["revert"]);
+        self.output(&["lab", "down"]);
+    }
+}
+
+fn memcached() -> Child {
+    let namespace = Namespace::open_named(&NamespaceName::new(SERVER).unwrap()).unwrap();
+    let start = || Command::new("memcached").args(["-u", "nobody", "-t", "4"]).stderr(Stdio::null()).spawn().unwrap();
+    namespace.run(start).unwrap()
+}
+
+#[test]
+fn from_nothing_to_a_memcached_that_the_doctor_finds_healthy_and_back() {
+    if skipped() {
+        return;
+    }
+    let journal = tempfile::tempdir().unwrap();
+    let quell = Quell { journal: journal.path() };
+    let profile = concat!(env!("CARGO_MANIFEST_DIR"), "/../../profiles/lab.toml");
+
+    assert!(quell.says(0, &["lab", "up"]).contains("4 queues"));
+    assert!(quell.says(1, &["lab", "up"]).contains("is up already"));
+    let mut memcached = memcached();
+    let planned = quell.says(0, &["apply", "--netns", SERVER, "--dry-run", profile]);
+    assert!(planned.contains("queues 0-3 napi: defer-hard-irqs 0"), "{planned}");
+    assert!(quell.says(0, &["apply", "--netns", SERVER, profile]).contains("applied and verified"));
+    assert!(quell.says(0, &["status"]).contains("lab.toml"));
+    let verdict = quell.says(0, &["doctor", "--netns", SERVER, "--seconds", "0"]);
+    assert!(!verdict.contains("serious"), "{verdict}");
+
+    assert!(quell.says(1, &["confirm"]).contains("nothing waits"));
+    assert!(quell.says(0, &["revert"]).contains("4 settings put back"));
+    assert!(quell.says(0, &["status"]).contains("nothing is applied"));
+    assert!(quell.says(0, &["apply", "--netns", SERVER, "--confirm", "1s", profile]).contains("quell confirm"));
+    // While it goes back, a status may see half of it.
+    while !String::from_utf8(quell.output(&["status"]).stdout).unwrap().contains("nothing is applied") {
+        std::thread::yield_now();
+    }
+    assert!(quell.says(0, &["lab", "down"]).contains("down"));
+    assert!(!memcached.wait().unwrap().success(), "what ran in the lab ended with it");
+    assert_eq!(std::fs::read_dir(journal.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_profile_that_is_wrong_is_refused_with_its_place() {
+    let journal = tempfile::tempdir().unwrap();
+    let quell = Quell { journal: journal.path() };
+    let file = journal.path().join("wrong.toml");
+    std::fs::write(&file, "[device.a]\nname = \"*\"\n[device.a.queues.all]\nmode = \"suspnd20\"\n").unwrap();
+    let said = quell.says(1, &["apply", "--dry-run", file.to_str().unwrap()]);
+    assert!(said.contains("wrong.toml:4:9") && said.contains("^^^"), "{said}");
+}
