@@ -13,6 +13,7 @@ use quell_mode::profile::Profile;
 use serde::Serialize;
 
 use crate::journal::{Change, History, Journal, JournalError, Watchdog};
+use crate::kept::{KeptError, forget_earlier_boots};
 use crate::namespaces::{self, SearchError};
 use crate::picture::{Reading, Scope, TakeError, Why, take};
 use crate::plan::{ChangeText, Observed, Plan};
@@ -61,6 +62,9 @@ pub enum ApplyError {
     /// Something cannot be done here, and nothing was done.
     #[error("{} of what the profile asks for cannot be done here, so nothing was changed", .0.impossible.len())]
     Impossible(Plan),
+    /// The journals from before the last boot could not be removed.
+    #[error(transparent)]
+    Forget(KeptError),
     /// The transaction could not be begun.
     #[error(transparent)]
     Begin(ChangeError),
@@ -140,6 +144,7 @@ pub fn apply(
     if plan.steps.is_empty() {
         return Ok(Applied { journal: None, plan });
     }
+    forget_earlier_boots(journal).map_err(ApplyError::Forget)?;
     let namespace = open(request.netns)?;
     let purpose = format!("{PURPOSE}{}", request.called);
     let mut transaction = Transaction::begin(journal, &id(request.netns), &purpose).map_err(ApplyError::Begin)?;

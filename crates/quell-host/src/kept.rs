@@ -141,6 +141,15 @@ pub fn release(journal: &Journal, path: &Path) -> Result<Option<Reverted>, KeptE
     }
 }
 
+/// Removes the journals of what was kept before the last boot, which undid it all.
+///
+/// # Errors
+/// When they cannot be listed or removed, or this boot not be identified.
+pub fn forget_earlier_boots(journal: &Journal) -> Result<(), KeptError> {
+    let earlier = list(journal)?.into_iter().filter(|kept| kept.standing == Standing::BeforeThisBoot);
+    earlier.into_iter().try_for_each(|kept| release(journal, &kept.path).map(drop))
+}
+
 /// Confirms what a watchdog watches over, and returns when that is written down.
 ///
 /// # Errors

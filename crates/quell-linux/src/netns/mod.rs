@@ -257,8 +257,8 @@ impl Namespace {
     /// started it ends. A panic in `work` goes on in the caller.
     ///
     /// # Errors
-    /// [`NamespaceError::System`] when the namespace cannot be entered (`CAP_SYS_ADMIN`); `work`
-    /// has not run then.
+    /// [`NamespaceError::System`] when the namespace cannot be entered (`CAP_SYS_ADMIN`, but for the caller's own);
+    /// `work` has not run then.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NamespaceError> {
         in_own_thread(|| {
             self.move_calling_thread()?;
@@ -272,6 +272,10 @@ impl Namespace {
     /// # Errors
     /// [`NamespaceError::System`]; the thread has not moved then.
     pub fn move_calling_thread(&self) -> Result<(), NamespaceError> {
+        // Entering needs a privilege even where one is already.
+        if Self::current().is_ok_and(|here| here == *self) {
+            return Ok(());
+        }
         rustix::thread::move_into_link_name_space(self.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(|errno| NamespaceError::system("enter network namespace", self, errno))
     }

@@ -79,7 +79,13 @@ impl fmt::Display for StatusReport {
 
 impl fmt::Display for AppliedReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} for {}, {} settings", self.purpose, span(unix_s().abs_diff(self.since_unix_s)), self.settings)?;
+        writeln!(
+            f,
+            "{} for {}, {}",
+            self.purpose,
+            span(unix_s().abs_diff(self.since_unix_s)),
+            settings(self.settings)
+        )?;
         match (self.standing, self.goes_back_unix_s) {
             ("before-this-boot", _) => {
                 writeln!(f, "  from before the last boot, which undid it: `quell apply` applies it again")?;
@@ -92,6 +98,10 @@ impl fmt::Display for AppliedReport {
         }
         self.drifted.iter().try_for_each(|drift| writeln!(f, "  drifted: {}", plan_tree::drift(drift)))
     }
+}
+
+fn settings(count: usize) -> String {
+    if count == 1 { "1 setting".to_owned() } else { format!("{count} settings") }
 }
 
 fn unix_s() -> u64 {
@@ -116,7 +126,7 @@ pub(crate) fn reverted(all: &[(String, Reverted)], in_words: impl Fn(&Change) ->
     }
     let mut text = String::new();
     for (name, reverted) in all {
-        text.push_str(&format!("{name}: {} settings put back", reverted.undone.len()));
+        text.push_str(&format!("{name}: {} put back", settings(reverted.undone.len())));
         if !reverted.already_gone.is_empty() {
             text.push_str(&format!(", {} were as before already or are gone", reverted.already_gone.len()));
         }
