@@ -14,7 +14,7 @@ fn main() {
         [("base", Load::Qps(200e3)), ("base", Load::Max), ("defer20", Load::Qps(400e3)), ("suspend20", Load::Max)]
             .map(|(mode, load)| (mode.parse().expect("a mode"), load))
             .to_vec();
-    for cell in ablate(&cells, &host, scale, 2).expect("it runs") {
+    for cell in ablate(&cells, &host, scale, 2, |_, _| ()).expect("it runs") {
         let moved: Vec<_> = cell
             .changes
             .iter()

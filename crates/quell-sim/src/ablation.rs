@@ -41,6 +41,20 @@ impl Ablation {
         Self::FloatingWorkers,
     ];
 
+    /// What the part is called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FinalPoll => "final poll",
+            Self::BatchCost => "batch cost",
+            Self::Interference => "interference",
+            Self::ClientTail => "client tail",
+            Self::UnaccountedIdle => "unaccounted idle",
+            Self::AdaptiveModeration => "adaptive moderation",
+            Self::FloatingWorkers => "floating workers",
+        }
+    }
+
     /// Leaves the part out of a run.
     pub fn apply(self, run: &mut Run) {
         let constants = &mut run.host.constants;
@@ -72,7 +86,8 @@ pub struct AblatedCell {
     pub changes: Vec<(Column, f64)>,
 }
 
-/// Leaves out each part in turn, in the cells given.
+/// Leaves out each part in turn, in the cells given. `progress` hears how many of how many runs are
+/// done, from any of the threads.
 ///
 /// # Errors
 ///
@@ -82,6 +97,7 @@ pub fn ablate(
     host: &HostProfile,
     scale: RunScale,
     threads: usize,
+    progress: impl Fn(usize, usize) + Sync,
 ) -> Result<Vec<AblatedCell>, RunError> {
     let variants: Vec<Option<Ablation>> = std::iter::once(None).chain(Ablation::ALL.map(Some)).collect();
     let jobs: Vec<_> = cells.iter().flat_map(|cell| variants.iter().map(move |variant| (cell, *variant))).collect();
@@ -96,7 +112,7 @@ pub fn ablate(
             }
             run.simulate().map(|result| result.figures(host.cpus))
         },
-        |_| (),
+        |done| progress(done, jobs.len()),
     );
     let figures: Vec<Figures> = figures.into_iter().collect::<Result<_, _>>()?;
     let mut ablated = Vec::new();

@@ -41,6 +41,14 @@ pub(crate) fn write_json(file: &Path, what: &str, value: &impl Serialize) -> Res
     out.flush().map_err(|error| not_written(file, what, &error))
 }
 
+/// Writes a text to a file. `what` is what the text is.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn write(file: &Path, what: &str, text: &str) -> Result<(), Failure> {
+    fs::write(file, text).map_err(|error| not_written(file, what, &error))
+}
+
 fn not_written(file: &Path, what: &str, error: &std::io::Error) -> Failure {
     Failure::new(Exit::RolledBack, format!("could not write {what} to {}: {error}", file.display()))
 }

@@ -26,6 +26,19 @@ impl Constant {
         CONSTANTS.iter().find(|constant| constant.name == name)
     }
 
+    /// The unit that its name ends with, in words.
+    #[must_use]
+    pub fn unit(&self) -> &'static str {
+        match self.name {
+            name if name.ends_with("_ns") => "ns",
+            name if name.ends_with("_ns_per_kib") => "ns per KiB",
+            name if name.ends_with("_per_s") => "per s",
+            name if name.ends_with("_slope") => "per million requests/s",
+            name if name.ends_with("_share") => "share",
+            _ => "requests",
+        }
+    }
+
     /// Its value on a host.
     #[must_use]
     pub fn of(&self, constants: &Constants) -> f64 {
@@ -122,6 +135,12 @@ mod tests {
             assert!((constant.least..=constant.greatest).contains(&value), "{}", constant.name);
             assert!(Constant::named(constant.name).is_some());
         }
+    }
+
+    #[test]
+    fn only_the_size_of_a_batch_is_counted_in_requests() {
+        let counted: Vec<_> = CONSTANTS.iter().filter(|constant| constant.unit() == "requests").collect();
+        assert_eq!(counted.iter().map(|constant| constant.name).collect::<Vec<_>>(), ["batch_half"]);
     }
 
     #[test]

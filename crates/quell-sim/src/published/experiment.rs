@@ -290,24 +290,13 @@ fn cell_bound(column: Column) -> Option<f64> {
     match column {
         Column::Qps => Some(0.07),
         Column::PollWork | Column::Polls | Column::EpollEvents => Some(0.25),
-        _ => latency_and_cpu_bounds(column).map(|(_, p90)| p90),
-    }
-}
-
-/// Median and 90th percentile that are wanted of the errors of a column.
-fn latency_and_cpu_bounds(column: Column) -> Option<(f64, f64)> {
-    match column {
-        Column::Mean => Some((0.04, 0.10)),
-        Column::P50 => Some((0.04, 0.12)),
-        Column::P95 => Some((0.06, 0.20)),
-        Column::Cpu | Column::Cycles => Some((0.03, 0.08)),
-        _ => None,
+        _ => column.wanted_errors().map(|(_, p90)| p90),
     }
 }
 
 /// Median and 90th percentile of the errors of a column, with the bounds that the project asks for.
 fn held_out_summary(score: &ColumnScore) -> [Summary; 2] {
-    let bounds = latency_and_cpu_bounds(score.column);
+    let bounds = score.column.wanted_errors();
     let heading = score.column.heading();
     [
         Summary::new(

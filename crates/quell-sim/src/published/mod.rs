@@ -20,7 +20,7 @@ pub use experiment::{
 pub use irq_suspension::{Comparison, IrqSuspension, Load, LoadError, PublishedCell, PublishedError, RunScale};
 pub use low_latency_sockets::{LowLatencyCell, LowLatencyRow, Transport, low_latency_rows, low_latency_sockets};
 pub(crate) use poll_counter::CountedBeside;
-pub use score::{ColumnScore, ComparedCell, Scored, held_out, score};
+pub use score::{ColumnScore, ComparedCell, Scored, TRAINING, held_out, score};
 pub use threaded_napi::{
     LatencyQuantiles, PollMechanism, ThreadedNapiCell, ThreadedNapiRow, threaded_napi, threaded_napi_rows,
 };

@@ -8,7 +8,7 @@ use super::irq_suspension::{Load, PublishedCell};
 use quell_mode::DeliveryMode;
 
 /// Modes on which the published host's constants were fitted.
-pub(crate) const TRAINING: [&str; 4] = ["base", "defer200", "fullbusy", "suspend20"];
+pub const TRAINING: [&str; 4] = ["base", "defer200", "fullbusy", "suspend20"];
 /// A cell whose mean latency varies by more than this across the published runs proves nothing, in
 /// percent.
 const UNSTABLE_COV_PCT: f64 = 14.0;
@@ -80,6 +80,21 @@ impl ComparedCell {
 #[must_use]
 pub fn held_out(mode: &DeliveryMode) -> bool {
     !TRAINING.contains(&mode.to_string().as_str())
+}
+
+impl Column {
+    /// Median and 90th percentile that are wanted of this column's errors; absent where nothing is
+    /// asked of them.
+    #[must_use]
+    pub fn wanted_errors(self) -> Option<(f64, f64)> {
+        match self {
+            Self::Mean => Some((0.04, 0.10)),
+            Self::P50 => Some((0.04, 0.12)),
+            Self::P95 => Some((0.06, 0.20)),
+            Self::Cpu | Self::Cycles => Some((0.03, 0.08)),
+            _ => None,
+        }
+    }
 }
 
 /// The score of one column.

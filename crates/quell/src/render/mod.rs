@@ -1,10 +1,12 @@
 //! How results look: tables, sentences, progress. What they say is decided below.
 
+pub(crate) mod ablation_table;
 pub(crate) mod bench_table;
 pub(crate) mod comparison;
 pub(crate) mod doctor;
 pub(crate) mod explanation;
 pub(crate) mod findings;
+pub(crate) mod fit_report;
 pub(crate) mod interrupt_table;
 pub(crate) mod load_report;
 pub(crate) mod number;

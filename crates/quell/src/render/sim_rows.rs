@@ -17,7 +17,7 @@ const SEEN_BY_CLIENT: &[Column] =
 const DONE_BY_KERNEL: &[Column] = &[Column::Cycles, Column::Irqs, Column::PollWork, Column::Polls, Column::EpollEvents];
 
 /// Short, for a table that fits 120 columns; the legend says the rest.
-fn heading(column: Column) -> &'static str {
+pub(super) fn heading(column: Column) -> &'static str {
     match column {
         Column::Qps => "qps",
         Column::Mean => "mean",

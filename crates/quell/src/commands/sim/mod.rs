@@ -1,7 +1,9 @@
 //! `quell sim`: questions to the model of the kernel's packet delivery. One file a question; what they share is here: the
 //! host that is modelled, and on how many CPUs of this machine.
 
+mod ablate;
 mod explain;
+pub(crate) mod fit;
 mod hosts;
 mod published;
 mod run;
@@ -11,6 +13,7 @@ use std::thread;
 
 use clap::{Args, Subcommand};
 use quell_mode::ParseModeError;
+use quell_sim::published::RunScale;
 use quell_sim::sweep::{ModesError, Setup};
 use quell_sim::{HostProfile, RunError};
 
@@ -26,6 +29,10 @@ pub(crate) enum SimCommand {
     Explain(explain::ExplainArgs),
     /// Published experiments beside the model: every figure, its error, and what they come to.
     Published(published::PublishedArgs),
+    /// Find the constants of a host from published cells, on declared training modes only.
+    Fit(fit::FitArgs),
+    /// Which figure does each part of the model move? The same cells without it.
+    Ablate(ablate::AblateArgs),
     /// List the hosts that can be simulated, or print one as the TOML file that `--host` reads.
     Hosts(hosts::HostsArgs),
 }
@@ -39,6 +46,8 @@ pub(crate) fn run(command: &SimCommand) -> Result<(), Failure> {
         SimCommand::Run(args) => run::run(args),
         SimCommand::Explain(args) => explain::explain(args),
         SimCommand::Published(args) => published::published(args),
+        SimCommand::Fit(args) => fit::fit(args),
+        SimCommand::Ablate(args) => ablate::ablate(args),
         SimCommand::Hosts(args) => hosts::hosts(args),
     }
 }
@@ -129,6 +138,26 @@ fn virtual_ns(option: &str, seconds: f64, least: f64, most: f64) -> Result<u64, 
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
     Ok((seconds * 1e9).round() as u64)
+}
+
+/// How much of the published experiment is simulated, from virtual times in seconds.
+fn scale(warm_up: f64, seconds: f64) -> Result<RunScale, Failure> {
+    Ok(RunScale { warm_up_ns: warm_up_ns(warm_up)?, measured_ns: measured_ns(seconds)?, ..RunScale::FULL })
+}
+
+/// The virtual time of `--seconds`.
+fn measured_ns(seconds: f64) -> Result<u64, Failure> {
+    virtual_ns("--seconds", seconds, 0.0001, 100.0)
+}
+
+/// The virtual time of `--warm-up`.
+fn warm_up_ns(seconds: f64) -> Result<u64, Failure> {
+    virtual_ns("--warm-up", seconds, 0.0, 100.0)
+}
+
+/// ns in seconds, for defaults.
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
 }
 
 /// A run that is not possible: a mode that the modelled server does not know, or one that was given up.

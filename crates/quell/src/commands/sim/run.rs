@@ -34,10 +34,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N")]
     connections: Option<u32>,
     /// Virtual time that is counted, in seconds.
-    #[arg(long, value_name = "S", default_value_t = seconds(RunScale::FULL.measured_ns))]
+    #[arg(long, value_name = "S", default_value_t = super::seconds(RunScale::FULL.measured_ns))]
     seconds: f64,
     /// Virtual time before anything is counted, in seconds.
-    #[arg(long, value_name = "S", default_value_t = seconds(RunScale::FULL.warm_up_ns))]
+    #[arg(long, value_name = "S", default_value_t = super::seconds(RunScale::FULL.warm_up_ns))]
     warm_up: f64,
     /// Where all random numbers come from: the same seed gives the same row on every machine.
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -61,10 +61,6 @@ Examples:
   quell sim run --mode suspend20 --load 600K
   quell sim run --mode base,suspend10..200 --load 10%..100%
   quell sim run --mode suspend20 --load 75K --queues 1 --timeline 500";
-
-fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
-}
 
 #[derive(Debug, Serialize)]
 struct Document<'a> {
@@ -111,8 +107,8 @@ fn setup(args: &RunArgs) -> Result<Setup, Failure> {
         setup.connections = connections as usize;
     }
     super::check_connections(&setup)?;
-    setup.measured_ns = super::virtual_ns("--seconds", args.seconds, 0.0001, 100.0)?;
-    setup.warm_up_ns = super::virtual_ns("--warm-up", args.warm_up, 0.0, 100.0)?;
+    setup.measured_ns = super::measured_ns(args.seconds)?;
+    setup.warm_up_ns = super::warm_up_ns(args.warm_up)?;
     Ok(setup)
 }
 

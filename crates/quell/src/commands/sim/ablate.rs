@@ -1,0 +1,77 @@
+//! `quell sim ablate`: what each part of the model is good for. The parts, and what leaving one out means, are in
+//! `quell_sim::ablation`.
+
+use clap::Args;
+use quell_mode::DeliveryMode;
+use quell_sim::ablation::{self, AblatedCell};
+use quell_sim::published::{Load, RunScale};
+use quell_sim::sweep;
+use serde::Serialize;
+
+use super::HostArg;
+use crate::exit::Failure;
+use crate::output;
+use crate::render::ablation_table;
+use crate::render::progress::Progress;
+use crate::render::terminal::Terminal;
+
+/// Options of `quell sim ablate`.
+#[derive(Debug, Args)]
+pub(crate) struct AblateArgs {
+    /// Modes of the cells, by commas, each at each load [base 200K, base MAX, defer20 400K, suspend20 MAX]
+    #[arg(long, value_name = "LIST", requires = "load")]
+    mode: Option<String>,
+    /// Loads of the cells, by commas: 600K, MAX
+    #[arg(long, value_name = "LIST", requires = "mode", value_delimiter = ',')]
+    load: Vec<Load>,
+    #[command(flatten)]
+    host: HostArg,
+    /// Virtual time of each cell that is counted, in seconds.
+    #[arg(long, value_name = "S", default_value_t = super::seconds(RunScale::FULL.measured_ns))]
+    seconds: f64,
+    /// Virtual time of each cell before anything is counted, in seconds.
+    #[arg(long, value_name = "S", default_value_t = super::seconds(RunScale::FULL.warm_up_ns))]
+    warm_up: f64,
+    /// Print JSON.
+    #[arg(short, long)]
+    json: bool,
+}
+
+/// Cells in which, together, every part has something to do.
+const CELLS: [(&str, Load); 4] =
+    [("base", Load::Qps(200e3)), ("base", Load::Max), ("defer20", Load::Qps(400e3)), ("suspend20", Load::Max)];
+
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    host: &'a str,
+    cells: &'a [AblatedCell],
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When a mode or the host is none, or a run is not possible.
+pub(super) fn ablate(args: &AblateArgs) -> Result<(), Failure> {
+    let cells = cells(args)?;
+    let host = args.host.profile()?;
+    let scale = super::scale(args.warm_up, args.seconds)?;
+    let progress = Progress::new();
+    let step = |done, total| progress.step(done, total, "runs");
+    let ablated = ablation::ablate(&cells, &host, scale, super::threads(), step);
+    progress.finish();
+    let ablated = ablated.map_err(|error| super::not_run(&error))?;
+    if args.json {
+        return output::json(&Document { schema: "quell-sim-ablate/1", host: &host.name, cells: &ablated });
+    }
+    output::data(&ablation_table::render(&host.name, &ablated, Terminal::of_stdout()))
+}
+
+fn cells(args: &AblateArgs) -> Result<Vec<(DeliveryMode, Load)>, Failure> {
+    let Some(modes) = &args.mode else {
+        let cell = |(mode, load): (&str, Load)| mode.parse().map(|mode| (mode, load));
+        return CELLS.into_iter().map(cell).collect::<Result<_, _>>().map_err(|error| super::refused_mode(&error));
+    };
+    let modes = sweep::modes(modes).map_err(|error| super::refused_modes(&error))?;
+    Ok(modes.into_iter().flat_map(|mode| args.load.iter().map(move |load| (mode, *load))).collect())
+}
