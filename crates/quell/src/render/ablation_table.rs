@@ -13,8 +13,7 @@ const MOVED: f64 = 0.02;
 /// The table, and which parts move nothing.
 #[must_use]
 pub(crate) fn render(host: &str, cells: &[AblatedCell], terminal: Terminal) -> String {
-    let header =
-        format!("model of {host} without one of its parts: change of each figure in %, from {}", percent(MOVED));
+    let header = format!("model of {host} without one of its parts: changes of {:.0} % and more", 100.0 * MOVED);
     let idle: Vec<&str> = Ablation::ALL.into_iter().filter(|part| !moves(*part, cells)).map(Ablation::name).collect();
     let note = if idle.is_empty() {
         "Every part moves a figure.".to_owned()
@@ -23,10 +22,6 @@ pub(crate) fn render(host: &str, cells: &[AblatedCell], terminal: Terminal) -> S
     };
     let [header, note] = [header, note].map(|text| textwrap::fill(&text, terminal.prose_columns()));
     format!("{header}\n\n{}\n\n{note}\n", grid(cells))
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.0}", 100.0 * share)
 }
 
 fn moves(part: Ablation, cells: &[AblatedCell]) -> bool {

@@ -19,10 +19,10 @@ pub(crate) fn render(report: &Report, terminal: Terminal) -> String {
     let modes: Vec<String> = report.training_modes.iter().map(ToString::to_string).collect();
     let (before, after) = report.objective;
     let header = format!(
-        "fit of {}: {} constants on {} cells ({}); sum of squared errors, in tolerances: {} > {}",
+        "fit of {}: {} constants on {} ({}); sum of squared errors, in tolerances: {} > {}",
         report.host,
         report.constants.len(),
-        report.training_cells,
+        cells(report.training_cells),
         modes.join(", "),
         number::short(before),
         number::short(after),
@@ -71,8 +71,19 @@ fn of(report: &Report, column: Column, which: fn(&Errors) -> &Scored) -> Vec<Str
     let (Some(before), Some(after)) = (found(&report.before), found(&report.after)) else {
         return vec![number::ABSENT.to_owned(); 3];
     };
-    let both = |before: f64, after: f64| format!("{:.1} > {:.1} %", 100.0 * before, 100.0 * after);
-    vec![format!("{} cells", after.cells), both(before.median, after.median), both(before.p90, after.p90)]
+    vec![cells(after.cells), both(before.median, after.median), both(before.p90, after.p90)]
+}
+
+fn cells(count: usize) -> String {
+    if count == 1 { "1 cell".to_owned() } else { format!("{count} cells") }
+}
+
+/// What was published as zero has no relative error.
+fn both(before: f64, after: f64) -> String {
+    if !before.is_finite() || !after.is_finite() {
+        return number::ABSENT.to_owned();
+    }
+    format!("{:.1} > {:.1} %", 100.0 * before, 100.0 * after)
 }
 
 fn new_grid<const N: usize>(headings: [&str; N]) -> Table {
@@ -124,6 +135,11 @@ mod tests {
         let shown = render(&report(), Terminal { columns: None, colour: false });
         assert_eq!(line(&shown, "wake_ns"), "wake_ns 1,000 1,100 +10.0% ns");
         assert_eq!(line(&shown, "client_tail_share"), "client_tail_share 0.0000 0.0123 – ns");
+    }
+
+    #[test]
+    fn an_error_relative_to_nothing_is_absent() {
+        assert_eq!([both(0.05, 0.04), both(f64::NAN, 0.04)], ["5.0 > 4.0 %", number::ABSENT]);
     }
 
     #[test]

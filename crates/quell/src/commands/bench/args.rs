@@ -52,7 +52,7 @@ pub(crate) struct BenchArgs {
     /// How often every cell is measured; fewer than 3 support no verdict.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(1..))]
     pub(crate) repeats: u32,
-    /// How long each trial is measured, in seconds [1.8; with --quick 1.2; on the model 0.11 of virtual time]
+    /// How long each trial is measured, in seconds [1.8; with --quick 1.2; on the model 0.1 of virtual time]
     #[arg(long, value_name = "S")]
     pub(crate) seconds: Option<f64>,
     /// How many disturbed trials may be measured again, in all.
