@@ -32,7 +32,7 @@ fn moves(part: Ablation, cells: &[AblatedCell]) -> bool {
 fn grid(cells: &[AblatedCell]) -> String {
     let mut grid = Table::new();
     grid.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    let headings = Column::ALL.map(|column| super::sim_rows::heading(column));
+    let headings = Column::ALL.map(super::sim_rows::heading);
     grid.set_header(["without", "mode", "load"].into_iter().chain(headings));
     for part in Ablation::ALL {
         for (index, cell) in cells.iter().filter(|cell| cell.without == part).enumerate() {
