@@ -136,7 +136,7 @@ impl Counter {
         }
     }
 
-    fn of(self, queue: &Queue) -> Option<u64> {
+    pub(crate) fn of(self, queue: &Queue) -> Option<u64> {
         match self {
             Self::Polls => queue.polls,
             Self::EmptyPolls => queue.empty_polls,

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::expect::Counter;
+
 /// Everything that was observed. Moments are ns since the scenario began.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -69,4 +71,11 @@ pub struct Queue {
     pub lost_timers: Option<u64>,
     /// Times that `epoll_wait` put the timer off.
     pub suspensions: Option<u64>,
+}
+
+impl Queue {
+    /// Every counter by its name, in the order of the fields; absent: this arm cannot count it.
+    pub fn counters(&self) -> impl Iterator<Item = (&'static str, Option<u64>)> {
+        Counter::ALL.into_iter().map(|counter| (counter.name(), counter.of(self)))
+    }
 }

@@ -1,6 +1,8 @@
 //! Playing scenarios on arms: the model once, for it is exact; a kernel as often as a scenario says.
 //! The result is plain data.
 
+use std::ops::ControlFlow;
+
 use quell_host::journal::Journal;
 use quell_linux::capability::{self, Capability};
 use quell_linux::proc::ProcRoot;
@@ -103,15 +105,15 @@ pub fn missing_for_the_kernel() -> Result<Vec<Capability>, quell_linux::proc::Pr
     Ok(effective.map_or_else(|| NEEDED.to_vec(), |effective| effective.missing(&NEEDED)))
 }
 
-/// Plays scenarios on arms; `watch` hears of each result when it is there.
+/// Plays scenarios on arms; `watch` hears of each result when it is there, and may end the run with it.
 pub fn run<'a>(
     scenarios: impl IntoIterator<Item = &'a Scenario>,
     arms: &[Arm],
     journal: &Journal,
-    watch: &mut dyn FnMut(&ScenarioResult),
+    watch: &mut dyn FnMut(&ScenarioResult) -> ControlFlow<()>,
 ) -> Report {
     let mut results = Vec::new();
-    for scenario in scenarios {
+    'played: for scenario in scenarios {
         for &arm in arms {
             let outcome = match arm {
                 Arm::Model => on_the_model(scenario),
@@ -119,8 +121,11 @@ pub fn run<'a>(
             };
             let (name, statement) = (scenario.name.clone(), scenario.statement.clone());
             let result = ScenarioResult { scenario: name, statement, arm, outcome };
-            watch(&result);
+            let proceed = watch(&result);
             results.push(result);
+            if proceed.is_break() {
+                break 'played;
+            }
         }
     }
     Report { schema: SCHEMA.to_owned(), results }

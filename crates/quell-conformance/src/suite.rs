@@ -69,12 +69,12 @@ files![
 #[non_exhaustive]
 pub enum SuiteError {
     /// None is called that.
-    #[error("no scenario is called `{name}`; there are: {known}")]
+    #[error("no scenario is called `{name}`{}", nearest.map_or_else(String::new, |near| format!("; did you mean `{near}`?")))]
     Unknown {
         /// As it was asked for.
         name: String,
-        /// Those that there are.
-        known: String,
+        /// The nearest one that there is, if one is near.
+        nearest: Option<&'static str>,
     },
     /// The file is none.
     #[error(transparent)]
@@ -84,13 +84,21 @@ pub enum SuiteError {
 /// The scenario of that name.
 ///
 /// # Errors
-/// [`SuiteError::Unknown`] with the names that there are.
+/// [`SuiteError::Unknown`] with the nearest name that there is.
 pub fn scenario(name: &str) -> Result<Scenario, SuiteError> {
     let Some((name, content)) = FILES.iter().find(|(known, _)| *known == name) else {
-        let known = FILES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-        return Err(SuiteError::Unknown { name: name.to_owned(), known });
+        return Err(SuiteError::Unknown { name: name.to_owned(), nearest: nearest(name) });
     };
     Ok(parse::scenario(name, content)?)
+}
+
+/// How alike two names have to be (Jaro-Winkler) for one to be offered in place of the other.
+const SIMILAR: f64 = 0.8;
+
+fn nearest(name: &str) -> Option<&'static str> {
+    let rated = FILES.iter().map(|(known, _)| (strsim::jaro_winkler(name, known), *known));
+    let (similarity, nearest) = rated.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    (similarity >= SIMILAR).then_some(nearest)
 }
 
 /// All of them.

@@ -27,9 +27,11 @@ fn every_file_of_the_directory_ships_and_nothing_else() {
 }
 
 #[test]
-fn a_scenario_that_is_not_there_is_refused_with_those_that_are() {
+fn a_scenario_that_is_not_there_is_refused_with_the_nearest_that_is() {
     let error = suite::scenario("deferral-counts-up").unwrap_err().to_string();
-    assert!(error.contains("deferral-counts-up") && error.contains("deferral-counts-down"), "{error}");
+    assert_eq!(error, "no scenario is called `deferral-counts-up`; did you mean `deferral-counts-down`?");
+    let error = suite::scenario("xyzzy").unwrap_err().to_string();
+    assert_eq!(error, "no scenario is called `xyzzy`");
 }
 
 const ROWS_BEGIN: &str = "| scenario | shows | played on |\n| --- | --- | --- |\n";

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a tree that cannot be read fails the test")]
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use quell_conformance::expect::Arm;
@@ -26,7 +27,10 @@ fn a_report_reads_back_as_it_was_written_and_each_result_is_told_when_it_is_ther
     let scenarios = [suite::scenario("deferral-counts-down").unwrap()];
     let nowhere = Journal::in_dir("unused: the model changes nothing");
     let mut told = 0;
-    let report = run(&scenarios, &[Arm::Model], &nowhere, &mut |_| told += 1);
+    let report = run(&scenarios, &[Arm::Model], &nowhere, &mut |_| {
+        told += 1;
+        ControlFlow::Continue(())
+    });
     assert!(matches!(report.results[0].outcome, Outcome::Held { plays: 1, .. }));
     assert_eq!((told, report.results.len()), (1, 1));
     let json = serde_json::to_string(&report).unwrap();
@@ -34,10 +38,18 @@ fn a_report_reads_back_as_it_was_written_and_each_result_is_told_when_it_is_ther
 }
 
 #[test]
+fn whoever_watches_may_end_the_run() {
+    let scenarios = ["deferral-counts-down", "maxevents-bounds-a-wait"].map(|name| suite::scenario(name).unwrap());
+    let nowhere = Journal::in_dir("unused: the model changes nothing");
+    let report = run(&scenarios, &[Arm::Model], &nowhere, &mut |_| ControlFlow::Break(()));
+    assert_eq!(report.results.len(), 1);
+}
+
+#[test]
 fn what_needs_an_interrupt_is_not_possible_on_a_veth_pair_and_says_why() {
     let scenario = suite::scenario("deferral-needs-one-interrupt").unwrap();
     let nowhere = Journal::in_dir("unused: nothing is raised");
-    let report = run([&scenario], &[Arm::Kernel], &nowhere, &mut |_| ());
+    let report = run([&scenario], &[Arm::Kernel], &nowhere, &mut |_| ControlFlow::Continue(()));
     let Outcome::NotPossible { reason } = &report.results[0].outcome else { panic!("{report:?}") };
     assert!(reason.contains("no interrupt"), "{reason}");
 }

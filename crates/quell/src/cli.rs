@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{apply, bench, doctor, lab, load, respond, show, sim, status, vm};
+use crate::commands::{apply, bench, conformance, doctor, lab, load, respond, show, sim, status, vm};
 
 /// The kernel's best packet delivery for unmodified Linux servers: measured, proved, reversible.
 #[derive(Debug, Parser)]
@@ -41,6 +41,8 @@ pub(crate) enum Command {
     Revert(status::StatusArgs),
     /// Let stay what was applied with --confirm.
     Confirm(status::StatusArgs),
+    /// Does the model do what this kernel does? Plays scenarios on both and compares what is seen.
+    Conformance(conformance::ConformanceArgs),
     /// Load a server with requests and print what became of them.
     Load(Box<load::LoadArgs>),
     /// Answer requests with responses of a chosen size: the plain server for request/response loads.

@@ -40,6 +40,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Revert(args) => commands::status::revert(args),
         Command::Confirm(args) => commands::status::confirmed(args),
         Command::Watchdog(args) => commands::apply::watchdog::run(args),
+        Command::Conformance(args) => commands::conformance::run(args),
         Command::Load(args) => commands::load::load(args),
         Command::Respond(args) => commands::respond::respond(args),
         Command::Doctor(args) => commands::doctor::doctor(args),

@@ -2,6 +2,7 @@
 
 pub(crate) mod apply;
 pub(crate) mod bench;
+pub(crate) mod conformance;
 pub(crate) mod doctor;
 pub(crate) mod lab;
 pub(crate) mod load;

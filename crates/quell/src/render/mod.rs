@@ -3,6 +3,7 @@
 pub(crate) mod ablation_table;
 pub(crate) mod bench_table;
 pub(crate) mod comparison;
+pub(crate) mod conformance;
 pub(crate) mod doctor;
 pub(crate) mod explanation;
 pub(crate) mod findings;

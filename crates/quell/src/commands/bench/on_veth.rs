@@ -5,11 +5,10 @@ use quell_bench::requirements::Missing;
 use quell_bench::result::BenchResult;
 use quell_bench::run::{BenchError, Event, Request, run as measure};
 use quell_bench::server::{ServerCommand, ServerError};
-use quell_host::recovery::Found;
 use quell_linux::signal::Interruption;
 
 use super::args::BenchArgs;
-use crate::commands::lab::journal;
+use crate::commands::lab::{journal, tell_of_recovery};
 use crate::exit::{Exit, Failure};
 use crate::render::bench_table;
 use crate::render::progress::Progress;
@@ -59,7 +58,7 @@ fn server(args: &BenchArgs) -> Result<ServerCommand, Failure> {
 
 fn tell(progress: &Progress, plan: &Plan, event: Event<'_>) {
     match event {
-        Event::Recovered(found) => found.iter().for_each(|found| tell_of_journal(progress, found)),
+        Event::Recovered(found) => found.iter().for_each(|found| tell_of_recovery(progress, found)),
         Event::LabIsUp(_) => progress.doing("the lab is up, measuring"),
         Event::Refused { label, reason } => progress.say(&format!("{label} cannot be set here: {reason}")),
         Event::TrialBegins { done, total, id } => {
@@ -76,28 +75,6 @@ fn tell(progress: &Progress, plan: &Plan, event: Event<'_>) {
             progress.say(&format!("left behind (`quell lab clean` tries again): {error}"));
         }),
         Event::TakenDown(Err(error)) => progress.say(&error.to_string()),
-    }
-}
-
-fn tell_of_journal(progress: &Progress, found: &Found) {
-    match found {
-        Found::Running { path, .. } => {
-            progress.say(&format!("another lab is running ({}): the two disturb each other's figures", path.display()))
-        }
-        // Settings of this host, which no lab shares.
-        Found::Kept { .. } => {}
-        Found::Recovered { path, reverted } => {
-            progress.say(&format!(
-                "removed what a killed run left behind ({} things, {})",
-                reverted.undone.len(),
-                path.display()
-            ));
-            for (_, error) in &reverted.failed {
-                progress.say(&format!("  not removed: {error}"));
-            }
-        }
-        Found::Unusable(unusable) => progress.say(&unusable.to_string()),
-        Found::Failed(error) => progress.say(&error.to_string()),
     }
 }
 

@@ -13,6 +13,7 @@ use serde::Serialize;
 pub(super) use self::up::is_kept_lab;
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::render::progress::Progress;
 
 /// What can be done about labs.
 #[derive(Debug, Subcommand)]
@@ -168,5 +169,28 @@ pub(super) fn in_words(change: &Change) -> String {
         Change::NapiSettings(change) => format!("NAPI {} of {}: {}", change.napi_id, change.device, change.new),
         Change::HostSetting(change) => change.setting.text().to_string(),
         Change::EpollParameters(change) => format!("epoll {} of process {}: {}", change.fd, change.pid, change.new),
+    }
+}
+
+/// Says what became of a journal that was there before the lab of this run.
+pub(crate) fn tell_of_recovery(progress: &Progress, found: &Found) {
+    match found {
+        Found::Running { path, .. } => {
+            progress.say(&format!("another lab is running ({}): the two disturb each other's figures", path.display()))
+        }
+        // Settings of this host, which no lab shares.
+        Found::Kept { .. } => {}
+        Found::Recovered { path, reverted } => {
+            progress.say(&format!(
+                "removed what a killed run left behind ({} things, {})",
+                reverted.undone.len(),
+                path.display()
+            ));
+            for (_, error) in &reverted.failed {
+                progress.say(&format!("  not removed: {error}"));
+            }
+        }
+        Found::Unusable(unusable) => progress.say(&unusable.to_string()),
+        Found::Failed(error) => progress.say(&error.to_string()),
     }
 }

@@ -1,0 +1,213 @@
+//! What came of scenarios: a row each with a mark for every arm; below the table why some were not played, and what was
+//! observed where something did not hold.
+
+use std::collections::BTreeMap;
+
+use clap::builder::styling::{AnsiColor, Style};
+use comfy_table::{ContentArrangement, Table, presets};
+use quell_conformance::expect::{Arm, Finding};
+use quell_conformance::observe::Observations;
+use quell_conformance::run::{Outcome, Report, ScenarioResult};
+use quell_conformance::scenario::Scenario;
+
+use super::number::ABSENT;
+use super::terminal::Terminal;
+
+/// Names with what they show, set beside them or below them.
+#[must_use]
+pub(crate) fn list(scenarios: &[Scenario], terminal: Terminal) -> String {
+    let set = |scenario: &Scenario| {
+        let options = textwrap::Options::new(terminal.prose_columns()).initial_indent("  ").subsequent_indent("  ");
+        format!("{}\n{}\n", scenario.name, textwrap::fill(&scenario.statement, options))
+    };
+    scenarios.iter().map(set).collect()
+}
+
+/// The table, the reasons, the differences, and how many held.
+#[must_use]
+pub(crate) fn render(report: &Report, scenarios: &[Scenario], terminal: Terminal) -> String {
+    let mut text = format!("{}\n\n{}", grid(report, terminal), reasons(report));
+    for result in &report.results {
+        if let Outcome::DidNotHold { plays, misses, observations } = &result.outcome {
+            let scenario = scenarios.iter().find(|scenario| scenario.name == result.scenario);
+            text.push_str(&difference(result, *plays, misses));
+            text.push_str(&observed(observations, scenario));
+            text.push('\n');
+        }
+    }
+    text.push_str(&summary(report));
+    text
+}
+
+fn arm_name(arm: Arm) -> &'static str {
+    match arm {
+        Arm::Model => "model",
+        Arm::Kernel => "kernel",
+        _ => "another arm",
+    }
+}
+
+fn arms(report: &Report) -> Vec<Arm> {
+    let mut arms: Vec<Arm> = report.results.iter().map(|result| result.arm).collect();
+    arms.sort_unstable();
+    arms.dedup();
+    arms
+}
+
+fn grid(report: &Report, terminal: Terminal) -> String {
+    let arms = arms(report);
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(["scenario"].into_iter().chain(arms.iter().copied().map(arm_name)));
+    for rows in report.results.chunk_by(|one, next| one.scenario == next.scenario) {
+        let cell = |arm: &Arm| {
+            rows.iter().find(|result| result.arm == *arm).map_or_else(String::new, |result| mark(&result.outcome))
+        };
+        let marks = arms.iter().map(cell).map(|mark| coloured(mark, terminal));
+        let name = rows.first().map(|result| result.scenario.clone());
+        table.add_row(name.into_iter().chain(marks));
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding(if index > 0 { (2, 0) } else { (0, 0) });
+    }
+    table.trim_fmt()
+}
+
+fn mark(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Held { misses, .. } if misses.is_empty() => "ok".to_owned(),
+        Outcome::Held { plays, misses, .. } => format!("ok {} of {plays}", *plays as usize - misses.len()),
+        Outcome::DidNotHold { .. } => "NOT".to_owned(),
+        Outcome::NotPlayed { .. } => "not played".to_owned(),
+        _ => ABSENT.to_owned(),
+    }
+}
+
+fn coloured(mark: String, terminal: Terminal) -> String {
+    let style = match mark.as_str() {
+        "NOT" | "not played" => AnsiColor::Red.on_default(),
+        ABSENT => Style::new().dimmed(),
+        _ => return mark,
+    };
+    if terminal.colour { format!("{style}{mark}{style:#}") } else { mark }
+}
+
+/// Each reason once, with the scenarios that it kept from being played.
+fn reasons(report: &Report) -> String {
+    let mut by_reason: BTreeMap<(Arm, &str, &str), Vec<&str>> = BTreeMap::new();
+    for result in &report.results {
+        let (what, reason) = match &result.outcome {
+            Outcome::NotPossible { reason } => ("not possible", reason),
+            Outcome::NotPlayed { reason } => ("not played", reason),
+            _ => continue,
+        };
+        by_reason.entry((result.arm, what, reason)).or_default().push(&result.scenario);
+    }
+    let line = |((arm, what, reason), names): (&(Arm, &str, &str), &Vec<&str>)| {
+        format!("{what} on the {}: {reason}\n  {}\n\n", arm_name(*arm), names.join("\n  "))
+    };
+    by_reason.iter().map(line).collect()
+}
+
+fn difference(result: &ScenarioResult, plays: u32, misses: &[Vec<Finding>]) -> String {
+    let mut text = format!(
+        "{} did not hold on the {} in {} of {plays} plays: {}\n",
+        result.scenario,
+        arm_name(result.arm),
+        misses.len(),
+        result.statement
+    );
+    for (play, findings) in misses.iter().enumerate() {
+        for finding in findings {
+            text.push_str(&format!("  miss {}: {}: {}\n", play + 1, finding.expected, finding.observed));
+        }
+    }
+    text
+}
+
+/// What was observed in the last miss, moment by moment.
+fn observed(observations: &Observations, scenario: Option<&Scenario>) -> String {
+    let ms = |ns: u64| format!("{:.3} ms", ns as f64 / 1e6);
+    let mut lines = Vec::new();
+    for message in &observations.messages {
+        let name = scenario.and_then(|scenario| scenario.packets.get(message.packet)).map(|packet| &*packet.name);
+        let read = message.read_ns.map_or_else(|| "not read".to_owned(), |read_ns| format!("read at {}", ms(read_ns)));
+        lines.push(format!("`{}` sent at {}, {read}", name.unwrap_or(ABSENT), ms(message.sent_ns)));
+    }
+    for wait in &observations.waits {
+        let name = scenario
+            .and_then(|scenario| scenario.applications.get(wait.application))
+            .map(|application| &*application.name);
+        let (from, to) = (ms(wait.called_ns), ms(wait.returned_ns));
+        lines.push(format!("`{}` waits from {from} to {to}: {} events", name.unwrap_or(ABSENT), wait.events));
+    }
+    for (index, queue) in observations.queues.iter().enumerate() {
+        let counted = queue.counters().map(|(name, count)| {
+            format!("{name} {}", count.map_or_else(|| ABSENT.to_owned(), |count| count.to_string()))
+        });
+        lines.push(format!("queue {index}: {}", counted.collect::<Vec<_>>().join(", ")));
+    }
+    lines.iter().map(|line| format!("    {line}\n")).collect()
+}
+
+fn summary(report: &Report) -> String {
+    let line = |arm: Arm| {
+        let of_arm = || report.results.iter().filter(move |result| result.arm == arm);
+        let played =
+            |result: &&ScenarioResult| matches!(result.outcome, Outcome::Held { .. } | Outcome::DidNotHold { .. });
+        let held = of_arm().filter(|result| matches!(result.outcome, Outcome::Held { .. })).count();
+        let played = of_arm().filter(played).count();
+        format!("{}: {held} of {played} played held\n", arm_name(arm))
+    };
+    arms(report).into_iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_conformance::run::SCHEMA;
+    use quell_conformance::{expect, model, suite};
+
+    use super::*;
+
+    const PIPE: Terminal = Terminal { columns: None, colour: false };
+
+    fn result(scenario: &Scenario, arm: Arm, outcome: Outcome) -> ScenarioResult {
+        let (name, statement) = (scenario.name.clone(), scenario.statement.clone());
+        ScenarioResult { scenario: name, statement, arm, outcome }
+    }
+
+    fn report(results: Vec<ScenarioResult>) -> Report {
+        Report { schema: SCHEMA.to_owned(), results }
+    }
+
+    #[test]
+    fn what_did_not_hold_is_shown_with_what_was_expected_and_all_that_was_observed() {
+        let scenario = suite::scenario("deferral-counts-down").unwrap();
+        let mut observations = model::play(&scenario).unwrap();
+        observations.queues[0].polls = None;
+        observations.messages[1].read_ns = None;
+        let misses = expect::judge(&scenario, &observations, Arm::Kernel);
+        let misses = vec![misses.into_iter().filter(|finding| !finding.holds).collect()];
+        let outcome = Outcome::DidNotHold { plays: 1, misses, observations: Box::new(observations) };
+        let text = render(&report(vec![result(&scenario, Arm::Kernel, outcome)]), &[scenario], PIPE);
+        for part in [
+            "deferral-counts-down  NOT",
+            "polls of queue 0: 7: not observed on this arm",
+            "`after the interrupt is back` sent at 50.000 ms, not read",
+            "queue 0: polls –, empty-polls 5",
+            "kernel: 0 of 1 played held",
+        ] {
+            assert!(text.contains(part), "{part}:\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_reason_stands_once_for_all_that_it_kept_from_being_played() {
+        let scenarios = ["deferral-counts-down", "maxevents-bounds-a-wait"].map(|name| suite::scenario(name).unwrap());
+        let outcome = || Outcome::NotPossible { reason: "no second CPU".to_owned() };
+        let results = scenarios.iter().map(|scenario| result(scenario, Arm::Kernel, outcome())).collect();
+        let text = render(&report(results), &scenarios, PIPE);
+        assert_eq!(text.matches("not possible on the kernel: no second CPU").count(), 1, "{text}");
+        assert!(text.ends_with("kernel: 0 of 0 played held\n"), "{text}");
+    }
+}
