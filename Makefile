@@ -4,6 +4,8 @@
 CARGO ?= cargo
 # Options of `quell bench`: make bench BENCH="--quick"
 BENCH ?=
+# How long `make fuzz` runs each target.
+SECONDS ?= 60
 # The lab needs root; everything is built as whoever calls.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
@@ -43,6 +45,17 @@ build: ## the program, optimised: target/release/quell
 
 bench-generator: ## what the generator can do, beside a blind one and one of the published kind (root; about two minutes)
 	$(CARGO) bench --locked -p quell-load --bench generator_limit
+
+# In CI the ordinary tests replay the kept corpus instead: an instrumented build and a minute a target take 2 CPUs
+# longer than the quarter of an hour that CI has.
+fuzz: export RUSTC_BOOTSTRAP = 1
+fuzz: ## every parser under its fuzz target, SECONDS=60 each; needs cargo-fuzz; what is new goes to fuzz/found
+	@command -v cargo-fuzz >/dev/null || { echo "cargo-fuzz is missing: cargo install cargo-fuzz"; exit 1; }
+	@for target in $$($(CARGO) fuzz list); do \
+		mkdir -p fuzz/found/$$target; \
+		$(CARGO) fuzz run $$target fuzz/found/$$target fuzz/corpus/$$target -- \
+			-max_total_time=$(SECONDS) -max_len=8192 -timeout=10 || exit 1; \
+	done
 
 clean-lab: ## remove what a killed run left behind
 	@$(SUDO) target/release/quell lab clean

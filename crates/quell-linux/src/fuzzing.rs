@@ -1,5 +1,8 @@
-//! The way in for the fuzz targets to decoders that are not public otherwise. It exists in instrumented builds only.
+//! The way in for the fuzz targets to decoders that are not public otherwise. It exists in instrumented builds, and in
+//! the unit tests, which push the kept corpus through it.
 
+use crate::proc::{irq, sysctl};
+use crate::sysfs::{cpu, net_class, queue_files};
 use crate::{address, bit_mask, ethtool, link, netdev, netlink, sock_diag};
 
 /// Reads any bytes as a netlink datagram, and as the payload of every reply that is understood here.
@@ -30,5 +33,57 @@ pub fn ethtool_ioctl(bytes: &[u8]) {
 pub fn bit_mask(bytes: &[u8]) {
     if let Some(numbers) = bit_mask::parse(bytes) {
         assert_eq!(bit_mask::parse(bit_mask::format(numbers.clone()).as_bytes()), Some(numbers));
+    }
+}
+
+/// Reads any bytes as each of the files of one line: those of sysfs, of /proc/irq and of /proc/sys.
+pub fn one_line_files(bytes: &[u8]) {
+    let _ = cpu::parse_word(bytes);
+    let _ = cpu::parse_cpu_list_or_null(bytes);
+    let _ = net_class::parse_number::<u64>(bytes);
+    let _ = net_class::parse_or_minus_one(bytes);
+    let _ = sysctl::parse(bytes);
+    if let Ok(text) = sysctl::parse_text(bytes) {
+        assert!(!text.contains('\n'));
+    }
+    if let (Ok(queues), Ok(cpus)) = (queue_files::parse_mask(bytes), irq::parse_mask(bytes)) {
+        assert!(cpus.iter().eq(queues));
+    }
+    if let Ok(list) = irq::parse_list(bytes) {
+        assert_eq!(irq::parse_list(list.to_string().as_bytes()), Ok(list));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    fn corpus(target: &str) -> Vec<Vec<u8>> {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+        let files: Vec<Vec<u8>> =
+            fs::read_dir(&directory).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap()).collect();
+        assert!(!files.is_empty(), "nothing is kept in {}", directory.display());
+        files
+    }
+
+    #[test]
+    fn the_kept_netlink_datagrams_are_read_or_refused() {
+        corpus("netlink").iter().for_each(|bytes| super::netlink(bytes));
+    }
+
+    #[test]
+    fn the_kept_answers_of_ethtools_ioctl_are_read_or_refused() {
+        corpus("ethtool_ioctl").iter().for_each(|bytes| super::ethtool_ioctl(bytes));
+    }
+
+    #[test]
+    fn the_kept_masks_are_refused_or_written_back_as_the_same() {
+        corpus("bit_mask").iter().for_each(|bytes| super::bit_mask(bytes));
+    }
+
+    #[test]
+    fn the_kept_files_of_one_line_are_read_or_refused() {
+        corpus("one_line_files").iter().for_each(|bytes| super::one_line_files(bytes));
     }
 }

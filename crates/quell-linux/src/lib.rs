@@ -14,7 +14,7 @@ mod cpu_list;
 pub mod epoll_params;
 pub mod ethtool;
 pub mod event;
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod interface;
 pub mod io_uring;

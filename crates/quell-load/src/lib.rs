@@ -13,6 +13,8 @@ mod connection;
 mod distribution;
 mod drive;
 mod error;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
 mod generator;
 mod key_table;
 mod random;

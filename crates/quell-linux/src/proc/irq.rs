@@ -51,13 +51,13 @@ impl ProcWriteError {
     }
 }
 
-fn parse_list(bytes: &[u8]) -> Result<CpuList, Malformed> {
+pub(crate) fn parse_list(bytes: &[u8]) -> Result<CpuList, Malformed> {
     let line = first_line(bytes);
     let text = std::str::from_utf8(line.bytes).ok();
     text.and_then(|text| text.parse().ok()).ok_or_else(|| line.malformed("a list of CPUs", line.bytes))
 }
 
-fn parse_mask(bytes: &[u8]) -> Result<CpuList, Malformed> {
+pub(crate) fn parse_mask(bytes: &[u8]) -> Result<CpuList, Malformed> {
     let line = first_line(bytes);
     let cpus = bit_mask::parse(line.bytes).ok_or_else(|| line.malformed("a mask of CPUs", line.bytes))?;
     Ok(CpuList::from_iter(cpus))

@@ -11,7 +11,7 @@ mod fd;
 mod fdinfo;
 mod identity;
 mod interrupts;
-mod irq;
+pub(crate) mod irq;
 mod maps;
 mod namespace;
 mod net_dev;
@@ -23,7 +23,7 @@ mod softirqs;
 mod softnet_stat;
 mod stat;
 mod syscall;
-mod sysctl;
+pub(crate) mod sysctl;
 mod task;
 pub(crate) mod text;
 

@@ -60,13 +60,13 @@ impl fmt::Display for SysctlName {
 }
 
 /// The value as `sysctl(8)` shows it: fields separated by one tab, no end of line.
-fn parse_text(bytes: &[u8]) -> Result<String, Malformed> {
+pub(crate) fn parse_text(bytes: &[u8]) -> Result<String, Malformed> {
     let line = first_line(bytes);
     let text = std::str::from_utf8(line.bytes).map_err(|_| line.malformed("a text", line.bytes))?;
     Ok(text.trim().to_owned())
 }
 
-fn parse(bytes: &[u8]) -> Result<u32, Malformed> {
+pub(crate) fn parse(bytes: &[u8]) -> Result<u32, Malformed> {
     let line = first_line(bytes);
     line.next_number(&mut line.fields(), "a number")
 }

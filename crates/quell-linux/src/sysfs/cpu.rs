@@ -92,7 +92,7 @@ impl Sysfs {
     }
 }
 
-fn parse_word(bytes: &[u8]) -> Result<String, Malformed> {
+pub(crate) fn parse_word(bytes: &[u8]) -> Result<String, Malformed> {
     let line = first_line(bytes);
     let word = line.bytes.trim_ascii();
     match std::str::from_utf8(word) {
@@ -108,7 +108,7 @@ fn parse_cpu_list(bytes: &[u8]) -> Result<CpuList, Malformed> {
 }
 
 /// A mask that was never allocated is printed as `(null)` by kernels with CONFIG_CPUMASK_OFFSTACK.
-fn parse_cpu_list_or_null(bytes: &[u8]) -> Result<CpuList, Malformed> {
+pub(crate) fn parse_cpu_list_or_null(bytes: &[u8]) -> Result<CpuList, Malformed> {
     if bytes.trim_ascii() == b"(null)" { Ok(CpuList::default()) } else { parse_cpu_list(bytes) }
 }
 

@@ -5,9 +5,9 @@
 //! namespace a sysfs of its own is mounted nowhere (`fsmount(2)`): it is reached through its file descriptor alone and
 //! goes away with it.
 
-mod cpu;
-mod net_class;
-mod queue_files;
+pub(crate) mod cpu;
+pub(crate) mod net_class;
+pub(crate) mod queue_files;
 
 use std::fs;
 use std::io;

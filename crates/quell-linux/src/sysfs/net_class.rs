@@ -151,13 +151,13 @@ impl NetClass<'_> {
     }
 }
 
-pub(super) fn parse_number<T: std::str::FromStr>(bytes: &[u8]) -> Result<T, Malformed> {
+pub(crate) fn parse_number<T: std::str::FromStr>(bytes: &[u8]) -> Result<T, Malformed> {
     let line = first_line(bytes);
     line.number(line.bytes.trim_ascii(), "a number")
 }
 
 /// A number, or the kernel's -1 for "none".
-fn parse_or_minus_one(bytes: &[u8]) -> Result<Option<u32>, Malformed> {
+pub(crate) fn parse_or_minus_one(bytes: &[u8]) -> Result<Option<u32>, Malformed> {
     let line: Line<'_> = first_line(bytes);
     match line.bytes.trim_ascii() {
         b"-1" => Ok(None),

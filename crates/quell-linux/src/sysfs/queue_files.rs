@@ -134,7 +134,7 @@ fn queue_file(kind: QueueKind, queue: u32, file: &str) -> PathBuf {
     Path::new("queues").join(format!("{}{queue}", prefix(kind))).join(file)
 }
 
-fn parse_mask(bytes: &[u8]) -> Result<std::collections::BTreeSet<u32>, Malformed> {
+pub(crate) fn parse_mask(bytes: &[u8]) -> Result<std::collections::BTreeSet<u32>, Malformed> {
     let line = first_line(bytes);
     bit_mask::parse(line.bytes).ok_or_else(|| line.malformed("a mask of hexadecimal digits", line.bytes))
 }

@@ -7,7 +7,7 @@ use quell_linux::CpuList;
 use quell_linux::bpf::Btf;
 use quell_linux::proc::{
     BootId, CurrentSyscall, EpollInfo, FdKind, Interrupts, Malformed, NetDev, Netstat, PidStat, PidStatus, Schedstat,
-    Softirqs, SoftnetStat, Stat, parse_model_name,
+    Softirqs, SoftnetStat, Stat, parse_executable_files, parse_model_name,
 };
 
 /// Runs all parsers of /proc files on the same bytes.
@@ -19,9 +19,11 @@ pub(crate) fn proc_files(bytes: &[u8]) {
         Softirqs::parse(bytes).err(),
         SoftnetStat::parse(bytes).err(),
         Netstat::parse(bytes).err(),
+        Netstat::parse_snmp6(bytes).err(),
         EpollInfo::parse(bytes).err(),
         NetDev::parse(bytes).err(),
         CurrentSyscall::parse(bytes).err(),
+        parse_executable_files(bytes).err(),
     ] {
         names_a_line(error, bytes);
     }

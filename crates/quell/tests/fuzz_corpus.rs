@@ -1,0 +1,61 @@
+//! The corpus that fuzzing left, replayed without instrumentation: what was once found stays mended. Corpora of parsers
+//! that are not public are replayed by the unit tests of their crates; here it is also seen that none is left out.
+
+#![allow(clippy::unwrap_used, reason = "a tree that cannot be read fails the test")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+#[path = "../../../fuzz/src/lib.rs"]
+mod texts;
+
+/// Replayed in `quell-linux` and `quell-load`.
+const REPLAYED_ELSEWHERE: &[&str] =
+    &["bit_mask", "btf", "cpu_list", "ethtool_ioctl", "memcached_answers", "netlink", "one_line_files", "proc_files"];
+
+type Entry = fn(&[u8]);
+const REPLAYED_HERE: &[(&str, Entry)] = &[
+    ("host_profiles", texts::host_profiles),
+    ("journal", texts::journal),
+    ("modes", texts::modes),
+    ("profiles", texts::profiles),
+    ("scenarios", texts::scenarios),
+];
+
+/// More files, or larger ones, make the repository heavy and the tests slow.
+const FILES_MAX: usize = 100;
+const BYTES_MAX: u64 = 64 << 10;
+
+fn fuzz() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
+}
+
+fn files(directory: &Path) -> Vec<PathBuf> {
+    fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn kept_texts_are_read_or_refused_as_they_have_to_be() {
+    for (target, entry) in REPLAYED_HERE {
+        for file in files(&fuzz().join("corpus").join(target)) {
+            entry(&fs::read(file).unwrap());
+        }
+    }
+}
+
+#[test]
+fn every_target_has_a_small_corpus_that_is_replayed() {
+    let stem = |path: PathBuf| path.file_stem().unwrap().to_str().unwrap().to_owned();
+    let targets: BTreeSet<String> = files(&fuzz().join("fuzz_targets")).into_iter().map(stem).collect();
+    let here = REPLAYED_HERE.iter().map(|(target, _)| *target);
+    let replayed: BTreeSet<String> = here.chain(REPLAYED_ELSEWHERE.iter().copied()).map(str::to_owned).collect();
+    assert_eq!(targets, replayed);
+    for target in targets {
+        let corpus = files(&fuzz().join("corpus").join(&target));
+        assert!((1..=FILES_MAX).contains(&corpus.len()), "{target}: {} files", corpus.len());
+        for file in corpus {
+            assert!(file.metadata().unwrap().len() <= BYTES_MAX, "{} is large", file.display());
+        }
+    }
+}
