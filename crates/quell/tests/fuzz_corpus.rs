@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+#[allow(unreachable_pub, reason = "it is a library for the fuzz targets")]
 #[path = "../../../fuzz/src/lib.rs"]
 mod texts;
 

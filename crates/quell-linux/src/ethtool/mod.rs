@@ -14,7 +14,7 @@ mod rings;
 mod rss;
 mod rss_ioctl;
 
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub(crate) use {
     channels::decode_channels, coalescing::decode_coalescing, driver_info::parse_driver_info,
     features::decode_features, flow_rule::parse_rule, flow_rules::parse_locations, queue_coalescing::parse_words,

@@ -7,7 +7,7 @@ mod napi;
 mod qstats;
 mod queue;
 
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub(crate) use {napi::decode_napi, qstats::decode_stats, queue::decode_queue};
 
 pub use device_threading::{DeviceThreadingError, device_threading, set_device_threading};

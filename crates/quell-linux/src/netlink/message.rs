@@ -113,7 +113,7 @@ fn range(policy: &IterablePolicyTypeAttrs<'_>) -> Option<(u64, u64)> {
 }
 
 /// Reads every message of a datagram as whatever it claims to be.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub(crate) fn statuses(mut datagram: &[u8]) {
     while let Some(message) = next_message(&mut datagram) {
         let _ = message.map(|message| message.status());

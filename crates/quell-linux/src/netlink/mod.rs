@@ -15,7 +15,7 @@ mod error;
 mod message;
 mod socket;
 
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub(crate) use message::statuses;
 
 pub use error::{Failure, NetlinkError, Target};
