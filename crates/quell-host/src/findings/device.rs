@@ -82,8 +82,8 @@ fn rps(view: &View<'_>) -> Vec<Observation> {
     let of = |device: &Device, queue: &RxQueue| {
         let cpus = queue.rps_cpus.known().filter(|cpus| !cpus.is_empty())?;
         let (_, napi) = view.napi(napi_of(queue)?).filter(|(_, napi)| view.is_polled(napi))?;
-        let file = format!("/sys/class/net/{}/queues/rx-{}/rps_cpus", device.name, queue.id);
-        let command = format!("sh -c {}", quoted(&format!("echo 0 > {file}")));
+        let script = format!("echo 0 > /sys/class/net/{}/queues/rx-{}/rps_cpus", device.name, queue.id);
+        let command = format!("sh -c {}", quoted(&script));
         Some(Observation {
             severity: Severity::Warning,
             nodes: vec![Node::RxQueue { device: device.name.clone(), queue: queue.id }, view.napi_node(napi.id)],
