@@ -1,5 +1,6 @@
-//! What the picture of a memcached with many connections costs, split into reading devices, processes and sockets, and
-//! joining what was read. Root: it raises a veth pair of 16 queues in two namespaces of its own.
+//! What the picture of a memcached with many connections costs: time passed, split into reading devices, processes and
+//! sockets, and joining what was read; and time on a CPU, which other programs on the machine disturb less. Root: it
+//! raises a veth pair of 16 queues in two namespaces of its own.
 //!
 //!     cargo bench -p quell-host --bench picture
 
@@ -10,7 +11,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use quell_host::journal::Journal;
-use quell_host::picture::{Scope, take};
+use quell_host::picture::{Cost, Scope, take};
 use quell_host::transaction::Transaction;
 use quell_linux::InterfaceName;
 use quell_linux::address::{Addresses, InterfaceAddress};
@@ -49,26 +50,37 @@ fn main() {
     let connections = client.run(connect_all).unwrap();
 
     let scope = Scope { pids: vec![memcached.identity().pid], ..Scope::default() };
-    let mut totals = Vec::new();
-    for _ in 0..REPEATS {
-        let began = Instant::now();
-        let (picture, cost) = take(&scope).unwrap();
-        totals.push((began.elapsed(), cost, picture.sockets.len()));
-    }
-    totals.sort_by_key(|(total, ..)| *total);
-    let (total, cost, sockets) = totals[REPEATS / 2];
+    let mut measured: Vec<Measured> = (0..REPEATS).map(|_| measure(&scope)).collect();
+    measured.sort_by_key(|one| one.passed);
+    let Measured { passed, cost, sockets, .. } = measured[REPEATS / 2];
+    println!("{} connections, {sockets} sockets in the picture, {QUEUES} queues; {REPEATS} times", connections.len());
     println!(
-        "{} connections, {sockets} sockets in the picture, {QUEUES} queues; median of {REPEATS}",
-        connections.len()
-    );
-    println!(
-        "total {total:?}: devices {:?}, processes {:?}, sockets {:?}, joining {:?}",
+        "passed: median {passed:?} (devices {:?}, processes {:?}, sockets {:?}, joining {:?})",
         cost.devices, cost.processes, cost.sockets, cost.joining
     );
-    println!("fastest {:?}, slowest {:?}", totals[0].0, totals[REPEATS - 1].0);
+    println!("        fastest {:?}, slowest {:?}", measured[0].passed, measured[REPEATS - 1].passed);
+    measured.sort_by_key(|one| one.ran);
+    let [least, median, most] = [0, REPEATS / 2, REPEATS - 1].map(|index| measured[index].ran);
+    println!("on a CPU: median {median:?}, least {least:?}, most {most:?}");
     println!("one picture as JSON: {} bytes", serde_json::to_vec(&take(&scope).unwrap().0).unwrap().len());
     let peak = ProcRoot::default().thread_self().status().unwrap().peak_rss_kib;
     println!("peak memory of this process, with its {} client sockets: {peak:?} KiB", connections.len());
+}
+
+/// What one picture took.
+struct Measured {
+    passed: Duration,
+    ran: Duration,
+    cost: Cost,
+    sockets: usize,
+}
+
+fn measure(scope: &Scope) -> Measured {
+    let ran = || ProcRoot::default().thread_self().schedstat().unwrap().run();
+    let (began, ran_before) = (Instant::now(), ran());
+    let (picture, cost) = take(scope).unwrap();
+    let passed = began.elapsed();
+    Measured { passed, ran: ran().saturating_sub(ran_before), cost, sockets: picture.sockets.len() }
 }
 
 /// The connections, each of which has had an answer, so that its socket in the server knows its NAPI.

@@ -1,12 +1,12 @@
 //! The picture of the machine as it is, read-only: complete, internally consistent, the same after it was written and
 //! read back, and honest about what an unprivileged reader does not see.
 
-#![allow(clippy::unwrap_used, reason = "assertions of tests fail by panicking")]
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "assertions of tests fail by panicking")]
 
 use std::net::{TcpListener, TcpStream};
 
-use quell_host::picture::{Picture, Scope, TakeError, take};
-use quell_linux::Pid;
+use quell_host::picture::{Picture, Scope, Socket, TakeError, Why, take};
+use quell_linux::{Pid, socket_options};
 
 fn of_this_process() -> Picture {
     let scope = Scope { pids: vec![Pid::of_this_process()], ..Scope::default() };
@@ -34,6 +34,53 @@ fn an_own_connection_is_found_with_its_process_and_both_addresses() {
     let seen = sockets.into_iter().find(|socket| socket.local == local).unwrap();
     assert_eq!(seen.remote, client.peer_addr().ok());
     assert_eq!(seen.napi.known(), Some(&None), "loopback has no NAPI");
+}
+
+/// More than are asked everything when they arrive alike.
+const MANY: usize = 40;
+
+/// Both ends of as many connections, the accepting one first.
+fn connections(listener: &TcpListener) -> Vec<(TcpStream, TcpStream)> {
+    let connect = |_| {
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (listener.accept().unwrap().0, client)
+    };
+    (0..MANY).map(connect).collect()
+}
+
+fn accepted(picture: &Picture, listener: &TcpListener) -> Vec<Socket> {
+    let local = listener.local_addr().ok();
+    picture.sockets.iter().filter(|socket| socket.local == local && socket.remote.is_some()).cloned().collect()
+}
+
+#[test]
+fn of_many_connections_that_arrive_alike_all_are_asked_their_napi_and_some_the_rest() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let _connections = connections(&listener);
+    let sockets = accepted(&of_this_process(), &listener);
+    assert_eq!(sockets.len(), MANY);
+    assert!(sockets.iter().all(|socket| socket.napi.known() == Some(&None)));
+    let (asked, left_out): (Vec<_>, Vec<_>) =
+        sockets.iter().partition(|socket| socket.prefer_busy_poll.known().is_some());
+    assert!(!asked.is_empty() && !left_out.is_empty());
+    assert!(
+        asked.iter().all(|socket| socket.incoming_cpu.known().is_some() && socket.busy_poll_us.known() == Some(&0))
+    );
+    assert!(left_out.iter().all(|socket| socket.busy_poll_us.why_unknown().unwrap().why == Why::NotAsked));
+}
+
+#[test]
+fn of_connections_that_poll_by_themselves_none_is_left_out() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let connections = connections(&listener);
+    for (server, _) in &connections {
+        if let Err(error) = socket_options::set_busy_poll_us(server, 50) {
+            return eprintln!("skipped: {error}");
+        }
+    }
+    let sockets = accepted(&of_this_process(), &listener);
+    assert_eq!(sockets.len(), MANY);
+    assert!(sockets.iter().all(|socket| socket.busy_poll_us.known() == Some(&50)));
 }
 
 #[test]

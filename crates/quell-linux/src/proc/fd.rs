@@ -1,10 +1,12 @@
 //! `/proc/PID/fd`: what a process has open, by the kernel's name of each file.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io;
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+
+use rustix::fs::{Mode, OFlags, RawDir, open, readlinkat_raw};
+use rustix::io::Errno;
 
 use super::text::number;
 use super::{ProcDir, ProcError};
@@ -85,27 +87,37 @@ pub struct Fd {
     pub kind: FdKind,
 }
 
+/// Bytes of directory entries that are listed by one system call: about three hundred files.
+const LISTED_AT_ONCE: usize = 8 << 10;
+/// The kernel's names of files are no longer (`include/uapi/linux/limits.h`).
+const PATH_MAX: usize = 4_096;
+
 impl ProcDir {
     /// Lists the open file descriptors, ascending. One that is closed while listing is left out.
     ///
     /// # Errors
     /// When the directory cannot be listed or a link not read; denied without ptrace access.
     pub fn fds(&self) -> Result<Vec<Fd>, ProcError> {
-        let directory = self.path().join("fd");
-        let failed = |source| ProcError::refused(&directory, source);
+        let path = self.path().join("fd");
+        let failed = |errno: Errno| ProcError::refused(&path, errno.into());
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = open(&path, flags, Mode::empty()).map_err(failed)?;
+        let (mut listed, mut target) = ([MaybeUninit::uninit(); LISTED_AT_ONCE], [MaybeUninit::uninit(); PATH_MAX]);
+        let mut entries = RawDir::new(&directory, &mut listed);
         let mut fds = Vec::new();
-        for entry in fs::read_dir(&directory).map_err(failed)? {
+        while let Some(entry) = entries.next() {
             let entry = entry.map_err(failed)?;
-            let Some(number) = number(entry.file_name().as_bytes()) else {
+            let name = entry.file_name();
+            let Some(number) = number(name.to_bytes()) else {
                 continue;
             };
-            match fs::read_link(entry.path()) {
-                Ok(target) => {
-                    let kind = FdKind::parse(target.as_os_str().as_bytes());
-                    fds.push(Fd { number, kind });
+            match readlinkat_raw(&directory, name, &mut target[..]) {
+                Ok((target, _)) => fds.push(Fd { number, kind: FdKind::parse(target) }),
+                Err(Errno::NOENT) => {}
+                Err(errno) => {
+                    let path = path.join(number.to_string());
+                    return Err(ProcError::refused(&path, errno.into()));
                 }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(source) => return Err(ProcError::refused(&entry.path(), source)),
             }
         }
         fds.sort_unstable_by_key(|fd| fd.number);
@@ -123,6 +135,19 @@ mod tests {
         assert_eq!(FdKind::parse(b"pipe:[7]"), FdKind::Pipe { inode: 7 });
         assert_eq!(FdKind::parse(b"anon_inode:[eventpoll]"), FdKind::Epoll);
         assert_eq!(FdKind::parse(b"anon_inode:bpf-map"), FdKind::AnonInode("bpf-map".into()));
+    }
+
+    #[test]
+    fn more_files_than_are_listed_at_once_are_all_there() {
+        let first = std::fs::File::open("/dev/null").unwrap();
+        let files: Vec<_> = (0..500).map(|_| first.try_clone().unwrap()).collect();
+        let fds = crate::proc::ProcRoot::default().process(crate::Pid::of_this_process()).fds().unwrap();
+        assert!(fds.is_sorted_by_key(|fd| fd.number));
+        for file in &files {
+            let number = std::os::fd::AsRawFd::as_raw_fd(file);
+            let found = fds.iter().find(|fd| fd.number == number).unwrap();
+            assert_eq!(found.kind, FdKind::Path("/dev/null".into()));
+        }
     }
 
     #[test]

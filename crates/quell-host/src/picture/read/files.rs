@@ -37,7 +37,7 @@ pub(super) fn look_at_watched(processes: &mut [OpenProcess], sockets: &SocketTab
 
 /// The AF_XDP sockets among those that are neither TCP nor UDP.
 fn xdp_sockets(process: &OpenProcess, pidfd: &PidFd, sockets: &SocketTable) -> Vec<i32> {
-    let others = process.sockets().filter(|(_, inode)| sockets.get(*inode).is_none());
+    let others = process.sockets().filter(|(_, inode)| !sockets.contains(*inode));
     others.map(|(fd, _)| fd).filter(|fd| is_xdp(pidfd, *fd)).collect()
 }
 

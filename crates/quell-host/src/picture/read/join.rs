@@ -93,7 +93,7 @@ pub(super) fn keep_what_arrives_by(devices: &[Device], processes: &mut Vec<Proce
 }
 
 fn join_process(process: OpenProcess, sockets: &SocketTable) -> Process {
-    let held = process.sockets().filter(|(_, inode)| sockets.get(*inode).is_some());
+    let held = process.sockets().filter(|(_, inode)| sockets.contains(*inode));
     let held = held.map(|(fd, inode)| HeldSocket { fd, inode }).collect();
     let kinds: HashMap<i32, FdKind> = process.fds.known_elements().map(|fd| (fd.number, fd.kind.clone())).collect();
     let io_urings = kinds.iter().filter(|(_, kind)| **kind == FdKind::IoUring).map(|(fd, _)| *fd);

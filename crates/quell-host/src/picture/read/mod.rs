@@ -9,6 +9,7 @@ mod join;
 mod namespaces;
 mod outcome;
 mod processes;
+mod socket_options;
 mod sockets;
 mod threads;
 

@@ -105,7 +105,7 @@ impl OpenProcess {
         scope.pids.contains(&self.pid)
             || self.is_hidden()
             || !self.xdp_sockets.is_empty()
-            || self.sockets().any(|(_, inode)| sockets.get(inode).is_some())
+            || self.sockets().any(|(_, inode)| sockets.contains(inode))
     }
 
     /// Whether its files may not be seen.

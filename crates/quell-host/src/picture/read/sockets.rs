@@ -1,17 +1,16 @@
-//! Reading sockets: all of a namespace in a few messages by sock_diag, and what only the socket itself tells by a
-//! duplicate of it. Each socket is asked once, however many processes hold it.
+//! Listing sockets: all of a namespace in a few messages by sock_diag. What only a socket itself tells is asked by
+//! `socket_options`, once, however many processes hold it.
 
 use std::collections::{HashMap, HashSet};
 
-use quell_linux::pidfd::PidFd;
 use quell_linux::proc::{EpollTarget, FdKind};
 use quell_linux::sock_diag::{InetFamily, InetProtocol, InetSocket, SockDiag};
-use quell_linux::socket_options::{self, SocketOptionError};
 
-use super::super::{Protocol, Reading, Socket, SocketState, Unknown, Why};
+use super::super::{Protocol, Reading, Socket, SocketState, Unknown};
 use super::namespaces::Space;
 use super::outcome::Outcome as _;
 use super::processes::OpenProcess;
+use super::socket_options::{Asker, Options};
 
 const KINDS: [(InetProtocol, InetFamily); 4] = [
     (InetProtocol::Tcp, InetFamily::V4),
@@ -20,10 +19,18 @@ const KINDS: [(InetProtocol, InetFamily); 4] = [
     (InetProtocol::Udp, InetFamily::V6),
 ];
 
+/// A socket as its namespace lists it, and what it told itself, once it was asked.
+struct Listed {
+    protocol: InetProtocol,
+    namespace: u64,
+    socket: InetSocket,
+    options: Option<Options>,
+}
+
 /// The TCP and UDP sockets that processes hold, by inode.
 #[derive(Default)]
 pub(super) struct SocketTable {
-    by_inode: HashMap<u64, Socket>,
+    by_inode: HashMap<u64, Listed>,
     /// What could not be listed, by the inode of the namespace.
     pub(super) unlisted: HashMap<u64, Vec<Unknown>>,
 }
@@ -51,7 +58,7 @@ impl SocketTable {
             let listed = diag.for_each(protocol, family, |socket| {
                 let inode = u64::from(socket.inode);
                 if held.contains(&inode) {
-                    self.by_inode.insert(inode, unasked(protocol, namespace, &socket));
+                    self.by_inode.insert(inode, Listed { protocol, namespace, socket, options: None });
                 }
             });
             if let Reading::Unknown(unknown) = listed.outcome() {
@@ -61,8 +68,8 @@ impl SocketTable {
         Reading::Known(())
     }
 
-    pub(super) fn get(&self, inode: u64) -> Option<&Socket> {
-        self.by_inode.get(&inode)
+    pub(super) fn contains(&self, inode: u64) -> bool {
+        self.by_inode.contains_key(&inode)
     }
 
     /// The socket that an epoll watches. Its inode says it for sure; kernels that do not tell that leave the number, under
@@ -78,75 +85,62 @@ impl SocketTable {
 
     /// Asks every socket of these processes what only it can tell.
     pub(super) fn ask(&mut self, processes: &[OpenProcess]) {
-        let mut asked = HashSet::new();
         for process in processes {
-            let mut pidfd = None;
+            let mut asker = Asker::of(process, self.ports_listened_at(process));
             for (fd, inode) in process.sockets() {
-                let Some(socket) = self.by_inode.get_mut(&inode) else { continue };
-                if asked.insert(inode) {
-                    let pidfd = pidfd.get_or_insert_with(|| PidFd::open(process.pid).outcome());
-                    ask(socket, pidfd, fd);
-                }
+                let Some(listed) = self.by_inode.get_mut(&inode).filter(|listed| listed.options.is_none()) else {
+                    continue;
+                };
+                let is_connection = listed.protocol == InetProtocol::Tcp && !listed.is_listening();
+                let options = match is_connection {
+                    true => asker.ask_connection(fd, &listed.socket),
+                    false => asker.ask(fd),
+                };
+                listed.options = Some(options);
             }
         }
     }
 
+    fn ports_listened_at(&self, process: &OpenProcess) -> HashSet<u16> {
+        let held = process.sockets().filter_map(|(_, inode)| self.by_inode.get(&inode));
+        held.filter(|listed| listed.is_listening()).map(|listed| listed.socket.local.port()).collect()
+    }
+
     /// The sockets, in ascending order of their inodes.
     pub(super) fn into_sorted(self) -> Vec<Socket> {
-        let mut sockets: Vec<Socket> = self.by_inode.into_values().collect();
+        let mut sockets: Vec<Socket> = self.by_inode.into_values().map(Listed::into_socket).collect();
         sockets.sort_unstable_by_key(|socket| socket.inode);
         sockets
     }
 }
 
-fn unasked(protocol: InetProtocol, namespace: u64, socket: &InetSocket) -> Socket {
-    fn not_asked<T>() -> Reading<T> {
-        Reading::unknown(Why::NotAsked, "the process that holds it is outside of the scope")
-    }
-    Socket {
-        inode: socket.inode.into(),
-        protocol: match protocol {
-            InetProtocol::Tcp => Protocol::Tcp,
-            InetProtocol::Udp => Protocol::Udp,
-        },
-        namespace,
-        local: Some(socket.local),
-        remote: socket.remote,
-        state: SocketState::from_kernel(socket.state),
-        bound_to: socket.bound_to,
-        uid: Some(socket.uid),
-        receive_queue: Some(socket.receive_queue),
-        send_queue: Some(socket.send_queue),
-        napi: not_asked(),
-        incoming_cpu: not_asked(),
-        busy_poll_us: not_asked(),
-        prefer_busy_poll: not_asked(),
-        reuseport: not_asked(),
-    }
-}
-
-fn ask(socket: &mut Socket, pidfd: &Reading<PidFd>, fd: i32) {
-    let duplicate = match pidfd {
-        Reading::Known(pidfd) => pidfd.duplicate(fd).outcome(),
-        Reading::Unknown(unknown) => Reading::Unknown(unknown.clone()),
-    };
-    let duplicate = match duplicate {
-        Reading::Known(duplicate) => duplicate,
-        Reading::Unknown(unknown) => {
-            socket.napi = Reading::Unknown(unknown.clone());
-            socket.incoming_cpu = Reading::Unknown(unknown.clone());
-            socket.busy_poll_us = Reading::Unknown(unknown.clone());
-            socket.prefer_busy_poll = Reading::Unknown(unknown.clone());
-            socket.reuseport = Reading::Unknown(unknown);
-            return;
+impl Listed {
+    fn into_socket(self) -> Socket {
+        let Self { protocol, namespace, socket, options } = self;
+        let options = options.unwrap_or_else(Options::outside_of_the_scope);
+        Socket {
+            inode: socket.inode.into(),
+            protocol: match protocol {
+                InetProtocol::Tcp => Protocol::Tcp,
+                InetProtocol::Udp => Protocol::Udp,
+            },
+            namespace,
+            local: Some(socket.local),
+            remote: socket.remote,
+            state: SocketState::from_kernel(socket.state),
+            bound_to: socket.bound_to,
+            uid: Some(socket.uid),
+            receive_queue: Some(socket.receive_queue),
+            send_queue: Some(socket.send_queue),
+            napi: options.napi,
+            incoming_cpu: options.incoming_cpu,
+            busy_poll_us: options.busy_poll_us,
+            prefer_busy_poll: options.prefer_busy_poll,
+            reuseport: options.reuseport,
         }
-    };
-    fn option<T>(value: Result<T, SocketOptionError>) -> Reading<T> {
-        value.outcome()
     }
-    socket.napi = option(socket_options::incoming_napi_id(&duplicate));
-    socket.incoming_cpu = option(socket_options::incoming_cpu(&duplicate));
-    socket.busy_poll_us = option(socket_options::busy_poll_us(&duplicate));
-    socket.prefer_busy_poll = option(socket_options::prefer_busy_poll(&duplicate));
-    socket.reuseport = option(socket_options::reuse_port(&duplicate));
+
+    fn is_listening(&self) -> bool {
+        SocketState::from_kernel(self.socket.state) == SocketState::Listen
+    }
 }

@@ -1,0 +1,125 @@
+//! What only a socket itself tells, asked by a duplicate of it. The NAPI of every socket is asked; of connections that
+//! arrive alike only some are asked the rest, for with thousands of them every question is thousands of system calls.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+
+use quell_linux::NapiId;
+use quell_linux::pidfd::{DuplicatedFd, PidFd};
+use quell_linux::sock_diag::InetSocket;
+use quell_linux::socket_options;
+
+use super::super::{Reading, Unknown, UnknownReading, Why};
+use super::outcome::Outcome as _;
+use super::processes::OpenProcess;
+
+/// How many connections of one group are asked everything. When one of them polls by itself, all others are too.
+const ASKED_OF_A_GROUP: usize = 16;
+const LEFT_OUT: &str = "only some of the connections of this address and NAPI were asked";
+
+/// The options of one socket, each as in [`Socket`](super::super::Socket).
+pub(super) struct Options {
+    pub(super) napi: Reading<Option<NapiId>>,
+    pub(super) incoming_cpu: Reading<Option<u32>>,
+    pub(super) busy_poll_us: Reading<u32>,
+    pub(super) prefer_busy_poll: Reading<bool>,
+    pub(super) reuseport: Reading<bool>,
+}
+
+/// Asks the sockets of one process.
+pub(super) struct Asker {
+    pidfd: Reading<PidFd>,
+    listened_at: HashSet<u16>,
+    groups: HashMap<Group, Asked>,
+}
+
+/// Connections that arrive alike: by the same NAPI, at the same port of this program or from the same port of another.
+#[derive(PartialEq, Eq, Hash)]
+struct Group {
+    napi: Option<NapiId>,
+    address: SocketAddr,
+}
+
+/// What is known of a group.
+#[derive(Default)]
+struct Asked {
+    connections: usize,
+    polls_by_itself: bool,
+}
+
+impl Asker {
+    /// For a process that accepts connections at these ports.
+    pub(super) fn of(process: &OpenProcess, listened_at: HashSet<u16>) -> Self {
+        Self { pidfd: PidFd::open(process.pid).outcome(), listened_at, groups: HashMap::new() }
+    }
+
+    /// Asks the socket that the process has under this number everything.
+    pub(super) fn ask(&self, fd: i32) -> Options {
+        match self.duplicate(fd) {
+            Reading::Known(socket) => Options::all(&socket, socket_options::incoming_napi_id(&socket).outcome()),
+            Reading::Unknown(unknown) => Options::unknown(&unknown),
+        }
+    }
+
+    /// Asks a connection for its NAPI, and for the rest when there are few like it.
+    pub(super) fn ask_connection(&mut self, fd: i32, connection: &InetSocket) -> Options {
+        let socket = match self.duplicate(fd) {
+            Reading::Known(socket) => socket,
+            Reading::Unknown(unknown) => return Options::unknown(&unknown),
+        };
+        let napi: Reading<Option<NapiId>> = socket_options::incoming_napi_id(&socket).outcome();
+        let is_accepted = self.listened_at.contains(&connection.local.port());
+        let address = connection.remote.filter(|_| !is_accepted).unwrap_or(connection.local);
+        let group = self.groups.entry(Group { napi: napi.known().copied().flatten(), address }).or_default();
+        if group.connections >= ASKED_OF_A_GROUP && !group.polls_by_itself {
+            return Options { napi, ..Options::unknown(&not_asked(LEFT_OUT)) };
+        }
+        group.connections += 1;
+        let options = Options::all(&socket, napi);
+        group.polls_by_itself |= options.poll_by_themselves();
+        options
+    }
+
+    fn duplicate(&self, fd: i32) -> Reading<DuplicatedFd> {
+        match &self.pidfd {
+            Reading::Known(pidfd) => pidfd.duplicate(fd).outcome(),
+            Reading::Unknown(unknown) => Reading::Unknown(unknown.clone()),
+        }
+    }
+}
+
+fn not_asked(said: &str) -> UnknownReading {
+    UnknownReading { unknown: Box::new(Unknown { why: Why::NotAsked, said: said.to_owned() }) }
+}
+
+impl Options {
+    fn all(socket: &DuplicatedFd, napi: Reading<Option<NapiId>>) -> Self {
+        Self {
+            napi,
+            incoming_cpu: socket_options::incoming_cpu(socket).outcome(),
+            busy_poll_us: socket_options::busy_poll_us(socket).outcome(),
+            prefer_busy_poll: socket_options::prefer_busy_poll(socket).outcome(),
+            reuseport: socket_options::reuse_port(socket).outcome(),
+        }
+    }
+
+    /// None of them is known, for one reason.
+    fn unknown(reason: &UnknownReading) -> Self {
+        Self {
+            napi: Reading::Unknown(reason.clone()),
+            incoming_cpu: Reading::Unknown(reason.clone()),
+            busy_poll_us: Reading::Unknown(reason.clone()),
+            prefer_busy_poll: Reading::Unknown(reason.clone()),
+            reuseport: Reading::Unknown(reason.clone()),
+        }
+    }
+
+    /// Of a socket whose process is not looked into.
+    pub(super) fn outside_of_the_scope() -> Self {
+        Self::unknown(&not_asked("the process that holds it is outside of the scope"))
+    }
+
+    fn poll_by_themselves(&self) -> bool {
+        matches!(self.busy_poll_us, Reading::Known(1..)) || self.prefer_busy_poll == Reading::Known(true)
+    }
+}
