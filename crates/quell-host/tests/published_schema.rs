@@ -1,0 +1,58 @@
+//! The published JSON Schema of pictures is the one of this version, and a picture of this machine holds nothing that it
+//! does not describe. Whether what a picture says is right is tested elsewhere.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+use std::net::TcpListener;
+use std::path::Path;
+
+use quell_host::picture::{Picture, Scope, take};
+use quell_linux::Pid;
+use serde_json::Value;
+
+fn published() -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema/quell-picture.schema.json");
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn the_published_schema_is_the_one_of_this_version() {
+    let current = serde_json::to_value(Picture::json_schema()).unwrap();
+    assert!(
+        published() == current,
+        "to publish the current one: cargo run -p quell -- show --schema > docs/schema/quell-picture.schema.json"
+    );
+}
+
+#[test]
+fn every_field_of_a_picture_of_this_machine_is_in_the_schema() {
+    let _listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let scope = Scope { pids: vec![Pid::of_this_process()], ..Scope::default() };
+    let picture = serde_json::to_value(take(&scope).unwrap().0).unwrap();
+    let schema = published();
+    for (definition, place) in [
+        ("", ""),
+        ("Taken", "/taken"),
+        ("Scope", "/scope"),
+        ("Kernel", "/kernel"),
+        ("Privileges", "/privileges"),
+        ("Sysctls", "/sysctls"),
+        ("NetworkNamespace", "/namespaces/0"),
+        ("Cpus", "/cpus"),
+        ("Cpu", "/cpus/each/0"),
+        ("Device", "/devices/0"),
+        ("Process", "/processes/0"),
+        ("Thread", "/processes/0/threads/0"),
+        ("Files", "/processes/0/files"),
+        ("Socket", "/sockets/0"),
+    ] {
+        let described = match definition {
+            "" => schema.pointer("/properties"),
+            definition => schema.pointer(&format!("/$defs/{definition}/properties")),
+        };
+        let object = picture.pointer(place).and_then(Value::as_object);
+        for field in object.unwrap_or_else(|| panic!("{place}: no object")).keys() {
+            assert!(described.unwrap().get(field).is_some(), "{place}/{field} is not in the schema");
+        }
+    }
+}
