@@ -1,0 +1,164 @@
+//! `quell show` by a user without any right, against what the caller sees at the same time: it succeeds, what it cannot
+//! see is named with the capability that would show it, and nothing that the caller sees is simply missing.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "assertions of tests fail by panicking")]
+
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+
+use quell_host::picture::{Picture, Reading, Why};
+use quell_linux::Pid;
+use quell_linux::capability::Capability;
+use quell_linux::proc::ProcRoot;
+use serde_json::Value;
+
+/// The program as `nobody`, without groups and capabilities.
+fn as_nobody(arguments: &[&str]) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]);
+    command.arg(env!("CARGO_BIN_EXE_quell")).args(arguments);
+    command
+}
+
+/// Whether nobody can run the program here; says why not.
+fn nobody_cannot() -> bool {
+    let why = match as_nobody(&["--version"]).output() {
+        Ok(output) if output.status.success() => return false,
+        Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+        Err(error) => error.to_string(),
+    };
+    eprintln!("skipped: setpriv: {}", why.trim());
+    true
+}
+
+fn printed(mut command: Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn picture(command: Command) -> Picture {
+    Picture::parse(printed(command).as_bytes()).unwrap()
+}
+
+fn by_caller(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
+    command.args(arguments);
+    command
+}
+
+#[test]
+fn a_process_of_another_user_is_told_to_be_hidden_and_which_capability_would_show_it() {
+    if nobody_cannot() {
+        return;
+    }
+    let _listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let this = Pid::of_this_process();
+    let all = picture(as_nobody(&["show", "--json"]));
+    assert_eq!(all.privileges.capabilities.known().map(Vec::as_slice), Some(&[][..]));
+    assert!(all.hidden_processes.contains(&this) && all.processes.iter().all(|process| process.pid != this));
+    let tree = printed(as_nobody(&["show"]));
+    assert!(tree.contains("are not shown: needs CAP_SYS_PTRACE"), "{tree}");
+
+    let pid = this.to_string();
+    let asked = picture(as_nobody(&["show", "--json", &pid]));
+    let [process] = asked.processes.as_slice() else { panic!("{:?}", asked.processes) };
+    let unknown = process.files.why_unknown().unwrap();
+    assert_eq!(unknown.why, Why::Denied { needs: Some(Capability::SysPtrace) });
+    assert!(unknown.said.contains(&format!("/proc/{this}/fd")), "{}", unknown.said);
+    let tree = printed(as_nobody(&["show", &pid]));
+    assert!(tree.contains("files unknown: needs CAP_SYS_PTRACE"), "{tree}");
+}
+
+#[test]
+fn every_process_that_the_caller_sees_is_shown_or_hidden_to_nobody() {
+    if nobody_cannot() {
+        return;
+    }
+    let nobodys = picture(as_nobody(&["show", "--json"]));
+    let callers = picture(by_caller(&["show", "--json"]));
+    let start = |pid| ProcRoot::default().process(pid).stat().ok().map(|stat| stat.starttime.0);
+    let began = start(Pid::of_this_process()).unwrap();
+    // What is older than this test and still runs was there for both pictures; sockets may have come since.
+    let lasting = callers
+        .processes
+        .iter()
+        .filter(|process| process.start_time_ticks < began && start(process.pid) == Some(process.start_time_ticks));
+    for process in lasting.filter(|process| process.files.known().is_some_and(|files| !files.sockets.is_empty())) {
+        let is_told = nobodys.hidden_processes.contains(&process.pid)
+            || nobodys.processes.iter().any(|other| other.pid == process.pid);
+        assert!(is_told, "{} {} is missing", process.name, process.pid);
+    }
+}
+
+/// Where `nobodys` lacks what `callers` has, without a privilege being named.
+fn silently_missing(callers: &Value, nobodys: &Value, place: &str) -> Vec<String> {
+    match (callers, nobodys) {
+        (Value::Object(callers), _) if callers.contains_key("unknown") => Vec::new(),
+        (Value::Null, _) => Vec::new(),
+        (_, Value::Null) => vec![format!("{place}: absent")],
+        (_, Value::Object(fields)) if fields.contains_key("unknown") => {
+            let needs = nobodys.pointer("/unknown/why/denied/needs").filter(|needs| !needs.is_null());
+            needs.is_none().then(|| format!("{place}: {nobodys}")).into_iter().collect()
+        }
+        (Value::Object(callers), Value::Object(nobodys)) => {
+            let below = callers.iter().map(|(name, value)| (name, value, nobodys.get(name).unwrap_or(&Value::Null)));
+            below.flat_map(|(name, one, other)| silently_missing(one, other, &format!("{place}/{name}"))).collect()
+        }
+        (Value::Array(callers), Value::Array(nobodys)) => {
+            let below = callers.iter().enumerate().map(|(at, one)| (at, one, nobodys.get(at).unwrap_or(&Value::Null)));
+            below.flat_map(|(at, one, other)| silently_missing(one, other, &format!("{place}/{at}"))).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn nothing_of_devices_and_cpus_that_the_caller_sees_is_absent_to_nobody_without_a_reason() {
+    if nobody_cannot() {
+        return;
+    }
+    // The later picture is nobody's: a counter that is above zero for the caller is so for nobody too.
+    let callers: Value = serde_json::from_str(&printed(by_caller(&["show", "--json"]))).unwrap();
+    let nobodys: Value = serde_json::from_str(&printed(as_nobody(&["show", "--json"]))).unwrap();
+    let places = ["kernel", "sysctls", "namespaces", "cpus", "irqs", "devices"];
+    let missing: Vec<String> =
+        places.iter().flat_map(|place| silently_missing(&callers[place], &nobodys[place], place)).collect();
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// A responder of nobody's, killed when it is dropped.
+struct Responder(Child);
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn an_own_process_is_shown_with_its_sockets_without_any_right() {
+    if nobody_cannot() {
+        return;
+    }
+    let responder = as_nobody(&["respond", "127.0.0.1:0"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn();
+    let mut responder = Responder(responder.unwrap());
+    let mut line = String::new();
+    BufReader::new(responder.0.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("it said {line:?}"));
+
+    let picture = picture(as_nobody(&["show", "--json", &responder.0.id().to_string()]));
+    let [process] = picture.processes.as_slice() else { panic!("{:?}", picture.processes) };
+    let files = process.files.known().unwrap();
+    assert!(!files.epolls.is_empty() && !process.threads.known().unwrap().is_empty());
+    let [socket] = picture.sockets.as_slice() else { panic!("{:?}", picture.sockets) };
+    assert_eq!(socket.local, address.parse().ok());
+    // Whether a user may look into files of its own processes is Yama's decision; where not, that is said.
+    let denied = Why::Denied { needs: Some(Capability::SysPtrace) };
+    match &socket.napi {
+        Reading::Known(napi) => assert_eq!(*napi, None, "nothing came yet"),
+        Reading::Unknown(unknown) => assert_eq!(unknown.unknown.why, denied),
+    }
+}
