@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::journal::{Change, History, Journal, JournalError, Watchdog};
 use crate::kept::{KeptError, forget_earlier_boots};
-use crate::namespaces::{self, SearchError};
+use crate::namespaces;
 use crate::picture::{Reading, Scope, TakeError, Why, take};
 use crate::plan::{ChangeText, Observed, Plan};
 use crate::recovery::Reverted;
@@ -39,6 +39,9 @@ pub struct Request<'a> {
     /// Whether what can be done is done although something cannot.
     pub partly: bool,
 }
+
+/// Starts the watchdog of a journal, or says why it could not.
+pub type StartWatchdog<'a> = dyn FnMut(&Path) -> Result<Watchdog, String> + 'a;
 
 /// What was applied.
 #[derive(Debug)]
@@ -134,7 +137,7 @@ fn sysctl(name: &str) -> Reading<String> {
 pub fn apply(
     journal: &Journal,
     request: &Request<'_>,
-    watchdog: Option<&mut dyn FnMut(&Path) -> Result<Watchdog, String>>,
+    watchdog: Option<&mut StartWatchdog<'_>>,
     looks_on: &mut dyn FnMut(usize, Moment) -> ControlFlow<()>,
 ) -> Result<Applied, ApplyError> {
     let plan = Plan::of(&observe(request.netns, request.profile)?, request.profile);
@@ -250,7 +253,7 @@ fn for_each_setting(
         let Change::HostSetting(change) = &entry.change else { continue };
         let cookie = change.namespace_cookie;
         if opened.as_ref().is_none_or(|(of, _)| *of != cookie) {
-            opened = Some((cookie, namespaces::by_cookie(proc, cookie).map_err(SearchError::from)?));
+            opened = Some((cookie, namespaces::by_cookie(proc, cookie)?));
         }
         if let Some((_, Some(namespace))) = &opened {
             act(&Kernel::new(namespace, proc), &change.setting)?;
