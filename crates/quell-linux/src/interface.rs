@@ -176,7 +176,9 @@ impl TryFrom<String> for MacAddress {
     type Error = InvalidMacAddress;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        let byte = |part: &str| (part.len() == 2).then(|| u8::from_str_radix(part, 16).ok()).flatten();
+        // Two digits: a number may have a sign as well.
+        let is_byte = |part: &str| part.len() == 2 && part.bytes().all(|letter| letter.is_ascii_hexdigit());
+        let byte = |part: &str| is_byte(part).then(|| u8::from_str_radix(part, 16).ok()).flatten();
         let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
         let address = bytes.and_then(|bytes| bytes.try_into().ok()).and_then(Self::new);
         address.ok_or(InvalidMacAddress(text))

@@ -41,7 +41,8 @@ fn every_profile_that_is_shipped_parses_and_says_what_it_is_for() {
         names.push(name);
     }
     names.sort_unstable();
-    let expected = ["af-xdp", "defaults", "haproxy", "memcached", "nginx", "redis"].map(|name| format!("{name}.toml"));
+    let expected = ["af-xdp", "defaults", "haproxy", "lab", "memcached", "nginx", "redis"];
+    let expected = expected.map(|name| format!("{name}.toml"));
     assert_eq!(names, expected);
 }
 
