@@ -22,7 +22,7 @@ use crate::render::terminal::Terminal;
 /// Options of `quell conformance`.
 #[derive(Debug, Args)]
 pub(crate) struct ConformanceArgs {
-    /// Which scenarios [all]
+    /// Which scenarios [default: all]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// Who plays them [both; where rights are missing for the kernel, the model]

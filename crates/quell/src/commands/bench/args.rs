@@ -34,7 +34,7 @@ pub(crate) struct BenchArgs {
     /// The guest's kernel, with --on vm: one of `quell vm list` [the newest]
     #[arg(long, value_name = "KERNEL", requires = "on")]
     pub(crate) kernel: Option<KernelName>,
-    /// The guest's NICs, with --on vm; e1000e takes a -full kernel [virtio]
+    /// The guest's NICs, with --on vm; e1000e takes a -full kernel [default: virtio]
     #[arg(long, value_enum, requires = "on")]
     pub(crate) nic: Option<NicName>,
     /// Three modes and two loads, under a minute.
@@ -64,7 +64,7 @@ pub(crate) struct BenchArgs {
     /// Receive queues of the server, each with a worker on a CPU of its own [1; on the model its host's]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) queues: Option<u32>,
-    /// Generator threads, each on a CPU of its own [1]
+    /// Generator threads, each on a CPU of its own [default: 1]
     #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(1..))]
     pub(crate) generators: Option<u32>,
     /// Connections in all; fewer leave the server idle at max, more overflow a veth's ring of 255 packets [128; on the

@@ -15,7 +15,7 @@ use crate::render::terminal::Terminal;
 #[derive(Debug, Args)]
 #[command(after_help = after_help())]
 pub(crate) struct PublishedArgs {
-    /// Which experiments [all]
+    /// Which experiments [default: all]
     experiments: Vec<Experiment>,
     /// Another host than the one it was measured on: one of `quell sim hosts`, or the path of a profile, which ends in
     /// .toml.

@@ -45,7 +45,7 @@ pub(crate) struct RunArgs {
     /// Simulate every row with so many seeds, --seed and those after it: does it scatter?
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=1000))]
     seeds: u16,
-    /// Write what happened in the counted time to this file, for https://ui.perfetto.dev (one row only).
+    /// Write what happened in the counted time to this file, for ui.perfetto.dev (one row only).
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Print what happened in the first so many µs of the counted time (one row only).
