@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use quell_host::findings::{self, Report, Rule, Severity};
-use quell_host::picture::{self, Picture, Scope, TakeError};
-use quell_linux::Pid;
+use quell_host::picture::{self, Picture};
 
+use super::picture_scope::{ScopeArgs, not_taken};
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::doctor as render;
@@ -18,18 +18,8 @@ use crate::render::terminal::Terminal;
 #[derive(Debug, Args)]
 #[command(after_help = "Exit code 3: something serious was found.")]
 pub(crate) struct DoctorArgs {
-    /// Only these processes, with the devices of their network namespaces [all processes with sockets]
-    #[arg(value_name = "PID")]
-    pids: Vec<Pid>,
-    /// Only this device, and the processes that its packets reach.
-    #[arg(long, value_name = "NAME")]
-    device: Option<String>,
-    /// Another network namespace, by its name in /run/netns.
-    #[arg(long, value_name = "NAME", conflicts_with = "pids")]
-    netns: Option<String>,
-    /// Every network namespace of the host.
-    #[arg(long, conflicts_with_all = ["netns", "pids"])]
-    all: bool,
+    #[command(flatten)]
+    scope: ScopeArgs,
     /// How long to watch, for what shows only over time; 0 for a single look.
     #[arg(long, value_name = "S", default_value_t = 2, value_parser = value_parser!(u64).range(..=3_600))]
     seconds: u64,
@@ -93,24 +83,14 @@ fn pictures(args: &DoctorArgs) -> Result<(Option<Picture>, Picture), Failure> {
 }
 
 fn take(args: &DoctorArgs) -> Result<(Option<Picture>, Picture), Failure> {
-    let (netns, pids, device) = (args.netns.clone(), args.pids.clone(), args.device.clone());
-    let scope = Scope { netns, whole_host: args.all, pids, device };
-    let look = || picture::take(&scope).map(|(picture, _)| picture).map_err(|error| failure(&error));
+    let scope = args.scope.scope();
+    let look = || picture::take(&scope).map(|(picture, _)| picture).map_err(|error| not_taken(&error));
     if args.seconds == 0 {
         return Ok((None, look()?));
     }
     let before = look()?;
     thread::sleep(Duration::from_secs(args.seconds));
     Ok((Some(before), look()?))
-}
-
-fn failure(error: &TakeError) -> Failure {
-    let exit = match error {
-        TakeError::NoSuchProcess(_) | TakeError::NoSuchDevice { .. } => Exit::Usage,
-        TakeError::Namespace(error) if error.is_absent() => Exit::Usage,
-        _ => Exit::KernelRefused,
-    };
-    Failure::new(exit, error)
 }
 
 fn read(path: &Path) -> Result<Picture, Failure> {

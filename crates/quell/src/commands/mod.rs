@@ -6,6 +6,7 @@ pub(crate) mod conformance;
 pub(crate) mod doctor;
 pub(crate) mod lab;
 pub(crate) mod load;
+mod picture_scope;
 pub(crate) mod respond;
 pub(crate) mod show;
 pub(crate) mod sim;

@@ -1,0 +1,41 @@
+//! What of the host the commands that look at it are about: the options that they share.
+
+use clap::Args;
+use quell_host::picture::{Scope, TakeError};
+use quell_linux::Pid;
+
+use crate::exit::{Exit, Failure};
+
+/// Which processes, devices and namespaces.
+#[derive(Debug, Args)]
+pub(super) struct ScopeArgs {
+    /// Only these processes, with the devices of their network namespaces [all processes with sockets]
+    #[arg(value_name = "PID")]
+    pids: Vec<Pid>,
+    /// Only this device, and the processes that its packets reach.
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// Another network namespace, by its name in /run/netns.
+    #[arg(long, value_name = "NAME", conflicts_with = "pids")]
+    netns: Option<String>,
+    /// Every network namespace of the host.
+    #[arg(long, conflicts_with_all = ["netns", "pids"])]
+    all: bool,
+}
+
+impl ScopeArgs {
+    pub(super) fn scope(&self) -> Scope {
+        let (netns, pids, device) = (self.netns.clone(), self.pids.clone(), self.device.clone());
+        Scope { netns, whole_host: self.all, pids, device }
+    }
+}
+
+/// No picture could be taken: what was asked for is not there, or the kernel refused.
+pub(super) fn not_taken(error: &TakeError) -> Failure {
+    let exit = match error {
+        TakeError::NoSuchProcess(_) | TakeError::NoSuchDevice { .. } => Exit::Usage,
+        TakeError::Namespace(error) if error.is_absent() => Exit::Usage,
+        _ => Exit::KernelRefused,
+    };
+    Failure::new(exit, error)
+}
