@@ -6,6 +6,7 @@ mod cli;
 mod commands;
 mod exit;
 mod file;
+mod journals;
 mod output;
 mod render;
 

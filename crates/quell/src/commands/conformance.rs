@@ -12,8 +12,8 @@ use quell_host::recovery::recover;
 use quell_linux::signal::Interruption;
 use serde::Serialize;
 
-use super::lab::{journal, tell_of_recovery};
 use crate::exit::{Exit, Failure};
+use crate::journals::{journal, tell_of_recovery};
 use crate::output;
 use crate::render::conformance as table;
 use crate::render::progress::Progress;

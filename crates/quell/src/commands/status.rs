@@ -6,8 +6,9 @@ use quell_host::journal::ListedJournal;
 use quell_host::kept::{self, Kept, KeptError, Standing, confirm, give_up, release};
 use quell_host::recovery::{Found, Reverted, recover};
 
-use super::lab::{in_words, is_kept_lab, journal};
+use super::lab::is_kept_lab;
 use crate::exit::{Exit, Failure};
+use crate::journals::journal;
 use crate::output;
 use crate::render::status::{AppliedReport, StatusReport};
 
@@ -106,7 +107,7 @@ fn tell(all: &[(String, Reverted)], json: bool) -> Result<(), Failure> {
     if json {
         output::json(&crate::render::status::reverted_report(all))?;
     } else {
-        output::data(&crate::render::status::reverted(all, in_words))?;
+        output::data(&crate::render::status::reverted(all))?;
     }
     if failed {
         return Err(refused("not everything could be put back: what is left stays in its journal, to be tried again"));

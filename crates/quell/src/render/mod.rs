@@ -2,6 +2,7 @@
 
 pub(crate) mod ablation_table;
 pub(crate) mod bench_table;
+pub(crate) mod change;
 pub(crate) mod comparison;
 pub(crate) mod conformance;
 pub(crate) mod doctor;

@@ -4,11 +4,11 @@ use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use quell_host::apply::{Drift, profile_of};
-use quell_host::journal::Change;
-use quell_host::kept::{Kept, Standing};
+use quell_host::kept::{self, Kept};
 use quell_host::recovery::Reverted;
 use serde::Serialize;
 
+use super::change::in_words;
 use super::plan_tree;
 
 /// What `quell status` says.
@@ -28,18 +28,27 @@ pub(crate) struct AppliedReport {
     profile: Option<String>,
     journal: String,
     since_unix_s: u64,
-    standing: &'static str,
+    standing: Standing,
     goes_back_unix_s: Option<u64>,
     settings: usize,
     drifted: Vec<Drift>,
 }
 
+/// Until when it stays.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Standing {
+    Applied,
+    Unconfirmed,
+    BeforeThisBoot,
+}
+
 impl AppliedReport {
     pub(crate) fn new(kept: &Kept, drifted: Vec<Drift>) -> Self {
         let (standing, goes_back_unix_s) = match kept.standing {
-            Standing::Kept => ("applied", None),
-            Standing::Unconfirmed(watchdog) => ("unconfirmed", Some(watchdog.deadline_unix_s)),
-            Standing::BeforeThisBoot => ("before-this-boot", None),
+            kept::Standing::Kept => (Standing::Applied, None),
+            kept::Standing::Unconfirmed(watchdog) => (Standing::Unconfirmed, Some(watchdog.deadline_unix_s)),
+            kept::Standing::BeforeThisBoot => (Standing::BeforeThisBoot, None),
         };
         Self {
             purpose: kept.history.begin.purpose.clone(),
@@ -87,7 +96,7 @@ impl fmt::Display for AppliedReport {
             settings(self.settings)
         )?;
         match (self.standing, self.goes_back_unix_s) {
-            ("before-this-boot", _) => {
+            (Standing::BeforeThisBoot, _) => {
                 writeln!(f, "  from before the last boot, which undid it: `quell apply` applies it again")?;
             }
             (_, Some(deadline)) => {
@@ -120,7 +129,7 @@ fn span(seconds: u64) -> String {
 }
 
 /// What reverting each of some journals came to, in words.
-pub(crate) fn reverted(all: &[(String, Reverted)], in_words: impl Fn(&Change) -> String) -> String {
+pub(crate) fn reverted(all: &[(String, Reverted)]) -> String {
     if all.is_empty() {
         return "nothing was applied\n".to_owned();
     }

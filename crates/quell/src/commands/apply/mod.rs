@@ -19,8 +19,8 @@ use quell_linux::netns::NamespaceName;
 use quell_linux::signal::Interruption;
 use quell_mode::profile::{Profile, ProfileError};
 
-use crate::commands::lab::journal;
 use crate::exit::{Exit, Failure};
+use crate::journals::journal;
 use crate::output;
 use crate::render::plan_tree;
 

@@ -10,8 +10,8 @@ use quell_host::journal::Watchdog;
 use quell_host::kept::{self, WatchEnded};
 use quell_linux::process::{Output, Spawn};
 
-use crate::commands::lab::journal;
 use crate::exit::{Exit, Failure};
+use crate::journals::journal;
 
 /// The hidden command that is the watchdog.
 pub(crate) const COMMAND: &str = "watchdog";

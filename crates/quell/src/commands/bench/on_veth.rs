@@ -8,8 +8,8 @@ use quell_bench::server::{ServerCommand, ServerError};
 use quell_linux::signal::Interruption;
 
 use super::args::BenchArgs;
-use crate::commands::lab::{journal, tell_of_recovery};
 use crate::exit::{Exit, Failure};
+use crate::journals::{journal, tell_of_recovery};
 use crate::render::bench_table;
 use crate::render::progress::Progress;
 

@@ -6,14 +6,15 @@ use std::path::Path;
 
 use clap::Subcommand;
 use quell_bench::lab::veth::PURPOSE;
-use quell_host::journal::{Change, History, Journal, ListedJournal, Stay};
+use quell_host::journal::{Change, History, ListedJournal, Stay};
 use quell_host::recovery::{Found, recover};
 use serde::Serialize;
 
 pub(super) use self::up::is_kept_lab;
 use crate::exit::{Exit, Failure};
+use crate::journals::journal;
 use crate::output;
-use crate::render::progress::Progress;
+use crate::render::change::in_words;
 
 /// What can be done about labs.
 #[derive(Debug, Subcommand)]
@@ -34,16 +35,6 @@ pub(crate) enum LabCommand {
         #[arg(short, long)]
         json: bool,
     },
-}
-
-/// Where the journals of this machine are kept: on disk, for a journal is to outlive a crash.
-const JOURNAL_DIR: &str = "/var/lib/quell/journal";
-
-/// The journals of this machine, or those in `QUELL_JOURNAL_DIR` for tests and for users who want them elsewhere.
-#[must_use]
-pub(crate) fn journal() -> Journal {
-    let dir = std::env::var_os("QUELL_JOURNAL_DIR").unwrap_or_else(|| JOURNAL_DIR.into());
-    Journal::in_dir(dir)
 }
 
 /// What is printed about one journal.
@@ -159,38 +150,4 @@ fn describe(entry: &Entry) -> String {
         text.push_str(&format!("  {failed}\n"));
     }
     text
-}
-
-pub(super) fn in_words(change: &Change) -> String {
-    match change {
-        Change::NetworkNamespace { name } => format!("network namespace {name}"),
-        Change::VethPair { namespace, link } => format!("veth pair {link} in {namespace}"),
-        Change::Process { command } => format!("process {}", command.join(" ")),
-        Change::NapiSettings(change) => format!("NAPI {} of {}: {}", change.napi_id, change.device, change.new),
-        Change::HostSetting(change) => change.setting.text().to_string(),
-        Change::EpollParameters(change) => format!("epoll {} of process {}: {}", change.fd, change.pid, change.new),
-    }
-}
-
-/// Says what became of a journal that was there before the lab of this run.
-pub(crate) fn tell_of_recovery(progress: &Progress, found: &Found) {
-    match found {
-        Found::Running { path, .. } => {
-            progress.say(&format!("another lab is running ({}): the two disturb each other's figures", path.display()))
-        }
-        // Settings of this host, which no lab shares.
-        Found::Kept { .. } => {}
-        Found::Recovered { path, reverted } => {
-            progress.say(&format!(
-                "removed what a killed run left behind ({} things, {})",
-                reverted.undone.len(),
-                path.display()
-            ));
-            for (_, error) in &reverted.failed {
-                progress.say(&format!("  not removed: {error}"));
-            }
-        }
-        Found::Unusable(unusable) => progress.say(&unusable.to_string()),
-        Found::Failed(error) => progress.say(&error.to_string()),
-    }
 }

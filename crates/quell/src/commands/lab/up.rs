@@ -8,8 +8,8 @@ use quell_linux::Pid;
 use quell_linux::sched;
 use quell_mode::NapiSettings;
 
-use super::journal;
 use crate::exit::{Exit, Failure};
+use crate::journals::journal;
 use crate::output;
 
 /// The lab's name, and the beginning of those of its namespaces.

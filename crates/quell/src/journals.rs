@@ -1,0 +1,40 @@
+//! Where the journals of this machine are, for all commands, and what is said of those that killed runs left. What is
+//! in them is `quell-host`'s.
+
+use quell_host::journal::Journal;
+use quell_host::recovery::Found;
+
+use crate::render::progress::Progress;
+
+/// Where the journals of this machine are kept: on disk, for a journal is to outlive a crash.
+const JOURNAL_DIR: &str = "/var/lib/quell/journal";
+
+/// The journals of this machine, or those in `QUELL_JOURNAL_DIR` for tests and for users who want them elsewhere.
+#[must_use]
+pub(crate) fn journal() -> Journal {
+    let dir = std::env::var_os("QUELL_JOURNAL_DIR").unwrap_or_else(|| JOURNAL_DIR.into());
+    Journal::in_dir(dir)
+}
+
+/// Says what became of a journal that was there before the lab of this run.
+pub(crate) fn tell_of_recovery(progress: &Progress, found: &Found) {
+    match found {
+        Found::Running { path, .. } => {
+            progress.say(&format!("another lab is running ({}): the two disturb each other's figures", path.display()))
+        }
+        // Settings of this host, which no lab shares.
+        Found::Kept { .. } => {}
+        Found::Recovered { path, reverted } => {
+            progress.say(&format!(
+                "removed what a killed run left behind ({} things, {})",
+                reverted.undone.len(),
+                path.display()
+            ));
+            for (_, error) in &reverted.failed {
+                progress.say(&format!("  not removed: {error}"));
+            }
+        }
+        Found::Unusable(unusable) => progress.say(&unusable.to_string()),
+        Found::Failed(error) => progress.say(&error.to_string()),
+    }
+}

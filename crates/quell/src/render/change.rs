@@ -1,0 +1,15 @@
+//! A change of a journal in a few words.
+
+use quell_host::journal::Change;
+
+/// What was changed, and to what.
+pub(crate) fn in_words(change: &Change) -> String {
+    match change {
+        Change::NetworkNamespace { name } => format!("network namespace {name}"),
+        Change::VethPair { namespace, link } => format!("veth pair {link} in {namespace}"),
+        Change::Process { command } => format!("process {}", command.join(" ")),
+        Change::NapiSettings(change) => format!("NAPI {} of {}: {}", change.napi_id, change.device, change.new),
+        Change::HostSetting(change) => change.setting.text().to_string(),
+        Change::EpollParameters(change) => format!("epoll {} of process {}: {}", change.fd, change.pid, change.new),
+    }
+}
