@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod apply;
+mod concluded;
 pub mod findings;
 mod inhabitants;
 pub mod journal;

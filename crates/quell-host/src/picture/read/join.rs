@@ -13,18 +13,18 @@ use super::super::{
 use super::files::OpenEpoll;
 use super::processes::OpenProcess;
 use super::sockets::SocketTable;
+use crate::concluded::{napis_follow_queues, virtio_rx_interrupt, virtio_tx_interrupt};
 
-/// Where the kernel does not say which NAPI polls which receive queue: a device without NAPI has none, and veth makes its
-/// instances in the order of its queues (`veth_enable_napi_range` of `drivers/net/veth.c`), with ascending numbers.
+/// Where the kernel does not say which NAPI polls which receive queue: a device without NAPI has none, and of some the
+/// order tells.
 pub(super) fn queues_to_napis(devices: &mut [Device]) {
     for device in devices {
-        let makes_them_in_order = device.kind.as_deref() == Some("veth");
         let Reading::Known(napis) = &device.napis else { continue };
         let napis: Vec<NapiId> = napis.iter().map(|napi| napi.id).collect();
         let Reading::Known(queues) = &mut device.rx_queues else { continue };
         if napis.is_empty() {
             queues.iter_mut().for_each(|queue| queue.napi = Reading::Known(None));
-        } else if makes_them_in_order && napis.len() == queues.len() {
+        } else if napis_follow_queues(device.kind.as_deref(), napis.len(), queues.len()) {
             for (queue, napi) in queues.iter_mut().zip(napis) {
                 queue.napi = Reading::Known(Some(Linked { to: napi, said_by: SaidBy::Order }));
             }
@@ -32,8 +32,8 @@ pub(super) fn queues_to_napis(devices: &mut [Device]) {
     }
 }
 
-/// Where the kernel does not say which interrupt wakes a NAPI: a device without interrupts has none, and virtio-net calls
-/// that of receive queue N of device `virtio2` `virtio2-input.N` (`virtnet_find_vqs` of `drivers/net/virtio_net.c`).
+/// Where the kernel does not say which interrupt wakes a NAPI: a device without interrupts has none, and virtio-net
+/// tells by its name.
 pub(super) fn napis_to_irqs(device: &mut Device, bus: Option<&str>, interrupts: Option<&Interrupts>) {
     let has_none = device.irqs.known().is_some_and(Vec::is_empty);
     let by_napi = match (bus, interrupts) {
@@ -52,8 +52,8 @@ pub(super) fn napis_to_irqs(device: &mut Device, bus: Option<&str>, interrupts: 
 
 fn irqs_by_name(device: &Device, bus: &str, interrupts: &Interrupts) -> HashMap<NapiId, u32> {
     let named = |name: String| interrupts.lines.iter().find(|line| line.name() == name)?.irq();
-    let rx = device.rx_queues.known_elements().map(|queue| (&queue.napi, format!("{bus}-input.{}", queue.id)));
-    let tx = device.tx_queues.known_elements().map(|queue| (&queue.napi, format!("{bus}-output.{}", queue.id)));
+    let rx = device.rx_queues.known_elements().map(|queue| (&queue.napi, virtio_rx_interrupt(bus, queue.id)));
+    let tx = device.tx_queues.known_elements().map(|queue| (&queue.napi, virtio_tx_interrupt(bus, queue.id)));
     let pairs = rx.chain(tx).filter_map(|(napi, name)| Some((napi.known()?.as_ref()?.to, named(name)?)));
     let mut by_napi = HashMap::new();
     // A NAPI that serves both directions is woken for receiving by the interrupt of its receive queue.

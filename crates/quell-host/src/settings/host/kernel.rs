@@ -8,10 +8,11 @@ use quell_linux::ethtool::{Ethtool, RssContextId};
 use quell_linux::link::Links;
 use quell_linux::netdev::{Napi, Netdev, QueueKind};
 use quell_linux::netns::Namespace;
-use quell_linux::proc::ProcRoot;
+use quell_linux::proc::{InterruptLine, ProcRoot};
 use quell_linux::sysfs::Sysfs;
 use quell_linux::{Ifindex, InterfaceName, Pid};
 
+use crate::concluded::{napis_follow_queues, virtio_rx_interrupt};
 use crate::plan::DeviceId;
 use crate::settings::SettingsError;
 
@@ -55,18 +56,19 @@ impl<'a> Kernel<'a> {
         Ok(Links::open_in(self.namespace)?.by_name(&self.name(device)?)?.index)
     }
 
-    /// The NAPI instance of a receive queue: as the kernel says, or where it does not say, the one in the same place if
-    /// there are as many of both (as [`crate::picture`] concludes for veth).
+    /// The NAPI instance of a receive queue: as the kernel says, or as is concluded where it does not say.
     pub(crate) fn napi(&self, device: &DeviceId, queue: u32) -> Result<Napi, SettingsError> {
-        let index = self.index(device)?;
+        let link = Links::open_in(self.namespace)?.by_name(&self.name(device)?)?;
         let mut netdev = Netdev::open_in(self.namespace)?;
-        let napis = netdev.napis(index)?;
-        let mut queues = netdev.queues(index)?;
+        let napis = netdev.napis(link.index)?;
+        let mut queues = netdev.queues(link.index)?;
         queues.retain(|queue| queue.kind == QueueKind::Rx);
         let place = queues.iter().position(|one| one.id == queue);
         let napi = match place.map(|place| (place, queues[place].napi_id)) {
             Some((_, Some(id))) => napis.into_iter().find(|napi| napi.id == id),
-            Some((place, None)) if napis.len() == queues.len() => napis.into_iter().nth(place),
+            Some((place, None)) if napis_follow_queues(link.kind.as_deref(), napis.len(), queues.len()) => {
+                napis.into_iter().nth(place)
+            }
             _ => None,
         };
         napi.ok_or_else(|| gone(format!("the NAPI instance of receive queue {queue} of {device}")))
@@ -77,8 +79,16 @@ impl<'a> Kernel<'a> {
         pid.ok_or_else(|| gone(format!("the NAPI thread of receive queue {queue} of {device}")))
     }
 
+    /// The interrupt of a receive queue: as the kernel says, or as its name does.
     pub(crate) fn irq(&self, device: &DeviceId, queue: u32) -> Result<u32, SettingsError> {
-        let irq = self.napi(device, queue)?.irq;
+        if let Some(irq) = self.napi(device, queue)?.irq {
+            return Ok(irq);
+        }
+        let bus = self.sysfs()?.net_class(&self.name(device)?).bus_name()?;
+        let named = bus.map(|bus| virtio_rx_interrupt(&bus, queue));
+        let interrupts = self.proc.interrupts()?;
+        let line = interrupts.lines.iter().find(|line| named.as_deref() == Some(line.name()));
+        let irq = line.and_then(InterruptLine::irq);
         irq.ok_or_else(|| gone(format!("the interrupt of receive queue {queue} of {device}")))
     }
 }
