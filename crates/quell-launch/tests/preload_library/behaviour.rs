@@ -1,0 +1,181 @@
+//! Programs in C with the preload library: what their epolls and sockets are told, what becomes of their waits, and that
+//! they cannot tell the difference by results, `errno`, signals or cancellation.
+
+use crate::programs::Programs;
+
+const SUSPEND: &str = "1,epoll=0/64/1,zero-waits=timed";
+const FULLBUSY: &str = "1,epoll=1000/64/1,wait-at-most-ms=1";
+const SPIN: &str = "1,spin-usecs=200";
+
+/// What the subject prints of waits, whatever is done to them.
+const WAITS: &str = "ready 10 -\nready-p 10 -\nready-p2 10 -\nzero 0 -\nzero-p 0 -\nzero-p2 0 -\nbad-max -1 EINVAL\n\
+                     bad-max-p -1 EINVAL\nbad-time -1 EINVAL\nbad-file -1 EBADF\n";
+
+/// Whether the kernel has parameters of epolls; says so if not.
+fn there_are_parameters(programs: &Programs) -> bool {
+    let supported = !programs.bare().run(&["executed"]).out.contains("ENOTTY");
+    if !supported {
+        eprintln!("skipped: this kernel has no EPIOCGPARAMS");
+    }
+    supported
+}
+
+#[test]
+fn every_epoll_has_its_parameters_at_birth() {
+    let Some(programs) = Programs::compile() else { return };
+    if !there_are_parameters(programs) {
+        return;
+    }
+    let runtime = programs.path("runtime");
+    let written = programs.told(SUSPEND).run(&["births", runtime.to_str().unwrap()]);
+    let expected = "create1 0/64/1\ncreate 0/64/1\nerrno ENOTTY\nthread 0/64/1\nforked 0/64/1\nclosed 0/64/1\n\
+                    dlopened 0/64/1\nrefused -1 EINVAL\nexecuted 0/64/1\n";
+    assert_eq!(written.out, expected);
+}
+
+#[test]
+fn an_epoll_made_before_the_librarys_constructor_has_them_too() {
+    let Some(programs) = Programs::compile() else { return };
+    if !there_are_parameters(programs) {
+        return;
+    }
+    let run = programs.told(SUSPEND).and("runtime").variable("MAKE_AN_EPOLL_EARLY", "1");
+    assert_eq!(run.run(&["waits"]).err, "early 0/64/1\n");
+}
+
+#[test]
+fn settings_that_are_not_understood_change_nothing() {
+    let Some(programs) = Programs::compile() else { return };
+    let bare = programs.bare().and("recorder").run(&["waits"]);
+    for settings in ["", "1,epoll=0/64/1,zero-waits=always", "9,epoll=0/64/1"] {
+        let with = programs.with(settings).and("recorder").run(&["waits"]);
+        assert_eq!((&with.out, &with.err), (&bare.out, &bare.err), "{settings}");
+    }
+}
+
+#[test]
+fn a_kernel_that_refuses_the_parameters_leaves_errno_alone() {
+    let Some(programs) = Programs::compile() else { return };
+    let run = programs.told(SUSPEND).and("recorder").variable("REFUSE", "ioctl").variable("REFUSE_WITH", "5");
+    let written = run.run(&["births", "/nonexistent"]);
+    assert!(written.out.contains("errno EIO\n"), "{written:?}");
+}
+
+#[test]
+fn results_and_errors_of_waits_are_those_of_the_kernel() {
+    let Some(programs) = Programs::compile() else { return };
+    assert_eq!(programs.bare().run(&["waits"]).out, WAITS);
+    for settings in [SUSPEND, FULLBUSY, SPIN, "1,events-max=64"] {
+        assert_eq!(programs.told(settings).run(&["waits"]).out, WAITS, "{settings}");
+    }
+}
+
+#[test]
+fn under_suspension_a_wait_of_zero_is_one_of_1_ns_and_all_others_are_as_written() {
+    let Some(programs) = Programs::compile() else { return };
+    let written = programs.told(SUSPEND).and("recorder").run(&["waits"]);
+    let timed = "epoll_pwait2 64 0.000000001\n";
+    let expected = format!(
+        "epoll_wait 64 -1\n{timed}epoll_pwait2 64 -\n{timed}{timed}{timed}epoll_pwait2 0 0.000000001\n\
+         epoll_pwait -1 -1\nepoll_pwait2 1 0.-00000001\nepoll_wait 1 -1\n"
+    );
+    assert_eq!((written.out.as_str(), written.err), (WAITS, expected));
+}
+
+#[test]
+fn where_epoll_pwait2_is_refused_a_wait_of_zero_is_one_of_1_ms() {
+    let Some(programs) = Programs::compile() else { return };
+    for refused_with in ["1", "38"] {
+        let run = programs.told(SUSPEND).and("recorder").variable("REFUSE", "epoll_pwait2");
+        let written = run.variable("REFUSE_WITH", refused_with).run(&["waits"]);
+        assert!(written.out.contains("zero 0 -\nzero-p 0 -\n"), "{written:?}");
+        assert!(written.err.contains("epoll_pwait2 64 0.000000001\nepoll_pwait 64 1\n"), "{written:?}");
+        let error = if refused_with == "1" { "EPERM" } else { "ENOSYS" };
+        let expected = format!("zero-p2 -1 {error}\n");
+        assert!(written.out.contains(&expected), "what the program asked for itself is refused to it: {written:?}");
+    }
+}
+
+#[test]
+fn a_wait_of_zero_is_not_ended_by_a_signal() {
+    let Some(programs) = Programs::compile() else { return };
+    let run = programs.told(SUSPEND).and("recorder").variable("REFUSE", "epoll_pwait2").variable("REFUSE_WITH", "4");
+    let written = run.run(&["waits"]);
+    assert!(written.out.contains("zero 0 -\nzero-p 0 -\nzero-p2 0 -\n"), "{written:?}");
+}
+
+#[test]
+fn long_waits_are_made_of_short_ones_and_not_over_too_early() {
+    let Some(programs) = Programs::compile() else { return };
+    let written = programs.told(FULLBUSY).and("recorder").run(&["long-waits"]);
+    assert_eq!(written.out, "40ms 0 -\nearly 0\n30.5ms 0 -\nearly 0\n1ms 0 -\n");
+    let longest = |line: &str| matches!(line, "epoll_pwait 64 1" | "epoll_wait 64 1");
+    let exact =
+        |line: &str| line.strip_prefix("epoll_pwait2 64 0.").is_some_and(|ns| ns.parse::<u32>().unwrap() <= 1_000_000);
+    assert!(written.err.lines().all(|line| longest(line) || exact(line)), "{written:?}");
+    assert!(written.err.lines().filter(|line| longest(line)).count() >= 3, "{written:?}");
+    assert!(written.err.lines().filter(|line| exact(line)).count() >= 3, "{written:?}");
+}
+
+#[test]
+fn before_it_sleeps_a_wait_spins() {
+    let Some(programs) = Programs::compile() else { return };
+    let written = programs.told(SPIN).and("recorder").run(&["long-waits"]);
+    assert_eq!(written.out, "40ms 0 -\nearly 0\n30.5ms 0 -\nearly 0\n1ms 0 -\n");
+    let first: Vec<&str> = written.err.lines().take_while(|line| line.starts_with("epoll_pwait ")).collect();
+    let (sleep, spins) = first.split_last().unwrap();
+    assert_eq!(*sleep, "epoll_pwait 64 40");
+    assert!(spins.len() > 2 && spins.iter().all(|line| *line == "epoll_pwait 64 0"), "{written:?}");
+}
+
+#[test]
+fn no_wait_returns_more_events_than_the_cap() {
+    let Some(programs) = Programs::compile() else { return };
+    let written = programs.told("1,events-max=3").and("recorder").run(&["waits"]);
+    assert!(written.out.starts_with("ready 3 -\nready-p 3 -\nready-p2 3 -\n"), "{written:?}");
+    assert!(written.out.ends_with(&WAITS[WAITS.find("zero").unwrap()..]), "{written:?}");
+    assert!(written.err.contains("epoll_wait 1 -1\n"), "a smaller number of the program's own stays: {written:?}");
+}
+
+#[test]
+fn a_signal_ends_a_wait_and_finds_the_mask_that_the_program_set() {
+    let Some(programs) = Programs::compile() else { return };
+    let expected = "wait interrupted 50 handled 50\npwait interrupted 50 handled 50 unblocked 0\nblocked 0 -\nhandled 0\n\
+                    handled 1\nmask kept 1\n";
+    assert_eq!(programs.bare().run(&["signals"]).out, expected);
+    for settings in [SUSPEND, FULLBUSY, SPIN] {
+        assert_eq!(programs.told(settings).run(&["signals"]).out, expected, "{settings}");
+    }
+}
+
+#[test]
+fn a_thread_that_waits_can_be_cancelled() {
+    let Some(programs) = Programs::compile() else { return };
+    for settings in ["", SUSPEND, FULLBUSY, SPIN, "1,events-max=3"] {
+        let written = programs.with(settings).run(&["cancel"]);
+        assert_eq!(written.out, "cancelled 1 cleaned-up 1\n", "{settings}");
+    }
+}
+
+#[test]
+fn internet_sockets_have_their_options_at_birth_and_so_have_accepted_ones() {
+    let Some(programs) = Programs::compile() else { return };
+    let written = programs.told("1,sockets=50/64/1").run(&["sockets"]);
+    if written.out.contains("tcp 0 ") {
+        eprintln!("skipped: SO_BUSY_POLL needs CAP_NET_ADMIN");
+        return;
+    }
+    let expected = "tcp 50 prefer 1\nudp6 50 prefer 1\nunix 0 prefer 0\nrefused -1 EINVAL\naccepted 50 prefer 1\n";
+    assert_eq!(written.out, expected);
+}
+
+#[test]
+fn the_budget_of_a_socket_which_no_kernel_tells_is_set_too() {
+    let Some(programs) = Programs::compile() else { return };
+    let written = programs.told("1,sockets=50/32/0").and("recorder").run(&["sockets"]);
+    let (so_busy_poll, so_prefer_busy_poll, so_busy_poll_budget) = (46, 69, 70);
+    let one = format!(
+        "setsockopt {so_busy_poll} 50\nsetsockopt {so_prefer_busy_poll} 0\nsetsockopt {so_busy_poll_budget} 32\n"
+    );
+    assert_eq!(written.err, one.repeat(3), "two of TCP, one of UDP, none that is local or refused");
+}

@@ -1,0 +1,60 @@
+//! The preload library as a file: what it stands before, and that it can be loaded beside any C library of Linux.
+
+use object::elf::{DT_NEEDED, DT_VERNEED, FileHeader64};
+use object::read::elf::{Dyn as _, FileHeader as _, ProgramHeader as _};
+use object::{Endianness, Object as _, ObjectSymbol as _};
+use quell_launch::library::LIBRARY;
+
+fn symbols(is_defined: bool) -> Vec<String> {
+    let file = object::File::parse(LIBRARY).unwrap();
+    let wanted = file.dynamic_symbols().filter(|symbol| symbol.is_definition() == is_defined && !symbol.is_weak());
+    let mut names: Vec<String> = wanted.map(|symbol| symbol.name().unwrap().to_owned()).collect();
+    names.sort();
+    names.retain(|name| !name.is_empty());
+    names
+}
+
+#[test]
+fn it_stands_before_six_functions_and_exports_nothing_else() {
+    let expected = ["epoll_create", "epoll_create1", "epoll_pwait", "epoll_pwait2", "epoll_wait", "socket"];
+    assert_eq!(symbols(true), expected);
+}
+
+/// No allocation, no output, no lock, no panic: what is not imported is not called.
+#[test]
+fn it_calls_only_what_a_signal_handler_may_call_and_at_load_dlsym_and_getenv() {
+    let known = [
+        "__errno_location",
+        "abort",
+        "bcmp",
+        "clock_gettime",
+        "dlsym",
+        "getenv",
+        "ioctl",
+        "memcmp",
+        "memcpy",
+        "memset",
+        "setsockopt",
+        "sigfillset",
+        "sigprocmask",
+        "strlen",
+        "syscall",
+    ];
+    let unknown: Vec<String> = symbols(false).into_iter().filter(|name| !known.contains(&name.as_str())).collect();
+    assert_eq!(unknown, Vec::<String>::new());
+}
+
+#[test]
+fn it_needs_no_other_library_and_no_version_of_one() {
+    let header = FileHeader64::<Endianness>::parse(LIBRARY).unwrap();
+    let endian = header.endian().unwrap();
+    let segments = header.program_headers(endian, LIBRARY).unwrap();
+    let entries = segments.iter().find_map(|segment| segment.dynamic(endian, LIBRARY).unwrap()).unwrap();
+    let tied = entries.iter().any(|entry| matches!(entry.d_tag(endian).into(), DT_NEEDED | DT_VERNEED));
+    assert!(!tied, "it would not load where that library, or that version of it, is not");
+}
+
+#[test]
+fn it_is_small() {
+    assert!(LIBRARY.len() < 32 << 10, "{} bytes", LIBRARY.len());
+}

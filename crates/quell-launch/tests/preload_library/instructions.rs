@@ -1,0 +1,41 @@
+//! What a call costs more with the preload library than without it, in instructions counted by callgrind: the same
+//! program, run twice for each number of waits, so that everything else cancels out. `--nocapture` prints the table.
+
+use std::process::Command;
+
+use crate::programs::{Programs, Run};
+
+const FEW: u64 = 1_000;
+const MANY: u64 = 11_000;
+/// More than a pass-through may cost.
+const TOO_MANY: f64 = 40.0;
+
+fn instructions(programs: &Programs, run: &Run<'_>, waits: u64) -> u64 {
+    let (out, waits) = (programs.path("callgrind.out"), waits.to_string());
+    let option = format!("--callgrind-out-file={}", out.display());
+    run.wrapped(&["valgrind", "--tool=callgrind", "--error-exitcode=9", &option], &["count", &waits]);
+    let profile = std::fs::read_to_string(out).unwrap();
+    profile.lines().find_map(|line| line.strip_prefix("totals: ")).unwrap().trim().parse().unwrap()
+}
+
+fn instructions_per_wait(programs: &Programs, run: &Run<'_>) -> f64 {
+    (instructions(programs, run, MANY) - instructions(programs, run, FEW)) as f64 / (MANY - FEW) as f64
+}
+
+#[test]
+fn a_wait_that_is_passed_through_costs_less_than_40_instructions() {
+    let Some(programs) = Programs::compile() else { return };
+    if let Err(error) = Command::new("valgrind").arg("--version").output() {
+        eprintln!("skipped: no valgrind: {error}");
+        return;
+    }
+    let bare = instructions_per_wait(programs, &programs.bare());
+    eprintln!("{:6.1} instructions a wait and its loop without the library", bare);
+    for settings in ["1", "1,epoll=0/64/1", "1,epoll=0/64/1,zero-waits=timed", "1,events-max=16", "1,wait-at-most-ms=1"]
+    {
+        let more = instructions_per_wait(programs, &programs.told(settings)) - bare;
+        eprintln!("{more:+6.1} with {settings}");
+        let is_touched = settings.contains("wait-at-most");
+        assert!(is_touched || more < TOO_MANY, "{settings}: {more}");
+    }
+}

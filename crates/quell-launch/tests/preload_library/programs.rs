@@ -1,0 +1,108 @@
+//! A place with the preload library and programs in C that the test compiles; what they print with and without it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+use quell_launch::library::LIBRARY;
+use quell_preload_settings::{ENVIRONMENT_VARIABLE, PreloadSettings};
+
+/// Where a test binary's programs are.
+pub(crate) struct Programs(PathBuf);
+
+/// A run of a program.
+pub(crate) struct Run<'a> {
+    programs: &'a Programs,
+    preloaded: Vec<&'static str>,
+    settings: String,
+    variables: Vec<(&'static str, &'static str)>,
+}
+
+/// What a program wrote.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Programs {
+    /// Compiles them, once; `None`, with the reason on stderr, where there is no C compiler.
+    pub(crate) fn compile() -> Option<&'static Self> {
+        static COMPILED: LazyLock<Programs> = LazyLock::new(|| {
+            let programs = Programs(Path::new(env!("CARGO_TARGET_TMPDIR")).join("preload-library"));
+            std::fs::create_dir_all(&programs.0).unwrap();
+            std::fs::write(programs.path("quell.so"), LIBRARY).unwrap();
+            programs.cc("subject", &["-pthread"]);
+            programs.cc("recorder", &["-shared", "-fPIC"]);
+            programs.cc("runtime", &["-shared", "-fPIC"]);
+            programs
+        });
+        if let Err(error) = Command::new("cc").arg("--version").output() {
+            eprintln!("skipped: no C compiler: {error}");
+            return None;
+        }
+        Some(&COMPILED)
+    }
+
+    /// A file beside them.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn cc(&self, name: &str, options: &[&str]) {
+        let source =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/preload_library/c").join(name).with_extension("c");
+        let options = options.iter().chain(&["-O2", "-Wall", "-Werror", "-o"]);
+        let mut cc = Command::new("cc");
+        let status = cc.args(options).arg(self.path(name)).arg(source).args(["-ldl", "-lrt"]).status().unwrap();
+        assert!(status.success(), "{cc:?}");
+    }
+
+    /// The program without the library.
+    pub(crate) fn bare(&self) -> Run<'_> {
+        Run { programs: self, preloaded: Vec::new(), settings: String::new(), variables: Vec::new() }
+    }
+
+    /// The program with the library, which is told `settings`.
+    pub(crate) fn with(&self, settings: &str) -> Run<'_> {
+        Run { preloaded: vec!["quell.so"], settings: settings.to_owned(), ..self.bare() }
+    }
+
+    /// As [`Self::with`]; the settings are known to be good.
+    pub(crate) fn told(&self, settings: &str) -> Run<'_> {
+        settings.parse::<PreloadSettings>().unwrap();
+        self.with(settings)
+    }
+}
+
+impl Run<'_> {
+    /// Preloads another library behind those that are there.
+    pub(crate) fn and(mut self, library: &'static str) -> Self {
+        self.preloaded.push(library);
+        self
+    }
+
+    pub(crate) fn variable(mut self, name: &'static str, value: &'static str) -> Self {
+        self.variables.push((name, value));
+        self
+    }
+
+    /// Runs the subject to its end, by way of `wrapper`.
+    pub(crate) fn wrapped(&self, wrapper: &[&str], arguments: &[&str]) -> Written {
+        let subject = self.programs.path("subject");
+        let mut words = wrapper.iter().copied().chain([subject.to_str().unwrap()]).chain(arguments.iter().copied());
+        let mut command = Command::new(words.next().unwrap());
+        let preloaded = self.preloaded.iter().map(|name| self.programs.path(name).display().to_string());
+        command.args(words).env("LD_PRELOAD", preloaded.collect::<Vec<_>>().join(":"));
+        command.env(ENVIRONMENT_VARIABLE, &self.settings).envs(self.variables.iter().copied());
+        let output = command.output().unwrap();
+        let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert!(output.status.success(), "{command:?}: {}\n{out}{err}", output.status);
+        Written { out, err }
+    }
+
+    /// Runs the subject to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Written {
+        self.wrapped(&[], arguments)
+    }
+}
