@@ -9,7 +9,7 @@ SECONDS ?= 60
 # The lab needs root; everything is built as whoever calls.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
-.PHONY: help bench test test-vm lint build bench-generator fuzz clean-lab
+.PHONY: help bench test test-vm test-servers lint build bench-generator bench-servers fuzz clean-lab
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
@@ -32,6 +32,15 @@ test-vm: ## the tests on three of Debian's kernels under emulation (fetches them
 	@target/debug/quell vm list --json | grep -q '"7.3"' || target/debug/quell vm get
 	$(CARGO) test --locked -p quell-vm
 	$(CARGO) test --locked -p quell --test vm -- --test-threads=1 --nocapture
+
+# What `make test` leaves out of it: 200 kills under load, and servers that take a Go toolchain and tokio to build.
+test-servers: ## servers from packages under a delivery mode, traced, attached, launched, and killed 200 times (root)
+	@tools/install-missing memcached redis-server redis-benchmark nginx wrk go strace
+	QUELL_TEST_SERVERS=all $(CARGO) test --locked -p quell --test servers -- --nocapture
+
+bench-servers: ## the figures of docs/servers.md for this machine (root; half an hour)
+	@tools/install-missing memcached redis-server redis-benchmark nginx wrk go
+	$(CARGO) bench --locked -p quell --bench servers
 
 lint: ## formatting, clippy, documentation: no warning is let through
 	@tools/install-missing

@@ -316,8 +316,11 @@ impl Worker {
     }
 }
 
-/// The epolls of one process that carry connections with a NAPI.
-pub(crate) fn workers_of(proc: &ProcRoot, pid: Pid) -> Result<Vec<Worker>, ServerError> {
+/// The epolls of one process that carry connections with a NAPI, with what the kernel says of each.
+///
+/// # Errors
+/// When the process is gone, or its files cannot be read or duplicated.
+pub fn workers_of(proc: &ProcRoot, pid: Pid) -> Result<Vec<Worker>, ServerError> {
     let process = proc.process(pid);
     let pidfd = PidFd::open(pid)?;
     let waiting = threads_waiting_on_epolls(proc, pid)?;

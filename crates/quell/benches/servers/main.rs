@@ -1,0 +1,150 @@
+//! Servers from packages under a delivery mode: each with interrupts twice, by `quell attach` and by `quell run`, in
+//! interleaved rounds, with its real client. Prints the page `docs/servers.md`; progress goes to standard error.
+//!
+//! `make bench-servers`, or `cargo bench -p quell --bench servers -- --rounds 5 > docs/servers.md` as root.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a bench prints, and fails by panicking"
+)]
+
+#[path = "../../tests/servers/client.rs"]
+mod client;
+#[path = "../../tests/servers/fixtures.rs"]
+mod fixtures;
+#[path = "../../tests/servers/lab.rs"]
+#[allow(dead_code, reason = "the tests use the rest")]
+mod lab;
+#[path = "../../../quell-bench/tests/common/lab_turn.rs"]
+mod lab_turn;
+#[path = "../../tests/servers/program.rs"]
+mod program;
+
+mod page;
+mod table;
+mod trial;
+
+use clap::Parser;
+use quell_linux::Pid;
+use quell_linux::sched;
+
+use client::Effort;
+use lab::ServersLab;
+use program::Program;
+use table::Trials;
+use trial::{Arm, Trial, reach, trial};
+
+/// How often a trial that something disturbed is made in all.
+const ATTEMPTS_MAX: u32 = 3;
+/// The share of what `base` reaches in a closed loop that is asked for where the client can be told a rate.
+const RATE_SHARE: f64 = 0.5;
+
+/// Measures servers from packages under a delivery mode.
+#[derive(Debug, Parser)]
+struct Options {
+    /// The mode that is compared with `base`.
+    #[arg(long, default_value = "suspend200")]
+    mode: String,
+    /// Interleaved rounds.
+    #[arg(long, default_value_t = 6)]
+    rounds: u64,
+    /// Measured time of a trial, in seconds.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Receive queues of the server's device, and workers of the servers that can have several.
+    #[arg(long, default_value_t = 1)]
+    queues: u32,
+    /// Only servers whose name contains this.
+    #[arg(long)]
+    only: Option<String>,
+    /// Only the table.
+    #[arg(long)]
+    table: bool,
+    /// Given by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() {
+    let options = Options::parse();
+    let Some(lab) = ServersLab::raise(options.queues) else { return };
+    sched::set_affinity(Pid::of_this_thread(), &lab.client_cpus()).unwrap();
+    let programs: Vec<Program> = Program::ALL.into_iter().filter(|program| is_wanted(*program, &options)).collect();
+    let mut all: Vec<(Program, Trials)> = programs.into_iter().map(|program| (program, Trials::default())).collect();
+    for round in 0..options.rounds {
+        for (program, trials) in &mut all {
+            eprintln!("round {}/{}: {}", round + 1, options.rounds, program.name());
+            one_round(&lab, *program, &options, round, trials);
+        }
+    }
+    let table = table::markdown(&all);
+    print!("{}", if options.table { table } else { page::page(&options, &table) });
+}
+
+fn is_wanted(program: Program, options: &Options) -> bool {
+    if options.only.as_ref().is_some_and(|only| !program.name().contains(only.as_str())) {
+        return false;
+    }
+    let missing = program.missing();
+    if let Some(why) = &missing {
+        eprintln!("skipped: {}: {why}", program.name());
+    }
+    missing.is_none()
+}
+
+fn one_round(lab: &ServersLab, program: Program, options: &Options, round: u64, trials: &mut Trials) {
+    let effort = match reach(lab, program, options.queues) {
+        Ok(per_s) if program.client().has_a_rate() => {
+            Effort::Open { seconds: options.seconds, per_s: per_s * RATE_SHARE }
+        }
+        Ok(expected_per_s) => Effort::Closed { seconds: options.seconds, expected_per_s },
+        Err(why) => {
+            eprintln!("  {why}");
+            return;
+        }
+    };
+    for arm in order(round) {
+        let outcome = undisturbed_if_possible(lab, program, options, arm, effort);
+        if let Err(why) = &outcome {
+            eprintln!("  {}: {why}", arm.name());
+            trials.failed.insert(arm, why.clone());
+        }
+        trials.of.entry(arm).or_default().push(outcome.ok());
+    }
+}
+
+/// Every order once, then again: no arm always follows the same one.
+fn order(round: u64) -> Vec<Arm> {
+    let mut arms = Arm::ALL.to_vec();
+    let at = usize::try_from(round).unwrap_or(0);
+    arms.rotate_left(at % Arm::ALL.len());
+    if (at / Arm::ALL.len()) % 2 == 1 {
+        arms.reverse();
+    }
+    arms
+}
+
+/// Of several attempts the one with the least against it.
+fn undisturbed_if_possible(
+    lab: &ServersLab,
+    program: Program,
+    options: &Options,
+    arm: Arm,
+    effort: Effort,
+) -> Result<Trial, String> {
+    let mut best: Option<Trial> = None;
+    for _ in 0..ATTEMPTS_MAX {
+        let trial = trial(lab, program, options.queues, &options.mode, arm, effort)?;
+        let better = best.as_ref().is_none_or(|best| trial.disturbances.len() < best.disturbances.len());
+        let quiet = trial.disturbances.is_empty();
+        if better {
+            best = Some(trial);
+        }
+        if quiet {
+            break;
+        }
+    }
+    best.ok_or_else(|| "not attempted".to_owned())
+}

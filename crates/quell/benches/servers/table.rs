@@ -1,0 +1,162 @@
+//! The trials as Markdown: a row a server and way of giving it the mode, each figure's median and range, and what paired
+//! comparison with `base` says of it. What was not measured is a dash.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use quell_stats::{Doubt, Effect, PairedRatios, Resolution, Spread, Verdict, compare};
+
+use crate::program::Program;
+use crate::trial::{Arm, Trial};
+
+const ABSENT: &str = "–";
+
+/// The trials of one server: of each way one a round, absent where it failed.
+#[derive(Debug, Default)]
+pub(crate) struct Trials {
+    /// The trials.
+    pub(crate) of: BTreeMap<Arm, Vec<Option<Trial>>>,
+    /// Why there is none, for ways that failed; the last reason.
+    pub(crate) failed: BTreeMap<Arm, String>,
+}
+
+type FigureOf = fn(&Trial) -> Option<f64>;
+
+impl Trials {
+    fn values(&self, arm: Arm, figure: FigureOf) -> Vec<Option<f64>> {
+        self.of.get(&arm).into_iter().flatten().map(|trial| trial.as_ref().and_then(figure)).collect()
+    }
+
+    /// The figures of an arm that are not disturbed, unless all are.
+    fn spread(&self, arm: Arm, figure: FigureOf) -> Option<Spread> {
+        Spread::of(self.values(arm, figure))
+    }
+
+    fn ratios(&self, arm: Arm, figure: FigureOf) -> Option<PairedRatios> {
+        PairedRatios::new(&self.values(Arm::Base, figure), &self.values(arm, figure)).ok()
+    }
+
+    fn against_base(&self, arm: Arm, figure: FigureOf) -> String {
+        let (Some(ratios), Some(identical)) = (self.ratios(arm, figure), self.ratios(Arm::BaseAgain, figure)) else {
+            return ABSENT.to_owned();
+        };
+        if ratios.pairs() == 0 {
+            return ABSENT.to_owned();
+        }
+        let resolution = Resolution::of(&identical, ratios.pairs());
+        in_words(&compare(&ratios, &identical), resolution)
+    }
+
+    fn works(&self, arm: Arm) -> String {
+        let trials: Vec<&Trial> = self.of.get(&arm).into_iter().flatten().flatten().collect();
+        if let (true, Some(why)) = (trials.is_empty(), self.failed.get(&arm)) {
+            return format!("no: {}", why.lines().next().unwrap_or_default().replace('|', "\\|"));
+        }
+        let Some(trial) = trials.last() else { return ABSENT.to_owned() };
+        let seen = trial.seen;
+        let share = |set: usize, of: usize| format!("{set} of {of}");
+        let mut lacking = Vec::new();
+        if seen.epolls_set < seen.epolls {
+            lacking.push(format!("{} epolls set", share(seen.epolls_set, seen.epolls)));
+        }
+        if seen.queues_set < seen.queues {
+            lacking.push(format!("{} queues set", share(seen.queues_set, seen.queues)));
+        }
+        if seen.queues_of_one_epoll > 1 {
+            lacking.push(format!("one epoll has connections of {} queues", seen.queues_of_one_epoll));
+        }
+        if seen.epolls > seen.queues {
+            lacking.push(format!("{} epolls on {} queue(s)", seen.epolls, seen.queues));
+        }
+        let failed: u64 = trials.iter().map(|trial| trial.found.failed).sum();
+        if failed > 0 {
+            lacking.push(format!("{failed} requests failed"));
+        }
+        if trials.iter().all(|trial| trial.polled_by_the_server == Some(0.0)) {
+            lacking.push("the server never polled its queue".to_owned());
+        }
+        match lacking.is_empty() {
+            true => "fully".to_owned(),
+            false => format!("partly: {}", lacking.join(", ")),
+        }
+    }
+}
+
+/// The table of all servers.
+pub(crate) fn markdown(all: &[(Program, Trials)]) -> String {
+    let mut text = String::from(
+        "| server | mode by | works | requests/s | p50, µs | against base | CPU/request, µs | against base | server's CPU | \
+         polls by the server |\n| --- | --- | --- | --: | --: | --: | --: | --: | --: | --: |\n",
+    );
+    for (program, trials) in all {
+        for arm in [Arm::Base, Arm::Attach, Arm::Run] {
+            text.push_str(&row(*program, trials, arm));
+        }
+    }
+    text
+}
+
+fn row(program: Program, trials: &Trials, arm: Arm) -> String {
+    let is_base = arm == Arm::Base;
+    let against = |figure: FigureOf| if is_base { String::new() } else { trials.against_base(arm, figure) };
+    let works = if is_base { String::new() } else { trials.works(arm) };
+    let name = if is_base { program.name() } else { "" };
+    let cells = [
+        name.to_owned(),
+        arm.name().to_owned(),
+        works,
+        number(trials.spread(arm, |trial| Some(trial.found.per_s))),
+        number(trials.spread(arm, Trial::p50_us)),
+        against(Trial::p50_us),
+        number(trials.spread(arm, Trial::cpu_us_per_request)),
+        against(Trial::cpu_us_per_request),
+        percent(trials.spread(arm, Trial::server_share)),
+        percent(trials.spread(arm, |trial| trial.polled_by_the_server)),
+    ];
+    cells.iter().fold(String::from("|"), |mut row, cell| {
+        let _ = write!(row, " {cell} |");
+        row
+    }) + "\n"
+}
+
+/// Median, lowest and highest.
+fn number(spread: Option<Spread>) -> String {
+    let Some(Spread { median, min, max, .. }) = spread else { return ABSENT.to_owned() };
+    let short = |value: f64| match value {
+        value if value >= 1_000.0 => thousands(value),
+        value if value >= 100.0 => format!("{value:.0}"),
+        value => format!("{value:.1}"),
+    };
+    format!("{} ({}–{})", short(median), short(min), short(max))
+}
+
+fn thousands(value: f64) -> String {
+    format!("{:.1}K", value / 1e3)
+}
+
+fn percent(spread: Option<Spread>) -> String {
+    spread.map_or_else(|| ABSENT.to_owned(), |spread| format!("{:.0} %", spread.median * 100.0))
+}
+
+fn in_words(verdict: &Verdict, resolution: Option<Resolution>) -> String {
+    let change = |ratio: f64| format!("{:+.0}", (ratio - 1.0) * 100.0).replace('-', "−");
+    let effect = |effect: &Effect| {
+        let (low, high) = (change(effect.interval.low), change(effect.interval.high));
+        format!("{} % ({low} to {high})", change(effect.ratio))
+    };
+    let identical = resolution.map_or_else(String::new, |resolution| {
+        format!("; base and base differ by {:.0} %", (resolution.ratio - 1.0) * 100.0)
+    });
+    match verdict {
+        Verdict::Lower(seen) | Verdict::Higher(seen) => format!("**{}**", effect(seen)),
+        Verdict::CannotTell { seen: Some(seen), reason } => {
+            let why = match reason {
+                Doubt::TooFewPairs { .. } | Doubt::ResolutionUnknown { .. } => ", too few rounds".to_owned(),
+                Doubt::PairsDisagree => ", rounds disagree".to_owned(),
+                _ => identical,
+            };
+            format!("cannot tell: {}{why}", effect(seen))
+        }
+        Verdict::CannotTell { seen: None, .. } => ABSENT.to_owned(),
+    }
+}

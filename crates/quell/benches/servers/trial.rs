@@ -1,0 +1,210 @@
+//! One trial: a fresh server, its real client, the mode given to it in one of the ways in which it can be, what the kernel
+//! counted meanwhile, and whether everything is as before afterwards.
+
+use quell_bench::counters::Watched;
+use quell_bench::disturbance::disturbances;
+use quell_bench::lab::veth::{CLIENT_DEVICE, SERVER_DEVICE};
+use quell_bench::result::{Disturbance, TrialCounters};
+use quell_bench::server::Worker;
+use quell_linux::bpf::{NapiPollCounter, NapiPolls};
+use quell_linux::kernel;
+use quell_linux::netdev::Napi;
+use quell_linux::proc::ProcRoot;
+use quell_linux::{CpuList, NapiId, Pid};
+use quell_load::LoadReport;
+use quell_mode::DeliveryMode;
+
+use crate::client::{Effort, Found};
+use crate::lab::{Launch, Server, ServersLab};
+use crate::program::Program;
+
+/// How the server comes by its mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Arm {
+    /// Not at all: interrupts.
+    Base,
+    /// As [`Self::Base`], to see what two identical runs differ by.
+    BaseAgain,
+    /// `quell attach`, while it runs.
+    Attach,
+    /// `quell run`.
+    Run,
+}
+
+impl Arm {
+    pub(crate) const ALL: [Self; 4] = [Self::Base, Self::BaseAgain, Self::Attach, Self::Run];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Base => "base",
+            Self::BaseAgain => "base again",
+            Self::Attach => "attach",
+            Self::Run => "run",
+        }
+    }
+}
+
+/// What one trial gave.
+#[derive(Debug, Clone)]
+pub(crate) struct Trial {
+    pub(crate) found: Found,
+    pub(crate) counters: TrialCounters,
+    /// Polls of the server's queues by its own threads, of all polls; absent where polls cannot be counted.
+    pub(crate) polled_by_the_server: Option<f64>,
+    /// What was set while it was under load.
+    pub(crate) seen: Seen,
+    /// What speaks against it.
+    pub(crate) disturbances: Vec<Disturbance>,
+}
+
+impl Trial {
+    /// CPU time of the server's threads and of its queues' NAPI threads for each answer, µs.
+    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a trial are far below 2^53")]
+    pub(crate) fn cpu_us_per_request(&self) -> Option<f64> {
+        let ns = self.counters.server_run_ns? + self.counters.napi_run_ns?;
+        (self.found.answered > 0).then(|| ns as f64 / 1e3 / self.found.answered as f64)
+    }
+
+    pub(crate) fn p50_us(&self) -> Option<f64> {
+        self.found.p50.map(|p50| p50.as_secs_f64() * 1e6)
+    }
+
+    /// What the server and its queues' threads took of the server's CPU.
+    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a trial are far below 2^53")]
+    pub(crate) fn server_share(&self) -> Option<f64> {
+        let cpus = self.counters.server_cpus?;
+        (cpus.capacity_ns > 0).then(|| cpus.lab_ns as f64 / cpus.capacity_ns as f64)
+    }
+}
+
+/// Runs one trial; an error says why there is none.
+pub(crate) fn trial(
+    lab: &ServersLab,
+    program: Program,
+    workers: u32,
+    mode: &str,
+    arm: Arm,
+    effort: Effort,
+) -> Result<Trial, String> {
+    let before = lab.queues();
+    let launch = if arm == Arm::Run { Launch::Under(mode) } else { Launch::Plain };
+    let server = lab.serve(program, workers, launch)?;
+    let seen = warm_up(lab, program, &server, mode, arm)?;
+    let trial = measured(lab, program, &server, effort, seen)?;
+    if arm == Arm::Attach {
+        let ended = lab.quell(&["detach", &server.pid().to_string()]);
+        ended.succeeded().map_err(|said| format!("quell detach: {said}"))?;
+    }
+    server.stop();
+    let after = lab.queues();
+    if settings(&after) != settings(&before) {
+        return Err(format!("{} left {after:?} of {before:?}", arm.name()));
+    }
+    Ok(trial)
+}
+
+/// What is compared of queues: everything but their threads.
+fn settings(queues: &[Napi]) -> Vec<(NapiId, Option<u32>, Option<u64>, Option<u64>)> {
+    let of = |napi: &Napi| (napi.id, napi.defer_hard_irqs, napi.gro_flush_timeout_ns, napi.irq_suspend_timeout_ns);
+    queues.iter().map(of).collect()
+}
+
+/// What a server has been through before it is measured; its mode is attached while it is under load.
+fn warm_up(lab: &ServersLab, program: Program, server: &Server, mode: &str, arm: Arm) -> Result<Seen, String> {
+    let client = lab.start_client(program.client(), server.address, Effort::WarmUp);
+    lab.wait_until_connected(server);
+    if arm == Arm::Attach {
+        let ended = lab.quell(&["attach", mode, &server.pid().to_string(), "--yes"]);
+        ended.succeeded().map_err(|said| format!("quell attach: {said}"))?;
+    }
+    let seen = Seen::of(lab, server, mode);
+    client.end().map(|_| seen)
+}
+
+/// What a server reaches with interrupts in a closed loop, requests a second.
+pub(crate) fn reach(lab: &ServersLab, program: Program, workers: u32) -> Result<f64, String> {
+    let server = lab.serve(program, workers, Launch::Plain)?;
+    let found = lab.start_client(program.client(), server.address, Effort::WarmUp).end()?;
+    server.stop();
+    Ok(found.per_s)
+}
+
+fn measured(lab: &ServersLab, program: Program, server: &Server, effort: Effort, seen: Seen) -> Result<Trial, String> {
+    let ids: Vec<NapiId> = lab.queues().iter().map(|napi| napi.id).collect();
+    let polls = NapiPollCounter::attach(kernel::sysfs(), &ids).ok();
+    let (watched, address) = (watched(lab, server), server.address);
+    let proc = ProcRoot::default();
+    let look = || {
+        // In the client's namespace, so that this thread's /proc/net is the client's.
+        let watched = Watched { generator: vec![Pid::of_this_thread()], ..watched };
+        let first = watched.snapshot(&proc, polls.as_ref());
+        let found = lab.start_client(program.client(), address, effort).end();
+        let last = watched.snapshot(&proc, polls.as_ref());
+        (found, watched.between(&first, &last))
+    };
+    let (found, counters) = lab.veth.client.namespace.run(look).map_err(|error| error.to_string())?;
+    let all = polls.as_ref().and_then(|polls| polls.read().ok());
+    let sum = |of: fn(&NapiPolls) -> u64| all.as_ref().map(|all| all.values().map(of).sum::<u64>());
+    let by_server = sum(|polls| polls.by_busy_poll).zip(sum(|polls| polls.polls));
+    #[expect(clippy::cast_precision_loss, reason = "counts of one trial are far below 2^53")]
+    let polled_by_the_server = by_server.filter(|(_, all)| *all > 0).map(|(own, all)| own as f64 / all as f64);
+    let found = found?;
+    let load = LoadReport { unanswered: found.failed, ..LoadReport::default() };
+    let disturbances = disturbances(&load, &counters);
+    Ok(Trial { found, counters, polled_by_the_server, seen, disturbances })
+}
+
+fn watched(lab: &ServersLab, server: &Server) -> Watched {
+    Watched {
+        server: server.processes(),
+        server_napi: lab.veth.server.napi_threads.clone(),
+        generator: Vec::new(),
+        client_napi: lab.veth.client.napi_threads.clone(),
+        server_cpus: lab.veth.plan.cpus.server_cpus().into_iter().collect(),
+        // The client ends with its run, and its time with it: what else ran there is not known.
+        client_cpus: CpuList::default(),
+        devices: (SERVER_DEVICE, CLIENT_DEVICE),
+    }
+}
+
+/// What is set on the server while it is under load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Epolls with connections.
+    pub(crate) epolls: usize,
+    /// Those of them that have the mode's parameters.
+    pub(crate) epolls_set: usize,
+    /// Queues that connections arrive by.
+    pub(crate) queues: usize,
+    /// Those of them that have the mode's values.
+    pub(crate) queues_set: usize,
+    /// The most queues that the connections of one epoll arrive by.
+    pub(crate) queues_of_one_epoll: usize,
+}
+
+impl Seen {
+    fn of(lab: &ServersLab, server: &Server, mode: &str) -> Self {
+        let mode: DeliveryMode = mode.parse().unwrap();
+        let (napi, wanted) = (mode.napi(), mode.epoll().unwrap_or_default());
+        let epolls = server.epolls();
+        let has_parameters = |epoll: &&Worker| {
+            let read = epoll.params().unwrap();
+            (read.busy_poll_usecs, read.busy_poll_budget, read.prefer_busy_poll)
+                == (wanted.busy_poll_usecs, wanted.busy_poll_budget, wanted.prefer_busy_poll)
+        };
+        let used: Vec<u32> = epolls.iter().flat_map(|epoll| epoll.facts.napi_ids.iter().copied()).collect();
+        let queues: Vec<Napi> = lab.queues().into_iter().filter(|queue| used.contains(&queue.id.get())).collect();
+        let has_values = |queue: &&Napi| {
+            queue.defer_hard_irqs == Some(napi.defer_hard_irqs)
+                && queue.gro_flush_timeout_ns == Some(napi.gro_flush_timeout_ns)
+                && queue.irq_suspend_timeout_ns == Some(napi.irq_suspend_timeout_ns)
+        };
+        Self {
+            epolls: epolls.len(),
+            epolls_set: epolls.iter().filter(has_parameters).count(),
+            queues: queues.len(),
+            queues_set: queues.iter().filter(has_values).count(),
+            queues_of_one_epoll: epolls.iter().map(|epoll| epoll.facts.napi_ids.len()).max().unwrap_or(0),
+        }
+    }
+}

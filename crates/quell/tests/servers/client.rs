@@ -1,0 +1,221 @@
+//! The real client of each server: its command, and what it prints read into one form. A figure that a client does not
+//! print is absent.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use quell_load::LoadReport;
+
+/// Connections of every client.
+pub(crate) const CONNECTIONS: u32 = 64;
+/// Keys that Redis is asked for.
+const REDIS_KEYS: u32 = 10_000;
+
+/// A client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Client {
+    /// `quell load`, memcached's protocol.
+    QuellLoadMemcached,
+    /// `quell load`, 64 bytes there and back.
+    QuellLoadEcho,
+    /// `redis-benchmark`, `GET` of random keys.
+    RedisBenchmark,
+    /// `wrk`.
+    Wrk,
+}
+
+/// How hard and how long.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Effort {
+    /// Until every connection is known and every key stored, in a closed loop.
+    WarmUp,
+    /// In a closed loop: each connection asks again as soon as it has its answer.
+    Closed {
+        /// How long.
+        seconds: f64,
+        /// Requests a second that are expected; for clients that are told a count instead of a time.
+        expected_per_s: f64,
+    },
+    /// At moments that do not depend on answers, where the client can.
+    Open {
+        /// How long.
+        seconds: f64,
+        /// Requests a second.
+        per_s: f64,
+    },
+}
+
+/// What a client found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Found {
+    /// Requests that were answered.
+    pub(crate) answered: u64,
+    /// Of them, in a second.
+    pub(crate) per_s: f64,
+    /// Median latency, absent where none was answered.
+    pub(crate) p50: Option<Duration>,
+    /// Requests that were lost, refused or answered wrongly.
+    pub(crate) failed: u64,
+}
+
+impl Client {
+    /// The program that has to be installed; `None` where it is this repository's.
+    pub(crate) fn program(self) -> Option<&'static str> {
+        match self {
+            Self::QuellLoadMemcached | Self::QuellLoadEcho => None,
+            Self::RedisBenchmark => Some("redis-benchmark"),
+            Self::Wrk => Some("wrk"),
+        }
+    }
+
+    /// Whether it can send at moments that do not depend on answers.
+    pub(crate) fn has_a_rate(self) -> bool {
+        matches!(self, Self::QuellLoadMemcached | Self::QuellLoadEcho)
+    }
+
+    /// What tables call it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::QuellLoadMemcached | Self::QuellLoadEcho => "quell load",
+            Self::RedisBenchmark => "redis-benchmark",
+            Self::Wrk => "wrk",
+        }
+    }
+
+    /// The words that start it.
+    pub(crate) fn command(self, server: SocketAddr, effort: Effort) -> Vec<String> {
+        match self {
+            Self::QuellLoadMemcached => quell_load(server, effort, "memcached"),
+            Self::QuellLoadEcho => quell_load(server, effort, "request-response"),
+            Self::RedisBenchmark => redis_benchmark(server, effort),
+            Self::Wrk => wrk(server, effort),
+        }
+    }
+
+    /// Reads what it printed when it was started with `effort`.
+    ///
+    /// # Errors
+    /// When it is not what this client prints.
+    pub(crate) fn read(self, effort: Effort, printed: &str) -> Result<Found, String> {
+        let found = match self {
+            Self::QuellLoadMemcached | Self::QuellLoadEcho => read_quell_load(printed),
+            Self::RedisBenchmark => read_redis_benchmark(effort, printed),
+            Self::Wrk => read_wrk(printed),
+        };
+        found.ok_or_else(|| format!("{} printed what it does not print: {printed}", self.name()))
+    }
+}
+
+impl Effort {
+    const WARM_UP_SECONDS: f64 = 1.0;
+
+    fn seconds(self) -> f64 {
+        match self {
+            Self::WarmUp => Self::WARM_UP_SECONDS,
+            Self::Closed { seconds, .. } | Self::Open { seconds, .. } => seconds,
+        }
+    }
+}
+
+fn quell_load(server: SocketAddr, effort: Effort, protocol: &str) -> Vec<String> {
+    let rate = match effort {
+        Effort::WarmUp | Effort::Closed { .. } => "max".to_owned(),
+        Effort::Open { per_s, .. } => format!("{per_s:.0}"),
+    };
+    let mut words: Vec<String> =
+        [env!("CARGO_BIN_EXE_quell"), "load", "--json", "--warm-up=0"].map(str::to_owned).into();
+    words.extend([
+        format!("--protocol={protocol}"),
+        format!("--rate={rate}"),
+        format!("--connections={CONNECTIONS}"),
+        format!("--seconds={}", effort.seconds()),
+        // Polling for its answers would make it another client than those that cannot.
+        "--polling=epoll".to_owned(),
+    ]);
+    if effort != Effort::WarmUp {
+        words.push("--no-preload".to_owned());
+    }
+    words.push(server.to_string());
+    words
+}
+
+fn redis_benchmark(server: SocketAddr, effort: Effort) -> Vec<String> {
+    let test = if effort == Effort::WarmUp { "set" } else { "get" };
+    let pairs = [
+        ("-h", server.ip().to_string()),
+        ("-p", server.port().to_string()),
+        ("-c", CONNECTIONS.to_string()),
+        ("-n", redis_requests(effort).to_string()),
+        ("-t", test.to_owned()),
+        ("-r", REDIS_KEYS.to_string()),
+        ("-d", "64".to_owned()),
+    ];
+    let options = pairs.into_iter().flat_map(|(option, value)| [option.to_owned(), value]);
+    ["redis-benchmark", "--csv"].map(str::to_owned).into_iter().chain(options).collect()
+}
+
+/// redis-benchmark is told a count, and not a time.
+fn redis_requests(effort: Effort) -> u64 {
+    let requests = match effort {
+        // Every key several times over.
+        Effort::WarmUp => f64::from(REDIS_KEYS) * 5.0,
+        Effort::Closed { seconds, expected_per_s } => seconds * expected_per_s,
+        Effort::Open { seconds, per_s } => seconds * per_s,
+    };
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of requests")]
+    let requests = requests as u64;
+    requests
+}
+
+fn wrk(server: SocketAddr, effort: Effort) -> Vec<String> {
+    // It takes whole seconds alone.
+    let seconds = effort.seconds().ceil();
+    let words = ["wrk", "--latency", "-t1", &format!("-c{CONNECTIONS}"), &format!("-d{seconds}s")].map(str::to_owned);
+    words.into_iter().chain([format!("http://{server}/")]).collect()
+}
+
+fn read_quell_load(printed: &str) -> Option<Found> {
+    let document: serde_json::Value = serde_json::from_str(printed).ok()?;
+    let report: LoadReport = serde_json::from_value(document.get("report")?.clone()).ok()?;
+    let errors = &report.errors;
+    let lost = [errors.requests_lost, errors.timed_out, errors.server_errors, errors.malformed, errors.wrong_content];
+    Some(Found {
+        answered: report.answered_in_window,
+        per_s: report.qps,
+        p50: report.latency.p50(),
+        failed: report.unanswered + lost.iter().sum::<u64>(),
+    })
+}
+
+/// The first line names the figures, the second holds those of the one test. How many requests there were is what it
+/// was told: it stops with an error when one is not answered.
+fn read_redis_benchmark(effort: Effort, printed: &str) -> Option<Found> {
+    let fields = |line: &str| line.split(',').map(|field| field.trim_matches('"').to_owned()).collect::<Vec<_>>();
+    let mut lines = printed.lines().filter(|line| line.starts_with('"'));
+    let (names, values) = (fields(lines.next()?), fields(lines.next()?));
+    let figure = |wanted: &str| values.get(names.iter().position(|name| name == wanted)?)?.parse::<f64>().ok();
+    Some(Found {
+        answered: redis_requests(effort),
+        per_s: figure("rps")?,
+        p50: figure("p50_latency_ms").map(|ms| Duration::from_secs_f64(ms / 1e3)),
+        failed: 0,
+    })
+}
+
+fn read_wrk(printed: &str) -> Option<Found> {
+    let line = |start: &str| Some(printed.lines().find_map(|line| line.trim().strip_prefix(start))?.trim());
+    let answered = printed.lines().find_map(|line| line.split_once(" requests in "))?.0.trim().parse().ok()?;
+    let counts =
+        |text: &str| text.split(',').filter_map(|part| part.rsplit(' ').next()?.parse::<u64>().ok()).sum::<u64>();
+    let failed = line("Socket errors:").map_or(0, counts) + line("Non-2xx or 3xx responses:").map_or(0, counts);
+    let p50 = wrk_time(line("50%")?).filter(|_| answered > 0);
+    Some(Found { answered, per_s: line("Requests/sec:")?.parse().ok()?, p50, failed })
+}
+
+/// As wrk writes times: `87.00us`, `1.23ms`, `2.00s`.
+fn wrk_time(text: &str) -> Option<Duration> {
+    let (number, unit_s) = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)]
+        .into_iter()
+        .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)))?;
+    Duration::try_from_secs_f64(number.parse::<f64>().ok()? * unit_s).ok()
+}

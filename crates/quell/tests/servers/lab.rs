@@ -1,0 +1,270 @@
+//! The lab that servers are tried in: the veth lab of `quell bench`, a server on its side, that server's real client on the
+//! other, and `quell` with a journal of its own. Everything ends with the value.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use quell_bench::cpus::CpuLayout;
+use quell_bench::lab::veth::{VethLab, VethPlan, unique_name};
+use quell_bench::requirements::missing;
+use quell_bench::server::{ServerCommand, Worker, workers_of};
+use quell_host::journal::Journal;
+use quell_linux::CpuList;
+use quell_linux::Pid;
+use quell_linux::netdev::{Napi, Netdev};
+use quell_linux::proc::{ProcRoot, ProcessIdentity};
+use quell_linux::process::{Child, Output, Spawn, session_members};
+use quell_linux::sched;
+use quell_linux::sock_diag::{InetFamily, InetProtocol, SockDiag};
+use quell_linux::tcp::TcpConnection;
+use quell_mode::NapiSettings;
+use tempfile::TempDir;
+
+use crate::client::{CONNECTIONS, Client, Effort, Found};
+use crate::lab_turn::LabTurn;
+use crate::program::Program;
+
+/// The port of every server: there is one at a time.
+const PORT: u16 = 7_000;
+/// `ESTABLISHED` of `include/net/tcp_states.h`.
+const ESTABLISHED: u8 = 1;
+/// How long anything may take before it is taken for a hang.
+const BOUND: Duration = Duration::from_secs(60);
+const KEPT: usize = 1 << 20;
+
+/// A lab that is up.
+pub(crate) struct ServersLab {
+    /// The veth lab.
+    pub(crate) veth: VethLab,
+    dir: TempDir,
+    _turn: LabTurn,
+}
+
+/// How a server is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Launch<'a> {
+    /// As anybody starts it.
+    Plain,
+    /// By `quell run` with this mode.
+    Under(&'a str),
+}
+
+/// A server that accepts connections.
+pub(crate) struct Server {
+    child: Child,
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
+}
+
+/// A program that has not been waited for.
+pub(crate) struct Running(pub(crate) Child);
+
+/// How a program ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// Its exit code; absent when a signal ended it.
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl ServersLab {
+    /// Raises a lab with `queues`, all polled where an interrupt would land, on the first CPU; clients have the others.
+    /// `None`, with the reason on stderr, where no lab can be raised.
+    pub(crate) fn raise(queues: u32) -> Option<Self> {
+        let missing = missing(&ServerCommand::Other(vec!["true".to_owned()]));
+        if !missing.is_empty() {
+            eprintln!("skipped: {missing:?}");
+            return None;
+        }
+        let turn = LabTurn::wait();
+        let dir = tempfile::tempdir().unwrap();
+        let available: Vec<u32> = sched::affinity(Pid::of_this_process()).unwrap().iter().collect();
+        let (server, client) = available.split_at(1);
+        let layout = CpuLayout {
+            server: vec![server[0]; queues as usize],
+            client: if client.is_empty() { server.to_vec() } else { client.to_vec() },
+            overcommitted: None,
+        };
+        let plan = VethPlan { queues, cpus: layout, interrupt_stand_in: true, client_napi: threaded() };
+        let journal = Journal::in_dir(dir.path().join("lab"));
+        let veth = VethLab::raise(&journal, unique_name(), plan).unwrap();
+        Some(Self { veth, dir, _turn: turn })
+    }
+
+    /// The CPUs of the clients, and of whoever looks on.
+    pub(crate) fn client_cpus(&self) -> CpuList {
+        self.veth.plan.cpus.client_cpus().into_iter().collect()
+    }
+
+    /// A directory of this lab's own.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn journal_dir(&self) -> PathBuf {
+        self.dir.path().join("journal")
+    }
+
+    /// Names of what is in the journal of `quell`.
+    pub(crate) fn journals(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.journal_dir()).into_iter().flatten();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    /// Starts `quell` on the clients' CPUs, in the namespace of this process.
+    pub(crate) fn start_quell(&self, arguments: &[&str]) -> Running {
+        let spawn = Spawn::new(env!("CARGO_BIN_EXE_quell")).args(arguments).cpus(self.client_cpus());
+        let spawn = spawn.env("QUELL_JOURNAL_DIR", self.journal_dir());
+        Running(spawn.stdout(Output::Tail(KEPT)).stderr(Output::Tail(KEPT)).start().unwrap())
+    }
+
+    /// Runs `quell` to its end.
+    pub(crate) fn quell(&self, arguments: &[&str]) -> Ended {
+        self.start_quell(arguments).end()
+    }
+
+    /// Starts a server and returns when it accepts connections; an error says why it does not.
+    pub(crate) fn serve(&self, program: Program, workers: u32, launch: Launch<'_>) -> Result<Server, String> {
+        let address = SocketAddr::new(self.veth.server.address, PORT);
+        let mut words = program.command(address, workers, self.dir());
+        if let Launch::Under(mode) = launch {
+            let quell = [env!("CARGO_BIN_EXE_quell"), "run", mode, "--"].map(str::to_owned);
+            words = quell.into_iter().chain(words).collect();
+        }
+        let spawn = Spawn::new(&words[0]).args(&words[1..]).netns(&self.veth.server.namespace);
+        let spawn = spawn.cpus(self.veth.plan.cpus.server_cpus().into_iter().collect());
+        let spawn = spawn.env("QUELL_JOURNAL_DIR", self.journal_dir()).stderr(Output::Tail(KEPT));
+        let child = spawn.dies_with_this_thread().start().map_err(|error| error.to_string())?;
+        let mut server = Server { child, address };
+        self.until_it_accepts(&mut server).map_err(|why| format!("`{}` {why}", words.join(" ")))?;
+        Ok(server)
+    }
+
+    fn until_it_accepts(&self, server: &mut Server) -> Result<(), String> {
+        let attempt = || TcpConnection::connect(server.address, Duration::from_millis(200)).is_ok();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            if self.veth.client.namespace.run(attempt).unwrap() {
+                return Ok(());
+            }
+            let said = |server: &Server| String::from_utf8_lossy(&server.child.stderr_tail().unwrap()).into_owned();
+            if let Some(status) = server.child.wait(Duration::from_millis(10)).unwrap() {
+                return Err(format!("ended at once, {status}; it said: {}", said(server)));
+            }
+            if Instant::now() > deadline {
+                return Err(format!("accepts no connection; it said: {}", said(server)));
+            }
+        }
+    }
+
+    /// Starts a client of the server at this address.
+    pub(crate) fn start_client(&self, client: Client, server: SocketAddr, effort: Effort) -> RunningClient {
+        let words = client.command(server, effort);
+        let spawn = Spawn::new(&words[0]).args(&words[1..]).netns(&self.veth.client.namespace).cpus(self.client_cpus());
+        let child = spawn.stdout(Output::Tail(KEPT)).stderr(Output::Tail(KEPT)).start().unwrap();
+        RunningClient { running: Running(child), client, effort }
+    }
+
+    /// Returns when all of a client's connections are there.
+    pub(crate) fn wait_until_connected(&self, server: &Server) {
+        let mut sockets = SockDiag::open_in(&self.veth.server.namespace).unwrap();
+        wait_until(|| {
+            let mut connected = 0;
+            let count = |socket: quell_linux::sock_diag::InetSocket| {
+                connected += u32::from(socket.state == ESTABLISHED && socket.local == server.address);
+            };
+            sockets.for_each(InetProtocol::Tcp, InetFamily::V4, count).unwrap();
+            if connected >= CONNECTIONS { Ok(()) } else { Err(format!("only {connected} connections")) }
+        });
+    }
+
+    /// What the server's queues are told.
+    pub(crate) fn queues(&self) -> Vec<Napi> {
+        Netdev::open_in(&self.veth.server.namespace).unwrap().napis(self.veth.server.ifindex).unwrap()
+    }
+}
+
+/// The client's queues, polled by their threads as the server's are.
+fn threaded() -> NapiSettings {
+    NapiSettings { threaded: quell_mode::Threaded::Thread, ..NapiSettings::default() }
+}
+
+impl Server {
+    /// Its processes, without `quell`'s that started it, in the order in which they were started.
+    pub(crate) fn processes(&self) -> Vec<Pid> {
+        let proc = ProcRoot::default();
+        let quell = std::fs::canonicalize(env!("CARGO_BIN_EXE_quell")).unwrap();
+        let is_quell = |pid: Pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == quell);
+        let members = session_members(&proc, &self.child.identity()).unwrap();
+        let mut members: Vec<ProcessIdentity> = members.into_iter().map(|member| member.identity).collect();
+        members.retain(|member| !is_quell(member.pid));
+        members.sort_by_key(|member| member.starttime.0);
+        members.into_iter().map(|member| member.pid).collect()
+    }
+
+    /// Its main process.
+    pub(crate) fn pid(&self) -> Pid {
+        self.processes()[0]
+    }
+
+    /// The epolls that its connections are in.
+    pub(crate) fn epolls(&self) -> Vec<Worker> {
+        let proc = ProcRoot::default();
+        self.processes().into_iter().flat_map(|pid| workers_of(&proc, pid).unwrap()).collect()
+    }
+
+    /// Ends it, and what started it.
+    pub(crate) fn stop(mut self) {
+        self.child.terminate(Duration::from_secs(5)).unwrap();
+    }
+}
+
+/// A client of a server, running.
+pub(crate) struct RunningClient {
+    running: Running,
+    client: Client,
+    effort: Effort,
+}
+
+impl RunningClient {
+    /// Waits for its end, and reads what it found; an error when it failed.
+    pub(crate) fn end(self) -> Result<Found, String> {
+        let ended = self.running.end();
+        match ended.code {
+            Some(0) => self.client.read(self.effort, &ended.stdout),
+            _ => Err(format!("{} failed: {ended:?}", self.client.name())),
+        }
+    }
+}
+
+impl Ended {
+    /// An error with what it said, unless it ended well.
+    pub(crate) fn succeeded(self) -> Result<Self, String> {
+        if self.code == Some(0) { Ok(self) } else { Err(format!("{}{}", self.stdout, self.stderr)) }
+    }
+}
+
+impl Running {
+    /// Waits for its end.
+    pub(crate) fn end(mut self) -> Ended {
+        let status = self.0.wait(BOUND).unwrap();
+        let text = |tail: Option<Vec<u8>>| String::from_utf8(tail.unwrap()).unwrap();
+        let (stdout, stderr) = (text(self.0.stdout_tail()), text(self.0.stderr_tail()));
+        let status = status.unwrap_or_else(|| panic!("it hangs; it said {stdout}{stderr}"));
+        Ended { code: status.code(), stdout, stderr }
+    }
+}
+
+/// Tries until it succeeds; fails with the last reason when that takes too long.
+pub(crate) fn wait_until<T>(mut attempt: impl FnMut() -> Result<T, String>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        match attempt() {
+            Ok(value) => return value,
+            Err(why) if Instant::now() > deadline => panic!("{why}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Servers that were never made for a delivery mode, in the lab: each as its package has it, each with its real client.
+//! Needs root, Linux 6.13 and the servers; says so where one is skipped.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+#[allow(dead_code, reason = "the bench uses the rest")]
+mod client;
+mod client_output;
+mod fixtures;
+#[allow(dead_code, reason = "the bench uses the rest")]
+mod lab;
+#[path = "../../../quell-bench/tests/common/lab_turn.rs"]
+mod lab_turn;
+mod program;
+
+use client::Effort;
+use lab::{Launch, ServersLab, wait_until};
+use program::Program;
+use quell_bench::result::WorkerFacts;
+use quell_bench::server::Worker;
+
+/// Whether `make test-servers` asks, which takes its time; `make test` does not build servers.
+fn all_of_it() -> bool {
+    std::env::var_os("QUELL_TEST_SERVERS").is_some_and(|wanted| wanted == "all")
+}
+
+/// The servers that can be tried here; says of each other one why it cannot.
+fn programs() -> Vec<Program> {
+    let can_be_tried = |program: &Program| {
+        let why = match program {
+            Program::GoHttp | Program::TokioEcho if !all_of_it() => Some("`make test-servers` builds it".to_owned()),
+            program => program.missing(),
+        };
+        if let Some(why) = &why {
+            eprintln!("skipped: {}: {why}", program.name());
+        }
+        why.is_none()
+    };
+    Program::ALL.into_iter().filter(can_be_tried).collect()
+}
+
+#[test]
+fn every_server_answers_its_real_client_in_the_lab() {
+    let Some(lab) = ServersLab::raise(1) else { return };
+    for program in programs() {
+        let server = lab.serve(program, 1, Launch::Plain).unwrap();
+        let client = lab.start_client(program.client(), server.address, Effort::WarmUp);
+        lab.wait_until_connected(&server);
+        let one_queue = |epolls: &[Worker]| {
+            let arrive = |facts: &WorkerFacts| facts.connections_without_napi == 0 && facts.napi_ids.len() == 1;
+            !epolls.is_empty() && epolls.iter().all(|epoll| arrive(&epoll.facts))
+        };
+        wait_until(|| {
+            let epolls = server.epolls();
+            if one_queue(&epolls) { Ok(()) } else { Err(format!("{}: {epolls:?}", program.name())) }
+        });
+        let found = client.end().unwrap();
+        assert!(found.answered > 1_000 && found.failed == 0, "{}: {found:?}", program.name());
+        server.stop();
+    }
+}

@@ -1,0 +1,132 @@
+//! The servers that are tried, each as the distribution or its language's standard library has it: how it is started, what
+//! its real client is, and what is missing where it cannot be. Nothing in their commands knows of a delivery mode.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use crate::client::Client;
+use crate::fixtures;
+
+/// A server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// memcached: an epoll a worker thread.
+    Memcached,
+    /// Redis: one thread.
+    Redis,
+    /// nginx: an epoll a worker process, one listening socket for all of them.
+    Nginx,
+    /// nginx with a listening socket for each worker process.
+    NginxReuseport,
+    /// The HTTP server of Go's standard library: one epoll for all threads.
+    GoHttp,
+    /// An echo server on tokio: one epoll for all threads.
+    TokioEcho,
+}
+
+impl Program {
+    /// All of them.
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Memcached, Self::Redis, Self::Nginx, Self::NginxReuseport, Self::GoHttp, Self::TokioEcho];
+
+    /// What tables call it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Memcached => "memcached",
+            Self::Redis => "redis-server",
+            Self::Nginx => "nginx",
+            Self::NginxReuseport => "nginx, reuseport",
+            Self::GoHttp => "Go net/http",
+            Self::TokioEcho => "tokio echo",
+        }
+    }
+
+    /// Its real client.
+    pub(crate) fn client(self) -> Client {
+        match self {
+            Self::Memcached => Client::QuellLoadMemcached,
+            Self::Redis => Client::RedisBenchmark,
+            Self::Nginx | Self::NginxReuseport | Self::GoHttp => Client::Wrk,
+            Self::TokioEcho => Client::QuellLoadEcho,
+        }
+    }
+
+    /// Why it cannot be tried on this machine; builds it where it is one of this repository's.
+    pub(crate) fn missing(self) -> Option<String> {
+        let server = match self {
+            Self::Memcached => installed("memcached"),
+            Self::Redis => installed("redis-server"),
+            Self::Nginx | Self::NginxReuseport => installed("nginx"),
+            Self::GoHttp => fixtures::go_http().map(drop),
+            Self::TokioEcho => fixtures::tokio_echo().map(drop),
+        };
+        let client = self.client().program().map_or(Ok(()), installed);
+        server.and(client).err()
+    }
+
+    /// The words that start it at `address` with `workers` threads or processes, where it has them. Its files are in
+    /// `dir`.
+    pub(crate) fn command(self, address: SocketAddr, workers: u32, dir: &Path) -> Vec<String> {
+        let (ip, port, workers) = (address.ip().to_string(), address.port().to_string(), workers.to_string());
+        let dir_text = dir.display().to_string();
+        let words: Vec<&str> = match self {
+            Self::Memcached => {
+                vec!["memcached", "-u", "nobody", "-U", "0", "-l", &ip, "-p", &port, "-t", &workers, "-N", &workers]
+            }
+            Self::Redis => vec![
+                "redis-server",
+                "--bind",
+                &ip,
+                "--port",
+                &port,
+                "--protected-mode",
+                "no",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--enable-debug-command",
+                "yes",
+                "--dir",
+                &dir_text,
+            ],
+            Self::Nginx | Self::NginxReuseport => {
+                let configuration = dir.join("nginx.conf");
+                std::fs::write(&configuration, self.nginx_conf(address, &workers, dir)).unwrap();
+                return ["nginx", "-e", "stderr", "-c"]
+                    .map(str::to_owned)
+                    .into_iter()
+                    .chain([path(&configuration)])
+                    .collect();
+            }
+            Self::GoHttp => return vec![path(&fixtures::go_http().unwrap()), address.to_string()],
+            Self::TokioEcho => return vec![path(&fixtures::tokio_echo().unwrap()), address.to_string(), workers],
+        };
+        words.into_iter().map(str::to_owned).collect()
+    }
+
+    /// A file of one kilobyte, asked for over connections that stay.
+    fn nginx_conf(self, address: SocketAddr, workers: &str, dir: &Path) -> String {
+        let reuseport = if self == Self::NginxReuseport { " reuseport" } else { "" };
+        let root = dir.join("www");
+        std::fs::create_dir_all(&root).unwrap();
+        std::fs::write(root.join("index.html"), vec![b'x'; 1_024]).unwrap();
+        let (dir, root) = (dir.display(), root.display());
+        format!(
+            "daemon off;\nuser root;\nworker_processes {workers};\npid {dir}/nginx.pid;\n\
+             events {{ worker_connections 1024; }}\n\
+             http {{\n  access_log off;\n  keepalive_requests 1000000000;\n\
+             \x20 server {{ listen {address}{reuseport}; root {root}; }}\n}}\n"
+        )
+    }
+}
+
+fn path(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn installed(program: &str) -> Result<(), String> {
+    let found = Command::new(program).arg("--version").output();
+    found.map(drop).map_err(|error| format!("there is no {program} ({error}): tools/install-missing {program}"))
+}
