@@ -28,6 +28,7 @@ mod pid;
 pub mod pidfd;
 pub mod proc;
 pub mod process;
+pub mod reuseport;
 pub mod sched;
 pub mod signal;
 pub mod sock_diag;

@@ -1,0 +1,200 @@
+//! Which socket of a reuseport group gets what arrives by which queue of which interface: a pure rule, that is also what
+//! the filter in the kernel computes. Which queues count is decided above.
+
+use thiserror::Error;
+
+use crate::Ifindex;
+
+/// The kernel counts the sockets of a group in 16 bits (`struct sock_reuseport`).
+const SOCKETS_MAX: u32 = u16::MAX as u32;
+/// As many places as sockets can be told apart; their products with the sockets' number stay within 32 bits.
+const PLACES_MAX: u32 = u16::MAX as u32;
+/// The filter has five instructions an interface, and 4,096 at most (`BPF_MAXINSNS`).
+const INTERFACES_MAX: usize = 800;
+
+/// Queues of one interface, as a filter sees what arrives by them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeenQueues {
+    /// The interface that the packet is said to come by (`skb->dev`): a VLAN's own, and of a bond the bond.
+    pub ifindex: Ifindex,
+    /// The place of its first queue among all queues. Interfaces that are fed by the same queues have the same.
+    pub first: u32,
+    /// How many queues, at least 1.
+    pub queues: u32,
+}
+
+/// Gives each queue a socket or several of its own, as far as there are enough, and a socket as few queues as possible
+/// where there are not.
+///
+/// What a filter reads as the queue (`SKF_AD_QUEUE`) is `skb->queue_mapping`: the number of the queue plus 1 where the
+/// driver records it (`skb_record_rx_queue`), and on a veth the number itself. It is taken modulo the interface's number
+/// of queues, so that either way every queue has one place and no two have the same; only which of the places it is
+/// differs. A driver that records nothing (0) makes all queues of an interface look like one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueSteering {
+    interfaces: Vec<SeenQueues>,
+    places: u32,
+    sockets: u32,
+}
+
+/// Why something is no steering.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum InvalidSteering {
+    /// No socket, or more than a group can have.
+    #[error("a reuseport group has between 1 and {SOCKETS_MAX} sockets, not {sockets}")]
+    Sockets {
+        /// How many were said.
+        sockets: u32,
+    },
+    /// No interface, or more than a filter can hold.
+    #[error("a filter tells between 1 and {INTERFACES_MAX} interfaces apart, not {interfaces}")]
+    Interfaces {
+        /// How many were said.
+        interfaces: usize,
+    },
+    /// An interface without queues, or beyond the last place.
+    #[error("interface {ifindex} has {queues} queues from place {first} on; there are places from 0 to {PLACES_MAX}")]
+    Queues {
+        /// The interface.
+        ifindex: Ifindex,
+        /// The place of its first queue.
+        first: u32,
+        /// How many queues were said.
+        queues: u32,
+    },
+    /// An interface is there twice.
+    #[error("interface {ifindex} is named twice")]
+    Twice {
+        /// The interface.
+        ifindex: Ifindex,
+    },
+}
+
+impl QueueSteering {
+    /// Spreads queues over a group of so many sockets.
+    ///
+    /// # Errors
+    /// [`InvalidSteering`].
+    pub fn new(interfaces: Vec<SeenQueues>, sockets: u32) -> Result<Self, InvalidSteering> {
+        if sockets == 0 || sockets > SOCKETS_MAX {
+            return Err(InvalidSteering::Sockets { sockets });
+        }
+        if interfaces.is_empty() || interfaces.len() > INTERFACES_MAX {
+            return Err(InvalidSteering::Interfaces { interfaces: interfaces.len() });
+        }
+        let mut places = 0;
+        for (number, &SeenQueues { ifindex, first, queues }) in interfaces.iter().enumerate() {
+            let end = first.checked_add(queues).filter(|&end| queues > 0 && end <= PLACES_MAX);
+            places = places.max(end.ok_or(InvalidSteering::Queues { ifindex, first, queues })?);
+            if interfaces[..number].iter().any(|other| other.ifindex == ifindex) {
+                return Err(InvalidSteering::Twice { ifindex });
+            }
+        }
+        Ok(Self { interfaces, places, sockets })
+    }
+
+    /// The interfaces that are told apart.
+    #[must_use]
+    pub fn interfaces(&self) -> &[SeenQueues] {
+        &self.interfaces
+    }
+
+    /// How many places of queues there are.
+    #[must_use]
+    pub fn places(&self) -> u32 {
+        self.places
+    }
+
+    /// How many sockets the group has.
+    #[must_use]
+    pub fn sockets(&self) -> u32 {
+        self.sockets
+    }
+
+    /// The sockets, by their index in the group, that get what arrives by the queue at this place: one, where there are
+    /// no more sockets than places.
+    #[must_use]
+    pub fn sockets_of(&self, place: u32) -> std::ops::Range<u32> {
+        let start = place * self.sockets / self.places;
+        match self.shares_queues() {
+            true => start..(place + 1) * self.sockets / self.places,
+            false => start..start + 1,
+        }
+    }
+
+    /// The index in the group for a packet of this interface, `queue_mapping` and flow hash: what the filter in the
+    /// kernel returns. What comes by another interface (`lo` among them) goes by its hash, as it would without a filter.
+    #[must_use]
+    pub fn index(&self, ifindex: u32, queue_mapping: u32, flow_hash: u32) -> u32 {
+        let Some(seen) = self.interfaces.iter().find(|seen| seen.ifindex.get() == ifindex) else {
+            return flow_hash % self.sockets;
+        };
+        let sockets = self.sockets_of(seen.first + queue_mapping % seen.queues);
+        // RSS picked the queue by the lower bits of the same hash.
+        sockets.start + (flow_hash >> Self::HASH_BITS_OF_RSS) % (sockets.end - sockets.start)
+    }
+
+    /// Bits of the flow hash that an RSS table is looked up by, with room to spare.
+    pub(super) const HASH_BITS_OF_RSS: u32 = 16;
+
+    /// Whether there are more sockets than queues, so that some queues have several.
+    pub(super) fn shares_queues(&self) -> bool {
+        self.sockets > self.places
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two_devices(queues: u32, sockets: u32) -> QueueSteering {
+        let device = |ifindex, first| SeenQueues { ifindex: Ifindex::new(ifindex).unwrap(), first, queues };
+        QueueSteering::new(vec![device(2, 0), device(3, queues)], sockets).unwrap()
+    }
+
+    fn indices(steering: &QueueSteering, ifindex: u32, mappings: std::ops::Range<u32>) -> Vec<u32> {
+        mappings.map(|mapping| steering.index(ifindex, mapping, 0)).collect()
+    }
+
+    #[test]
+    fn queues_of_the_same_number_on_two_devices_have_different_sockets() {
+        let steering = two_devices(2, 4);
+        assert_eq!(indices(&steering, 2, 0..2), [0, 1]);
+        assert_eq!(indices(&steering, 3, 0..2), [2, 3]);
+    }
+
+    #[test]
+    fn a_driver_that_counts_from_one_has_as_many_sockets_in_another_order() {
+        let steering = two_devices(2, 4);
+        assert_eq!(indices(&steering, 2, 1..3), [1, 0]);
+        assert_eq!(indices(&steering, 3, 1..3), [3, 2]);
+    }
+
+    #[test]
+    fn fewer_sockets_than_queues_share_them_evenly() {
+        assert_eq!(indices(&two_devices(4, 4), 2, 0..4), [0, 0, 1, 1]);
+        assert_eq!(indices(&two_devices(4, 4), 3, 0..4), [2, 2, 3, 3]);
+    }
+
+    #[test]
+    fn more_sockets_than_queues_are_all_used_and_each_by_one_queue() {
+        let steering = two_devices(2, 10);
+        let used: Vec<_> = (0..4).map(|place| steering.sockets_of(place)).collect();
+        assert_eq!(used, [0..2, 2..5, 5..7, 7..10]);
+        let of_one_queue: std::collections::BTreeSet<_> =
+            (0..1_000_u32).map(|flow| steering.index(2, 1, flow.wrapping_mul(0x9E37_79B9))).collect();
+        assert_eq!(of_one_queue, [2, 3, 4].into());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let seen = |ifindex, first, queues| SeenQueues { ifindex: Ifindex::new(ifindex).unwrap(), first, queues };
+        let refused = |interfaces, sockets| QueueSteering::new(interfaces, sockets).unwrap_err();
+        assert_eq!(refused(vec![seen(2, 0, 1)], 0), InvalidSteering::Sockets { sockets: 0 });
+        assert_eq!(refused(vec![], 1), InvalidSteering::Interfaces { interfaces: 0 });
+        assert!(matches!(refused(vec![seen(2, 0, 0)], 1), InvalidSteering::Queues { .. }));
+        assert!(matches!(refused(vec![seen(2, u32::MAX, 1)], 1), InvalidSteering::Queues { .. }));
+        assert!(matches!(refused(vec![seen(2, 0, 1), seen(2, 1, 1)], 1), InvalidSteering::Twice { .. }));
+    }
+}
