@@ -20,6 +20,7 @@ pub mod plan;
 pub mod recovery;
 pub mod resume;
 pub mod settings;
+pub mod steer;
 pub mod transaction;
 mod undo;
 

@@ -25,9 +25,21 @@ pub enum SearchError {
 /// See [`SearchError`].
 pub(crate) fn by_cookie(proc: &ProcRoot, cookie: u64) -> Result<Option<Namespace>, SearchError> {
     let mut seen = HashSet::new();
-    let mut is_it = |namespace: &Namespace| -> Result<bool, NamespaceError> {
-        Ok(seen.insert(namespace.inode()) && namespace.cookie()? == cookie)
-    };
+    find(proc, |namespace| Ok(seen.insert(namespace.inode()) && namespace.cookie()? == cookie))
+}
+
+/// As [`by_cookie`], by the inode, which is given out again when a namespace is gone.
+///
+/// # Errors
+/// See [`SearchError`].
+pub(crate) fn by_inode(proc: &ProcRoot, inode: u64) -> Result<Option<Namespace>, SearchError> {
+    find(proc, |namespace| Ok(namespace.inode() == inode))
+}
+
+fn find(
+    proc: &ProcRoot,
+    mut is_it: impl FnMut(&Namespace) -> Result<bool, NamespaceError>,
+) -> Result<Option<Namespace>, SearchError> {
     let here = Namespace::current()?;
     if is_it(&here)? {
         return Ok(Some(here));

@@ -21,7 +21,8 @@ use crate::recovery::{Reverted, revert};
 use crate::settings::epoll::ForeignEpoll;
 use crate::settings::host::{Kernel, KnownContexts, make};
 use crate::settings::values::{EpollValues, NapiValues};
-use crate::settings::{SettingsError, napi};
+use crate::settings::{SettingsError, napi, reuseport};
+use crate::steer::Steering;
 
 /// Changes that belong together and are undone together.
 #[derive(Debug)]
@@ -164,6 +165,18 @@ impl Transaction {
         epoll.set(new)?;
         self.done(seq, Outcome::Made)?;
         Ok(true)
+    }
+
+    /// Gives a reuseport group its filter, in the place of any that it had.
+    ///
+    /// # Errors
+    /// When it could not be written down or put on; also when sockets came to the group or left it since it was looked
+    /// at.
+    pub fn steer(&mut self, steering: &Steering) -> Result<(), ChangeError> {
+        let put_on = reuseport::PutOn::prepare(&self.proc, steering)?;
+        let seq = self.intend(Change::ReuseportFilter(put_on.change().clone()))?;
+        put_on.make(steering)?;
+        Ok(self.done(seq, Outcome::Made)?)
     }
 
     /// Makes one change of a plan in `namespace`. `looks_on` hears how far it got; when it says that this is enough, the

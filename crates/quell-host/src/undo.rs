@@ -107,6 +107,7 @@ pub(crate) fn undo(
         (Change::Process { .. }, _) => Ok(Undoing::AlreadyGone),
         (Change::NapiSettings(change), _) => Ok(settings::napi::put_back(proc, change)?),
         (Change::HostSetting(change), outcome) => put_back(proc, contexts, change, outcome),
+        (Change::ReuseportFilter(change), _) => Ok(settings::reuseport::take_off(proc, change)?),
         (Change::EpollParameters(change), _) => {
             let process = identity(change.pid, change.start_time_ticks, boot_id)?;
             Ok(settings::epoll::put_back(proc, process, change)?)

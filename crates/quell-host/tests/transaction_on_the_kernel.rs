@@ -74,7 +74,10 @@ fn reverting_undoes_the_last_change_first_and_leaves_no_journal() {
             Change::NetworkNamespace { .. } => "namespace",
             Change::VethPair { .. } => "veth",
             Change::Process { .. } => "process",
-            Change::NapiSettings(_) | Change::EpollParameters(_) | Change::HostSetting(_) => "setting",
+            Change::NapiSettings(_)
+            | Change::EpollParameters(_)
+            | Change::ReuseportFilter(_)
+            | Change::HostSetting(_) => "setting",
         })
         .collect();
     assert_eq!(kinds, ["process", "veth", "namespace"]);

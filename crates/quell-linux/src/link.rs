@@ -46,6 +46,8 @@ pub struct Link {
     pub tx_queues: Option<u32>,
     /// The other end of a pair, or the interface below.
     pub peer: Option<Peer>,
+    /// The interface that took this one as a port (a bond, bridge, team or VRF), in the same namespace.
+    pub master: Option<Ifindex>,
     /// An XDP program is attached; `None` should the kernel not say.
     pub has_xdp: Option<bool>,
 }
@@ -288,6 +290,7 @@ pub(crate) fn decode_link(reply: &[u8]) -> Result<Link, Malformed> {
         rx_queues: attributes.get_num_rx_queues().ok(),
         tx_queues: attributes.get_num_tx_queues().ok(),
         peer: decode_peer(&attributes),
+        master: attributes.get_master().ok().and_then(Ifindex::new),
         has_xdp: attributes.get_xdp().and_then(|xdp| xdp.get_attached()).ok().map(|mode| mode != XDP_ATTACHED_NONE),
     })
 }

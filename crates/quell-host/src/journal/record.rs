@@ -3,10 +3,13 @@
 //! A line is the CRC-32 (IEEE) of the JSON text as eight hexadecimal digits, a space, the JSON text, a newline. The
 //! checksum tells a line that was cut off or edited from one that is whole; it is no protection against malice.
 
+use std::net::SocketAddr;
+
 use serde::{Deserialize, Serialize};
 
 use quell_linux::ethtool::RssContextId;
 
+use crate::picture::Protocol;
 use crate::plan;
 use crate::settings::values::{EpollValues, NapiValues};
 
@@ -104,6 +107,8 @@ pub enum Change {
     /// Busy-poll parameters of an epoll of a process. Undone by setting them back if they are still the new ones, with
     /// its queues freed before and after.
     EpollParameters(EpollParameters),
+    /// The filter of a reuseport group. Undone by taking it off while a socket of the group as it was then is there.
+    ReuseportFilter(ReuseportFilter),
     /// A setting of the host that a plan changed. Undone by setting it back as far as it is still what was set.
     HostSetting(HostSetting),
 }
@@ -151,6 +156,21 @@ pub struct EpollParameters {
     pub old: EpollValues,
     /// The parameters as they are to be.
     pub new: EpollValues,
+}
+
+/// A filter that picks the socket of a reuseport group. Whatever filter the group had before is gone with it: the kernel
+/// does not tell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ReuseportFilter {
+    /// `SO_NETNS_COOKIE` of the namespace of the sockets.
+    pub namespace_cookie: u64,
+    /// What they speak.
+    pub protocol: Protocol,
+    /// Their address and port.
+    pub local: SocketAddr,
+    /// Their inodes. Others of the same address may have joined the group since, and have the filter too.
+    pub sockets: Vec<u64>,
 }
 
 /// What is known about a change only after it was made.

@@ -35,6 +35,9 @@ pub struct Device {
     pub mac: Option<MacAddress>,
     /// The device below it, or the other end of a veth pair.
     pub lower: Option<Lower>,
+    /// The device that took this one as a port, by its number in the same namespace: a bond, bridge, team or VRF. What
+    /// arrives by a port is taken to have arrived by that device.
+    pub master: Option<Ifindex>,
     /// An XDP program is attached, which turns NAPI on for veth.
     pub has_xdp: Reading<bool>,
     /// The NUMA node of its bus; known to be none for virtual devices and where the platform does not say.

@@ -4,6 +4,7 @@
 pub(crate) mod epoll;
 pub(crate) mod host;
 pub(crate) mod napi;
+pub(crate) mod reuseport;
 pub mod values;
 
 use quell_linux::epoll_params::EpollParamsError;
@@ -13,6 +14,7 @@ use quell_linux::netlink::{Failure, NetlinkError};
 use quell_linux::netns::NamespaceError;
 use quell_linux::pidfd::PidFdError;
 use quell_linux::proc::{InvalidSysctlName, ProcError, ProcWriteError};
+use quell_linux::reuseport::ReuseportError;
 use quell_linux::sched::SchedError;
 use quell_linux::sysfs::SysfsError;
 
@@ -63,6 +65,24 @@ pub enum SettingsError {
     /// A thread could not be placed.
     #[error(transparent)]
     Sched(#[from] SchedError),
+    /// The filter of a reuseport group could not be put on or taken off.
+    #[error(transparent)]
+    Reuseport(#[from] ReuseportError),
+    /// A duplicate could not be looked at.
+    #[error("looking at a duplicate of a socket: {0}")]
+    Duplicate(#[source] std::io::Error),
+    /// The sockets of a group are held by processes that may not be looked into.
+    #[error("{group}: no process that holds one of its sockets may be looked into; that needs CAP_SYS_PTRACE")]
+    HeldElsewhere {
+        /// The group's address.
+        group: String,
+    },
+    /// The group is not the one that was looked at.
+    #[error("{group}: sockets came or went since it was looked at (a reload?); nothing was changed: try again")]
+    GroupChanged {
+        /// The group's address.
+        group: String,
+    },
     /// What was to be set is not there.
     #[error("{what} is not there")]
     Gone {

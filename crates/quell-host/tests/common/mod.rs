@@ -16,7 +16,7 @@ use quell_linux::capability::{Capability, effective};
 use quell_linux::epoll_params::{self, EpollParams};
 use quell_linux::ethtool::Ethtool;
 use quell_linux::event::{Epoll, Trigger};
-use quell_linux::link::{Links, VethEnd};
+use quell_linux::link::{Links, VethEnd, VethPair};
 use quell_linux::netdev::{Napi, NapiChange, Netdev};
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
@@ -40,8 +40,11 @@ pub(crate) const SUSPENDING: NapiChange = NapiChange {
 };
 pub(crate) const PREFER: EpollParams = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
 
-const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+/// Of the second device, where there is one.
+pub(crate) const SECOND_SERVER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+const SECOND_CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
 const TSO: [(&str, bool); 4] = [
     ("tx-tcp-segmentation", false),
     ("tx-tcp-ecn-segmentation", false),
@@ -96,18 +99,8 @@ impl Lab {
         let (server_name, client_name) = (name("server"), name("client"));
         let server = transaction.create_namespace(&server_name).unwrap();
         let client = transaction.create_namespace(&client_name).unwrap();
-        let device = |name| InterfaceName::new(name).unwrap();
-        let left = VethEnd { namespace: &server, name: device("server0"), mac: None, queues };
-        let right = VethEnd { namespace: &client, name: device("client0"), mac: None, queues };
-        let pair = transaction.create_veth(&server_name, &left, &right).unwrap();
-        for (namespace, index, address) in [(&server, pair.left, SERVER), (&client, pair.right, CLIENT)] {
-            let mut ethtool = Ethtool::open_in(namespace).unwrap();
-            ethtool.set_features(index, &[("rx-gro", true)]).unwrap();
-            ethtool.set_features(index, &TSO).unwrap();
-            let address = InterfaceAddress::new(address.into(), 24).unwrap();
-            Addresses::open_in(namespace).unwrap().add(index, address).unwrap();
-            Links::open_in(namespace).unwrap().set_up(index).unwrap();
-        }
+        let pair = create_pair(&mut transaction, &server_name, [&server, &client], 0, queues);
+        give_addresses([&server, &client], &pair, [SERVER, CLIENT]);
         let napis = Netdev::open_in(&server).unwrap().napis(pair.left).unwrap();
         if napis.iter().any(|napi| napi.irq_suspend_timeout_ns.is_none()) {
             eprintln!("skipped: this kernel does not suspend interrupts (Linux 6.13 and newer do)");
@@ -125,6 +118,14 @@ impl Lab {
             _journal_dir: journal_dir,
             _turn: turn,
         })
+    }
+
+    /// A second pair beside the first; returns the server's end.
+    pub(crate) fn add_device(&mut self, queues: u32) -> Ifindex {
+        let (name, ends) = (NamespaceName::new(self.server_name.clone()).unwrap(), [&self.server, &self.client]);
+        let pair = create_pair(&mut self.transaction, &name, ends, 1, queues);
+        give_addresses(ends, &pair, [SECOND_SERVER, SECOND_CLIENT]);
+        pair.left
     }
 
     /// Starts a program on the server's side; it ends with the lab.
@@ -146,6 +147,35 @@ impl Lab {
     /// A transaction of its own with a journal in `dir`.
     pub(crate) fn transaction(&self, dir: &tempfile::TempDir, test: &str) -> Transaction {
         Transaction::begin(&Journal::in_dir(dir.path()), &id(test), "test").unwrap()
+    }
+}
+
+/// A pair `server…`, `client…` with as many queues at each end, ready for NAPI.
+fn create_pair(
+    transaction: &mut Transaction,
+    server_name: &NamespaceName,
+    [server, client]: [&Namespace; 2],
+    number: usize,
+    queues: u32,
+) -> VethPair {
+    let device = |end: &str| InterfaceName::new(format!("{end}{number}")).unwrap();
+    let left = VethEnd { namespace: server, name: device("server"), mac: None, queues };
+    let right = VethEnd { namespace: client, name: device("client"), mac: None, queues };
+    let pair = transaction.create_veth(server_name, &left, &right).unwrap();
+    for (namespace, index) in [(server, pair.left), (client, pair.right)] {
+        let mut ethtool = Ethtool::open_in(namespace).unwrap();
+        ethtool.set_features(index, &[("rx-gro", true)]).unwrap();
+        ethtool.set_features(index, &TSO).unwrap();
+    }
+    pair
+}
+
+/// Gives both ends their addresses and sets them up.
+fn give_addresses([server, client]: [&Namespace; 2], pair: &VethPair, [left, right]: [Ipv4Addr; 2]) {
+    for (namespace, index, address) in [(server, pair.left, left), (client, pair.right, right)] {
+        let address = InterfaceAddress::new(address.into(), 24).unwrap();
+        Addresses::open_in(namespace).unwrap().add(index, address).unwrap();
+        Links::open_in(namespace).unwrap().set_up(index).unwrap();
     }
 }
 

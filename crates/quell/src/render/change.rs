@@ -10,6 +10,7 @@ pub(crate) fn in_words(change: &Change) -> String {
         Change::Process { command } => format!("process {}", command.join(" ")),
         Change::NapiSettings(change) => format!("NAPI {} of {}: {}", change.napi_id, change.device, change.new),
         Change::HostSetting(change) => change.setting.text().to_string(),
+        Change::ReuseportFilter(change) => format!("steering of connections to {}", change.local),
         Change::EpollParameters(change) => format!("epoll {} of process {}: {}", change.fd, change.pid, change.new),
     }
 }

@@ -81,6 +81,7 @@ impl<'a> Handles<'a> {
             mtu: link.mtu,
             mac: link.mac,
             lower: link.peer.map(|peer| Lower { ifindex: peer.index, is_elsewhere: peer.namespace_id.is_some() }),
+            master: link.master,
             has_xdp: reported(link.has_xdp, "read state", index),
             numa_node: sysfs.read(NetClass::numa_node),
             irqs,

@@ -1,0 +1,248 @@
+//! What filter a group gets, and what has to be said about it beforehand. Pure.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use quell_linux::reuseport::{InvalidSteering, QueueSteering, SeenQueues};
+
+use super::groups::{Group, GroupKey, Worker};
+use super::queues::{LeftOut, Place, Ways};
+use super::surroundings::Surroundings;
+use crate::picture::{Picture, Protocol};
+
+/// A filter for a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Steering {
+    /// The group.
+    pub group: Group,
+    /// The filter.
+    pub filter: QueueSteering,
+    /// The queues, by their place in the filter.
+    pub places: Vec<Place>,
+    /// What is to be known before it is put on.
+    pub notes: Vec<Note>,
+}
+
+/// Why a group gets no filter.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CannotSteer {
+    /// There is nothing to choose from.
+    #[error(
+        "{key}: there is one socket, {}: a filter picks among the sockets of a reuseport group. Where the server can open \
+         a socket for each worker (nginx: `listen … reuseport`), let it",
+        match workers { 0 => "which no epoll watches".to_owned(), 1 => "with one worker".to_owned(), n => format!("shared by {n} workers") }
+    )]
+    OneSocket {
+        /// The address.
+        key: GroupKey,
+        /// How many epolls watch it.
+        workers: usize,
+    },
+    /// No queue leads to it that could be told from others.
+    #[error("{key}: no receive queue leads there that a filter could tell from others{}", listed(left_out))]
+    NoQueues {
+        /// The address.
+        key: GroupKey,
+        /// The devices that were considered.
+        left_out: Vec<LeftOut>,
+    },
+    /// A device was named that is not there.
+    #[error("{key}: there is no device {name} in its namespace")]
+    NoSuchDevice {
+        /// The address.
+        key: GroupKey,
+        /// The name.
+        name: String,
+    },
+    /// More sockets or queues than a filter can hold.
+    #[error("{key}: {source}")]
+    TooLarge {
+        /// The address.
+        key: GroupKey,
+        /// What is too much.
+        source: InvalidSteering,
+    },
+}
+
+fn listed(left_out: &[LeftOut]) -> String {
+    left_out.iter().map(|left| format!("; {left}")).collect()
+}
+
+/// What is to be known about a filter before it is put on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Note {
+    /// Some workers get connections of several queues.
+    FewerWorkersThanQueues {
+        /// The sockets.
+        workers: u32,
+        /// The queues.
+        queues: u32,
+    },
+    /// Some queues have several workers, which poll them in turn.
+    MoreWorkersThanQueues {
+        /// The sockets.
+        workers: u32,
+        /// The queues.
+        queues: u32,
+    },
+    /// A socket is watched by several epolls: whichever is quicker takes the connection.
+    SharedSocket {
+        /// The socket.
+        inode: u64,
+        /// The epolls.
+        workers: Vec<Worker>,
+    },
+    /// Sockets that no epoll is seen to watch: held by processes that were not looked into, or received from without one.
+    Unwatched {
+        /// The sockets.
+        inodes: Vec<u64>,
+    },
+    /// An epoll watches several sockets of the group, and so gets the queues of all of them.
+    SeveralSockets {
+        /// The epoll.
+        worker: Worker,
+        /// How many.
+        sockets: usize,
+    },
+    /// Connections that are there already stay where they are.
+    Established {
+        /// How many.
+        connections: usize,
+    },
+    /// Datagrams of flows under way reach other sockets than so far.
+    FlowsMove,
+    /// What comes by this device goes to the workers at random, as before.
+    LeftOut(LeftOut),
+}
+
+/// Decides the filter of a group. `only` names the devices that are meant; none named: all that lead to it.
+///
+/// # Errors
+/// [`CannotSteer`].
+pub fn plan(
+    group: &Group,
+    picture: &Picture,
+    surroundings: &Surroundings,
+    only: &[String],
+) -> Result<Steering, CannotSteer> {
+    let key = group.key;
+    let is_there =
+        |name: &String| picture.devices.iter().any(|one| one.namespace == key.namespace && one.name == *name);
+    if let Some(name) = only.iter().find(|name| !is_there(name)) {
+        return Err(CannotSteer::NoSuchDevice { key, name: name.clone() });
+    }
+    if group.members.len() < 2 {
+        return Err(CannotSteer::OneSocket { key, workers: group.workers().len() });
+    }
+    let chosen = Ways::of(picture, key.namespace).choose(&key, surroundings, only);
+    if chosen.interfaces.is_empty() {
+        return Err(CannotSteer::NoQueues { key, left_out: chosen.left_out });
+    }
+    let seen = |&(ifindex, first, queues)| SeenQueues { ifindex, first, queues };
+    let sockets = u32::try_from(group.members.len()).unwrap_or(u32::MAX);
+    let filter = QueueSteering::new(chosen.interfaces.iter().map(seen).collect(), sockets)
+        .map_err(|source| CannotSteer::TooLarge { key, source })?;
+    let mut notes = notes(group, &filter, picture);
+    notes.extend(chosen.left_out.into_iter().map(Note::LeftOut));
+    Ok(Steering { group: group.clone(), filter, places: chosen.places, notes })
+}
+
+fn notes(group: &Group, filter: &QueueSteering, picture: &Picture) -> Vec<Note> {
+    let mut notes = Vec::new();
+    let (workers, queues) = (filter.sockets(), filter.places());
+    match workers.cmp(&queues) {
+        std::cmp::Ordering::Less => notes.push(Note::FewerWorkersThanQueues { workers, queues }),
+        std::cmp::Ordering::Equal => {}
+        std::cmp::Ordering::Greater => notes.push(Note::MoreWorkersThanQueues { workers, queues }),
+    }
+    let shared = group.members.iter().filter(|member| member.workers.len() > 1);
+    notes.extend(shared.map(|member| Note::SharedSocket { inode: member.inode, workers: member.workers.clone() }));
+    let unwatched: Vec<u64> =
+        group.members.iter().filter(|member| member.workers.is_empty()).map(|member| member.inode).collect();
+    if !unwatched.is_empty() {
+        notes.push(Note::Unwatched { inodes: unwatched });
+    }
+    for worker in group.workers() {
+        let sockets = group.members.iter().filter(|member| member.workers.contains(worker)).count();
+        if sockets > 1 {
+            notes.push(Note::SeveralSockets { worker: worker.clone(), sockets });
+        }
+    }
+    if group.key.protocol == Protocol::Udp {
+        notes.push(Note::FlowsMove);
+    }
+    let connections = picture.sockets.iter().filter(|socket| group.key.accepted(socket)).count();
+    if connections > 0 {
+        notes.push(Note::Established { connections });
+    }
+    notes
+}
+
+impl Steering {
+    /// How many NAPIs the connections of one worker may come by: one, if there are as many workers as queues.
+    #[must_use]
+    pub fn queues_of_a_worker(&self) -> u32 {
+        self.filter.places().div_ceil(self.filter.sockets())
+    }
+
+    /// The names of the devices whose queues are told apart, each once.
+    #[must_use]
+    pub fn devices(&self) -> BTreeSet<&str> {
+        self.places.iter().map(|place| place.device.as_str()).collect()
+    }
+}
+
+impl fmt::Display for GroupKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let protocol = match self.protocol {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+        };
+        write!(f, "{protocol} {}", self.local)?;
+        match self.bound_to {
+            Some(ifindex) => write!(f, " bound to interface {ifindex}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FewerWorkersThanQueues { workers, queues } => write!(
+                f,
+                "{workers} sockets for {queues} queues: a worker gets connections of several queues, of which its epoll polls \
+                 one; more workers, or fewer queues (`ethtool -L`), and each has one"
+            ),
+            Self::MoreWorkersThanQueues { workers, queues } => write!(
+                f,
+                "{workers} sockets for {queues} queues: several workers share a queue and poll it in turn; each worker has \
+                 one queue"
+            ),
+            Self::SharedSocket { inode, workers } => write!(
+                f,
+                "socket {inode} is watched by {} epolls: which of them takes a connection is not the filter's choice",
+                workers.len()
+            ),
+            Self::Unwatched { inodes } => write!(
+                f,
+                "{} of the sockets are watched by no epoll that can be seen; connections of their queues wait for whoever \
+                 holds them",
+                inodes.len()
+            ),
+            Self::SeveralSockets { worker, sockets } => write!(
+                f,
+                "epoll {} of {} {} watches {sockets} of the sockets, and gets the queues of all of them",
+                worker.epoll_fd, worker.process, worker.pid
+            ),
+            Self::Established { connections } => write!(
+                f,
+                "{connections} connections are there already and stay with their workers; the filter is for new ones"
+            ),
+            Self::FlowsMove => f.write_str("datagrams of flows under way reach other sockets from now on"),
+            Self::LeftOut(left) => write!(f, "{left}; what comes by it goes to any worker, as without a filter"),
+        }
+    }
+}

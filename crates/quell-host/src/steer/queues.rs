@@ -1,0 +1,221 @@
+//! By which queues a packet can come to a socket, and as which interface's a filter sees them. Pure.
+//!
+//! A filter sees `skb->dev`: what comes by the port of a bond, bridge, team or VRF is seen as that device's, what comes
+//! with a VLAN's tag as the VLAN's; the queue stays that of the device below.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use quell_linux::{Ifindex, NapiId};
+
+use super::groups::GroupKey;
+use super::surroundings::Surroundings;
+use crate::picture::{Device, Picture, Reading};
+
+/// A receive queue that a filter tells from the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The name of its device.
+    pub device: String,
+    /// Its number there.
+    pub queue: u32,
+    /// The NAPI that polls it; absent where driver or kernel do not tell.
+    pub napi: Option<NapiId>,
+}
+
+/// A device whose queues a filter does not tell apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Its name.
+    pub device: String,
+    /// Why.
+    pub why: WhyLeftOut,
+}
+
+/// Why the queues of a device are not told apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhyLeftOut {
+    /// Several of its ports have queues, and what arrives is seen as this device's, by a number that each port has.
+    SeveralPorts {
+        /// The ports.
+        ports: Vec<String>,
+    },
+    /// Its queues are not known.
+    UnknownQueues {
+        /// Why not.
+        said: String,
+    },
+    /// It is not up.
+    Down,
+    /// Packets come by it without NAPI: nothing that could be polled.
+    NoNapi,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let device = &self.device;
+        match &self.why {
+            WhyLeftOut::SeveralPorts { ports } => write!(
+                f,
+                "{device} takes packets from {}, and a filter sees only {device} and the queue's number, which each of \
+                 them has",
+                ports.join(" and ")
+            ),
+            WhyLeftOut::UnknownQueues { said } => write!(f, "{device}: its queues are not known: {said}"),
+            WhyLeftOut::Down => write!(f, "{device} is down"),
+            WhyLeftOut::NoNapi => write!(f, "{device} receives without NAPI"),
+        }
+    }
+}
+
+/// An interface as a filter sees it, with the device whose queues feed it.
+struct Seen<'a> {
+    as_interface: &'a Device,
+    feeder: &'a Device,
+}
+
+/// The interfaces that a filter can be told, each with its feeder, and the devices that it cannot.
+#[derive(Default)]
+pub(super) struct Ways<'a> {
+    seen: Vec<Seen<'a>>,
+    left_out: Vec<LeftOut>,
+}
+
+/// Interfaces of a filter and the places of their queues.
+pub(super) struct Chosen {
+    /// Each interface with the place of its first queue and how many there are.
+    pub(super) interfaces: Vec<(Ifindex, u32, u32)>,
+    pub(super) places: Vec<Place>,
+    pub(super) left_out: Vec<LeftOut>,
+}
+
+impl<'a> Ways<'a> {
+    /// Of a namespace.
+    pub(super) fn of(picture: &'a Picture, namespace: u64) -> Self {
+        let devices: BTreeMap<Ifindex, &Device> = picture
+            .devices
+            .iter()
+            .filter(|device| device.namespace == namespace)
+            .map(|device| (device.ifindex, device))
+            .collect();
+        let mut ways = Self::default();
+        let mut feeders: BTreeMap<Ifindex, Vec<&Device>> = BTreeMap::new();
+        for &device in devices.values() {
+            match why_no_feeder(device) {
+                None => {
+                    seen_as(device, &devices).into_iter().for_each(|top| feeders.entry(top).or_default().push(device))
+                }
+                Some(why) => ways.left_out.push(LeftOut { device: device.name.clone(), why }),
+            }
+        }
+        for (top, ports) in feeders {
+            let as_interface = devices[&top];
+            match ports[..] {
+                [feeder] => ways.seen.push(Seen { as_interface, feeder }),
+                _ => ways.left_out.push(LeftOut {
+                    device: as_interface.name.clone(),
+                    why: WhyLeftOut::SeveralPorts { ports: ports.iter().map(|port| port.name.clone()).collect() },
+                }),
+            }
+        }
+        // What is said of a device by itself does not matter when it is seen as fed by another.
+        let Self { seen, left_out } = &mut ways;
+        left_out.retain(|left| !seen.iter().any(|seen| seen.as_interface.name == left.device));
+        ways
+    }
+
+    /// Those by which something can come to a socket with this key: the device that it is bound to, those that `only`
+    /// names (none named: all), and of these the ones that have its address, if one does.
+    pub(super) fn choose(self, key: &GroupKey, surroundings: &Surroundings, only: &[String]) -> Chosen {
+        let Self { mut seen, mut left_out } = self;
+        let is_named = |name: &String| only.is_empty() || only.contains(name);
+        seen.retain(|seen| is_named(&seen.as_interface.name) || is_named(&seen.feeder.name));
+        left_out.retain(|left| match left.why {
+            // Most hosts have such devices, and nobody expects anything of them who has not named them.
+            WhyLeftOut::Down | WhyLeftOut::NoNapi => only.contains(&left.device),
+            _ => is_named(&left.device),
+        });
+        if let Some(bound) = key.bound_to {
+            seen.retain(|seen| seen.as_interface.ifindex == bound);
+            left_out.clear();
+        } else if !key.local.ip().is_unspecified() {
+            let has_address =
+                |seen: &Seen<'_>| surroundings.has(key.namespace, seen.as_interface.ifindex, key.local.ip());
+            if seen.iter().any(has_address) {
+                seen.retain(has_address);
+                left_out.clear();
+            }
+        }
+        let (interfaces, places) = places(&seen);
+        Chosen { interfaces, places, left_out }
+    }
+}
+
+impl Surroundings {
+    fn has(&self, namespace: u64, ifindex: Ifindex, ip: IpAddr) -> bool {
+        self.addresses.get(&(namespace, ifindex)).is_some_and(|addresses| addresses.contains(&ip))
+    }
+}
+
+/// Why the queues of a device lead nowhere; absent when they do.
+fn why_no_feeder(device: &Device) -> Option<WhyLeftOut> {
+    let queues = match &device.rx_queues {
+        Reading::Known(queues) => queues,
+        Reading::Unknown(unknown) => {
+            return Some(WhyLeftOut::UnknownQueues { said: unknown.unknown.said.clone() });
+        }
+    };
+    let has_no_napi = |napi: &Reading<_>| matches!(napi, Reading::Known(None));
+    match device.is_up {
+        false => Some(WhyLeftOut::Down),
+        true if queues.iter().all(|queue| has_no_napi(&queue.napi)) => Some(WhyLeftOut::NoNapi),
+        true => None,
+    }
+}
+
+/// The interfaces as which packets of a device's queues reach sockets: the device, or what it is a port of, and the VLANs
+/// and their like on either.
+fn seen_as(device: &Device, devices: &BTreeMap<Ifindex, &Device>) -> BTreeSet<Ifindex> {
+    let (mut seen, mut looked_at, mut to_look_at) = (BTreeSet::new(), BTreeSet::new(), vec![device.ifindex]);
+    while let Some(ifindex) = to_look_at.pop() {
+        let Some(device) = devices.get(&ifindex).filter(|_| looked_at.insert(ifindex)) else { continue };
+        match device.master {
+            Some(master) => to_look_at.push(master),
+            None => drop(seen.insert(ifindex)),
+        }
+        to_look_at.extend(devices.values().filter(|upper| lies_on(upper, ifindex)).map(|upper| upper.ifindex));
+    }
+    seen
+}
+
+/// Whether an interface is a VLAN, macvlan or their like on another one. The other end of a veth pair is not below it.
+fn lies_on(upper: &Device, ifindex: Ifindex) -> bool {
+    upper.kind.as_deref() != Some("veth")
+        && upper.lower.is_some_and(|lower| !lower.is_elsewhere && lower.ifindex == ifindex)
+}
+
+/// Gives the queues of each feeder places, one after the other.
+fn places(seen: &[Seen<'_>]) -> (Vec<(Ifindex, u32, u32)>, Vec<Place>) {
+    let mut places = Vec::new();
+    let mut first_of: BTreeMap<Ifindex, (u32, u32)> = BTreeMap::new();
+    let mut interfaces = Vec::new();
+    for Seen { as_interface, feeder } in seen {
+        let (first, queues) = *first_of.entry(feeder.ifindex).or_insert_with(|| {
+            let first = count(places.len());
+            places.extend(feeder.rx_queues.known_elements().map(|queue| Place {
+                device: feeder.name.clone(),
+                queue: queue.id,
+                napi: queue.napi.known().copied().flatten().map(|linked| linked.to),
+            }));
+            (first, count(places.len()) - first)
+        });
+        interfaces.push((as_interface.ifindex, first, queues));
+    }
+    (interfaces, places)
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}

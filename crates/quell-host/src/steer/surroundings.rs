@@ -1,0 +1,127 @@
+//! Reading what steering needs beside a picture: all sockets that a namespace lists, whoever holds them, and the addresses
+//! of its interfaces. What follows from it is decided elsewhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use quell_linux::address::Addresses;
+use quell_linux::link::Links;
+use quell_linux::netlink::{Failure, NetlinkError};
+use quell_linux::netns::{Namespace, NamespaceError};
+use quell_linux::proc::{ProcError, ProcRoot};
+use quell_linux::sock_diag::{InetFamily, InetProtocol, InetSocket, SockDiag};
+use quell_linux::{Ifindex, Pid};
+
+use super::groups::GroupKey;
+use crate::namespaces::{self, SearchError};
+use crate::picture::{Picture, Protocol, SocketState};
+
+/// What namespaces list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Surroundings {
+    /// Sockets that wait for connections or datagrams.
+    pub sockets: Vec<GroupSocket>,
+    /// The addresses of interfaces, by the inode of the namespace and the interface's number there.
+    pub addresses: BTreeMap<(u64, Ifindex), Vec<IpAddr>>,
+}
+
+/// A socket that may be of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupSocket {
+    /// What it shares with the others of its group.
+    pub key: GroupKey,
+    /// Its inode.
+    pub inode: u64,
+}
+
+/// Why the surroundings could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LookError {
+    /// A namespace could not be entered.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// A namespace could not be looked for.
+    #[error(transparent)]
+    Search(#[from] SearchError),
+    /// Sockets, interfaces or addresses could not be listed.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// The processes could not be listed.
+    #[error(transparent)]
+    Proc(#[from] ProcError),
+    /// The namespace of a socket is not that of any process that may be looked into.
+    #[error("network namespace {inode}, in which the sockets were made, is not found by a name or a process")]
+    NamespaceLost {
+        /// Its inode.
+        inode: u64,
+    },
+}
+
+/// Reads the surroundings of the sockets that these processes of the picture hold.
+///
+/// # Errors
+/// [`LookError`].
+pub fn look(picture: &Picture, pids: &[Pid]) -> Result<Surroundings, LookError> {
+    let index = picture.index();
+    let mine = picture.processes.iter().filter(|process| pids.contains(&process.pid));
+    let held = mine.filter_map(|process| process.files.known()).flat_map(|files| &files.sockets);
+    let inodes: BTreeSet<u64> =
+        held.filter_map(|held| index.socket(held.inode)).map(|socket| socket.namespace).collect();
+    let mut surroundings = Surroundings::default();
+    for inode in inodes {
+        let namespace = namespaces::by_inode(&ProcRoot::default(), inode)?.ok_or(LookError::NamespaceLost { inode })?;
+        surroundings.sockets.extend(waiting_sockets(&namespace)?);
+        surroundings.read_addresses(&namespace)?;
+    }
+    Ok(surroundings)
+}
+
+impl Surroundings {
+    fn read_addresses(&mut self, namespace: &Namespace) -> Result<(), NetlinkError> {
+        let mut addresses = Addresses::open_in(namespace)?;
+        for link in Links::open_in(namespace)?.list()? {
+            match addresses.list(link.index) {
+                Ok(listed) => {
+                    let ips = listed.into_iter().map(quell_linux::address::InterfaceAddress::ip).collect();
+                    self.addresses.insert((namespace.inode(), link.index), ips);
+                }
+                // It went away between the two questions.
+                Err(error) if error.failure() == Failure::Absent => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The sockets of a namespace that wait for connections or datagrams.
+///
+/// # Errors
+/// When they cannot be listed.
+pub(crate) fn waiting_sockets(namespace: &Namespace) -> Result<Vec<GroupSocket>, NetlinkError> {
+    let mut diag = SockDiag::open_in(namespace)?;
+    let mut found = Vec::new();
+    for (inet, protocol) in [(InetProtocol::Tcp, Protocol::Tcp), (InetProtocol::Udp, Protocol::Udp)] {
+        for family in [InetFamily::V4, InetFamily::V6] {
+            diag.for_each(inet, family, |socket| {
+                if waits(protocol, &socket) {
+                    found.push(group_socket(namespace.inode(), protocol, &socket));
+                }
+            })?;
+        }
+    }
+    Ok(found)
+}
+
+fn waits(protocol: Protocol, socket: &InetSocket) -> bool {
+    match protocol {
+        Protocol::Tcp => SocketState::from_kernel(socket.state) == SocketState::Listen,
+        Protocol::Udp => socket.remote.is_none(),
+    }
+}
+
+fn group_socket(namespace: u64, protocol: Protocol, socket: &InetSocket) -> GroupSocket {
+    let key = GroupKey { namespace, protocol, local: socket.local, bound_to: socket.bound_to, uid: socket.uid };
+    GroupSocket { key, inode: socket.inode.into() }
+}

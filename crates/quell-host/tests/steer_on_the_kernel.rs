@@ -1,0 +1,270 @@
+//! Steering the reuseport group of a server with several workers, in a lab of two veth pairs: what a filter sees, that by
+//! queue alone the NAPIs of two devices mix in a worker, that with Quell's filter they never do, and that it is taken off
+//! again. Needs root and Linux 6.13.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+mod common;
+mod workers;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use common::{ARRIVES_WITHIN, Lab, SECOND_SERVER, SERVER, id};
+use quell_host::journal::Journal;
+use quell_host::picture::{Picture, Scope, take};
+use quell_host::recovery::{Found, recover};
+use quell_host::steer::{Baseline, CannotSteer, Group, Note, Steering, Verdict, groups, look, plan, verify};
+use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
+use quell_linux::pidfd::{DuplicatedFd, PidFd, Signal};
+use quell_linux::process::Child;
+use quell_linux::reuseport::{self, Detachment, QueueSteering, SeenQueues};
+use quell_linux::{Ifindex, NapiId};
+use workers::{Served, count, most_napis_of_a_worker, open, table};
+
+const BOTH: [Ipv4Addr; 2] = [SERVER, SECOND_SERVER];
+const QUEUES: u32 = 2;
+const CONNECTIONS: usize = 10_000;
+const SOME: usize = 400;
+
+#[test]
+fn the_server_that_is_steered() {
+    workers::serve_if_asked();
+}
+
+/// A server in a lab with two devices of [`QUEUES`] queues each.
+struct Steered {
+    lab: Lab,
+    second: Ifindex,
+    server: Child,
+}
+
+impl Steered {
+    fn start(test: &str, workers: u32) -> Option<Self> {
+        let mut lab = Lab::raise(test, QUEUES)?;
+        let second = lab.add_device(QUEUES);
+        let server = lab.start(workers::spawn(workers));
+        workers::wait_for(&server, &lab.client, SERVER);
+        Some(Self { lab, second, server })
+    }
+
+    fn look(&self) -> Picture {
+        let netns = Some(self.lab.server_name.clone());
+        take(&Scope { netns, ..Scope::default() }).unwrap().0
+    }
+
+    /// The group, and what would be put on it.
+    fn plan(&self, only: &[String]) -> (Group, Result<Steering, CannotSteer>) {
+        let (picture, pids) = (self.look(), [self.server.pid()]);
+        let surroundings = look(&picture, &pids).unwrap();
+        let [group] = &groups(&picture, &surroundings, &pids)[..] else { panic!("one group") };
+        (group.clone(), plan(group, &picture, &surroundings, only))
+    }
+
+    fn count(&self, connections: usize) -> BTreeMap<Served, usize> {
+        count(&self.lab.client, &BOTH, connections)
+    }
+
+    /// A socket of the group, as another program would get hold of it.
+    fn socket(&self) -> DuplicatedFd {
+        let picture = self.look();
+        let process = picture.processes.iter().find(|process| process.pid == self.server.pid()).unwrap();
+        let listening = |inode| picture.index().socket(inode).is_some_and(|socket| socket.remote.is_none());
+        let sockets = &process.files.known().unwrap().sockets;
+        let fd = sockets.iter().find(|held| listening(held.inode)).unwrap().fd;
+        PidFd::open(process.pid).unwrap().duplicate(fd).unwrap()
+    }
+
+    fn napis(&self) -> BTreeSet<NapiId> {
+        let mut netdev = Netdev::open_in(&self.lab.server).unwrap();
+        let devices = [self.lab.server_index, self.second];
+        devices.iter().flat_map(|device| netdev.napis(*device).unwrap()).map(|napi| napi.id).collect()
+    }
+
+    fn end_server(&mut self) {
+        self.server.pidfd().signal(Signal::KILL).unwrap();
+        self.server.wait(ARRIVES_WITHIN).unwrap();
+    }
+
+    fn thread_queues(&self) {
+        let threaded = NapiChange { threading: Some(NapiThreading::Enabled), ..NapiChange::default() };
+        let mut netdev = Netdev::open_in(&self.lab.server).unwrap();
+        self.napis().into_iter().for_each(|napi| netdev.set_napi(napi, &threaded).unwrap());
+    }
+}
+
+fn workers_seen(counts: &BTreeMap<Served, usize>) -> BTreeSet<u32> {
+    counts.keys().map(|served| served.worker).collect()
+}
+
+/// Each queue goes to the socket of the index that a filter read as its number.
+fn what_a_filter_reads(steered: &Steered, sockets: u32) {
+    let raw = |ifindex| SeenQueues { ifindex, first: 0, queues: sockets };
+    let by_raw_value = QueueSteering::new(vec![raw(steered.lab.server_index), raw(steered.second)], sockets).unwrap();
+    reuseport::attach(steered.socket(), &by_raw_value).unwrap();
+    let mut netdev = Netdev::open_in(&steered.lab.server).unwrap();
+    for (address, device) in [(SERVER, steered.lab.server_index), (SECOND_SERVER, steered.second)] {
+        let expected: BTreeSet<Served> = (0..)
+            .zip(netdev.napis(device).unwrap())
+            .map(|(queue, napi)| Served { worker: queue, napi: napi.id.get() })
+            .collect();
+        let counts = count(&steered.lab.client, &[address], SOME);
+        assert_eq!(counts.into_keys().collect::<BTreeSet<_>>(), expected);
+    }
+}
+
+#[test]
+fn on_a_veth_a_filter_reads_the_number_of_the_queue_itself() {
+    let sockets = QUEUES + 2;
+    let Some(steered) = Steered::start("st-raw", sockets) else { return };
+    what_a_filter_reads(&steered, sockets);
+    steered.thread_queues();
+    what_a_filter_reads(&steered, sockets);
+}
+
+#[test]
+fn by_queue_alone_two_devices_mix_in_a_worker_and_by_interface_and_queue_they_never_do() {
+    let Some(steered) = Steered::start("st-two", 4) else { return };
+    steered.thread_queues();
+
+    let by_queue = |ifindex| SeenQueues { ifindex, first: 0, queues: QUEUES };
+    let by_queue_alone =
+        QueueSteering::new(vec![by_queue(steered.lab.server_index), by_queue(steered.second)], QUEUES).unwrap();
+    reuseport::attach(steered.socket(), &by_queue_alone).unwrap();
+    let mixed = steered.count(SOME);
+    eprintln!("by queue alone, {SOME} connections:\n{}", table(&mixed));
+    assert_eq!(most_napis_of_a_worker(&mixed), 2);
+
+    let (_, steering) = steered.plan(&[]);
+    let steering = steering.unwrap();
+    assert_eq!(steering.notes, [], "there is nothing to be said");
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = steered.lab.transaction(&dir, "st-two-t");
+    transaction.steer(&steering).unwrap();
+    let steered_counts = steered.count(CONNECTIONS);
+    eprintln!("by interface and queue, {CONNECTIONS} connections:\n{}", table(&steered_counts));
+    assert_eq!(steered_counts.values().sum::<usize>(), CONNECTIONS);
+    assert_eq!(most_napis_of_a_worker(&steered_counts), 1);
+    assert_eq!(workers_seen(&steered_counts), (0..4).collect());
+    let napis: BTreeSet<u32> = steered_counts.keys().map(|served| served.napi).collect();
+    assert_eq!(napis, steered.napis().into_iter().map(NapiId::get).collect());
+
+    let reverted = transaction.revert().unwrap();
+    assert_eq!((reverted.undone.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
+    assert_eq!(reuseport::detach(steered.socket()).unwrap(), Detachment::WasAbsent);
+    let hashed = steered.count(SOME);
+    eprintln!("without a filter, {SOME} connections:\n{}", table(&hashed));
+    assert!(most_napis_of_a_worker(&hashed) > 1);
+}
+
+#[test]
+fn a_picture_verifies_what_the_connections_say_of_themselves() {
+    let Some(steered) = Steered::start("st-verify", 4) else { return };
+    let before = open(&steered.lab.client, &BOTH, SOME);
+    let (_, steering) = steered.plan(&[]);
+    let steering = steering.unwrap();
+    assert_eq!(steering.notes, [Note::Established { connections: SOME }]);
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = steered.lab.transaction(&dir, "st-verify-t");
+    transaction.steer(&steering).unwrap();
+    let baseline = Baseline::of(&steering, &steered.look()).unwrap();
+    assert_eq!(verify(&steering, &baseline, &steered.look()).verdict, Verdict::NotYet);
+
+    let since = open(&steered.lab.client, &BOTH, SOME);
+    let verification = verify(&steering, &baseline, &steered.look());
+    assert_eq!(verification.verdict, Verdict::Holds, "{verification:?}");
+    assert_eq!(verification.workers.len(), 4);
+    let seen: usize = verification.workers.iter().flat_map(|worker| worker.connections.values()).sum();
+    assert_eq!(seen, since.len());
+
+    let everything = verify(&steering, &Baseline::default(), &steered.look());
+    assert_eq!(everything.verdict, Verdict::Mixed, "those from before came by their hash");
+    drop(before);
+}
+
+#[test]
+fn a_killed_owners_filter_is_taken_off_by_the_next_one() {
+    let Some(steered) = Steered::start("st-kill", 4) else { return };
+    let (_, steering) = steered.plan(&[]);
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = steered.lab.transaction(&dir, "st-kill-t");
+    transaction.steer(&steering.unwrap()).unwrap();
+
+    // As after a `kill -9`: what is on disk is all that is left.
+    let left_behind = tempfile::tempdir().unwrap();
+    let written = std::fs::read(dir.path().join(format!("{}.journal", id("st-kill-t")))).unwrap();
+    std::fs::write(left_behind.path().join("left.journal"), written).unwrap();
+    let found = recover(&Journal::in_dir(left_behind.path())).unwrap();
+    let [Found::Recovered { reverted, .. }] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((reverted.undone.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
+    assert_eq!(reuseport::detach(steered.socket()).unwrap(), Detachment::WasAbsent);
+    let again = transaction.revert().unwrap();
+    assert_eq!((again.already_gone.len(), again.failed.len()), (1, 0), "{again:?}");
+}
+
+#[test]
+fn a_filter_of_a_server_that_is_gone_or_was_started_again_is_not_touched() {
+    let Some(mut steered) = Steered::start("st-gone", 4) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = steered.lab.transaction(&dir, "st-gone-t");
+    transaction.steer(&steered.plan(&[]).1.unwrap()).unwrap();
+    steered.end_server();
+    steered.server = steered.lab.start(workers::spawn(4));
+    workers::wait_for(&steered.server, &steered.lab.client, SERVER);
+    let own = steered.plan(&[]).1.unwrap().filter;
+    reuseport::attach(steered.socket(), &own).unwrap();
+    let reverted = transaction.revert().unwrap();
+    assert_eq!((reverted.in_part.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
+    assert_eq!(reuseport::detach(steered.socket()).unwrap(), Detachment::Detached, "it is the server's own");
+}
+
+#[test]
+fn a_group_that_changed_since_it_was_looked_at_is_left_alone() {
+    let Some(mut steered) = Steered::start("st-changed", 2) else { return };
+    let (_, steering) = steered.plan(&[]);
+    steered.end_server();
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = steered.lab.transaction(&dir, "st-changed-t");
+    let error = transaction.steer(&steering.unwrap()).unwrap_err().to_string();
+    assert!(error.contains("came or went"), "{error}");
+    assert!(transaction.revert().unwrap().undone.is_empty());
+}
+
+#[test]
+fn a_single_listening_socket_and_a_device_that_is_not_there_are_said() {
+    let Some(steered) = Steered::start("st-one", 1) else { return };
+    let (group, steering) = steered.plan(&[]);
+    assert_eq!(steering.unwrap_err(), CannotSteer::OneSocket { key: group.key, workers: 1 });
+    let (_, steering) = steered.plan(&["eth7".to_owned()]);
+    assert!(matches!(steering, Err(CannotSteer::NoSuchDevice { .. })));
+}
+
+#[test]
+fn fewer_and_more_workers_than_queues_are_said_and_hold_as_far_as_they_can() {
+    for (workers, note, most) in [
+        (2, Note::FewerWorkersThanQueues { workers: 2, queues: 4 }, 2),
+        (8, Note::MoreWorkersThanQueues { workers: 8, queues: 4 }, 1),
+    ] {
+        let Some(steered) = Steered::start(&format!("st-of-{workers}"), workers) else { return };
+        let steering = steered.plan(&[]).1.unwrap();
+        assert_eq!(steering.notes, [note]);
+        let dir = tempfile::tempdir().unwrap();
+        let mut transaction = steered.lab.transaction(&dir, &format!("st-of-{workers}-t"));
+        transaction.steer(&steering).unwrap();
+        let counts = steered.count(SOME);
+        assert_eq!(most_napis_of_a_worker(&counts), most, "{}", table(&counts));
+        assert_eq!(workers_seen(&counts), (0..workers).collect(), "{}", table(&counts));
+    }
+}
+
+#[test]
+fn only_the_device_that_is_named_is_told_by_its_queues() {
+    let Some(steered) = Steered::start("st-only", 2) else { return };
+    let steering = steered.plan(&["server1".to_owned()]).1.unwrap();
+    assert_eq!((steering.devices(), steering.notes.len()), (["server1"].into(), 0));
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = steered.lab.transaction(&dir, "st-only-t");
+    transaction.steer(&steering).unwrap();
+    let counts = count(&steered.lab.client, &[SECOND_SERVER], SOME);
+    assert_eq!(most_napis_of_a_worker(&counts), 1, "{}", table(&counts));
+}

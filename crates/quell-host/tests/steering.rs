@@ -1,0 +1,257 @@
+//! Which groups a server has, which queues count for each, and what is said: without a kernel, on the recorded picture of
+//! a host whose server was given a socket for each worker, as nginx has with `reuseport`.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+mod pictures;
+
+use std::net::IpAddr;
+
+use pictures::{healthy, picture, set};
+use quell_host::picture::{Picture, Protocol};
+use quell_host::steer::{
+    Baseline, CannotSteer, Group, GroupKey, GroupSocket, LeftOut, Note, Steering, Surroundings, Verdict, WhyLeftOut,
+    groups, plan, verify,
+};
+use quell_linux::reuseport::SeenQueues;
+use quell_linux::{Ifindex, Pid};
+use serde_json::{Value, json};
+
+const NAMESPACE: u64 = 4_026_531_840;
+const UID: u32 = 105;
+const SERVER: i32 = 4242;
+/// Each is watched by the epoll of the same place.
+const LISTENING: [u64; 2] = [201, 202];
+const EPOLLS: [usize; 2] = [1, 2];
+
+/// A host whose server listens at `local` with two workers.
+struct Host {
+    picture: Value,
+    surroundings: Surroundings,
+}
+
+impl Host {
+    fn listening_at(local: &str) -> Self {
+        let mut host = Self { picture: healthy(), surroundings: Surroundings::default() };
+        for (number, inode) in LISTENING.into_iter().enumerate() {
+            host.listen(local, None, inode);
+            let target = json!({"fd": 30 + number, "events": 1, "file": {"socket": {"inode": inode}}});
+            set(&mut host.picture, &format!("/processes/0/files/epolls/{}/targets/-", EPOLLS[number]), target);
+        }
+        host
+    }
+
+    fn listen(&mut self, local: &str, bound_to: Option<u32>, inode: u64) {
+        let mut socket = self.picture["sockets"][0].clone();
+        (socket["inode"], socket["local"]) = (json!(inode), json!(local));
+        (socket["reuseport"], socket["bound-to"]) = (json!(true), json!(bound_to));
+        set(&mut self.picture, "/sockets/-", socket);
+        set(&mut self.picture, "/processes/0/files/sockets/-", json!({"fd": inode, "inode": inode}));
+        let bound_to = bound_to.and_then(Ifindex::new);
+        let key = GroupKey {
+            namespace: NAMESPACE,
+            protocol: Protocol::Tcp,
+            local: local.parse().unwrap(),
+            bound_to,
+            uid: UID,
+        };
+        self.surroundings.sockets.push(GroupSocket { key, inode });
+    }
+
+    /// A device like `eth0`, with these values in the place of its.
+    fn device(&mut self, name: &str, ifindex: u32, values: &[(&str, Value)]) {
+        let mut device = self.picture["devices"][0].clone();
+        (device["name"], device["ifindex"]) = (json!(name), json!(ifindex));
+        for queue in device["rx-queues"].as_array_mut().unwrap() {
+            queue["napi"]["to"] = json!(queue["napi"]["to"].as_u64().unwrap() + u64::from(ifindex) * 100);
+        }
+        values.iter().for_each(|(name, value)| device[*name] = value.clone());
+        set(&mut self.picture, "/devices/-", device);
+    }
+
+    fn address(&mut self, ifindex: u32, ip: &str) {
+        let ip: IpAddr = ip.parse().unwrap();
+        self.surroundings.addresses.entry((NAMESPACE, Ifindex::new(ifindex).unwrap())).or_default().push(ip);
+    }
+
+    fn picture(&self) -> Picture {
+        picture(&self.picture)
+    }
+
+    /// The groups other than that of the server's first socket, which is alone at its address.
+    fn groups(&self) -> Vec<Group> {
+        let mut groups = groups(&self.picture(), &self.surroundings, &[Pid::new(SERVER).unwrap()]);
+        groups.retain(|group| group.key.local.port() != 11211);
+        groups
+    }
+
+    fn plan(&self) -> Result<Steering, CannotSteer> {
+        let [group] = &self.groups()[..] else { panic!("one group") };
+        plan(group, &self.picture(), &self.surroundings, &[])
+    }
+
+    fn interfaces(&self) -> Vec<(u32, u32, u32)> {
+        let tuple = |seen: &SeenQueues| (seen.ifindex.get(), seen.first, seen.queues);
+        self.plan().unwrap().filter.interfaces().iter().map(tuple).collect()
+    }
+}
+
+/// What a device without queues of its own has.
+fn without_queues(kind: &str) -> Vec<(&'static str, Value)> {
+    vec![("kind", json!(kind)), ("rx-queues", json!([]))]
+}
+
+#[test]
+fn the_workers_of_a_group_are_the_epolls_that_watch_its_sockets_not_the_processes_that_inherited_them() {
+    let mut host = Host::listening_at("0.0.0.0:80");
+    let mut sibling = host.picture["processes"][0].clone();
+    sibling["pid"] = json!(4_300);
+    set(&mut sibling, "/files/epolls", json!([]));
+    set(&mut host.picture, "/processes/-", sibling);
+    let [group] = &host.groups()[..] else { panic!("one group") };
+    let epolls: Vec<_> = group.members.iter().map(|member| (member.inode, member.workers[0].epoll_fd)).collect();
+    assert_eq!(epolls, [(201, 5), (202, 8)]);
+    assert!(group.members.iter().all(|member| member.workers.len() == 1));
+}
+
+#[test]
+fn sockets_of_other_processes_at_the_same_address_count() {
+    let mut host = Host::listening_at("0.0.0.0:80");
+    let key = host.surroundings.sockets[0].key;
+    host.surroundings.sockets.push(GroupSocket { key, inode: 300 });
+    host.surroundings.sockets.push(GroupSocket { key: GroupKey { uid: 0, ..key }, inode: 301 });
+    let steering = host.plan().unwrap();
+    assert_eq!(steering.filter.sockets(), 3);
+    assert!(steering.notes.contains(&Note::Unwatched { inodes: vec![300] }));
+}
+
+#[test]
+fn queues_of_two_devices_have_places_one_after_the_other() {
+    let mut host = Host::listening_at("0.0.0.0:80");
+    host.device("eth1", 3, &[]);
+    assert_eq!(host.interfaces(), [(2, 0, 2), (3, 2, 2)]);
+    let napis: Vec<_> = host.plan().unwrap().places.iter().map(|place| place.napi.unwrap().get()).collect();
+    assert_eq!(napis, [8_193, 8_194, 8_493, 8_494]);
+}
+
+#[test]
+fn only_the_device_with_the_address_counts_if_one_has_it() {
+    let mut host = Host::listening_at("192.0.2.1:80");
+    host.device("eth1", 3, &[]);
+    assert_eq!(host.interfaces().len(), 2, "nobody says who has it: of a load balancer, say");
+    host.address(3, "192.0.2.1");
+    assert_eq!(host.interfaces(), [(3, 0, 2)]);
+}
+
+#[test]
+fn sockets_bound_to_devices_are_a_group_for_each_and_only_its_queues_count() {
+    let mut host = Host { picture: healthy(), surroundings: Surroundings::default() };
+    host.device("eth1", 3, &[]);
+    for (ifindex, inode) in [(2, 201), (2, 202), (3, 203), (3, 204)] {
+        host.listen("0.0.0.0:80", Some(ifindex), inode);
+    }
+    let of_each: Vec<_> = host
+        .groups()
+        .iter()
+        .map(|group| plan(group, &host.picture(), &host.surroundings, &[]).unwrap())
+        .map(|steering| (steering.group.key.bound_to.unwrap().get(), steering.filter.interfaces().to_vec()))
+        .collect();
+    let seen = |ifindex| SeenQueues { ifindex: Ifindex::new(ifindex).unwrap(), first: 0, queues: 2 };
+    assert_eq!(of_each, [(2, vec![seen(2)]), (3, vec![seen(3)])]);
+}
+
+#[test]
+fn a_vlan_is_seen_as_itself_by_the_queues_of_the_device_below() {
+    let mut host = Host::listening_at("0.0.0.0:80");
+    let mut vlan = without_queues("vlan");
+    vlan.push(("lower", json!({"ifindex": 2, "is-elsewhere": false})));
+    host.device("eth0.5", 9, &vlan);
+    assert_eq!(host.interfaces(), [(2, 0, 2), (9, 0, 2)]);
+}
+
+#[test]
+fn the_port_of_a_bond_is_seen_as_the_bond() {
+    let mut host = Host::listening_at("0.0.0.0:80");
+    host.device("bond0", 9, &without_queues("bond"));
+    host.picture["devices"][0]["master"] = json!(9);
+    assert_eq!(host.interfaces(), [(9, 0, 2)]);
+}
+
+#[test]
+fn two_ports_of_a_bond_cannot_be_told_apart() {
+    let mut host = Host::listening_at("0.0.0.0:80");
+    host.device("eth1", 3, &[("master", json!(9))]);
+    host.device("bond0", 9, &without_queues("bond"));
+    host.picture["devices"][0]["master"] = json!(9);
+    let error = host.plan().unwrap_err();
+    let ports = vec!["eth0".to_owned(), "eth1".to_owned()];
+    let left_out = LeftOut { device: "bond0".to_owned(), why: WhyLeftOut::SeveralPorts { ports } };
+    assert_eq!(error, CannotSteer::NoQueues { key: host.groups()[0].key, left_out: vec![left_out] });
+    assert!(error.to_string().contains("bond0 takes packets from eth0 and eth1"), "{error}");
+}
+
+#[test]
+fn a_device_without_napi_and_one_that_is_down_do_not_count() {
+    let mut host = Host::listening_at("0.0.0.0:80");
+    let without_napi = host.picture["devices"][0]["rx-queues"].clone();
+    host.device("eth1", 3, &[("rx-queues", without_napi)]);
+    for queue in host.picture["devices"][1]["rx-queues"].as_array_mut().unwrap() {
+        queue["napi"] = Value::Null;
+    }
+    host.device("eth2", 4, &[("is-up", json!(false))]);
+    assert_eq!(host.interfaces(), [(2, 0, 2)]);
+    assert_eq!(host.plan().unwrap().notes, []);
+}
+
+#[test]
+fn one_listening_socket_for_all_workers_is_no_group_to_pick_from() {
+    let mut host = Host::listening_at("0.0.0.0:80");
+    host.surroundings.sockets.pop();
+    let error = host.plan().unwrap_err().to_string();
+    assert!(error.starts_with("tcp 0.0.0.0:80: there is one socket, with one worker"), "{error}");
+}
+
+#[test]
+fn a_worker_with_two_sockets_and_a_socket_with_two_workers_are_said() {
+    let mut host = Host::listening_at("0.0.0.0:80");
+    let target = json!({"fd": 31, "events": 1, "file": {"socket": {"inode": 202}}});
+    set(&mut host.picture, "/processes/0/files/epolls/1/targets/-", target);
+    let notes = host.plan().unwrap().notes;
+    assert!(matches!(&notes[0], Note::SharedSocket { inode: 202, workers } if workers.len() == 2), "{notes:?}");
+    assert!(matches!(&notes[1], Note::SeveralSockets { worker, sockets: 2 } if worker.epoll_fd == 5), "{notes:?}");
+}
+
+/// Gives worker `epoll` a connection by a NAPI.
+fn connect(host: &mut Host, epoll: usize, inode: u64, napi: Option<u32>) {
+    let mut socket = host.picture["sockets"][1].clone();
+    (socket["inode"], socket["napi"], socket["local"]) = (json!(inode), json!(napi), json!("192.0.2.1:80"));
+    set(&mut host.picture, "/sockets/-", socket);
+    let target = json!({"fd": inode, "events": 1, "file": {"socket": {"inode": inode}}});
+    set(&mut host.picture, &format!("/processes/0/files/epolls/{epoll}/targets/-"), target);
+}
+
+#[test]
+fn a_filter_holds_while_each_workers_new_connections_come_by_one_napi() {
+    let mut host = Host::listening_at("0.0.0.0:80");
+    connect(&mut host, EPOLLS[0], 900, Some(8_194));
+    let steering = host.plan().unwrap();
+    assert_eq!(steering.notes, [Note::Established { connections: 1 }]);
+    let baseline = Baseline::of(&steering, &host.picture()).unwrap();
+    assert_eq!(verify(&steering, &baseline, &host.picture()).verdict, Verdict::NotYet);
+    connect(&mut host, EPOLLS[0], 901, Some(8_193));
+    connect(&mut host, EPOLLS[1], 902, Some(8_194));
+    connect(&mut host, EPOLLS[1], 903, None);
+    let verification = verify(&steering, &baseline, &host.picture());
+    assert_eq!((verification.verdict, verification.workers.len()), (Verdict::Holds, 2));
+    connect(&mut host, EPOLLS[1], 904, Some(8_193));
+    assert_eq!(verify(&steering, &baseline, &host.picture()).verdict, Verdict::Mixed);
+}
+
+#[test]
+fn there_is_no_baseline_while_connections_from_before_wait_to_be_accepted() {
+    let mut host = Host::listening_at("0.0.0.0:80");
+    let steering = host.plan().unwrap();
+    let listening = host.picture["sockets"].as_array_mut().unwrap();
+    listening.iter_mut().find(|socket| socket["inode"] == 202).unwrap()["receive-queue"] = json!(1);
+    assert_eq!(Baseline::of(&steering, &host.picture()), None);
+}

@@ -1,0 +1,145 @@
+//! The server that this test file is when it is started again in a lab: workers with a listening socket of one reuseport
+//! group and an epoll each, which tell every client who they are and by which NAPI it came. And the clients.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use quell_linux::event::{Epoll, Trigger};
+use quell_linux::netns::Namespace;
+use quell_linux::process::{Child, Output, Spawn};
+use quell_linux::socket_options;
+use quell_linux::tcp::{Blocking, TcpConnection, TcpListener};
+
+const WORKERS: &str = "QUELL_TEST_WORKERS";
+const ADDRESS: &str = "QUELL_TEST_ADDRESS";
+/// The test of each file that starts it: it plays the server and is nothing else.
+const ENTRY: &str = "the_server_that_is_steered";
+const EVENTS_MAX: usize = 64;
+const LISTENER: u64 = u64::MAX;
+const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PORT: u16 = 7_100;
+
+/// How this test file is started to serve with so many workers.
+pub(crate) fn spawn(workers: u32) -> Spawn<'static> {
+    Spawn::new(std::env::current_exe().unwrap())
+        .args(["--exact", ENTRY, "--nocapture"])
+        .env(WORKERS, workers.to_string())
+        .env(ADDRESS, SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT)).to_string())
+        .stderr(Output::Tail(2_000))
+}
+
+/// Serves until it is killed, if the environment asks for that.
+pub(crate) fn serve_if_asked() {
+    let (Ok(workers), Ok(address)) = (std::env::var(WORKERS), std::env::var(ADDRESS)) else { return };
+    let (workers, address): (u32, SocketAddr) = (workers.parse().unwrap(), address.parse().unwrap());
+    // In the order of their numbers, so that these are their indices in the group.
+    let listeners: Vec<_> =
+        (0..workers).map(|number| (number, TcpListener::bind(address, true, Blocking::No).unwrap())).collect();
+    std::thread::scope(|scope| {
+        for (number, listener) in &listeners {
+            scope.spawn(move || work(*number, listener));
+        }
+    });
+}
+
+/// One worker: answers every byte with its own number and the NAPI by which the connection came.
+fn work(number: u32, listener: &TcpListener) {
+    let mut epoll = Epoll::new(EVENTS_MAX).unwrap();
+    epoll.add(listener, LISTENER, Trigger::Level).unwrap();
+    let mut connections: HashMap<u64, TcpConnection> = HashMap::new();
+    for next in 0.. {
+        epoll.wait(None).unwrap();
+        for index in 0..epoll.len() {
+            let token = epoll.get(index).unwrap().token;
+            if token == LISTENER {
+                let Ok(connection) = listener.accept(Blocking::No) else { continue };
+                epoll.add(&connection, next, Trigger::Level).unwrap();
+                connections.insert(next, connection);
+                break;
+            }
+            let connection = &connections[&token];
+            match connection.receive(&mut [0; 64]) {
+                Ok(1..) => {
+                    let napi = socket_options::incoming_napi_id(connection).unwrap().map_or(0, u32::from);
+                    let answer: Vec<u8> = [number.to_be_bytes(), napi.to_be_bytes()].concat();
+                    // A client that is gone needs no answer.
+                    let _ = connection.send(&answer);
+                }
+                _ => drop(connections.remove(&token)),
+            }
+        }
+    }
+}
+
+/// Who served a connection, and by which NAPI it came to them; 0: by none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Served {
+    pub(crate) worker: u32,
+    pub(crate) napi: u32,
+}
+
+/// A connection that was served, and is open still.
+pub(crate) struct Client {
+    served: Served,
+    _stream: TcpStream,
+}
+
+fn connect(address: Ipv4Addr) -> Client {
+    let mut stream = TcpStream::connect_timeout(&(address, PORT).into(), PATIENCE).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"?").unwrap();
+    let mut answer = [0; 8];
+    stream.read_exact(&mut answer).unwrap();
+    let number = |at: usize| u32::from_be_bytes(answer[at..at + 4].try_into().unwrap());
+    Client { served: Served { worker: number(0), napi: number(4) }, _stream: stream }
+}
+
+/// Waits until the server listens.
+pub(crate) fn wait_for(server: &Child, client: &Namespace, address: Ipv4Addr) {
+    let listens = || client.run(|| TcpStream::connect((address, PORT)).is_ok()).unwrap();
+    let tries = PATIENCE.as_millis() / 10;
+    let answered = (0..tries).any(|_| {
+        let listens = listens();
+        if !listens {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        listens
+    });
+    assert!(answered, "the server does not listen: {:?}", server.stderr_tail());
+}
+
+/// So many connections to the addresses in turn, one after the other; they stay open.
+pub(crate) fn open(client: &Namespace, addresses: &[Ipv4Addr], connections: usize) -> Vec<Client> {
+    client.run(|| (0..connections).map(|number| connect(addresses[number % addresses.len()])).collect()).unwrap()
+}
+
+/// As [`open`], each closed before the next: how many connections each worker got by each NAPI.
+pub(crate) fn count(client: &Namespace, addresses: &[Ipv4Addr], connections: usize) -> BTreeMap<Served, usize> {
+    let count = || {
+        let mut counts = BTreeMap::new();
+        for number in 0..connections {
+            let client = connect(addresses[number % addresses.len()]);
+            *counts.entry(client.served).or_default() += 1;
+        }
+        counts
+    };
+    client.run(count).unwrap()
+}
+
+/// By how many NAPIs connections came to the worker that got them by the most.
+pub(crate) fn most_napis_of_a_worker(counts: &BTreeMap<Served, usize>) -> usize {
+    let mut napis: BTreeMap<u32, usize> = BTreeMap::new();
+    counts.keys().for_each(|served| *napis.entry(served.worker).or_default() += 1);
+    napis.into_values().max().unwrap_or(0)
+}
+
+/// For people.
+pub(crate) fn table(counts: &BTreeMap<Served, usize>) -> String {
+    let line =
+        |(served, count): (&Served, &usize)| format!("  worker {} NAPI {} {count}\n", served.worker, served.napi);
+    counts.iter().map(line).collect()
+}
