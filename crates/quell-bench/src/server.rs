@@ -353,13 +353,18 @@ fn connection(pidfd: &PidFd, fd: i32) -> Result<Option<Option<NapiId>>, ServerEr
         Err(PidFdError::NoSuchFd { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    match socket_options::is_listening(&duplicate) {
-        Ok(true) => Ok(None),
-        Ok(false) => Ok(Some(socket_options::incoming_napi_id(&duplicate)?)),
+    match is_connection(&duplicate) {
+        Ok(false) => Ok(None),
+        Ok(true) => Ok(Some(socket_options::incoming_napi_id(&duplicate)?)),
         // Not a socket: a pipe or an eventfd by which the server's threads talk.
         Err(SocketOptionError::Refused { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Neither a listening socket nor one by which a server's processes talk.
+fn is_connection(socket: &DuplicatedFd) -> Result<bool, SocketOptionError> {
+    Ok(socket_options::is_inet(socket)? && !socket_options::is_listening(socket)?)
 }
 
 /// Which thread sleeps on which epoll, by the epoll's number. Threads that run, or cannot be looked into, are missing.

@@ -105,6 +105,15 @@ pub fn reuse_port(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok(get(socket, SocketOption::ReusePort)? != 0)
 }
 
+/// Whether the socket speaks IPv4 or IPv6; a Unix socket, for one, comes by no NAPI and answers as if it were asked too
+/// early.
+///
+/// # Errors
+/// When the file is no socket.
+pub fn is_inet(socket: impl AsFd) -> Result<bool, SocketOptionError> {
+    Ok([libc::AF_INET, libc::AF_INET6].contains(&get(socket, SocketOption::Domain)?))
+}
+
 /// Whether the socket is an AF_XDP one.
 ///
 /// # Errors
@@ -239,6 +248,12 @@ mod tests {
     fn a_listening_socket_is_told_from_others() {
         assert!(is_listening(std::net::TcpListener::bind("127.0.0.1:0").unwrap()).unwrap());
         assert!(!is_listening(socket()).unwrap());
+    }
+
+    #[test]
+    fn a_unix_socket_is_told_from_those_of_a_network() {
+        assert!(is_inet(socket()).unwrap());
+        assert!(!is_inet(std::os::unix::net::UnixDatagram::unbound().unwrap()).unwrap());
     }
 
     #[test]

@@ -97,16 +97,10 @@ pub(crate) fn trial(
     }
     server.stop();
     let after = lab.queues();
-    if settings(&after) != settings(&before) {
+    if after != before {
         return Err(format!("{} left {after:?} of {before:?}", arm.name()));
     }
     Ok(trial)
-}
-
-/// What is compared of queues: everything but their threads.
-fn settings(queues: &[Napi]) -> Vec<(NapiId, Option<u32>, Option<u64>, Option<u64>)> {
-    let of = |napi: &Napi| (napi.id, napi.defer_hard_irqs, napi.gro_flush_timeout_ns, napi.irq_suspend_timeout_ns);
-    queues.iter().map(of).collect()
 }
 
 /// What a server has been through before it is measured; its mode is attached while it is under load.
