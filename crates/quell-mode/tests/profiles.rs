@@ -47,6 +47,40 @@ fn every_profile_that_is_shipped_parses_and_says_what_it_is_for() {
 }
 
 #[test]
+fn a_profile_for_a_program_has_its_half_too() {
+    for name in ["memcached", "redis", "nginx", "haproxy"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../profiles").join(name).with_extension("toml");
+        let profile = Profile::parse(&[Source::new(name, fs::read_to_string(path).unwrap())]).unwrap();
+        let mode = profile.program.unwrap_or_else(|| panic!("{name}")).mode;
+        let queues = profile.devices[0].queues[0].mode.as_ref();
+        assert_eq!(mode.map(|mode| mode.value), queues.map(|mode| mode.value), "{name}: its queues have another mode");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_the_programs_half_is_shown_in_its_place() {
+    let error = parse("[program]\nmode = 'suspend'\n").unwrap_err();
+    assert_eq!(error.caret(), "mode = 'suspend'\n               ^");
+    let (place, refusal) = refusal("[program]\nmax-events = 0\n");
+    assert_eq!(
+        (place.as_str(), refusal.to_string().as_str()),
+        ("test.toml:2:14", "`max-events` is a number of events from 1 to 178956970")
+    );
+    let (place, refusal) = self::refusal("[program]\nmax-event = 8\n");
+    assert_eq!(
+        (place.as_str(), refusal.to_string().as_str()),
+        ("test.toml:2:1", "no key is called `max-event` here; did you mean `max-events`?")
+    );
+}
+
+#[test]
+fn a_mode_of_programs_is_one_that_a_program_can_have() {
+    let program = parse("[program]\nmode = 'sockpoll50'\n").unwrap().program.unwrap();
+    assert_eq!(program.mode.unwrap().value.to_string(), "sockpoll50");
+    assert_eq!(program.max_events, None);
+}
+
+#[test]
 fn a_device_is_read_whole() {
     let profile = parse(
         r#"

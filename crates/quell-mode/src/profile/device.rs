@@ -282,7 +282,7 @@ fn read_group(group: Labelled<'_>) -> Result<QueueGroup, ProfileError> {
     })
 }
 
-fn read_mode(text: Placed<String>) -> Result<Placed<DeliveryMode>, ProfileError> {
+pub(super) fn read_mode(text: Placed<String>) -> Result<Placed<DeliveryMode>, ProfileError> {
     match text.value.parse() {
         Ok(value) => Ok(Placed { value, place: text.place }),
         Err(error) => {

@@ -1,6 +1,6 @@
 //! Profiles: how a whole host is to deliver packets, written as TOML. Which devices are meant, their
 //! queues, RSS contexts, flow rules, coalescing, interrupt affinity, and the delivery mode of each
-//! queue. Parsed and checked here, without looking at any host; what of it can be done is decided above.
+//! queue; and what the program that is served gets when it is launched. Parsed and checked here, without looking at any host; what of it can be done is decided above.
 //!
 //! Several files are layers: what a later one says of a key replaces what an earlier one says, and
 //! every value knows the file and line that it came from ([`Placed`]).
@@ -23,6 +23,7 @@ mod error;
 mod flow;
 mod place;
 mod policy;
+mod program;
 mod queue_set;
 mod section;
 mod tree;
@@ -34,6 +35,7 @@ pub use error::{Contradiction, ProfileError, ProfileRefusal};
 pub use flow::{FlowFamily, FlowProfile, FlowProtocol, FlowTarget};
 pub use place::{Place, Placed, Source};
 pub use policy::{CpuPolicy, ThreadScheduling, XpsPolicy};
+pub use program::ProgramProfile;
 pub use queue_set::QueueSet;
 
 use section::Section;
@@ -47,6 +49,8 @@ pub struct Profile {
     pub description: Option<Placed<String>>,
     /// The devices, in the order of their labels.
     pub devices: Vec<DeviceProfile>,
+    /// What the program gets that the host is to serve, when it is launched.
+    pub program: Option<ProgramProfile>,
     /// Sysctls by name (`net.core.busy_poll`), each a text as `sysctl(8)` shows it.
     pub sysctls: BTreeMap<String, Placed<String>>,
 }
@@ -68,10 +72,11 @@ impl Profile {
     }
 
     fn read(table: &Table) -> Result<Self, ProfileError> {
-        let section = Section::new(table, &["description", "device", "sysctl"])?;
+        let section = Section::new(table, &["description", "device", "program", "sysctl"])?;
         Ok(Self {
             description: section.text("description")?,
             devices: section.tables("device")?.into_iter().map(device::read).collect::<Result<_, _>>()?,
+            program: section.table("program")?.map(program::read).transpose()?,
             sysctls: section.table("sysctl")?.map(read_sysctls).transpose()?.unwrap_or_default(),
         })
     }
