@@ -14,6 +14,7 @@ mod cpu_list;
 pub mod epoll_params;
 pub mod ethtool;
 pub mod event;
+pub mod executable;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod interface;
@@ -31,6 +32,7 @@ pub mod process;
 pub mod reuseport;
 pub mod sched;
 pub mod signal;
+pub mod signal_queue;
 pub mod sock_diag;
 pub mod socket_options;
 pub mod sysfs;

@@ -2,6 +2,7 @@
 //! its own, and what is left of a session can be found and killed after its leader died, or after
 //! this program did. Which program to start, and when, is decided above.
 
+mod foreground;
 mod output_tail;
 mod session;
 mod spawn;
@@ -16,6 +17,7 @@ use crate::pidfd::{PidFd, PidFdError, Signal};
 use crate::proc::{ProcError, ProcRoot, ProcessIdentity};
 use crate::{CpuList, Pid};
 
+pub use foreground::{Foreground, end_by, is_not_found};
 use output_tail::OutputTail;
 pub use session::{SessionMember, kill_session, session_members};
 pub use spawn::{Output, Spawn, Step};

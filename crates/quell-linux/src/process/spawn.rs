@@ -204,7 +204,7 @@ fn adopt(
 }
 
 /// Until it is waited for, a child keeps its number, so both speak of the same process.
-fn handle(process: &std::process::Child) -> Result<(ProcessIdentity, PidFd), ProcessError> {
+pub(super) fn handle(process: &std::process::Child) -> Result<(ProcessIdentity, PidFd), ProcessError> {
     let pid = Pid::from_kernel(process.id()).ok_or_else(|| ProcessError::Wait {
         pid: Pid::of_this_process(),
         source: io::Error::other(format!("the child has the odd number {}", process.id())),
