@@ -1,4 +1,225 @@
-//! The preload library as it travels in this program.
+//! The preload library as it travels in this program, and as a file that the dynamic linkers of launched programs find:
+//! written once into a directory that nobody else can write to, and looked at again before each use.
+
+use std::fs::{self, DirBuilder, Metadata, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use quell_linux::executable::{can_hold_code, effective_user};
+use tempfile::NamedTempFile;
 
 /// The shared object of `quell-preload`, for the kind of machine that this program was built for.
 pub const LIBRARY: &[u8] = include_bytes!(env!("QUELL_PRELOAD_LIBRARY"));
+
+/// What the file is called, before what it holds as a number: another version does not replace what programs have mapped.
+pub(crate) const FILE_NAME: &str = "libquell-preload-";
+
+/// For root: also programs that change their user, and what they execute then, must be able to read it.
+const OF_ROOT: [&str; 2] = ["/run/quell", "/var/cache/quell"];
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// Why there is no file of the library.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// There is no directory for it.
+    #[error(
+        "there is no directory for the preload library from which code may be run: {0}; set XDG_RUNTIME_DIR or \
+         XDG_CACHE_HOME to one that is not mounted noexec"
+    )]
+    NoDirectory(String),
+    /// What is there is not ours.
+    #[error("{path} is not to be trusted with code that is loaded into programs: {why}; remove it")]
+    NotOurs {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        why: &'static str,
+    },
+    /// The dynamic linker takes spaces and colons for the end of a path.
+    #[error("the preload library would be {0}, a path that LD_PRELOAD cannot have: it has a space or colon in it")]
+    Unspeakable(PathBuf),
+    /// It could not be read or written.
+    #[error("{action} {path}: {source}")]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// The file, for programs that this user starts.
+///
+/// # Errors
+/// When there is no place for it, what is there is not to be trusted, or it cannot be written.
+pub fn place() -> Result<PathBuf, PlaceError> {
+    let (directories, mode) = directories(effective_user(), |name| std::env::var_os(name).map(PathBuf::from));
+    let mut refused = Vec::new();
+    for directory in directories {
+        match prepare(&directory, mode) {
+            Ok(true) => return place_in(&directory),
+            Ok(false) => refused.push(format!("{} is mounted noexec", directory.display())),
+            Err(PlaceError::File { action, path, source }) => {
+                refused.push(format!("{action} {}: {source}", path.display()));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(PlaceError::NoDirectory(if refused.is_empty() { "none is known".to_owned() } else { refused.join("; ") }))
+}
+
+/// Where it may be, the best first, and the permissions of a directory that is made for it.
+fn directories(user: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> (Vec<PathBuf>, u32) {
+    if user == 0 {
+        return (OF_ROOT.map(PathBuf::from).to_vec(), 0o755);
+    }
+    let absolute = |name| variable(name).filter(|path| path.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    let places = [absolute("XDG_RUNTIME_DIR"), cache];
+    (places.into_iter().flatten().map(|place| place.join("quell")).collect(), 0o700)
+}
+
+/// Makes the directory if it is not there. Says whether code can be in it.
+fn prepare(directory: &Path, mode: u32) -> Result<bool, PlaceError> {
+    let failed = |action, source| PlaceError::File { action, path: directory.to_owned(), source };
+    match DirBuilder::new().mode(mode).create(directory) {
+        // As asked for, whatever the mask of this process is.
+        Ok(()) => fs::set_permissions(directory, Permissions::from_mode(mode)).map_err(|e| failed("opening", e))?,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(failed("making", error)),
+    }
+    let metadata = fs::symlink_metadata(directory).map_err(|error| failed("looking at", error))?;
+    refuse_what_is_not_ours(directory, &metadata, metadata.is_dir())?;
+    can_hold_code(directory).map_err(|error| failed("looking at", error))
+}
+
+fn place_in(directory: &Path) -> Result<PathBuf, PlaceError> {
+    let path = directory.join(format!("{FILE_NAME}{:08x}.so", crc32fast::hash(LIBRARY)));
+    if path.to_string_lossy().contains([' ', ':']) {
+        return Err(PlaceError::Unspeakable(path));
+    }
+    let failed = |action, source| PlaceError::File { action, path: path.clone(), source };
+    match fs::symlink_metadata(&path) {
+        Ok(metadata) => {
+            refuse_what_is_not_ours(&path, &metadata, metadata.is_file())?;
+            if fs::read(&path).map_err(|error| failed("reading", error))? == LIBRARY {
+                return Ok(path);
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed("looking at", error)),
+    }
+    write(directory, &path).map_err(|error| failed("writing", error))?;
+    Ok(path)
+}
+
+/// Whole or not at all: a program that is started at the same time finds the file that was there, or this one.
+fn write(directory: &Path, path: &Path) -> io::Result<()> {
+    let mut file = NamedTempFile::new_in(directory)?;
+    file.write_all(LIBRARY)?;
+    file.as_file().set_permissions(Permissions::from_mode(0o644))?;
+    file.persist(path)?;
+    Ok(())
+}
+
+fn refuse_what_is_not_ours(path: &Path, metadata: &Metadata, is_of_kind: bool) -> Result<(), PlaceError> {
+    let why = if !is_of_kind {
+        "it is something else than it should be"
+    } else if metadata.uid() != effective_user() {
+        "it belongs to another user"
+    } else if metadata.mode() & WRITABLE_BY_OTHERS != 0 {
+        "others may write to it"
+    } else {
+        return Ok(());
+    };
+    Err(PlaceError::NotOurs { path: path.to_owned(), why })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory() -> tempfile::TempDir {
+        tempfile::tempdir().unwrap()
+    }
+
+    #[test]
+    fn the_file_holds_the_library_and_all_may_read_it() {
+        let directory = directory();
+        let path = place_in(directory.path()).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), LIBRARY);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o644);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing else is left there");
+    }
+
+    #[test]
+    fn a_file_that_is_there_is_used_again() {
+        let directory = directory();
+        let inode = |path: &Path| fs::metadata(path).unwrap().ino();
+        let first = place_in(directory.path()).unwrap();
+        let inode_of_first = inode(&first);
+        assert_eq!(inode(&place_in(directory.path()).unwrap()), inode_of_first);
+    }
+
+    #[test]
+    fn a_damaged_file_is_replaced() {
+        let directory = directory();
+        let path = place_in(directory.path()).unwrap();
+        fs::write(&path, "half").unwrap();
+        assert_eq!(fs::read(place_in(directory.path()).unwrap()).unwrap(), LIBRARY);
+    }
+
+    #[test]
+    fn a_file_that_others_may_write_to_is_refused() {
+        let directory = directory();
+        let path = place_in(directory.path()).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        assert!(matches!(place_in(directory.path()), Err(PlaceError::NotOurs { .. })));
+    }
+
+    #[test]
+    fn a_link_in_its_place_is_refused() {
+        let directory = directory();
+        let path = place_in(directory.path()).unwrap();
+        let elsewhere = directory.path().join("elsewhere");
+        fs::rename(&path, &elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        assert!(matches!(place_in(directory.path()), Err(PlaceError::NotOurs { .. })));
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_to_is_refused() {
+        let directory = directory();
+        let open = directory.path().join("quell");
+        assert!(prepare(&open, 0o700).unwrap());
+        assert_eq!(fs::metadata(&open).unwrap().mode() & 0o777, 0o700);
+        fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(prepare(&open, 0o700), Err(PlaceError::NotOurs { .. })));
+    }
+
+    #[test]
+    fn a_path_that_the_dynamic_linker_would_cut_is_refused() {
+        let directory = directory();
+        let with_space = directory.path().join("my files");
+        fs::create_dir(&with_space).unwrap();
+        assert!(matches!(place_in(&with_space), Err(PlaceError::Unspeakable(_))));
+    }
+
+    #[test]
+    fn root_has_a_place_that_all_can_reach_and_others_have_their_own() {
+        let none = |_: &str| None;
+        assert_eq!(directories(0, none).1, 0o755);
+        let variable = |name: &str| match name {
+            "XDG_RUNTIME_DIR" => Some(PathBuf::from("/run/user/7")),
+            "HOME" => Some(PathBuf::from("/home/g")),
+            _ => Some(PathBuf::from("not/absolute")),
+        };
+        let expected = ["/run/user/7/quell", "/home/g/.cache/quell"].map(PathBuf::from).to_vec();
+        assert_eq!(directories(7, variable), (expected, 0o700));
+        assert_eq!(directories(7, none), (Vec::new(), 0o700));
+    }
+}

@@ -1,0 +1,286 @@
+//! The program that is to be started: its file, and whether the preload library can reach it there. Told from the file
+//! alone, before anything is done; what it executes later is not known yet.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use object::Endianness;
+use object::elf::FileHeader64;
+use object::read::ReadCache;
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
+use quell_linux::executable::gains_privileges;
+
+use crate::library::LIBRARY;
+
+/// How many interpreters of interpreters are followed: as many as the kernel does (`exec_binprm` in `fs/exec.c`).
+const INTERPRETERS_MAX: usize = 5;
+/// The longest first line of a script (`BINPRM_BUF_SIZE`).
+const SCRIPT_LINE_MAX: u64 = 256;
+/// What every file name of glibc's dynamic linker begins with.
+const GLIBC_LINKER: &str = "ld-linux";
+/// Sections that the Go linker writes, whatever else is stripped.
+const GO_SECTIONS: [&[u8]; 2] = [b".note.go.buildid", b".go.buildinfo"];
+
+/// A program that can be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// Its file.
+    pub path: PathBuf,
+    /// How it is reached.
+    pub reach: Reach,
+}
+
+/// How the functions that a program calls are reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reach {
+    /// By the preload library.
+    Preload,
+    /// Only from outside, by duplicates of its files, once it runs.
+    FromOutside(Why),
+}
+
+/// Why the preload library does not reach a program.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Why {
+    /// It has no dynamic linker.
+    #[error("it is linked statically")]
+    Static,
+    /// It makes its system calls without the C library.
+    #[error("it is a Go program, which makes its system calls itself")]
+    Go,
+    /// Its dynamic linker is another one.
+    #[error("its dynamic linker is {0}, not glibc's")]
+    OtherLinker(String),
+    /// It is for another machine, or of 32 bits.
+    #[error("it is no program for this kind of machine")]
+    OtherMachine,
+    /// Executing it changes who one is.
+    #[error(
+        "executing it gives it other privileges (set-user-ID, set-group-ID or file capabilities), and its dynamic \
+             linker then loads no library of ours"
+    )]
+    Privileged,
+}
+
+/// Why there is no program to be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProgramError {
+    /// No directory of `PATH` has it.
+    #[error("no program is called `{0}` in PATH")]
+    NotFound(String),
+    /// Its file cannot be read; what can be executed without being read cannot be judged.
+    #[error("reading {path}: {source}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl Program {
+    /// Finds what `name` means: a path, or a name to be looked up in the directories of `search`, the value of `PATH`.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be read.
+    pub fn find(name: &OsStr, search: &OsStr) -> Result<Self, ProgramError> {
+        let path = look_up(name, search).ok_or_else(|| ProgramError::NotFound(name.to_string_lossy().into_owned()))?;
+        let reach = reach(&path, search)?;
+        Ok(Self { path, reach })
+    }
+}
+
+/// As `execvp(3)` does.
+fn look_up(name: &OsStr, search: &OsStr) -> Option<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return Some(name.into());
+    }
+    let is_program = |path: &PathBuf| {
+        path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+    };
+    std::env::split_paths(search).map(|directory| directory.join(name)).find(is_program)
+}
+
+fn reach(path: &Path, search: &OsStr) -> Result<Reach, ProgramError> {
+    let unreadable = |path: &Path| {
+        let path = path.to_owned();
+        |source| ProgramError::Unreadable { path, source }
+    };
+    let mut executed = path.to_owned();
+    for _ in 0..INTERPRETERS_MAX {
+        let mut file = File::open(&executed).map_err(unreadable(&executed))?;
+        let Some(interpreter) = interpreter_of_script(&mut file, search).map_err(unreadable(&executed))? else {
+            let privileged = gains_privileges(&executed).map_err(unreadable(&executed))?;
+            return Ok(if privileged { Reach::FromOutside(Why::Privileged) } else { reach_of_elf(file) });
+        };
+        executed = interpreter;
+    }
+    // The kernel will not execute it either.
+    Ok(Reach::FromOutside(Why::OtherMachine))
+}
+
+/// What a script is executed by: its first line names it, or `env` and it.
+fn interpreter_of_script(file: &mut File, search: &OsStr) -> io::Result<Option<PathBuf>> {
+    let mut begin = Vec::new();
+    file.take(SCRIPT_LINE_MAX).read_to_end(&mut begin)?;
+    let Some(line) = begin.strip_prefix(b"#!") else { return Ok(None) };
+    let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()).map(OsStr::from_bytes);
+    let Some(interpreter) = words.next().map(PathBuf::from) else { return Ok(None) };
+    if interpreter.file_name() == Some(OsStr::new("env")) {
+        let named = words.find(|word| !word.as_bytes().starts_with(b"-"));
+        return Ok(named.and_then(|name| look_up(name, search)).or(Some(interpreter)));
+    }
+    Ok(Some(interpreter))
+}
+
+fn reach_of_elf(file: File) -> Reach {
+    let outside = Reach::FromOutside;
+    let data = &ReadCache::new(file);
+    let Ok(header) = FileHeader64::<Endianness>::parse(data) else { return outside(Why::OtherMachine) };
+    let Ok(endian) = header.endian() else { return outside(Why::OtherMachine) };
+    if !is_for_the_librarys_machine(header, endian) {
+        return outside(Why::OtherMachine);
+    }
+    let segments = header.program_headers(endian, data).unwrap_or_default();
+    let linker = segments.iter().find_map(|segment| segment.interpreter(endian, data).ok().flatten());
+    let Some(linker) = linker else { return outside(Why::Static) };
+    if is_go(header, endian, data) {
+        return outside(Why::Go);
+    }
+    let linker = String::from_utf8_lossy(linker).into_owned();
+    let is_glibcs = linker.rsplit('/').next().is_some_and(|name| name.starts_with(GLIBC_LINKER));
+    if is_glibcs { Reach::Preload } else { outside(Why::OtherLinker(linker)) }
+}
+
+fn is_for_the_librarys_machine(header: &FileHeader64<Endianness>, endian: Endianness) -> bool {
+    let library = FileHeader64::<Endianness>::parse(LIBRARY).ok();
+    library.is_some_and(|library| {
+        library.endian().is_ok_and(|its| its == endian && library.e_machine(its) == header.e_machine(endian))
+    })
+}
+
+fn is_go(header: &FileHeader64<Endianness>, endian: Endianness, data: &ReadCache<File>) -> bool {
+    let Ok(sections) = header.sections(endian, data) else { return false };
+    sections.iter().any(|section| sections.section_name(endian, section).is_ok_and(|name| GO_SECTIONS.contains(&name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn found(name: impl AsRef<OsStr>) -> Reach {
+        Program::find(name.as_ref(), OsStr::new("/usr/bin:/bin")).unwrap().reach
+    }
+
+    fn file(directory: &TempDir, name: &str, content: &[u8]) -> PathBuf {
+        let path = directory.path().join(name);
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// A program in C, or `None` where there is no compiler, or none for this.
+    fn compiled(directory: &TempDir, options: &[&str]) -> Option<PathBuf> {
+        let (source, program) =
+            (file(directory, "main.c", b"int main(void) { return 0; }"), directory.path().join("main"));
+        let output = Command::new("cc").arg(source).arg("-o").arg(&program).args(options).output();
+        match output {
+            Ok(output) if output.status.success() => Some(program),
+            failed => {
+                eprintln!("skipped: cc {options:?}: {failed:?}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn a_program_of_the_distribution_is_reached_and_so_is_a_script_that_it_runs() {
+        assert_eq!(found("ls"), Reach::Preload);
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(found(file(&directory, "script", b"#!/bin/sh -e\nls\n")), Reach::Preload);
+        assert_eq!(found(file(&directory, "by-env", b"#! /usr/bin/env -S sh -e\nls\n")), Reach::Preload);
+    }
+
+    #[test]
+    fn a_static_program_is_not_reached() {
+        let directory = tempfile::tempdir().unwrap();
+        let Some(program) = compiled(&directory, &["-static"]) else { return };
+        assert_eq!(found(program), Reach::FromOutside(Why::Static));
+    }
+
+    #[test]
+    fn a_program_with_another_linker_is_not_reached() {
+        let directory = tempfile::tempdir().unwrap();
+        let Some(program) = compiled(&directory, &["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"]) else { return };
+        let expected = Why::OtherLinker("/lib/ld-musl-x86_64.so.1".to_owned());
+        assert_eq!(found(program), Reach::FromOutside(expected));
+    }
+
+    #[test]
+    fn a_go_program_is_not_reached_also_when_it_is_linked_dynamically() {
+        let directory = tempfile::tempdir().unwrap();
+        let source = b"package main\nimport \"C\"\nimport \"net\"\nfunc main() { net.Listen(\"tcp\", \":0\") }\n";
+        let (source, program) = (file(&directory, "main.go", source), directory.path().join("go"));
+        let mut go = Command::new("go");
+        go.args(["build", "-o"]).arg(&program).arg(&source).env("CGO_ENABLED", "1").env("GOFLAGS", "-mod=mod");
+        match go.current_dir(&directory).output() {
+            Ok(output) if output.status.success() => assert_eq!(found(program), Reach::FromOutside(Why::Go)),
+            failed => eprintln!("skipped: {go:?}: {failed:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_no_program_of_this_machine_is_not_reached() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(found(file(&directory, "empty", b"")), Reach::FromOutside(Why::OtherMachine));
+        let mut other = LIBRARY.to_vec();
+        other[18] ^= 0xff;
+        assert_eq!(found(file(&directory, "other", &other)), Reach::FromOutside(Why::OtherMachine));
+    }
+
+    #[test]
+    fn scripts_that_execute_each_other_in_a_ring_are_not_followed_for_ever() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ring");
+        fs::write(&path, format!("#!{}\n", path.display())).unwrap();
+        assert_eq!(found(path), Reach::FromOutside(Why::OtherMachine));
+    }
+
+    #[test]
+    fn a_name_is_looked_up_as_a_shell_does() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = file(&directory, "thing", b"#!/bin/sh\n");
+        let search = std::env::join_paths([Path::new("/nonexistent"), directory.path()]).unwrap();
+        assert_eq!(Program::find(OsStr::new("thing"), &search).unwrap().path, path);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let error = Program::find(OsStr::new("thing"), &search).unwrap_err();
+        assert_eq!(error.to_string(), "no program is called `thing` in PATH");
+        assert!(matches!(
+            Program::find(path.with_file_name("none").as_os_str(), &search),
+            Err(ProgramError::Unreadable { .. })
+        ));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_damaged_program_never_panics(at in 0_usize..2048, byte: u8) {
+            let mut damaged = LIBRARY.to_vec();
+            damaged[at] = byte;
+            let mut file = tempfile::tempfile().unwrap();
+            std::io::Write::write_all(&mut file, &damaged).unwrap();
+            let _ = reach_of_elf(file);
+        }
+    }
+}

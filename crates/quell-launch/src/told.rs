@@ -1,0 +1,133 @@
+//! What a mode comes to for the preload library, and for the environment of the program that gets it. Pure.
+
+use std::ffi::{OsStr, OsString};
+use std::num::NonZeroU32;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::Path;
+
+use quell_mode::{BUDGET_WITHOUT_CAPABILITY, DeliveryMode, EpollSettings, ProgramWait};
+use quell_preload_settings::{
+    BusyPoll, ENVIRONMENT_VARIABLE, EventsMax, PreloadSettings, SpinMicros, Wait, WaitMillis,
+};
+
+use crate::library::FILE_NAME;
+
+const LD_PRELOAD: &str = "LD_PRELOAD";
+
+/// Something of a mode that is beyond what the library can be told.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{mode}: {what}")]
+pub struct BeyondTheLibrary {
+    mode: DeliveryMode,
+    what: &'static str,
+}
+
+/// What the library is told for a mode, with at most so many events a wait. Equal to the default where there is nothing
+/// to be done in the program.
+///
+/// # Errors
+/// When a number is out of the library's range.
+pub fn told(mode: &DeliveryMode, max_events: Option<NonZeroU32>) -> Result<PreloadSettings, BeyondTheLibrary> {
+    let beyond = |what| move || BeyondTheLibrary { mode: *mode, what };
+    let epoll = mode.epoll().filter(|epoll| *epoll != EpollSettings::default());
+    let of_epoll =
+        |epoll: EpollSettings| BusyPoll::new(epoll.busy_poll_usecs, epoll.busy_poll_budget, epoll.prefer_busy_poll);
+    let of_sockets = |usecs: quell_mode::PollUsecs| BusyPoll::new(usecs.get(), BUDGET_WITHOUT_CAPABILITY, true);
+    let suspends = mode.napi().irq_suspend_timeout_ns > 0 && epoll.is_some_and(|epoll| epoll.prefer_busy_poll);
+    let events = |events: NonZeroU32| EventsMax::new(events.get()).ok_or_else(beyond("that many events no wait takes"));
+    Ok(PreloadSettings {
+        epoll: epoll.map(|epoll| of_epoll(epoll).ok_or_else(beyond("its busy-poll-usecs are too many"))).transpose()?,
+        sockets: mode
+            .socket_busy_poll()
+            .map(|usecs| of_sockets(usecs).ok_or_else(beyond("its µs are too many")))
+            .transpose()?,
+        timed_zero_waits: suspends,
+        wait: wait(mode.program_wait()).ok_or_else(beyond("its waits are too long"))?,
+        events_max: max_events.map(events).transpose()?,
+    })
+}
+
+fn wait(wait: ProgramWait) -> Option<Wait> {
+    match wait {
+        ProgramWait::AsWritten => Some(Wait::AsWritten),
+        ProgramWait::AtMost(longest) => {
+            u32::try_from(longest.as_millis()).ok().and_then(WaitMillis::new).map(Wait::AtMost)
+        }
+        ProgramWait::SpinBeforeSleep(spin) => {
+            u32::try_from(spin.as_micros()).ok().and_then(SpinMicros::new).map(Wait::SpinBeforeSleep)
+        }
+        // One that is not known here is not done by halves.
+        _ => None,
+    }
+}
+
+/// What the environment of the program has more: the library before others that are preloaded, and what it is told. A
+/// library of an earlier launch, which this program then was started by, is left out.
+#[must_use]
+pub fn environment(
+    library: &Path,
+    settings: &PreloadSettings,
+    ld_preload: Option<&OsStr>,
+) -> [(OsString, OsString); 2] {
+    let others = ld_preload.unwrap_or_default().as_bytes().split(|byte| matches!(byte, b' ' | b':'));
+    let is_own =
+        |path: &[u8]| path.rsplit(|&byte| byte == b'/').next().is_some_and(|n| n.starts_with(FILE_NAME.as_bytes()));
+    let others = others.filter(|path| !path.is_empty() && !is_own(path));
+    let all: Vec<&[u8]> = std::iter::once(library.as_os_str().as_bytes()).chain(others).collect();
+    [
+        (LD_PRELOAD.into(), OsString::from_vec(all.join(&b':'))),
+        (ENVIRONMENT_VARIABLE.into(), settings.to_string().into()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(mode: &str, max_events: u32) -> String {
+        told(&mode.parse().unwrap(), NonZeroU32::new(max_events)).unwrap().to_string()
+    }
+
+    #[test]
+    fn modes_of_queues_alone_leave_the_program_as_it_is() {
+        for mode in ["base", "defer200", "threaded"] {
+            assert_eq!(text(mode, 0), "1", "{mode}");
+        }
+    }
+
+    #[test]
+    fn each_mode_of_programs_is_told_what_its_name_says() {
+        for (mode, expected) in [
+            ("suspend20", "1,epoll=0/64/1,zero-waits=timed"),
+            ("napibusy", "1,epoll=64/64/1"),
+            ("fullbusy", "1,epoll=1000/64/1,wait-at-most-ms=1"),
+            ("eventspin50", "1,spin-usecs=50"),
+            ("sockpoll50", "1,sockets=50/64/1"),
+            ("suspend20,busy-poll-budget=8", "1,epoll=0/8/1,zero-waits=timed"),
+        ] {
+            assert_eq!(text(mode, 0), expected, "{mode}");
+        }
+    }
+
+    #[test]
+    fn a_cap_on_events_is_told_whatever_the_mode() {
+        assert_eq!(text("base", 64), "1,events-max=64");
+        assert_eq!(text("suspend20", 8), "1,epoll=0/64/1,zero-waits=timed,events-max=8");
+        assert!(told(&DeliveryMode::default(), NonZeroU32::new(u32::MAX)).is_err());
+    }
+
+    #[test]
+    fn the_library_comes_before_others_and_once() {
+        let settings = told(&"suspend20".parse().unwrap(), None).unwrap();
+        let library = Path::new("/run/quell/libquell-preload-1.so");
+        let preloaded = |before: &str| environment(library, &settings, Some(OsStr::new(before)))[0].1.clone();
+        assert_eq!(preloaded(""), "/run/quell/libquell-preload-1.so");
+        assert_eq!(preloaded("libjemalloc.so.2"), "/run/quell/libquell-preload-1.so:libjemalloc.so.2");
+        assert_eq!(preloaded("/x/libquell-preload-0.so /y/a.so"), "/run/quell/libquell-preload-1.so:/y/a.so");
+        let [_, (name, value)] = environment(library, &settings, None);
+        assert_eq!(
+            (name.to_str(), value.to_str()),
+            (Some(ENVIRONMENT_VARIABLE), Some("1,epoll=0/64/1,zero-waits=timed"))
+        );
+    }
+}
