@@ -21,8 +21,8 @@ use crate::recovery::{Reverted, revert};
 use crate::settings::epoll::ForeignEpoll;
 use crate::settings::host::{Kernel, KnownContexts, make};
 use crate::settings::values::{EpollValues, NapiValues};
-use crate::settings::{SettingsError, napi, reuseport};
-use crate::steer::Steering;
+use crate::settings::{SettingsError, affinity, napi, reuseport};
+use crate::steer::{Pin, Steering};
 
 /// Changes that belong together and are undone together.
 #[derive(Debug)]
@@ -177,6 +177,22 @@ impl Transaction {
         let seq = self.intend(Change::ReuseportFilter(put_on.change().clone()))?;
         put_on.make(steering)?;
         Ok(self.done(seq, Outcome::Made)?)
+    }
+
+    /// Binds a thread to the CPUs of its queue. Returns whether anything was to be changed; if not, nothing is written
+    /// down.
+    ///
+    /// # Errors
+    /// When it could not be written down or bound; also when the thread is gone.
+    pub fn pin(&mut self, pin: &Pin) -> Result<bool, ChangeError> {
+        let change = affinity::plan(&self.proc, pin)?;
+        if change.old == change.new {
+            return Ok(false);
+        }
+        let seq = self.intend(Change::ThreadAffinity(change))?;
+        affinity::set(pin.tid, &pin.new)?;
+        self.done(seq, Outcome::Made)?;
+        Ok(true)
     }
 
     /// Makes one change of a plan in `namespace`. `looks_on` hears how far it got; when it says that this is enough, the

@@ -108,6 +108,11 @@ pub(crate) fn undo(
         (Change::NapiSettings(change), _) => Ok(settings::napi::put_back(proc, change)?),
         (Change::HostSetting(change), outcome) => put_back(proc, contexts, change, outcome),
         (Change::ReuseportFilter(change), _) => Ok(settings::reuseport::take_off(proc, change)?),
+        (Change::ThreadAffinity(change), _) => {
+            let pid = identity(change.pid, change.thread_start_time_ticks, boot_id)?.pid;
+            let tid = identity(change.tid, change.thread_start_time_ticks, boot_id)?.pid;
+            Ok(settings::affinity::put_back(proc, pid, tid, change)?)
+        }
         (Change::EpollParameters(change), _) => {
             let process = identity(change.pid, change.start_time_ticks, boot_id)?;
             Ok(settings::epoll::put_back(proc, process, change)?)

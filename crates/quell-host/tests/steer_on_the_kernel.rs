@@ -5,92 +5,27 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
 mod common;
+mod steered;
 mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
 
-use common::{ARRIVES_WITHIN, Lab, SECOND_SERVER, SERVER, id};
+use common::{SECOND_SERVER, SERVER, id};
 use quell_host::journal::Journal;
-use quell_host::picture::{Picture, Scope, take};
 use quell_host::recovery::{Found, recover};
-use quell_host::steer::{Baseline, CannotSteer, Group, Note, Steering, Verdict, groups, look, plan, verify};
-use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
-use quell_linux::pidfd::{DuplicatedFd, PidFd, Signal};
-use quell_linux::process::Child;
+use quell_host::steer::{Baseline, CannotSteer, Note, Verdict, verify};
+use quell_linux::NapiId;
+use quell_linux::netdev::Netdev;
 use quell_linux::reuseport::{self, Detachment, QueueSteering, SeenQueues};
-use quell_linux::{Ifindex, NapiId};
+use steered::{BOTH, QUEUES, Steered};
 use workers::{Served, count, most_napis_of_a_worker, open, table};
 
-const BOTH: [Ipv4Addr; 2] = [SERVER, SECOND_SERVER];
-const QUEUES: u32 = 2;
 const CONNECTIONS: usize = 10_000;
 const SOME: usize = 400;
 
 #[test]
 fn the_server_that_is_steered() {
     workers::serve_if_asked();
-}
-
-/// A server in a lab with two devices of [`QUEUES`] queues each.
-struct Steered {
-    lab: Lab,
-    second: Ifindex,
-    server: Child,
-}
-
-impl Steered {
-    fn start(test: &str, workers: u32) -> Option<Self> {
-        let mut lab = Lab::raise(test, QUEUES)?;
-        let second = lab.add_device(QUEUES);
-        let server = lab.start(workers::spawn(workers));
-        workers::wait_for(&server, &lab.client, SERVER);
-        Some(Self { lab, second, server })
-    }
-
-    fn look(&self) -> Picture {
-        let netns = Some(self.lab.server_name.clone());
-        take(&Scope { netns, ..Scope::default() }).unwrap().0
-    }
-
-    /// The group, and what would be put on it.
-    fn plan(&self, only: &[String]) -> (Group, Result<Steering, CannotSteer>) {
-        let (picture, pids) = (self.look(), [self.server.pid()]);
-        let surroundings = look(&picture, &pids).unwrap();
-        let [group] = &groups(&picture, &surroundings, &pids)[..] else { panic!("one group") };
-        (group.clone(), plan(group, &picture, &surroundings, only))
-    }
-
-    fn count(&self, connections: usize) -> BTreeMap<Served, usize> {
-        count(&self.lab.client, &BOTH, connections)
-    }
-
-    /// A socket of the group, as another program would get hold of it.
-    fn socket(&self) -> DuplicatedFd {
-        let picture = self.look();
-        let process = picture.processes.iter().find(|process| process.pid == self.server.pid()).unwrap();
-        let listening = |inode| picture.index().socket(inode).is_some_and(|socket| socket.remote.is_none());
-        let sockets = &process.files.known().unwrap().sockets;
-        let fd = sockets.iter().find(|held| listening(held.inode)).unwrap().fd;
-        PidFd::open(process.pid).unwrap().duplicate(fd).unwrap()
-    }
-
-    fn napis(&self) -> BTreeSet<NapiId> {
-        let mut netdev = Netdev::open_in(&self.lab.server).unwrap();
-        let devices = [self.lab.server_index, self.second];
-        devices.iter().flat_map(|device| netdev.napis(*device).unwrap()).map(|napi| napi.id).collect()
-    }
-
-    fn end_server(&mut self) {
-        self.server.pidfd().signal(Signal::KILL).unwrap();
-        self.server.wait(ARRIVES_WITHIN).unwrap();
-    }
-
-    fn thread_queues(&self) {
-        let threaded = NapiChange { threading: Some(NapiThreading::Enabled), ..NapiChange::default() };
-        let mut netdev = Netdev::open_in(&self.lab.server).unwrap();
-        self.napis().into_iter().for_each(|napi| netdev.set_napi(napi, &threaded).unwrap());
-    }
 }
 
 fn workers_seen(counts: &BTreeMap<Served, usize>) -> BTreeSet<u32> {

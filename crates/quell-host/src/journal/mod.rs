@@ -11,5 +11,7 @@ pub mod store;
 pub use error::{Attempt, JournalError, UnusableJournal};
 pub use found::{JournalFile, ListedJournal};
 pub use history::{Entry, History, HistoryError, Stay};
-pub use record::{Change, EpollParameters, HostSetting, NapiSettings, Outcome, ReuseportFilter, Watchdog};
+pub use record::{
+    Change, EpollParameters, HostSetting, NapiSettings, Outcome, ReuseportFilter, ThreadAffinity, Watchdog,
+};
 pub use store::{Journal, OwnedJournal};

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use quell_linux::CpuList;
 use quell_linux::ethtool::RssContextId;
 
 use crate::picture::Protocol;
@@ -109,6 +110,8 @@ pub enum Change {
     EpollParameters(EpollParameters),
     /// The filter of a reuseport group. Undone by taking it off while a socket of the group as it was then is there.
     ReuseportFilter(ReuseportFilter),
+    /// The CPUs of a thread of a process. Undone by putting them back if they are still those that it was bound to.
+    ThreadAffinity(ThreadAffinity),
     /// A setting of the host that a plan changed. Undone by setting it back as far as it is still what was set.
     HostSetting(HostSetting),
 }
@@ -171,6 +174,22 @@ pub struct ReuseportFilter {
     pub local: SocketAddr,
     /// Their inodes. Others of the same address may have joined the group since, and have the filter too.
     pub sockets: Vec<u64>,
+}
+
+/// A thread that is bound to CPUs. Threads that it starts are bound as it is, and are not put back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ThreadAffinity {
+    /// Its process.
+    pub pid: u32,
+    /// Its own number.
+    pub tid: u32,
+    /// When the thread started, in clock ticks since boot.
+    pub thread_start_time_ticks: u64,
+    /// The CPUs that it might run on.
+    pub old: CpuList,
+    /// Those that it is bound to.
+    pub new: CpuList,
 }
 
 /// What is known about a change only after it was made.

@@ -61,6 +61,11 @@ impl<'a> Index<'a> {
         self.cpus.get(&number).copied()
     }
 
+    /// How many CPUs the picture has.
+    pub(crate) fn cpu_count(&self) -> usize {
+        self.cpus.len()
+    }
+
     /// The process of this number.
     #[must_use]
     pub fn process(&self, pid: Pid) -> Option<&'a Process> {

@@ -1,12 +1,14 @@
 //! Settings of queues and of epolls, changed so that no program is left stalled and put back so that nobody else's
 //! change is lost. What is wanted is decided elsewhere; that it is written down first is [`crate::transaction`]'s.
 
+pub(crate) mod affinity;
 pub(crate) mod epoll;
 pub(crate) mod host;
 pub(crate) mod napi;
 pub(crate) mod reuseport;
 pub mod values;
 
+use quell_linux::CpuList;
 use quell_linux::epoll_params::EpollParamsError;
 use quell_linux::ethtool::FeatureError;
 use quell_linux::netdev::DeviceThreadingError;
@@ -82,6 +84,18 @@ pub enum SettingsError {
     GroupChanged {
         /// The group's address.
         group: String,
+    },
+    /// A thread's CPUs did not read back as they were set.
+    #[error(
+        "thread {tid} was bound to CPUs {asked}, and the kernel lets it run on {read}: the others are offline, or outside of its cpuset"
+    )]
+    AffinityReadBack {
+        /// The thread.
+        tid: i32,
+        /// What it was bound to.
+        asked: CpuList,
+        /// What came back.
+        read: CpuList,
     },
     /// What was to be set is not there.
     #[error("{what} is not there")]

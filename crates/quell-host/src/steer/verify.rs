@@ -26,6 +26,12 @@ impl Baseline {
     }
 }
 
+impl Baseline {
+    pub(super) fn contains(&self, inode: u64) -> bool {
+        self.0.contains(&inode)
+    }
+}
+
 /// What is seen of a filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verification {
@@ -68,7 +74,7 @@ pub fn verify(steering: &Steering, baseline: &Baseline, picture: &Picture) -> Ve
     let workers_of = workers_by_socket(picture);
     let mut seen: BTreeMap<&Worker, BTreeMap<NapiId, usize>> = BTreeMap::new();
     for socket in &picture.sockets {
-        if !steering.group.key.accepted(socket) || baseline.0.contains(&socket.inode) {
+        if !steering.group.key.accepted(socket) || baseline.contains(socket.inode) {
             continue;
         }
         let Some(Some(napi)) = socket.napi.known() else { continue };

@@ -1,6 +1,7 @@
 //! The server that this test file is when it is started again in a lab: workers with a listening socket of one reuseport
 //! group and an epoll each, which tell every client who they are and by which NAPI it came. And the clients.
 
+#![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use std::collections::{BTreeMap, HashMap};

@@ -11,6 +11,9 @@ pub(crate) fn in_words(change: &Change) -> String {
         Change::NapiSettings(change) => format!("NAPI {} of {}: {}", change.napi_id, change.device, change.new),
         Change::HostSetting(change) => change.setting.text().to_string(),
         Change::ReuseportFilter(change) => format!("steering of connections to {}", change.local),
+        Change::ThreadAffinity(change) => {
+            format!("thread {} of process {}: CPUs {}", change.tid, change.pid, change.new)
+        }
         Change::EpollParameters(change) => format!("epoll {} of process {}: {}", change.fd, change.pid, change.new),
     }
 }

@@ -1,0 +1,73 @@
+//! The CPUs of a thread of another process: bound, read back, put back where nobody else has bound it since.
+
+use quell_linux::proc::{ProcRoot, ProcessIdentity, Ticks};
+use quell_linux::sched::{self, SchedError};
+use quell_linux::{CpuList, Pid};
+
+use super::SettingsError;
+use crate::journal::ThreadAffinity;
+use crate::steer::Pin;
+use crate::undo::Undoing;
+
+/// What binding a thread is, as the journal keeps it.
+///
+/// # Errors
+/// When the thread is gone, is another one by now, or cannot be looked at.
+pub(crate) fn plan(proc: &ProcRoot, pin: &Pin) -> Result<ThreadAffinity, SettingsError> {
+    let pid = pin.pid;
+    let process = ProcessIdentity { pid, starttime: Ticks(pin.start_time_ticks), boot_id: proc.boot_id()? };
+    if !process.is_running(proc)? {
+        return Err(SettingsError::ProcessGone { pid: pid.get() });
+    }
+    let thread_start_time_ticks = proc.process(pid).thread(pin.tid).stat()?.starttime.0;
+    Ok(ThreadAffinity {
+        pid: pid.get().unsigned_abs(),
+        tid: pin.tid.get().unsigned_abs(),
+        thread_start_time_ticks,
+        old: sched::affinity(pin.tid)?,
+        new: pin.new.clone(),
+    })
+}
+
+/// Binds the thread and reads back.
+///
+/// # Errors
+/// When the kernel refuses, or leaves out a CPU (one that is offline, or outside of the thread's cpuset).
+pub(crate) fn set(tid: Pid, cpus: &CpuList) -> Result<(), SettingsError> {
+    sched::set_affinity(tid, cpus)?;
+    let read = sched::affinity(tid)?;
+    if read != *cpus {
+        return Err(SettingsError::AffinityReadBack { tid: tid.get(), asked: cpus.clone(), read });
+    }
+    Ok(())
+}
+
+/// Puts the CPUs of a thread back where they are still those that it was bound to.
+///
+/// # Errors
+/// When the thread cannot be looked at, or the kernel refuses.
+pub(crate) fn put_back(proc: &ProcRoot, pid: Pid, tid: Pid, change: &ThreadAffinity) -> Result<Undoing, SettingsError> {
+    match proc.process(pid).thread(tid).stat() {
+        Ok(stat) if stat.starttime.0 == change.thread_start_time_ticks => {}
+        Ok(_) => return Ok(Undoing::AlreadyGone),
+        Err(error) if error.is_absent() => return Ok(Undoing::AlreadyGone),
+        Err(error) => return Err(error.into()),
+    }
+    let current = match sched::affinity(tid) {
+        Ok(current) => current,
+        Err(SchedError::Gone { .. }) => return Ok(Undoing::AlreadyGone),
+        Err(error) => return Err(error.into()),
+    };
+    if current == change.old {
+        return Ok(Undoing::AlreadyGone);
+    }
+    if current != change.new {
+        return Ok(Undoing::InPart(format!(
+            "thread {tid} of process {pid} is bound to CPUs {current} by somebody else since, and was left alone; before \
+             Quell it might run on {}",
+            change.old
+        )));
+    }
+    set(tid, &change.old)?;
+    Ok(Undoing::Undone)
+}

@@ -1,0 +1,180 @@
+//! Which CPU a worker belongs on: that of the queue by which all its connections come. Pure; it is decided by what is
+//! seen, also after steering, for the kernel does not tell which index a socket has in its group.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use quell_linux::{CpuList, NapiId, Pid};
+
+use super::groups::Worker;
+use super::verify::Baseline;
+use crate::picture::{Index, Napi, Picture, Process, Reading, Thread, WatchedFile};
+
+/// A thread that is to be bound to the CPUs of its queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pin {
+    /// Its process.
+    pub pid: Pid,
+    /// When that started, clock ticks since boot.
+    pub start_time_ticks: u64,
+    /// The thread.
+    pub tid: Pid,
+    /// Its name.
+    pub thread: String,
+    /// The queue's NAPI.
+    pub napi: NapiId,
+    /// The CPUs that it may run on now.
+    pub old: CpuList,
+    /// Those that it is to be bound to.
+    pub new: CpuList,
+}
+
+/// A worker that is not bound.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotPinned {
+    /// The worker.
+    pub worker: Worker,
+    /// Why not.
+    pub why: WhyNotPinned,
+}
+
+/// Why a worker is not bound.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhyNotPinned {
+    /// No connection of it has come by a NAPI yet.
+    NoConnection,
+    /// Its connections come by several.
+    SeveralNapis(Vec<NapiId>),
+    /// The NAPI is not one of the picture's devices.
+    UnknownNapi(NapiId),
+    /// Nothing binds the queue's packets to a CPU: no interrupt and no thread of it that is bound.
+    QueueWithoutCpu(NapiId),
+    /// No thread was seen to wait on its epoll.
+    NoThread,
+    /// Several threads wait on its epoll, and would have to share the CPU.
+    SeveralThreads(Vec<Pid>),
+    /// The thread's CPUs could not be read.
+    UnknownAffinity(Pid),
+}
+
+/// What is to be bound, and what is not.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pins {
+    /// Threads to be bound; those that are already bound so are not among them.
+    pub pins: Vec<Pin>,
+    /// Threads that are where they belong.
+    pub in_place: Vec<Pid>,
+    /// Workers that are left as they are.
+    pub not_pinned: Vec<NotPinned>,
+}
+
+/// Decides for each epoll of these processes that watches connections. Those of `baseline` do not count: a filter was not
+/// there yet when they came.
+#[must_use]
+pub fn pins(picture: &Picture, pids: &[Pid], baseline: &Baseline) -> Pins {
+    let index = picture.index();
+    let mut pins = Pins::default();
+    for process in picture.processes.iter().filter(|process| pids.contains(&process.pid)) {
+        for (worker, napis) in napis_of_workers(process, &index, baseline) {
+            match pin(process, &worker, &napis, &index) {
+                Ok(pin) if pin.old == pin.new => pins.in_place.push(pin.tid),
+                Ok(pin) => pins.pins.push(pin),
+                Err(why) => pins.not_pinned.push(NotPinned { worker, why }),
+            }
+        }
+    }
+    pins
+}
+
+/// The NAPIs of the connections that each epoll of a process watches; epolls that watch no TCP or UDP socket are no
+/// workers.
+fn napis_of_workers(process: &Process, index: &Index<'_>, baseline: &Baseline) -> BTreeMap<Worker, BTreeSet<NapiId>> {
+    let mut workers = BTreeMap::new();
+    for epoll in process.files.known().map_or(&[][..], |files| &files.epolls) {
+        let sockets = epoll.targets.known_elements().filter_map(|target| match target.file {
+            WatchedFile::Socket { inode } => index.socket(inode),
+            WatchedFile::Other { .. } => None,
+        });
+        let mut sockets = sockets.peekable();
+        if sockets.peek().is_none() {
+            continue;
+        }
+        let counted = sockets.filter(|socket| !baseline.contains(socket.inode));
+        let napis = counted.filter_map(|socket| *socket.napi.known()?).collect();
+        workers.insert(Worker::new(process, epoll), napis);
+    }
+    workers
+}
+
+fn pin(process: &Process, worker: &Worker, napis: &BTreeSet<NapiId>, index: &Index<'_>) -> Result<Pin, WhyNotPinned> {
+    let napi = match napis.iter().copied().collect::<Vec<_>>()[..] {
+        [] => return Err(WhyNotPinned::NoConnection),
+        [napi] => napi,
+        ref several => return Err(WhyNotPinned::SeveralNapis(several.to_vec())),
+    };
+    let (_, polled) = index.napi(napi).ok_or(WhyNotPinned::UnknownNapi(napi))?;
+    let new = cpus_of(polled, index).ok_or(WhyNotPinned::QueueWithoutCpu(napi))?;
+    let thread = thread_of(process, worker)?;
+    let old = thread.affinity.known().ok_or(WhyNotPinned::UnknownAffinity(thread.tid))?.clone();
+    Ok(Pin {
+        pid: process.pid,
+        start_time_ticks: process.start_time_ticks,
+        tid: thread.tid,
+        thread: thread.name.clone(),
+        napi,
+        old,
+        new,
+    })
+}
+
+/// The CPUs on which a queue's packets are worked on: its kernel thread's if it has one, else its interrupt's.
+fn cpus_of(napi: &Napi, index: &Index<'_>) -> Option<CpuList> {
+    let some = |cpus: &Reading<CpuList>| cpus.known().filter(|cpus| !cpus.is_empty()).cloned();
+    let everywhere = index.cpu_count();
+    let is_bound = |cpus: &CpuList| cpus.len() < everywhere;
+    if let Some(thread) = napi.thread.known().and_then(Option::as_ref) {
+        return some(&thread.affinity).filter(is_bound);
+    }
+    let irq = index.irq(napi.irq.known().copied().flatten()?.to)?;
+    some(&irq.effective_affinity).or_else(|| some(&irq.affinity)).filter(is_bound)
+}
+
+/// The thread that waits on an epoll; the only one of a process is its.
+fn thread_of<'a>(process: &'a Process, worker: &Worker) -> Result<&'a Thread, WhyNotPinned> {
+    let threads = process.threads.known().map_or(&[][..], Vec::as_slice);
+    if let [only] = threads {
+        return Ok(only);
+    }
+    let waits = |thread: &&Thread| {
+        thread.epoll_wait.known().copied().flatten().is_some_and(|wait| wait.epoll_fd == worker.epoll_fd)
+    };
+    match threads.iter().filter(waits).collect::<Vec<_>>()[..] {
+        [] => Err(WhyNotPinned::NoThread),
+        [thread] => Ok(thread),
+        ref several => Err(WhyNotPinned::SeveralThreads(several.iter().map(|thread| thread.tid).collect())),
+    }
+}
+
+impl fmt::Display for NotPinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Worker { pid, epoll_fd, process } = &self.worker;
+        write!(f, "epoll {epoll_fd} of {process} {pid}: {}", self.why)
+    }
+}
+
+impl fmt::Display for WhyNotPinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoConnection => f.write_str("no connection has come by a queue yet, so its queue is not known"),
+            Self::SeveralNapis(napis) => write!(f, "its connections come by {} NAPIs: steer them first", napis.len()),
+            Self::UnknownNapi(napi) => write!(f, "NAPI {napi} belongs to no device that was looked at"),
+            Self::QueueWithoutCpu(napi) => {
+                write!(f, "NAPI {napi} has no interrupt or kernel thread that is bound to fewer than all CPUs")
+            }
+            Self::NoThread => f.write_str("no thread was seen waiting on it just now"),
+            Self::SeveralThreads(tids) => write!(f, "{} threads wait on it, and would share one CPU", tids.len()),
+            Self::UnknownAffinity(tid) => write!(f, "the CPUs of thread {tid} could not be read"),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Workers that are bound to the CPU of their queue, and put back exactly, but for those that somebody else has bound
+//! since. Needs root, Linux 6.13 and two CPUs.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+mod common;
+mod steered;
+mod workers;
+
+use std::collections::BTreeMap;
+
+use quell_host::picture::Picture;
+use quell_host::steer::{Baseline, Pins, WhyNotPinned, pins};
+use quell_linux::{CpuList, NapiId, Pid, sched};
+use steered::{BOTH, Steered};
+use workers::open;
+
+const CONNECTIONS: usize = 200;
+
+#[test]
+fn the_server_that_is_steered() {
+    workers::serve_if_asked();
+}
+
+/// Binds the kernel thread of each queue to a CPU, as an interrupt would be; which one, by NAPI.
+fn bind_queues(picture: &Picture) -> BTreeMap<NapiId, CpuList> {
+    let napis = picture.devices.iter().flat_map(|device| device.napis.known_elements());
+    let bind = |(number, napi): (u32, &quell_host::picture::Napi)| {
+        let cpu = CpuList::from_iter([number % 2]);
+        sched::set_affinity(napi.thread.known().unwrap().as_ref().unwrap().tid, &cpu).unwrap();
+        (napi.id, cpu)
+    };
+    (0..).zip(napis).map(bind).collect()
+}
+
+/// What is decided when every worker waits, which it does as soon as it has answered.
+fn decide(steered: &Steered, baseline: &Baseline) -> Pins {
+    let decided = || pins(&steered.look(), &[steered.server.pid()], baseline);
+    let all_wait = |pins: &Pins| !pins.not_pinned.iter().any(|one| one.why == WhyNotPinned::NoThread);
+    std::iter::repeat_with(decided).find(all_wait).unwrap()
+}
+
+fn affinity(tid: Pid) -> CpuList {
+    sched::affinity(tid).unwrap()
+}
+
+#[test]
+fn workers_are_bound_to_the_cpu_of_their_queue_and_put_back_unless_somebody_else_bound_them() {
+    let Some(steered) = Steered::start("pin", 4) else { return };
+    let everywhere = affinity(Pid::of_this_process());
+    if everywhere.len() < 2 {
+        return eprintln!("skipped: one CPU");
+    }
+    steered.thread_queues();
+    let cpus = bind_queues(&steered.look());
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = steered.lab.transaction(&dir, "pin-t");
+    let steering = steered.plan(&[]).1.unwrap();
+    transaction.steer(&steering).unwrap();
+    let baseline = Baseline::of(&steering, &steered.look()).unwrap();
+
+    let early = decide(&steered, &baseline);
+    assert_eq!(early.not_pinned.len(), 4);
+    assert!(early.not_pinned.iter().all(|one| one.why == WhyNotPinned::NoConnection), "{early:?}");
+
+    let _connections = open(&steered.lab.client, &BOTH, CONNECTIONS);
+    let decided = decide(&steered, &baseline);
+    assert_eq!((decided.pins.len(), decided.not_pinned.len()), (4, 0), "{decided:?}");
+    for pin in &decided.pins {
+        assert_eq!((&pin.old, &pin.new), (&everywhere, &cpus[&pin.napi]));
+        assert!(transaction.pin(pin).unwrap());
+        assert_eq!(affinity(pin.tid), pin.new);
+        assert!(!transaction.pin(pin).unwrap(), "it is there already");
+    }
+    assert_eq!(decide(&steered, &baseline).in_place.len(), 4);
+
+    let by_somebody_else = decided.pins.iter().find(|pin| pin.new == CpuList::from_iter([0])).unwrap();
+    sched::set_affinity(by_somebody_else.tid, &CpuList::from_iter([1])).unwrap();
+    let reverted = transaction.revert().unwrap();
+    assert_eq!((reverted.undone.len(), reverted.in_part.len(), reverted.failed.len()), (4, 1, 0), "{reverted:?}");
+    for pin in &decided.pins {
+        let expected = if pin.tid == by_somebody_else.tid { CpuList::from_iter([1]) } else { everywhere.clone() };
+        assert_eq!(affinity(pin.tid), expected);
+    }
+}
+
+#[test]
+fn a_worker_whose_connections_come_by_several_queues_is_not_bound() {
+    let Some(steered) = Steered::start("pin-mixed", 2) else { return };
+    steered.thread_queues();
+    bind_queues(&steered.look());
+    let _connections = open(&steered.lab.client, &BOTH, CONNECTIONS);
+    let decided = decide(&steered, &Baseline::default());
+    assert!(decided.pins.is_empty());
+    assert!(decided.not_pinned.iter().all(|one| matches!(one.why, WhyNotPinned::SeveralNapis(_))), "{decided:?}");
+}
+
+#[test]
+fn a_queue_that_is_bound_to_no_cpu_has_none_to_give() {
+    let Some(steered) = Steered::start("pin-none", 4) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = steered.lab.transaction(&dir, "pin-none-t");
+    transaction.steer(&steered.plan(&[]).1.unwrap()).unwrap();
+    let _connections = open(&steered.lab.client, &BOTH, CONNECTIONS);
+    let decided = decide(&steered, &Baseline::default());
+    assert_eq!((decided.pins.len(), decided.not_pinned.len()), (0, 4));
+    assert!(decided.not_pinned.iter().all(|one| matches!(one.why, WhyNotPinned::QueueWithoutCpu(_))), "{decided:?}");
+}

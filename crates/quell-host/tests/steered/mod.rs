@@ -1,0 +1,83 @@
+//! A server of [`workers`](crate::workers) in a lab with two devices, looked at and steered as Quell does it.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use quell_host::picture::{Picture, Scope, take};
+use quell_host::steer::{CannotSteer, Group, Steering, groups, look, plan};
+use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
+use quell_linux::pidfd::{DuplicatedFd, PidFd, Signal};
+use quell_linux::process::Child;
+use quell_linux::{Ifindex, NapiId};
+
+use crate::common::{ARRIVES_WITHIN, Lab, SECOND_SERVER, SERVER};
+use crate::workers::{self, Served, count};
+
+/// The server's addresses, one on each device.
+pub(crate) const BOTH: [Ipv4Addr; 2] = [SERVER, SECOND_SERVER];
+/// Of each device.
+pub(crate) const QUEUES: u32 = 2;
+
+/// A server in a lab with two devices of [`QUEUES`] queues each.
+pub(crate) struct Steered {
+    pub(crate) lab: Lab,
+    pub(crate) second: Ifindex,
+    pub(crate) server: Child,
+}
+
+impl Steered {
+    pub(crate) fn start(test: &str, workers: u32) -> Option<Self> {
+        let mut lab = Lab::raise(test, QUEUES)?;
+        let second = lab.add_device(QUEUES);
+        let server = lab.start(workers::spawn(workers));
+        workers::wait_for(&server, &lab.client, SERVER);
+        Some(Self { lab, second, server })
+    }
+
+    pub(crate) fn look(&self) -> Picture {
+        let netns = Some(self.lab.server_name.clone());
+        take(&Scope { netns, ..Scope::default() }).unwrap().0
+    }
+
+    /// The group, and what would be put on it.
+    pub(crate) fn plan(&self, only: &[String]) -> (Group, Result<Steering, CannotSteer>) {
+        let (picture, pids) = (self.look(), [self.server.pid()]);
+        let surroundings = look(&picture, &pids).unwrap();
+        let [group] = &groups(&picture, &surroundings, &pids)[..] else { panic!("one group") };
+        (group.clone(), plan(group, &picture, &surroundings, only))
+    }
+
+    pub(crate) fn count(&self, connections: usize) -> BTreeMap<Served, usize> {
+        count(&self.lab.client, &BOTH, connections)
+    }
+
+    /// A socket of the group, as another program would get hold of it.
+    pub(crate) fn socket(&self) -> DuplicatedFd {
+        let picture = self.look();
+        let process = picture.processes.iter().find(|process| process.pid == self.server.pid()).unwrap();
+        let listening = |inode| picture.index().socket(inode).is_some_and(|socket| socket.remote.is_none());
+        let sockets = &process.files.known().unwrap().sockets;
+        let fd = sockets.iter().find(|held| listening(held.inode)).unwrap().fd;
+        PidFd::open(process.pid).unwrap().duplicate(fd).unwrap()
+    }
+
+    pub(crate) fn napis(&self) -> BTreeSet<NapiId> {
+        let mut netdev = Netdev::open_in(&self.lab.server).unwrap();
+        let devices = [self.lab.server_index, self.second];
+        devices.iter().flat_map(|device| netdev.napis(*device).unwrap()).map(|napi| napi.id).collect()
+    }
+
+    pub(crate) fn end_server(&mut self) {
+        self.server.pidfd().signal(Signal::KILL).unwrap();
+        self.server.wait(ARRIVES_WITHIN).unwrap();
+    }
+
+    pub(crate) fn thread_queues(&self) {
+        let threaded = NapiChange { threading: Some(NapiThreading::Enabled), ..NapiChange::default() };
+        let mut netdev = Netdev::open_in(&self.lab.server).unwrap();
+        self.napis().into_iter().for_each(|napi| netdev.set_napi(napi, &threaded).unwrap());
+    }
+}
