@@ -249,7 +249,7 @@ fn for_each_setting(
     mut act: impl FnMut(&Kernel<'_>, &crate::plan::Change) -> Result<(), SettingsError>,
 ) -> Result<(), SettingsError> {
     let mut opened: Option<(u64, Option<Namespace>)> = None;
-    for entry in history.entries.iter().filter(|entry| !entry.undone) {
+    for entry in history.entries.iter().filter(|entry| entry.undone.is_none()) {
         let Change::HostSetting(change) = &entry.change else { continue };
         let cookie = change.namespace_cookie;
         if opened.as_ref().is_none_or(|(of, _)| *of != cookie) {

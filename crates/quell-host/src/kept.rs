@@ -11,7 +11,9 @@ use quell_linux::proc::{BootId, ProcError, ProcRoot};
 use quell_linux::signal::Interruption;
 
 use crate::journal::record::Record;
-use crate::journal::{History, HistoryError, Journal, JournalError, JournalFile, ListedJournal, Stay, Watchdog};
+use crate::journal::{
+    History, HistoryError, Journal, JournalError, JournalFile, Keeper, ListedJournal, Stay, Watchdog,
+};
 use crate::recovery::{Reverted, is_running, revert};
 
 /// With this a watchdog is told that what it watches over is confirmed.
@@ -37,6 +39,8 @@ pub enum Standing {
     Kept,
     /// Until the watchdog's time is over.
     Unconfirmed(Watchdog),
+    /// As long as this process lives.
+    KeptBy(Keeper),
     /// They were made before the last boot, which undid them all.
     BeforeThisBoot,
 }
@@ -58,6 +62,16 @@ pub enum KeptError {
         path: PathBuf,
         /// What came back.
         source: PidFdError,
+    },
+    /// It was told, and has not ended yet.
+    #[error("process {pid}, which sees to {}, was told to end and has not after {after:?}", path.display())]
+    StillAtIt {
+        /// The journal.
+        path: PathBuf,
+        /// The process.
+        pid: Pid,
+        /// How long it was waited for.
+        after: Duration,
     },
     /// The time was over, or the watchdog was ended.
     #[error("{} was not confirmed: its watchdog had undone it, or was ended; `quell status` shows what is applied now", path.display())]
@@ -112,10 +126,15 @@ fn standing(history: &History, boot_id: BootId, proc: &ProcRoot) -> Option<Stand
     let this_boot = history.begin.boot_id == boot_id.to_string();
     match history.stay {
         Stay::WithOwner => None,
-        Stay::Kept | Stay::UntilConfirmed(_) if !this_boot => Some(Standing::BeforeThisBoot),
+        Stay::Kept | Stay::UntilConfirmed(_) | Stay::KeptBy(_) if !this_boot => Some(Standing::BeforeThisBoot),
         Stay::Kept => Some(Standing::Kept),
         Stay::UntilConfirmed(watchdog) => {
-            is_running(&watchdog, boot_id, proc).then_some(Standing::Unconfirmed(watchdog))
+            let Watchdog { pid, start_time_ticks, .. } = watchdog;
+            is_running(pid, start_time_ticks, boot_id, proc).then_some(Standing::Unconfirmed(watchdog))
+        }
+        Stay::KeptBy(keeper) => {
+            let Keeper { pid, start_time_ticks } = keeper;
+            is_running(pid, start_time_ticks, boot_id, proc).then_some(Standing::KeptBy(keeper))
         }
     }
 }
@@ -155,7 +174,7 @@ pub fn forget_earlier_boots(journal: &Journal) -> Result<(), KeptError> {
 /// # Errors
 /// When the watchdog cannot be told, or it had undone everything before it heard.
 pub fn confirm(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<(), KeptError> {
-    tell(path, watchdog, CONFIRM)?;
+    tell(path, watchdog.pid, watchdog.start_time_ticks, CONFIRM, CONFIRMED_WITHIN)?;
     let confirmed = |kept: &Kept| kept.path == path && kept.standing == Standing::Kept;
     if list(journal)?.iter().any(confirmed) { Ok(()) } else { Err(KeptError::TooLate { path: path.to_owned() }) }
 }
@@ -165,22 +184,32 @@ pub fn confirm(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<()
 /// # Errors
 /// When the watchdog cannot be told.
 pub fn give_up(path: &Path, watchdog: &Watchdog) -> Result<(), KeptError> {
-    tell(path, watchdog, Signal::TERM)
+    tell(path, watchdog.pid, watchdog.start_time_ticks, Signal::TERM, CONFIRMED_WITHIN)
 }
 
-fn tell(path: &Path, watchdog: &Watchdog, signal: Signal) -> Result<(), KeptError> {
+/// Signals the process that sees to the journal at `path`, and returns when it ended.
+pub(crate) fn tell(
+    path: &Path,
+    pid: u32,
+    start_time_ticks: u64,
+    signal: Signal,
+    within: Duration,
+) -> Result<(), KeptError> {
     let failed = |source| KeptError::Watchdog { path: path.to_owned(), source };
     let proc = ProcRoot::default();
     let gone = || KeptError::TooLate { path: path.to_owned() };
-    let pid = Pid::from_kernel(watchdog.pid).ok_or_else(gone)?;
-    let process = PidFd::open(pid).map_err(failed)?;
+    let number = Pid::from_kernel(pid).ok_or_else(gone)?;
+    let process = PidFd::open(number).map_err(failed)?;
     // Looked at after it was opened: from here on the number cannot mean another process.
-    if !is_running(watchdog, proc.boot_id()?, &proc) {
+    if !is_running(pid, start_time_ticks, proc.boot_id()?, &proc) {
         return Err(gone());
     }
     process.signal(signal).map_err(failed)?;
-    process.wait_for_exit(CONFIRMED_WITHIN).map_err(failed)?;
-    Ok(())
+    if process.wait_for_exit(within).map_err(failed)? {
+        Ok(())
+    } else {
+        Err(KeptError::StillAtIt { path: path.to_owned(), pid: number, after: within })
+    }
 }
 
 /// What a watchdog does: waits until the owner of the journal at `path` has let it go, then for at most `patience` for a

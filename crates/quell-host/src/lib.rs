@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod apply;
+pub mod attach;
 mod concluded;
 pub mod findings;
 mod inhabitants;

@@ -3,16 +3,18 @@
 
 use std::path::PathBuf;
 
-use quell_linux::Pid;
 use quell_linux::proc::{BootId, ProcRoot, ProcessIdentity, Ticks};
+use quell_linux::{NapiId, Pid};
 
+use crate::journal::claims::{Claims, Others};
 use crate::journal::record::Record;
 use crate::journal::{
-    Change, Entry, History, Journal, JournalError, JournalFile, OwnedJournal, Stay, UnusableJournal, Watchdog,
+    Change, Entry, History, Journal, JournalError, JournalFile, Keeper, OwnedJournal, Stay, Undoing, UnusableJournal,
+    Watchdog,
 };
 use crate::settings::host::KnownContexts;
 use crate::transaction::ChangeError;
-use crate::undo::{UndoError, Undoing, undo};
+use crate::undo::{UndoError, undo};
 
 /// What reverting came to.
 #[derive(Debug, Default)]
@@ -28,6 +30,16 @@ pub struct Reverted {
     pub failed: Vec<(Change, UndoError)>,
 }
 
+impl Reverted {
+    fn add(&mut self, change: Change, undoing: Undoing) {
+        match undoing {
+            Undoing::Undone => self.undone.push(change),
+            Undoing::AlreadyGone => self.already_gone.push(change),
+            Undoing::InPart(why) => self.in_part.push((change, why)),
+        }
+    }
+}
+
 /// A journal that was found on disk, and what became of it.
 #[derive(Debug)]
 pub enum Found {
@@ -38,7 +50,7 @@ pub enum Found {
         /// What it says; absent when it cannot be read just now.
         history: Option<History>,
     },
-    /// What it speaks of is to stay, or to be confirmed in time, which its watchdog sees to; it was left alone.
+    /// What it speaks of is to stay, or somebody else sees to it; it was left alone.
     Kept {
         /// Where it is.
         path: PathBuf,
@@ -88,14 +100,17 @@ fn stays(history: &History, boot_id: BootId, proc: &ProcRoot) -> bool {
     match history.stay {
         Stay::WithOwner => false,
         Stay::Kept => true,
-        Stay::UntilConfirmed(watchdog) => this_boot && is_running(&watchdog, boot_id, proc),
+        Stay::UntilConfirmed(Watchdog { pid, start_time_ticks, .. })
+        | Stay::KeptBy(Keeper { pid, start_time_ticks }) => {
+            this_boot && is_running(pid, start_time_ticks, boot_id, proc)
+        }
     }
 }
 
 /// Whether the process that was to see to it still can; one that cannot be looked at is taken to be alive.
-pub(crate) fn is_running(watchdog: &Watchdog, boot_id: BootId, proc: &ProcRoot) -> bool {
-    let Some(pid) = Pid::from_kernel(watchdog.pid) else { return false };
-    let identity = ProcessIdentity { pid, starttime: Ticks(watchdog.start_time_ticks), boot_id };
+pub(crate) fn is_running(pid: u32, start_time_ticks: u64, boot_id: BootId, proc: &ProcRoot) -> bool {
+    let Some(pid) = Pid::from_kernel(pid) else { return false };
+    let identity = ProcessIdentity { pid, starttime: Ticks(start_time_ticks), boot_id };
     identity.is_running(proc).unwrap_or(true)
 }
 
@@ -110,23 +125,37 @@ pub(crate) fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot
     }
     let mut reverted = Reverted::default();
     let mut contexts = KnownContexts::default();
+    let others = Others::beside(journal.path(), boot_id.to_string());
     for (seq, entry) in in_the_order_of_undoing(journal.history()) {
-        match undo(&entry, boot_id, proc, &mut contexts) {
-            Ok(Undoing::Undone) => reverted.undone.push(entry.change),
-            Ok(Undoing::AlreadyGone) => reverted.already_gone.push(entry.change),
-            Ok(Undoing::InPart(why)) => reverted.in_part.push((entry.change, why)),
-            Err(error) => {
-                reverted.failed.push((entry.change, error));
-                continue;
+        // Held until it is written down: of two that undo the same queue, the second is to see that the first did.
+        let _turn = is_of_a_queue(&entry).then(|| others.turn());
+        match undo(&entry, boot_id, proc, &mut contexts, &claims_of_others(&others, &entry)) {
+            Ok(undoing) => {
+                reverted.add(entry.change, undoing.clone());
+                // On a full disk the rest is to be undone all the same; undoing this one again would do no harm.
+                let _ = journal.write(Record::Undone { seq, undoing });
             }
+            Err(error) => reverted.failed.push((entry.change, error)),
         }
-        // On a full disk the rest is to be undone all the same; undoing this one again would do no harm.
-        let _ = journal.write(Record::Undone { seq });
     }
     if reverted.failed.is_empty() {
         journal.remove()?;
     }
     Ok(reverted)
+}
+
+fn is_of_a_queue(entry: &Entry) -> bool {
+    matches!(entry.change, Change::NapiSettings(_))
+}
+
+/// Journals that cannot be listed must not keep a queue from going back to what it was.
+fn claims_of_others(others: &Others, entry: &Entry) -> Claims {
+    match &entry.change {
+        Change::NapiSettings(change) => {
+            NapiId::from_kernel(change.napi_id).and_then(|id| others.claims(id).ok()).unwrap_or_default()
+        }
+        _ => Claims::default(),
+    }
 }
 
 /// The last change first; but before all else the settings of a plan, in the order of plans: what makes queues anew comes

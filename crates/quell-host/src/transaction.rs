@@ -14,8 +14,12 @@ use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{BootId, ProcError, ProcRoot, ProcessIdentity};
 use quell_linux::process::{Child, ProcessError, Spawn};
 
+use crate::journal::claims::Others;
 use crate::journal::record::Record;
-use crate::journal::{Change, EpollParameters, HostSetting, Journal, JournalError, Outcome, OwnedJournal, Watchdog};
+use crate::journal::{
+    Change, EpollParameters, History, HostSetting, Journal, JournalError, Keeper, Outcome, OwnedJournal, Target,
+    Undoing, Watchdog,
+};
 use crate::plan;
 use crate::recovery::{Reverted, revert};
 use crate::settings::epoll::ForeignEpoll;
@@ -42,6 +46,9 @@ pub enum Moment {
     /// It was made; that is not in the journal yet.
     Made,
 }
+
+/// Hears how far each change got, and may stop: what was made is undone with the transaction then.
+pub type LooksOn<'a> = dyn FnMut(Moment) -> ControlFlow<()> + 'a;
 
 /// Why a change was not made.
 #[derive(Debug, thiserror::Error)]
@@ -133,15 +140,38 @@ impl Transaction {
     }
 
     /// Sets what `wanted` names on a NAPI instance, so that no suspended queue is left stalled, and reads it back.
-    /// Returns whether anything was to be changed; if not, nothing is written down.
+    /// Returns whether anything was to be changed; if not, nothing is written down. Where other transactions have set the
+    /// same queue, it goes back to what it was only when the last of them is reverted.
     ///
     /// # Errors
     /// When it could not be written down or set; the journal then undoes what was done of it.
     pub fn set_napi(&mut self, namespace: &Namespace, id: NapiId, wanted: &NapiChange) -> Result<bool, ChangeError> {
-        let Some(change) = napi::plan(namespace, id, &NapiValues::of_change(wanted))? else { return Ok(false) };
+        self.set_napi_watched(namespace, id, wanted, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`Self::set_napi`], while `looks_on` looks on.
+    ///
+    /// # Errors
+    /// As there, and when `looks_on` had enough.
+    pub fn set_napi_watched(
+        &mut self,
+        namespace: &Namespace,
+        id: NapiId,
+        wanted: &NapiChange,
+        looks_on: &mut LooksOn<'_>,
+    ) -> Result<bool, ChangeError> {
+        hears(looks_on, Moment::Before)?;
+        let others = Others::beside(self.journal_path(), self.boot_id.to_string());
+        // Until it is written down: whoever undoes the same queue meanwhile is to see it.
+        let turn = others.turn()?;
+        let planned = napi::plan(namespace, id, &NapiValues::of_change(wanted), &others.claims(id)?)?;
+        let Some(change) = planned else { return Ok(false) };
         let new = change.new;
         let seq = self.intend(Change::NapiSettings(change))?;
+        drop(turn);
+        hears(looks_on, Moment::WrittenDown)?;
         napi::set(namespace, &self.proc, id, &new)?;
+        hears(looks_on, Moment::Made)?;
         self.done(seq, Outcome::Made)?;
         Ok(true)
     }
@@ -152,6 +182,21 @@ impl Transaction {
     /// # Errors
     /// As [`Self::set_napi`]; also when the process is gone or may not be looked into.
     pub fn set_epoll(&mut self, process: ProcessIdentity, fd: i32, wanted: EpollParams) -> Result<bool, ChangeError> {
+        self.set_epoll_watched(process, fd, wanted, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`Self::set_epoll`], while `looks_on` looks on.
+    ///
+    /// # Errors
+    /// As there, and when `looks_on` had enough.
+    pub fn set_epoll_watched(
+        &mut self,
+        process: ProcessIdentity,
+        fd: i32,
+        wanted: EpollParams,
+        looks_on: &mut LooksOn<'_>,
+    ) -> Result<bool, ChangeError> {
+        hears(looks_on, Moment::Before)?;
         let proc = self.proc.clone();
         let epoll = ForeignEpoll::open(&proc, process, fd)?;
         let (old, new) = (epoll.get()?, EpollValues::from(wanted));
@@ -162,7 +207,9 @@ impl Transaction {
         let start_time_ticks = process.starttime.0;
         let change = EpollParameters { pid, start_time_ticks, fd, old, new };
         let seq = self.intend(Change::EpollParameters(change))?;
+        hears(looks_on, Moment::WrittenDown)?;
         epoll.set(new)?;
+        hears(looks_on, Moment::Made)?;
         self.done(seq, Outcome::Made)?;
         Ok(true)
     }
@@ -204,19 +251,15 @@ impl Transaction {
         &mut self,
         namespace: &Namespace,
         setting: &plan::Change,
-        looks_on: &mut dyn FnMut(Moment) -> ControlFlow<()>,
+        looks_on: &mut LooksOn<'_>,
     ) -> Result<(), ChangeError> {
-        let mut go_on = |moment| match looks_on(moment) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(ChangeError::Stopped),
-        };
-        go_on(Moment::Before)?;
+        hears(looks_on, Moment::Before)?;
         let change = HostSetting { namespace_cookie: namespace.cookie()?, setting: setting.clone() };
         let seq = self.intend(Change::HostSetting(change))?;
-        go_on(Moment::WrittenDown)?;
+        hears(looks_on, Moment::WrittenDown)?;
         let contexts = self.contexts_made();
         let outcome = make(&Kernel::new(namespace, &self.proc), &contexts, setting)?;
-        go_on(Moment::Made)?;
+        hears(looks_on, Moment::Made)?;
         Ok(self.done(seq, outcome)?)
     }
 
@@ -263,6 +306,36 @@ impl Transaction {
         self.end_with(Record::KeepIfConfirmed(watchdog))
     }
 
+    /// Writes down a process for whose sake changes follow.
+    ///
+    /// # Errors
+    /// When it could not be written down.
+    pub fn add_target(&mut self, target: Target) -> Result<(), JournalError> {
+        self.journal_mut().write(Record::Target(target))
+    }
+
+    /// Writes down that everything is to stay as long as `keeper` lives, which undoes it when it is told to end.
+    ///
+    /// # Errors
+    /// When it could not be written down.
+    pub fn kept_by(&mut self, keeper: Keeper) -> Result<(), JournalError> {
+        self.journal_mut().write(Record::KeptBy(keeper))
+    }
+
+    /// As [`Self::kept_by`], and leaves the journal to the keeper, which takes it over. Returns where it is.
+    ///
+    /// # Errors
+    /// When it could not be written down; everything was undone then.
+    pub fn leave_to(self, keeper: Keeper) -> Result<PathBuf, JournalError> {
+        self.end_with(Record::KeptBy(keeper))
+    }
+
+    /// What the journal says so far.
+    #[must_use]
+    pub fn history(&self) -> Option<&History> {
+        self.journal.as_ref().map(OwnedJournal::history)
+    }
+
     fn end_with(mut self, record: Record) -> Result<PathBuf, JournalError> {
         let journal = self.journal_mut();
         journal.write(record)?;
@@ -290,11 +363,18 @@ impl Transaction {
 
     /// What has the name belongs to somebody else: it must not be undone.
     fn not_made(&mut self, seq: u32) -> Result<(), JournalError> {
-        self.journal_mut().write(Record::Undone { seq })
+        self.journal_mut().write(Record::Undone { seq, undoing: Undoing::AlreadyGone })
     }
 
     fn journal_mut(&mut self) -> &mut OwnedJournal {
         self.journal.as_mut().unwrap_or_else(|| unreachable!("only `revert` takes the journal, and it takes self"))
+    }
+}
+
+fn hears(looks_on: &mut LooksOn<'_>, moment: Moment) -> Result<(), ChangeError> {
+    match looks_on(moment) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(ChangeError::Stopped),
     }
 }
 

@@ -11,21 +11,11 @@ use quell_linux::process::{ProcessError, kill_session};
 use quell_linux::{InterfaceName, Pid};
 
 use crate::inhabitants::end_inhabitants;
-use crate::journal::{Change, Entry, HostSetting, Outcome};
+use crate::journal::claims::Claims;
+use crate::journal::{Change, Entry, HostSetting, Outcome, Undoing};
 use crate::namespaces;
 use crate::settings::host::{Kernel, KnownContexts};
 use crate::settings::{self, SettingsError};
-
-/// What undoing a change came to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Undoing {
-    /// It was there and is undone.
-    Undone,
-    /// There was nothing left to be undone.
-    AlreadyGone,
-    /// What still applies is undone; the rest was left alone for this reason.
-    InPart(String),
-}
 
 /// Why a change could not be undone. The journal keeps it, so it can be tried again.
 #[derive(Debug, thiserror::Error)]
@@ -84,7 +74,8 @@ pub enum UndoError {
 /// How long killed processes have to end.
 const KILL_BOUND: Duration = Duration::from_secs(5);
 
-/// Undoes one change that was made in the boot `boot_id`, which is the one that runs.
+/// Undoes one change that was made in the boot `boot_id`, which is the one that runs; `others` is what other journals say
+/// of the same queue.
 ///
 /// # Errors
 /// See [`UndoError`].
@@ -93,6 +84,7 @@ pub(crate) fn undo(
     boot_id: BootId,
     proc: &ProcRoot,
     contexts: &mut KnownContexts,
+    others: &Claims,
 ) -> Result<Undoing, UndoError> {
     match (&entry.change, entry.outcome) {
         (Change::NetworkNamespace { name }, outcome) => delete_namespace(name, outcome, proc),
@@ -105,7 +97,7 @@ pub(crate) fn undo(
         // The writer died before it knew the process: the kernel ended the child with its parent, and what the child
         // started meanwhile ends with the namespace that it lives in.
         (Change::Process { .. }, _) => Ok(Undoing::AlreadyGone),
-        (Change::NapiSettings(change), _) => Ok(settings::napi::put_back(proc, change)?),
+        (Change::NapiSettings(change), _) => Ok(settings::napi::put_back(proc, change, others)?),
         (Change::HostSetting(change), outcome) => put_back(proc, contexts, change, outcome),
         (Change::ReuseportFilter(change), _) => Ok(settings::reuseport::take_off(proc, change)?),
         (Change::ThreadAffinity(change), _) => {

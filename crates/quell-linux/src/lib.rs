@@ -9,6 +9,7 @@ mod bit_mask;
 pub mod boot;
 pub mod bpf;
 pub mod capability;
+pub mod cgroup;
 pub mod clock;
 mod cpu_list;
 pub mod epoll_params;

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{apply, bench, conformance, doctor, lab, load, respond, show, sim, status, vm};
+use crate::commands::{apply, attach, bench, conformance, doctor, lab, load, respond, show, sim, status, vm};
 
 /// The kernel's best packet delivery for unmodified Linux servers: measured, proved, reversible.
 #[derive(Debug, Parser)]
@@ -33,6 +33,10 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: sim::SimCommand,
     },
+    /// Give a running program a delivery mode, from outside; it goes back when the program ends.
+    Attach(attach::AttachArgs),
+    /// Take the mode of a program back: exactly, in the safe order, also when the program is stuck.
+    Detach(attach::detach::DetachArgs),
     /// Give the host a profile as one transaction: verified, and undone if anything fails.
     Apply(Box<apply::ApplyArgs>),
     /// What is applied, since when, by which profile, and what others have changed since.
@@ -62,6 +66,9 @@ pub(crate) enum Command {
     /// Puts back what nobody confirms.
     #[command(name = apply::watchdog::COMMAND, hide = true)]
     Watchdog(apply::watchdog::WatchdogArgs),
+    /// Puts back an attachment whose programs have ended.
+    #[command(name = attach::keeper::COMMAND, hide = true)]
+    Keeper(attach::keeper::KeeperArgs),
     /// What process 1 of a guest runs.
     #[command(name = quell_vm::machine::GUEST_COMMAND, hide = true)]
     VmGuest,

@@ -14,7 +14,7 @@ mod polling;
 mod queues;
 mod sharing;
 mod suspension;
-mod view;
+pub(crate) mod view;
 
 use schemars::JsonSchema;
 use serde::Serialize;

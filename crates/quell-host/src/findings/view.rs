@@ -15,56 +15,64 @@ use crate::picture::{
 
 /// One picture, or two, with what the rules ask of them.
 #[derive(Debug)]
-pub(super) struct View<'a> {
-    pub(super) now: &'a Picture,
+pub(crate) struct View<'a> {
+    pub(crate) now: &'a Picture,
     before: Option<&'a Picture>,
     interval_ns: Option<u64>,
     index: Index<'a>,
     index_before: Option<Index<'a>>,
     /// The epolls that are known to watch something.
-    pub(super) epolls: Vec<EpollView<'a>>,
+    pub(crate) epolls: Vec<EpollView<'a>>,
 }
 
 /// An epoll with what it is connected to.
 #[derive(Debug)]
-pub(super) struct EpollView<'a> {
-    pub(super) process: &'a Process,
-    pub(super) epoll: &'a Epoll,
+pub(crate) struct EpollView<'a> {
+    pub(crate) process: &'a Process,
+    pub(crate) epoll: &'a Epoll,
     /// Absent when they could not be read.
-    pub(super) params: Option<EpollParams>,
+    pub(crate) params: Option<EpollParams>,
     /// Its connected and datagram sockets by the queue that they arrive by.
-    pub(super) by_napi: BTreeMap<NapiId, Vec<&'a Socket>>,
+    pub(crate) by_napi: BTreeMap<NapiId, Vec<&'a Socket>>,
     /// Its connections to other hosts of which it is known that their packets came by no queue.
-    pub(super) without_napi: Vec<&'a Socket>,
+    pub(crate) without_napi: Vec<&'a Socket>,
     /// The threads that were seen to sleep on it, in either picture, and how.
-    pub(super) waiters: Vec<(&'a Thread, EpollWait)>,
+    pub(crate) waiters: Vec<(&'a Thread, EpollWait)>,
     /// What else it watches.
-    pub(super) others: Vec<(&'a WatchedTarget, &'a WatchedKind, &'a Reading<bool>)>,
+    pub(crate) others: Vec<(&'a WatchedTarget, &'a WatchedKind, &'a Reading<bool>)>,
 }
 
 impl EpollView<'_> {
     /// It is known to busy poll its queue (`ep_busy_loop_on` in `fs/eventpoll.c`, but for the sysctl).
-    pub(super) fn polls(&self) -> bool {
+    pub(crate) fn polls(&self) -> bool {
         self.params.is_some_and(|params| params.prefer_busy_poll || params.busy_poll_usecs > 0)
     }
 
     /// It is known to suspend interrupts where its queue allows it.
-    pub(super) fn prefers(&self) -> bool {
+    pub(crate) fn prefers(&self) -> bool {
         self.params.is_some_and(|params| params.prefer_busy_poll)
     }
 
-    pub(super) fn node(&self) -> Node {
+    pub(crate) fn node(&self) -> Node {
         Node::Epoll { pid: self.process.pid, fd: self.epoll.fd }
     }
 
+    /// The TCP and UDP sockets that it watches, by inode, in the kernel's order: one that was added twice comes twice.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = u64> + '_ {
+        self.epoll.targets.known_elements().filter_map(|target| match target.file {
+            WatchedFile::Socket { inode } => Some(inode),
+            WatchedFile::Other { .. } => None,
+        })
+    }
+
     /// The process and the epoll.
-    pub(super) fn nodes(&self) -> Vec<Node> {
+    pub(crate) fn nodes(&self) -> Vec<Node> {
         vec![self.process.into(), self.node()]
     }
 }
 
 impl<'a> View<'a> {
-    pub(super) fn new(now: &'a Picture, before: Option<&'a Picture>) -> Self {
+    pub(crate) fn new(now: &'a Picture, before: Option<&'a Picture>) -> Self {
         let same_boot =
             |before: &&Picture| now.taken.boot_id.known().is_some() && now.taken.boot_id == before.taken.boot_id;
         let before = before.filter(same_boot);
@@ -77,48 +85,48 @@ impl<'a> View<'a> {
     }
 
     /// Nanoseconds between the two pictures.
-    pub(super) fn interval_ns(&self) -> Option<u64> {
+    pub(crate) fn interval_ns(&self) -> Option<u64> {
         self.interval_ns
     }
 
-    pub(super) fn before(&self) -> Option<&'a Picture> {
+    pub(crate) fn before(&self) -> Option<&'a Picture> {
         self.before
     }
 
     /// Every queue's poller with its device.
-    pub(super) fn napis(&self) -> impl Iterator<Item = (&'a Device, &'a Napi)> {
+    pub(crate) fn napis(&self) -> impl Iterator<Item = (&'a Device, &'a Napi)> {
         self.now.devices.iter().flat_map(|device| device.napis.known_elements().map(move |napi| (device, napi)))
     }
 
-    pub(super) fn napi(&self, id: NapiId) -> Option<(&'a Device, &'a Napi)> {
+    pub(crate) fn napi(&self, id: NapiId) -> Option<(&'a Device, &'a Napi)> {
         self.index.napi(id)
     }
 
-    pub(super) fn device(&self, namespace: u64, ifindex: Ifindex) -> Option<&'a Device> {
+    pub(crate) fn device(&self, namespace: u64, ifindex: Ifindex) -> Option<&'a Device> {
         self.index.device(namespace, ifindex)
     }
 
-    pub(super) fn napi_node(&self, id: NapiId) -> Node {
+    pub(crate) fn napi_node(&self, id: NapiId) -> Node {
         Node::Napi { id, device: self.napi(id).map(|(device, _)| device.name.clone()) }
     }
 
-    pub(super) fn socket(&self, inode: u64) -> Option<&'a Socket> {
+    pub(crate) fn socket(&self, inode: u64) -> Option<&'a Socket> {
         self.index.socket(inode)
     }
 
     /// The epolls that have sockets on a queue.
-    pub(super) fn epolls_on(&self, id: NapiId) -> impl Iterator<Item = &EpollView<'a>> {
+    pub(crate) fn epolls_on(&self, id: NapiId) -> impl Iterator<Item = &EpollView<'a>> {
         self.epolls.iter().filter(move |epoll| epoll.by_napi.contains_key(&id))
     }
 
     /// A queue is told to suspend, or an epoll that busy polls has sockets on it.
-    pub(super) fn is_polled(&self, napi: &Napi) -> bool {
+    pub(crate) fn is_polled(&self, napi: &Napi) -> bool {
         suspends(napi) || self.epolls_on(napi.id).any(EpollView::polls)
     }
 
     /// Where the packet work of a queue that no application polls is done: its thread's CPUs, or those that its interrupt
     /// goes to.
-    pub(super) fn packet_cpus(&self, napi: &Napi) -> Option<CpuList> {
+    pub(crate) fn packet_cpus(&self, napi: &Napi) -> Option<CpuList> {
         match napi.thread.known() {
             Some(Some(thread)) => thread.affinity.known().cloned(),
             Some(None) => {
@@ -130,12 +138,12 @@ impl<'a> View<'a> {
     }
 
     /// The NUMA node of a CPU.
-    pub(super) fn node_of_cpu(&self, cpu: u32) -> Option<u32> {
+    pub(crate) fn node_of_cpu(&self, cpu: u32) -> Option<u32> {
         *self.index.cpu(cpu)?.numa_node.known()?
     }
 
     /// How much of the interval a thread ran, from 0 to 1.
-    pub(super) fn busy_share(&self, process: &Process, thread: &Thread) -> Option<f64> {
+    pub(crate) fn busy_share(&self, process: &Process, thread: &Thread) -> Option<f64> {
         let before = self.thread_before(process, thread.tid)?;
         let ran = thread.run_ns.known()?.checked_sub(*before.run_ns.known()?)?;
         Some(ran as f64 / self.interval_ns? as f64)
@@ -149,29 +157,29 @@ impl<'a> View<'a> {
         before.threads.known_elements().find(|thread| thread.tid == tid)
     }
 
-    pub(super) fn device_before(&self, device: &Device) -> Option<&'a Device> {
+    pub(crate) fn device_before(&self, device: &Device) -> Option<&'a Device> {
         self.index_before.as_ref()?.device(device.namespace, device.ifindex)
     }
 
-    pub(super) fn namespace_before(&self, inode: u64) -> Option<&'a NetworkNamespace> {
+    pub(crate) fn namespace_before(&self, inode: u64) -> Option<&'a NetworkNamespace> {
         let before = self.before?.namespaces.iter().find(|namespace| namespace.inode == inode)?;
         let now = self.now.namespaces.iter().find(|namespace| namespace.inode == inode)?;
         (before.cookie.known().is_some() && before.cookie == now.cookie).then_some(before)
     }
 
-    pub(super) fn cpu_pair(&self, number: u32) -> Option<(&'a Cpu, &'a Cpu)> {
+    pub(crate) fn cpu_pair(&self, number: u32) -> Option<(&'a Cpu, &'a Cpu)> {
         Some((self.index_before.as_ref()?.cpu(number)?, self.index.cpu(number)?))
     }
 
     /// Packets that a device received between the pictures.
-    pub(super) fn device_packets(&self, device: &Device) -> Option<u64> {
+    pub(crate) fn device_packets(&self, device: &Device) -> Option<u64> {
         let before = self.device_before(device)?.counters.known()?;
         device.counters.known()?.rx_packets.checked_sub(before.rx_packets)
     }
 
     /// Packets that came by a queue between the pictures: as the driver counts them by queue, or, with a single queue, by
     /// device.
-    pub(super) fn queue_packets(&self, device: &Device, napi: NapiId) -> Option<u64> {
+    pub(crate) fn queue_packets(&self, device: &Device, napi: NapiId) -> Option<u64> {
         let queues = device.rx_queues.known()?;
         let its: Vec<&RxQueue> = queues.iter().filter(|queue| napi_of(queue) == Some(napi)).collect();
         let counted = |queue: &RxQueue| queue.counters.known()?.rx_packets;
@@ -185,7 +193,7 @@ impl<'a> View<'a> {
     }
 
     /// How often an interrupt came between the pictures.
-    pub(super) fn interrupts(&self, irq: u32) -> Option<u64> {
+    pub(crate) fn interrupts(&self, irq: u32) -> Option<u64> {
         let total = |index: &Index<'_>| -> Option<u64> {
             Some(index.irq(irq)?.counts.known()?.iter().map(|&(_, count)| count).sum())
         };
@@ -194,7 +202,7 @@ impl<'a> View<'a> {
 
     /// The time that the only thread which serves an epoll with one queue worked for each packet of that queue,
     /// nanoseconds: its run time over the packets. Where others use the queue too it is at least this.
-    pub(super) fn work_per_packet_ns(&self, epoll: &EpollView<'_>) -> Option<f64> {
+    pub(crate) fn work_per_packet_ns(&self, epoll: &EpollView<'_>) -> Option<f64> {
         let [(thread, _)] = epoll.waiters[..] else { return None };
         let napi = *epoll.by_napi.keys().next().filter(|_| epoll.by_napi.len() == 1)?;
         let (device, _) = self.napi(napi)?;
@@ -205,33 +213,33 @@ impl<'a> View<'a> {
 }
 
 /// Fewer packets than this between two pictures say nothing of ratios.
-pub(super) const PACKETS_TO_JUDGE: u64 = 1_000;
+pub(crate) const PACKETS_TO_JUDGE: u64 = 1_000;
 
 /// The queue is told to suspend interrupts.
-pub(super) fn suspends(napi: &Napi) -> bool {
+pub(crate) fn suspends(napi: &Napi) -> bool {
     napi.irq_suspend_timeout_ns.known().is_some_and(|&timeout| timeout > 0)
 }
 
 /// The queue is known to defer interrupts: that takes both values (`napi_complete_done` in `net/core/dev.c`).
-pub(super) fn defers(napi: &Napi) -> bool {
+pub(crate) fn defers(napi: &Napi) -> bool {
     deferral(napi).is_some_and(|(count, timeout_ns)| count > 0 && timeout_ns > 0)
 }
 
 /// Both values of deferral, where both are known.
-pub(super) fn deferral(napi: &Napi) -> Option<(u32, u64)> {
+pub(crate) fn deferral(napi: &Napi) -> Option<(u32, u64)> {
     Some((*napi.defer_hard_irqs.known()?, *napi.gro_flush_timeout_ns.known()?))
 }
 
-pub(super) fn irq_of(napi: &Napi) -> Option<u32> {
+pub(crate) fn irq_of(napi: &Napi) -> Option<u32> {
     napi.irq.known()?.as_ref().map(|irq| irq.to)
 }
 
-pub(super) fn napi_of(queue: &RxQueue) -> Option<NapiId> {
+pub(crate) fn napi_of(queue: &RxQueue) -> Option<NapiId> {
     queue.napi.known()?.as_ref().map(|napi: &Linked<NapiId>| napi.to)
 }
 
 /// Nanoseconds in a unit that people read.
-pub(super) fn time_text(ns: u64) -> String {
+pub(crate) fn time_text(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
         1_000..1_000_000 => format!("{} µs", ns / 1_000),
@@ -241,7 +249,7 @@ pub(super) fn time_text(ns: u64) -> String {
 }
 
 /// `one connection`, `7 connections`.
-pub(super) fn counted(count: usize, one: &str) -> String {
+pub(crate) fn counted(count: usize, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 

@@ -22,6 +22,8 @@ pub enum Attempt {
     WriteOutcome,
     /// Writing down that a change was undone.
     WriteUndone,
+    /// Writing down for whose sake the host is changed.
+    WriteTarget,
     /// Writing down that what was changed is to stay.
     WriteKeep,
     /// Writing down that what was kept is to be undone.
@@ -38,6 +40,7 @@ impl Attempt {
             Self::WriteIntent => "every change is written down there before it is made, so this one was not made",
             Self::WriteOutcome => "the change was made, and is undone with the others",
             Self::WriteUndone => "it is undone; undoing it again does no harm",
+            Self::WriteTarget => "nothing is changed for its sake",
             Self::WriteKeep => "what was changed does not stay: it is undone",
             Self::WriteRelease => "nothing was undone",
             Self::Remove => "everything was undone; `quell lab clean` tries to remove it again",
@@ -54,6 +57,7 @@ impl fmt::Display for Attempt {
             Self::WriteIntent => "write down what is about to be changed in the journal",
             Self::WriteOutcome => "write down what was changed in the journal",
             Self::WriteUndone => "write down what was undone in the journal",
+            Self::WriteTarget => "write down whose sake a change is for in the journal",
             Self::WriteKeep => "write down what is to stay in the journal",
             Self::WriteRelease => "write down what is to be undone in the journal",
             Self::Remove => "remove the journal",

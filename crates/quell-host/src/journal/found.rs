@@ -2,7 +2,7 @@
 //! directory and is no journal of Quell's is never written to and never removed.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Seek as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -51,7 +51,32 @@ pub enum ListedJournal {
     Unreadable(JournalError),
 }
 
+/// The file of a journal, opened to be read while its owner writes it, and after that removed it.
+#[derive(Debug)]
+pub struct Witness(File);
+
+impl Witness {
+    /// What the journal says by now; a line that is just being written is not in it.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is damaged.
+    pub fn history(&mut self) -> io::Result<History> {
+        self.0.rewind()?;
+        let bytes = read_whole(&self.0)?;
+        History::parse(&String::from_utf8_lossy(&bytes)).map_err(io::Error::other)
+    }
+}
+
 impl Journal {
+    /// Opens the journal at `path` to see what becomes of it. `None`: there is none.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn witness(&self, path: &Path) -> Result<Option<Witness>, JournalError> {
+        let opened = open_regular(path, OpenOptions::new().read(true));
+        opened.map(|file| file.map(Witness)).map_err(|source| unreadable(path, source))
+    }
+
     /// Every journal there is, in the order of their names. Those whose owners are gone come owned. What owners left who
     /// died before their journal had a name, and so before they changed anything, is removed by whoever may.
     ///

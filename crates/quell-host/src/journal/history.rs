@@ -1,13 +1,15 @@
 //! What a journal amounts to: which changes were begun, made and undone, and which are still to be undone, in which
 //! order. Pure: it reads the text of a journal, never a file.
 
-use super::record::{Begin, Change, FORMAT, LineError, Outcome, Record, Watchdog};
+use super::record::{Begin, Change, FORMAT, Keeper, LineError, Outcome, Record, Target, Undoing, Watchdog};
 
 /// The meaning of one journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct History {
     /// Who began it.
     pub begin: Begin,
+    /// The processes for whose sake the changes are made; empty where they are for none in particular.
+    pub targets: Vec<Target>,
     /// The changes, in the order in which they were begun.
     pub entries: Vec<Entry>,
     /// How long what it speaks of is to stay.
@@ -23,6 +25,8 @@ pub enum Stay {
     WithOwner,
     /// Until the watchdog's time is over, unless somebody confirms them.
     UntilConfirmed(Watchdog),
+    /// As long as this process lives.
+    KeptBy(Keeper),
     /// Until somebody asks for them to be undone, or the next boot.
     Kept,
 }
@@ -34,8 +38,8 @@ pub struct Entry {
     pub change: Change,
     /// What came of it; absent when the writer died in between, so that it may or may not have been made.
     pub outcome: Option<Outcome>,
-    /// It was undone.
-    pub undone: bool,
+    /// What undoing it came to; absent when it was not undone.
+    pub undone: Option<Undoing>,
 }
 
 /// Why a journal cannot be acted upon. Nothing is guessed: such a journal is left alone and explained.
@@ -95,7 +99,7 @@ impl History {
     /// A history without changes.
     #[must_use]
     pub fn new(begin: Begin) -> Self {
-        Self { begin, entries: Vec::new(), stay: Stay::WithOwner, cut_off: false }
+        Self { begin, targets: Vec::new(), entries: Vec::new(), stay: Stay::WithOwner, cut_off: false }
     }
 
     /// Adds a record.
@@ -109,7 +113,7 @@ impl History {
                 if seq as usize != self.entries.len() {
                     return Err("the numbers of the changes have a gap");
                 }
-                self.entries.push(Entry { change, outcome: None, undone: false });
+                self.entries.push(Entry { change, outcome: None, undone: None });
                 Ok(())
             }
             Record::Done { seq, outcome } => {
@@ -120,10 +124,15 @@ impl History {
                 entry.outcome = Some(outcome);
                 Ok(())
             }
-            Record::Undone { seq } => {
-                self.entry(seq)?.undone = true;
+            Record::Undone { seq, undoing } => {
+                self.entry(seq)?.undone = Some(undoing);
                 Ok(())
             }
+            Record::Target(target) => {
+                self.targets.push(target);
+                Ok(())
+            }
+            Record::KeptBy(keeper) => self.stay(Stay::KeptBy(keeper)),
             Record::Keep => self.stay(Stay::Kept),
             Record::KeepIfConfirmed(watchdog) => self.stay(Stay::UntilConfirmed(watchdog)),
             Record::Release => {
@@ -135,7 +144,7 @@ impl History {
 
     /// The changes that are still to be undone, the last one first, with their numbers.
     pub fn pending(&self) -> impl Iterator<Item = (u32, &Entry)> {
-        let numbered = self.entries.iter().enumerate().rev().filter(|(_, entry)| !entry.undone);
+        let numbered = self.entries.iter().enumerate().rev().filter(|(_, entry)| entry.undone.is_none());
         numbered.map(|(seq, entry)| (u32::try_from(seq).unwrap_or(u32::MAX), entry))
     }
 
@@ -185,14 +194,17 @@ mod tests {
         Record::Done { seq, outcome: Outcome::Made }
     }
 
+    fn undone(seq: u32) -> Record {
+        Record::Undone { seq, undoing: Undoing::Undone }
+    }
+
     fn text(records: &[Record]) -> String {
         std::iter::once(&Record::Begin(begin())).chain(records).map(Record::to_line).collect()
     }
 
     #[test]
     fn what_is_pending_comes_last_change_first() {
-        let history =
-            History::parse(&text(&[intend(0), made(0), intend(1), made(1), intend(2), Record::Undone { seq: 1 }]));
+        let history = History::parse(&text(&[intend(0), made(0), intend(1), made(1), intend(2), undone(1)]));
         let pending: Vec<u32> = history.unwrap().pending().map(|(seq, _)| seq).collect();
         assert_eq!(pending, [2, 0]);
     }
@@ -230,6 +242,8 @@ mod tests {
         assert_eq!(stay(&[intend(0), made(0), Record::KeepIfConfirmed(watchdog)]), Ok(Stay::UntilConfirmed(watchdog)));
         assert_eq!(stay(&[Record::KeepIfConfirmed(watchdog), Record::Keep]), Ok(Stay::Kept));
         assert_eq!(stay(&[Record::Keep, Record::Release]), Ok(Stay::WithOwner));
+        let keeper = Keeper { pid: 7, start_time_ticks: 1 };
+        assert_eq!(stay(&[Record::KeptBy(keeper), intend(0)]), Ok(Stay::KeptBy(keeper)));
         assert!(matches!(stay(&[Record::Keep, Record::Keep]), Err(HistoryError::OutOfOrder { line: 3, .. })));
     }
 

@@ -15,7 +15,7 @@ use crate::plan;
 use crate::settings::values::{EpollValues, NapiValues};
 
 /// The format of the journals that this version writes and reads.
-pub const FORMAT: &str = "quell-journal/3";
+pub const FORMAT: &str = "quell-journal/4";
 
 /// One line of a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +41,13 @@ pub enum Record {
     Undone {
         /// The number of the change that was undone.
         seq: u32,
+        /// What was found when it was.
+        undoing: Undoing,
     },
+    /// A process for whose sake changes are made, written before the first of them.
+    Target(Target),
+    /// Written when what is changed is to stay as long as this process lives, which undoes it when it is told to.
+    KeptBy(Keeper),
     /// Written when everything was made and is to stay when the writer ends, until somebody asks for it to be undone.
     Keep,
     /// Written when everything was made and is to stay only if somebody confirms it: a [`Record::Keep`] follows then.
@@ -60,6 +66,28 @@ pub struct Watchdog {
     pub start_time_ticks: u64,
     /// When it undoes everything, in wall-clock seconds since 1970, for people: it goes by a clock that nobody sets.
     pub deadline_unix_s: u64,
+}
+
+/// A process that keeps changes in place, and undoes them when it is told to end or when they are no longer wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Keeper {
+    /// Its id.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot.
+    pub start_time_ticks: u64,
+}
+
+/// A program for whose sake the host is changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Target {
+    /// Its id.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot.
+    pub start_time_ticks: u64,
+    /// The name of its main thread, for people.
+    pub name: String,
 }
 
 /// Who began a journal, where, and what for.
@@ -192,6 +220,18 @@ pub struct ThreadAffinity {
     pub new: CpuList,
 }
 
+/// What undoing a change came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "undoing", content = "why", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Undoing {
+    /// It was there and is undone.
+    Undone,
+    /// There was nothing left to be undone.
+    AlreadyGone,
+    /// What still applies is undone; the rest was left alone for this reason.
+    InPart(String),
+}
+
 /// What is known about a change only after it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case", deny_unknown_fields)]
@@ -282,7 +322,9 @@ mod tests {
             process(),
             Record::Intend { seq: 0, change: Change::NetworkNamespace { name: "quell-1".into() } },
             Record::Intend { seq: 1, change: Change::Process { command: vec!["a b".into(), "\n\"".into()] } },
-            Record::Undone { seq: 9 },
+            Record::Undone { seq: 9, undoing: Undoing::InPart("somebody's".into()) },
+            Record::Target(Target { pid: 5, start_time_ticks: 6, name: "mem cached".into() }),
+            Record::KeptBy(Keeper { pid: 7, start_time_ticks: 8 }),
         ];
         for record in records {
             let line = record.to_line();

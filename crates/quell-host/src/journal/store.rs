@@ -112,7 +112,8 @@ impl OwnedJournal {
             Record::Intend { .. } => Attempt::WriteIntent,
             Record::Done { .. } => Attempt::WriteOutcome,
             Record::Undone { .. } => Attempt::WriteUndone,
-            Record::Keep | Record::KeepIfConfirmed(_) => Attempt::WriteKeep,
+            Record::Target(_) => Attempt::WriteTarget,
+            Record::Keep | Record::KeepIfConfirmed(_) | Record::KeptBy(_) => Attempt::WriteKeep,
             Record::Release => Attempt::WriteRelease,
         };
         self.append(&record).map_err(|source| JournalError { attempt, path: self.path.clone(), source })?;

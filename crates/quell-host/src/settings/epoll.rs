@@ -10,9 +10,8 @@ use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use super::SettingsError;
 use super::napi::suspending;
 use super::values::EpollValues;
-use crate::journal::EpollParameters;
+use crate::journal::{EpollParameters, Undoing};
 use crate::resume::Resumer;
-use crate::undo::Undoing;
 
 /// An epoll of a process, by a duplicate that is closed as soon as possible: while it is open, the program's own close
 /// is not the last.

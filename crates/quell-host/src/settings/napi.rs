@@ -10,13 +10,13 @@ use quell_linux::{InterfaceName, NapiId, Pid};
 
 use super::SettingsError;
 use super::values::{NapiValues, Restoration};
-use crate::journal::NapiSettings;
+use crate::journal::claims::Claims;
+use crate::journal::{NapiSettings, Undoing};
 use crate::namespaces;
 use crate::resume::Resumer;
-use crate::undo::Undoing;
 
-/// What setting `wanted` on an instance would change, as the journal keeps it; `None` when it is so already. What the
-/// kernel does not report is asked for all the same, and has no old value.
+/// What setting `wanted` on an instance would change, as the journal keeps it; `None` when it is so already, and not by
+/// others who may end before. What the kernel does not report is asked for all the same, and has no old value.
 ///
 /// # Errors
 /// When the instance or its device cannot be read.
@@ -24,11 +24,13 @@ pub(crate) fn plan(
     namespace: &Namespace,
     id: NapiId,
     wanted: &NapiValues,
+    others: &Claims,
 ) -> Result<Option<NapiSettings>, SettingsError> {
     let mut netdev = Netdev::open_in(namespace)?;
     let napi = netdev.napi(id)?;
     let current = NapiValues::of(&napi);
-    let new = wanted.unlike(&current);
+    let before_all = others.before_all(&current);
+    let new = wanted.unlike(&current).changed_by(&wanted.unlike(&before_all));
     if new.is_empty() {
         return Ok(None);
     }
@@ -39,7 +41,7 @@ pub(crate) fn plan(
         device,
         napi_id: id.get(),
         place: place.and_then(|place| u32::try_from(place).ok()).unwrap_or(0),
-        old: current.where_present_in(&new),
+        old: before_all.where_present_in(&new),
         new,
     }))
 }
@@ -57,6 +59,9 @@ pub(crate) fn set(
     let mut netdev = Netdev::open_in(namespace)?;
     let before = netdev.napi(id)?;
     let values_before = NapiValues::of(&before);
+    if values.unlike(&values_before).is_empty() {
+        return Ok(());
+    }
     let stalls = values_before.can_stall_on_the_way_to(&values_before.changed_by(values));
     let resumer = if stalls { Some(resumer(namespace, proc, &before)?) } else { None };
     if let Some(resumer) = &resumer {
@@ -84,11 +89,11 @@ fn resumer(namespace: &Namespace, proc: &ProcRoot, napi: &Napi) -> Result<Resume
     Ok(Resumer::of_queue(proc, napi, &programs))
 }
 
-/// Puts back what a change of settings did, as far as it still applies.
+/// Puts back what a change of settings did, as far as it still applies and no other journal wants something else.
 ///
 /// # Errors
 /// When the namespace cannot be looked for, the kernel refuses, or the queue cannot be freed.
-pub(crate) fn put_back(proc: &ProcRoot, change: &NapiSettings) -> Result<Undoing, SettingsError> {
+pub(crate) fn put_back(proc: &ProcRoot, change: &NapiSettings, others: &Claims) -> Result<Undoing, SettingsError> {
     let Some(namespace) = namespaces::by_cookie(proc, change.namespace_cookie)? else {
         return Ok(Undoing::AlreadyGone);
     };
@@ -98,7 +103,9 @@ pub(crate) fn put_back(proc: &ProcRoot, change: &NapiSettings) -> Result<Undoing
         Err(error) if error.failure() == Failure::Absent => return of_successor(&namespace, proc, change),
         Err(error) => return Err(error.into()),
     };
-    let Restoration { back, changed_by_others } = Restoration::plan(&change.old, &change.new, &current);
+    let target = others.instead_of(&change.old, &change.new);
+    let Restoration { back, changed_by_others } = Restoration::plan(&target, &change.new, &current);
+    let changed_by_others = others.without_theirs(&changed_by_others);
     if !back.is_empty() {
         set(&namespace, proc, id, &back)?;
     }

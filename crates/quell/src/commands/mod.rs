@@ -1,6 +1,7 @@
 //! One file a command: it reads its options, calls the crate that does the work, and hands the answer to `render`.
 
 pub(crate) mod apply;
+pub(crate) mod attach;
 pub(crate) mod bench;
 pub(crate) mod conformance;
 pub(crate) mod doctor;

@@ -2,15 +2,18 @@
 
 use clap::Args;
 use quell_host::apply::{drift, profile_of};
+use quell_host::attach::attachment::{Attached, attachments};
+use quell_host::attach::keeper::Detached;
 use quell_host::journal::ListedJournal;
 use quell_host::kept::{self, Kept, KeptError, Standing, confirm, give_up, release};
 use quell_host::recovery::{Found, Reverted, recover};
 
+use super::attach::detach;
 use super::lab::is_kept_lab;
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
-use crate::render::status::{AppliedReport, StatusReport};
+use crate::render::status::{self as render, AppliedReport, StatusReport};
 
 /// Options of the three commands.
 #[derive(Debug, Args)]
@@ -61,7 +64,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
 fn describe(kept: &Kept) -> Result<AppliedReport, Failure> {
     let drifted = match kept.standing {
         Standing::BeforeThisBoot => Vec::new(),
-        Standing::Kept | Standing::Unconfirmed(_) => drift(&kept.history).map_err(refused)?,
+        Standing::Kept | Standing::KeptBy(_) | Standing::Unconfirmed(_) => drift(&kept.history).map_err(refused)?,
     };
     Ok(AppliedReport::new(kept, drifted))
 }
@@ -72,6 +75,8 @@ fn describe(kept: &Kept) -> Result<AppliedReport, Failure> {
 /// When something could not be put back.
 pub(crate) fn revert(args: &StatusArgs) -> Result<(), Failure> {
     let journal = journal();
+    // Before the profiles: they were set on top of them.
+    let detached = detach::end(&journal, attachments(&journal).map_err(refused)?)?;
     let mut all = Vec::new();
     for kept in applied()? {
         if let Standing::Unconfirmed(watchdog) = kept.standing {
@@ -95,19 +100,20 @@ pub(crate) fn revert(args: &StatusArgs) -> Result<(), Failure> {
             Found::Running { .. } | Found::Kept { .. } => {}
         }
     }
-    tell(&all, args.json)
+    tell(&detached, &all, args.json)
 }
 
 fn name(kept: &Kept) -> String {
     profile_of(&kept.history).map_or_else(|| kept.path.display().to_string(), |profile| format!("profile {profile}"))
 }
 
-fn tell(all: &[(String, Reverted)], json: bool) -> Result<(), Failure> {
-    let failed = all.iter().any(|(_, reverted)| !reverted.failed.is_empty());
+fn tell(detached: &[(Attached, Detached)], all: &[(String, Reverted)], json: bool) -> Result<(), Failure> {
+    let failed = all.iter().any(|(_, reverted)| !reverted.failed.is_empty())
+        || detached.iter().any(|(_, detached)| !detached.failed.is_empty());
     if json {
-        output::json(&crate::render::status::reverted_report(all))?;
+        output::json(&render::reverted_report(detached, all))?;
     } else {
-        output::data(&crate::render::status::reverted(all))?;
+        output::data(&render::reverted(detached, all))?;
     }
     if failed {
         return Err(refused("not everything could be put back: what is left stays in its journal, to be tried again"));

@@ -1,6 +1,7 @@
 //! How results look: tables, sentences, progress. What they say is decided below.
 
 pub(crate) mod ablation_table;
+pub(crate) mod attach;
 pub(crate) mod bench_table;
 pub(crate) mod change;
 pub(crate) mod comparison;

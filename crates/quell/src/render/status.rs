@@ -4,10 +4,14 @@ use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use quell_host::apply::{Drift, profile_of};
+use quell_host::attach::attachment::Attached;
+use quell_host::attach::keeper::Detached;
+use quell_host::journal::JournalError;
 use quell_host::kept::{self, Kept};
 use quell_host::recovery::Reverted;
 use serde::Serialize;
 
+use super::attach::detached;
 use super::change::in_words;
 use super::plan_tree;
 
@@ -39,6 +43,7 @@ pub(crate) struct AppliedReport {
 #[serde(rename_all = "kebab-case")]
 enum Standing {
     Applied,
+    Attached,
     Unconfirmed,
     BeforeThisBoot,
 }
@@ -48,6 +53,7 @@ impl AppliedReport {
         let (standing, goes_back_unix_s) = match kept.standing {
             kept::Standing::Kept => (Standing::Applied, None),
             kept::Standing::Unconfirmed(watchdog) => (Standing::Unconfirmed, Some(watchdog.deadline_unix_s)),
+            kept::Standing::KeptBy(_) => (Standing::Attached, None),
             kept::Standing::BeforeThisBoot => (Standing::BeforeThisBoot, None),
         };
         Self {
@@ -129,11 +135,11 @@ fn span(seconds: u64) -> String {
 }
 
 /// What reverting each of some journals came to, in words.
-pub(crate) fn reverted(all: &[(String, Reverted)]) -> String {
-    if all.is_empty() {
+pub(crate) fn reverted(detached: &[(Attached, Detached)], all: &[(String, Reverted)]) -> String {
+    if all.is_empty() && detached.is_empty() {
         return "nothing was applied\n".to_owned();
     }
-    let mut text = String::new();
+    let mut text = detached::text(detached);
     for (name, reverted) in all {
         text.push_str(&format!("{name}: {} put back", settings(reverted.undone.len())));
         if !reverted.already_gone.is_empty() {
@@ -150,8 +156,20 @@ pub(crate) fn reverted(all: &[(String, Reverted)]) -> String {
     text
 }
 
+/// What reverting a transaction that did not come through came to, in words.
+pub(crate) fn how_it_went_back(reverted: &Result<Reverted, JournalError>) -> String {
+    match reverted {
+        Ok(reverted) if reverted.failed.is_empty() => "everything was put back".to_owned(),
+        Ok(reverted) => {
+            let failed = reverted.failed.iter().map(|(_, error)| format!("\n  not put back: {error}"));
+            format!("not everything could be put back (`quell revert` tries again):{}", failed.collect::<String>())
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
 /// What reverting came to, as JSON.
-pub(crate) fn reverted_report(all: &[(String, Reverted)]) -> serde_json::Value {
+pub(crate) fn reverted_report(detached: &[(Attached, Detached)], all: &[(String, Reverted)]) -> serde_json::Value {
     let one = |(name, reverted): &(String, Reverted)| {
         serde_json::json!({
             "name": name,
@@ -161,7 +179,11 @@ pub(crate) fn reverted_report(all: &[(String, Reverted)]) -> serde_json::Value {
             "failed": reverted.failed.iter().map(|(_, error)| error.to_string()).collect::<Vec<_>>(),
         })
     };
-    serde_json::json!({ "schema": "quell-revert/1", "reverted": all.iter().map(one).collect::<Vec<_>>() })
+    serde_json::json!({
+        "schema": "quell-revert/1",
+        "detached": detached::report(detached)["detached"],
+        "reverted": all.iter().map(one).collect::<Vec<_>>(),
+    })
 }
 
 #[cfg(test)]

@@ -12,9 +12,8 @@ use quell_linux::sched;
 
 use super::values::NapiValues;
 use super::{SettingsError, napi};
-use crate::journal::Outcome;
+use crate::journal::{Outcome, Undoing};
 use crate::plan::{Change, ChannelCounts, Diff, RingSizes};
-use crate::undo::Undoing;
 
 pub(crate) use back::Value;
 pub(crate) use kernel::{Kernel, KnownContexts};

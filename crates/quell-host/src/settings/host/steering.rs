@@ -4,10 +4,9 @@
 use quell_linux::ethtool::{FlowAction, FlowMatch, FlowRule, InstalledFlowRule, RssContextId, RssRequest};
 
 use super::kernel::{Kernel, KnownContexts};
-use crate::journal::Outcome;
+use crate::journal::{Outcome, Undoing};
 use crate::plan::{ContextRef, DeviceId, Diff, RuleAction};
 use crate::settings::SettingsError;
-use crate::undo::Undoing;
 
 pub(super) fn table(
     kernel: &Kernel<'_>,

@@ -13,7 +13,7 @@ use quell_host::apply::{self, Applied, ApplyError, Request, observe, profile_of}
 use quell_host::journal::JournalError;
 use quell_host::kept::{self, Kept};
 use quell_host::plan::Plan;
-use quell_host::recovery::{Reverted, recover};
+use quell_host::recovery::recover;
 use quell_host::transaction::ChangeError;
 use quell_linux::netns::NamespaceName;
 use quell_linux::signal::Interruption;
@@ -23,6 +23,7 @@ use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
 use crate::render::plan_tree;
+use crate::render::status::how_it_went_back;
 
 /// Options of `quell apply`.
 #[derive(Debug, Args)]
@@ -159,17 +160,6 @@ fn begin_refused(error: &JournalError) -> String {
             profile_of(&kept.history).unwrap_or("another profile")
         ),
         None => format!("another `quell apply` is at work ({}); nothing was changed", error.path.display()),
-    }
-}
-
-fn how_it_went_back(reverted: &Result<Reverted, JournalError>) -> String {
-    match reverted {
-        Ok(reverted) if reverted.failed.is_empty() => "everything was put back".to_owned(),
-        Ok(reverted) => {
-            let failed = reverted.failed.iter().map(|(_, error)| format!("\n  not put back: {error}"));
-            format!("not everything could be put back (`quell revert` tries again):{}", failed.collect::<String>())
-        }
-        Err(error) => error.to_string(),
     }
 }
 

@@ -1,0 +1,441 @@
+//! An attachment while it is made and kept up: a journal of its own, a keeper beside it, the plan of each look carried out.
+//! What is to be changed is decided in [`super::plan`]; how a change is made and undone, in [`crate::transaction`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use quell_linux::netns::Namespace;
+use quell_linux::proc::ProcRoot;
+use quell_linux::{NapiId, Pid};
+
+use super::keeper::this_process;
+use super::plan::{EpollStep, Partly, Plan, QueueStep, Request, Step, plan};
+use super::target::{Selection, TargetError, Targets};
+use crate::journal::{History, Journal, JournalError, Keeper, ListedJournal, Stay, Target};
+use crate::kept::{KeptError, forget_earlier_boots};
+use crate::namespaces;
+use crate::picture::{Picture, Scope, TakeError, take};
+use crate::recovery::Reverted;
+use crate::settings::SettingsError;
+use crate::settings::values::{EpollValues, NapiValues};
+use crate::transaction::{ChangeError, Moment, Transaction};
+
+/// What a journal of this module says that it is for, before the mode.
+const PURPOSE: &str = "attach ";
+/// How often it is looked for what came up while values were set.
+const LOOKS: u32 = 5;
+/// How often the processes are looked for again when one of them ended just then.
+const TRIES: u32 = 5;
+
+/// Starts the keeper of a journal, or says why it could not.
+pub type StartKeeper<'a> = dyn FnMut(&Path) -> Result<Keeper, String> + 'a;
+/// Hears of every change, by its number within the attachment, and may stop.
+pub type LooksOn<'a> = dyn FnMut(usize, Moment) -> ControlFlow<()> + 'a;
+
+/// A mode that programs have as long as this value, or the keeper that it is left to, is there.
+#[derive(Debug)]
+pub struct Attachment {
+    transaction: Transaction,
+    keeper: Keeper,
+    request: Request,
+    targets: Targets,
+    proc: ProcRoot,
+    /// What was set, with what it was before.
+    queues: BTreeMap<u32, NapiValues>,
+    epolls: BTreeMap<EpollKey, EpollValues>,
+    /// Instances of sockets that no device of the host has: those of a link that went down, until the next packet.
+    unknown_queues: BTreeSet<NapiId>,
+    /// What could not be set, or is somebody else's by now.
+    given_up: BTreeSet<Key>,
+    changes: usize,
+}
+
+/// An epoll over its process's life.
+type EpollKey = (Pid, u64, i32);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Queue(u32),
+    Epoll(EpollKey),
+}
+
+/// An attachment, as its journal tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attached {
+    /// Its journal.
+    pub path: PathBuf,
+    /// What it says.
+    pub history: History,
+    /// Who keeps it; absent while it is being made.
+    pub keeper: Option<Keeper>,
+}
+
+/// What one look came to.
+#[derive(Debug, Default)]
+pub struct Pass {
+    /// Processes that came.
+    pub came: Vec<Target>,
+    /// Processes that ended.
+    pub ended: Vec<Target>,
+    /// What was set.
+    pub made: Vec<Step>,
+    /// What somebody else has changed since it was set: it is left alone, and told once.
+    pub changed_by_others: Vec<Step>,
+    /// What could not be set; it is not tried again.
+    pub failed: Vec<(Step, ChangeError)>,
+    /// None of the programs lives any more.
+    pub over: bool,
+}
+
+/// Why a program could not be attached to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// The programs could not be found.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The host could not be looked at.
+    #[error(transparent)]
+    Look(#[from] TakeError),
+    /// One of the programs has a mode already.
+    #[error("process {pid} is attached to already ({purpose}): `quell detach {pid}` first")]
+    AlreadyAttached {
+        /// The process.
+        pid: u32,
+        /// What its journal says.
+        purpose: String,
+    },
+    /// Journals could not be read, or those from before the last boot not be removed.
+    #[error(transparent)]
+    Kept(#[from] KeptError),
+    /// The journal could not be begun or written.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The transaction could not be begun.
+    #[error(transparent)]
+    Begin(ChangeError),
+    /// The keeper could not be started, and nothing was done.
+    #[error("the keeper, which puts everything back when the program ends, could not be started: {0}")]
+    Keeper(String),
+    /// A change could not be made.
+    #[error("{}: {source}", place(.step))]
+    Change {
+        /// Which.
+        step: Box<Step>,
+        /// Why.
+        source: Box<ChangeError>,
+    },
+    /// Everything was set, but it did not last.
+    #[error("{} was set and did not last: somebody else sets it too", place(.0))]
+    DidNotLast(Box<Step>),
+}
+
+/// What a step is about, in words.
+#[must_use]
+pub fn place(step: &Step) -> String {
+    match step {
+        Step::Queue(QueueStep { device, napi, queues, .. }) if queues.is_empty() => format!("NAPI {napi} of {device}"),
+        Step::Queue(QueueStep { device, napi, queues, .. }) => {
+            let queues = queues.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+            format!("NAPI {napi} ({device} rx {queues})")
+        }
+        Step::Epoll(EpollStep { pid, process, fd, .. }) => format!("epoll {fd} of {process} {pid}"),
+    }
+}
+
+/// The whole host, for the queues of a program may be those of a device in another namespace, and others may use them.
+///
+/// # Errors
+/// When it cannot be looked at.
+pub fn observe() -> Result<Picture, TakeError> {
+    take(&Scope { whole_host: true, ..Scope::default() }).map(|(picture, _)| picture)
+}
+
+/// What a journal says its programs are to have; `None` when it is about something else.
+#[must_use]
+pub fn mode_of(history: &History) -> Option<&str> {
+    history.begin.purpose.strip_prefix(PURPOSE)
+}
+
+/// The attachments whose owners live, also those that are just being made.
+///
+/// # Errors
+/// When the journals cannot be listed.
+pub fn attachments(journal: &Journal) -> Result<Vec<Attached>, KeptError> {
+    let attached = |listed| match listed {
+        ListedJournal::Running { path, history: Some(history) } => Some((path, history)),
+        // Its keeper is about to take it over, or is gone: then it goes back with the next command that recovers.
+        ListedJournal::Abandoned { path, history } => Some((path, history)),
+        _ => None,
+    };
+    let listed = journal.list()?.into_iter().filter_map(attached);
+    let attachment = |(path, history): (PathBuf, History)| {
+        mode_of(&history)?;
+        let keeper = match history.stay {
+            Stay::KeptBy(keeper) => Some(keeper),
+            _ => None,
+        };
+        Some(Attached { path, history, keeper })
+    };
+    Ok(listed.filter_map(attachment).collect())
+}
+
+impl Attachment {
+    /// Begins an attachment: its journal is there, and its keeper waits beside it. Nothing is set yet.
+    ///
+    /// # Errors
+    /// When one of the programs is attached to already, or the journal or the keeper cannot be had.
+    pub fn begin(
+        journal: &Journal,
+        targets: Targets,
+        request: Request,
+        start_keeper: &mut StartKeeper<'_>,
+    ) -> Result<Self, AttachError> {
+        refuse_what_is_attached(journal, &targets)?;
+        forget_earlier_boots(journal)?;
+        let purpose = format!("{PURPOSE}{}", request.mode);
+        let mut transaction = Transaction::begin(journal, &id(&targets), &purpose).map_err(AttachError::Begin)?;
+        let keeper = start_keeper(transaction.journal_path()).map_err(AttachError::Keeper)?;
+        for target in targets.living() {
+            transaction.add_target(target.clone())?;
+        }
+        Ok(Self {
+            transaction,
+            keeper,
+            request,
+            targets,
+            proc: ProcRoot::default(),
+            queues: BTreeMap::new(),
+            epolls: BTreeMap::new(),
+            unknown_queues: BTreeSet::new(),
+            given_up: BTreeSet::new(),
+            changes: 0,
+        })
+    }
+
+    /// Carries out a plan.
+    ///
+    /// # Errors
+    /// With the first change that cannot be made; [`Self::end`] undoes those before it. What went away meanwhile is none.
+    pub fn make(&mut self, plan: &Plan, looks_on: &mut LooksOn<'_>) -> Result<(), AttachError> {
+        for step in &plan.steps {
+            self.set(step, looks_on)
+                .map_err(|source| AttachError::Change { step: Box::new(step.clone()), source: Box::new(source) })?;
+        }
+        Ok(())
+    }
+
+    /// Looks again until nothing is left to be set.
+    ///
+    /// # Errors
+    /// When the host cannot be looked at, a change cannot be made, or one that was made is not there any more.
+    pub fn settle(&mut self, looks_on: &mut LooksOn<'_>) -> Result<(), AttachError> {
+        for _ in 0..LOOKS {
+            let mut pass = self.keep_up(looks_on)?;
+            if let Some((step, source)) = pass.failed.pop() {
+                return Err(AttachError::Change { step: Box::new(step), source: Box::new(source) });
+            }
+            if let Some(step) = pass.changed_by_others.pop() {
+                return Err(AttachError::DidNotLast(Box::new(step)));
+            }
+            if pass.made.is_empty() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// One look: finds the processes, epolls and queues that came up since, and sets them.
+    ///
+    /// # Errors
+    /// When the host cannot be looked at, or a journal cannot be written. What cannot be set is in the [`Pass`].
+    pub fn keep_up(&mut self, looks_on: &mut LooksOn<'_>) -> Result<Pass, AttachError> {
+        let mut pass = Pass::default();
+        let Some(picture) = self.look(&mut pass)? else { return Ok(Pass { over: true, ..pass }) };
+        let mut plan = plan(&picture, None, &self.targets.pids(), &self.request);
+        if !unknown_queues(&plan).is_subset(&self.unknown_queues) {
+            plan = super::plan::plan(&observe()?, None, &self.targets.pids(), &self.request);
+            self.unknown_queues = unknown_queues(&plan);
+        }
+        for step in plan.steps {
+            match self.is_to_be_set(&step) {
+                Due::No => {}
+                Due::ChangedByOthers => {
+                    self.given_up.insert(key(&step));
+                    pass.changed_by_others.push(step);
+                }
+                Due::Yes => match self.set(&step, looks_on) {
+                    Ok(true) => pass.made.push(step),
+                    Ok(false) => {}
+                    Err(error) => {
+                        self.given_up.insert(key(&step));
+                        pass.failed.push((step, error));
+                    }
+                },
+            }
+        }
+        Ok(pass)
+    }
+
+    /// Leaves everything in place to the keeper, which puts it back when the programs end. Returns the journal.
+    ///
+    /// # Errors
+    /// When that cannot be written down; everything was undone then.
+    pub fn leave(self) -> Result<PathBuf, JournalError> {
+        let Self { transaction, keeper, .. } = self;
+        transaction.leave_to(keeper)
+    }
+
+    /// Says in the journal that this process keeps the attachment up, so that others know whom to ask for its end: by
+    /// SIGTERM. The keeper goes on watching over this process.
+    ///
+    /// # Errors
+    /// When that cannot be written down.
+    pub fn hold(&mut self) -> Result<(), AttachError> {
+        Ok(self.transaction.kept_by(this_process(&self.proc)?)?)
+    }
+
+    /// Puts everything back.
+    ///
+    /// # Errors
+    /// When the journal could not be removed; everything was undone then.
+    pub fn end(self) -> Result<Reverted, JournalError> {
+        self.transaction.revert()
+    }
+
+    /// Its programs, as they were at the last look.
+    #[must_use]
+    pub fn targets(&self) -> &Targets {
+        &self.targets
+    }
+
+    /// A picture of its programs and the devices of their namespaces; `None` when none of them lives.
+    fn look(&mut self, pass: &mut Pass) -> Result<Option<Picture>, AttachError> {
+        let mut last = None;
+        for _ in 0..TRIES {
+            let turnover = self.targets.refresh()?;
+            for target in &turnover.came {
+                self.transaction.add_target(target.clone())?;
+            }
+            pass.came.extend(turnover.came);
+            pass.ended.extend(turnover.ended);
+            let pids: Vec<Pid> = self.targets.pids().into_iter().collect();
+            if pids.is_empty() {
+                return Ok(None);
+            }
+            match take(&Scope { pids, ..Scope::default() }) {
+                Ok((picture, _)) => return Ok(Some(picture)),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.map_or(AttachError::Target(TargetError::Gone), AttachError::Look))
+    }
+
+    fn is_to_be_set(&self, step: &Step) -> Due {
+        if self.given_up.contains(&key(step)) {
+            return Due::No;
+        }
+        let (was_set, is_reset) = match step {
+            Step::Queue(step) => {
+                let before = self.queues.get(&step.napi.get());
+                (before.is_some(), before == Some(&step.old))
+            }
+            Step::Epoll(step) => {
+                let before = self.epolls.get(&epoll_key(step));
+                (before.is_some(), before == Some(&step.old))
+            }
+        };
+        match (was_set, step.is_there()) {
+            (true, true) => Due::No,
+            // The number is another epoll's now, or the driver made its queue anew.
+            (true, false) if is_reset => Due::Yes,
+            (true, false) => Due::ChangedByOthers,
+            (false, _) => Due::Yes,
+        }
+    }
+
+    /// Says whether anything was changed.
+    fn set(&mut self, step: &Step, looks_on: &mut LooksOn<'_>) -> Result<bool, ChangeError> {
+        let number = self.changes;
+        self.changes += 1;
+        let mut hears = |moment| looks_on(number, moment);
+        let made = match step {
+            Step::Queue(queue) => {
+                let namespace =
+                    namespaces::by_cookie(&self.proc, queue.namespace_cookie).map_err(SettingsError::from)?;
+                let Some(namespace) = namespace else { return Ok(false) };
+                self.queues.insert(queue.napi.get(), queue.old);
+                self.set_queue(&namespace, queue, &mut hears)
+            }
+            Step::Epoll(epoll) => {
+                let process = self.targets.identity(epoll.pid, epoll.start_time_ticks);
+                self.epolls.insert(epoll_key(epoll), epoll.old);
+                self.transaction.set_epoll_watched(process, epoll.fd, epoll.new.into(), &mut hears)
+            }
+        };
+        match made {
+            Err(ChangeError::Settings(error)) if error.is_absent() => Ok(false),
+            other => other,
+        }
+    }
+
+    fn set_queue(
+        &mut self,
+        namespace: &Namespace,
+        step: &QueueStep,
+        hears: &mut crate::transaction::LooksOn<'_>,
+    ) -> Result<bool, ChangeError> {
+        self.transaction.set_napi_watched(namespace, step.napi, &step.new.as_change(), hears)
+    }
+}
+
+fn unknown_queues(plan: &Plan) -> BTreeSet<NapiId> {
+    let unknown = |partly: &Partly| match partly {
+        Partly::UnknownQueue { napi } => Some(*napi),
+        _ => None,
+    };
+    plan.partly.iter().filter_map(unknown).collect()
+}
+
+/// Whether a step is to be carried out.
+enum Due {
+    Yes,
+    No,
+    ChangedByOthers,
+}
+
+fn key(step: &Step) -> Key {
+    match step {
+        Step::Queue(step) => Key::Queue(step.napi.get()),
+        Step::Epoll(step) => Key::Epoll(epoll_key(step)),
+    }
+}
+
+fn epoll_key(step: &EpollStep) -> EpollKey {
+    (step.pid, step.start_time_ticks, step.fd)
+}
+
+/// The name of an attachment's journal: two to the same programs have the same.
+fn id(targets: &Targets) -> String {
+    match targets.selection() {
+        Selection::Processes(pids) => {
+            let pids: BTreeSet<Pid> = pids.iter().copied().collect();
+            format!("attach-{}", pids.iter().map(ToString::to_string).collect::<Vec<_>>().join("-"))
+        }
+        Selection::Cgroup(cgroup) => {
+            let name = cgroup.path().file_name().map(|name| name.to_string_lossy().into_owned());
+            format!("attach-{}", name.unwrap_or_else(|| "root".to_owned()))
+        }
+    }
+}
+
+fn refuse_what_is_attached(journal: &Journal, targets: &Targets) -> Result<(), AttachError> {
+    let living: Vec<&Target> = targets.living().collect();
+    for attached in attachments(journal)? {
+        if let Some(target) = attached.history.targets.iter().find(|target| living.contains(target)) {
+            return Err(AttachError::AlreadyAttached { pid: target.pid, purpose: attached.history.begin.purpose });
+        }
+    }
+    Ok(())
+}

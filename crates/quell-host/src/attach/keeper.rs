@@ -1,0 +1,152 @@
+//! The process that keeps an attachment in place and puts everything back: when the last of its programs ends, when it is
+//! told to, and at once when whoever made the attachment died before it was complete. It runs in a session of its own;
+//! starting it is the command line's.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use quell_linux::Pid;
+use quell_linux::event::{Epoll, Trigger};
+use quell_linux::pidfd::{PidFd, Signal};
+use quell_linux::proc::{BootId, ProcRoot, ProcessIdentity, Ticks};
+use quell_linux::signal::Interruption;
+
+use crate::journal::{Change, History, Journal, JournalFile, Keeper, OwnedJournal, Stay, Target, Undoing};
+use crate::kept::{KeptError, tell};
+use crate::recovery::{Reverted, revert};
+
+/// How long a keeper may take to put everything back: a queue that nothing can poll is waited for.
+const PUT_BACK_WITHIN: Duration = Duration::from_secs(120);
+/// What the keeper's epoll calls a signal; programs are called by their place.
+const SIGNALLED: u64 = u64::MAX;
+
+/// How keeping ended.
+#[derive(Debug)]
+pub enum KeepingEnded {
+    /// Somebody else had put everything back.
+    AlreadyReverted,
+    /// Everything was put back.
+    Reverted(Reverted),
+}
+
+/// Why a keeper puts everything back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Because {
+    ProgramsEnded,
+    Told,
+}
+
+/// What putting an attachment back came to, as its journal tells.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Detached {
+    /// What was undone.
+    pub undone: Vec<Change>,
+    /// What was as before already, or is gone.
+    pub already_gone: Vec<Change>,
+    /// What was left alone in part, and why.
+    pub in_part: Vec<(Change, String)>,
+    /// What could not be undone; it stays in the journal.
+    pub failed: Vec<Change>,
+}
+
+/// What a keeper does: waits until the owner of the journal at `path` has let it go, then, if it is told in there to keep
+/// it, until its programs have ended or a signal comes; then undoes it. `ready` is called once it hears signals.
+///
+/// # Errors
+/// When it cannot listen or wait, or the journal cannot be read or written.
+pub fn keep(journal: &Journal, path: &Path, ready: impl FnOnce() -> io::Result<()>) -> Result<KeepingEnded, KeptError> {
+    let told = Interruption::listen_to(&[Signal::TERM, Signal::INT]).map_err(KeptError::Listen)?;
+    ready().map_err(KeptError::Listen)?;
+    let proc = ProcRoot::default();
+    let boot_id = proc.boot_id()?;
+    let owned = match journal.take_when_abandoned(path)? {
+        Some(JournalFile::Abandoned(owned)) => owned,
+        Some(JournalFile::Unusable(unusable)) => {
+            return Err(KeptError::Unusable { path: unusable.path, why: unusable.why });
+        }
+        _ => return Ok(KeepingEnded::AlreadyReverted),
+    };
+    if is_left_to_this_process(&owned, &proc)? {
+        wait_for_the_end(&owned.history().targets, boot_id, &proc, &told).map_err(KeptError::Listen)?;
+    }
+    Ok(KeepingEnded::Reverted(revert(owned, boot_id, &proc)?))
+}
+
+/// Who this process is, as a journal calls it.
+///
+/// # Errors
+/// When /proc cannot be read.
+pub fn this_process(proc: &ProcRoot) -> Result<Keeper, KeptError> {
+    let identity = ProcessIdentity::of(proc, Pid::of_this_process())?;
+    Ok(Keeper { pid: identity.pid.get().unsigned_abs(), start_time_ticks: identity.starttime.0 })
+}
+
+fn is_left_to_this_process(owned: &OwnedJournal, proc: &ProcRoot) -> Result<bool, KeptError> {
+    Ok(owned.history().stay == Stay::KeptBy(this_process(proc)?))
+}
+
+/// Waits until none of the programs lives, or a signal came.
+fn wait_for_the_end(targets: &[Target], boot_id: BootId, proc: &ProcRoot, told: &Interruption) -> io::Result<Because> {
+    let programs: Vec<PidFd> = targets.iter().filter_map(|target| open_living(target, boot_id, proc)).collect();
+    let mut epoll = Epoll::new(16)?;
+    epoll.add(told, SIGNALLED, Trigger::Level)?;
+    for (place, program) in (0_u64..).zip(&programs) {
+        // Reported once: a process that ended stays readable for ever.
+        epoll.add(program, place, Trigger::OneShot)?;
+    }
+    let mut living = programs.len();
+    while living > 0 {
+        epoll.wait(None)?;
+        let reported = (0..epoll.len()).filter_map(|index| epoll.get(index));
+        let ended = reported.filter(|event| event.token != SIGNALLED).count();
+        if told.flag().get().is_some() {
+            return Ok(Because::Told);
+        }
+        living -= ended;
+    }
+    Ok(Because::ProgramsEnded)
+}
+
+/// A handle of the program; absent when it has ended.
+fn open_living(target: &Target, boot_id: BootId, proc: &ProcRoot) -> Option<PidFd> {
+    let pid = Pid::from_kernel(target.pid)?;
+    let handle = PidFd::open(pid).ok()?;
+    // Looked at after it was opened: from here on the number cannot mean another process.
+    let identity = ProcessIdentity { pid, starttime: Ticks(target.start_time_ticks), boot_id };
+    identity.is_running(proc).unwrap_or(true).then_some(handle)
+}
+
+/// Has `keeper` undo the attachment of the journal at `path`, and tells what that came to. `None`: there was nothing left.
+///
+/// # Errors
+/// When the keeper cannot be told or does not end in time, or the journal cannot be read.
+pub fn detach(journal: &Journal, path: &Path, keeper: &Keeper) -> Result<Option<Detached>, KeptError> {
+    let Some(mut witness) = journal.witness(path)? else { return Ok(None) };
+    tell(path, keeper.pid, keeper.start_time_ticks, Signal::TERM, PUT_BACK_WITHIN)?;
+    let history = witness.history().map_err(KeptError::Listen)?;
+    Ok(Some(Detached::of(&history)))
+}
+
+impl From<Reverted> for Detached {
+    fn from(reverted: Reverted) -> Self {
+        let Reverted { undone, already_gone, in_part, failed } = reverted;
+        Self { undone, already_gone, in_part, failed: failed.into_iter().map(|(change, _)| change).collect() }
+    }
+}
+
+impl Detached {
+    fn of(history: &History) -> Self {
+        let mut detached = Self::default();
+        for entry in &history.entries {
+            let change = entry.change.clone();
+            match &entry.undone {
+                Some(Undoing::Undone) => detached.undone.push(change),
+                Some(Undoing::AlreadyGone) => detached.already_gone.push(change),
+                Some(Undoing::InPart(why)) => detached.in_part.push((change, why.clone())),
+                None => detached.failed.push(change),
+            }
+        }
+        detached
+    }
+}

@@ -1,0 +1,97 @@
+//! `quell detach`: has the keepers of attachments put everything back, and tells what that came to.
+
+use clap::Args;
+use quell_host::attach::attachment::{Attached, attachments};
+use quell_host::attach::keeper::{Detached, detach};
+use quell_host::journal::Journal;
+use quell_host::kept::KeptError;
+use quell_host::recovery::{Found, recover};
+use quell_linux::Pid;
+
+use crate::exit::{Exit, Failure};
+use crate::journals::journal;
+use crate::output;
+use crate::render::attach::detached as render;
+
+/// Options of `quell detach`.
+#[derive(Debug, Args)]
+pub(crate) struct DetachArgs {
+    /// The attachments of these processes; each goes as a whole [all attachments]
+    #[arg(value_name = "PID")]
+    pids: Vec<Pid>,
+    /// Print JSON.
+    #[arg(short, long)]
+    json: bool,
+}
+
+fn refused(error: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::KernelRefused, error)
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When a process is not attached to, or something could not be put back.
+pub(crate) fn run(args: &DetachArgs) -> Result<(), Failure> {
+    let journal = journal();
+    let mut all = orphaned(&journal)?;
+    let attached = attachments(&journal).map_err(refused)?;
+    let chosen = choose(attached, &args.pids, !all.is_empty())?;
+    all.extend(end(&journal, chosen)?);
+    if args.json {
+        output::json(&render::report(&all))?;
+    } else {
+        output::data(&render::text(&all))?;
+    }
+    match all.iter().any(|(_, detached)| !detached.failed.is_empty()) {
+        true => Err(refused("not everything could be put back: what is left stays in its journal, to be tried again")),
+        false => Ok(()),
+    }
+}
+
+/// Ends attachments by their keepers.
+///
+/// # Errors
+/// When a keeper cannot be told.
+pub(crate) fn end(journal: &Journal, chosen: Vec<Attached>) -> Result<Vec<(Attached, Detached)>, Failure> {
+    let mut ended = Vec::new();
+    for attached in chosen {
+        let Some(keeper) = attached.keeper else { continue };
+        match detach(journal, &attached.path, &keeper) {
+            Ok(detached) => ended.push((attached, detached.unwrap_or_default())),
+            // Its programs ended just now, and it has put everything back.
+            Err(KeptError::TooLate { .. }) => ended.push((attached, Detached::default())),
+            Err(error) => return Err(refused(error)),
+        }
+    }
+    Ok(ended)
+}
+
+/// Those whose keepers were killed.
+fn orphaned(journal: &Journal) -> Result<Vec<(Attached, Detached)>, Failure> {
+    let before = attachments(journal).map_err(refused)?;
+    let mut orphaned = Vec::new();
+    for found in recover(journal).map_err(refused)? {
+        let Found::Recovered { path, reverted } = found else { continue };
+        if let Some(attached) = before.iter().find(|attached| attached.path == path) {
+            orphaned.push((attached.clone(), Detached::from(reverted)));
+        }
+    }
+    Ok(orphaned)
+}
+
+fn choose(attached: Vec<Attached>, pids: &[Pid], found_some: bool) -> Result<Vec<Attached>, Failure> {
+    let is_of = |attached: &Attached, pid: Pid| {
+        attached.history.targets.iter().any(|target| i64::from(target.pid) == i64::from(pid.get()))
+    };
+    if pids.is_empty() {
+        return match attached.is_empty() && !found_some {
+            true => Err(Failure::usage("no program is attached to: `quell attach MODE PID` does that")),
+            false => Ok(attached),
+        };
+    }
+    if let Some(pid) = pids.iter().find(|pid| !found_some && !attached.iter().any(|attached| is_of(attached, **pid))) {
+        return Err(Failure::usage(format!("process {pid} is not attached to: `quell status` shows which are")));
+    }
+    Ok(attached.into_iter().filter(|attached| pids.iter().any(|pid| is_of(attached, *pid))).collect())
+}

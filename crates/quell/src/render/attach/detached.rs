@@ -1,0 +1,56 @@
+//! What the end of attachments came to, as text and as JSON.
+
+use quell_host::attach::attachment::{Attached, mode_of};
+use quell_host::attach::keeper::Detached;
+use quell_host::journal::Target;
+use serde_json::{Value, json};
+
+use crate::render::change::in_words;
+
+/// The text.
+pub(crate) fn text(all: &[(Attached, Detached)]) -> String {
+    all.iter().map(|(attached, detached)| one(attached, detached)).collect()
+}
+
+fn one(attached: &Attached, detached: &Detached) -> String {
+    let count = detached.undone.len();
+    let settings = if count == 1 { "1 setting".to_owned() } else { format!("{count} settings") };
+    let mut text = format!("detached {}: {settings} put back", name(attached));
+    if !detached.already_gone.is_empty() {
+        text.push_str(&format!(", {} were as before already or are gone", detached.already_gone.len()));
+    }
+    text.push('\n');
+    for (_, why) in &detached.in_part {
+        text.push_str(&format!("  left alone: {why}\n"));
+    }
+    for change in &detached.failed {
+        text.push_str(&format!("  not put back: {}\n", in_words(change)));
+    }
+    text
+}
+
+/// The first of its programs, and its mode.
+pub(crate) fn name(attached: &Attached) -> String {
+    let mode = mode_of(&attached.history).unwrap_or_default();
+    let targets = &attached.history.targets;
+    let first = targets.first().map(|Target { pid, name, .. }| format!("{name} {pid}")).unwrap_or_default();
+    match targets.len() {
+        0 | 1 => format!("{first} ({mode})"),
+        many => format!("{first} and {} more ({mode})", many - 1),
+    }
+}
+
+/// The JSON.
+pub(crate) fn report(all: &[(Attached, Detached)]) -> Value {
+    let one = |(attached, detached): &(Attached, Detached)| {
+        json!({
+            "mode": mode_of(&attached.history),
+            "programs": attached.history.targets,
+            "undone": detached.undone,
+            "already-gone": detached.already_gone,
+            "in-part": detached.in_part.iter().map(|(_, why)| why).collect::<Vec<_>>(),
+            "failed": detached.failed,
+        })
+    };
+    json!({ "schema": "quell-detach/1", "detached": all.iter().map(one).collect::<Vec<_>>() })
+}

@@ -1,0 +1,208 @@
+//! What an attachment would set, whom it touches and what cannot be had, as text and as JSON.
+
+pub(crate) mod detached;
+
+use std::fmt::{self, Write as _};
+
+use quell_host::attach::neighbours::{Neighbour, Until};
+use quell_host::attach::plan::{EpollStep, Partly, QueueStep};
+use quell_host::attach::{Plan, Request, Targets};
+use quell_host::journal::Target;
+use quell_host::settings::values::{EpollValues, NapiValues};
+use quell_linux::CpuList;
+use serde::Serialize;
+
+/// What `quell attach` says before it sets anything.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct Report<'a> {
+    schema: &'static str,
+    mode: String,
+    programs: Vec<Target>,
+    plan: &'a Plan,
+}
+
+impl<'a> Report<'a> {
+    pub(crate) fn new(request: &Request, targets: &Targets, plan: &'a Plan) -> Self {
+        Self {
+            schema: "quell-attach/1",
+            mode: request.mode.to_string(),
+            programs: targets.living().cloned().collect(),
+            plan,
+        }
+    }
+}
+
+impl fmt::Display for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} for {}", self.mode, programs(&self.programs))?;
+        queue_lines(self.plan).iter().try_for_each(|line| writeln!(f, "  {line}"))?;
+        epoll_lines(self.plan).iter().try_for_each(|line| writeln!(f, "  {line}"))?;
+        self.plan
+            .left_alone
+            .iter()
+            .try_for_each(|left| writeln!(f, "  epoll {} of {} is left alone: {}", left.fd, left.pid, left.why))?;
+        self.plan.partly.iter().try_for_each(|partly| writeln!(f, "  {}", in_words(partly)))?;
+        if !self.plan.impossible.is_empty() {
+            writeln!(f, "cannot be done here:\n{}", impossible(self.plan))?;
+        }
+        neighbours(f, self.plan)
+    }
+}
+
+/// The processes, the first of each name with its number, the others counted.
+fn programs(programs: &[Target]) -> String {
+    let named: Vec<String> = programs.iter().take(4).map(|target| format!("{} {}", target.name, target.pid)).collect();
+    match programs.len().saturating_sub(named.len()) {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
+}
+
+/// Queues of one device that change alike share a line.
+fn queue_lines(plan: &Plan) -> Vec<String> {
+    let mut groups: Vec<(&QueueStep, Vec<&QueueStep>)> = Vec::new();
+    for step in plan.queues() {
+        let alike = |first: &QueueStep| {
+            (&first.device, first.namespace_cookie, &first.old, &first.new)
+                == (&step.device, step.namespace_cookie, &step.old, &step.new)
+        };
+        match groups.iter_mut().find(|(first, _)| alike(first)) {
+            Some((_, group)) => group.push(step),
+            None => groups.push((step, vec![step])),
+        }
+    }
+    groups.into_iter().map(|(first, group)| queue_line(first, &group)).collect()
+}
+
+fn queue_line(first: &QueueStep, group: &[&QueueStep]) -> String {
+    let queues: CpuList = group.iter().flat_map(|step| step.queues.iter().copied()).collect();
+    let napis: CpuList = group.iter().map(|step| step.napi.get()).collect();
+    let rx = if queues.is_empty() { String::new() } else { format!(" rx {queues}") };
+    format!("{}{rx}  NAPI {napis}  {}", first.device, napi_change(&first.old, &first.new))
+}
+
+fn napi_change(old: &NapiValues, new: &NapiValues) -> String {
+    let changed = new.unlike(old);
+    match changed.is_empty() {
+        true => format!("{new} already"),
+        false => format!("{} → {changed}", old.where_present_in(&changed)),
+    }
+}
+
+/// Epolls of one process that change alike and have sockets on as many queues share a line.
+fn epoll_lines(plan: &Plan) -> Vec<String> {
+    let mut groups: Vec<Vec<&EpollStep>> = Vec::new();
+    for step in plan.epolls() {
+        let alike = |first: &EpollStep| {
+            (first.pid, first.old, first.new, first.napis.len()) == (step.pid, step.old, step.new, step.napis.len())
+        };
+        match groups.iter_mut().find(|group| alike(group[0])) {
+            Some(group) => group.push(step),
+            None => groups.push(vec![step]),
+        }
+    }
+    groups.iter().map(|group| epoll_line(group)).collect()
+}
+
+fn epoll_line(group: &[&EpollStep]) -> String {
+    let first = group[0];
+    let fds = group.iter().map(|step| step.fd.to_string()).collect::<Vec<_>>().join(", ");
+    let epolls = if group.len() == 1 { "epoll" } else { "epolls" };
+    let sockets: usize = group.iter().map(|step| step.sockets).sum();
+    let queues = match first.napis.len() {
+        0 => "on no queue yet".to_owned(),
+        1 if group.len() == 1 => format!("on NAPI {}", first.napis[0]),
+        1 => "each on one queue".to_owned(),
+        many => format!("on {many} queues"),
+    };
+    let change = match first.is_there() {
+        true => format!("{} already", busy_poll(&first.new)),
+        false => format!("{} → {}", busy_poll(&first.old), busy_poll(&first.new)),
+    };
+    let (process, pid) = (&first.process, first.pid);
+    format!("{process} {pid}  {epolls} {fds}  busy poll {change}  {}, {queues}", counted(sockets, "socket"))
+}
+
+/// usecs/budget/prefer, as `quell show` has it.
+fn busy_poll(values: &EpollValues) -> String {
+    let EpollValues { busy_poll_usecs, busy_poll_budget, prefer_busy_poll } = values;
+    format!("{busy_poll_usecs}/{busy_poll_budget}/{}", u8::from(*prefer_busy_poll))
+}
+
+fn counted(count: usize, one: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
+}
+
+fn in_words(partly: &Partly) -> String {
+    match partly {
+        Partly::WaitsAsWritten { at_most_ms } => format!(
+            "partly: the mode has the program wait for at most {at_most_ms} ms at a time, which only `quell run` can see to"
+        ),
+        Partly::NoQueueYet { pid, fd, only_listens: true } => {
+            format!("epoll {fd} of {pid} has no connection yet: the queues of those to come get no values")
+        }
+        Partly::NoQueueYet { pid, fd, .. } => {
+            format!("epoll {fd} of {pid}: nothing has come by a queue yet, so which it is is not known")
+        }
+        Partly::NoEpoll { pid } => format!("process {pid} has sockets, and no epoll that watches them"),
+        Partly::OtherWays { pid, xdp_sockets, io_urings } => {
+            let ways = [(*xdp_sockets, "AF_XDP socket"), (*io_urings, "io_uring")];
+            let has = ways.iter().filter(|(count, _)| *count > 0).map(|&(count, what)| counted(count, what));
+            let has = has.collect::<Vec<_>>().join(" and ");
+            format!("process {pid} has {has}: what it receives by them is deferred and polled, never suspended")
+        }
+        Partly::UnknownQueue { napi } => format!("NAPI {napi}: no device here has it, so it gets no values"),
+        Partly::ThreadStays { napi } => format!("NAPI {napi} is polled by a kernel thread, and stays so"),
+        _ => "more than this can say".to_owned(),
+    }
+}
+
+/// What cannot be done, a line each.
+pub(crate) fn impossible(plan: &Plan) -> String {
+    let lines = plan.impossible.iter().map(|one| format!("  {}: {}", one.what, one.why));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn neighbours(f: &mut fmt::Formatter<'_>, plan: &Plan) -> fmt::Result {
+    if plan.queues().next().is_none() {
+        return Ok(());
+    }
+    if plan.neighbours.is_empty() && plan.hidden.is_empty() {
+        return writeln!(f, "nobody else has sockets on these queues");
+    }
+    plan.neighbours.iter().try_for_each(|neighbour| writeln!(f, "touches {}", neighbour_line(neighbour)))?;
+    match plan.hidden.len() {
+        0 => Ok(()),
+        hidden => writeln!(f, "{} may be touched: who asks may not look into them", counted(hidden, "other process")),
+    }
+}
+
+fn neighbour_line(neighbour: &Neighbour) -> String {
+    let Neighbour { pid, name, sockets, longest_wait, .. } = neighbour;
+    let mut line = format!("{name} {pid}: {} on these queues", counted(*sockets, "socket"));
+    if let Some(wait) = longest_wait {
+        let time = render_time(wait.ns);
+        let _ = match wait.until {
+            Until::Timer => write!(line, "; a packet of it can wait up to {time} for the queue's timer"),
+            Until::BatchIsDone { max_events, each_ns } => write!(
+                line,
+                "; a packet of it can wait up to {time}, for {max_events} events of {} each",
+                render_time(each_ns)
+            ),
+            Until::SuspensionIsOver => write!(
+                line,
+                "; a packet of it can wait up to {time}, until the suspension is over, when the program works that long"
+            ),
+        };
+    }
+    line
+}
+
+fn render_time(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{} µs", ns / 1_000),
+        _ => format!("{} ms", ns / 1_000_000),
+    }
+}
