@@ -6,10 +6,9 @@ use quell_linux::proc::{FdKind, ProcRoot};
 use quell_linux::reuseport::{Detachment, attach, detach};
 
 use super::SettingsError;
-use crate::journal::ReuseportFilter;
+use crate::journal::{ReuseportFilter, Undoing};
 use crate::namespaces;
 use crate::steer::{GroupKey, Steering, waiting_sockets};
-use crate::undo::Undoing;
 
 /// A group that is about to get its filter.
 #[derive(Debug)]
