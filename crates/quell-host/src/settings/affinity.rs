@@ -5,9 +5,8 @@ use quell_linux::sched::{self, SchedError};
 use quell_linux::{CpuList, Pid};
 
 use super::SettingsError;
-use crate::journal::ThreadAffinity;
+use crate::journal::{ThreadAffinity, Undoing};
 use crate::steer::Pin;
-use crate::undo::Undoing;
 
 /// What binding a thread is, as the journal keeps it.
 ///
