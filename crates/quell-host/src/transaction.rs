@@ -24,8 +24,8 @@ use crate::plan;
 use crate::recovery::{Reverted, revert};
 use crate::settings::epoll::ForeignEpoll;
 use crate::settings::host::{Kernel, KnownContexts, make};
-use crate::settings::values::{EpollValues, NapiValues};
-use crate::settings::{SettingsError, affinity, napi, reuseport};
+use crate::settings::values::{EpollValues, NapiValues, SocketPolling};
+use crate::settings::{SettingsError, affinity, napi, reuseport, socket};
 use crate::steer::{Pin, Steering};
 
 /// Changes that belong together and are undone together.
@@ -240,6 +240,25 @@ impl Transaction {
         affinity::set(pin.tid, &pin.new)?;
         self.done(seq, Outcome::Made)?;
         Ok(true)
+    }
+
+    /// Lets the sockets that `process` has open under these numbers poll by themselves; numbers that are closed by now
+    /// are left out. Returns how many were changed; if none, nothing is written down.
+    ///
+    /// # Errors
+    /// When it could not be written down or set; also when the process is gone or may not be looked into.
+    pub fn set_sockets(
+        &mut self,
+        process: ProcessIdentity,
+        fds: &[i32],
+        wanted: SocketPolling,
+    ) -> Result<usize, ChangeError> {
+        let prepared = socket::prepare(&self.proc, process, fds, wanted)?;
+        let Some(change) = prepared.change() else { return Ok(0) };
+        let seq = self.intend(Change::SocketsPolling(change.clone()))?;
+        let changed = prepared.make()?;
+        self.done(seq, Outcome::Made)?;
+        Ok(changed)
     }
 
     /// Makes one change of a plan in `namespace`. `looks_on` hears how far it got; when it says that this is enough, the

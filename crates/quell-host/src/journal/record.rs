@@ -12,7 +12,7 @@ use quell_linux::ethtool::RssContextId;
 
 use crate::picture::Protocol;
 use crate::plan;
-use crate::settings::values::{EpollValues, NapiValues};
+use crate::settings::values::{EpollValues, NapiValues, SocketPolling, SocketValues};
 
 /// The format of the journals that this version writes and reads.
 pub const FORMAT: &str = "quell-journal/4";
@@ -138,6 +138,8 @@ pub enum Change {
     EpollParameters(EpollParameters),
     /// The filter of a reuseport group. Undone by taking it off while a socket of the group as it was then is there.
     ReuseportFilter(ReuseportFilter),
+    /// Busy polling of sockets of a process. Undone by setting those back that still poll so, and what they accepted.
+    SocketsPolling(SocketsPolling),
     /// The CPUs of a thread of a process. Undone by putting them back if they are still those that it was bound to.
     ThreadAffinity(ThreadAffinity),
     /// A setting of the host that a plan changed. Undone by setting it back as far as it is still what was set.
@@ -202,6 +204,30 @@ pub struct ReuseportFilter {
     pub local: SocketAddr,
     /// Their inodes. Others of the same address may have joined the group since, and have the filter too.
     pub sockets: Vec<u64>,
+}
+
+/// A change of how sockets of one process poll.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SocketsPolling {
+    /// The process that had them open, for people.
+    pub pid: u32,
+    /// As they are to poll.
+    pub new: SocketPolling,
+    /// The sockets.
+    pub sockets: Vec<SocketsAlike>,
+}
+
+/// Sockets that polled alike before a change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SocketsAlike {
+    /// They wait for connections, which inherit how they poll.
+    pub listens: bool,
+    /// As they polled.
+    pub old: SocketValues,
+    /// Their inodes.
+    pub inodes: Vec<u64>,
 }
 
 /// A thread that is bound to CPUs. Threads that it starts are bound as it is, and are not put back.

@@ -6,6 +6,7 @@ pub(crate) mod epoll;
 pub(crate) mod host;
 pub(crate) mod napi;
 pub(crate) mod reuseport;
+pub(crate) mod socket;
 pub mod values;
 
 use quell_linux::CpuList;
@@ -18,11 +19,12 @@ use quell_linux::pidfd::PidFdError;
 use quell_linux::proc::{InvalidSysctlName, ProcError, ProcWriteError};
 use quell_linux::reuseport::ReuseportError;
 use quell_linux::sched::SchedError;
+use quell_linux::socket_options::SocketOptionError;
 use quell_linux::sysfs::SysfsError;
 
 use crate::namespaces::SearchError;
 use crate::resume::ResumeError;
-use values::{EpollValues, NapiValues};
+use values::{EpollValues, NapiValues, SocketValues};
 
 /// Why a setting could not be read, changed or put back.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +86,17 @@ pub enum SettingsError {
     GroupChanged {
         /// The group's address.
         group: String,
+    },
+    /// A socket could not be read or set.
+    #[error(transparent)]
+    Socket(#[from] SocketOptionError),
+    /// A socket's polling did not read back as it was set.
+    #[error("a socket was told {asked}, and the kernel reads back {read}")]
+    SocketReadBack {
+        /// What it was told.
+        asked: SocketValues,
+        /// What came back.
+        read: SocketValues,
     },
     /// A thread's CPUs did not read back as they were set.
     #[error(

@@ -38,6 +38,42 @@ pub struct EpollValues {
     pub prefer_busy_poll: bool,
 }
 
+/// How a socket polls by itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub struct SocketValues {
+    /// How long a blocking receive polls before it sleeps, µs (`SO_BUSY_POLL`).
+    pub busy_poll_us: u32,
+    /// Whether its polling goes before the softirq's (`SO_PREFER_BUSY_POLL`).
+    pub prefer_busy_poll: bool,
+}
+
+/// How a socket is to poll by itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub struct SocketPolling {
+    /// What can be read back.
+    pub values: SocketValues,
+    /// Packets a poll (`SO_BUSY_POLL_BUDGET`), which cannot be read; absent: left as it is, 8 if the program did not set
+    /// it. Sockets that polled by themselves before keep theirs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<u16>,
+}
+
+impl SocketValues {
+    /// Whether the socket polls, or asks others to let it.
+    #[must_use]
+    pub fn polls(&self) -> bool {
+        self.busy_poll_us > 0 || self.prefer_busy_poll
+    }
+}
+
+impl fmt::Display for SocketValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "busy-poll {} us, prefer {}", self.busy_poll_us, u8::from(self.prefer_busy_poll))
+    }
+}
+
 /// Which settings of a queue are to be put back, and which somebody else has changed since.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Restoration {

@@ -11,6 +11,10 @@ pub(crate) fn in_words(change: &Change) -> String {
         Change::NapiSettings(change) => format!("NAPI {} of {}: {}", change.napi_id, change.device, change.new),
         Change::HostSetting(change) => change.setting.text().to_string(),
         Change::ReuseportFilter(change) => format!("steering of connections to {}", change.local),
+        Change::SocketsPolling(change) => {
+            let sockets: usize = change.sockets.iter().map(|alike| alike.inodes.len()).sum();
+            format!("{sockets} sockets of process {}: {}", change.pid, change.new.values)
+        }
         Change::ThreadAffinity(change) => {
             format!("thread {} of process {}: CPUs {}", change.tid, change.pid, change.new)
         }

@@ -1,0 +1,187 @@
+//! Busy polling of sockets of another process (`SO_BUSY_POLL` and its like), set through duplicates and put back where
+//! nobody else has changed it since. Connections inherit it from the socket that accepts them, so what is put back are
+//! also those that came since.
+
+use std::collections::BTreeMap;
+
+use quell_linux::Pid;
+use quell_linux::pidfd::{DuplicatedFd, PidFd};
+use quell_linux::proc::{FdKind, ProcRoot, ProcessIdentity};
+use quell_linux::socket_options::{
+    busy_poll_us, is_listening, prefer_busy_poll, set_busy_poll_budget, set_busy_poll_us, set_prefer_busy_poll,
+};
+
+use super::SettingsError;
+use super::values::{SocketPolling, SocketValues};
+use crate::journal::{SocketsAlike, SocketsPolling, Undoing};
+
+/// Sockets of a process that are about to poll.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    change: SocketsPolling,
+    sockets: Vec<(DuplicatedFd, SocketValues)>,
+}
+
+/// Duplicates those of these sockets that do not poll so already, and notes how they do.
+///
+/// # Errors
+/// When the process is gone or may not be looked into, or a socket cannot be read.
+pub(crate) fn prepare(
+    proc: &ProcRoot,
+    process: ProcessIdentity,
+    fds: &[i32],
+    wanted: SocketPolling,
+) -> Result<Prepared, SettingsError> {
+    let handle = PidFd::open(process.pid)?;
+    if !process.is_running(proc)? {
+        return Err(SettingsError::ProcessGone { pid: process.pid.get() });
+    }
+    let mut alike: BTreeMap<(bool, SocketValues), Vec<u64>> = BTreeMap::new();
+    let mut sockets = Vec::new();
+    for &fd in fds {
+        // It was closed meanwhile.
+        let Ok(socket) = handle.duplicate(fd) else { continue };
+        let old = read(&socket)?;
+        if old == wanted.values {
+            continue;
+        }
+        let listens = is_listening(&socket)?;
+        alike.entry((listens, old)).or_default().push(socket.inode().map_err(SettingsError::Duplicate)?);
+        sockets.push((socket, old));
+    }
+    let alike = alike.into_iter().map(|((listens, old), inodes)| SocketsAlike { listens, old, inodes });
+    let change = SocketsPolling {
+        pid: process.pid.get().unsigned_abs(),
+        new: wanted,
+        sockets: alike.collect(),
+    };
+    Ok(Prepared { change, sockets })
+}
+
+impl Prepared {
+    /// What is to be written down; `None` when nothing is to be changed.
+    pub(crate) fn change(&self) -> Option<&SocketsPolling> {
+        (!self.sockets.is_empty()).then_some(&self.change)
+    }
+
+    /// Sets them all and reads each back. Returns how many.
+    ///
+    /// # Errors
+    /// When the kernel refuses or reads something else back.
+    pub(crate) fn make(self) -> Result<usize, SettingsError> {
+        for (socket, old) in &self.sockets {
+            let budget = self.change.new.budget.filter(|_| !old.polls());
+            set(socket, self.change.new.values, budget)?;
+        }
+        Ok(self.sockets.len())
+    }
+}
+
+fn read(socket: &DuplicatedFd) -> Result<SocketValues, SettingsError> {
+    Ok(SocketValues { busy_poll_us: busy_poll_us(socket)?, prefer_busy_poll: prefer_busy_poll(socket)? })
+}
+
+fn set(socket: &DuplicatedFd, values: SocketValues, budget: Option<u16>) -> Result<(), SettingsError> {
+    set_busy_poll_us(socket, values.busy_poll_us)?;
+    set_prefer_busy_poll(socket, values.prefer_busy_poll)?;
+    if let Some(budget) = budget {
+        set_busy_poll_budget(socket, budget)?;
+    }
+    let read = read(socket)?;
+    if read != values {
+        return Err(SettingsError::SocketReadBack { asked: values, read });
+    }
+    Ok(())
+}
+
+/// Puts back the sockets that still poll as they were told, whichever process holds them by now, and the connections
+/// that they accepted since.
+///
+/// # Errors
+/// When processes cannot be listed, or the kernel refuses.
+pub(crate) fn put_back(proc: &ProcRoot, change: &SocketsPolling) -> Result<Undoing, SettingsError> {
+    let mut back = PutBack::new(change);
+    for pid in proc.pids()? {
+        // It may be gone, or may not be looked into; if that is the one that was changed, its sockets are said to be gone.
+        let Ok(fds) = proc.process(pid).fds() else { continue };
+        let sockets: Vec<(i32, u64)> = fds
+            .iter()
+            .filter_map(|fd| match fd.kind {
+                FdKind::Socket { inode } => Some((fd.number, inode)),
+                _ => None,
+            })
+            .collect();
+        back.sockets_of(pid, &sockets)?;
+    }
+    Ok(back.outcome())
+}
+
+struct PutBack<'a> {
+    change: &'a SocketsPolling,
+    old: BTreeMap<u64, SocketValues>,
+    /// What a connection would have inherited; absent when the listening sockets were not alike.
+    inherited: Option<SocketValues>,
+    listening: Vec<u64>,
+    undone: usize,
+    changed_since: usize,
+}
+
+impl<'a> PutBack<'a> {
+    fn new(change: &'a SocketsPolling) -> Self {
+        let of = |alike: &SocketsAlike| alike.inodes.iter().map(|inode| (*inode, alike.old)).collect::<Vec<_>>();
+        let mut listening = change.sockets.iter().filter(|alike| alike.listens);
+        let inherited = listening.clone().next().map(|alike| alike.old).filter(|_| listening.clone().count() == 1);
+        Self {
+            change,
+            old: change.sockets.iter().flat_map(of).collect(),
+            inherited,
+            listening: listening.by_ref().flat_map(|alike| &alike.inodes).copied().collect(),
+            undone: 0,
+            changed_since: 0,
+        }
+    }
+
+    fn sockets_of(&mut self, pid: Pid, sockets: &[(i32, u64)]) -> Result<(), SettingsError> {
+        let accepts = sockets.iter().any(|(_, inode)| self.listening.contains(inode));
+        for &(fd, inode) in sockets {
+            let old = match self.old.get(&inode) {
+                Some(old) => *old,
+                None => match self.inherited.filter(|_| accepts) {
+                    Some(inherited) => inherited,
+                    None => continue,
+                },
+            };
+            let Ok(socket) = PidFd::open(pid).and_then(|process| process.duplicate(fd)) else { continue };
+            // The number may be another file's by now.
+            if socket.inode().map_err(SettingsError::Duplicate)? == inode {
+                self.socket(&socket, old, self.old.contains_key(&inode))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn socket(&mut self, socket: &DuplicatedFd, old: SocketValues, was_told: bool) -> Result<(), SettingsError> {
+        // A unix socket of the same program does not know these options.
+        let Ok(current) = read(socket) else { return Ok(()) };
+        let SocketPolling { values: new, budget } = self.change.new;
+        if current == new {
+            // 0 is what a socket has that was never told; one that polled by itself kept its own.
+            set(socket, old, budget.filter(|_| !old.polls()).map(|_| 0))?;
+            self.undone += 1;
+        } else if was_told && current != old {
+            self.changed_since += 1;
+        }
+        Ok(())
+    }
+
+    fn outcome(self) -> Undoing {
+        match (self.undone, self.changed_since) {
+            (0, 0) => Undoing::AlreadyGone,
+            (_, 0) => Undoing::Undone,
+            (_, changed) => Undoing::InPart(format!(
+                "{changed} sockets of process {} poll otherwise by now than they were told ({}): they were left alone",
+                self.change.pid, self.change.new.values
+            )),
+        }
+    }
+}
