@@ -50,11 +50,7 @@ pub(crate) fn prepare(
         sockets.push((socket, old));
     }
     let alike = alike.into_iter().map(|((listens, old), inodes)| SocketsAlike { listens, old, inodes });
-    let change = SocketsPolling {
-        pid: process.pid.get().unsigned_abs(),
-        new: wanted,
-        sockets: alike.collect(),
-    };
+    let change = SocketsPolling { pid: process.pid.get().unsigned_abs(), new: wanted, sockets: alike.collect() };
     Ok(Prepared { change, sockets })
 }
 

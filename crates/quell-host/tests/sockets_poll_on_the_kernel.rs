@@ -1,0 +1,137 @@
+//! Sockets of a program that are told from outside to poll: what they accept inherits it, a blocking receive then polls
+//! its queue, and everything is put back, but for what somebody else has set since. Needs root and Linux 6.13.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+mod common;
+
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::time::Duration;
+
+use common::{ARRIVES_WITHIN, Lab, Program, id, skipped};
+use quell_host::journal::Journal;
+use quell_host::settings::values::{SocketPolling, SocketValues};
+use quell_host::transaction::Transaction;
+use quell_linux::event::Trigger;
+use quell_linux::proc::ProcRoot;
+use quell_linux::socket_options;
+
+const POLLING: SocketPolling =
+    SocketPolling { values: SocketValues { busy_poll_us: 57, prefer_busy_poll: true }, budget: Some(64) };
+
+fn values(socket: impl AsFd) -> SocketValues {
+    SocketValues {
+        busy_poll_us: socket_options::busy_poll_us(&socket).unwrap(),
+        prefer_busy_poll: socket_options::prefer_busy_poll(&socket).unwrap(),
+    }
+}
+
+fn begin(dir: &tempfile::TempDir, test: &str) -> Transaction {
+    Transaction::begin(&Journal::in_dir(dir.path()), &id(test), "test").unwrap()
+}
+
+fn accept(listener: &TcpListener) -> (TcpStream, TcpStream) {
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (listener.accept().unwrap().0, client)
+}
+
+#[test]
+fn connections_inherit_polling_from_their_listener_and_all_are_put_back() {
+    if skipped() {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let untouched = values(&listener);
+    let (early, early_client) = accept(&listener);
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = begin(&dir, "sp-inherit");
+    let fds = [listener.as_raw_fd(), early.as_raw_fd()];
+    assert_eq!(transaction.set_sockets(Program::process(), &fds, POLLING).unwrap(), 2);
+    assert_eq!(transaction.set_sockets(Program::process(), &fds, POLLING).unwrap(), 0, "they poll so already");
+    assert_eq!([values(&listener), values(&early)], [POLLING.values; 2]);
+    let (late, late_client) = accept(&listener);
+    let (by_somebody_else, _client) = accept(&listener);
+    assert_eq!([values(&late), values(&by_somebody_else)], [POLLING.values; 2], "inherited");
+    socket_options::set_busy_poll_us(&by_somebody_else, 3).unwrap();
+
+    let reverted = transaction.revert().unwrap();
+    assert_eq!((reverted.undone.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
+    assert_eq!([values(&listener), values(&early), values(&late)], [untouched; 3]);
+    assert_eq!(values(&by_somebody_else).busy_poll_us, 3);
+    assert_eq!([values(&early_client), values(&late_client)], [untouched; 2]);
+}
+
+#[test]
+fn a_socket_that_somebody_else_told_otherwise_since_is_left_alone_and_said() {
+    if skipped() {
+        return;
+    }
+    let sockets = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    let untouched = values(&sockets[0]);
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = begin(&dir, "sp-others");
+    let fds = sockets.each_ref().map(|socket| socket.as_raw_fd());
+    assert_eq!(transaction.set_sockets(Program::process(), &fds, POLLING).unwrap(), 2);
+    socket_options::set_busy_poll_us(&sockets[1], 9).unwrap();
+    let reverted = transaction.revert().unwrap();
+    let [(_, why)] = &reverted.in_part[..] else { panic!("{reverted:?}") };
+    assert!(why.starts_with("1 sockets of process"), "{why}");
+    assert_eq!((values(&sockets[0]), values(&sockets[1]).busy_poll_us), (untouched, 9));
+}
+
+#[test]
+fn sockets_that_are_closed_are_nothing_to_be_undone() {
+    if skipped() {
+        return;
+    }
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = begin(&dir, "sp-closed");
+    let fds = [socket.as_raw_fd(), i32::MAX];
+    assert_eq!(transaction.set_sockets(Program::process(), &fds, POLLING).unwrap(), 1, "one number is not open");
+    drop(socket);
+    assert_eq!(transaction.revert().unwrap().already_gone.len(), 1);
+}
+
+/// Packets that busy polling received in the lab's server namespace.
+fn polled(lab: &Lab) -> u64 {
+    let read = || ProcRoot::default().thread_self().netstat().unwrap().busy_poll_rx_packets().unwrap();
+    lab.server.run(read).unwrap()
+}
+
+#[test]
+fn a_blocking_receive_polls_its_queue_once_its_socket_is_told_to() {
+    let Some(lab) = Lab::raise("sp-polls", 1) else { return };
+    let program = Program::start(&lab, Trigger::Level);
+    let receive = || {
+        program.send(1);
+        assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(1));
+    };
+    (0..100).for_each(|_| receive());
+    assert_eq!(polled(&lab), 0);
+    let long = SocketPolling { values: SocketValues { busy_poll_us: 200_000, prefer_busy_poll: true }, ..POLLING };
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = begin(&dir, "sp-polls-t");
+    assert_eq!(transaction.set_sockets(Program::process(), &[program.socket.as_raw_fd()], long).unwrap(), 1);
+    let deferral = quell_linux::netdev::NapiChange {
+        defer_hard_irqs: Some(100),
+        gro_flush_timeout_ns: Some(u64::try_from(Duration::from_secs(1).as_nanos()).unwrap()),
+        ..Default::default()
+    };
+    lab.set_napi(&deferral);
+    let socket = &program.socket;
+    std::thread::scope(|scope| {
+        for word in 0..100 {
+            let received = scope.spawn(|| {
+                let mut received = [0];
+                socket.recv(&mut received).unwrap();
+                received[0]
+            });
+            program.send(word);
+            assert_eq!(received.join().unwrap(), word);
+        }
+    });
+    assert!(polled(&lab) > 0, "polling took packets from the queue");
+    assert_eq!(transaction.revert().unwrap().undone.len(), 1);
+}
