@@ -1,0 +1,188 @@
+//! What a launch is to be, put together from what is said in several places: the command line beats the environment,
+//! which beats the profile. Pure; who said what is kept, so that it can be told.
+
+use std::fmt;
+use std::num::NonZeroU32;
+
+use quell_mode::profile::{Place, Placed, ProgramProfile};
+use quell_mode::{DeliveryMode, ParseModeError};
+
+/// The variables of the environment that a launch heeds.
+pub mod variable {
+    /// The delivery mode.
+    pub const MODE: &str = "QUELL_RUN_MODE";
+    /// The most events a wait.
+    pub const MAX_EVENTS: &str = "QUELL_RUN_MAX_EVENTS";
+    /// The devices whose queues are set, separated by commas.
+    pub const DEVICES: &str = "QUELL_RUN_DEVICES";
+}
+
+/// A value, and who said it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chosen<T> {
+    /// The value.
+    pub value: T,
+    /// Who said it.
+    pub by: By,
+}
+
+/// Who says a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum By {
+    /// The command line.
+    CommandLine,
+    /// A variable of the environment.
+    Environment(&'static str),
+    /// A line of a profile.
+    Profile(Place),
+}
+
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CommandLine => f.write_str("command line"),
+            Self::Environment(name) => f.write_str(name),
+            Self::Profile(place) => place.fmt(f),
+        }
+    }
+}
+
+/// What one place says; what is `None`, or empty, it leaves to others.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Said {
+    /// The delivery mode.
+    pub mode: Option<DeliveryMode>,
+    /// The most events a wait.
+    pub max_events: Option<NonZeroU32>,
+    /// The devices whose queues are set.
+    pub devices: Vec<String>,
+}
+
+/// What a launch is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// The delivery mode.
+    pub mode: Chosen<DeliveryMode>,
+    /// The most events a wait; as many as the program asks for, when nobody says.
+    pub max_events: Option<Chosen<NonZeroU32>>,
+    /// The devices whose queues are set; all of the program's network namespace, when nobody says.
+    pub devices: Option<Chosen<Vec<String>>>,
+}
+
+/// Why it is not known what a launch is to be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChoiceError {
+    /// Nobody says the mode.
+    #[error("which delivery mode? Say `quell run MODE -- COMMAND`, or name a profile that has one")]
+    NoMode,
+    /// A variable has no mode in it.
+    #[error("QUELL_RUN_MODE: {0}")]
+    Mode(ParseModeError),
+    /// A variable has no number of events in it.
+    #[error("QUELL_RUN_MAX_EVENTS: `{0}` is no number of events: a whole number from 1")]
+    MaxEvents(String),
+}
+
+impl Said {
+    /// What the environment says.
+    ///
+    /// # Errors
+    /// When a variable does not hold what it is for.
+    pub fn by_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Self, ChoiceError> {
+        let given = |name| variable(name).filter(|text| !text.is_empty());
+        let events = |text: String| text.parse().map_err(|_| ChoiceError::MaxEvents(text));
+        let devices = given(variable::DEVICES).unwrap_or_default();
+        Ok(Self {
+            mode: given(variable::MODE).map(|text| text.parse().map_err(ChoiceError::Mode)).transpose()?,
+            max_events: given(variable::MAX_EVENTS).map(events).transpose()?,
+            devices: devices.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect(),
+        })
+    }
+}
+
+impl Choice {
+    /// Puts together what the three places say.
+    ///
+    /// # Errors
+    /// When none of them says the mode.
+    pub fn of(command_line: Said, environment: Said, profile: Option<ProgramProfile>) -> Result<Self, ChoiceError> {
+        let (of_profile, cap_of_profile) = profile.map_or((None, None), |profile| (profile.mode, profile.max_events));
+        Ok(Self {
+            mode: first(command_line.mode, environment.mode, variable::MODE, of_profile).ok_or(ChoiceError::NoMode)?,
+            max_events: first(command_line.max_events, environment.max_events, variable::MAX_EVENTS, cap_of_profile),
+            devices: first(some(command_line.devices), some(environment.devices), variable::DEVICES, None),
+        })
+    }
+}
+
+fn some(devices: Vec<String>) -> Option<Vec<String>> {
+    (!devices.is_empty()).then_some(devices)
+}
+
+fn first<T>(
+    command_line: Option<T>,
+    environment: Option<T>,
+    name: &'static str,
+    profile: Option<Placed<T>>,
+) -> Option<Chosen<T>> {
+    let by_command_line = command_line.map(|value| Chosen { value, by: By::CommandLine });
+    let by_environment = || environment.map(|value| Chosen { value, by: By::Environment(name) });
+    let by_profile = || profile.map(|placed| Chosen { value: placed.value, by: By::Profile(placed.place) });
+    by_command_line.or_else(by_environment).or_else(by_profile)
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_mode::profile::{Profile, Source};
+
+    use super::*;
+
+    fn mode(text: &str) -> Said {
+        Said { mode: Some(text.parse().unwrap()), ..Said::default() }
+    }
+
+    fn profile() -> Option<ProgramProfile> {
+        let text = "[program]\nmode = 'suspend20'\nmax-events = 64\n";
+        Profile::parse(&[Source::new("redis.toml", text)]).unwrap().program
+    }
+
+    fn chosen(command_line: Said, environment: Said) -> (String, String) {
+        let choice = Choice::of(command_line, environment, profile()).unwrap();
+        (choice.mode.value.to_string(), choice.mode.by.to_string())
+    }
+
+    #[test]
+    fn the_command_line_beats_the_environment_which_beats_the_profile() {
+        let said = |mode: &str, by: &str| (mode.to_owned(), by.to_owned());
+        assert_eq!(chosen(Said::default(), Said::default()), said("suspend20", "redis.toml:2:8"));
+        assert_eq!(chosen(Said::default(), mode("base")), said("base", "QUELL_RUN_MODE"));
+        assert_eq!(chosen(mode("fullbusy"), mode("base")), said("fullbusy", "command line"));
+    }
+
+    #[test]
+    fn each_value_is_chosen_by_itself() {
+        let environment = Said { max_events: NonZeroU32::new(8), ..Said::default() };
+        let choice = Choice::of(mode("base"), environment, profile()).unwrap();
+        let cap = choice.max_events.unwrap();
+        assert_eq!((cap.value.get(), cap.by), (8, By::Environment(variable::MAX_EVENTS)));
+        assert_eq!(choice.devices, None);
+    }
+
+    #[test]
+    fn without_a_mode_there_is_nothing_to_launch() {
+        assert_eq!(Choice::of(Said::default(), Said::default(), None), Err(ChoiceError::NoMode));
+    }
+
+    #[test]
+    fn the_environment_is_read_strictly_and_an_empty_variable_says_nothing() {
+        let read = |name: &'static str, text: &'static str| {
+            Said::by_environment(move |asked| (asked == name).then(|| text.to_owned()))
+        };
+        assert_eq!(read(variable::MODE, ""), Ok(Said::default()));
+        assert_eq!(read(variable::DEVICES, "eth0,,eth1").unwrap().devices, ["eth0", "eth1"]);
+        assert_eq!(read(variable::MAX_EVENTS, "0"), Err(ChoiceError::MaxEvents("0".to_owned())));
+        let refused = read(variable::MODE, "suspended20").unwrap_err().to_string();
+        assert!(refused.starts_with("QUELL_RUN_MODE: delivery mode 'suspended20': "), "{refused}");
+    }
+}
