@@ -1,0 +1,148 @@
+//! Standing before a command until it ends: what is sent to this program is passed on, what comes up in the command is
+//! kept in its mode, and the command's end becomes this program's.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use quell_linux::event::{Epoll, Trigger};
+use quell_linux::pidfd::Signal;
+use quell_linux::process::{Foreground, end_by};
+use quell_linux::signal_queue::{Arrived, Sender, SignalQueue};
+
+use super::queues::Queues;
+use crate::exit::{Exit, Failure};
+
+/// What ends or steers programs and can be caught. Stopping and going on (Ctrl-Z, `fg`) reach the command by itself, for
+/// it is in this program's process group.
+pub(super) const PASSED_ON: [Signal; 8] = [
+    Signal::HUP,
+    Signal::INT,
+    Signal::QUIT,
+    Signal::TERM,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::ALARM,
+    Signal::WINCH,
+];
+
+const SIGNALLED: u64 = 0;
+const ENDED: u64 = 1;
+/// What it is added to the code of a command that a signal ended, as shells do.
+const BY_SIGNAL: u8 = 128;
+
+/// Waits for the end of the command, puts back what was set for it, and ends as it did.
+///
+/// # Errors
+/// When the kernel refuses to wait.
+pub(super) fn until_the_end(
+    command: &mut Foreground,
+    signals: &SignalQueue,
+    mut queues: Queues,
+) -> Result<ExitCode, Failure> {
+    let refused = |error: &dyn std::fmt::Display| Failure::new(Exit::KernelRefused, error);
+    let mut epoll = Epoll::new(2).map_err(|error| refused(&error))?;
+    epoll.add(signals, SIGNALLED, Trigger::Level).map_err(|error| refused(&error))?;
+    epoll.add(command.pidfd(), ENDED, Trigger::Level).map_err(|error| refused(&error))?;
+    let mut pace = Pace::new();
+    loop {
+        epoll.wait(queues.are_followed().then(|| pace.left())).map_err(|error| refused(&error))?;
+        let tokens: Vec<u64> = (0..epoll.len()).filter_map(|index| epoll.get(index)).map(|event| event.token).collect();
+        if tokens.contains(&SIGNALLED) {
+            pass_on(signals, command).map_err(|error| refused(&error))?;
+        }
+        if tokens.contains(&ENDED) {
+            break;
+        }
+        if queues.are_followed() && pace.is_due() {
+            pace.spend(|| queues.keep_up());
+        }
+    }
+    let status = command.wait().map_err(|error| refused(&error))?;
+    queues.end();
+    Ok(end_as(status))
+}
+
+fn pass_on(signals: &SignalQueue, command: &Foreground) -> std::io::Result<()> {
+    while let Some(arrived) = signals.take()? {
+        if is_for_this_program_alone(&arrived, command) {
+            // It ended a moment ago: then there is nobody left to be told.
+            let _ = command.pidfd().signal(arrived.signal);
+        }
+    }
+    Ok(())
+}
+
+/// A key of the terminal reaches the whole process group, and so the command. What the command sends its own group, or
+/// its parent, is not sent back to it.
+fn is_for_this_program_alone(arrived: &Arrived, command: &Foreground) -> bool {
+    match arrived.from {
+        Sender::Kernel => false,
+        Sender::Process(sender) => sender != Some(command.pid()),
+    }
+}
+
+fn end_as(status: ExitStatus) -> ExitCode {
+    if let Some(signal) = status.signal() {
+        end_by(signal);
+        return ExitCode::from(BY_SIGNAL.saturating_add(u8::try_from(signal).unwrap_or(0)));
+    }
+    ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
+}
+
+/// When the command is looked at again: soon after its start and then rarely, and the more rarely the longer a look
+/// takes, so that looking takes at most a twentieth of a CPU.
+struct Pace {
+    interval: Duration,
+    due: Instant,
+}
+
+impl Pace {
+    const FIRST: Duration = Duration::from_millis(20);
+    const LONGEST: Duration = Duration::from_secs(2);
+    const SHARE: u32 = 20;
+
+    fn new() -> Self {
+        Self { interval: Self::FIRST, due: Instant::now() + Self::FIRST }
+    }
+
+    fn left(&self) -> Duration {
+        // A wait of zero would return without asking whether a signal is there.
+        self.due.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+    }
+
+    fn is_due(&self) -> bool {
+        Instant::now() >= self.due
+    }
+
+    fn spend(&mut self, look: impl FnOnce()) {
+        let begin = Instant::now();
+        look();
+        self.interval = (self.interval * 2).min(Self::LONGEST).max(begin.elapsed() * Self::SHARE);
+        self.due = Instant::now() + self.interval;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_become_rarer_up_to_a_bound() {
+        let mut pace = Pace::new();
+        let mut intervals = Vec::new();
+        for _ in 0..12 {
+            pace.spend(|| {});
+            intervals.push(pace.interval);
+        }
+        assert!(intervals.is_sorted() && intervals.last() == Some(&Pace::LONGEST), "{intervals:?}");
+    }
+
+    #[test]
+    fn a_command_that_ends_by_itself_gives_its_code() {
+        // Codes are eight bits in the second byte of what wait(2) says.
+        assert_eq!(end_as(ExitStatus::from_raw(0)), ExitCode::SUCCESS);
+        assert_eq!(end_as(ExitStatus::from_raw(7 << 8)), ExitCode::from(7));
+        assert_eq!(end_as(ExitStatus::from_raw(255 << 8)), ExitCode::from(255));
+    }
+}
