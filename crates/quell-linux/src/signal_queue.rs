@@ -1,6 +1,7 @@
 //! Signals taken from a queue, each with who sent it (`signalfd(2)`): for a program that stands before another one and
 //! passes on to it what is meant for it. Which to pass on is decided above.
 
+use std::fmt;
 use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -12,8 +13,10 @@ use crate::Pid;
 use crate::pidfd::Signal;
 
 /// Signals that wait to be taken, instead of doing to this process what they do to others.
-#[derive(Debug)]
-pub struct SignalQueue(OwnedFd);
+pub struct SignalQueue {
+    fd: OwnedFd,
+    mask_before: libc::sigset_t,
+}
 
 /// A signal that came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,18 +52,34 @@ impl SignalQueue {
             }
             set.assume_init()
         };
-        // SAFETY: the set is initialised, the old one is not asked for.
-        let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, null_mut()) };
+        let mut mask_before = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: the set is initialised, and there is room for the one before.
+        let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, mask_before.as_mut_ptr()) };
         if blocked != 0 {
             return Err(io::Error::from_raw_os_error(blocked));
         }
+        // SAFETY: written by the call that has just succeeded.
+        let mask_before = unsafe { mask_before.assume_init() };
         // SAFETY: the set is initialised.
         let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the kernel has just given this number to us alone.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, mask_before })
+    }
+
+    /// What blocks in the calling thread the signals that were blocked before this queue, and no others. Makes one system
+    /// call, so that it can be called in the child of a `fork`.
+    pub(crate) fn mask_before(&self) -> impl Fn() -> io::Result<()> + Send + Sync + 'static {
+        let mask = self.mask_before;
+        move || {
+            // SAFETY: the set is one that the kernel gave, the present one is not asked for.
+            match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, null_mut()) } {
+                0 => Ok(()),
+                error => Err(io::Error::from_raw_os_error(error)),
+            }
+        }
     }
 
     /// The next signal, if one waits.
@@ -71,7 +90,7 @@ impl SignalQueue {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = size_of::<libc::signalfd_siginfo>();
         // SAFETY: at most `size` bytes are written, into a value of that size.
-        let read = unsafe { libc::read(self.0.as_raw_fd(), info.as_mut_ptr().cast(), size) };
+        let read = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size) };
         if read < 0 {
             let error = io::Error::last_os_error();
             return if Errno::from_io_error(&error) == Some(Errno::AGAIN) { Ok(None) } else { Err(error) };
@@ -91,10 +110,16 @@ fn arrived(info: &libc::signalfd_siginfo) -> Option<Arrived> {
     Some(Arrived { signal, from })
 }
 
+impl fmt::Debug for SignalQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SignalQueue").field("fd", &self.fd).finish_non_exhaustive()
+    }
+}
+
 impl AsFd for SignalQueue {
     /// Readable while a signal waits.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 

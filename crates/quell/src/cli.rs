@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{apply, attach, bench, conformance, doctor, lab, load, respond, show, sim, status, vm};
+use crate::commands::{apply, attach, bench, conformance, doctor, lab, load, respond, run, show, sim, status, vm};
 
 /// The kernel's best packet delivery for unmodified Linux servers: measured, proved, reversible.
 #[derive(Debug, Parser)]
@@ -33,6 +33,8 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: sim::SimCommand,
     },
+    /// Start a program with a delivery mode, from its first connection on; it goes back when the program ends.
+    Run(Box<run::RunArgs>),
     /// Give a running program a delivery mode, from outside; it goes back when the program ends.
     Attach(attach::AttachArgs),
     /// Take the mode of a program back: exactly, in the safe order, also when the program is stuck.

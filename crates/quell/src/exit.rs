@@ -17,6 +17,10 @@ pub(crate) enum Exit {
     RolledBack = 4,
     /// It is not possible on this machine.
     NotSupported = 5,
+    /// A command cannot be executed, as shells spell it.
+    CannotExecute = 126,
+    /// There is no such command, as shells spell it.
+    CommandNotFound = 127,
     /// Ctrl-C, as shells spell it (128 + SIGINT).
     Interrupted = 130,
 }

@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     match run(&cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             output::say(&format!("quell: {}", failure.text));
             failure.exit.into()
@@ -32,8 +32,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: &Command) -> Result<(), Failure> {
-    match command {
+fn run(command: &Command) -> Result<ExitCode, Failure> {
+    let done = match command {
+        // Its exit code is that of the program which it has started.
+        Command::Run(args) => return commands::run::run(args),
         Command::Bench(args) => commands::bench::bench(args),
         Command::Show(args) => commands::show::run(args),
         Command::Apply(args) => commands::apply::run(args),
@@ -53,7 +55,8 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Vm { command } => commands::vm::run(command),
         Command::VmLab { request } => commands::vm::lab_in_guest(request),
         Command::VmGuest => commands::vm::guest_init(),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// Help and version are answers, the rest is a wrong command line.

@@ -214,6 +214,19 @@ impl Attachment {
         })
     }
 
+    /// Its programs are this one and what it starts: for one that was started only after the attachment was begun, for
+    /// no programs at all.
+    ///
+    /// # Errors
+    /// When it has ended, or cannot be written down.
+    pub fn is_for(&mut self, program: Pid) -> Result<(), AttachError> {
+        self.targets = Targets::find(Selection::Processes(vec![program]))?;
+        for target in self.targets.living() {
+            self.transaction.add_target(target.clone())?;
+        }
+        Ok(())
+    }
+
     /// Carries out a plan.
     ///
     /// # Errors
@@ -419,6 +432,7 @@ fn epoll_key(step: &EpollStep) -> EpollKey {
 /// The name of an attachment's journal: two to the same programs have the same.
 fn id(targets: &Targets) -> String {
     match targets.selection() {
+        Selection::Processes(pids) if pids.is_empty() => format!("run-{}", Pid::of_this_process()),
         Selection::Processes(pids) => {
             let pids: BTreeSet<Pid> = pids.iter().copied().collect();
             format!("attach-{}", pids.iter().map(ToString::to_string).collect::<Vec<_>>().join("-"))

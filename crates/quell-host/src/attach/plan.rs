@@ -183,9 +183,7 @@ pub fn plan(picture: &Picture, before: Option<&Picture>, targets: &BTreeSet<Pid>
             None => plan.partly.push(Partly::UnknownQueue { napi: id }),
         }
     }
-    if plan.queues().any(|step| !step.is_there()) {
-        plan.refuse_without_privilege(picture);
-    }
+    plan.refuse_without_privilege(picture);
     plan.steps.sort_by_key(|step| matches!(step, Step::Epoll(_)));
     plan.neighbours = neighbours(&view, targets, &plan);
     plan.hidden.clone_from(&picture.hidden_processes);
@@ -234,7 +232,10 @@ impl Plan {
         }
     }
 
-    fn refuse_without_privilege(&mut self, picture: &Picture) {
+    pub(super) fn refuse_without_privilege(&mut self, picture: &Picture) {
+        if self.queues().all(QueueStep::is_there) {
+            return;
+        }
         let privileges = &picture.privileges;
         let why = match (privileges.capabilities.known(), privileges.in_initial_user_namespace.known()) {
             (Some(have), _) if !have.contains(&quell_linux::capability::Capability::NetAdmin) => {
@@ -312,7 +313,7 @@ impl Plan {
         }
     }
 
-    fn add_queue(&mut self, view: &View<'_>, device: &Device, napi: &Napi, mode: &DeliveryMode) {
+    pub(super) fn add_queue(&mut self, view: &View<'_>, device: &Device, napi: &Napi, mode: &DeliveryMode) {
         let what = || format!("set NAPI {} of {}", napi.id, device.name);
         let (old, new) = match values(napi, &mode.napi()) {
             Ok(values) => values,

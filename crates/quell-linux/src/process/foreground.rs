@@ -16,6 +16,7 @@ use super::spawn::{Step, handle};
 use crate::Pid;
 use crate::pidfd::PidFd;
 use crate::proc::ProcessIdentity;
+use crate::signal_queue::SignalQueue;
 
 /// A running program that has this program's place. It outlives this value, and this program.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ pub struct Foreground {
 
 impl Foreground {
     /// Starts the program at `path`, which is told that it is called as the first of `words`. Signals that this program
-    /// blocks, it does not.
+    /// has blocked for `signals`, it has not.
     ///
     /// # Errors
     /// When it cannot be executed; [`ProcessError::Spawn`] has the kernel's answer.
@@ -35,12 +36,15 @@ impl Foreground {
         path: &Path,
         words: &[OsString],
         environment: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>,
+        signals: &SignalQueue,
     ) -> Result<Self, ProcessError> {
         let mut command = Command::new(path);
         if let Some((name, arguments)) = words.split_first() {
             command.arg0(name).args(arguments);
         }
         command.envs(environment);
+        // SAFETY: what is done in the child is one system call on a value of its own.
+        unsafe { command.pre_exec(signals.mask_before()) };
         let program = path.to_string_lossy().into_owned();
         let mut process =
             command.spawn().map_err(|source| ProcessError::Spawn { program, step: Step::Exec, source })?;

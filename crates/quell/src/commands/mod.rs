@@ -9,6 +9,7 @@ pub(crate) mod lab;
 pub(crate) mod load;
 mod picture_scope;
 pub(crate) mod respond;
+pub(crate) mod run;
 pub(crate) mod show;
 pub(crate) mod sim;
 pub(crate) mod status;

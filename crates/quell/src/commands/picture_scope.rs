@@ -31,7 +31,7 @@ impl ScopeArgs {
 }
 
 /// No picture could be taken: what was asked for is not there, or the kernel refused.
-pub(super) fn not_taken(error: &TakeError) -> Failure {
+pub(in crate::commands) fn not_taken(error: &TakeError) -> Failure {
     let exit = match error {
         TakeError::NoSuchProcess(_) | TakeError::NoSuchDevice { .. } => Exit::Usage,
         TakeError::Namespace(error) if error.is_absent() => Exit::Usage,

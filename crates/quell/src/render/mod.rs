@@ -11,6 +11,7 @@ pub(crate) mod explanation;
 pub(crate) mod findings;
 pub(crate) mod fit_report;
 pub(crate) mod interrupt_table;
+pub(crate) mod launch;
 pub(crate) mod load_report;
 pub(crate) mod number;
 pub(crate) mod plan_tree;

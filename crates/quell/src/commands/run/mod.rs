@@ -78,7 +78,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if args.dry_run {
         output::data(&render::launch(&launch))?;
         if !args.no_queues {
-            output::data(&Queues::plan(&launch.choice)?)?;
+            output::data(&queues::planned(&launch.choice)?)?;
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -93,18 +93,21 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if args.verbose {
         output::say(render::launch(&launch).trim_end());
     }
-    // While this is the only thread.
+    let follows = matches!(launch.program.reach, Reach::FromOutside(_));
+    let mut queues = match args.no_queues {
+        true => Queues::untouched(),
+        false => Queues::set(&launch.choice, follows, args.verbose)?,
+    };
+    // Not before: the keeper is to be told to end. Should a signal end this process until here, it puts everything back.
     let signals = SignalQueue::of(&supervise::PASSED_ON).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    let mut queues = if args.no_queues { Queues::untouched() } else { Queues::set(&launch.choice, args.verbose)? };
-    let started = Foreground::start(&launch.program.path, &args.command, environment);
-    let mut command = match started {
+    let mut command = match Foreground::start(&launch.program.path, &args.command, environment, &signals) {
         Ok(command) => command,
         Err(error) => {
-            queues.put_back();
+            queues.undo();
             return Err(not_started(&error));
         }
     };
-    queues.are_for(&command);
+    queues.are_for(command.pid());
     supervise::until_the_end(&mut command, &signals, queues)
 }
 
@@ -177,7 +180,8 @@ fn only_from_outside(args: &RunArgs, choice: &Choice, wanted: &PreloadSettings, 
         return Err(Failure::new(Exit::NotSupported, text));
     }
     if args.no_queues {
-        let text = format!("{name} is reached only from outside, by way of its queues' journal: {why}; leave out --no-queues");
+        let text =
+            format!("{name} is reached only from outside, by way of its queues' journal: {why}; leave out --no-queues");
         return Err(Failure::usage(text));
     }
     output::say(&format!("quell: {name} is attached to from outside, once it has epolls: {why}"));

@@ -24,7 +24,8 @@ pub(super) fn read(named: &str) -> Result<ProgramProfile, Failure> {
     let source = source(named)?;
     let profile = Profile::parse(&[source]);
     let profile = profile.map_err(|error| Failure::usage(format!("{error}\n{}", error.caret())))?;
-    let nothing = || Failure::usage(format!("the profile {named} says nothing of a program: it has no [program] table"));
+    let nothing =
+        || Failure::usage(format!("the profile {named} says nothing of a program: it has no [program] table"));
     profile.program.ok_or_else(nothing)
 }
 

@@ -15,16 +15,8 @@ use crate::exit::{Exit, Failure};
 
 /// What ends or steers programs and can be caught. Stopping and going on (Ctrl-Z, `fg`) reach the command by itself, for
 /// it is in this program's process group.
-pub(super) const PASSED_ON: [Signal; 8] = [
-    Signal::HUP,
-    Signal::INT,
-    Signal::QUIT,
-    Signal::TERM,
-    Signal::USR1,
-    Signal::USR2,
-    Signal::ALARM,
-    Signal::WINCH,
-];
+pub(super) const PASSED_ON: [Signal; 8] =
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2, Signal::ALARM, Signal::WINCH];
 
 const SIGNALLED: u64 = 0;
 const ENDED: u64 = 1;
@@ -107,8 +99,7 @@ impl Pace {
     }
 
     fn left(&self) -> Duration {
-        // A wait of zero would return without asking whether a signal is there.
-        self.due.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+        self.due.saturating_duration_since(Instant::now())
     }
 
     fn is_due(&self) -> bool {

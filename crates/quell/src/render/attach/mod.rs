@@ -60,7 +60,7 @@ fn programs(programs: &[Target]) -> String {
 }
 
 /// Queues of one device that change alike share a line.
-fn queue_lines(plan: &Plan) -> Vec<String> {
+pub(crate) fn queue_lines(plan: &Plan) -> Vec<String> {
     let mut groups: Vec<(&QueueStep, Vec<&QueueStep>)> = Vec::new();
     for step in plan.queues() {
         let alike = |first: &QueueStep| {
@@ -178,7 +178,7 @@ fn neighbours(f: &mut fmt::Formatter<'_>, plan: &Plan) -> fmt::Result {
     }
 }
 
-fn neighbour_line(neighbour: &Neighbour) -> String {
+pub(crate) fn neighbour_line(neighbour: &Neighbour) -> String {
     let Neighbour { pid, name, sockets, longest_wait, .. } = neighbour;
     let mut line = format!("{name} {pid}: {} on these queues", counted(*sockets, "socket"));
     if let Some(wait) = longest_wait {

@@ -1,0 +1,155 @@
+//! The host's part of a launch: the queues have the mode before the command starts, epolls that the preload library does
+//! not reach get it while the command runs, and all of it goes back at the end: by this process, or by the keeper beside
+//! it should this process be killed.
+
+use std::ops::ControlFlow;
+
+use quell_host::attach::launch::plan_of_devices;
+use quell_host::attach::{AttachError, Attachment, EpollsSetBy, Pass, Plan, Request, Selection, Targets};
+use quell_host::picture::{Scope, take};
+use quell_host::recovery::recover;
+use quell_host::transaction::Moment;
+use quell_launch::choice::Choice;
+use quell_linux::Pid;
+
+use crate::commands::attach::keeper;
+use crate::commands::picture_scope::not_taken;
+use crate::exit::{Exit, Failure};
+use crate::journals::journal;
+use crate::output;
+use crate::render::{launch as render, status};
+
+/// What is set on the host for a command.
+pub(super) struct Queues {
+    attachment: Option<Attachment>,
+    verbose: bool,
+}
+
+/// What would be set, whom it touches, and what cannot be had, as text.
+///
+/// # Errors
+/// When the host cannot be looked at, or a device is not there.
+pub(super) fn planned(choice: &Choice) -> Result<String, Failure> {
+    Ok(render::queues(&plan(choice)?))
+}
+
+fn plan(choice: &Choice) -> Result<Plan, Failure> {
+    let (picture, _) = take(&Scope::default()).map_err(|error| not_taken(&error))?;
+    let named = choice.devices.as_ref().map(|chosen| chosen.value.as_slice());
+    plan_of_devices(&picture, named, &choice.mode.value).map_err(Failure::usage)
+}
+
+fn nobody_looks_on(_: usize, _: Moment) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+impl Queues {
+    /// The host stays as it is.
+    pub(super) fn untouched() -> Self {
+        Self { attachment: None, verbose: false }
+    }
+
+    /// Sets the queues, and reads them back; says whom else that touches. `follows`: the command needs to be looked at
+    /// while it runs, even when the queues are as they should be already.
+    ///
+    /// # Errors
+    /// When it cannot be done, or not be undone; nothing is left changed.
+    pub(super) fn set(choice: &Choice, follows: bool, verbose: bool) -> Result<Self, Failure> {
+        let mode = choice.mode.value;
+        let plan = plan(choice)?;
+        if !plan.impossible.is_empty() {
+            let text = format!("{mode} cannot be had here, so nothing was started:\n{}", render::impossible(&plan));
+            return Err(Failure::new(Exit::NotSupported, text));
+        }
+        if !follows && plan.queues().all(|step| step.is_there()) {
+            return Ok(Self::untouched());
+        }
+        for line in render::whom_it_touches(&plan) {
+            output::say(&format!("quell: {line}"));
+        }
+        let journal = journal();
+        // What a killed one left would be taken for the host's own values.
+        recover(&journal).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+        let nobody = Targets::find(Selection::Processes(Vec::new())).map_err(|error| failure(&error.into()))?;
+        let request = Request { mode, epolls: EpollsSetBy::Attachment };
+        let mut attachment = Attachment::begin(&journal, nobody, request, &mut |path| keeper::start(path))
+            .map_err(|error| failure(&error))?;
+        if let Err(error) = attachment.make(&plan, &mut nobody_looks_on) {
+            let back = status::how_it_went_back(&attachment.end());
+            return Err(Failure::new(Exit::RolledBack, format!("{error}; {back}, and nothing was started")));
+        }
+        Ok(Self { attachment: Some(attachment), verbose })
+    }
+
+    /// The command runs: what it and its children make is kept in the mode from now on.
+    pub(super) fn are_for(&mut self, command: Pid) {
+        let Some(attachment) = &mut self.attachment else { return };
+        // One that has ended already is waited for in any case.
+        if let Err(error) = attachment.is_for(command)
+            && !matches!(error, AttachError::Target(_))
+        {
+            self.tell(&error);
+        }
+    }
+
+    /// Whether the command is to be looked at from time to time.
+    pub(super) fn are_followed(&self) -> bool {
+        self.attachment.is_some()
+    }
+
+    /// Looks at the command and sets what came up.
+    pub(super) fn keep_up(&mut self) {
+        let Some(attachment) = &mut self.attachment else { return };
+        match attachment.keep_up(&mut nobody_looks_on) {
+            Ok(pass) => self.say(&pass),
+            // It may have ended just now; the next look tells.
+            Err(AttachError::Target(_) | AttachError::Look(_)) => {}
+            Err(error) => self.tell(&error),
+        }
+    }
+
+    /// The command has ended. What it left running keeps the mode; a keeper puts it back when that has ended too.
+    pub(super) fn end(mut self) {
+        let Some(mut attachment) = self.attachment.take() else { return };
+        let runs_on = attachment.keep_up(&mut nobody_looks_on).is_ok_and(|pass| !pass.over);
+        if runs_on {
+            let left: Vec<String> =
+                attachment.targets().living().map(|target| format!("{} {}", target.name, target.pid)).collect();
+            match attachment.leave() {
+                Ok(_) => output::say(&format!("quell: {} run on with the mode, until they end", left.join(", "))),
+                Err(error) => self.tell(&error),
+            }
+            return;
+        }
+        self.put_back(attachment);
+    }
+
+    /// The command was not started.
+    pub(super) fn undo(mut self) {
+        if let Some(attachment) = self.attachment.take() {
+            self.put_back(attachment);
+        }
+    }
+
+    fn put_back(&self, attachment: Attachment) {
+        let reverted = attachment.end();
+        let is_back = reverted.as_ref().is_ok_and(|reverted| reverted.failed.is_empty());
+        if !is_back || self.verbose {
+            output::say(&format!("quell: {}", status::how_it_went_back(&reverted)));
+        }
+    }
+
+    fn say(&self, pass: &Pass) {
+        for line in render::pass(pass, self.verbose) {
+            output::say(&format!("quell: {line}"));
+        }
+    }
+
+    fn tell(&self, error: &dyn std::fmt::Display) {
+        output::say(&format!("quell: {error}"));
+    }
+}
+
+fn failure(error: &AttachError) -> Failure {
+    Failure::new(Exit::KernelRefused, format!("{error}; nothing was changed, and nothing started"))
+}
