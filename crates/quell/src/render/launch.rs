@@ -14,7 +14,7 @@ use crate::commands::run::Launch;
 
 /// The values in effect, a line each, with who said them.
 pub(crate) fn launch(launch: &Launch) -> String {
-    let Launch { choice, program, told } = launch;
+    let Launch { choice, program, told, queues_stay } = launch;
     let mut text = String::new();
     let mode = &choice.mode;
     let _ = writeln!(text, "mode        {} ({}): {}", mode.value, mode.by, mode.value.description());
@@ -23,6 +23,7 @@ pub(crate) fn launch(launch: &Launch) -> String {
         None => writeln!(text, "max events  as many as the program asks for"),
     };
     let _ = match &choice.devices {
+        _ if *queues_stay => writeln!(text, "devices     none: the queues stay as they are (command line)"),
         Some(Chosen { value, by }) => writeln!(text, "devices     {} ({by})", value.join(", ")),
         None => writeln!(text, "devices     all of this network namespace"),
     };

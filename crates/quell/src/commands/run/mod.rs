@@ -67,6 +67,8 @@ pub(crate) struct Launch {
     pub(crate) program: Program,
     /// What the preload library is told; absent where there is nothing to be done in the program, or no way into it.
     pub(crate) told: Option<PreloadSettings>,
+    /// The host's queues stay as they are.
+    pub(crate) queues_stay: bool,
 }
 
 /// Runs the command.
@@ -128,7 +130,7 @@ fn prepare(args: &RunArgs) -> Result<Launch, Failure> {
             None
         }
     };
-    Ok(Launch { choice, program, told })
+    Ok(Launch { choice, program, told, queues_stay: args.no_queues })
 }
 
 fn find(command: &[OsString]) -> Result<Program, Failure> {
@@ -153,7 +155,7 @@ fn not_started(error: &ProcessError) -> Failure {
 fn refuse_what_cannot_be(mode: &DeliveryMode, wanted: &PreloadSettings) -> Result<(), Failure> {
     let refused = |why: &dyn std::fmt::Display| Err(Failure::new(Exit::NotSupported, format!("{mode}: {why}")));
     if mode.own_cpu() {
-        return refused(&Requirement::SpareCpu);
+        return refused(&format_args!("it takes {}, which is not given yet", Requirement::SpareCpu));
     }
     if wanted.epoll.is_none() {
         return Ok(());
