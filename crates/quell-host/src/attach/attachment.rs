@@ -9,6 +9,7 @@ use quell_linux::netns::Namespace;
 use quell_linux::proc::ProcRoot;
 use quell_linux::{NapiId, Pid};
 
+use super::error::AttachError;
 use super::keeper::this_process;
 use super::plan::{EpollStep, Partly, Plan, QueueStep, Request, Step, plan};
 use super::target::{Selection, TargetError, Targets};
@@ -86,49 +87,6 @@ pub struct Pass {
     pub failed: Vec<(Step, ChangeError)>,
     /// None of the programs lives any more.
     pub over: bool,
-}
-
-/// Why a program could not be attached to.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum AttachError {
-    /// The programs could not be found.
-    #[error(transparent)]
-    Target(#[from] TargetError),
-    /// The host could not be looked at.
-    #[error(transparent)]
-    Look(#[from] TakeError),
-    /// One of the programs has a mode already.
-    #[error("process {pid} is attached to already ({purpose}): `quell detach {pid}` first")]
-    AlreadyAttached {
-        /// The process.
-        pid: u32,
-        /// What its journal says.
-        purpose: String,
-    },
-    /// Journals could not be read, or those from before the last boot not be removed.
-    #[error(transparent)]
-    Kept(#[from] KeptError),
-    /// The journal could not be begun or written.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-    /// The transaction could not be begun.
-    #[error(transparent)]
-    Begin(ChangeError),
-    /// The keeper could not be started, and nothing was done.
-    #[error("the keeper, which puts everything back when the program ends, could not be started: {0}")]
-    Keeper(String),
-    /// A change could not be made.
-    #[error("{}: {source}", place(.step))]
-    Change {
-        /// Which.
-        step: Box<Step>,
-        /// Why.
-        source: Box<ChangeError>,
-    },
-    /// Everything was set, but it did not last.
-    #[error("{} was set and did not last: somebody else sets it too", place(.0))]
-    DidNotLast(Box<Step>),
 }
 
 /// What a step is about, in words.
@@ -366,6 +324,25 @@ impl Attachment {
             (true, false) => Due::ChangedByOthers,
             (false, _) => Due::Yes,
         }
+    }
+
+    /// How many changes there were so far.
+    pub(super) fn changes(&self) -> usize {
+        self.changes
+    }
+
+    /// Lets `act` make a change of another kind, which somebody looks on at.
+    pub(super) fn heard<T>(
+        &mut self,
+        looks_on: &mut LooksOn<'_>,
+        act: impl FnOnce(&mut Transaction) -> Result<T, ChangeError>,
+    ) -> Result<T, ChangeError> {
+        let number = self.changes;
+        self.changes += 1;
+        if looks_on(number, Moment::Before).is_break() {
+            return Err(ChangeError::Stopped);
+        }
+        act(&mut self.transaction)
     }
 
     /// Says whether anything was changed.

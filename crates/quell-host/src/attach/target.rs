@@ -19,7 +19,7 @@ pub enum Selection {
 }
 
 /// The processes that are meant, as they were when they were last looked for.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Targets {
     selection: Selection,
     proc: ProcRoot,

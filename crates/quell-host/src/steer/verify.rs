@@ -27,6 +27,12 @@ impl Baseline {
 }
 
 impl Baseline {
+    /// Those of several filters.
+    #[must_use]
+    pub fn union(baselines: &[&Self]) -> Self {
+        Self(baselines.iter().flat_map(|baseline| &baseline.0).copied().collect())
+    }
+
     pub(super) fn contains(&self, inode: u64) -> bool {
         self.0.contains(&inode)
     }

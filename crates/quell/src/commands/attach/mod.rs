@@ -9,13 +9,14 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
+use quell_host::attach::placement::{Groups, Placed, decide};
 use quell_host::attach::{
     AttachError, Attachment, EpollsSetBy, Plan, Request, Selection, TargetError, Targets, observe, plan,
 };
 use quell_host::journal::{JournalError, Keeper};
 use quell_host::picture::{Picture, TakeError};
 use quell_host::recovery::{Reverted, recover};
-use quell_host::transaction::{ChangeError, Moment};
+use quell_host::transaction::Moment;
 use quell_linux::Pid;
 use quell_linux::cgroup::Cgroup;
 use quell_linux::signal::Interruption;
@@ -29,6 +30,9 @@ use crate::render::attach as render;
 /// How long the load of a program is watched, where others share its queues, to tell how long they can wait.
 const LOAD_WATCHED: Duration = Duration::from_millis(500);
 
+/// How long it is looked for connections that came since the workers were steered, and for threads that wait.
+const PLACEMENT_WATCHED: Duration = Duration::from_secs(2);
+
 /// Options of `quell attach`.
 #[derive(Debug, Args)]
 pub(crate) struct AttachArgs {
@@ -36,6 +40,8 @@ pub(crate) struct AttachArgs {
     mode: DeliveryMode,
     #[command(flatten)]
     programs: ProgramsArgs,
+    #[command(flatten)]
+    placement: PlacementArgs,
     /// Do not ask.
     #[arg(short, long)]
     yes: bool,
@@ -45,6 +51,37 @@ pub(crate) struct AttachArgs {
     /// Print JSON.
     #[arg(short, long)]
     json: bool,
+}
+
+/// Where the workers get their connections and run.
+#[derive(Debug, Args)]
+struct PlacementArgs {
+    /// Give each worker the connections of its own queue, by a filter on the reuseport groups of the programs; of these
+    /// devices' queues [default: all that lead there]
+    #[arg(long, value_name = "DEVICE,…", num_args = 0..=1, require_equals = true, value_delimiter = ',')]
+    steer: Option<Vec<String>>,
+    /// Bind each worker to the CPUs of the queue by which its connections come.
+    #[arg(long)]
+    pin: bool,
+}
+
+impl PlacementArgs {
+    fn is_asked_for(&self) -> bool {
+        self.steer.is_some() || self.pin
+    }
+
+    /// The filters that are to be put on; none unless that was asked for.
+    fn decide(&self, picture: &Picture, targets: &Targets) -> Result<Groups, Failure> {
+        let Some(devices) = &self.steer else { return Ok(Groups::default()) };
+        let refused = |error| Failure::new(Exit::KernelRefused, format!("{error}; nothing was changed"));
+        let groups = decide(picture, &targets.pids(), devices).map_err(refused)?;
+        if groups.steerings.is_empty() {
+            let text =
+                format!("nothing can be steered, so nothing was changed:\n{}", render::placement::groups(&groups));
+            return Err(Failure::new(Exit::NotSupported, text.trim_end()));
+        }
+        Ok(groups)
+    }
 }
 
 /// Which programs.
@@ -84,19 +121,32 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     let targets = args.programs.find().map_err(|error| failure(AttachError::Target(error)))?;
     let request = Request { mode: args.mode, epolls: EpollsSetBy::Attachment };
-    let plan = look(&targets, &request).map_err(|error| failure(AttachError::Look(error)))?;
-    let report = render::Report::new(&request, &targets, &plan);
+    let (picture, plan) = look(&targets, &request).map_err(|error| failure(AttachError::Look(error)))?;
+    let groups = args.placement.decide(&picture, &targets)?;
+    let report = |placed: Option<&Placed>| {
+        let report = render::Report::new(&request, &targets, &plan);
+        match args.placement.is_asked_for() {
+            true => report.with_placement(render::placement::report(&groups, placed)),
+            false => report,
+        }
+    };
+    let show_plan = || {
+        show(&report(None), args.json)?;
+        if args.json { Ok(()) } else { output::data(&render::placement::groups(&groups)) }
+    };
     if args.dry_run {
-        return show(&report, args.json);
+        return show_plan();
     }
-    refuse(&report, &plan)?;
+    refuse(&report(None), &plan)?;
     if !args.json {
-        show(&report, false)?;
+        show_plan()?;
     }
     ask::unless(args.yes)?;
-    attach(targets, request, &plan)?;
+    let placed = attach(&targets, request, &plan, &groups, &args.placement)?;
     if args.json {
-        show(&report, true)?;
+        show(&report(Some(&placed)), true)?;
+    } else {
+        output::data(&render::placement::placed(&groups, &placed))?;
     }
     output::say("set and verified; it goes back when the program ends, or with `quell detach`");
     Ok(())
@@ -106,16 +156,18 @@ fn show(report: &render::Report<'_>, json: bool) -> Result<(), Failure> {
     if json { output::json(report) } else { output::data(&report.to_string()) }
 }
 
-/// The plan; where others are on the queues, from two looks, by which it is told how long they can wait.
-fn look(targets: &Targets, request: &Request) -> Result<Plan, TakeError> {
+/// A picture and the plan; where others are on the queues, from two looks, by which it is told how long they can wait.
+fn look(targets: &Targets, request: &Request) -> Result<(Picture, Plan), TakeError> {
     let plan_of = |now: &Picture, before: Option<&Picture>| plan(now, before, &targets.pids(), request);
     let first = observe()?;
     let planned = plan_of(&first, None);
     if planned.neighbours.is_empty() || request.mode.napi().irq_suspend_timeout_ns == 0 {
-        return Ok(planned);
+        return Ok((first, planned));
     }
     thread::sleep(LOAD_WATCHED);
-    Ok(plan_of(&observe()?, Some(&first)))
+    let second = observe()?;
+    let planned = plan_of(&second, Some(&first));
+    Ok((second, planned))
 }
 
 fn refuse(report: &render::Report<'_>, plan: &Plan) -> Result<(), Failure> {
@@ -130,7 +182,13 @@ fn refuse(report: &render::Report<'_>, plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-fn attach(targets: Targets, request: Request, plan: &Plan) -> Result<(), Failure> {
+fn attach(
+    targets: &Targets,
+    request: Request,
+    plan: &Plan,
+    groups: &Groups,
+    placement: &PlacementArgs,
+) -> Result<Placed, Failure> {
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
     let mut looks_on = |_: usize, _: Moment| match flag.get() {
@@ -138,17 +196,26 @@ fn attach(targets: Targets, request: Request, plan: &Plan) -> Result<(), Failure
         None => ControlFlow::Continue(()),
     };
     let mut start = |path: &std::path::Path| -> Result<Keeper, String> { keeper::start(path) };
-    let mut attachment = Attachment::begin(&journal(), targets, request, &mut start).map_err(failure)?;
-    let set = attachment.make(plan, &mut looks_on).and_then(|()| attachment.settle(&mut looks_on));
+    let mut attachment = Attachment::begin(&journal(), targets.clone(), request, &mut start).map_err(failure)?;
+    let set = attachment
+        .make(plan, &mut looks_on)
+        .and_then(|()| attachment.steer(&groups.steerings, &mut looks_on))
+        .and_then(|()| attachment.settle(&mut looks_on))
+        .and_then(|()| match placement.is_asked_for() {
+            true => attachment.watch_placement(&groups.steerings, placement.pin, PLACEMENT_WATCHED, &mut looks_on),
+            false => Ok(Placed::default()),
+        });
     match set {
-        Ok(()) => attachment.leave().map(drop).map_err(|error| Failure::new(Exit::RolledBack, error)),
+        Ok(placed) => match attachment.leave() {
+            Ok(_) => Ok(placed),
+            Err(error) => Err(Failure::new(Exit::RolledBack, error)),
+        },
         Err(error) => Err(put_back(&error, &attachment.end())),
     }
 }
 
 fn put_back(error: &AttachError, reverted: &Result<Reverted, JournalError>) -> Failure {
-    let stopped = matches!(error, AttachError::Change { source, .. } if matches!(**source, ChangeError::Stopped));
-    let exit = if stopped { Exit::Interrupted } else { Exit::RolledBack };
+    let exit = if error.is_stopped() { Exit::Interrupted } else { Exit::RolledBack };
     Failure::new(exit, format!("{error}; {}", crate::render::status::how_it_went_back(reverted)))
 }
 

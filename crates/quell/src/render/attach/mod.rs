@@ -1,6 +1,7 @@
 //! What an attachment would set, whom it touches and what cannot be had, as text and as JSON.
 
 pub(crate) mod detached;
+pub(crate) mod placement;
 
 use std::fmt::{self, Write as _};
 
@@ -20,6 +21,9 @@ pub(crate) struct Report<'a> {
     mode: String,
     programs: Vec<Target>,
     plan: &'a Plan,
+    /// What filters are put on, and what was seen; absent when that was not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    placement: Option<serde_json::Value>,
 }
 
 impl<'a> Report<'a> {
@@ -29,7 +33,13 @@ impl<'a> Report<'a> {
             mode: request.mode.to_string(),
             programs: targets.living().cloned().collect(),
             plan,
+            placement: None,
         }
+    }
+
+    /// With what [`placement::report`] says.
+    pub(crate) fn with_placement(self, placement: serde_json::Value) -> Self {
+        Self { placement: Some(placement), ..self }
     }
 }
 

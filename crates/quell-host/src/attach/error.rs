@@ -1,0 +1,97 @@
+//! Why an attachment was not made.
+
+use quell_linux::Pid;
+
+use super::attachment::place;
+use super::plan::Step;
+use super::target::TargetError;
+use crate::journal::JournalError;
+use crate::kept::KeptError;
+use crate::picture::TakeError;
+use crate::steer::GroupKey;
+use crate::transaction::ChangeError;
+
+/// Why a program could not be attached to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// The programs could not be found.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The host could not be looked at.
+    #[error(transparent)]
+    Look(#[from] TakeError),
+    /// One of the programs has a mode already.
+    #[error("process {pid} is attached to already ({purpose}): `quell detach {pid}` first")]
+    AlreadyAttached {
+        /// The process.
+        pid: u32,
+        /// What its journal says.
+        purpose: String,
+    },
+    /// Journals could not be read, or those from before the last boot not be removed.
+    #[error(transparent)]
+    Kept(#[from] KeptError),
+    /// The journal could not be begun or written.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The transaction could not be begun.
+    #[error(transparent)]
+    Begin(ChangeError),
+    /// The keeper could not be started, and nothing was done.
+    #[error("the keeper, which puts everything back when the program ends, could not be started: {0}")]
+    Keeper(String),
+    /// A change could not be made.
+    #[error("{}: {source}", place(.step))]
+    Change {
+        /// Which.
+        step: Box<Step>,
+        /// Why.
+        source: Box<ChangeError>,
+    },
+    /// Who looked on had enough.
+    #[error("stopped on request")]
+    Stopped,
+    /// A filter could not be put on.
+    #[error("steering connections to {group}: {source}")]
+    Steer {
+        /// The group.
+        group: GroupKey,
+        /// Why.
+        source: Box<ChangeError>,
+    },
+    /// A filter does not do what it is for.
+    #[error(
+        "connections to {group} that came since reach a worker by more queues than they should: the driver does not tell \
+         the queue, or the group has changed"
+    )]
+    Mixed {
+        /// The group.
+        group: GroupKey,
+    },
+    /// A thread could not be bound.
+    #[error("binding thread {tid} to the CPUs of its queue: {source}")]
+    Pin {
+        /// Which.
+        tid: Pid,
+        /// Why.
+        source: Box<ChangeError>,
+    },
+    /// Everything was set, but it did not last.
+    #[error("{} was set and did not last: somebody else sets it too", place(.0))]
+    DidNotLast(Box<Step>),
+}
+
+impl AttachError {
+    /// It was stopped on request, after Ctrl-C for example.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        match self {
+            Self::Stopped => true,
+            Self::Change { source, .. } | Self::Steer { source, .. } | Self::Pin { source, .. } => {
+                matches!(**source, ChangeError::Stopped)
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What filters an attachment would put on, what was seen of them, and which threads were bound, as text and as JSON.
+
+use std::fmt::Write as _;
+
+use quell_host::attach::placement::{Groups, Placed};
+use quell_host::steer::{Pin, Place, Steering, Verdict, Verification};
+use quell_linux::CpuList;
+use serde_json::{Value, json};
+
+const NOT_TOLD: &str = "a filter that the server has put there itself is replaced, and `quell detach` leaves none: no kernel \
+                        tells what it was";
+
+/// What would be put on which group.
+pub(crate) fn groups(groups: &Groups) -> String {
+    let mut text = String::new();
+    for steering in &groups.steerings {
+        let filter = &steering.filter;
+        let _ = writeln!(
+            text,
+            "  steering {}: over {} sockets by interface and queue: {}",
+            steering.group.key,
+            filter.sockets(),
+            queues(&steering.places)
+        );
+        text.extend(steering.notes.iter().map(|note| format!("    {note}\n")));
+    }
+    text.extend(groups.refused.iter().map(|why| format!("  not steered: {why}\n")));
+    if !groups.steerings.is_empty() {
+        let _ = writeln!(text, "  {NOT_TOLD}");
+    }
+    text
+}
+
+/// `eth0 rx 0-3, eth1 rx 0-3`.
+fn queues(places: &[Place]) -> String {
+    let mut devices: Vec<(&str, Vec<u32>)> = Vec::new();
+    for place in places {
+        match devices.last_mut() {
+            Some((device, queues)) if *device == place.device => queues.push(place.queue),
+            _ => devices.push((&place.device, vec![place.queue])),
+        }
+    }
+    let device =
+        |(device, queues): (&str, Vec<u32>)| format!("{device} rx {}", queues.into_iter().collect::<CpuList>());
+    devices.into_iter().map(device).collect::<Vec<_>>().join(", ")
+}
+
+/// What was seen and bound.
+pub(crate) fn placed(groups: &Groups, placed: &Placed) -> String {
+    let mut text = String::new();
+    for (steering, seen) in groups.steerings.iter().zip(&placed.verifications) {
+        let _ = writeln!(text, "steered {}: {}", steering.group.key, verdict(steering, seen));
+    }
+    text.extend(placed.pinned.iter().map(pinned));
+    if !placed.in_place.is_empty() {
+        let _ = writeln!(text, "{} threads were on the CPUs of their queues already", placed.in_place.len());
+    }
+    text.extend(placed.not_pinned.iter().map(|one| format!("not pinned: {one}\n")));
+    text
+}
+
+fn verdict(steering: &Steering, seen: &Verification) -> String {
+    let connections: usize = seen.workers.iter().flat_map(|worker| worker.connections.values()).sum();
+    let (workers, all) = (seen.workers.len(), steering.group.workers().len());
+    match seen.verdict {
+        Verdict::Holds => {
+            let most = match steering.queues_of_a_worker() {
+                1 => "one queue".to_owned(),
+                most => format!("{most} queues at most"),
+            };
+            format!("{connections} connections came since, to {workers} of {all} workers, to each by {most}")
+        }
+        Verdict::NotYet => {
+            "no connection that came since is there to be seen, so whether it holds cannot be told yet".to_owned()
+        }
+        Verdict::CannotTell => {
+            "a datagram socket tells only the queue of its last packet: it cannot be told".to_owned()
+        }
+        _ => "connections reach a worker by more queues than they should".to_owned(),
+    }
+}
+
+fn pinned(pin: &Pin) -> String {
+    format!(
+        "pinned {} {} of process {}: CPUs {} → {} (NAPI {})",
+        pin.thread, pin.tid, pin.pid, pin.old, pin.new, pin.napi
+    )
+}
+
+/// The JSON of both; what was seen is absent before anything was made.
+pub(crate) fn report(groups: &Groups, placed: Option<&Placed>) -> Value {
+    let seen = |number: usize| placed.and_then(|placed| placed.verifications.get(number)).map(seen);
+    let steering = |(number, steering): (usize, &Steering)| {
+        json!({
+            "group": steering.group.key,
+            "sockets": steering.filter.sockets(),
+            "queues": steering.places.iter().map(place).collect::<Vec<_>>(),
+            "notes": steering.notes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "seen": seen(number),
+        })
+    };
+    json!({
+        "steering": groups.steerings.iter().enumerate().map(steering).collect::<Vec<_>>(),
+        "not-steered": groups.refused.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "pinned": placed.map(|placed| placed.pinned.iter().map(pin).collect::<Vec<_>>()),
+        "not-pinned": placed.map(|placed| placed.not_pinned.iter().map(ToString::to_string).collect::<Vec<_>>()),
+    })
+}
+
+fn place(place: &Place) -> Value {
+    json!({ "device": place.device, "queue": place.queue, "napi": place.napi })
+}
+
+fn seen(seen: &Verification) -> Value {
+    let verdict = match seen.verdict {
+        Verdict::Holds => "holds",
+        Verdict::Mixed => "mixed",
+        Verdict::NotYet => "not-yet",
+        _ => "cannot-tell",
+    };
+    let napi =
+        |(napi, connections): (&quell_linux::NapiId, &usize)| json!({ "napi": napi, "connections": connections });
+    let worker = |worker: &quell_host::steer::SeenWorker| {
+        json!({
+            "pid": worker.worker.pid,
+            "epoll": worker.worker.epoll_fd,
+            "napis": worker.connections.iter().map(napi).collect::<Vec<_>>(),
+        })
+    };
+    json!({ "verdict": verdict, "workers": seen.workers.iter().map(worker).collect::<Vec<_>>() })
+}
+
+fn pin(pin: &Pin) -> Value {
+    json!({ "pid": pin.pid, "tid": pin.tid, "napi": pin.napi, "old": pin.old, "new": pin.new })
+}
