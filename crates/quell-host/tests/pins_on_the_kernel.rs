@@ -7,11 +7,8 @@ mod common;
 mod steered;
 mod workers;
 
-use std::collections::BTreeMap;
-
-use quell_host::picture::Picture;
 use quell_host::steer::{Baseline, Pins, WhyNotPinned, pins};
-use quell_linux::{CpuList, NapiId, Pid, sched};
+use quell_linux::{CpuList, Pid, sched};
 use steered::{BOTH, Steered};
 use workers::open;
 
@@ -20,17 +17,6 @@ const CONNECTIONS: usize = 200;
 #[test]
 fn the_server_that_is_steered() {
     workers::serve_if_asked();
-}
-
-/// Binds the kernel thread of each queue to a CPU, as an interrupt would be; which one, by NAPI.
-fn bind_queues(picture: &Picture) -> BTreeMap<NapiId, CpuList> {
-    let napis = picture.devices.iter().flat_map(|device| device.napis.known_elements());
-    let bind = |(number, napi): (u32, &quell_host::picture::Napi)| {
-        let cpu = CpuList::from_iter([number % 2]);
-        sched::set_affinity(napi.thread.known().unwrap().as_ref().unwrap().tid, &cpu).unwrap();
-        (napi.id, cpu)
-    };
-    (0..).zip(napis).map(bind).collect()
 }
 
 /// What is decided when every worker waits, which it does as soon as it has answered.
@@ -52,7 +38,7 @@ fn workers_are_bound_to_the_cpu_of_their_queue_and_put_back_unless_somebody_else
         return eprintln!("skipped: one CPU");
     }
     steered.thread_queues();
-    let cpus = bind_queues(&steered.look());
+    let cpus = steered.bind_queues();
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = steered.lab.transaction(&dir, "pin-t");
     let steering = steered.plan(&[]).1.unwrap();
@@ -88,7 +74,7 @@ fn workers_are_bound_to_the_cpu_of_their_queue_and_put_back_unless_somebody_else
 fn a_worker_whose_connections_come_by_several_queues_is_not_bound() {
     let Some(steered) = Steered::start("pin-mixed", 2) else { return };
     steered.thread_queues();
-    bind_queues(&steered.look());
+    steered.bind_queues();
     let _connections = open(&steered.lab.client, &BOTH, CONNECTIONS);
     let decided = decide(&steered, &Baseline::default());
     assert!(decided.pins.is_empty());

@@ -11,7 +11,7 @@ use quell_host::steer::{CannotSteer, Group, Steering, groups, look, plan};
 use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
 use quell_linux::pidfd::{DuplicatedFd, PidFd, Signal};
 use quell_linux::process::Child;
-use quell_linux::{Ifindex, NapiId};
+use quell_linux::{CpuList, Ifindex, NapiId, sched};
 
 use crate::common::{ARRIVES_WITHIN, Lab, SECOND_SERVER, SERVER};
 use crate::workers::{self, Served, count};
@@ -79,5 +79,17 @@ impl Steered {
         let threaded = NapiChange { threading: Some(NapiThreading::Enabled), ..NapiChange::default() };
         let mut netdev = Netdev::open_in(&self.lab.server).unwrap();
         self.napis().into_iter().for_each(|napi| netdev.set_napi(napi, &threaded).unwrap());
+    }
+
+    /// Binds the kernel thread of each queue to CPU 0 or 1, as an interrupt would be; which one, by NAPI.
+    pub(crate) fn bind_queues(&self) -> BTreeMap<NapiId, CpuList> {
+        let picture = self.look();
+        let napis = picture.devices.iter().flat_map(|device| device.napis.known_elements());
+        let bind = |(number, napi): (u32, &quell_host::picture::Napi)| {
+            let cpu = CpuList::from_iter([number % 2]);
+            sched::set_affinity(napi.thread.known().unwrap().as_ref().unwrap().tid, &cpu).unwrap();
+            (napi.id, cpu)
+        };
+        (0..).zip(napis).map(bind).collect()
     }
 }

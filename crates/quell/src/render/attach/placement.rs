@@ -82,7 +82,7 @@ fn verdict(steering: &Steering, seen: &Verification) -> String {
 
 fn pinned(pin: &Pin) -> String {
     format!(
-        "pinned {} {} of process {}: CPUs {} → {} (NAPI {})",
+        "pinned {} {} of process {}: CPUs {} → {} (NAPI {})\n",
         pin.thread, pin.tid, pin.pid, pin.old, pin.new, pin.napi
     )
 }
