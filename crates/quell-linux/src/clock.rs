@@ -23,6 +23,13 @@ pub fn realtime_ns() -> u64 {
     nanoseconds(ClockId::Realtime)
 }
 
+/// Nanoseconds that all threads of this program, also those that ended, have used of CPUs
+/// (`CLOCK_PROCESS_CPUTIME_ID`).
+#[must_use]
+pub fn process_cpu_ns() -> u64 {
+    nanoseconds(ClockId::ProcessCPUTime)
+}
+
 /// A 64-bit count of nanoseconds lasts for 584 years; a clock set before 1970 reads 0.
 fn nanoseconds(clock: ClockId) -> u64 {
     let now = clock_gettime(clock);

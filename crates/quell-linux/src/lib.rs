@@ -32,6 +32,7 @@ pub mod proc;
 pub mod process;
 pub mod reuseport;
 pub mod sched;
+pub mod service_manager;
 pub mod signal;
 pub mod signal_queue;
 pub mod sock_diag;

@@ -19,7 +19,7 @@ use crate::namespaces;
 use crate::picture::{Picture, Scope, TakeError, take};
 use crate::recovery::Reverted;
 use crate::settings::SettingsError;
-use crate::settings::values::{EpollValues, NapiValues};
+use crate::settings::values::EpollValues;
 use crate::transaction::{ChangeError, Moment, Transaction};
 
 /// What a journal of this module says that it is for, before the mode.
@@ -43,7 +43,7 @@ pub struct Attachment {
     targets: Targets,
     proc: ProcRoot,
     /// What was set, with what it was before.
-    queues: BTreeMap<u32, NapiValues>,
+    queues: BTreeMap<NapiId, QueueStep>,
     epolls: BTreeMap<EpollKey, EpollValues>,
     /// Instances of sockets that no device of the host has: those of a link that went down, until the next packet.
     unknown_queues: BTreeSet<NapiId>,
@@ -57,7 +57,7 @@ type EpollKey = (Pid, u64, i32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
-    Queue(u32),
+    Queue(NapiId),
     Epoll(EpollKey),
 }
 
@@ -281,6 +281,17 @@ impl Attachment {
         &self.targets
     }
 
+    /// The queues that were set, each as it was before.
+    pub fn queues(&self) -> impl Iterator<Item = &QueueStep> {
+        self.queues.values()
+    }
+
+    /// How many epolls were set.
+    #[must_use]
+    pub fn epolls(&self) -> usize {
+        self.epolls.len()
+    }
+
     /// A picture of its programs and the devices of their namespaces; `None` when none of them lives.
     fn look(&mut self, pass: &mut Pass) -> Result<Option<Picture>, AttachError> {
         let mut last = None;
@@ -309,8 +320,8 @@ impl Attachment {
         }
         let (was_set, is_reset) = match step {
             Step::Queue(step) => {
-                let before = self.queues.get(&step.napi.get());
-                (before.is_some(), before == Some(&step.old))
+                let before = self.queues.get(&step.napi).map(|before| before.old);
+                (before.is_some(), before == Some(step.old))
             }
             Step::Epoll(step) => {
                 let before = self.epolls.get(&epoll_key(step));
@@ -355,7 +366,7 @@ impl Attachment {
                 let namespace =
                     namespaces::by_cookie(&self.proc, queue.namespace_cookie).map_err(SettingsError::from)?;
                 let Some(namespace) = namespace else { return Ok(false) };
-                self.queues.insert(queue.napi.get(), queue.old);
+                self.queues.insert(queue.napi, queue.clone());
                 self.set_queue(&namespace, queue, &mut hears)
             }
             Step::Epoll(epoll) => {
@@ -397,7 +408,7 @@ enum Due {
 
 fn key(step: &Step) -> Key {
     match step {
-        Step::Queue(step) => Key::Queue(step.napi.get()),
+        Step::Queue(step) => Key::Queue(step.napi),
         Step::Epoll(step) => Key::Epoll(epoll_key(step)),
     }
 }
@@ -421,7 +432,11 @@ fn id(targets: &Targets) -> String {
     }
 }
 
-fn refuse_what_is_attached(journal: &Journal, targets: &Targets) -> Result<(), AttachError> {
+/// Refuses programs of which one has a mode already.
+///
+/// # Errors
+/// [`AttachError::AlreadyAttached`], and when the journals cannot be listed.
+pub fn refuse_what_is_attached(journal: &Journal, targets: &Targets) -> Result<(), AttachError> {
     let living: Vec<&Target> = targets.living().collect();
     for attached in attachments(journal)? {
         if let Some(target) = attached.history.targets.iter().find(|target| living.contains(target)) {

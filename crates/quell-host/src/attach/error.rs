@@ -32,6 +32,9 @@ pub enum AttachError {
     /// Journals could not be read, or those from before the last boot not be removed.
     #[error(transparent)]
     Kept(#[from] KeptError),
+    /// The end of the programs cannot be waited for.
+    #[error("waiting for the end of the programs: {0}")]
+    Wait(#[source] std::io::Error),
     /// The journal could not be begun or written.
     #[error(transparent)]
     Journal(#[from] JournalError),

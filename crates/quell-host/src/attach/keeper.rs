@@ -7,19 +7,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use quell_linux::Pid;
-use quell_linux::event::{Epoll, Trigger};
-use quell_linux::pidfd::{PidFd, Signal};
-use quell_linux::proc::{BootId, ProcRoot, ProcessIdentity, Ticks};
+use quell_linux::pidfd::Signal;
+use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use quell_linux::signal::Interruption;
 
-use crate::journal::{Change, History, Journal, JournalFile, Keeper, OwnedJournal, Stay, Target, Undoing};
+use super::wait::wait_for_all;
+use crate::journal::{Change, History, Journal, JournalFile, Keeper, OwnedJournal, Stay, Undoing};
 use crate::kept::{KeptError, tell};
 use crate::recovery::{Reverted, revert};
 
 /// How long a keeper may take to put everything back: a queue that nothing can poll is waited for.
 const PUT_BACK_WITHIN: Duration = Duration::from_secs(120);
-/// What the keeper's epoll calls a signal; programs are called by their place.
-const SIGNALLED: u64 = u64::MAX;
 
 /// How keeping ended.
 #[derive(Debug)]
@@ -28,13 +26,6 @@ pub enum KeepingEnded {
     AlreadyReverted,
     /// Everything was put back.
     Reverted(Reverted),
-}
-
-/// Why a keeper puts everything back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Because {
-    ProgramsEnded,
-    Told,
 }
 
 /// What putting an attachment back came to, as its journal tells.
@@ -68,7 +59,7 @@ pub fn keep(journal: &Journal, path: &Path, ready: impl FnOnce() -> io::Result<(
         _ => return Ok(KeepingEnded::AlreadyReverted),
     };
     if is_left_to_this_process(&owned, &proc)? {
-        wait_for_the_end(&owned.history().targets, boot_id, &proc, &told).map_err(KeptError::Listen)?;
+        wait_for_all(&owned.history().targets, &told).map_err(KeptError::Listen)?;
     }
     Ok(KeepingEnded::Reverted(revert(owned, boot_id, &proc)?))
 }
@@ -84,37 +75,6 @@ pub fn this_process(proc: &ProcRoot) -> Result<Keeper, KeptError> {
 
 fn is_left_to_this_process(owned: &OwnedJournal, proc: &ProcRoot) -> Result<bool, KeptError> {
     Ok(owned.history().stay == Stay::KeptBy(this_process(proc)?))
-}
-
-/// Waits until none of the programs lives, or a signal came.
-fn wait_for_the_end(targets: &[Target], boot_id: BootId, proc: &ProcRoot, told: &Interruption) -> io::Result<Because> {
-    let programs: Vec<PidFd> = targets.iter().filter_map(|target| open_living(target, boot_id, proc)).collect();
-    let mut epoll = Epoll::new(16)?;
-    epoll.add(told, SIGNALLED, Trigger::Level)?;
-    for (place, program) in (0_u64..).zip(&programs) {
-        // Reported once: a process that ended stays readable for ever.
-        epoll.add(program, place, Trigger::OneShot)?;
-    }
-    let mut living = programs.len();
-    while living > 0 {
-        epoll.wait(None)?;
-        let reported = (0..epoll.len()).filter_map(|index| epoll.get(index));
-        let ended = reported.filter(|event| event.token != SIGNALLED).count();
-        if told.flag().get().is_some() {
-            return Ok(Because::Told);
-        }
-        living -= ended;
-    }
-    Ok(Because::ProgramsEnded)
-}
-
-/// A handle of the program; absent when it has ended.
-fn open_living(target: &Target, boot_id: BootId, proc: &ProcRoot) -> Option<PidFd> {
-    let pid = Pid::from_kernel(target.pid)?;
-    let handle = PidFd::open(pid).ok()?;
-    // Looked at after it was opened: from here on the number cannot mean another process.
-    let identity = ProcessIdentity { pid, starttime: Ticks(target.start_time_ticks), boot_id };
-    identity.is_running(proc).unwrap_or(true).then_some(handle)
 }
 
 /// Has `keeper` undo the attachment of the journal at `path`, and tells what that came to. `None`: there was nothing left.

@@ -1,16 +1,21 @@
 //! A delivery mode for a program that runs: its epolls and the queues that its sockets arrive by get the mode's values, from
 //! outside and by a journal, and are put back when it ends. [`target`] finds the processes, [`plan`] decides, [`attachment`]
 //! acts, [`launch`] is about queues that are set before the program is started, [`placement`] steers and binds workers,
-//! [`keeper`] puts back when nobody else can, [`neighbours`] says whom else it touches.
+//! [`keeper`] puts back when nobody else can, [`neighbours`] says whom else it touches, [`consequences`] what it brings
+//! along, [`effect`] whether it shows, [`stall`] frees a queue that its program does not come back to.
 
 pub mod attachment;
+pub mod consequences;
+pub mod effect;
 mod error;
 pub mod keeper;
 pub mod launch;
 pub mod neighbours;
 pub mod placement;
 pub mod plan;
+pub mod stall;
 pub mod target;
+pub mod wait;
 
 pub use attachment::{Attached, Attachment, Pass, attachments, observe};
 pub use error::AttachError;

@@ -9,7 +9,7 @@ use quell_mode::{DeliveryMode, NapiSettings, ProgramWait, Requirement, Threaded}
 use serde::Serialize;
 
 use super::neighbours::{Neighbour, neighbours};
-use crate::findings::view::{EpollView, View, napi_of};
+use crate::findings::view::{EpollView, View, irq_of, napi_of};
 use crate::picture::{Device, Napi, Picture, Process, Reading, Why};
 use crate::settings::values::{EpollValues, NapiValues};
 
@@ -72,6 +72,8 @@ pub struct QueueStep {
     pub queues: Vec<u32>,
     /// The instance.
     pub napi: NapiId,
+    /// Its interrupt; absent where it has none, or it is not known.
+    pub irq: Option<u32>,
     /// As it is; absent what the kernel does not report.
     pub old: NapiValues,
     /// As it is to be; absent what stays as it is.
@@ -334,6 +336,7 @@ impl Plan {
             device: device.name.clone(),
             queues: queues.map(|queue| queue.id).collect(),
             napi: napi.id,
+            irq: irq_of(napi),
             old,
             new,
         }));

@@ -1,26 +1,33 @@
 //! `quell attach`: says what it would set and whom it touches, asks, sets, and leaves it to a keeper.
 
+mod args;
 mod ask;
 pub(crate) mod detach;
+mod follow;
 pub(crate) mod keeper;
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use clap::Args;
-use quell_host::attach::placement::{Groups, Placed, decide};
+use clap::{Args, value_parser};
+use quell_host::attach::attachment::refuse_what_is_attached;
+use quell_host::attach::consequences::consequences;
+use quell_host::attach::placement::{Groups, Placed};
+use quell_host::attach::plan::QueueStep;
 use quell_host::attach::{
-    AttachError, Attachment, EpollsSetBy, Plan, Request, Selection, TargetError, Targets, observe, plan,
+    AttachError, Attachment, EpollsSetBy, Plan, Request, TargetError, Targets, effect, observe, plan,
 };
-use quell_host::journal::{JournalError, Keeper};
+use quell_host::findings::Finding;
+use quell_host::journal::JournalError;
 use quell_host::picture::{Picture, TakeError};
 use quell_host::recovery::{Reverted, recover};
 use quell_host::transaction::Moment;
-use quell_linux::Pid;
-use quell_linux::cgroup::Cgroup;
 use quell_linux::signal::Interruption;
 use quell_mode::DeliveryMode;
+
+use args::{PlacementArgs, ProgramsArgs};
 
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
@@ -48,66 +55,15 @@ pub(crate) struct AttachArgs {
     /// Show what would be set and whom it touches; change nothing.
     #[arg(long)]
     dry_run: bool,
+    /// Stay, keep up with workers that are started and queues that come up later, and put back at the end.
+    #[arg(short, long, conflicts_with = "dry_run")]
+    follow: bool,
+    /// How long to watch who polls, to tell whether the mode is in effect; 0: not at all.
+    #[arg(long, value_name = "S", default_value_t = 1, value_parser = value_parser!(u64).range(..=3_600))]
+    seconds: u64,
     /// Print JSON.
     #[arg(short, long)]
     json: bool,
-}
-
-/// Where the workers get their connections and run.
-#[derive(Debug, Args)]
-struct PlacementArgs {
-    /// Give each worker the connections of its own queue, by a filter on the reuseport groups of the programs; of these
-    /// devices' queues [default: all that lead there]
-    #[arg(long, value_name = "DEVICE,…", num_args = 0..=1, require_equals = true, value_delimiter = ',')]
-    steer: Option<Vec<String>>,
-    /// Bind each worker to the CPUs of the queue by which its connections come.
-    #[arg(long)]
-    pin: bool,
-}
-
-impl PlacementArgs {
-    fn is_asked_for(&self) -> bool {
-        self.steer.is_some() || self.pin
-    }
-
-    /// The filters that are to be put on; none unless that was asked for.
-    fn decide(&self, picture: &Picture, targets: &Targets) -> Result<Groups, Failure> {
-        let Some(devices) = &self.steer else { return Ok(Groups::default()) };
-        let refused = |error| Failure::new(Exit::KernelRefused, format!("{error}; nothing was changed"));
-        let groups = decide(picture, &targets.pids(), devices).map_err(refused)?;
-        if groups.steerings.is_empty() {
-            let text =
-                format!("nothing can be steered, so nothing was changed:\n{}", render::placement::groups(&groups));
-            return Err(Failure::new(Exit::NotSupported, text.trim_end()));
-        }
-        Ok(groups)
-    }
-}
-
-/// Which programs.
-#[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
-struct ProgramsArgs {
-    /// These processes, and their children.
-    #[arg(value_name = "PID")]
-    pids: Vec<Pid>,
-    /// The processes of a unit of the service manager, like nginx.service.
-    #[arg(long, value_name = "NAME")]
-    unit: Option<String>,
-    /// The processes of a control group, by its path below /sys/fs/cgroup.
-    #[arg(long, value_name = "PATH")]
-    cgroup: Option<String>,
-}
-
-impl ProgramsArgs {
-    fn find(&self) -> Result<Targets, TargetError> {
-        let selection = match (&self.unit, &self.cgroup) {
-            (Some(unit), _) => Selection::Cgroup(Cgroup::of_unit(unit)?),
-            (None, Some(path)) => Selection::Cgroup(Cgroup::at(path)?),
-            (None, None) => Selection::Processes(self.pids.clone()),
-        };
-        Targets::find(selection)
-    }
 }
 
 /// Runs the command.
@@ -120,64 +76,88 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         recover(&journal()).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     }
     let targets = args.programs.find().map_err(|error| failure(AttachError::Target(error)))?;
+    refuse_what_is_attached(&journal(), &targets).map_err(failure)?;
     let request = Request { mode: args.mode, epolls: EpollsSetBy::Attachment };
-    let (picture, plan) = look(&targets, &request).map_err(|error| failure(AttachError::Look(error)))?;
+    let Looked { picture, plan, findings } =
+        look(&targets, &request).map_err(|error| failure(AttachError::Look(error)))?;
     let groups = args.placement.decide(&picture, &targets)?;
-    let report = |placed: Option<&Placed>| {
-        let report = render::Report::new(&request, &targets, &plan);
-        match args.placement.is_asked_for() {
-            true => report.with_placement(render::placement::report(&groups, placed)),
-            false => report,
-        }
-    };
-    let show_plan = || {
-        show(&report(None), args.json)?;
-        if args.json { Ok(()) } else { output::data(&render::placement::groups(&groups)) }
-    };
-    if args.dry_run {
-        return show_plan();
+    let mut report = render::Report::new(&request, &targets, &plan, findings);
+    if args.placement.is_asked_for() {
+        report.placement = Some(render::placement::report(&groups, None));
     }
-    refuse(&report(None), &plan)?;
+    if args.dry_run {
+        return if args.json { output::json(&report) } else { show_plan(&report, &groups) };
+    }
+    refuse(&report, args.follow)?;
     if !args.json {
-        show_plan()?;
+        show_plan(&report, &groups)?;
     }
     ask::unless(args.yes)?;
-    let placed = attach(&targets, request, &plan, &groups, &args.placement)?;
+    let told = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let (mut attachment, placed) = attach(&targets, request, &plan, &groups, &args.placement, &told)?;
+    let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
+    if args.follow {
+        attachment.hold().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    }
+    let kept = if args.follow { Some(attachment) } else { leave(attachment)? };
+    if args.placement.is_asked_for() {
+        report.placement = Some(render::placement::report(&groups, Some(&placed)));
+    }
+    report.effect = effect(&request, &queues, Duration::from_secs(args.seconds), &told);
     if args.json {
-        show(&report(Some(&placed)), true)?;
+        output::json(&report)?;
     } else {
         output::data(&render::placement::placed(&groups, &placed))?;
+        output::data(&report.effect.as_ref().map(ToString::to_string).unwrap_or_default())?;
     }
-    output::say("set and verified; it goes back when the program ends, or with `quell detach`");
-    Ok(())
+    kept.map_or(Ok(()), |attachment| follow::follow(attachment, &told))
 }
 
-fn show(report: &render::Report<'_>, json: bool) -> Result<(), Failure> {
-    if json { output::json(report) } else { output::data(&report.to_string()) }
+fn leave(attachment: Attachment) -> Result<Option<Attachment>, Failure> {
+    attachment.leave().map_err(|error| Failure::new(Exit::RolledBack, error))?;
+    output::say("set, and read back; it goes back when the program ends, or with `quell detach`");
+    Ok(None)
 }
 
-/// A picture and the plan; where others are on the queues, from two looks, by which it is told how long they can wait.
-fn look(targets: &Targets, request: &Request) -> Result<(Picture, Plan), TakeError> {
-    let plan_of = |now: &Picture, before: Option<&Picture>| plan(now, before, &targets.pids(), request);
-    let first = observe()?;
-    let planned = plan_of(&first, None);
-    if planned.neighbours.is_empty() || request.mode.napi().irq_suspend_timeout_ns == 0 {
-        return Ok((first, planned));
+fn show_plan(report: &render::Report<'_>, groups: &Groups) -> Result<(), Failure> {
+    output::data(&report.to_string())?;
+    output::data(&render::placement::groups(groups))
+}
+
+/// What is there, what would be set, and what that would bring along.
+struct Looked {
+    picture: Picture,
+    plan: Plan,
+    findings: Vec<Finding>,
+}
+
+/// Where others are on the queues the plan is made from two looks, by which it is told how long they can wait.
+fn look(targets: &Targets, request: &Request) -> Result<Looked, TakeError> {
+    let looked = |picture: Picture, before: Option<&Picture>| {
+        let plan = plan(&picture, before, &targets.pids(), request);
+        let findings = consequences(&picture, before, &plan);
+        Looked { picture, plan, findings }
+    };
+    let first = looked(observe()?, None);
+    if first.plan.neighbours.is_empty() || request.mode.napi().irq_suspend_timeout_ns == 0 {
+        return Ok(first);
     }
     thread::sleep(LOAD_WATCHED);
-    let second = observe()?;
-    let planned = plan_of(&second, Some(&first));
-    Ok((second, planned))
+    Ok(looked(observe()?, Some(&first.picture)))
 }
 
-fn refuse(report: &render::Report<'_>, plan: &Plan) -> Result<(), Failure> {
-    if !plan.impossible.is_empty() {
-        let text = format!("it cannot be done here, so nothing was changed:\n{}", render::impossible(plan));
-        return Err(Failure::new(Exit::NotSupported, text));
+fn refuse(report: &render::Report<'_>, follow: bool) -> Result<(), Failure> {
+    if !report.plan.impossible.is_empty() {
+        let why = render::impossible(report.plan);
+        return Err(Failure::new(
+            Exit::NotSupported,
+            format!("it cannot be done here, so nothing was changed:\n{why}"),
+        ));
     }
-    if plan.steps.is_empty() {
-        let text = format!("{report}there is nothing to set: none of the programs has an epoll with network sockets");
-        return Err(Failure::new(Exit::NotSupported, text));
+    if report.plan.steps.is_empty() && !follow {
+        let text = "there is nothing to set yet: no epoll with network sockets, and no packet has come by a queue; \
+                    --follow waits for them";
+        return Err(Failure::new(Exit::NotSupported, format!("{report}{text}")));
     }
     Ok(())
 }
@@ -188,14 +168,14 @@ fn attach(
     plan: &Plan,
     groups: &Groups,
     placement: &PlacementArgs,
-) -> Result<Placed, Failure> {
-    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    let flag = interruption.flag();
+    told: &Interruption,
+) -> Result<(Attachment, Placed), Failure> {
+    let flag = told.flag();
     let mut looks_on = |_: usize, _: Moment| match flag.get() {
         Some(_) => ControlFlow::Break(()),
         None => ControlFlow::Continue(()),
     };
-    let mut start = |path: &std::path::Path| -> Result<Keeper, String> { keeper::start(path) };
+    let mut start = |path: &Path| keeper::start(path);
     let mut attachment = Attachment::begin(&journal(), targets.clone(), request, &mut start).map_err(failure)?;
     let set = attachment
         .make(plan, &mut looks_on)
@@ -206,12 +186,22 @@ fn attach(
             false => Ok(Placed::default()),
         });
     match set {
-        Ok(placed) => match attachment.leave() {
-            Ok(_) => Ok(placed),
-            Err(error) => Err(Failure::new(Exit::RolledBack, error)),
-        },
+        Ok(placed) => Ok((attachment, placed)),
         Err(error) => Err(put_back(&error, &attachment.end())),
     }
+}
+
+/// Whether the mode shows; absent when nobody asked.
+fn effect(request: &Request, queues: &[QueueStep], time: Duration, told: &Interruption) -> Option<render::Effect> {
+    if time.is_zero() || queues.is_empty() {
+        return None;
+    }
+    // A signal ends it, and is looked at by whoever comes next.
+    let mut wait = || drop(told.wait(time));
+    Some(match effect::watch(queues, &mut wait) {
+        Ok(seen) => render::Effect::of(request, queues, seen),
+        Err(error) => render::Effect::blind(&error),
+    })
 }
 
 fn put_back(error: &AttachError, reverted: &Result<Reverted, JournalError>) -> Failure {

@@ -1,13 +1,17 @@
 //! What an attachment would set, whom it touches and what cannot be had, as text and as JSON.
 
 pub(crate) mod detached;
+mod effect;
 pub(crate) mod placement;
+
+pub(crate) use effect::Effect;
 
 use std::fmt::{self, Write as _};
 
 use quell_host::attach::neighbours::{Neighbour, Until};
 use quell_host::attach::plan::{EpollStep, Partly, QueueStep};
 use quell_host::attach::{Plan, Request, Targets};
+use quell_host::findings::Finding;
 use quell_host::journal::Target;
 use quell_host::settings::values::{EpollValues, NapiValues};
 use quell_linux::CpuList;
@@ -20,26 +24,26 @@ pub(crate) struct Report<'a> {
     schema: &'static str,
     mode: String,
     programs: Vec<Target>,
-    plan: &'a Plan,
     /// What filters are put on, and what was seen; absent when that was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    placement: Option<serde_json::Value>,
+    pub(crate) placement: Option<serde_json::Value>,
+    pub(crate) plan: &'a Plan,
+    findings: Vec<Finding>,
+    /// Whether the mode shows; absent before it is set, and when nobody asked.
+    pub(crate) effect: Option<Effect>,
 }
 
 impl<'a> Report<'a> {
-    pub(crate) fn new(request: &Request, targets: &Targets, plan: &'a Plan) -> Self {
+    pub(crate) fn new(request: &Request, targets: &Targets, plan: &'a Plan, findings: Vec<Finding>) -> Self {
         Self {
             schema: "quell-attach/1",
             mode: request.mode.to_string(),
             programs: targets.living().cloned().collect(),
             plan,
             placement: None,
+            findings,
+            effect: None,
         }
-    }
-
-    /// With what [`placement::report`] says.
-    pub(crate) fn with_placement(self, placement: serde_json::Value) -> Self {
-        Self { placement: Some(placement), ..self }
     }
 }
 
@@ -56,7 +60,11 @@ impl fmt::Display for Report<'_> {
         if !self.plan.impossible.is_empty() {
             writeln!(f, "cannot be done here:\n{}", impossible(self.plan))?;
         }
-        neighbours(f, self.plan)
+        neighbours(f, self.plan)?;
+        let advice = |finding: &Finding| finding.mend.first().map(|mend| format!("; {mend}")).unwrap_or_default();
+        self.findings.iter().try_for_each(|finding| {
+            writeln!(f, "{}: {}: {}{}", finding.severity.word(), finding.title, finding.seen, advice(finding))
+        })
     }
 }
 

@@ -1,0 +1,228 @@
+//! Whether a mode that was set is in effect, told from who polled the queues over some time: by a function of counts, and
+//! with "cannot tell" for an answer where the load does not show it. That the values are there is no proof of it; reading
+//! them back is the transaction's.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use quell_linux::bpf::{CounterError, NapiPollCounter, NapiPolls};
+use quell_linux::proc::ProcRoot;
+use quell_linux::{NapiId, kernel};
+use quell_mode::{DeliveryMode, Threaded};
+use serde::Serialize;
+
+use super::plan::{EpollsSetBy, QueueStep};
+
+/// Fewer packets than this say nothing.
+const PACKETS_TO_JUDGE: u64 = 200;
+/// A suspended queue is polled by the kernel at most once for so many packets; one that goes back to the kernel more often
+/// may do so because it ran dry.
+const PACKETS_PER_KERNEL_POLL: u64 = 50;
+/// Deferral shows when there are so many packets for each interrupt.
+const PACKETS_PER_INTERRUPT: u64 = 10;
+
+/// What was seen of one queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Seen {
+    /// The queue's instance.
+    pub napi: NapiId,
+    /// For how long, nanoseconds.
+    pub for_ns: u64,
+    /// Packets that its polls took.
+    pub packets: u64,
+    /// Polls, whoever polled.
+    pub polls: u64,
+    /// Polls by threads of programs, but for the last of each busy poll.
+    pub by_program: u64,
+    /// Polls by the queue's kernel thread.
+    pub by_thread: u64,
+    /// Its interrupts; absent where it has none, or they cannot be told.
+    pub interrupts: Option<u64>,
+}
+
+/// Whether a mode is in effect.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "verdict", content = "why", rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It is.
+    InEffect(String),
+    /// It is not.
+    NotInEffect(String),
+    /// It cannot be told at this load, or from here.
+    CannotTell(String),
+}
+
+/// Watches queues for as long as `wait` takes.
+///
+/// # Errors
+/// When polls cannot be counted here, mostly for want of privilege.
+pub fn watch(queues: &[QueueStep], wait: &mut dyn FnMut()) -> Result<Vec<Seen>, CounterError> {
+    let ids: Vec<NapiId> = queues.iter().map(|step| step.napi).collect();
+    let counter = NapiPollCounter::attach(kernel::sysfs(), &ids)?;
+    let (began, irqs, before) = (Instant::now(), interrupts(queues), counter.read()?);
+    wait();
+    let (after, irqs_after) = (counter.read()?, interrupts(queues));
+    let for_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let seen = |napi: NapiId| {
+        let polls = after.get(&napi)?.since(&before.get(&napi).copied().unwrap_or_default());
+        let interrupts =
+            irqs_after.get(&napi).zip(irqs.get(&napi)).map(|(after, before)| after.saturating_sub(*before));
+        Some(Seen::of(napi, for_ns, polls, interrupts))
+    };
+    Ok(ids.into_iter().filter_map(seen).collect())
+}
+
+fn interrupts(queues: &[QueueStep]) -> BTreeMap<NapiId, u64> {
+    let Ok(interrupts) = ProcRoot::default().interrupts() else { return BTreeMap::new() };
+    let count = |step: &QueueStep| Some((step.napi, interrupts.irq(step.irq?)?.total));
+    queues.iter().filter_map(count).collect()
+}
+
+impl Seen {
+    fn of(napi: NapiId, for_ns: u64, polls: NapiPolls, interrupts: Option<u64>) -> Self {
+        let NapiPolls { polls, packets, by_thread, by_busy_poll: by_program, .. } = polls;
+        Self { napi, for_ns, packets, polls, by_program, by_thread, interrupts }
+    }
+
+    /// Polls that the kernel began by itself, at least: a busy poll ends with one that cannot be told from them.
+    fn by_kernel(&self) -> u64 {
+        self.polls.saturating_sub(self.by_program.saturating_mul(2))
+    }
+}
+
+/// Whether `mode` is in effect on a queue of which that was seen.
+#[must_use]
+pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &Seen) -> Verdict {
+    let Seen { packets, polls, by_program, by_thread, .. } = *seen;
+    if packets < PACKETS_TO_JUDGE {
+        return Verdict::CannotTell(format!("{packets} packets came in {}", milliseconds(seen.for_ns)));
+    }
+    let (napi, epoll) = (mode.napi(), mode.epoll().unwrap_or_default());
+    let polls_by_program = epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0;
+    if polls_by_program && by_program == 0 {
+        let whose = if epolls == EpollsSetBy::Program {
+            "the program has not asked for it"
+        } else {
+            "an epoll polls one queue, that of the socket that was ready last"
+        };
+        return Verdict::NotInEffect(format!(
+            "{packets} packets, and none of {polls} polls was the program's: {whose}"
+        ));
+    }
+    if napi.irq_suspend_timeout_ns > 0 && polls_by_program {
+        return suspension(seen);
+    }
+    if polls_by_program {
+        return match by_program >= polls / 2 {
+            true => Verdict::InEffect(format!("{by_program} of {polls} polls were the program's")),
+            false => {
+                Verdict::CannotTell(format!("{by_program} of {polls} polls were the program's: it sleeps in between"))
+            }
+        };
+    }
+    if napi.threaded != Threaded::Off {
+        return match (by_thread >= polls / 2, by_thread) {
+            (true, _) => Verdict::InEffect(format!("{by_thread} of {polls} polls were its thread's")),
+            (false, 0) => Verdict::NotInEffect(format!("none of {polls} polls was its thread's")),
+            (false, _) => Verdict::CannotTell(format!("{by_thread} of {polls} polls were its thread's")),
+        };
+    }
+    if napi.defers() { deferral(seen) } else { undisturbed(seen) }
+}
+
+fn suspension(seen: &Seen) -> Verdict {
+    let Seen { packets, polls, by_program, .. } = *seen;
+    let by_kernel = seen.by_kernel();
+    if by_kernel.saturating_mul(PACKETS_PER_KERNEL_POLL) <= packets {
+        return Verdict::InEffect(format!(
+            "the program polled {by_program} times, the kernel by itself {by_kernel} times for {packets} packets"
+        ));
+    }
+    Verdict::CannotTell(format!(
+        "the program polls it ({by_program} of {polls} polls), and the kernel in between: at this load the queue runs dry, \
+         and suspension ends as it is to"
+    ))
+}
+
+fn deferral(seen: &Seen) -> Verdict {
+    let Some(interrupts) = seen.interrupts else {
+        return Verdict::CannotTell("the queue has no interrupt that could be counted".to_owned());
+    };
+    let text = format!("{interrupts} interrupts for {} packets", seen.packets);
+    match interrupts.saturating_mul(PACKETS_PER_INTERRUPT) <= seen.packets {
+        true => Verdict::InEffect(text),
+        false => Verdict::CannotTell(format!("{text}: packets may come too rarely for it")),
+    }
+}
+
+fn undisturbed(seen: &Seen) -> Verdict {
+    match seen.by_program {
+        0 => Verdict::InEffect(format!("none of {} polls was a program's", seen.polls)),
+        some => Verdict::NotInEffect(format!("{some} of {} polls were a program's", seen.polls)),
+    }
+}
+
+fn milliseconds(ns: u64) -> String {
+    format!("{} ms", ns / 1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(packets: u64, polls: u64, by_program: u64) -> Seen {
+        let napi = NapiId::from_kernel(9000).unwrap();
+        Seen { napi, for_ns: 1_000_000_000, packets, polls, by_program, by_thread: 0, interrupts: None }
+    }
+
+    fn verdict(mode: &str, seen: Seen) -> Verdict {
+        judge(&mode.parse().unwrap(), EpollsSetBy::Attachment, &seen)
+    }
+
+    #[test]
+    fn without_packets_nothing_can_be_told() {
+        for mode in ["base", "defer20", "suspend200", "fullbusy", "threaded"] {
+            assert!(matches!(verdict(mode, seen(7, 7, 0)), Verdict::CannotTell(_)), "{mode}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_never_polls_has_no_mode_that_polls() {
+        for mode in ["suspend200", "fullbusy", "napibusy"] {
+            assert!(matches!(verdict(mode, seen(10_000, 900, 0)), Verdict::NotInEffect(_)), "{mode}");
+        }
+    }
+
+    #[test]
+    fn suspension_shows_where_the_kernel_hardly_polls_by_itself() {
+        assert!(matches!(verdict("suspend200", seen(100_000, 10_100, 5_000)), Verdict::InEffect(_)));
+    }
+
+    #[test]
+    fn suspension_that_ends_because_the_queue_runs_dry_cannot_be_told_from_deferral() {
+        assert!(matches!(verdict("suspend200", seen(10_000, 9_000, 1_000)), Verdict::CannotTell(_)));
+    }
+
+    #[test]
+    fn deferral_is_told_by_interrupts_and_by_nothing_else() {
+        assert!(matches!(verdict("defer20", seen(10_000, 300, 0)), Verdict::CannotTell(_)));
+        let few = Seen { interrupts: Some(4), ..seen(10_000, 300, 0) };
+        assert!(matches!(verdict("defer20", few), Verdict::InEffect(_)));
+        let many = Seen { interrupts: Some(8_000), ..few };
+        assert!(matches!(verdict("defer20", many), Verdict::CannotTell(_)));
+    }
+
+    #[test]
+    fn a_thread_that_polls_is_threaded_delivery() {
+        let by_thread = Seen { by_thread: 990, ..seen(10_000, 1_000, 0) };
+        assert!(matches!(verdict("threaded", by_thread), Verdict::InEffect(_)));
+        assert!(matches!(verdict("threaded", seen(10_000, 1_000, 0)), Verdict::NotInEffect(_)));
+    }
+
+    #[test]
+    fn base_is_in_effect_when_no_program_polls() {
+        assert!(matches!(verdict("base", seen(10_000, 1_000, 0)), Verdict::InEffect(_)));
+        assert!(matches!(verdict("base", seen(10_000, 1_000, 400)), Verdict::NotInEffect(_)));
+    }
+}

@@ -1,0 +1,125 @@
+//! Watching over queues that an attachment suspends. A suspended queue that its program does not come back to is polled by
+//! nobody: a file that stays ready in the program's epoll re-arms the suspension for ever, and no timeout ends it. Such a
+//! queue is polled from here, and what lay there is told. An idle queue looks alike, but for the packets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use quell_linux::bpf::{CounterError, NapiPollCounter};
+use quell_linux::netdev::Netdev;
+use quell_linux::proc::ProcRoot;
+use quell_linux::{NapiId, Pid, kernel};
+
+use super::plan::QueueStep;
+use crate::namespaces;
+use crate::resume::{Freed, Resumer};
+
+/// A queue that nobody polled for this long, though its program ran, is suspected.
+const SUSPICIOUS_AFTER: Duration = Duration::from_millis(200);
+/// A suspect that had no packets is looked at after twice the time, up to this: each look costs as many timer polls as
+/// `defer-hard-irqs` says.
+const LOOKED_AT_EVERY: Duration = Duration::from_secs(3);
+
+/// A queue that was stalled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stalled {
+    /// Which.
+    pub napi: NapiId,
+    /// For how long nobody had polled it, at least.
+    pub unpolled: Duration,
+    /// The packets that lay there.
+    pub packets: u64,
+    /// How it was freed.
+    pub freed: Freed,
+}
+
+/// What watches.
+#[derive(Debug, Default)]
+pub struct StallWatch {
+    counter: Option<NapiPollCounter>,
+    queues: BTreeMap<NapiId, Watched>,
+    ran_ns: BTreeMap<Pid, u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Watched {
+    namespace_cookie: u64,
+    polls: u64,
+    last_poll: Instant,
+    looked_at: Instant,
+    patience: Duration,
+}
+
+impl StallWatch {
+    /// Watches these queues, those that it watches already as before.
+    ///
+    /// # Errors
+    /// When polls cannot be counted, without which a stalled queue cannot be told from an idle one.
+    pub fn watch<'a>(&mut self, queues: impl Iterator<Item = &'a QueueStep>) -> Result<(), CounterError> {
+        let suspended = queues.filter(|step| step.new.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0));
+        let wanted: BTreeMap<NapiId, u64> = suspended.map(|step| (step.napi, step.namespace_cookie)).collect();
+        if wanted.keys().eq(self.queues.keys()) {
+            return Ok(());
+        }
+        let ids: Vec<NapiId> = wanted.keys().copied().collect();
+        self.counter = if ids.is_empty() { None } else { Some(NapiPollCounter::attach(kernel::sysfs(), &ids)?) };
+        let now = Instant::now();
+        let watched = |(napi, namespace_cookie)| {
+            let (last_poll, looked_at, patience) = (now, now, SUSPICIOUS_AFTER);
+            (napi, Watched { namespace_cookie, polls: 0, last_poll, looked_at, patience })
+        };
+        self.queues = wanted.into_iter().map(watched).collect();
+        Ok(())
+    }
+
+    /// Looks once, and frees what is stalled. `programs` are those that the queues are suspended for.
+    ///
+    /// # Errors
+    /// When the polls that were counted cannot be read.
+    pub fn look(&mut self, proc: &ProcRoot, programs: &BTreeSet<Pid>) -> Result<Vec<Stalled>, CounterError> {
+        let Some(counter) = &self.counter else { return Ok(Vec::new()) };
+        let now = Instant::now();
+        let counted = counter.read()?;
+        let they_ran = ran(proc, programs, &mut self.ran_ns);
+        let mut stalled = Vec::new();
+        for (napi, watched) in &mut self.queues {
+            let polls = counted.get(napi).map_or(0, |counts| counts.polls);
+            if polls != watched.polls {
+                *watched = Watched { polls, last_poll: now, patience: SUSPICIOUS_AFTER, ..*watched };
+                continue;
+            }
+            // A program that does not run at all re-arms nothing: its suspension ends by the timeout.
+            if !they_ran || now - watched.last_poll.max(watched.looked_at) < watched.patience {
+                continue;
+            }
+            let packets_before = counted.get(napi).map_or(0, |counts| counts.packets);
+            let Some(freed) = free(proc, *napi, watched.namespace_cookie, programs) else { continue };
+            let after = counter.read()?.get(napi).copied().unwrap_or_default();
+            let packets = after.packets.saturating_sub(packets_before);
+            if packets > 0 {
+                stalled.push(Stalled { napi: *napi, unpolled: now - watched.last_poll, packets, freed });
+            }
+            // The polls of this look are no sign of life.
+            let patience = if packets > 0 { SUSPICIOUS_AFTER } else { (watched.patience * 2).min(LOOKED_AT_EVERY) };
+            *watched = Watched { polls: after.polls, looked_at: now, patience, ..*watched };
+        }
+        Ok(stalled)
+    }
+}
+
+/// Whether any of the programs used a CPU since the last look.
+fn ran(proc: &ProcRoot, programs: &BTreeSet<Pid>, before: &mut BTreeMap<Pid, u64>) -> bool {
+    let of = |pid: &Pid| Some((*pid, proc.process(*pid).schedstat_of_all_threads().ok()?.run_ns));
+    let now: BTreeMap<Pid, u64> = programs.iter().filter_map(of).collect();
+    let ran = now.iter().any(|(pid, run_ns)| before.get(pid).is_some_and(|before| run_ns > before));
+    *before = now;
+    ran
+}
+
+/// Polls a queue; `None` when it is gone or nothing can poll it.
+fn free(proc: &ProcRoot, napi: NapiId, namespace_cookie: u64, programs: &BTreeSet<Pid>) -> Option<Freed> {
+    let namespace = namespaces::by_cookie(proc, namespace_cookie).ok()??;
+    let napi = Netdev::open_in(&namespace).ok()?.napi(napi).ok()?;
+    let programs: Vec<Pid> = programs.iter().copied().collect();
+    Resumer::of_queue(proc, &napi, &programs).poll().ok()
+}

@@ -1,0 +1,135 @@
+//! Waiting for the end of programs, for a signal, or for some time, whichever is first, without looking again and again.
+
+use std::io;
+use std::time::Duration;
+
+use quell_linux::Pid;
+use quell_linux::event::{Epoll, Trigger};
+use quell_linux::pidfd::PidFd;
+use quell_linux::proc::{ProcRoot, ProcessIdentity, Ticks};
+use quell_linux::signal::Interruption;
+
+use crate::journal::Target;
+
+/// What the epoll calls a signal; programs are called by their place.
+const SIGNALLED: u64 = u64::MAX;
+
+/// What was waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Woken {
+    /// A signal asked for the end.
+    Told,
+    /// One of the programs ended, or had ended before.
+    ProgramEnded,
+    /// The time is over.
+    TimeIsOver,
+}
+
+/// Waits until none of the programs lives, or a signal came.
+///
+/// # Errors
+/// When the kernel refuses to wait.
+pub(super) fn wait_for_all(targets: &[Target], told: &Interruption) -> io::Result<()> {
+    let mut ends = Ends::of(targets, told)?;
+    while ends.living > 0 && ends.wait(None)? != Woken::Told {}
+    Ok(())
+}
+
+/// Waits until one of the programs ends, a signal comes, or the time is over.
+///
+/// # Errors
+/// When the kernel refuses to wait.
+pub fn wait_for_one<'a>(
+    targets: impl IntoIterator<Item = &'a Target>,
+    told: &Interruption,
+    at_most: Duration,
+) -> io::Result<Woken> {
+    let mut ends = Ends::of(targets, told)?;
+    if ends.one_had_ended { Ok(Woken::ProgramEnded) } else { ends.wait(Some(at_most)) }
+}
+
+/// An epoll on the ends of programs.
+struct Ends<'a> {
+    epoll: Epoll,
+    told: &'a Interruption,
+    living: usize,
+    one_had_ended: bool,
+    /// Closing one ends its being watched.
+    _programs: Vec<PidFd>,
+}
+
+impl<'a> Ends<'a> {
+    fn of<'t>(targets: impl IntoIterator<Item = &'t Target>, told: &'a Interruption) -> io::Result<Self> {
+        let proc = ProcRoot::default();
+        let programs: Vec<Option<PidFd>> = targets.into_iter().map(|target| open_living(target, &proc)).collect();
+        let one_had_ended = programs.iter().any(Option::is_none);
+        let programs: Vec<PidFd> = programs.into_iter().flatten().collect();
+        let epoll = Epoll::new(16)?;
+        epoll.add(told, SIGNALLED, Trigger::Level)?;
+        for (place, program) in (0_u64..).zip(&programs) {
+            // Reported once: a process that ended stays readable for ever.
+            epoll.add(program, place, Trigger::OneShot)?;
+        }
+        Ok(Self { epoll, told, living: programs.len(), one_had_ended, _programs: programs })
+    }
+
+    fn wait(&mut self, at_most: Option<Duration>) -> io::Result<Woken> {
+        self.epoll.wait(at_most)?;
+        if self.told.flag().get().is_some() {
+            return Ok(Woken::Told);
+        }
+        let ended = (0..self.epoll.len()).filter_map(|index| self.epoll.get(index)).count();
+        self.living -= ended;
+        Ok(if ended > 0 { Woken::ProgramEnded } else { Woken::TimeIsOver })
+    }
+}
+
+/// A handle of the program; absent when it has ended.
+fn open_living(target: &Target, proc: &ProcRoot) -> Option<PidFd> {
+    let pid = Pid::from_kernel(target.pid)?;
+    let handle = PidFd::open(pid).ok()?;
+    // Looked at after it was opened: from here on the number cannot mean another process.
+    let identity = ProcessIdentity { pid, starttime: Ticks(target.start_time_ticks), boot_id: proc.boot_id().ok()? };
+    identity.is_running(proc).unwrap_or(true).then_some(handle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn sleep() -> (Child, Target) {
+        let child = Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = Pid::from_kernel(child.id()).unwrap();
+        let stat = ProcRoot::default().process(pid).stat().unwrap();
+        (child, Target { pid: stat.pid.get().unsigned_abs(), start_time_ticks: stat.starttime.0, name: "sleep".into() })
+    }
+
+    fn end(mut child: Child) {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn all_are_waited_for_and_one_that_had_ended_before_is_no_hindrance() {
+        let told = Interruption::listen().unwrap();
+        let ((first, one), (second, two)) = (sleep(), sleep());
+        end(first);
+        let waiting = std::thread::spawn(move || wait_for_all(&[one, two], &told));
+        end(second);
+        waiting.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn the_end_of_one_is_told_at_once_and_only_then() {
+        let told = Interruption::listen().unwrap();
+        let ((first, one), (second, two)) = (sleep(), sleep());
+        let targets = [one, two];
+        assert_eq!(wait_for_one(&targets, &told, Duration::from_millis(1)).unwrap(), Woken::TimeIsOver);
+        end(first);
+        assert_eq!(wait_for_one(&targets, &told, LONG).unwrap(), Woken::ProgramEnded);
+        end(second);
+    }
+}

@@ -1,0 +1,477 @@
+//! A running program gets a mode from outside and loses it again, whatever ends first and whenever. Needs root, Linux 6.13
+//! and memcached.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{ARRIVES_WITHIN, Lab, Program, WATCHED};
+use quell_host::attach::attachment::attachments;
+use quell_host::attach::consequences::consequences;
+use quell_host::attach::keeper::{self, Detached};
+use quell_host::attach::stall::StallWatch;
+use quell_host::attach::{
+    AttachError, Attachment, EpollsSetBy, Plan, Request, Selection, Step, Targets, observe, plan,
+};
+use quell_host::journal::{Journal, Keeper};
+use quell_host::picture::{Picture, Reading, Scope, take};
+use quell_host::recovery::{Found, recover};
+use quell_host::transaction::Moment;
+use quell_linux::Pid;
+use quell_linux::event::{Event, Trigger};
+use quell_linux::pidfd::{PidFd, Signal};
+use quell_linux::proc::{ProcRoot, ProcessIdentity};
+use quell_linux::process::{Child, Spawn};
+
+const ADDRESS: &str = "192.0.2.1:11211";
+const MOMENTS: [Moment; 3] = [Moment::Before, Moment::WrittenDown, Moment::Made];
+
+/// memcached with two workers and connections that both of its queues have served.
+struct Server {
+    child: Child,
+    connections: Vec<TcpStream>,
+}
+
+impl Server {
+    /// `None`, with the reason on stderr, where there is no memcached.
+    fn start(lab: &mut Lab, port: u16) -> Option<Self> {
+        if Command::new("memcached").arg("-V").output().is_err() {
+            eprintln!("skipped: there is no memcached");
+            return None;
+        }
+        let port = port.to_string();
+        let words = ["-u", "root", "-U", "0", "-t", "2", "-l", "192.0.2.1", "-p", &port];
+        let child = lab.start(Spawn::new("memcached").args(words));
+        let mut server = Self { child, connections: Vec::new() };
+        server.connect(lab, &format!("192.0.2.1:{port}"), 16);
+        Some(server)
+    }
+
+    fn connect(&mut self, lab: &Lab, address: &str, count: usize) {
+        let deadline = Instant::now() + ARRIVES_WITHIN;
+        let connect = || {
+            loop {
+                match TcpStream::connect(address) {
+                    Ok(connection) => return connection,
+                    Err(error) => assert!(Instant::now() < deadline, "memcached is deaf: {error}"),
+                }
+                std::thread::yield_now();
+            }
+        };
+        let mut connections: Vec<TcpStream> = lab.client.run(|| (0..count).map(|_| connect()).collect()).unwrap();
+        connections.iter_mut().for_each(answers);
+        self.connections.append(&mut connections);
+    }
+
+    fn pid(&self) -> Pid {
+        self.child.pid()
+    }
+
+    fn signal(&self, signal: Signal) {
+        PidFd::open(self.pid()).unwrap().signal(signal).unwrap();
+    }
+
+    /// Every connection gets its answer.
+    fn answers(&mut self) {
+        self.connections.iter_mut().for_each(answers);
+    }
+}
+
+fn answers(connection: &mut TcpStream) {
+    connection.set_read_timeout(Some(ARRIVES_WITHIN)).unwrap();
+    connection.write_all(b"version\r\n").unwrap();
+    let mut answer = [0; 64];
+    let read = connection.read(&mut answer).unwrap();
+    assert!(answer[..read].starts_with(b"VERSION"), "{:?}", &answer[..read]);
+}
+
+fn request(mode: &str) -> Request {
+    Request { mode: mode.parse().unwrap(), epolls: EpollsSetBy::Attachment }
+}
+
+fn targets(pid: Pid) -> Targets {
+    Targets::find(Selection::Processes(vec![pid])).unwrap()
+}
+
+fn plan_for(pid: Pid, mode: &str) -> Plan {
+    plan(&observe().unwrap(), None, &targets(pid).pids(), &request(mode))
+}
+
+fn go_on(_: usize, _: Moment) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+/// For tests in which nobody dies.
+fn no_keeper(_: &Path) -> Result<Keeper, String> {
+    keeper::this_process(&ProcRoot::default()).map_err(|error| error.to_string())
+}
+
+fn attach(dir: &Path, pid: Pid, mode: &str) -> Attachment {
+    let mut attachment = Attachment::begin(&Journal::in_dir(dir), targets(pid), request(mode), &mut no_keeper).unwrap();
+    attachment.make(&plan_for(pid, mode), &mut go_on).unwrap();
+    attachment.settle(&mut go_on).unwrap();
+    attachment
+}
+
+/// Settings of the lab's queues and of the epolls of some processes, by name.
+fn state(lab: &Lab, pids: &[Pid]) -> BTreeMap<String, String> {
+    let picture = picture(lab);
+    let napis = picture.devices.iter().flat_map(|device| device.napis.known_elements());
+    let mut state: BTreeMap<String, String> = napis
+        .map(|napi| {
+            let values = (&napi.defer_hard_irqs, &napi.gro_flush_timeout_ns, &napi.irq_suspend_timeout_ns);
+            (format!("NAPI {}", napi.id), format!("{values:?} {:?}", napi.threading))
+        })
+        .collect();
+    for process in picture.processes.iter().filter(|process| pids.contains(&process.pid)) {
+        for epoll in &process.files.known().unwrap().epolls {
+            state.insert(format!("epoll {} of {}", epoll.fd, process.pid), format!("{:?}", epoll.params));
+        }
+    }
+    state
+}
+
+fn picture(lab: &Lab) -> Picture {
+    take(&Scope { netns: Some(lab.server_name.clone()), ..Scope::default() }).unwrap().0
+}
+
+fn suspends(lab: &Lab) -> bool {
+    lab.napi().irq_suspend_timeout_ns == Some(20_000_000)
+}
+
+#[test]
+fn an_unmodified_memcached_gets_a_mode_and_loses_it_without_a_trace() {
+    let Some(mut lab) = Lab::raise("attach", 2) else { return };
+    let Some(mut server) = Server::start(&mut lab, 11_211) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let before = state(&lab, &[server.pid()]);
+    let planned = plan_for(server.pid(), "suspend200");
+    assert_eq!(planned.queues().count(), 2, "{planned:?}");
+    assert!(planned.epolls().count() >= 3 && planned.impossible.is_empty(), "{planned:?}");
+
+    let attachment = attach(dir.path(), server.pid(), "suspend200");
+    assert!(plan_for(server.pid(), "suspend200").steps.iter().all(Step::is_there));
+    assert!(suspends(&lab));
+    server.answers();
+    let twice = Attachment::begin(&Journal::in_dir(dir.path()), targets(server.pid()), request("base"), &mut no_keeper);
+    assert!(matches!(twice, Err(AttachError::AlreadyAttached { .. })), "{twice:?}");
+
+    let reverted = attachment.end().unwrap();
+    assert!(reverted.failed.is_empty() && reverted.in_part.is_empty(), "{reverted:?}");
+    assert_eq!(state(&lab, &[server.pid()]), before);
+    server.answers();
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_cannot_be_had_from_outside_is_refused_before_anything_is_changed() {
+    let Some(mut lab) = Lab::raise("refuse", 1) else { return };
+    let Some(server) = Server::start(&mut lab, 11_211) else { return };
+    assert!(!plan_for(server.pid(), "eventspin50").impossible.is_empty());
+    let partly = plan_for(server.pid(), "fullbusy");
+    assert!(partly.impossible.is_empty(), "{partly:?}");
+    assert!(format!("{:?}", partly.partly).contains("WaitsAsWritten"), "{partly:?}");
+}
+
+#[test]
+fn workers_and_queues_that_come_up_later_are_found() {
+    let Some(mut lab) = Lab::raise("later", 2) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let gate = dir.path().join("gate");
+    let script = format!(
+        "until [ -e {gate} ]; do sleep 0.02; done; memcached -u root -U 0 -t 2 -l 192.0.2.1 -p 11211; true",
+        gate = gate.display()
+    );
+    let mut server = Server { child: lab.start(Spawn::new("sh").args(["-c", &script])), connections: Vec::new() };
+    let journal_dir = tempfile::tempdir().unwrap();
+    let mut attachment = attach(journal_dir.path(), server.pid(), "suspend200");
+    assert_eq!((attachment.queues().count(), attachment.epolls()), (0, 0));
+
+    std::fs::write(&gate, "").unwrap();
+    server.connect(&lab, ADDRESS, 16);
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        found.extend(attachment.keep_up(&mut go_on).unwrap().came);
+    }
+    assert!(found.iter().any(|target| target.name == "memcached"), "{found:?}");
+    assert_eq!(attachment.queues().count(), 2);
+    assert!(attachment.epolls() >= 3, "{}", attachment.epolls());
+    assert!(suspends(&lab));
+    server.answers();
+    attachment.end().unwrap();
+    assert!(!suspends(&lab));
+}
+
+#[test]
+fn the_end_of_the_program_is_seen_and_everything_goes_back() {
+    let Some(mut lab) = Lab::raise("ended", 1) else { return };
+    let Some(server) = Server::start(&mut lab, 11_211) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut attachment = attach(dir.path(), server.pid(), "suspend200");
+    server.signal(Signal::KILL);
+    while !attachment.keep_up(&mut go_on).unwrap().over {}
+    let reverted = attachment.end().unwrap();
+    assert!(reverted.failed.is_empty(), "{reverted:?}");
+    assert!(!suspends(&lab));
+}
+
+#[test]
+fn of_two_programs_on_one_queue_whoever_ends_last_puts_it_back() {
+    let Some(mut lab) = Lab::raise("shared", 1) else { return };
+    let Some(one) = Server::start(&mut lab, 11_211) else { return };
+    let Some(two) = Server::start(&mut lab, 11_212) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let before = state(&lab, &[one.pid(), two.pid()]);
+    let gro_flush_ns = |lab: &Lab| lab.napi().gro_flush_timeout_ns.unwrap();
+    for (first_to_end, then_left) in [(0, 20_000), (1, 200_000)] {
+        let mut attachments =
+            vec![attach(dir.path(), one.pid(), "suspend200"), attach(dir.path(), two.pid(), "defer20")];
+        assert_eq!(gro_flush_ns(&lab), 20_000);
+        let neighbours = plan_for(one.pid(), "suspend200").neighbours;
+        assert!(neighbours.iter().any(|neighbour| neighbour.pid == two.pid()), "{neighbours:?}");
+        attachments.remove(first_to_end).end().unwrap();
+        assert_eq!(gro_flush_ns(&lab), then_left, "what the other wants");
+        attachments.remove(0).end().unwrap();
+        assert_eq!(state(&lab, &[one.pid(), two.pid()]), before);
+    }
+}
+
+#[test]
+fn a_worker_whose_connections_come_by_two_queues_is_told_what_that_brings() {
+    let Some(mut lab) = Lab::raise("mixed", 2) else { return };
+    let Some(server) = Server::start(&mut lab, 11_211) else { return };
+    let picture = observe().unwrap();
+    let planned = plan(&picture, None, &targets(server.pid()).pids(), &request("suspend200"));
+    let found: Vec<&str> = consequences(&picture, None, &planned).iter().map(|finding| finding.id).collect();
+    assert!(found.contains(&"epoll-mixes-napis"), "{found:?}");
+    let harmless = plan(&picture, None, &targets(server.pid()).pids(), &request("base"));
+    assert!(consequences(&picture, None, &harmless).is_empty());
+}
+
+/// A program of the test's own, in its own process.
+fn own(lab: &Lab, dir: &Path, trigger: Trigger) -> (Program, Attachment) {
+    let program = Program::start(lab, trigger);
+    let mode = "suspend20000,defer-hard-irqs=1000000,irq-suspend-timeout=120s";
+    let attachment = attach(dir, Pid::of_this_process(), mode);
+    (program, attachment)
+}
+
+#[test]
+fn ending_an_attachment_takes_no_edge_triggered_event_from_the_program() {
+    let Some(lab) = Lab::raise("edge-a", 1) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (mut program, attachment) = own(&lab, dir.path(), Trigger::Edge);
+    program.hold();
+    assert_eq!(program.receives_within(WATCHED), None, "it is suspended");
+    assert!(attachment.end().unwrap().failed.is_empty());
+    assert!(program.has_event_within(ARRIVES_WITHIN), "the event is the program's");
+    assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2));
+}
+
+#[test]
+fn a_queue_that_a_ready_file_keeps_suspended_is_freed_and_told() {
+    let Some(lab) = Lab::raise("stall", 1) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (mut program, attachment) = own(&lab, dir.path(), Trigger::Level);
+    let mut watch = StallWatch::default();
+    if let Err(error) = watch.watch(attachment.queues()) {
+        eprintln!("skipped: {error}");
+        return;
+    }
+    let proc = ProcRoot::default();
+    let programs = attachment.targets().pids();
+    let always_ready = Event::new().unwrap();
+    always_ready.raise().unwrap();
+    program.hold();
+    program.epoll.add(&always_ready, 9, Trigger::Level).unwrap();
+    let deadline = Instant::now() + ARRIVES_WITHIN;
+    let stalled = loop {
+        program.epoll.wait(Some(Duration::from_millis(1))).unwrap();
+        if let Some(stalled) = watch.look(&proc, &programs).unwrap().pop() {
+            break stalled;
+        }
+        assert!(Instant::now() < deadline, "it was never found");
+    };
+    assert_eq!((stalled.napi, stalled.packets), (lab.napis[0], 1), "{stalled:?}");
+    assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2));
+    attachment.end().unwrap();
+}
+
+const KEPT_JOURNAL: &str = "QUELL_TEST_KEPT_JOURNAL";
+
+/// Not a test of its own: the keeper that the tests below start, in a process of its own.
+#[test]
+fn keeper() {
+    let Some(path) = std::env::var_os(KEPT_JOURNAL).map(PathBuf::from) else { return };
+    let ended = keeper::keep(&Journal::in_dir(path.parent().unwrap()), &path, || {
+        eprintln!("keeping");
+        Ok(())
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+}
+
+fn start_keeper(journal: &Path) -> Result<Keeper, String> {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "keeper", "--test-threads=1", "--nocapture"])
+        .env(KEPT_JOURNAL, journal)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while line.trim() != "keeping" {
+        line.clear();
+        assert!(said.read_line(&mut line).unwrap() > 0, "the keeper ended early");
+    }
+    let identity = ProcessIdentity::of(&ProcRoot::default(), Pid::from_kernel(child.id()).unwrap()).unwrap();
+    // Reaped by whoever starts it: who waits for a keeper waits for its end, not for its being waited for.
+    let pid = child.id();
+    std::thread::spawn(move || child.wait());
+    Ok(Keeper { pid, start_time_ticks: identity.starttime.0 })
+}
+
+fn leave(dir: &Path, pid: Pid, mode: &str) -> PathBuf {
+    let mut start = start_keeper;
+    let mut attachment = Attachment::begin(&Journal::in_dir(dir), targets(pid), request(mode), &mut start).unwrap();
+    attachment.make(&plan_for(pid, mode), &mut go_on).unwrap();
+    attachment.leave().unwrap()
+}
+
+/// The keeper has taken it over and put everything back.
+fn wait_until_back(journal: &Path) {
+    let deadline = Instant::now() + ARRIVES_WITHIN;
+    while journal.exists() {
+        assert!(Instant::now() < deadline, "nobody puts it back");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn the_keeper_puts_back_when_the_program_is_killed() {
+    let Some(mut lab) = Lab::raise("keeper", 1) else { return };
+    let Some(server) = Server::start(&mut lab, 11_211) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let journal = leave(dir.path(), server.pid(), "suspend200");
+    assert!(suspends(&lab));
+    assert!(matches!(recover(&Journal::in_dir(dir.path())).unwrap()[..], [Found::Kept { .. } | Found::Running { .. }]));
+    server.signal(Signal::KILL);
+    wait_until_back(&journal);
+    assert!(!suspends(&lab));
+}
+
+fn detach_all(dir: &Path) -> Vec<Detached> {
+    let journal = Journal::in_dir(dir);
+    let all = attachments(&journal).unwrap();
+    all.iter().filter_map(|one| keeper::detach(&journal, &one.path, &one.keeper?).unwrap()).collect()
+}
+
+#[test]
+fn a_stopped_program_is_detached_from_without_waiting_for_it() {
+    let Some(mut lab) = Lab::raise("stopped-a", 2) else { return };
+    let Some(mut server) = Server::start(&mut lab, 11_211) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let before = state(&lab, &[server.pid()]);
+    leave(dir.path(), server.pid(), "suspend200,irq-suspend-timeout=9s");
+    server.signal(Signal::STOP);
+    let began = Instant::now();
+    let detached = detach_all(dir.path());
+    assert!(matches!(&detached[..], [one] if one.failed.is_empty() && !one.undone.is_empty()), "{detached:?}");
+    eprintln!("detached in {:?}", began.elapsed());
+    assert_eq!(state(&lab, &[server.pid()]), before);
+    server.signal(Signal::CONT);
+    server.answers();
+}
+
+#[test]
+fn when_the_keeper_is_killed_too_whoever_comes_next_puts_back() {
+    let Some(mut lab) = Lab::raise("orphan", 1) else { return };
+    let Some(server) = Server::start(&mut lab, 11_211) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let before = state(&lab, &[server.pid()]);
+    leave(dir.path(), server.pid(), "suspend200");
+    let journal = Journal::in_dir(dir.path());
+    let keeper = attachments(&journal).unwrap()[0].keeper.unwrap();
+    let keeper = PidFd::open(Pid::from_kernel(keeper.pid).unwrap()).unwrap();
+    keeper.signal(Signal::KILL).unwrap();
+    assert!(keeper.wait_for_exit(ARRIVES_WITHIN).unwrap());
+    let found = recover(&journal).unwrap();
+    assert!(matches!(&found[..], [Found::Recovered { reverted, .. }] if reverted.failed.is_empty()), "{found:?}");
+    assert_eq!(state(&lab, &[server.pid()]), before);
+}
+
+const KILLED_AT: &str = "QUELL_TEST_ATTACH_KILLED_AT";
+
+/// Not a test of its own: attaches and kills itself at the moment that it was told.
+#[test]
+fn attaches_and_is_killed() {
+    let Ok(told) = std::env::var(KILLED_AT) else { return };
+    let [dir, pid, number, moment] = told.split(' ').collect::<Vec<_>>()[..] else { panic!("{told}") };
+    let (pid, number, moment): (Pid, usize, usize) =
+        (pid.parse().unwrap(), number.parse().unwrap(), moment.parse().unwrap());
+    let mut kill = |at: usize, now: Moment| {
+        if (at, now) == (number, MOMENTS[moment]) {
+            PidFd::open(Pid::of_this_process()).unwrap().signal(Signal::KILL).unwrap();
+        }
+        ControlFlow::Continue(())
+    };
+    let mut start = start_keeper;
+    let mut attachment =
+        Attachment::begin(&Journal::in_dir(dir), targets(pid), request("suspend200"), &mut start).unwrap();
+    attachment.make(&plan_for(pid, "suspend200"), &mut kill).unwrap();
+}
+
+#[test]
+fn killed_at_any_moment_of_any_change_the_keeper_puts_everything_back_at_once() {
+    let Some(mut lab) = Lab::raise("killed-a", 2) else { return };
+    let Some(mut server) = Server::start(&mut lab, 11_211) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let before = state(&lab, &[server.pid()]);
+    let steps = plan_for(server.pid(), "suspend200").steps.len();
+    for number in 0..steps {
+        for (index, moment) in MOMENTS.iter().enumerate() {
+            let status = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "attaches_and_is_killed", "--test-threads=1"])
+                .env(KILLED_AT, format!("{} {} {number} {index}", dir.path().display(), server.pid()))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .unwrap();
+            assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "{status:?}");
+            wait_until_back(&dir.path().join(format!("attach-{}.journal", server.pid())));
+            assert_eq!(state(&lab, &[server.pid()]), before, "killed at {moment:?} of change {number}");
+        }
+    }
+    server.answers();
+    eprintln!("{} cases: killed at {} moments of {steps} changes", steps * MOMENTS.len(), MOMENTS.len());
+}
+
+#[test]
+fn an_epoll_of_a_launched_program_is_left_to_it() {
+    let Some(mut lab) = Lab::raise("launched", 1) else { return };
+    let Some(server) = Server::start(&mut lab, 11_211) else { return };
+    let request = Request { epolls: EpollsSetBy::Program, ..request("suspend200") };
+    let planned = plan(&observe().unwrap(), None, &targets(server.pid()).pids(), &request);
+    assert_eq!((planned.queues().count(), planned.epolls().count()), (1, 0), "{planned:?}");
+}
+
+#[test]
+fn a_program_that_may_not_be_looked_into_is_refused_with_the_reason() {
+    let Some(mut lab) = Lab::raise("hidden-a", 1) else { return };
+    let Some(server) = Server::start(&mut lab, 11_211) else { return };
+    let mut picture = observe().unwrap();
+    let denied = quell_host::picture::Why::Denied { needs: Some(quell_linux::capability::Capability::SysPtrace) };
+    for process in picture.processes.iter_mut().filter(|process| process.pid == server.pid()) {
+        process.files = Reading::unknown(denied, "list /proc/PID/fd: needs CAP_SYS_PTRACE");
+    }
+    let planned = plan(&picture, None, &targets(server.pid()).pids(), &request("suspend200"));
+    assert!(planned.impossible.iter().any(|one| one.why.contains("CAP_SYS_PTRACE")), "{planned:?}");
+}

@@ -1,0 +1,141 @@
+//! `quell attach --follow`: stays and keeps up with what the programs start, and watches for queues that stall.
+//!
+//! It looks again after some time rather than at events. The kernel tells of new processes (the proc connector, to root in
+//! the initial namespaces alone), but of neither new epolls nor of the queue that a connection comes to arrive by, so it
+//! would have to be looked for all the same.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use quell_host::attach::attachment::{Pass, place};
+use quell_host::attach::stall::{StallWatch, Stalled};
+use quell_host::attach::wait::{Woken, wait_for_one};
+use quell_host::attach::{AttachError, Attachment};
+use quell_host::transaction::Moment;
+use quell_linux::clock;
+use quell_linux::proc::ProcRoot;
+use quell_linux::service_manager;
+use quell_linux::signal::Interruption;
+
+use crate::exit::{Exit, Failure};
+use crate::output;
+use crate::render::status::how_it_went_back;
+
+/// How soon what came up is found, at best.
+const PERIOD: Duration = Duration::from_millis(250);
+/// The time between two looks is at least so many times what a look takes of a CPU: of a program with many connections
+/// a look is dear, and all looks together are to take no more than 2 % of a CPU.
+const SHARE_OF_CPU: u32 = 50;
+
+/// Keeps up until the programs end or a signal comes, and puts everything back.
+///
+/// # Errors
+/// When it cannot keep up any more, or something could not be put back.
+pub(super) fn follow(mut attachment: Attachment, told: &Interruption) -> Result<(), Failure> {
+    tell_ready(&attachment);
+    let kept_up = keep_up(&mut attachment, told);
+    tell(service_manager::stopping());
+    let reverted = attachment.end();
+    let clean = reverted.as_ref().is_ok_and(|reverted| reverted.failed.is_empty());
+    let how = how_it_went_back(&reverted);
+    match kept_up {
+        Ok(why) if clean => {
+            output::say(&format!("{why}: {how}"));
+            Ok(())
+        }
+        Ok(why) => Err(Failure::new(Exit::KernelRefused, format!("{why}: {how}"))),
+        Err(error) => Err(Failure::new(Exit::RolledBack, format!("{error}; {how}"))),
+    }
+}
+
+/// Says why it ended.
+fn keep_up(attachment: &mut Attachment, told: &Interruption) -> Result<&'static str, AttachError> {
+    let mut stalls = Stalls::default();
+    let mut look_used = Duration::ZERO;
+    loop {
+        let period = PERIOD.max(look_used * SHARE_OF_CPU);
+        let woken = wait_for_one(attachment.targets().living(), told, period).map_err(AttachError::Wait)?;
+        if woken == Woken::Told {
+            return Ok("told to end");
+        }
+        let used_before_ns = clock::process_cpu_ns();
+        let flag = told.flag();
+        let mut looks_on = |_: usize, _: Moment| match flag.get() {
+            Some(_) => ControlFlow::Break(()),
+            None => ControlFlow::Continue(()),
+        };
+        let pass = attachment.keep_up(&mut looks_on)?;
+        if told.flag().get().is_some() {
+            return Ok("told to end");
+        }
+        if pass.over {
+            return Ok("the programs have ended");
+        }
+        tell_of_pass(&pass, attachment);
+        stalls.look(attachment);
+        look_used = Duration::from_nanos(clock::process_cpu_ns().saturating_sub(used_before_ns));
+    }
+}
+
+fn tell_of_pass(pass: &Pass, attachment: &Attachment) {
+    pass.came.iter().for_each(|target| output::say(&format!("{} {} came", target.name, target.pid)));
+    pass.ended.iter().for_each(|target| output::say(&format!("{} {} ended", target.name, target.pid)));
+    pass.made.iter().for_each(|step| output::say(&format!("set {}", place(step))));
+    for step in &pass.changed_by_others {
+        output::say(&format!("{}: somebody else has changed it since; it is left alone", place(step)));
+    }
+    pass.failed.iter().for_each(|(step, error)| output::say(&format!("{} is not set: {error}", place(step))));
+    if !pass.made.is_empty() || !pass.ended.is_empty() {
+        tell(service_manager::status(&in_place(attachment)));
+    }
+}
+
+fn tell_ready(attachment: &Attachment) {
+    output::say(&format!("following: {}", in_place(attachment)));
+    tell(service_manager::ready(&in_place(attachment)));
+}
+
+fn in_place(attachment: &Attachment) -> String {
+    let (processes, queues) = (attachment.targets().living().count(), attachment.queues().count());
+    format!("{processes} process(es), {} epoll(s), {queues} queue(s)", attachment.epolls())
+}
+
+/// A service manager that cannot be told is no reason to take the mode from the program.
+fn tell(told: std::io::Result<()>) {
+    if let Err(error) = told {
+        output::say(&format!("telling the service manager: {error}"));
+    }
+}
+
+/// The watch over stalled queues; without the right to count polls there is none, which is said once.
+#[derive(Default)]
+struct Stalls {
+    watch: StallWatch,
+    blind: bool,
+}
+
+impl Stalls {
+    fn look(&mut self, attachment: &Attachment) {
+        if self.blind {
+            return;
+        }
+        let programs = attachment.targets().pids();
+        let watched = self.watch.watch(attachment.queues());
+        match watched.and_then(|()| self.watch.look(&ProcRoot::default(), &programs)) {
+            Ok(stalled) => stalled.iter().for_each(|stalled| output::say(&in_words(stalled))),
+            Err(error) => {
+                self.blind = true;
+                output::say(&format!("stalled queues are not watched for: {error}"));
+            }
+        }
+    }
+}
+
+fn in_words(stalled: &Stalled) -> String {
+    let Stalled { napi, unpolled, packets, .. } = stalled;
+    format!(
+        "NAPI {napi} was stalled: {packets} packet(s) lay there, and nobody had polled it for {} ms though the program ran; \
+         freed. `quell doctor` says what keeps it so",
+        unpolled.as_millis()
+    )
+}

@@ -1,0 +1,61 @@
+//! Whether a mode shows, queue by queue, as text and as JSON.
+
+use std::fmt;
+
+use quell_host::attach::Request;
+use quell_host::attach::effect::{Seen, Verdict, judge};
+use quell_host::attach::plan::QueueStep;
+use quell_linux::bpf::CounterError;
+use serde::Serialize;
+
+/// What watching the queues of an attachment came to.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Effect {
+    /// It was watched who polls them.
+    Watched(Vec<QueueEffect>),
+    /// It could not be watched.
+    NotWatched(String),
+}
+
+/// One queue.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct QueueEffect {
+    name: String,
+    seen: Seen,
+    #[serde(flatten)]
+    verdict: Verdict,
+}
+
+impl Effect {
+    pub(crate) fn of(request: &Request, queues: &[QueueStep], seen: Vec<Seen>) -> Self {
+        let one = |seen: Seen| {
+            let step = queues.iter().find(|step| step.napi == seen.napi)?;
+            let rx = step.queues.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+            let name = if rx.is_empty() { format!("NAPI {}", seen.napi) } else { format!("{} rx {rx}", step.device) };
+            Some(QueueEffect { name, seen, verdict: judge(&request.mode, request.epolls, &seen) })
+        };
+        Self::Watched(seen.into_iter().filter_map(one).collect())
+    }
+
+    pub(crate) fn blind(error: &CounterError) -> Self {
+        Self::NotWatched(error.to_string())
+    }
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotWatched(why) => writeln!(f, "cannot tell whether it is in effect: {why}"),
+            Self::Watched(queues) => queues.iter().try_for_each(|queue| {
+                let (verdict, why) = match &queue.verdict {
+                    Verdict::InEffect(why) => ("in effect", why),
+                    Verdict::NotInEffect(why) => ("not in effect", why),
+                    Verdict::CannotTell(why) => ("cannot tell at this load", why),
+                };
+                writeln!(f, "{}: {verdict}: {why}", queue.name)
+            }),
+        }
+    }
+}
