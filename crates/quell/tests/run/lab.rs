@@ -1,0 +1,272 @@
+//! The lab of these tests: the veth lab of `quell bench`, `quell run` in its server's namespace with a journal of its own,
+//! and what the kernel says of its queues and of the command.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use quell_bench::cpus::CpuLayout;
+use quell_bench::lab::veth::{VethLab, VethPlan};
+use quell_bench::requirements::missing;
+use quell_bench::server::ServerCommand;
+use quell_host::journal::Journal;
+use quell_host::picture::{Scope, take};
+use quell_linux::Pid;
+use quell_linux::epoll_params::EpollParams;
+use quell_linux::netdev::Netdev;
+use quell_linux::pidfd::{PidFd, Signal};
+use quell_linux::proc::ProcRoot;
+use quell_linux::sched;
+use quell_mode::NapiSettings;
+use tempfile::TempDir;
+
+use crate::lab_turn::LabTurn;
+
+/// How long anything may take before it is taken for a hang.
+const BOUND: Duration = Duration::from_secs(30);
+const MEMCACHED_PORT: u16 = 11_211;
+/// Of the server in C.
+const UDP_PORT: u16 = 7_001;
+
+/// A lab that is up.
+pub(crate) struct RunLab {
+    veth: VethLab,
+    dir: TempDir,
+    _turn: LabTurn,
+}
+
+/// `quell run`, running.
+pub(crate) struct Running {
+    child: Child,
+    stdin: Mutex<ChildStdin>,
+    out: PathBuf,
+    err: PathBuf,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) signal: Option<i32>,
+    pub(crate) err: String,
+}
+
+/// What `/proc/PID/stat` says of the place of a process.
+pub(crate) struct Place {
+    pub(crate) pgrp: i64,
+    pub(crate) session: i64,
+    pub(crate) tty: i64,
+}
+
+impl RunLab {
+    /// Raises a lab with two queues, polled by softirqs; `None`, with the reason on stderr, where that cannot be.
+    pub(crate) fn raise(test: &str) -> Option<Self> {
+        let missing = missing(&ServerCommand::Memcached { program: "memcached".into() });
+        if !missing.is_empty() {
+            eprintln!("skipped: {missing:?}");
+            return None;
+        }
+        let turn = LabTurn::wait();
+        let dir = tempfile::tempdir().unwrap();
+        let cpus: Vec<u32> = sched::affinity(Pid::of_this_process()).unwrap().iter().collect();
+        let cpus = CpuLayout::plan(&cpus, 2, 1, true).unwrap();
+        let plan = VethPlan { queues: 2, cpus, interrupt_stand_in: false, client_napi: NapiSettings::default() };
+        let name = format!("qt-run-{test}-{}", std::process::id());
+        let veth = VethLab::raise(&Journal::in_dir(dir.path().join("lab")), name, plan).unwrap();
+        Some(Self { veth, dir, _turn: turn })
+    }
+
+    /// What every `quell` here is given by its environment.
+    pub(crate) fn environment(&self) -> [(&'static str, PathBuf); 1] {
+        [("QUELL_JOURNAL_DIR", self.dir.path().join("journal"))]
+    }
+
+    /// Names of what is in the journal of `quell run`.
+    pub(crate) fn journals(&self) -> Vec<String> {
+        let [(_, dir)] = self.environment();
+        let entries = std::fs::read_dir(dir).into_iter().flatten();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    /// Whether the journal names a process as one of those that the mode is for.
+    pub(crate) fn is_written_down(&self, pid: Pid) -> bool {
+        let [(_, dir)] = self.environment();
+        let texts = self.journals().into_iter().map(|name| std::fs::read_to_string(dir.join(name)).unwrap_or_default());
+        texts.into_iter().any(|text| text.contains(&format!("\"pid\":{pid},")))
+    }
+
+    /// Starts `quell run OPTIONS -- COMMAND` in the server's namespace.
+    pub(crate) fn run(&self, options: &[&str], command: &[&str]) -> Running {
+        let file = |name: &str| self.dir.path().join(name);
+        let (out, err) = (file("out"), file("err"));
+        let mut quell = Command::new(env!("CARGO_BIN_EXE_quell"));
+        quell.arg("run").args(options).arg("--").args(command).envs(self.environment()).stdin(Stdio::piped());
+        quell.stdout(File::create(&out).unwrap()).stderr(File::create(&err).unwrap());
+        let mut child = self.veth.server.namespace.run(|| quell.spawn().unwrap()).unwrap();
+        let stdin = Mutex::new(child.stdin.take().unwrap());
+        Running { child, stdin, out, err }
+    }
+
+    /// A small server in C, by its path; `None`, with the reason on stderr, where it cannot be compiled.
+    pub(crate) fn compile(&self, options: &[&str]) -> Option<String> {
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/waiter.c");
+        let program = self.dir.path().join(format!("waiter{}", options.concat()));
+        let output = Command::new("cc").args(options).arg(source).arg("-o").arg(&program).output();
+        match output {
+            Ok(output) if output.status.success() => Some(program.to_str().unwrap().to_owned()),
+            failed => {
+                eprintln!("skipped: cc {options:?}: {failed:?}");
+                None
+            }
+        }
+    }
+
+    /// defer-hard-irqs, gro-flush-timeout and irq-suspend-timeout of each queue.
+    pub(crate) fn queues(&self) -> Vec<(u32, u64, u64)> {
+        let server = &self.veth.server;
+        let napis = Netdev::open_in(&*server.namespace).unwrap().napis(server.ifindex).unwrap();
+        let values = napis.into_iter().map(|napi| {
+            (napi.defer_hard_irqs.unwrap(), napi.gro_flush_timeout_ns.unwrap(), napi.irq_suspend_timeout_ns.unwrap())
+        });
+        values.collect()
+    }
+
+    /// The parameters of the epolls of a process that watch a socket.
+    pub(crate) fn epolls(&self, pid: Pid) -> Vec<EpollParams> {
+        let Ok((picture, _)) = take(&Scope { pids: vec![pid], ..Scope::default() }) else { return Vec::new() };
+        let files = picture.processes.iter().filter_map(|process| process.files.known());
+        files.flat_map(|files| files.epolls.iter().filter_map(|epoll| epoll.params.known().copied())).collect()
+    }
+
+    pub(crate) fn maps(&self, pid: Pid) -> String {
+        std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap()
+    }
+
+    pub(crate) fn stat(&self, pid: Pid) -> Place {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields: Vec<&str> = text[text.rfind(')').unwrap() + 2..].split(' ').collect();
+        let number = |at: usize| fields[at].parse().unwrap();
+        Place { pgrp: number(2), session: number(3), tty: number(4) }
+    }
+
+    /// The memcached of this lab, if it runs.
+    pub(crate) fn memcached(&self) -> Option<Pid> {
+        let proc = ProcRoot::default();
+        let here = self.veth.server.namespace.processes(proc.path()).unwrap().pids;
+        here.into_iter().find(|pid| proc.process(*pid).stat().is_ok_and(|stat| stat.comm == b"memcached"))
+    }
+
+    /// Waits until memcached accepts connections, without making one.
+    pub(crate) fn wait_for_memcached(&self, quell: &Running) -> Pid {
+        wait_until(|| {
+            let pid = self.memcached().filter(|pid| self.epolls(*pid).len() >= 2);
+            let listens = |pid: &Pid| {
+                let (picture, _) = take(&Scope { pids: vec![*pid], ..Scope::default() }).unwrap();
+                picture.sockets.iter().any(|socket| socket.state == quell_host::picture::SocketState::Listen)
+            };
+            pid.filter(listens).ok_or_else(|| format!("memcached does not listen: {}", quell.err()))
+        })
+    }
+
+    /// Asks it for its version from the client's namespace, and hears it.
+    pub(crate) fn ask_memcached(&self) {
+        use std::io::Read as _;
+        let address = SocketAddr::new(self.veth.server.address, MEMCACHED_PORT);
+        let mut stream = self.veth.client.namespace.run(|| TcpStream::connect(address).unwrap()).unwrap();
+        stream.set_read_timeout(Some(BOUND)).unwrap();
+        stream.write_all(b"version\r\n").unwrap();
+        let mut answer = [0; 8];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"VERSION ");
+    }
+
+    /// Sends two datagrams, the second when the first was heard and the queue's timer has had its time, and says how long
+    /// it took until the server heard the second.
+    pub(crate) fn time_to_hear(&self, quell: &Running, number: u32) -> Duration {
+        let socket =
+            self.veth.client.namespace.run(|| UdpSocket::bind((self.veth.client.address, 0)).unwrap()).unwrap();
+        let address = SocketAddr::new(self.veth.server.address, UDP_PORT);
+        let send = |word: String| {
+            let begin = Instant::now();
+            socket.send_to(word.as_bytes(), address).unwrap();
+            wait_until(|| if quell.out().contains(&word) { Ok(()) } else { Err(format!("{word} was not heard")) });
+            begin.elapsed()
+        };
+        send(format!("first-{number}."));
+        send(format!("second-{number}."))
+    }
+
+    pub(crate) fn kill(&self, pid: Pid) {
+        PidFd::open(pid).unwrap().signal(Signal::KILL).unwrap();
+    }
+}
+
+impl Running {
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_kernel(self.child.id()).unwrap()
+    }
+
+    /// The process of the command that it has started.
+    pub(crate) fn command(&self) -> Pid {
+        let children = || {
+            let path = format!("/proc/{0}/task/{0}/children", self.pid());
+            let pids = std::fs::read_to_string(path).unwrap();
+            // The keeper has a session of its own.
+            let own =
+                |pid: &Pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm != "quell\n");
+            pids.split_whitespace().filter_map(|pid| pid.parse().ok()).find(own)
+        };
+        wait_until(|| children().ok_or_else(|| format!("no command runs: {}", self.err())))
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        PidFd::open(self.pid()).unwrap().signal(signal).unwrap();
+    }
+
+    pub(crate) fn write(&self, text: &str) {
+        self.stdin.lock().unwrap().write_all(text.as_bytes()).unwrap();
+    }
+
+    pub(crate) fn out(&self) -> String {
+        read(&self.out)
+    }
+
+    pub(crate) fn err(&self) -> String {
+        read(&self.err)
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(mut self) -> Ended {
+        let status = wait_until(|| self.child.try_wait().unwrap().ok_or_else(|| format!("it hangs: {}", self.err())));
+        Ended { code: status.code(), signal: status.signal(), err: self.err() }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // What it has started ends with the lab.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap()
+}
+
+/// Tries until it succeeds; fails with the last reason when that takes too long.
+pub(crate) fn wait_until<T>(mut attempt: impl FnMut() -> Result<T, String>) -> T {
+    let deadline = Instant::now() + BOUND;
+    loop {
+        match attempt() {
+            Ok(value) => return value,
+            Err(why) if Instant::now() > deadline => panic!("{why}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! `quell run` on the kernel: a memcached and small servers in C, started with a delivery mode in a lab. What they have
+//! from their birth on, what the queues have meanwhile, how they end, and that nothing is left. Needs root, Linux 6.13 and
+//! memcached; says so when it is skipped.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+mod lab;
+#[path = "../../../quell-bench/tests/common/lab_turn.rs"]
+mod lab_turn;
+mod terminal;
+
+use std::time::{Duration, Instant};
+
+use lab::{RunLab, wait_until};
+use quell_linux::epoll_params::EpollParams;
+use quell_linux::pidfd::Signal;
+
+const SUSPEND: EpollParams = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+const MEMCACHED: [&str; 6] = ["memcached", "-u", "nobody", "-t", "2", "-v"];
+/// defer-hard-irqs, gro-flush-timeout, irq-suspend-timeout.
+const SUSPEND200: (u32, u64, u64) = (100, 200_000, 20_000_000);
+
+#[test]
+fn a_memcached_has_the_mode_before_its_first_connection_and_nothing_is_left_of_it() {
+    let Some(lab) = RunLab::raise("memcached") else { return };
+    let before = lab.queues();
+    let quell = lab.run(&["-v", "suspend200"], &MEMCACHED);
+    let memcached = lab.wait_for_memcached(&quell);
+    let epolls = lab.epolls(memcached);
+    assert!(epolls.len() >= 2 && epolls.iter().all(|params| *params == SUSPEND), "{epolls:?}");
+    assert!(lab.queues().iter().all(|queue| *queue == SUSPEND200), "{:?}", lab.queues());
+    assert!(lab.maps(memcached).contains("libquell-preload-"));
+    lab.ask_memcached();
+
+    quell.signal(Signal::TERM);
+    let ended = quell.end();
+    assert_eq!((ended.code, ended.signal), (Some(0), None), "memcached ends like this by SIGTERM: {ended:?}");
+    assert!(ended.err.contains("mode        suspend200 (command line)"), "{ended:?}");
+    assert!(ended.err.contains("everything was put back"), "{ended:?}");
+    assert_eq!(lab.queues(), before);
+    assert!(lab.journals().is_empty(), "{:?}", lab.journals());
+}
+
+#[test]
+fn a_quell_that_is_killed_leaves_a_memcached_that_answers_and_queues_as_they_were() {
+    let Some(lab) = RunLab::raise("killed") else { return };
+    let before = lab.queues();
+    let quell = lab.run(&["suspend200"], &MEMCACHED);
+    let memcached = lab.wait_for_memcached(&quell);
+    lab.ask_memcached();
+    quell.signal(Signal::KILL);
+    assert_eq!(quell.end().signal, Some(9));
+    wait_until(|| {
+        let (queues, journals) = (lab.queues(), lab.journals());
+        if queues == before && journals.is_empty() { Ok(()) } else { Err(format!("{queues:?} {journals:?}")) }
+    });
+    lab.ask_memcached();
+    lab.kill(memcached);
+}
+
+#[test]
+fn a_command_that_is_killed_ends_quell_alike_and_everything_is_put_back() {
+    let Some(lab) = RunLab::raise("command") else { return };
+    let before = lab.queues();
+    let quell = lab.run(&["suspend200"], &MEMCACHED);
+    let memcached = lab.wait_for_memcached(&quell);
+    lab.kill(memcached);
+    let ended = quell.end();
+    assert_eq!((ended.code, ended.signal), (None, Some(9)), "{ended:?}");
+    assert_eq!((lab.queues(), lab.journals()), (before, Vec::new()));
+}
+
+#[test]
+fn a_command_that_cannot_be_executed_changes_nothing() {
+    let Some(lab) = RunLab::raise("none") else { return };
+    let before = lab.queues();
+    let ended = lab.run(&["suspend200"], &["/etc/passwd"]).end();
+    assert_eq!(ended.code, Some(126), "{ended:?}");
+    assert_eq!((lab.queues(), lab.journals()), (before, Vec::new()));
+}
+
+#[test]
+fn a_mode_that_the_queues_cannot_have_starts_nothing() {
+    let Some(lab) = RunLab::raise("refused") else { return };
+    let ended = lab.run(&["suspend200", "--device", "eth7"], &["true"]).end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.err.contains("there is no device eth7"), "{ended:?}");
+}
+
+#[test]
+fn what_a_command_leaves_running_keeps_the_mode_until_it_ends() {
+    let Some(lab) = RunLab::raise("daemon") else { return };
+    let before = lab.queues();
+    let quell = lab.run(&["suspend200"], &["sh", "-c", "memcached -u nobody -t 2 & read line"]);
+    let memcached = lab.wait_for_memcached(&quell);
+    wait_until(|| if lab.is_written_down(memcached) { Ok(()) } else { Err("it was not seen".to_owned()) });
+    quell.write("enough\n");
+    let ended = quell.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.err.contains(&format!("memcached {memcached} run on with the mode, until they end")), "{ended:?}");
+    assert!(lab.queues().iter().all(|queue| *queue == SUSPEND200));
+    lab.kill(memcached);
+    wait_until(|| {
+        let (queues, journals) = (lab.queues(), lab.journals());
+        if queues == before && journals.is_empty() { Ok(()) } else { Err(format!("{queues:?} {journals:?}")) }
+    });
+}
+
+#[test]
+fn a_static_program_is_told_of_and_gets_the_mode_from_outside() {
+    let Some(lab) = RunLab::raise("static") else { return };
+    let Some(server) = lab.compile(&["-static"]) else { return };
+    let quell = lab.run(&["-v", "suspend200"], &[&server, "sleeps"]);
+    wait_until(|| {
+        let said = quell.err();
+        if said.contains("got the mode from outside") { Ok(()) } else { Err(said) }
+    });
+    assert!(quell.err().contains("it is linked statically"), "{}", quell.err());
+    let epolls = lab.epolls(quell.command());
+    assert_eq!(epolls, [SUSPEND]);
+    quell.signal(Signal::TERM);
+    assert_eq!(quell.end().signal, Some(15));
+}
+
+/// Under suspension the kernel polls in no wait of zero: a program that spins on them waits for the timeout.
+#[test]
+fn a_program_that_spins_is_not_stalled_by_suspension_where_the_library_reaches_it() {
+    const TIMEOUT: Duration = Duration::from_secs(3);
+    let Some(lab) = RunLab::raise("spins") else { return };
+    let slowest = |options: &[&str]| {
+        let server = lab.compile(options)?;
+        let quell = lab.run(&["suspend200,irq-suspend-timeout=3s"], &[&server, "spins"]);
+        wait_until(|| if lab.epolls(quell.command()) == [SUSPEND] { Ok(()) } else { Err("no epoll".to_owned()) });
+        let slowest = (0..2).map(|number| lab.time_to_hear(&quell, number)).max();
+        quell.signal(Signal::TERM);
+        quell.end();
+        slowest
+    };
+    let Some(with_library) = slowest(&[]) else { return };
+    assert!(with_library < TIMEOUT / 2, "{with_library:?}");
+    let Some(from_outside) = slowest(&["-static"]) else { return };
+    assert!(
+        from_outside > TIMEOUT / 2,
+        "without the library it is stalled, or this test shows nothing: {from_outside:?}"
+    );
+}
+
+#[test]
+fn the_command_has_the_place_of_quell() {
+    let Some(lab) = RunLab::raise("place") else { return };
+    let quell = lab.run(&["suspend200"], &["sh", "-c", "read line; echo \"$line\"; exec sleep 1000"]);
+    quell.write("a line\n");
+    wait_until(|| if quell.out() == "a line\n" { Ok(()) } else { Err(quell.out()) });
+    let (own, its) = (lab.stat(quell.pid()), lab.stat(quell.command()));
+    assert_eq!((own.pgrp, own.session, own.tty), (its.pgrp, its.session, its.tty));
+    quell.signal(Signal::HUP);
+    assert_eq!(quell.end().signal, Some(1));
+}
+
+#[test]
+fn a_key_that_interrupts_reaches_the_command_once() {
+    let Some(lab) = RunLab::raise("keys") else { return };
+    let begin = Instant::now();
+    let Some((code, shown)) = terminal::interrupted(&lab) else { return };
+    assert_eq!(code, Some(3), "{shown}");
+    assert_eq!(shown.matches("interrupted").count(), 1, "{shown} after {:?}", begin.elapsed());
+}
