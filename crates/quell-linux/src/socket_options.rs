@@ -292,6 +292,22 @@ mod tests {
     }
 
     #[test]
+    fn an_af_xdp_socket_is_told_to_poll_as_others_are() {
+        let family = rustix::net::AddressFamily::from_raw(libc::AF_XDP as u16);
+        let Ok(socket) = rustix::net::socket(family, rustix::net::SocketType::RAW, None) else {
+            return eprintln!("skipped: no AF_XDP socket can be had (needs CAP_NET_RAW)");
+        };
+        assert!(is_xdp(&socket).unwrap());
+        match set_prefer_busy_poll(&socket, true) {
+            Err(SocketOptionError::Denied { .. }) => return eprintln!("skipped: needs CAP_NET_ADMIN"),
+            result => result.unwrap(),
+        }
+        set_busy_poll_us(&socket, 20).unwrap();
+        set_busy_poll_budget(&socket, 64).unwrap();
+        assert_eq!((prefer_busy_poll(&socket).unwrap(), busy_poll_us(&socket).unwrap()), (true, 20));
+    }
+
+    #[test]
     fn merging_is_for_udp_sockets() {
         set_udp_gro(socket(), true).unwrap();
         let error = set_udp_gro(std::net::TcpListener::bind("127.0.0.1:0").unwrap(), true).unwrap_err();

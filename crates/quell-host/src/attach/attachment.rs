@@ -12,6 +12,7 @@ use quell_linux::{NapiId, Pid};
 use super::error::AttachError;
 use super::keeper::this_process;
 use super::plan::{EpollStep, Partly, Plan, QueueStep, Request, Step, plan};
+use super::pollers::{SocketId, SocketsStep};
 use super::target::{Selection, TargetError, Targets};
 use crate::journal::{History, Journal, JournalError, Keeper, ListedJournal, Stay, Target};
 use crate::kept::{KeptError, forget_earlier_boots};
@@ -45,6 +46,8 @@ pub struct Attachment {
     /// What was set, with what it was before.
     queues: BTreeMap<NapiId, QueueStep>,
     epolls: BTreeMap<EpollKey, EpollValues>,
+    /// Sockets that were told to poll.
+    sockets: BTreeSet<SocketKey>,
     /// Instances of sockets that no device of the host has: those of a link that went down, until the next packet.
     unknown_queues: BTreeSet<NapiId>,
     /// What could not be set, or is somebody else's by now.
@@ -54,11 +57,15 @@ pub struct Attachment {
 
 /// An epoll over its process's life.
 type EpollKey = (Pid, u64, i32);
+/// A socket over its process's life.
+type SocketKey = (Pid, u64, SocketId);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Queue(NapiId),
     Epoll(EpollKey),
+    /// Of a process; AF_XDP or not.
+    Sockets(Pid, u64, bool),
 }
 
 /// An attachment, as its journal tells.
@@ -99,6 +106,9 @@ pub fn place(step: &Step) -> String {
             format!("NAPI {napi} ({device} rx {queues})")
         }
         Step::Epoll(EpollStep { pid, process, fd, .. }) => format!("epoll {fd} of {process} {pid}"),
+        Step::Sockets(SocketsStep { pid, process, sockets, .. }) => {
+            format!("{} sockets of {process} {pid}", sockets.len())
+        }
     }
 }
 
@@ -166,6 +176,7 @@ impl Attachment {
             proc: ProcRoot::default(),
             queues: BTreeMap::new(),
             epolls: BTreeMap::new(),
+            sockets: BTreeSet::new(),
             unknown_queues: BTreeSet::new(),
             given_up: BTreeSet::new(),
             changes: 0,
@@ -319,6 +330,7 @@ impl Attachment {
             return Due::No;
         }
         let (was_set, is_reset) = match step {
+            Step::Sockets(step) => return if self.untold(step).next().is_some() { Due::Yes } else { Due::No },
             Step::Queue(step) => {
                 let before = self.queues.get(&step.napi).map(|before| before.old);
                 (before.is_some(), before == Some(step.old))
@@ -356,6 +368,12 @@ impl Attachment {
         act(&mut self.transaction)
     }
 
+    /// Those that were not told to poll yet; what somebody else tells them later stays so.
+    fn untold(&self, step: &SocketsStep) -> impl Iterator<Item = SocketKey> {
+        let keys = step.sockets.iter().map(|socket| (step.pid, step.start_time_ticks, *socket));
+        keys.filter(|key| !self.sockets.contains(key))
+    }
+
     /// Says whether anything was changed.
     fn set(&mut self, step: &Step, looks_on: &mut LooksOn<'_>) -> Result<bool, ChangeError> {
         let number = self.changes;
@@ -373,6 +391,13 @@ impl Attachment {
                 let process = self.targets.identity(epoll.pid, epoll.start_time_ticks);
                 self.epolls.insert(epoll_key(epoll), epoll.old);
                 self.transaction.set_epoll_watched(process, epoll.fd, epoll.new.into(), &mut hears)
+            }
+            Step::Sockets(step) => {
+                let process = self.targets.identity(step.pid, step.start_time_ticks);
+                let untold: Vec<SocketKey> = self.untold(step).collect();
+                let fds: Vec<i32> = untold.iter().map(|(_, _, socket)| socket.fd).collect();
+                self.sockets.extend(untold);
+                self.transaction.set_sockets(process, &fds, step.new).map(|changed| changed > 0)
             }
         };
         match made {
@@ -410,6 +435,7 @@ fn key(step: &Step) -> Key {
     match step {
         Step::Queue(step) => Key::Queue(step.napi),
         Step::Epoll(step) => Key::Epoll(epoll_key(step)),
+        Step::Sockets(step) => Key::Sockets(step.pid, step.start_time_ticks, step.xdp),
     }
 }
 

@@ -9,6 +9,7 @@ use quell_mode::{DeliveryMode, NapiSettings, ProgramWait, Requirement, Threaded}
 use serde::Serialize;
 
 use super::neighbours::{Neighbour, neighbours};
+use super::pollers::{self, SocketsStep};
 use crate::findings::view::{EpollView, View, irq_of, napi_of};
 use crate::picture::{Device, Napi, Picture, Process, Reading, Why};
 use crate::settings::values::{EpollValues, NapiValues};
@@ -58,6 +59,8 @@ pub enum Step {
     Queue(QueueStep),
     /// An epoll of the program.
     Epoll(EpollStep),
+    /// Sockets of the program that poll by themselves.
+    Sockets(SocketsStep),
 }
 
 /// Values of a queue.
@@ -144,6 +147,13 @@ pub enum Partly {
         /// It has no connection at all.
         only_listens: bool,
     },
+    /// Sockets that poll by themselves are watched by an epoll, whose waits do not poll by them.
+    WatchedByEpoll {
+        /// Whose.
+        pid: Pid,
+        /// How many.
+        sockets: usize,
+    },
     /// A process has no epoll with network sockets.
     NoEpoll {
         /// Which.
@@ -186,7 +196,7 @@ pub fn plan(picture: &Picture, before: Option<&Picture>, targets: &BTreeSet<Pid>
         }
     }
     plan.refuse_without_privilege(picture);
-    plan.steps.sort_by_key(|step| matches!(step, Step::Epoll(_)));
+    plan.steps.sort_by_key(|step| !matches!(step, Step::Queue(_)));
     plan.neighbours = neighbours(&view, targets, &plan);
     plan.hidden.clone_from(&picture.hidden_processes);
     plan
@@ -209,7 +219,7 @@ impl Plan {
     pub fn queues(&self) -> impl Iterator<Item = &QueueStep> {
         self.steps.iter().filter_map(|step| match step {
             Step::Queue(step) => Some(step),
-            Step::Epoll(_) => None,
+            Step::Epoll(_) | Step::Sockets(_) => None,
         })
     }
 
@@ -217,14 +227,21 @@ impl Plan {
     pub fn epolls(&self) -> impl Iterator<Item = &EpollStep> {
         self.steps.iter().filter_map(|step| match step {
             Step::Epoll(step) => Some(step),
-            Step::Queue(_) => None,
+            Step::Queue(_) | Step::Sockets(_) => None,
+        })
+    }
+
+    /// The sockets that are told to poll.
+    pub fn sockets(&self) -> impl Iterator<Item = &SocketsStep> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Sockets(step) => Some(step),
+            Step::Queue(_) | Step::Epoll(_) => None,
         })
     }
 
     fn refuse_what_takes_a_launch(&mut self, mode: &DeliveryMode) {
-        let launch = |requirement: &Requirement| {
-            matches!(requirement, Requirement::SpinBeforeSleep | Requirement::SocketBusyPoll | Requirement::SpareCpu)
-        };
+        let launch =
+            |requirement: &Requirement| matches!(requirement, Requirement::SpinBeforeSleep | Requirement::SpareCpu);
         for requirement in mode.requirements().into_iter().filter(launch) {
             self.impossible.push(Impossible { what: mode.to_string(), why: requirement.to_string() });
         }
@@ -263,7 +280,10 @@ impl Plan {
             let (xdp_sockets, io_urings) = (files.xdp_sockets.len(), files.io_urings.len());
             self.partly.push(Partly::OtherWays { pid, xdp_sockets, io_urings });
         }
-        let mut with_sockets = 0;
+        if request.epolls == EpollsSetBy::Attachment {
+            self.steps.extend(pollers::steps(view, process, files, &request.mode).into_iter().map(Step::Sockets));
+        }
+        let (mut with_sockets, mut watched) = (0, 0);
         for epoll in view.epolls.iter().filter(|epoll| epoll.process.pid == pid) {
             let sockets = watched_sockets(epoll);
             if let Reading::Unknown(reading) = &epoll.epoll.targets {
@@ -274,10 +294,15 @@ impl Plan {
                 self.left_alone.push(LeftAlone { pid, fd: epoll.epoll.fd, why });
             } else {
                 with_sockets += 1;
+                watched += sockets;
                 self.add_epoll(view, epoll, sockets, request);
             }
         }
-        if with_sockets == 0 && !files.sockets.is_empty() {
+        let sockets_poll = pollers::of_inet_sockets(&request.mode).is_some();
+        if sockets_poll && watched > 0 {
+            self.partly.push(Partly::WatchedByEpoll { pid, sockets: watched });
+        }
+        if with_sockets == 0 && !files.sockets.is_empty() && !sockets_poll {
             self.partly.push(Partly::NoEpoll { pid });
         }
     }
@@ -397,6 +422,7 @@ impl Step {
         match self {
             Self::Queue(step) => step.is_there(),
             Self::Epoll(step) => step.is_there(),
+            Self::Sockets(step) => step.sockets.is_empty(),
         }
     }
 }

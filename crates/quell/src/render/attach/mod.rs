@@ -10,7 +10,7 @@ use std::fmt::{self, Write as _};
 
 use quell_host::attach::neighbours::{Neighbour, Until};
 use quell_host::attach::plan::{EpollStep, Partly, QueueStep};
-use quell_host::attach::{Plan, Request, Targets};
+use quell_host::attach::{Plan, Request, SocketsStep, Targets};
 use quell_host::findings::Finding;
 use quell_host::journal::Target;
 use quell_host::settings::values::{EpollValues, NapiValues};
@@ -52,6 +52,7 @@ impl fmt::Display for Report<'_> {
         writeln!(f, "{} for {}", self.mode, programs(&self.programs))?;
         queue_lines(self.plan).iter().try_for_each(|line| writeln!(f, "  {line}"))?;
         epoll_lines(self.plan).iter().try_for_each(|line| writeln!(f, "  {line}"))?;
+        self.plan.sockets().try_for_each(|step| writeln!(f, "  {}", sockets_line(step)))?;
         self.plan
             .left_alone
             .iter()
@@ -142,6 +143,13 @@ fn epoll_line(group: &[&EpollStep]) -> String {
     format!("{process} {pid}  {epolls} {fds}  busy poll {change}  {}, {queues}", counted(sockets, "socket"))
 }
 
+fn sockets_line(step: &SocketsStep) -> String {
+    let SocketsStep { pid, process, sockets, xdp, new, .. } = step;
+    let kind = if *xdp { "AF_XDP socket" } else { "socket" };
+    let budget = new.budget.map(|budget| format!(", {budget} packets a poll")).unwrap_or_default();
+    format!("{process} {pid}  {} → {}{budget}", counted(sockets.len(), kind), new.values)
+}
+
 /// usecs/budget/prefer, as `quell show` has it.
 fn busy_poll(values: &EpollValues) -> String {
     let EpollValues { busy_poll_usecs, busy_poll_budget, prefer_busy_poll } = values;
@@ -163,6 +171,11 @@ fn in_words(partly: &Partly) -> String {
         Partly::NoQueueYet { pid, fd, .. } => {
             format!("epoll {fd} of {pid}: nothing has come by a queue yet, so which it is is not known")
         }
+        Partly::WatchedByEpoll { pid, sockets } => format!(
+            "partly: of {pid} {} an epoll watches: it does not poll by them, and poll and select only with sysctl \
+             net.core.busy_poll, which is left as it is; receives that block do",
+            counted(*sockets, "socket")
+        ),
         Partly::NoEpoll { pid } => format!("process {pid} has sockets, and no epoll that watches them"),
         Partly::OtherWays { pid, xdp_sockets, io_urings } => {
             let ways = [(*xdp_sockets, "AF_XDP socket"), (*io_urings, "io_uring")];

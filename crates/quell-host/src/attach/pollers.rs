@@ -1,0 +1,80 @@
+//! Which sockets of a program are told to poll by themselves, from outside: all of them in a mode of sockets, and those of
+//! AF_XDP in every mode in which the program polls. Pure.
+
+use quell_linux::Pid;
+use quell_mode::{DeliveryMode, ModeKind};
+use serde::Serialize;
+
+use crate::findings::view::View;
+use crate::picture::{Files, Process};
+use crate::settings::values::{SocketPolling, SocketValues};
+
+/// Packets a poll of an AF_XDP socket: as many as a softirq's (`NAPI_POLL_WEIGHT`).
+const XDP_BUDGET: u16 = 64;
+
+/// Sockets of a process that are to poll.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct SocketsStep {
+    /// Whose.
+    pub pid: Pid,
+    /// When that process started, in clock ticks since boot.
+    pub start_time_ticks: u64,
+    /// The name of the process.
+    pub process: String,
+    /// They are AF_XDP sockets.
+    pub xdp: bool,
+    /// Those that do not poll so already, as far as that is known.
+    pub sockets: Vec<SocketId>,
+    /// As they are to poll.
+    pub new: SocketPolling,
+}
+
+/// A socket of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct SocketId {
+    /// Its number there.
+    pub fd: i32,
+    /// Its inode; absent of an AF_XDP socket, which no picture names.
+    pub inode: Option<u64>,
+}
+
+/// The steps of one process.
+pub(super) fn steps(view: &View<'_>, process: &Process, files: &Files, mode: &DeliveryMode) -> Vec<SocketsStep> {
+    let step = |xdp, sockets: Vec<SocketId>, new| {
+        let step = SocketsStep {
+            pid: process.pid,
+            start_time_ticks: process.start_time_ticks,
+            process: process.name.clone(),
+            xdp,
+            sockets,
+            new,
+        };
+        (!step.sockets.is_empty()).then_some(step)
+    };
+    let of_inet = of_inet_sockets(mode).and_then(|new| {
+        let is_so = |inode| {
+            view.socket(inode).is_some_and(|socket| socket.busy_poll_us.known() == Some(&new.values.busy_poll_us))
+        };
+        let others = files.sockets.iter().filter(|held| !is_so(held.inode));
+        step(false, others.map(|held| SocketId { fd: held.fd, inode: Some(held.inode) }).collect(), new)
+    });
+    let of_xdp = of_xdp_sockets(mode)
+        .and_then(|new| step(true, files.xdp_sockets.iter().map(|&fd| SocketId { fd, inode: None }).collect(), new));
+    of_inet.into_iter().chain(of_xdp).collect()
+}
+
+/// How TCP and UDP sockets poll in a mode; `None` in one that is not theirs.
+pub(super) fn of_inet_sockets(mode: &DeliveryMode) -> Option<SocketPolling> {
+    let ModeKind::SockPoll { usecs, .. } = mode.kind() else { return None };
+    Some(SocketPolling { values: SocketValues { busy_poll_us: usecs.get(), prefer_busy_poll: false }, budget: None })
+}
+
+/// How AF_XDP sockets poll: they do so only when they prefer it (`xsk_no_wakeup` of `net/xdp/xsk.c`).
+fn of_xdp_sockets(mode: &DeliveryMode) -> Option<SocketPolling> {
+    let by_epoll = || mode.epoll().map(|epoll| epoll.busy_poll_usecs).filter(|&usecs| usecs > 0);
+    let busy_poll_us = of_inet_sockets(mode).map(|inet| inet.values.busy_poll_us).or_else(by_epoll)?;
+    let values = SocketValues { busy_poll_us, prefer_busy_poll: true };
+    Some(SocketPolling { values, budget: Some(XDP_BUDGET) })
+}

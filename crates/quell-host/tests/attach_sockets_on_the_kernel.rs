@@ -1,0 +1,83 @@
+//! An attachment in a mode of sockets: those of the program poll by themselves, those that it accepts later too, what an
+//! epoll watches is said, and everything goes back. Needs root and Linux 6.13.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+mod common;
+mod steered;
+mod workers;
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use common::Program;
+use quell_host::attach::plan::Partly;
+use quell_host::attach::{Attachment, EpollsSetBy, Plan, Request, Selection, Targets, observe, plan};
+use quell_host::journal::{Journal, Keeper};
+use quell_host::transaction::Moment;
+use quell_mode::DeliveryMode;
+use steered::{BOTH, Steered};
+use workers::open;
+
+#[test]
+fn the_server_that_is_steered() {
+    workers::serve_if_asked();
+}
+
+/// This process, which undoes everything itself.
+fn keeper(_: &Path) -> Result<Keeper, String> {
+    let identity = Program::process();
+    Ok(Keeper { pid: identity.pid.get().unsigned_abs(), start_time_ticks: identity.starttime.0 })
+}
+
+fn go_on(_: usize, _: Moment) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+fn request(mode: &str) -> Request {
+    Request { mode: mode.parse::<DeliveryMode>().unwrap(), epolls: EpollsSetBy::Attachment }
+}
+
+fn plan_of(steered: &Steered, mode: &str) -> Plan {
+    plan(&observe().unwrap(), None, &[steered.server.pid()].into(), &request(mode))
+}
+
+/// How the sockets of the server poll, each way once, µs.
+fn polling(steered: &Steered) -> BTreeSet<u32> {
+    let picture = steered.look();
+    picture.sockets.iter().map(|socket| *socket.busy_poll_us.known().unwrap()).collect()
+}
+
+#[test]
+fn every_socket_polls_and_what_an_epoll_watches_is_said() {
+    let Some(steered) = Steered::start("as-poll", 4) else { return };
+    let _early = open(&steered.lab.client, &BOTH, 8);
+    let planned = plan_of(&steered, "sockpoll57");
+    assert!(planned.impossible.is_empty(), "{:?}", planned.impossible);
+    let [step] = planned.sockets().collect::<Vec<_>>()[..] else { panic!("one step") };
+    assert_eq!((step.sockets.len(), step.xdp), (12, false), "4 listen, 8 are connected");
+    assert!(planned.partly.contains(&Partly::WatchedByEpoll { pid: steered.server.pid(), sockets: 12 }));
+
+    let journal = tempfile::tempdir().unwrap();
+    let targets = Targets::find(Selection::Processes(vec![steered.server.pid()])).unwrap();
+    let begun = Attachment::begin(&Journal::in_dir(journal.path()), targets, request("sockpoll57"), &mut keeper);
+    let mut attachment = begun.unwrap();
+    attachment.make(&planned, &mut go_on).unwrap();
+    attachment.settle(&mut go_on).unwrap();
+    let _late = open(&steered.lab.client, &BOTH, 8);
+    assert_eq!(polling(&steered), [57].into());
+    assert_eq!(plan_of(&steered, "sockpoll57").sockets().count(), 0, "nothing is left to be told");
+
+    let reverted = attachment.end().unwrap();
+    assert_eq!((reverted.in_part.len(), reverted.failed.len()), (0, 0), "{reverted:?}");
+    assert_eq!(polling(&steered), [0].into());
+}
+
+#[test]
+fn a_cpu_for_polling_sockets_is_nothing_that_can_be_had_from_outside() {
+    let Some(steered) = Steered::start("as-cpu", 2) else { return };
+    let planned = plan_of(&steered, "sockpoll57,own-cpu");
+    assert_eq!(planned.impossible.len(), 1, "{:?}", planned.impossible);
+    assert_eq!(plan_of(&steered, "suspend200").sockets().count(), 0, "sockets are left alone by other modes");
+}
