@@ -29,6 +29,8 @@ pub(crate) enum Client {
 pub(crate) enum Effort {
     /// Until every connection is known and every key stored, in a closed loop.
     WarmUp,
+    /// One connection in a closed loop: a request at a time, a thousand or more.
+    OneByOne,
     /// In a closed loop: each connection asks again as soon as it has its answer.
     Closed {
         /// How long.
@@ -109,9 +111,13 @@ impl Client {
 impl Effort {
     const WARM_UP_SECONDS: f64 = 1.0;
 
+    fn connections(self) -> u32 {
+        if self == Self::OneByOne { 1 } else { CONNECTIONS }
+    }
+
     fn seconds(self) -> f64 {
         match self {
-            Self::WarmUp => Self::WARM_UP_SECONDS,
+            Self::WarmUp | Self::OneByOne => Self::WARM_UP_SECONDS,
             Self::Closed { seconds, .. } | Self::Open { seconds, .. } => seconds,
         }
     }
@@ -119,7 +125,7 @@ impl Effort {
 
 fn quell_load(server: SocketAddr, effort: Effort, protocol: &str) -> Vec<String> {
     let rate = match effort {
-        Effort::WarmUp | Effort::Closed { .. } => "max".to_owned(),
+        Effort::WarmUp | Effort::OneByOne | Effort::Closed { .. } => "max".to_owned(),
         Effort::Open { per_s, .. } => format!("{per_s:.0}"),
     };
     let mut words: Vec<String> =
@@ -127,7 +133,7 @@ fn quell_load(server: SocketAddr, effort: Effort, protocol: &str) -> Vec<String>
     words.extend([
         format!("--protocol={protocol}"),
         format!("--rate={rate}"),
-        format!("--connections={CONNECTIONS}"),
+        format!("--connections={}", effort.connections()),
         format!("--seconds={}", effort.seconds()),
         // Polling for its answers would make it another client than those that cannot.
         "--polling=epoll".to_owned(),
@@ -144,7 +150,7 @@ fn redis_benchmark(server: SocketAddr, effort: Effort) -> Vec<String> {
     let pairs = [
         ("-h", server.ip().to_string()),
         ("-p", server.port().to_string()),
-        ("-c", CONNECTIONS.to_string()),
+        ("-c", effort.connections().to_string()),
         ("-n", redis_requests(effort).to_string()),
         ("-t", test.to_owned()),
         ("-r", REDIS_KEYS.to_string()),
@@ -159,6 +165,7 @@ fn redis_requests(effort: Effort) -> u64 {
     let requests = match effort {
         // Every key several times over.
         Effort::WarmUp => f64::from(REDIS_KEYS) * 5.0,
+        Effort::OneByOne => 2_000.0,
         Effort::Closed { seconds, expected_per_s } => seconds * expected_per_s,
         Effort::Open { seconds, per_s } => seconds * per_s,
     };
@@ -170,7 +177,7 @@ fn redis_requests(effort: Effort) -> u64 {
 fn wrk(server: SocketAddr, effort: Effort) -> Vec<String> {
     // It takes whole seconds alone.
     let seconds = effort.seconds().ceil();
-    let words = ["wrk", "--latency", "-t1", &format!("-c{CONNECTIONS}"), &format!("-d{seconds}s")].map(str::to_owned);
+    let words = ["wrk", "--latency", "-t1", &format!("-c{}", effort.connections()), &format!("-d{seconds}s")].map(str::to_owned);
     words.into_iter().chain([format!("http://{server}/")]).collect()
 }
 

@@ -103,6 +103,11 @@ impl ServersLab {
         self.dir.path()
     }
 
+    /// Where every server listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.veth.server.address, PORT)
+    }
+
     fn journal_dir(&self) -> PathBuf {
         self.dir.path().join("journal")
     }
@@ -111,6 +116,14 @@ impl ServersLab {
     pub(crate) fn journals(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.journal_dir()).into_iter().flatten();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    /// The processes of `quell` that use its journal.
+    pub(crate) fn quell_processes(&self) -> Vec<Pid> {
+        let mark = format!("QUELL_JOURNAL_DIR={}", self.journal_dir().display());
+        let environment = |pid: &Pid| std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let uses_it = |pid: &Pid| environment(pid).split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes());
+        ProcRoot::default().pids().unwrap().into_iter().filter(|pid| is_quell(*pid) && uses_it(pid)).collect()
     }
 
     /// Starts `quell` on the clients' CPUs, in the namespace of this process.
@@ -127,7 +140,7 @@ impl ServersLab {
 
     /// Starts a server and returns when it accepts connections; an error says why it does not.
     pub(crate) fn serve(&self, program: Program, workers: u32, launch: Launch<'_>) -> Result<Server, String> {
-        let address = SocketAddr::new(self.veth.server.address, PORT);
+        let address = self.address();
         let mut words = program.command(address, workers, self.dir());
         if let Launch::Under(mode) = launch {
             let quell = [env!("CARGO_BIN_EXE_quell"), "run", mode, "--"].map(str::to_owned);
@@ -195,8 +208,6 @@ impl Server {
     /// Its processes, without `quell`'s that started it, in the order in which they were started.
     pub(crate) fn processes(&self) -> Vec<Pid> {
         let proc = ProcRoot::default();
-        let quell = std::fs::canonicalize(env!("CARGO_BIN_EXE_quell")).unwrap();
-        let is_quell = |pid: Pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == quell);
         let members = session_members(&proc, &self.child.identity()).unwrap();
         let mut members: Vec<ProcessIdentity> = members.into_iter().map(|member| member.identity).collect();
         members.retain(|member| !is_quell(member.pid));
@@ -219,6 +230,11 @@ impl Server {
     pub(crate) fn stop(mut self) {
         self.child.terminate(Duration::from_secs(5)).unwrap();
     }
+}
+
+fn is_quell(pid: Pid) -> bool {
+    let quell = std::fs::canonicalize(env!("CARGO_BIN_EXE_quell")).unwrap();
+    std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|program| program == quell)
 }
 
 /// A client of a server, running.

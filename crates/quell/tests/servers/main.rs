@@ -3,15 +3,18 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
+mod attached;
 #[allow(dead_code, reason = "the bench uses the rest")]
 mod client;
 mod client_output;
 mod fixtures;
+mod kills;
 #[allow(dead_code, reason = "the bench uses the rest")]
 mod lab;
 #[path = "../../../quell-bench/tests/common/lab_turn.rs"]
 mod lab_turn;
 mod program;
+mod system_calls;
 
 use client::Effort;
 use lab::{Launch, ServersLab, wait_until};

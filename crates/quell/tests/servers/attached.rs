@@ -1,0 +1,172 @@
+//! `quell attach` and `quell detach` on servers under load: what is set while they serve, who polls their queue then, that
+//! no request is lost on the way, and that everything is as before afterwards.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use quell_bench::server::Worker;
+use quell_linux::NapiId;
+use quell_linux::bpf::{NapiPollCounter, NapiPolls};
+use quell_linux::epoll_params::EpollParams;
+use quell_linux::kernel;
+use quell_linux::netdev::Napi;
+use quell_linux::sock_diag::{InetFamily, InetProtocol, InetSocket, SockDiag};
+
+use crate::client::Effort;
+use crate::lab::{Launch, Server, ServersLab, wait_until};
+use crate::program::Program;
+use crate::programs;
+
+const MODE: &str = "suspend200";
+/// Long enough that a mode is attached and detached meanwhile, also on a busy machine.
+const UNDER_LOAD: Effort = Effort::Closed { seconds: 4.0, expected_per_s: 15_000.0 };
+/// How often something is looked at that a busy machine can disturb.
+const LOOKS: u32 = 8;
+
+fn is_suspending(queue: &Napi) -> bool {
+    (queue.defer_hard_irqs, queue.gro_flush_timeout_ns, queue.irq_suspend_timeout_ns)
+        == (Some(100), Some(200_000), Some(20_000_000))
+}
+
+/// What the epolls are told; of none at all nothing can be said.
+fn parameters(epolls: &[Worker]) -> Vec<EpollParams> {
+    assert!(!epolls.is_empty(), "no epoll of the server has connections");
+    epolls.iter().map(|epoll| epoll.params().unwrap()).collect()
+}
+
+fn attach(lab: &ServersLab, server: &Server) {
+    lab.quell(&["attach", MODE, &server.pid().to_string(), "--yes"]).succeeded().unwrap();
+}
+
+fn detach(lab: &ServersLab, server: &Server) {
+    lab.quell(&["detach", &server.pid().to_string()]).succeeded().unwrap();
+}
+
+/// The share of polls of the lab's queues that threads other than the kernel's made while the server was loaded.
+fn share_of_busy_polls(lab: &ServersLab, program: Program, server: &Server) -> Option<f64> {
+    let ids: Vec<NapiId> = lab.queues().iter().map(|queue| queue.id).collect();
+    let counter = NapiPollCounter::attach(kernel::sysfs(), &ids).ok()?;
+    let found = lab.start_client(program.client(), server.address, Effort::WarmUp).end().unwrap();
+    assert_eq!(found.failed, 0, "{found:?}");
+    let polls = counter.read().unwrap();
+    let sum = |of: fn(&NapiPolls) -> u64| polls.values().map(of).sum::<u64>() as f64;
+    Some(sum(|polls| polls.by_busy_poll) / sum(|polls| polls.polls))
+}
+
+#[test]
+fn every_server_gets_its_mode_while_it_serves_polls_its_queue_itself_and_is_as_before_afterwards() {
+    let Some(lab) = ServersLab::raise(1) else { return };
+    for program in programs() {
+        let before = lab.queues();
+        let server = lab.serve(program, 1, Launch::Plain).unwrap();
+        assert_eq!(share_of_busy_polls(&lab, program, &server).unwrap_or(0.0), 0.0, "{}", program.name());
+
+        let client = lab.start_client(program.client(), server.address, UNDER_LOAD);
+        lab.wait_until_connected(&server);
+        attach(&lab, &server);
+        assert!(lab.queues().iter().all(is_suspending), "{}: {:?}", program.name(), lab.queues());
+        let wanted = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+        let told = parameters(&server.epolls());
+        assert!(told.iter().all(|told| *told == wanted), "{}: {told:?}", program.name());
+        let found = client.end().unwrap();
+        assert_eq!(found.failed, 0, "{}: {found:?}", program.name());
+
+        if let Some(share) = share_of_busy_polls(&lab, program, &server) {
+            assert!(share > 0.0, "{} never polled its queue", program.name());
+        }
+
+        let client = lab.start_client(program.client(), server.address, UNDER_LOAD);
+        lab.wait_until_connected(&server);
+        detach(&lab, &server);
+        assert_eq!(lab.queues(), before, "{}", program.name());
+        let told = parameters(&server.epolls());
+        assert!(told.iter().all(|told| *told == EpollParams::default()), "{}: {told:?}", program.name());
+        let found = client.end().unwrap();
+        assert_eq!(found.failed, 0, "{}: {found:?}", program.name());
+        assert!(lab.journals().is_empty(), "{:?}", lab.journals());
+        server.stop();
+    }
+}
+
+/// Bytes that the server has received on the connection from `peer` and not read.
+fn unread(sockets: &mut SockDiag, server: &Server, peer: SocketAddr) -> u32 {
+    let mut bytes = 0;
+    let count = |socket: InetSocket| {
+        if socket.local == server.address && socket.remote == Some(peer) {
+            bytes = socket.receive_queue;
+        }
+    };
+    sockets.for_each(InetProtocol::Tcp, InetFamily::V4, count).unwrap();
+    bytes
+}
+
+fn ask(mut connection: &TcpStream, request: &[u8]) {
+    connection.write_all(request).unwrap();
+}
+
+fn answer(mut connection: &TcpStream) -> Option<String> {
+    let mut buffer = [0; 256];
+    match connection.read(&mut buffer) {
+        Ok(bytes) => Some(String::from_utf8_lossy(&buffer[..bytes]).into_owned()),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn wait_for_answer(connection: &TcpStream) -> String {
+    wait_until(|| answer(connection).ok_or_else(|| "no answer".to_owned()))
+}
+
+/// Holds Redis for 10 ms at work on a request, sends it another one meanwhile, and says whether that was seen to wait in the
+/// server's socket: if not, it waited in the queue, for nobody polled it.
+fn a_request_to_a_held_redis_reaches_its_socket(lab: &ServersLab, server: &Server) -> bool {
+    let address = server.address;
+    let talk = || {
+        let connect = || {
+            let connection = TcpStream::connect(address).unwrap();
+            connection.set_nonblocking(true).unwrap();
+            connection
+        };
+        let (holding, asking) = (connect(), connect());
+        for connection in [&holding, &asking] {
+            ask(connection, b"PING\r\n");
+            assert_eq!(wait_for_answer(connection), "+PONG\r\n");
+        }
+        (holding, asking)
+    };
+    let (holding, asking) = lab.veth.client.namespace.run(talk).unwrap();
+    let peer = asking.local_addr().unwrap();
+    let mut sockets = SockDiag::open_in(&lab.veth.server.namespace).unwrap();
+    ask(&holding, b"DEBUG SLEEP 0.01\r\n");
+    std::thread::sleep(Duration::from_millis(2));
+    ask(&asking, b"PING\r\n");
+    let mut reached = false;
+    while answer(&holding).is_none() {
+        reached |= unread(&mut sockets, server, peer) > 0;
+    }
+    // It comes with the next wait, whatever it waited in.
+    assert_eq!(wait_for_answer(&asking), "+PONG\r\n");
+    reached
+}
+
+#[test]
+fn a_packet_for_an_attached_server_at_work_waits_in_the_queue_and_comes_with_its_next_wait() {
+    let Some(lab) = ServersLab::raise(1) else { return };
+    if let Some(why) = Program::Redis.missing() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let server = lab.serve(Program::Redis, 1, Launch::Plain).unwrap();
+    let reaches = || (0..LOOKS).map(|_| a_request_to_a_held_redis_reaches_its_socket(&lab, &server));
+    // A busy machine can wake the server, and end the suspension, too early or too late for one look, not for all.
+    assert!(reaches().any(|reached| reached), "with interrupts it reaches the socket at once");
+    let client = lab.start_client(Program::Redis.client(), server.address, UNDER_LOAD);
+    lab.wait_until_connected(&server);
+    attach(&lab, &server);
+    client.end().unwrap();
+    assert!(reaches().any(|reached| !reached), "while suspended it waits in the queue");
+    detach(&lab, &server);
+    assert!(reaches().any(|reached| reached), "after it was detached it reaches the socket at once");
+    server.stop();
+}

@@ -1,0 +1,219 @@
+//! `kill -9` at random moments under load: of `quell attach`, of its keeper, of the server, of all of them. Afterwards no
+//! queue is stalled, no setting left, no journal, and no request was lost but those of a server that was killed.
+//!
+//! Suspension is told to last so long that a queue which nobody frees shows as requests that time out. Where everything of
+//! `quell` was killed nobody is left to put anything back: then the next `quell detach` does it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use quell_linux::Pid;
+use quell_linux::epoll_params::EpollParams;
+use quell_linux::netdev::Napi;
+use quell_linux::pidfd::{PidFd, Signal};
+use quell_linux::tcp::TcpConnection;
+use quell_load::{
+    ErrorCounts, Generator, LoadSpec, Memcached, Polling, RunSpec, Schedule, Transport, Workload,
+};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64;
+
+use crate::all_of_it;
+use crate::lab::{Launch, Server, ServersLab, wait_until};
+use crate::program::Program;
+
+/// What a stalled queue would keep for longer than requests have time.
+const MODE: &str = "suspend200,irq-suspend-timeout=10s";
+/// As long as a request has time (`LoadSpec::new`).
+const BOUND: Duration = Duration::from_secs(2);
+const KILLS: u32 = 200;
+const KILLS_OF_AN_ORDINARY_TEST: u32 = 12;
+const WORKERS: u32 = 2;
+
+/// What is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Victims {
+    /// The command that attaches or detaches, if it still runs.
+    Command,
+    /// All processes of `quell`.
+    Quell,
+    /// The server.
+    Server,
+    /// All processes of `quell` and the server, in this order.
+    QuellAndServer,
+    /// The server and all processes of `quell`, in this order.
+    ServerAndQuell,
+}
+
+/// When, counted from the start of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum During {
+    Attach,
+    Detach,
+}
+
+/// One kill, from its seed alone.
+#[derive(Debug, Clone, Copy)]
+struct Kill {
+    victims: Victims,
+    during: During,
+    after: Duration,
+}
+
+impl Kill {
+    fn drawn(random: &mut Pcg64, usual: Duration) -> Self {
+        let victims =
+            [Victims::Command, Victims::Quell, Victims::Server, Victims::QuellAndServer, Victims::ServerAndQuell];
+        Self {
+            victims: victims[random.random_range(0..victims.len())],
+            during: [During::Attach, During::Detach][random.random_range(0..2)],
+            // Also some time after the command has ended.
+            after: usual.mul_f64(random.random_range(0.0..1.3)),
+        }
+    }
+
+    fn spares_the_server(self) -> bool {
+        matches!(self.victims, Victims::Command | Victims::Quell)
+    }
+
+    fn strike(self, command: Pid, quell: &[Pid], server: &[Pid]) {
+        let victims: Vec<Pid> = match self.victims {
+            Victims::Command => vec![command],
+            Victims::Quell => quell.to_vec(),
+            Victims::Server => server.to_vec(),
+            Victims::QuellAndServer => [quell, server].concat(),
+            Victims::ServerAndQuell => [server, quell].concat(),
+        };
+        for victim in victims.into_iter().filter_map(|pid| PidFd::open(pid).ok()) {
+            // It may have ended by itself.
+            let _ = victim.signal(Signal::KILL);
+        }
+    }
+}
+
+/// Requests without a pause, from another thread, until it is told to stop.
+struct Load {
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<(u64, ErrorCounts)>,
+}
+
+impl Load {
+    fn start(lab: &ServersLab, server: &Server) -> Self {
+        let workload = Workload::Memcached(Memcached::facebook());
+        let spec = LoadSpec {
+            connections: 16,
+            cpus: lab.client_cpus().iter().take(1).collect(),
+            polling: Polling::Epoll,
+            ..LoadSpec::new(server.address, Transport::Tcp, workload)
+        };
+        let mut generator = Generator::connect(spec, Some(Arc::clone(&lab.veth.client.namespace))).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&stop);
+        let slice = RunSpec { schedule: Schedule::Closed, warm_up_ms: 0, measure_ms: 20 };
+        let thread = std::thread::spawn(move || {
+            let (mut answered, mut errors) = (0, ErrorCounts::default());
+            while !is_over.load(Ordering::Relaxed) {
+                let report = generator.run(&slice, &mut ()).unwrap();
+                answered += report.answered_in_window;
+                errors.requests_lost += report.errors.requests_lost + report.unanswered;
+                errors.timed_out += report.errors.timed_out;
+                errors.malformed += report.errors.malformed;
+                errors.wrong_content += report.errors.wrong_content;
+            }
+            (answered, errors)
+        });
+        Self { stop, thread }
+    }
+
+    fn end(self) -> (u64, ErrorCounts) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+/// Everything as it was, but for the server, if it was killed.
+fn assert_as_before(lab: &ServersLab, before: &[Napi], server: Option<&Server>, kill: Kill) {
+    wait_until(|| {
+        let (queues, journals, left) = (lab.queues(), lab.journals(), lab.quell_processes());
+        match queues == before && journals.is_empty() && left.is_empty() {
+            true => Ok(()),
+            false => Err(format!("{kill:?} left {queues:?}, of {before:?}, {journals:?}, processes {left:?}")),
+        }
+    });
+    for epoll in server.iter().flat_map(|server| server.epolls()) {
+        assert_eq!(epoll.params().unwrap(), EpollParams::default(), "{kill:?}");
+    }
+}
+
+/// A queue that is not stalled answers at once, if only that nobody listens.
+fn assert_not_stalled(lab: &ServersLab, kill: Kill) {
+    let address = lab.address();
+    let connected = lab.veth.client.namespace.run(|| TcpConnection::connect(address, BOUND).map(drop)).unwrap();
+    let timed_out = connected.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::TimedOut);
+    assert!(!timed_out, "{kill:?}: the queue is stalled: {connected:?}");
+}
+
+fn one_kill(lab: &ServersLab, kill: Kill) {
+    let before = lab.queues();
+    let server = lab.serve(Program::Memcached, WORKERS, Launch::Plain).unwrap();
+    let load = Load::start(lab, &server);
+    let pid = server.pid().to_string();
+    let attach = ["attach", MODE, &pid, "--yes"];
+    let command = match kill.during {
+        During::Attach => lab.start_quell(&attach),
+        During::Detach => {
+            lab.quell(&attach).succeeded().unwrap();
+            lab.start_quell(&["detach", &pid])
+        }
+    };
+    std::thread::sleep(kill.after);
+    kill.strike(command.0.pid(), &lab.quell_processes(), &server.processes());
+    // Whether it succeeded depends on the moment; that it ends does not.
+    command.end();
+    if kill.victims != Victims::Server {
+        // Says that nothing is attached where everything is back already.
+        lab.quell(&["detach"]);
+    }
+    assert_as_before(lab, &before, kill.spares_the_server().then_some(&server), kill);
+    assert_not_stalled(lab, kill);
+    let (answered, errors) = load.end();
+    if kill.spares_the_server() {
+        assert!(answered > 0 && errors.is_empty(), "{kill:?}: {answered} answered, {errors}");
+    }
+    server.stop();
+}
+
+/// How long an undisturbed attachment and its end take here.
+fn usual(lab: &ServersLab) -> Duration {
+    let server = lab.serve(Program::Memcached, WORKERS, Launch::Plain).unwrap();
+    let load = Load::start(lab, &server);
+    let pid = server.pid().to_string();
+    let began = Instant::now();
+    lab.quell(&["attach", MODE, &pid, "--yes"]).succeeded().unwrap();
+    let attached = began.elapsed();
+    lab.quell(&["detach", &pid]).succeeded().unwrap();
+    load.end();
+    server.stop();
+    attached.max(began.elapsed() - attached)
+}
+
+#[test]
+fn whatever_is_killed_at_whatever_moment_nothing_stalls_nothing_is_left_and_no_living_server_loses_a_request() {
+    if let Some(why) = Program::Memcached.missing() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let Some(lab) = ServersLab::raise(WORKERS) else { return };
+    let usual = usual(&lab);
+    let (kills, seed) = (if all_of_it() { KILLS } else { KILLS_OF_AN_ORDINARY_TEST }, seed());
+    eprintln!("{kills} kills, an attachment takes {usual:?}; QUELL_SEED={seed} draws them again");
+    let mut random = Pcg64::seed_from_u64(seed);
+    for _ in 0..kills {
+        one_kill(&lab, Kill::drawn(&mut random, usual));
+    }
+}
+
+fn seed() -> u64 {
+    std::env::var("QUELL_SEED").ok().map_or_else(|| quell_linux::clock::boottime_ns(), |seed| seed.parse().unwrap())
+}
