@@ -177,7 +177,8 @@ fn redis_requests(effort: Effort) -> u64 {
 fn wrk(server: SocketAddr, effort: Effort) -> Vec<String> {
     // It takes whole seconds alone.
     let seconds = effort.seconds().ceil();
-    let words = ["wrk", "--latency", "-t1", &format!("-c{}", effort.connections()), &format!("-d{seconds}s")].map(str::to_owned);
+    let words = ["wrk", "--latency", "-t1", &format!("-c{}", effort.connections()), &format!("-d{seconds}s")]
+        .map(str::to_owned);
     words.into_iter().chain([format!("http://{server}/")]).collect()
 }
 

@@ -13,9 +13,7 @@ use quell_linux::epoll_params::EpollParams;
 use quell_linux::netdev::Napi;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::tcp::TcpConnection;
-use quell_load::{
-    ErrorCounts, Generator, LoadSpec, Memcached, Polling, RunSpec, Schedule, Transport, Workload,
-};
+use quell_load::{ErrorCounts, Generator, LoadSpec, Memcached, Polling, RunSpec, Schedule, Transport, Workload};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
 
