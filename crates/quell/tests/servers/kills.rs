@@ -213,5 +213,5 @@ fn whatever_is_killed_at_whatever_moment_nothing_stalls_nothing_is_left_and_no_l
 }
 
 fn seed() -> u64 {
-    std::env::var("QUELL_SEED").ok().map_or_else(|| quell_linux::clock::boottime_ns(), |seed| seed.parse().unwrap())
+    std::env::var("QUELL_SEED").ok().map_or_else(quell_linux::clock::boottime_ns, |seed| seed.parse().unwrap())
 }
