@@ -38,6 +38,7 @@ pub(crate) fn run(args: &DetachArgs) -> Result<(), Failure> {
     let attached = attachments(&journal).map_err(refused)?;
     let chosen = choose(attached, &args.pids, !all.is_empty())?;
     all.extend(end(&journal, chosen)?);
+    put_back_by_nobody(&journal, &mut all)?;
     if args.json {
         output::json(&render::report(&all))?;
     } else {
@@ -47,6 +48,15 @@ pub(crate) fn run(args: &DetachArgs) -> Result<(), Failure> {
         true => Err(refused("not everything could be put back: what is left stays in its journal, to be tried again")),
         false => Ok(()),
     }
+}
+
+/// A keeper that is killed just when it is told has put back nothing, or a part: the rest is put back here.
+fn put_back_by_nobody(journal: &Journal, all: &mut Vec<(Attached, Detached)>) -> Result<(), Failure> {
+    for (attached, detached) in orphaned(journal)? {
+        all.retain(|(told, _)| told.path != attached.path);
+        all.push((attached, detached));
+    }
+    Ok(())
 }
 
 /// Ends attachments by their keepers.
