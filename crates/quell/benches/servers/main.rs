@@ -47,21 +47,18 @@ struct Options {
     /// The mode that is compared with `base`.
     #[arg(long, default_value = "suspend200")]
     mode: String,
-    /// Interleaved rounds.
+    /// Interleaved rounds with one queue and one worker.
     #[arg(long, default_value_t = 6)]
     rounds: u64,
+    /// Interleaved rounds with two of both.
+    #[arg(long, default_value_t = 3)]
+    rounds_of_two: u64,
     /// Measured time of a trial, in seconds.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Receive queues of the server's device, and workers of the servers that can have several.
-    #[arg(long, default_value_t = 1)]
-    queues: u32,
     /// Only servers whose name contains this.
     #[arg(long)]
     only: Option<String>,
-    /// Only the table.
-    #[arg(long)]
-    table: bool,
     /// Given by `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
@@ -69,18 +66,24 @@ struct Options {
 
 fn main() {
     let options = Options::parse();
-    let Some(lab) = ServersLab::raise(options.queues) else { return };
+    let Some(alone) = tried(&options, 1, options.rounds) else { return };
+    let Some(several) = tried(&options, 2, options.rounds_of_two) else { return };
+    print!("{}", page::page(&options, &alone, &several));
+}
+
+/// The trials of all servers with so many queues and, where they have several, workers; `None` where there is no lab.
+fn tried(options: &Options, queues: u32, rounds: u64) -> Option<Vec<(Program, Trials)>> {
+    let lab = ServersLab::raise(queues)?;
     sched::set_affinity(Pid::of_this_thread(), &lab.client_cpus()).unwrap();
-    let programs: Vec<Program> = Program::ALL.into_iter().filter(|program| is_wanted(*program, &options)).collect();
-    let mut all: Vec<(Program, Trials)> = programs.into_iter().map(|program| (program, Trials::default())).collect();
-    for round in 0..options.rounds {
+    let programs = Program::ALL.into_iter().filter(|program| is_wanted(*program, options));
+    let mut all: Vec<(Program, Trials)> = programs.map(|program| (program, Trials::default())).collect();
+    for round in 0..rounds {
         for (program, trials) in &mut all {
-            eprintln!("round {}/{}: {}", round + 1, options.rounds, program.name());
-            one_round(&lab, *program, &options, round, trials);
+            eprintln!("{queues} queue(s), round {}/{rounds}: {}", round + 1, program.name());
+            one_round(&lab, *program, options, round, trials);
         }
     }
-    let table = table::markdown(&all);
-    print!("{}", if options.table { table } else { page::page(&options, &table) });
+    Some(all)
 }
 
 fn is_wanted(program: Program, options: &Options) -> bool {
@@ -95,7 +98,7 @@ fn is_wanted(program: Program, options: &Options) -> bool {
 }
 
 fn one_round(lab: &ServersLab, program: Program, options: &Options, round: u64, trials: &mut Trials) {
-    let effort = match reach(lab, program, options.queues) {
+    let effort = match reach(lab, program) {
         Ok(per_s) if program.client().has_a_rate() => {
             Effort::Open { seconds: options.seconds, per_s: per_s * RATE_SHARE }
         }
@@ -136,7 +139,7 @@ fn undisturbed_if_possible(
 ) -> Result<Trial, String> {
     let mut best: Option<Trial> = None;
     for _ in 0..ATTEMPTS_MAX {
-        let trial = trial(lab, program, options.queues, &options.mode, arm, effort)?;
+        let trial = trial(lab, program, &options.mode, arm, effort)?;
         let better = best.as_ref().is_none_or(|best| trial.disturbances.len() < best.disturbances.len());
         let quiet = trial.disturbances.is_empty();
         if better {

@@ -15,7 +15,7 @@ use quell_load::LoadReport;
 use quell_mode::DeliveryMode;
 
 use crate::client::{Effort, Found};
-use crate::lab::{Launch, Server, ServersLab};
+use crate::lab::{Launch, Server, ServersLab, wait_until};
 use crate::program::Program;
 
 /// How the server comes by its mode.
@@ -78,17 +78,10 @@ impl Trial {
 }
 
 /// Runs one trial; an error says why there is none.
-pub(crate) fn trial(
-    lab: &ServersLab,
-    program: Program,
-    workers: u32,
-    mode: &str,
-    arm: Arm,
-    effort: Effort,
-) -> Result<Trial, String> {
+pub(crate) fn trial(lab: &ServersLab, program: Program, mode: &str, arm: Arm, effort: Effort) -> Result<Trial, String> {
     let before = lab.queues();
     let launch = if arm == Arm::Run { Launch::Under(mode) } else { Launch::Plain };
-    let server = lab.serve(program, workers, launch)?;
+    let server = lab.serve(program, lab.veth.plan.queues, launch)?;
     let seen = warm_up(lab, program, &server, mode, arm)?;
     let trial = measured(lab, program, &server, effort, seen)?;
     if arm == Arm::Attach {
@@ -96,10 +89,11 @@ pub(crate) fn trial(
         ended.succeeded().map_err(|said| format!("quell detach: {said}"))?;
     }
     server.stop();
-    let after = lab.queues();
-    if after != before {
-        return Err(format!("{} left {after:?} of {before:?}", arm.name()));
-    }
+    // A keeper hears of the server's end when everybody does.
+    wait_until(|| {
+        let after = lab.queues();
+        if after == before { Ok(()) } else { Err(format!("{} left {after:?} of {before:?}", arm.name())) }
+    });
     Ok(trial)
 }
 
@@ -116,8 +110,8 @@ fn warm_up(lab: &ServersLab, program: Program, server: &Server, mode: &str, arm:
 }
 
 /// What a server reaches with interrupts in a closed loop, requests a second.
-pub(crate) fn reach(lab: &ServersLab, program: Program, workers: u32) -> Result<f64, String> {
-    let server = lab.serve(program, workers, Launch::Plain)?;
+pub(crate) fn reach(lab: &ServersLab, program: Program) -> Result<f64, String> {
+    let server = lab.serve(program, lab.veth.plan.queues, Launch::Plain)?;
     let found = lab.start_client(program.client(), server.address, Effort::WarmUp).end()?;
     server.stop();
     Ok(found.per_s)
