@@ -25,6 +25,8 @@ use crate::transaction::{ChangeError, Moment, Transaction};
 
 /// What a journal of this module says that it is for, before the mode.
 const PURPOSE: &str = "attach ";
+/// What the name of the journal of a program that is launched begins with, before the number of its launcher.
+const LAUNCHED: &str = "run-";
 /// How often it is looked for what came up while values were set.
 const LOOKS: u32 = 5;
 /// How often the processes are looked for again when one of them ended just then.
@@ -124,6 +126,13 @@ pub fn observe() -> Result<Picture, TakeError> {
 #[must_use]
 pub fn mode_of(history: &History) -> Option<&str> {
     history.begin.purpose.strip_prefix(PURPOSE)
+}
+
+/// Whether an attachment is that of a launched program: it goes back when the program ends, and not before.
+#[must_use]
+pub fn is_launched(attached: &Attached) -> bool {
+    let name = attached.path.file_name().map(|name| name.to_string_lossy());
+    attached.keeper.is_none() && name.is_some_and(|name| name.starts_with(LAUNCHED))
 }
 
 /// The attachments whose owners live, also those that are just being made.
@@ -446,7 +455,7 @@ fn epoll_key(step: &EpollStep) -> EpollKey {
 /// The name of an attachment's journal: two to the same programs have the same.
 fn id(targets: &Targets) -> String {
     match targets.selection() {
-        Selection::Processes(pids) if pids.is_empty() => format!("run-{}", Pid::of_this_process()),
+        Selection::Processes(pids) if pids.is_empty() => format!("{LAUNCHED}{}", Pid::of_this_process()),
         Selection::Processes(pids) => {
             let pids: BTreeSet<Pid> = pids.iter().copied().collect();
             format!("attach-{}", pids.iter().map(ToString::to_string).collect::<Vec<_>>().join("-"))

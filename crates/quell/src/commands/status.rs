@@ -2,7 +2,7 @@
 
 use clap::Args;
 use quell_host::apply::{drift, profile_of};
-use quell_host::attach::attachment::{Attached, attachments};
+use quell_host::attach::attachment::{Attached, attachments, is_launched};
 use quell_host::attach::keeper::Detached;
 use quell_host::journal::ListedJournal;
 use quell_host::kept::{self, Kept, KeptError, Standing, confirm, give_up, release};
@@ -39,7 +39,9 @@ fn applied() -> Result<Vec<Kept>, Failure> {
 /// # Errors
 /// With [`Exit::VerifyFailed`] when something has drifted.
 pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
-    let applied = applied()?.iter().map(describe).collect::<Result<Vec<_>, _>>()?;
+    let mut applied = applied()?.iter().map(describe).collect::<Result<Vec<_>, _>>()?;
+    let attached = attachments(&journal()).map_err(refused)?;
+    applied.extend(attached.iter().filter(|attached| is_launched(attached)).map(AppliedReport::launched));
     let unusable = journal().list().map_err(refused)?.into_iter().filter_map(|listed| match listed {
         ListedJournal::Unusable(unusable) => Some(unusable.to_string()),
         ListedJournal::Unreadable(error) => Some(error.to_string()),

@@ -44,6 +44,7 @@ pub(crate) struct AppliedReport {
 enum Standing {
     Applied,
     Attached,
+    Launched,
     Unconfirmed,
     BeforeThisBoot,
 }
@@ -65,6 +66,23 @@ impl AppliedReport {
             goes_back_unix_s,
             settings: kept.history.pending().count(),
             drifted,
+        }
+    }
+}
+
+impl AppliedReport {
+    /// Of a program that `quell run` has launched.
+    pub(crate) fn launched(attached: &Attached) -> Self {
+        let Attached { path, history, .. } = attached;
+        Self {
+            purpose: history.begin.purpose.clone(),
+            profile: None,
+            journal: path.display().to_string(),
+            since_unix_s: history.begin.began_unix_s,
+            standing: Standing::Launched,
+            goes_back_unix_s: None,
+            settings: history.pending().count(),
+            drifted: Vec::new(),
         }
     }
 }
@@ -105,6 +123,7 @@ impl fmt::Display for AppliedReport {
             (Standing::BeforeThisBoot, _) => {
                 writeln!(f, "  from before the last boot, which undid it: `quell apply` applies it again")?;
             }
+            (Standing::Launched, _) => writeln!(f, "  by `quell run`: it goes back when the command ends")?,
             (_, Some(deadline)) => {
                 let left = span(deadline.saturating_sub(unix_s()));
                 writeln!(f, "  goes back in {left} unless you type `quell confirm`")?;

@@ -112,6 +112,13 @@ impl RunLab {
         Running { child, stdin, out, err }
     }
 
+    /// What another command of `quell` says meanwhile.
+    pub(crate) fn quell(&self, arguments: &[&str]) -> String {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_quell")).args(arguments).envs(self.environment()).output().unwrap();
+        String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+    }
+
     /// A small server in C, by its path; `None`, with the reason on stderr, where it cannot be compiled.
     pub(crate) fn compile(&self, options: &[&str]) -> Option<String> {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/waiter.c");
@@ -129,7 +136,7 @@ impl RunLab {
     /// defer-hard-irqs, gro-flush-timeout and irq-suspend-timeout of each queue.
     pub(crate) fn queues(&self) -> Vec<(u32, u64, u64)> {
         let server = &self.veth.server;
-        let napis = Netdev::open_in(&*server.namespace).unwrap().napis(server.ifindex).unwrap();
+        let napis = Netdev::open_in(&server.namespace).unwrap().napis(server.ifindex).unwrap();
         let values = napis.into_iter().map(|napi| {
             (napi.defer_hard_irqs.unwrap(), napi.gro_flush_timeout_ns.unwrap(), napi.irq_suspend_timeout_ns.unwrap())
         });

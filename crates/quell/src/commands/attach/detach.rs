@@ -1,7 +1,7 @@
 //! `quell detach`: has the keepers of attachments put everything back, and tells what that came to.
 
 use clap::Args;
-use quell_host::attach::attachment::{Attached, attachments};
+use quell_host::attach::attachment::{Attached, attachments, is_launched};
 use quell_host::attach::keeper::{Detached, detach};
 use quell_host::journal::Journal;
 use quell_host::kept::KeptError;
@@ -66,6 +66,10 @@ fn put_back_by_nobody(journal: &Journal, all: &mut Vec<(Attached, Detached)>) ->
 pub(crate) fn end(journal: &Journal, chosen: Vec<Attached>) -> Result<Vec<(Attached, Detached)>, Failure> {
     let mut ended = Vec::new();
     for attached in chosen {
+        if is_launched(&attached) {
+            let mode = &attached.history.begin.purpose;
+            output::say(&format!("left alone: {mode}, by `quell run`: it goes back when the command ends"));
+        }
         let Some(keeper) = attached.keeper else { continue };
         match detach(journal, &attached.path, &keeper) {
             Ok(detached) => ended.push((attached, detached.unwrap_or_default())),
