@@ -9,8 +9,8 @@ use quell_linux::{NapiId, Pid};
 use crate::journal::claims::{Claims, Others};
 use crate::journal::record::Record;
 use crate::journal::{
-    Change, Entry, History, Journal, JournalError, JournalFile, Keeper, OwnedJournal, Stay, Undoing, UnusableJournal,
-    Watchdog,
+    Change, Entry, History, Journal, JournalError, JournalFile, Keeper, ListedJournal, OwnedJournal, Stay, Undoing,
+    UnusableJournal, Watchdog,
 };
 use crate::settings::host::KnownContexts;
 use crate::transaction::ChangeError;
@@ -92,6 +92,20 @@ pub fn recover(journal: &Journal) -> Result<Vec<Found>, ChangeError> {
         }
     };
     Ok(journal.files()?.into_iter().map(recover_one).collect())
+}
+
+/// What the journals that [`recover`] would revert say that they are for. Only reads.
+///
+/// # Errors
+/// As [`recover`].
+pub fn left_behind(journal: &Journal) -> Result<Vec<String>, ChangeError> {
+    let proc = ProcRoot::default();
+    let boot_id = proc.boot_id()?;
+    let purpose = |listed| match listed {
+        ListedJournal::Abandoned { history, .. } if !stays(&history, boot_id, &proc) => Some(history.begin.purpose),
+        _ => None,
+    };
+    Ok(journal.list()?.into_iter().filter_map(purpose).collect())
 }
 
 /// Whether a journal whose owner is gone is to be left alone.

@@ -1,6 +1,7 @@
 //! Where the journals of this machine are, for all commands, and what is said of those that killed runs left. What is
 //! in them is `quell-host`'s.
 
+use quell_host::attach::attachment::mode_of;
 use quell_host::journal::Journal;
 use quell_host::recovery::Found;
 
@@ -19,6 +20,7 @@ pub(crate) fn journal() -> Journal {
 /// Says what became of a journal that was there before the lab of this run.
 pub(crate) fn tell_of_recovery(progress: &Progress, found: &Found) {
     match found {
+        Found::Running { history: Some(history), .. } if mode_of(history).is_some() => {}
         Found::Running { path, .. } => {
             progress.say(&format!("another lab is running ({}): the two disturb each other's figures", path.display()))
         }

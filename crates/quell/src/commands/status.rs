@@ -6,7 +6,7 @@ use quell_host::attach::attachment::{Attached, attachments, is_launched};
 use quell_host::attach::keeper::Detached;
 use quell_host::journal::ListedJournal;
 use quell_host::kept::{self, Kept, KeptError, Standing, confirm, give_up, release};
-use quell_host::recovery::{Found, Reverted, recover};
+use quell_host::recovery::{self, Found, Reverted, recover};
 
 use super::attach::detach;
 use super::lab::is_kept_lab;
@@ -47,7 +47,8 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
         ListedJournal::Unreadable(error) => Some(error.to_string()),
         _ => None,
     });
-    let report = StatusReport::new(applied, unusable.collect());
+    let left_behind = recovery::left_behind(&journal()).map_err(refused)?;
+    let report = StatusReport::new(applied, unusable.collect(), left_behind);
     if args.json {
         output::json(&report)?;
     } else {

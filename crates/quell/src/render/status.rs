@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use quell_host::apply::{Drift, profile_of};
 use quell_host::attach::attachment::Attached;
 use quell_host::attach::keeper::Detached;
-use quell_host::journal::JournalError;
+use quell_host::journal::{JournalError, Target};
 use quell_host::kept::{self, Kept};
 use quell_host::recovery::Reverted;
 use serde::Serialize;
@@ -22,6 +22,8 @@ pub(crate) struct StatusReport {
     schema: &'static str,
     applied: Vec<AppliedReport>,
     unusable: Vec<String>,
+    /// What killed runs left, by its purpose.
+    left_behind: Vec<String>,
 }
 
 /// One profile, or whatever else a journal keeps.
@@ -36,6 +38,9 @@ pub(crate) struct AppliedReport {
     goes_back_unix_s: Option<u64>,
     settings: usize,
     drifted: Vec<Drift>,
+    /// Of an attachment: its programs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    programs: Vec<Target>,
 }
 
 /// Until when it stays.
@@ -66,6 +71,7 @@ impl AppliedReport {
             goes_back_unix_s,
             settings: kept.history.pending().count(),
             drifted,
+            programs: kept.history.targets.clone(),
         }
     }
 }
@@ -88,8 +94,8 @@ impl AppliedReport {
 }
 
 impl StatusReport {
-    pub(crate) fn new(applied: Vec<AppliedReport>, unusable: Vec<String>) -> Self {
-        Self { schema: "quell-status/1", applied, unusable }
+    pub(crate) fn new(applied: Vec<AppliedReport>, unusable: Vec<String>, left_behind: Vec<String>) -> Self {
+        Self { schema: "quell-status/1", applied, unusable, left_behind }
     }
 
     /// How many settings have drifted.
@@ -106,6 +112,9 @@ impl fmt::Display for StatusReport {
         for applied in &self.applied {
             applied.fmt(f)?;
         }
+        for purpose in &self.left_behind {
+            writeln!(f, "left behind by a killed run: {purpose}: `quell revert` or `quell detach` puts it back")?;
+        }
         self.unusable.iter().try_for_each(|unusable| writeln!(f, "{unusable}"))
     }
 }
@@ -114,8 +123,9 @@ impl fmt::Display for AppliedReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} for {}, {}",
+            "{}{} for {}, {}",
             self.purpose,
+            to_programs(&self.programs),
             span(unix_s().abs_diff(self.since_unix_s)),
             settings(self.settings)
         )?;
@@ -131,6 +141,15 @@ impl fmt::Display for AppliedReport {
             _ => {}
         }
         self.drifted.iter().try_for_each(|drift| writeln!(f, "  drifted: {}", plan_tree::drift(drift)))
+    }
+}
+
+/// The programs of an attachment, the first by its name.
+fn to_programs(programs: &[Target]) -> String {
+    match programs {
+        [] => String::new(),
+        [only] => format!(" to {} {}", only.name, only.pid),
+        [first, others @ ..] => format!(" to {} {} and {} more", first.name, first.pid, others.len()),
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use clap::Subcommand;
 use quell_bench::lab::veth::PURPOSE;
+use quell_host::attach::attachment::mode_of;
 use quell_host::journal::{Change, History, ListedJournal, Stay};
 use quell_host::recovery::{Found, recover};
 use serde::Serialize;
@@ -88,6 +89,7 @@ fn of_listed(listed: ListedJournal) -> Option<Entry> {
         ListedJournal::Abandoned { path, history } if history.stay != Stay::WithOwner => {
             return (history.begin.purpose == PURPOSE).then(|| of_history(&path, "up", Some(&history)));
         }
+        ListedJournal::Running { history: Some(history), .. } if mode_of(&history).is_some() => return None,
         ListedJournal::Running { path, history } => of_history(&path, "running", history.as_ref()),
         ListedJournal::Abandoned { path, history } => of_history(&path, "abandoned", Some(&history)),
         ListedJournal::Unusable(unusable) => of_failure(&unusable.path, &unusable),
@@ -120,6 +122,7 @@ fn clean() -> Result<Vec<Entry>, Failure> {
 fn of_found(found: Found) -> Option<Entry> {
     Some(match found {
         Found::Kept { .. } => return None,
+        Found::Running { history: Some(history), .. } if mode_of(&history).is_some() => return None,
         Found::Running { path, history } => of_history(&path, "running", history.as_ref()),
         Found::Unusable(unusable) => of_failure(&unusable.path, &unusable),
         Found::Failed(error) => of_failure(&error.path, &error),

@@ -9,7 +9,7 @@ pub(crate) use effect::Effect;
 use std::fmt::{self, Write as _};
 
 use quell_host::attach::neighbours::{Neighbour, Until};
-use quell_host::attach::plan::{EpollStep, Partly, QueueStep};
+use quell_host::attach::plan::{EpollStep, LeftAlone, Partly, QueueStep};
 use quell_host::attach::{Plan, Request, SocketsStep, Targets};
 use quell_host::findings::Finding;
 use quell_host::journal::Target;
@@ -53,10 +53,7 @@ impl fmt::Display for Report<'_> {
         queue_lines(self.plan).iter().try_for_each(|line| writeln!(f, "  {line}"))?;
         epoll_lines(self.plan).iter().try_for_each(|line| writeln!(f, "  {line}"))?;
         self.plan.sockets().try_for_each(|step| writeln!(f, "  {}", sockets_line(step)))?;
-        self.plan
-            .left_alone
-            .iter()
-            .try_for_each(|left| writeln!(f, "  epoll {} of {} is left alone: {}", left.fd, left.pid, left.why))?;
+        left_alone_lines(self.plan).iter().try_for_each(|line| writeln!(f, "  {line}"))?;
         self.plan.partly.iter().try_for_each(|partly| writeln!(f, "  {}", in_words(partly)))?;
         if !self.plan.impossible.is_empty() {
             writeln!(f, "cannot be done here:\n{}", impossible(self.plan))?;
@@ -150,6 +147,23 @@ fn sockets_line(step: &SocketsStep) -> String {
     format!("{process} {pid}  {} → {}{budget}", counted(sockets.len(), kind), new.values)
 }
 
+/// Epolls of one process that are left alone for the same reason share a line.
+fn left_alone_lines(plan: &Plan) -> Vec<String> {
+    let mut groups: Vec<Vec<&LeftAlone>> = Vec::new();
+    for left in &plan.left_alone {
+        match groups.iter_mut().find(|group| (group[0].pid, group[0].why) == (left.pid, left.why)) {
+            Some(group) => group.push(left),
+            None => groups.push(vec![left]),
+        }
+    }
+    let line = |group: &Vec<&LeftAlone>| {
+        let fds = group.iter().map(|left| left.fd.to_string()).collect::<Vec<_>>().join(", ");
+        let (epolls, are) = if group.len() == 1 { ("epoll", "is") } else { ("epolls", "are") };
+        format!("{epolls} {fds} of {} {are} left alone: {}", group[0].pid, group[0].why)
+    };
+    groups.iter().map(line).collect()
+}
+
 /// usecs/budget/prefer, as `quell show` has it.
 fn busy_poll(values: &EpollValues) -> String {
     let EpollValues { busy_poll_usecs, busy_poll_budget, prefer_busy_poll } = values;
@@ -166,7 +180,9 @@ fn in_words(partly: &Partly) -> String {
             "partly: the mode has the program wait for at most {at_most_ms} ms at a time, which only `quell run` can see to"
         ),
         Partly::NoQueueYet { pid, fd, only_listens: true } => {
-            format!("epoll {fd} of {pid} has no connection yet: the queues of those to come get no values")
+            format!(
+                "epoll {fd} of {pid} only listens: queues that its own connections come by later are left to --follow"
+            )
         }
         Partly::NoQueueYet { pid, fd, .. } => {
             format!("epoll {fd} of {pid}: nothing has come by a queue yet, so which it is is not known")

@@ -1,0 +1,190 @@
+//! What an attachment would set, of recorded pictures: without a kernel, and for hosts that no test machine is.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+mod pictures;
+
+use std::collections::BTreeSet;
+
+use pictures::{before, healthy, picture, set};
+use quell_host::attach::consequences::consequences;
+use quell_host::attach::neighbours::{LongestWait, Until};
+use quell_host::attach::plan::Partly;
+use quell_host::attach::{EpollsSetBy, Plan, Request, Step, plan};
+use quell_linux::Pid;
+use serde_json::{Value, json};
+
+const MEMCACHED: i32 = 4242;
+
+fn request(mode: &str) -> Request {
+    Request { mode: mode.parse().unwrap(), epolls: EpollsSetBy::Attachment }
+}
+
+fn targets() -> BTreeSet<Pid> {
+    Pid::new(MEMCACHED).into_iter().collect()
+}
+
+fn plan_of(now: &Value, mode: &str) -> Plan {
+    plan(&picture(now), None, &targets(), &request(mode))
+}
+
+/// The healthy host, with nothing set on queues and epolls.
+fn untouched() -> Value {
+    let mut host = healthy();
+    for napi in 0..2 {
+        for setting in ["defer-hard-irqs", "gro-flush-timeout-ns", "irq-suspend-timeout-ns"] {
+            set(&mut host, &format!("/devices/0/napis/{napi}/{setting}"), json!(0));
+        }
+    }
+    let params = json!({"busy-poll-usecs": 0, "busy-poll-budget": 0, "prefer-busy-poll": false});
+    for epoll in 0..3 {
+        set(&mut host, &format!("/processes/0/files/epolls/{epoll}/params"), params.clone());
+    }
+    host
+}
+
+/// Another program with a connection on the first queue.
+fn with_neighbour(mut host: Value) -> Value {
+    let mut neighbour = host["processes"][0].clone();
+    neighbour["pid"] = json!(5_000);
+    neighbour["name"] = json!("other");
+    neighbour["threads"] = json!([]);
+    neighbour["files"] =
+        json!({"epolls": [], "sockets": [{"fd": 4, "inode": 102}], "xdp-sockets": [], "io-urings": []});
+    set(&mut host, "/processes/-", neighbour);
+    host
+}
+
+fn unknown(why: Value) -> Value {
+    json!({"unknown": {"why": why, "said": "read it: the kernel's words"}})
+}
+
+#[test]
+fn queues_come_before_the_epolls_that_are_to_poll_them() {
+    let plan = plan_of(&untouched(), "suspend20");
+    let kinds: Vec<bool> = plan.steps.iter().map(|step| matches!(step, Step::Queue(_))).collect();
+    assert_eq!(kinds, [true, true, false, false, false]);
+    assert!(plan.steps.iter().all(|step| !step.is_there()));
+    assert!(plan.impossible.is_empty() && plan.neighbours.is_empty(), "{plan:?}");
+}
+
+#[test]
+fn a_host_that_has_the_mode_has_nothing_to_be_changed_but_an_epoll_that_only_listens() {
+    let plan = plan_of(&healthy(), "suspend20");
+    let missing: Vec<&Step> = plan.steps.iter().filter(|step| !step.is_there()).collect();
+    assert!(matches!(missing[..], [Step::Epoll(step)] if step.fd == 3 && step.napis.is_empty()), "{missing:?}");
+    assert!(plan.partly.iter().any(|partly| matches!(partly, Partly::NoQueueYet { fd: 3, only_listens: true, .. })));
+}
+
+#[test]
+fn an_epoll_without_network_sockets_is_left_alone() {
+    let mut host = untouched();
+    let other = json!([{"fd": 9, "events": 1, "file": {"other": {"kind": "event-fd", "ready": false}}}]);
+    set(&mut host, "/processes/0/files/epolls/2/targets", other);
+    let plan = plan_of(&host, "suspend20");
+    assert_eq!(plan.left_alone.iter().map(|left| left.fd).collect::<Vec<_>>(), [8]);
+    assert!(plan.epolls().all(|step| step.fd != 8));
+}
+
+#[test]
+fn a_kernel_that_cannot_suspend_is_named_and_base_asks_nothing_of_it() {
+    let mut host = untouched();
+    for setting in ["defer-hard-irqs", "gro-flush-timeout-ns", "irq-suspend-timeout-ns"] {
+        set(&mut host, &format!("/devices/0/napis/0/{setting}"), unknown(json!("unsupported-by-kernel")));
+    }
+    let refused = plan_of(&host, "suspend20").impossible;
+    assert!(matches!(&refused[..], [one] if one.what.contains("8193") && one.why.contains("the kernel's words")));
+    assert!(plan_of(&host, "base").impossible.is_empty());
+}
+
+#[test]
+fn a_kernel_without_epoll_parameters_is_named_and_base_asks_nothing_of_it() {
+    let mut host = untouched();
+    set(&mut host, "/processes/0/files/epolls/1/params", unknown(json!("unsupported-by-kernel")));
+    let refused = plan_of(&host, "suspend20").impossible;
+    assert!(matches!(&refused[..], [one] if one.what.contains("epoll 5")), "{refused:?}");
+    assert!(plan_of(&host, "base").impossible.is_empty());
+    assert!(plan_of(&host, "threaded").epolls().next().is_none(), "threads poll, not epolls");
+}
+
+#[test]
+fn the_root_of_a_container_is_told_why_it_may_not() {
+    let mut host = untouched();
+    set(&mut host, "/privileges/in-initial-user-namespace", json!(false));
+    let refused = plan_of(&host, "suspend20").impossible;
+    assert!(matches!(&refused[..], [one] if one.why.contains("initial user namespace")), "{refused:?}");
+    set(&mut host, "/privileges/capabilities", json!(["CAP_SYS_PTRACE"]));
+    assert!(plan_of(&host, "suspend20").impossible[0].why.contains("CAP_NET_ADMIN"));
+}
+
+#[test]
+fn modes_that_take_a_launch_are_refused_and_shorter_waits_are_said_to_be_missing() {
+    assert!(!plan_of(&untouched(), "eventspin50").impossible.is_empty());
+    let fullbusy = plan_of(&untouched(), "fullbusy");
+    assert!(fullbusy.impossible.is_empty());
+    assert!(fullbusy.partly.contains(&Partly::WaitsAsWritten { at_most_ms: 1 }), "{:?}", fullbusy.partly);
+}
+
+#[test]
+fn other_ways_to_receive_are_told() {
+    let mut host = untouched();
+    set(&mut host, "/processes/0/files/io-urings/-", json!(30));
+    let partly = plan_of(&host, "suspend20").partly;
+    assert!(partly.iter().any(|partly| matches!(partly, Partly::OtherWays { io_urings: 1, xdp_sockets: 0, .. })));
+}
+
+#[test]
+fn a_queue_of_no_device_here_is_told_and_gets_no_values() {
+    let mut host = untouched();
+    set(&mut host, "/sockets/3/napi", json!(9_999));
+    set(&mut host, "/sockets/4/napi", json!(9_999));
+    let plan = plan_of(&host, "suspend20");
+    assert_eq!(plan.queues().count(), 1);
+    assert!(plan.partly.iter().any(|partly| matches!(partly, Partly::UnknownQueue { napi } if napi.get() == 9_999)));
+}
+
+fn longest_wait(now: &Value, then: Option<&Value>, mode: &str) -> Option<LongestWait> {
+    let then = then.map(picture);
+    let plan = plan(&picture(now), then.as_ref(), &targets(), &request(mode));
+    let [neighbour] = &plan.neighbours[..] else { panic!("{:?}", plan.neighbours) };
+    assert_eq!((neighbour.pid.get(), neighbour.sockets), (5_000, 1));
+    neighbour.longest_wait
+}
+
+#[test]
+fn a_neighbour_waits_for_the_timer_or_for_the_whole_batch_or_for_the_suspension() {
+    let host = with_neighbour(healthy());
+    assert_eq!(longest_wait(&host, None, "base"), None);
+    assert_eq!(longest_wait(&host, None, "defer20"), Some(LongestWait { ns: 20_000, until: Until::Timer }));
+    let unknown_work = LongestWait { ns: 20_000_000, until: Until::SuspensionIsOver };
+    assert_eq!(longest_wait(&host, None, "suspend20"), Some(unknown_work));
+    let batch = longest_wait(&host, Some(&before()), "suspend20").unwrap();
+    let Until::BatchIsDone { max_events: 32, each_ns } = batch.until else { panic!("{batch:?}") };
+    assert_eq!(batch.ns, 32 * each_ns);
+}
+
+#[test]
+fn what_a_plan_brings_along_is_what_the_doctor_would_find_afterwards() {
+    let ids = |host: &Value, mode: &str| {
+        let (host, then) = (picture(host), picture(&before()));
+        let plan = plan(&host, Some(&then), &targets(), &request(mode));
+        consequences(&host, Some(&then), &plan).iter().map(|finding| finding.id).collect::<Vec<_>>()
+    };
+    assert!(!ids(&untouched(), "suspend20").contains(&"epoll-mixes-napis"));
+    let mut mixed = untouched();
+    set(&mut mixed, "/sockets/1/napi", json!(8_194));
+    assert!(ids(&mixed, "suspend20").contains(&"epoll-mixes-napis"));
+    let mut ready = untouched();
+    set(&mut ready, "/processes/0/files/epolls/1/targets/0/file/other/ready", json!(true));
+    assert!(ids(&ready, "suspend20").contains(&"ready-file-holds-suspension"));
+    assert!(ids(&ready, "base").is_empty());
+}
+
+#[test]
+fn what_is_wrong_already_is_not_said_to_come_with_the_plan() {
+    let mut mixed = healthy();
+    set(&mut mixed, "/sockets/1/napi", json!(8_194));
+    let host = picture(&mixed);
+    let plan = plan(&host, None, &targets(), &request("suspend20"));
+    assert!(consequences(&host, None, &plan).iter().all(|finding| finding.id != "epoll-mixes-napis"));
+}

@@ -1,0 +1,270 @@
+//! `quell attach` and `quell detach` as a user or a service manager runs them, on an unmodified memcached in namespaces of
+//! the test's own, and what is left of it when it, its keeper or the program is killed. Needs root, Linux 6.13, memcached.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+#[path = "../../quell-host/tests/common/mod.rs"]
+mod common;
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{ARRIVES_WITHIN, Lab};
+use quell_linux::Pid;
+use quell_linux::pidfd::{PidFd, Signal};
+use quell_linux::process::Spawn;
+use serde_json::Value;
+use tempfile::TempDir;
+
+const ADDRESS: &str = "192.0.2.1:11211";
+const MODE: &str = "suspend200";
+
+/// A lab with memcached in it, and a place for journals.
+struct Stage {
+    lab: Lab,
+    server: quell_linux::process::Child,
+    connections: Vec<TcpStream>,
+    dir: TempDir,
+}
+
+impl Stage {
+    /// `None`, with the reason on stderr, where that cannot be.
+    fn enter(test: &str) -> Option<Self> {
+        let mut stage = Self::without_connections(test)?;
+        // So many that none of the two queues is left out.
+        stage.connect(24);
+        Some(stage)
+    }
+
+    fn without_connections(test: &str) -> Option<Self> {
+        if Command::new("memcached").arg("-V").output().is_err() {
+            eprintln!("skipped: there is no memcached");
+            return None;
+        }
+        let mut lab = Lab::raise(test, 2)?;
+        let words = ["-u", "root", "-U", "0", "-t", "2", "-l", "192.0.2.1", "-p", "11211"];
+        let server = lab.start(Spawn::new("memcached").args(words));
+        Some(Self { lab, server, connections: Vec::new(), dir: tempfile::tempdir().unwrap() })
+    }
+
+    fn connect(&mut self, count: usize) {
+        let deadline = Instant::now() + ARRIVES_WITHIN;
+        let connect = || {
+            loop {
+                match TcpStream::connect(ADDRESS) {
+                    Ok(connection) => return connection,
+                    Err(error) => assert!(Instant::now() < deadline, "memcached is deaf: {error}"),
+                }
+                std::thread::yield_now();
+            }
+        };
+        self.connections.extend(self.lab.client.run(|| (0..count).map(|_| connect()).collect::<Vec<_>>()).unwrap());
+        self.answers();
+    }
+
+    /// Every connection gets its answer.
+    fn answers(&mut self) {
+        for connection in &mut self.connections {
+            connection.set_read_timeout(Some(ARRIVES_WITHIN)).unwrap();
+            connection.write_all(b"version\r\n").unwrap();
+            let mut answer = [0; 64];
+            let read = connection.read(&mut answer).unwrap();
+            assert!(answer[..read].starts_with(b"VERSION"), "{:?}", &answer[..read]);
+        }
+    }
+
+    fn pid(&self) -> String {
+        self.server.pid().to_string()
+    }
+
+    fn quell(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
+        command.args(arguments).env("QUELL_JOURNAL_DIR", self.journals()).stdin(Stdio::null());
+        command
+    }
+
+    fn journals(&self) -> PathBuf {
+        self.dir.path().join("journal")
+    }
+
+    /// What it says when it exits with `code`.
+    fn says(&self, code: i32, arguments: &[&str]) -> String {
+        let Output { status, stdout, stderr } = self.quell(arguments).output().unwrap();
+        let text = String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap();
+        assert_eq!(status.code(), Some(code), "quell {}\n{text}", arguments.join(" "));
+        text
+    }
+
+    fn is_set(&self) -> bool {
+        self.lab.napi().irq_suspend_timeout_ns == Some(20_000_000)
+    }
+
+    /// Fails unless everything is as it was before any attachment, within some time.
+    fn assert_back(&self) {
+        let count = || std::fs::read_dir(self.journals()).map_or(0, Iterator::count);
+        wait_until(|| count() == 0, "its journal is there");
+        assert!(!self.is_set());
+    }
+
+    /// The process that the journal names as the one to ask for the end.
+    fn keeper(&self) -> PidFd {
+        let journal = std::fs::read_dir(self.journals()).unwrap().next().unwrap().unwrap().path();
+        let text = std::fs::read_to_string(journal).unwrap();
+        let kept_by = text.lines().filter(|line| line.contains("kept-by")).next_back().unwrap();
+        let record: Value = serde_json::from_str(kept_by.split_once(' ').unwrap().1).unwrap();
+        PidFd::open(Pid::new(i32::try_from(record["pid"].as_i64().unwrap()).unwrap()).unwrap()).unwrap()
+    }
+
+    /// `quell attach --follow`, once it has told that it is ready.
+    fn follow(&self) -> Child {
+        let path = self.dir.path().join("notify");
+        let notified = UnixDatagram::bind(&path).unwrap();
+        notified.set_read_timeout(Some(ARRIVES_WITHIN)).unwrap();
+        let mut command = self.quell(&["attach", MODE, &self.pid(), "--follow", "--yes", "--seconds", "0"]);
+        let child = command.env("NOTIFY_SOCKET", &path).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = [0; 512];
+        let read = notified.recv(&mut said).unwrap();
+        let said = std::str::from_utf8(&said[..read]).unwrap();
+        assert!(said.lines().any(|line| line == "READY=1") && said.contains("STATUS=1 process"), "{said}");
+        std::fs::remove_file(&path).unwrap();
+        child
+    }
+}
+
+fn wait_until(is_so: impl Fn() -> bool, otherwise: &str) {
+    let deadline = Instant::now() + ARRIVES_WITHIN;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{otherwise}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn kill(process: &PidFd) {
+    process.signal(Signal::KILL).unwrap();
+    assert!(process.wait_for_exit(ARRIVES_WITHIN).unwrap());
+}
+
+#[test]
+fn a_running_memcached_gets_a_mode_and_is_detached_from() {
+    let Some(mut stage) = Stage::enter("cli") else { return };
+    let pid = stage.pid();
+    let planned = stage.says(0, &["attach", MODE, &pid, "--dry-run"]);
+    assert!(planned.contains("server0 rx 0-1") && planned.contains("nobody else"), "{planned}");
+    assert!(!stage.is_set());
+    assert!(stage.says(1, &["attach", MODE, &pid]).contains("--yes"), "nobody is there to be asked");
+    assert!(!stage.is_set());
+
+    let said = stage.says(0, &["attach", MODE, &pid, "--yes"]);
+    assert!(said.contains("busy poll 0/0/0 → 0/64/1") && said.contains("at this load"), "{said}");
+    assert!(stage.is_set());
+    stage.answers();
+    assert!(stage.says(1, &["attach", "base", &pid, "--yes"]).contains("quell detach"));
+    let status = stage.says(0, &["status"]);
+    assert!(status.contains("memcached") && status.contains(MODE), "{status}");
+
+    let detached = stage.says(0, &["detach", &pid]);
+    assert!(detached.contains("memcached") && detached.contains("put back"), "{detached}");
+    stage.assert_back();
+    stage.answers();
+    assert!(stage.says(1, &["detach", &pid]).contains("is not attached to"));
+}
+
+#[test]
+fn revert_takes_attachments_back_too() {
+    let Some(stage) = Stage::enter("cli-rev") else { return };
+    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    assert!(stage.says(0, &["revert"]).contains("detached memcached"));
+    stage.assert_back();
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_and_nothing_is_changed() {
+    let Some(stage) = Stage::enter("cli-no") else { return };
+    assert!(stage.says(5, &["attach", "eventspin50", &stage.pid(), "--yes"]).contains("nothing was changed"));
+    assert!(stage.says(1, &["attach", MODE, "1073741824", "--yes"]).contains("there is no process"));
+    assert!(stage.says(1, &["attach", MODE, "--unit", "qt-nothing.service", "--yes"]).contains("qt-nothing.service"));
+    stage.assert_back();
+}
+
+#[test]
+fn a_report_for_programs_says_what_was_set() {
+    let Some(stage) = Stage::enter("cli-json") else { return };
+    let said = stage.quell(&["attach", MODE, &stage.pid(), "--yes", "--json"]).output().unwrap();
+    let report: Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!(report["schema"], "quell-attach/1");
+    let steps = report["plan"]["steps"].as_array().unwrap();
+    assert!(steps.iter().any(|step| step["kind"] == "queue" && step["new"]["irq-suspend-timeout"] == 20_000_000));
+    assert!(steps.iter().any(|step| step["kind"] == "epoll" && step["new"]["prefer_busy_poll"] == true));
+    let detached: Value = serde_json::from_slice(&stage.quell(&["detach", "--json"]).output().unwrap().stdout).unwrap();
+    assert_eq!(detached["detached"][0]["undone"].as_array().unwrap().len(), steps.len(), "{detached}");
+    stage.assert_back();
+}
+
+#[test]
+fn when_the_program_is_killed_everything_goes_back() {
+    let Some(stage) = Stage::enter("cli-end") else { return };
+    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    assert!(stage.is_set());
+    PidFd::open(stage.server.pid()).unwrap().signal(Signal::KILL).unwrap();
+    stage.assert_back();
+}
+
+#[test]
+fn when_the_keeper_is_killed_the_next_command_says_so_and_puts_back() {
+    let Some(stage) = Stage::enter("cli-keep") else { return };
+    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    kill(&stage.keeper());
+    assert!(stage.is_set());
+    let status = stage.says(0, &["status"]);
+    assert!(status.contains("left behind") && status.contains("quell detach"), "{status}");
+    assert!(stage.says(0, &["detach"]).contains("put back"));
+    stage.assert_back();
+}
+
+#[test]
+fn a_follower_tells_that_it_is_ready_finds_what_comes_later_and_puts_back_when_it_is_told_to_end() {
+    let Some(mut stage) = Stage::without_connections("cli-follow") else { return };
+    let mut follower = stage.follow();
+    assert!(!stage.is_set(), "no packet has come by a queue");
+    stage.connect(24);
+    wait_until(|| stage.is_set(), "the follower does not keep up");
+    PidFd::open(Pid::from_kernel(follower.id()).unwrap()).unwrap().signal(Signal::TERM).unwrap();
+    assert!(follower.wait().unwrap().success());
+    let mut said = String::new();
+    follower.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("everything was put back"), "{said}");
+    stage.assert_back();
+    stage.answers();
+}
+
+#[test]
+fn a_follower_is_ended_by_detach() {
+    let Some(stage) = Stage::enter("cli-f-det") else { return };
+    let mut follower = stage.follow();
+    assert!(stage.says(0, &["detach", &stage.pid()]).contains("put back"));
+    assert!(follower.wait().unwrap().success());
+    stage.assert_back();
+}
+
+#[test]
+fn a_follower_ends_with_its_program() {
+    let Some(stage) = Stage::enter("cli-f-end") else { return };
+    let mut follower = stage.follow();
+    PidFd::open(stage.server.pid()).unwrap().signal(Signal::KILL).unwrap();
+    assert!(follower.wait().unwrap().success());
+    stage.assert_back();
+}
+
+#[test]
+fn when_a_follower_is_killed_its_keeper_puts_back() {
+    let Some(mut stage) = Stage::enter("cli-f-kill") else { return };
+    let mut follower = stage.follow();
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+    stage.assert_back();
+    stage.answers();
+}
