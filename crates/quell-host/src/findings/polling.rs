@@ -1,6 +1,8 @@
 //! Rules about busy polling by programs: epolls that poll nothing, threads that spin in vain, and ways of polling that
 //! never suspend an interrupt.
 
+use std::collections::BTreeSet;
+
 use super::mend::Mend;
 use super::view::{EpollView, PACKETS_TO_JUDGE, View, counted, suspends, time_text};
 use super::{Node, Observation, Rule, Severity};
@@ -100,7 +102,9 @@ fn of_spinning(view: &View<'_>, epoll: &EpollView<'_>) -> Option<Observation> {
         severity: Severity::Warning,
         nodes,
         seen: format!("it ran {share:.0} % of {}, for {packets} packets", time_text(interval_ns)),
-        mend: vec![Mend::advice("give epoll_wait a timeout above 0: epoll_pwait2 takes 1 ns")],
+        mend: vec![Mend::advice(
+            "give epoll_wait a timeout above 0 (epoll_pwait2 takes 1 ns), or start the program by `quell run`, which does",
+        )],
     })
 }
 
@@ -120,11 +124,19 @@ fn small_budget(view: &View<'_>) -> Vec<Observation> {
     let small = |epoll: &&EpollView<'_>| {
         epoll.params.is_some_and(|params| params.prefer_busy_poll && params.busy_poll_budget == 0)
     };
+    let mend = |epoll: &EpollView<'_>| {
+        let otherwise = "let the program set busy_poll_budget to 64 on its epoll (ioctl EPIOCSPARAMS)";
+        let suspending = epoll.by_napi.keys().filter_map(|&id| view.napi(id)).find(|(_, napi)| suspends(napi));
+        match suspending {
+            Some((_, napi)) => Mend::attach(napi, &BTreeSet::from([epoll.process.pid]), otherwise),
+            None => Mend::advice(otherwise),
+        }
+    };
     let observation = |epoll: &EpollView<'_>| Observation {
         severity: Severity::Note,
         nodes: epoll.nodes(),
         seen: "prefer_busy_poll 1, busy_poll_budget 0".to_owned(),
-        mend: vec![Mend::advice("let the program set busy_poll_budget to 64 on its epoll (ioctl EPIOCSPARAMS)")],
+        mend: vec![mend(epoll)],
     };
     view.epolls.iter().filter(small).map(observation).collect()
 }
@@ -223,7 +235,7 @@ fn long_flush(view: &View<'_>) -> Vec<Observation> {
             nodes,
             seen: format!("gro-flush-timeout is {}, and the thread waits for longer than 1 ms", time_text(flush)),
             mend: vec![
-                Mend::advice("let the program wait for at most 1 ms at a time"),
+                Mend::advice("let the program wait for at most 1 ms at a time, or start it by `quell run`, which does"),
                 Mend::napi_set(view, device, napi.id, &[("gro-flush-timeout", 200_000)]),
             ],
         })

@@ -46,7 +46,8 @@ fn mixed(view: &View<'_>) -> Vec<Observation> {
             nodes,
             seen: format!("sockets by NAPI: {}", shares.collect::<Vec<_>>().join(", ")),
             mend: vec![Mend::advice(
-                "give each worker the connections of one queue: SO_REUSEPORT with a filter by queue, or memcached -N",
+                "give each worker the connections of one queue: `quell attach MODE PID --steer` where the workers listen with \
+                 SO_REUSEPORT, or memcached -N",
             )],
         }
     };

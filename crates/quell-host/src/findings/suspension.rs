@@ -155,7 +155,7 @@ static NOBODY_PREFERS: Rule = Rule {
     source: "fs/eventpoll.c, ep_suspend_napi_irqs",
     explanation: "Seen: irq-suspend-timeout is set on a queue, epolls have sockets on it, the parameters of all of them \
                   are known, and none has prefer_busy_poll. Not seen are programs outside of the picture. Mended by \
-                  giving the epoll the parameter (ioctl EPIOCSPARAMS), or by setting irq-suspend-timeout to 0.",
+                  giving the epoll the parameter (quell attach; ioctl EPIOCSPARAMS), or by setting irq-suspend-timeout to 0.",
     needs_two: false,
     examine: nobody_prefers,
 };
@@ -175,7 +175,11 @@ fn nobody_prefers(view: &View<'_>) -> Vec<Observation> {
             nodes,
             seen: format!("{} on it, none with prefer_busy_poll", counted(epolls.len(), "epoll")),
             mend: vec![
-                Mend::advice("let the program set prefer_busy_poll on its epoll (ioctl EPIOCSPARAMS)"),
+                Mend::attach(
+                    napi,
+                    &epolls.iter().map(|epoll| epoll.process.pid).collect(),
+                    "let the program set prefer_busy_poll on its epoll (ioctl EPIOCSPARAMS)",
+                ),
                 Mend::napi_set(view, device, napi.id, &[("irq-suspend-timeout", 0)]),
             ],
         });
