@@ -11,7 +11,7 @@ use std::fmt::{self, Write as _};
 use quell_host::attach::neighbours::{Neighbour, Until};
 use quell_host::attach::plan::{EpollStep, LeftAlone, Partly, QueueStep};
 use quell_host::attach::{Plan, Request, SocketsStep, Targets};
-use quell_host::findings::Finding;
+use quell_host::findings::{Finding, Severity};
 use quell_host::journal::Target;
 use quell_host::settings::values::{EpollValues, NapiValues};
 use quell_linux::CpuList;
@@ -59,10 +59,7 @@ impl fmt::Display for Report<'_> {
             writeln!(f, "cannot be done here:\n{}", impossible(self.plan))?;
         }
         neighbours(f, self.plan)?;
-        let advice = |finding: &Finding| finding.mend.first().map(|mend| format!("; {mend}")).unwrap_or_default();
-        self.findings.iter().try_for_each(|finding| {
-            writeln!(f, "{}: {}: {}{}", finding.severity.word(), finding.title, finding.seen, advice(finding))
-        })
+        finding_lines(&self.findings).iter().try_for_each(|line| writeln!(f, "{line}"))
     }
 }
 
@@ -73,6 +70,23 @@ fn programs(programs: &[Target]) -> String {
         0 => named.join(", "),
         more => format!("{} and {more} more", named.join(", ")),
     }
+}
+
+/// What comes with the plan and is worse than a note, one line a kind.
+fn finding_lines(findings: &[Finding]) -> Vec<String> {
+    let mut kinds: Vec<(&Finding, usize)> = Vec::new();
+    for finding in findings.iter().filter(|finding| finding.severity > Severity::Note) {
+        match kinds.iter_mut().find(|(first, _)| (first.id, first.severity) == (finding.id, finding.severity)) {
+            Some((_, count)) => *count += 1,
+            None => kinds.push((finding, 1)),
+        }
+    }
+    let line = |(first, count): &(&Finding, usize)| {
+        let places = if *count > 1 { format!(", in {count} places, the first") } else { String::new() };
+        let mend = first.mend.first().map(|mend| format!("; {mend}")).unwrap_or_default();
+        format!("{}: {}{places}: {}{mend}", first.severity.word(), first.title, first.seen)
+    };
+    kinds.iter().map(line).collect()
 }
 
 /// Queues of one device that change alike share a line.
