@@ -89,6 +89,7 @@ impl AppliedReport {
             goes_back_unix_s: None,
             settings: history.pending().count(),
             drifted: Vec::new(),
+            programs: history.targets.clone(),
         }
     }
 }
