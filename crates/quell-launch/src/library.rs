@@ -83,9 +83,16 @@ fn directories(user: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> (Vec<Pa
     (places.into_iter().flatten().map(|place| place.join("quell")).collect(), 0o700)
 }
 
-/// Makes the directory if it is not there. Says whether code can be in it.
+/// Makes the directory, and those that it is in, if they are not there. Says whether code can be in it.
 fn prepare(directory: &Path, mode: u32) -> Result<bool, PlaceError> {
     let failed = |action, source| PlaceError::File { action, path: directory.to_owned(), source };
+    if let Some(parent) = directory.parent() {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(mode)
+            .create(parent)
+            .map_err(|error| failed("making the parent of", error))?;
+    }
     match DirBuilder::new().mode(mode).create(directory) {
         // As asked for, whatever the mask of this process is.
         Ok(()) => fs::set_permissions(directory, Permissions::from_mode(mode)).map_err(|e| failed("opening", e))?,
@@ -194,7 +201,7 @@ mod tests {
     #[test]
     fn a_directory_that_others_may_write_to_is_refused() {
         let directory = directory();
-        let open = directory.path().join("quell");
+        let open = directory.path().join(".cache/quell");
         assert!(prepare(&open, 0o700).unwrap());
         assert_eq!(fs::metadata(&open).unwrap().mode() & 0o777, 0o700);
         fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();

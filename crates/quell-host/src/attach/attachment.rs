@@ -1,5 +1,5 @@
 //! An attachment while it is made and kept up: a journal of its own, a keeper beside it, the plan of each look carried out.
-//! What is to be changed is decided in [`super::plan`]; how a change is made and undone, in [`crate::transaction`].
+//! What is to be changed is decided in [`mod@super::plan`]; how a change is made and undone, in [`crate::transaction`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;

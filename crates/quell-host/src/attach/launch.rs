@@ -1,5 +1,5 @@
 //! What is set before a program is started: the queues of the devices by which its connections will come. Pure, as
-//! [`super::plan`] is; once the program runs, its attachment knows the queues that its sockets arrive by.
+//! [`mod@super::plan`] is; once the program runs, its attachment knows the queues that its sockets arrive by.
 
 use std::collections::BTreeSet;
 
