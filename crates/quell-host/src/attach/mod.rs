@@ -1,5 +1,5 @@
 //! A delivery mode for a program that runs: its epolls and the queues that its sockets arrive by get the mode's values, from
-//! outside and by a journal, and are put back when it ends. [`target`] finds the processes, [`plan`] decides, [`attachment`]
+//! outside and by a journal, and are put back when it ends. [`target`] finds the processes, [`mod@plan`] decides, [`attachment`]
 //! acts, [`launch`] is about queues that are set before the program is started, [`placement`] steers and binds workers,
 //! [`keeper`] puts back when nobody else can, [`neighbours`] says whom else it touches, [`consequences`] what it brings
 //! along, [`effect`] whether it shows, [`stall`] frees a queue that its program does not come back to.

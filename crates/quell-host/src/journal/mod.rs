@@ -1,6 +1,6 @@
 //! The journal: every change to the host is written down, durably, before it is made, so that it can be undone after
 //! a crash by whoever comes next. [`record`] is what a line says, [`history`] what the lines amount to, [`store`] the
-//! files and who owns them, [`found`] those of others, [`claims`] what
+//! files and who owns them, [`found`] those of others, `claims` what
 //! several say of one queue. Acting on a journal is [`crate::transaction`]'s.
 
 pub(crate) mod claims;
