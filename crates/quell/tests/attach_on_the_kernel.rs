@@ -182,6 +182,20 @@ fn revert_takes_attachments_back_too() {
 }
 
 #[test]
+fn no_profile_is_applied_below_an_attachment() {
+    let Some(stage) = Stage::enter("cli-below") else { return };
+    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    let profile = stage.dir.path().join("profile.toml");
+    std::fs::write(&profile, "[device.lab]\nname = \"server0\"\n[device.lab.queues.all]\nmode = \"defer20\"\n")
+        .unwrap();
+    let refused = stage.says(1, &["apply", "--netns", &stage.lab.server_name, profile.to_str().unwrap()]);
+    assert!(refused.contains("quell detach"), "{refused}");
+    assert!(stage.is_set());
+    stage.says(0, &["detach"]);
+    stage.assert_back();
+}
+
+#[test]
 fn what_cannot_be_had_is_refused_and_nothing_is_changed() {
     let Some(stage) = Stage::enter("cli-no") else { return };
     assert!(stage.says(5, &["attach", "eventspin50", &stage.pid(), "--yes"]).contains("nothing was changed"));

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use clap::Args;
 use quell_host::apply::{self, Applied, ApplyError, Request, observe, profile_of};
-use quell_host::journal::JournalError;
+use quell_host::attach::attachment::{Attached, attachments};
+use quell_host::journal::{Change, JournalError};
 use quell_host::kept::{self, Kept};
 use quell_host::plan::Plan;
 use quell_host::recovery::recover;
@@ -82,6 +83,7 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
         let observed = observe(request.netns, &profile).map_err(failure)?;
         return show(&Plan::of(&observed, &profile), args.json);
     }
+    refuse_under_attachments()?;
     let applied = transact(&request, args.confirm).map_err(failure)?;
     show(&applied.plan, args.json)?;
     say_what_next(&applied, args.confirm);
@@ -106,6 +108,25 @@ fn say_what_next(applied: &Applied, confirm: Option<Duration>) {
             "applied and verified; it goes back in {} s unless you type `quell confirm`",
             time.as_secs()
         )),
+    }
+}
+
+/// What an attachment has set lies on top of what a profile sets: below it, neither could be put back exactly.
+fn refuse_under_attachments() -> Result<(), Failure> {
+    let refused = |error| Failure::new(Exit::KernelRefused, error);
+    let attached = attachments(&journal()).map_err(refused)?;
+    let sets_queues = |attached: &&Attached| {
+        attached.history.pending().any(|(_, entry)| matches!(entry.change, Change::NapiSettings(_)))
+    };
+    match attached.iter().find(sets_queues) {
+        None => Ok(()),
+        Some(one) => {
+            let name = crate::render::attach::detached::name(one);
+            let text = format!(
+                "{name} is attached to, on top of what a profile sets: `quell detach` first; nothing was changed"
+            );
+            Err(Failure::usage(text))
+        }
     }
 }
 
@@ -173,6 +194,7 @@ fn applied_profiles() -> Result<Vec<Kept>, Failure> {
 }
 
 fn reassert(args: &ApplyArgs) -> Result<(), Failure> {
+    refuse_under_attachments()?;
     let applied = applied_profiles()?;
     if applied.is_empty() {
         return Err(Failure::usage("no profile is applied: `quell apply FILE` applies one"));
