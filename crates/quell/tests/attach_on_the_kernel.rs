@@ -182,6 +182,32 @@ fn revert_takes_attachments_back_too() {
 }
 
 #[test]
+fn the_capabilities_of_the_service_are_enough() {
+    let Some(stage) = Stage::enter("cli-caps") else { return };
+    let unit = include_str!("../../../dist/quell-attach@.service");
+    let bounds = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let bounds: Vec<String> = bounds.split(' ').map(|name| name.replace("CAP_", "+").to_lowercase()).collect();
+    let quell = env!("CARGO_BIN_EXE_quell");
+    let mut command = Command::new("setpriv");
+    command.args(["--inh-caps=-all", &format!("--bounding-set=-all,{}", bounds.join(","))]);
+    command.args([quell, "attach", MODE, &stage.pid(), "--yes"]).env("QUELL_JOURNAL_DIR", stage.journals());
+    match command.output() {
+        Err(error) => return eprintln!("skipped: {error}"),
+        Ok(said) if String::from_utf8_lossy(&said.stderr).contains("setpriv:") => {
+            return eprintln!("skipped: {}", String::from_utf8_lossy(&said.stderr));
+        }
+        Ok(said) => {
+            assert!(said.status.success(), "{said:?}");
+            assert!(String::from_utf8_lossy(&said.stdout).contains("at this load"), "polls are counted: {said:?}");
+        }
+    }
+    assert!(stage.is_set());
+    // Its keeper has no more than it has.
+    stage.says(0, &["detach"]);
+    stage.assert_back();
+}
+
+#[test]
 fn no_profile_is_applied_below_an_attachment() {
     let Some(stage) = Stage::enter("cli-below") else { return };
     stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
