@@ -114,7 +114,7 @@ impl Stage {
     fn keeper(&self) -> PidFd {
         let journal = std::fs::read_dir(self.journals()).unwrap().next().unwrap().unwrap().path();
         let text = std::fs::read_to_string(journal).unwrap();
-        let kept_by = text.lines().filter(|line| line.contains("kept-by")).next_back().unwrap();
+        let kept_by = text.lines().rfind(|line| line.contains("kept-by")).unwrap();
         let record: Value = serde_json::from_str(kept_by.split_once(' ').unwrap().1).unwrap();
         PidFd::open(Pid::new(i32::try_from(record["pid"].as_i64().unwrap()).unwrap()).unwrap()).unwrap()
     }
