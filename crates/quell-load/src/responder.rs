@@ -98,6 +98,10 @@ const BUFFER_BYTES: usize = 128 * 1024;
 
 const EVENTS_MAX: usize = 512;
 
+/// How many datagrams are answered before `epoll_wait` is asked again. Event loops bound this for the sake of their other
+/// sockets (memcached's `-R`); a loop that never came back to `epoll_wait` under load would never renew a suspension.
+const DATAGRAMS_PER_WAIT: u32 = 8;
+
 const WORKERS_MAX: u32 = 1024;
 
 impl Responder {
@@ -441,7 +445,11 @@ fn serve_udp_epoll(shared: &Shared, socket: &UdpSocket) -> io::Result<()> {
     let response = pattern(shared.spec.sizes.response_bytes as usize);
     while !shared.is_stopped() {
         epoll.wait(None)?;
-        while !shared.is_stopped() && answer_datagram(shared, socket, &mut buffer, &response)? {}
+        for _ in 0..DATAGRAMS_PER_WAIT {
+            if shared.is_stopped() || !answer_datagram(shared, socket, &mut buffer, &response)? {
+                break;
+            }
+        }
     }
     Ok(())
 }

@@ -4,11 +4,13 @@
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader};
+use std::ops::ControlFlow;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use quell_linux::proc::{ProcRoot, Schedstat};
 use quell_linux::process::{Child, Output, ProcessError, Spawn};
 use thiserror::Error;
 
@@ -75,8 +77,6 @@ pub struct Ended {
     pub boot: Duration,
     /// The command's exit code; absent when a signal ended it.
     pub code: Option<i32>,
-    /// What it wrote to standard output.
-    pub output: String,
     /// What it wrote to standard error.
     pub diagnostics: String,
 }
@@ -109,10 +109,14 @@ pub enum MachineError {
     #[error("a shell in the guest needs a statically linked BusyBox on the PATH (Debian: busybox-static)")]
     NoBusybox,
     /// The time limit passed.
-    #[error("the guest did not end within {} s; its last words:\n{console}", .limit.as_secs())]
+    #[error("the guest did not end within {} s ({}); its last words:\n{console}", .limit.as_secs(), so_far(.boot, .host))]
     TimeLimit {
         /// The limit.
         limit: Duration,
+        /// From the start of QEMU until the command was started; absent when it was not.
+        boot: Option<Duration>,
+        /// What QEMU had of the host's CPUs; absent when the host does not tell.
+        host: Option<Schedstat>,
         /// The end of its console and of what its command wrote to standard error.
         console: String,
     },
@@ -140,17 +144,37 @@ pub enum MachineError {
     Interrupted,
 }
 
+/// How far a guest got, and whether its host let it.
+fn so_far(boot: &Option<Duration>, host: &Option<Schedstat>) -> String {
+    let got = boot.map_or_else(
+        || "its command was not started yet".to_owned(),
+        |boot| format!("it had booted after {:.1} s", boot.as_secs_f64()),
+    );
+    let had = host.map_or_else(String::new, |host| {
+        let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
+        format!("; the emulator ran for {:.1} s and waited {:.1} s for a CPU", seconds(host.run_ns), seconds(host.wait_ns))
+    });
+    got + &had
+}
+
 fn prepare(path: &Path) -> impl FnOnce(io::Error) -> MachineError {
     let path = path.to_owned();
     move |source| MachineError::Prepare { path, source }
 }
 
 impl Machine {
-    /// Runs this program in the guest with these arguments. `stopped` is asked often whether to end early.
+    /// Runs this program in the guest with these arguments. `hear` gets each line that it writes to standard output when
+    /// it comes, with what QEMU's threads have had of the host's CPUs until then, as far as the host tells; when it
+    /// breaks off, the guest is ended and there is no [`Ended`]. `stopped` is asked often whether to end early.
     ///
     /// # Errors
     /// [`MachineError`]; no process is left behind.
-    pub fn run(&self, arguments: &[String], stopped: &dyn Fn() -> bool) -> Result<Ended, MachineError> {
+    pub fn run(
+        &self,
+        arguments: &[String],
+        hear: &mut dyn FnMut(&str, Option<Schedstat>) -> ControlFlow<()>,
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<Option<Ended>, MachineError> {
         let mut initramfs = Initramfs::new();
         let files = self.files(&mut initramfs, Run::Command(arguments.to_vec()))?;
         let files = files.write(initramfs)?;
@@ -169,9 +193,9 @@ impl Machine {
             .start()
             .map_err(MachineError::Qemu)?;
         let heard = Heard::default();
-        let mut listening = Listening { machine: self, files: &files, qemu, started, stopped, heard };
+        let mut listening = Listening { machine: self, files: &files, qemu, started, hear, stopped, heard };
         let port = listening.accept(&listener)?;
-        listening.hear(port)
+        listening.listen(port)
     }
 
     /// Gives the user a shell in the guest, on this terminal, until it is left.
@@ -281,6 +305,7 @@ struct Listening<'a> {
     files: &'a Files,
     qemu: Child,
     started: Instant,
+    hear: &'a mut dyn FnMut(&str, Option<Schedstat>) -> ControlFlow<()>,
     stopped: &'a dyn Fn() -> bool,
     heard: Heard,
 }
@@ -301,8 +326,8 @@ impl Listening<'_> {
         }
     }
 
-    /// Collects messages until the last.
-    fn hear(mut self, port: UnixStream) -> Result<Ended, MachineError> {
+    /// Takes messages until the last, or until the listener breaks off.
+    fn listen(mut self, port: UnixStream) -> Result<Option<Ended>, MachineError> {
         port.set_nonblocking(false).and_then(|()| port.set_read_timeout(Some(TICK))).map_err(MachineError::Listen)?;
         let mut lines = BufReader::new(port);
         let mut line = Vec::new();
@@ -310,7 +335,7 @@ impl Listening<'_> {
             match lines.read_until(b'\n', &mut line) {
                 Ok(0) => return Err(self.lost()),
                 Ok(_) if line.ends_with(b"\n") => {
-                    if let Some(ended) = self.take(&line)? {
+                    if let ControlFlow::Break(ended) = self.take(&line)? {
                         return Ok(ended);
                     }
                     line.clear();
@@ -325,10 +350,14 @@ impl Listening<'_> {
         }
     }
 
-    fn take(&mut self, line: &[u8]) -> Result<Option<Ended>, MachineError> {
+    fn take(&mut self, line: &[u8]) -> Result<ControlFlow<Option<Ended>>, MachineError> {
         match Message::parse(line).map_err(|error| MachineError::Listen(error.into()))? {
             Message::Started { kernel } => self.heard.started = Some((kernel, self.started.elapsed())),
-            Message::Output(text) => self.heard.output.push_str(&(text + "\n")),
+            Message::Output(text) => {
+                if (self.hear)(&text, host_time(&self.qemu)).is_break() {
+                    return Ok(ControlFlow::Break(None));
+                }
+            }
             Message::Diagnostic(text) => self.heard.diagnostics.push_str(&(text + "\n")),
             Message::Failed(failure) => {
                 return Err(MachineError::Guest { failure, console: self.last_words() });
@@ -337,11 +366,11 @@ impl Listening<'_> {
                 let Some((release, boot)) = self.heard.started.take() else { return Err(self.lost()) };
                 // It restarts by itself, which QEMU takes for its end; if not, it is killed with this value.
                 let _ = self.qemu.wait(LEAVING);
-                let Heard { output, diagnostics, .. } = std::mem::take(&mut self.heard);
-                return Ok(Some(Ended { release, boot, code, output, diagnostics }));
+                let diagnostics = std::mem::take(&mut self.heard.diagnostics);
+                return Ok(ControlFlow::Break(Some(Ended { release, boot, code, diagnostics })));
             }
         }
-        Ok(None)
+        Ok(ControlFlow::Continue(()))
     }
 
     fn check(&self) -> Result<(), MachineError> {
@@ -349,10 +378,11 @@ impl Listening<'_> {
             return Err(MachineError::Interrupted);
         }
         let limit = self.machine.limit;
-        match self.started.elapsed() > limit {
-            true => Err(MachineError::TimeLimit { limit, console: self.last_words() }),
-            false => Ok(()),
+        if self.started.elapsed() <= limit {
+            return Ok(());
         }
+        let boot = self.heard.started.as_ref().map(|(_, boot)| *boot);
+        Err(MachineError::TimeLimit { limit, boot, host: host_time(&self.qemu), console: self.last_words() })
     }
 
     /// The end of what the kernel printed, and of what the command wrote to standard error.
@@ -375,6 +405,10 @@ impl Listening<'_> {
 #[derive(Default)]
 struct Heard {
     started: Option<(String, Duration)>,
-    output: String,
     diagnostics: String,
+}
+
+/// What QEMU's threads have had of the host's CPUs; absent when the host does not tell.
+fn host_time(qemu: &Child) -> Option<Schedstat> {
+    ProcRoot::default().process(qemu.pid()).schedstat_of_all_threads().ok()
 }

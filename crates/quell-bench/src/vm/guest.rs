@@ -16,7 +16,7 @@ use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{ProcError, ProcRoot, ProcWriteError};
 use quell_linux::process::{Child, Output, ProcessError, Spawn};
-use quell_linux::tcp::TcpConnection;
+use quell_linux::udp::UdpSocket;
 use quell_linux::{CpuList, Ifindex, InterfaceName, MacAddress, kernel};
 use quell_load::{
     Generator, LoadError, LoadSpec, Polling, RequestResponse, RunObserver, RunSpec, Schedule, Transport, Workload,
@@ -44,6 +44,8 @@ const PREFIX_BITS: u8 = 24;
 const PORT: u16 = 7_000;
 /// A request's work: so long that an emulated NIC can deliver the next ones meanwhile, as a real one does.
 const WORK_US: u32 = 300;
+/// Of a request, and of its answer.
+const REQUEST_BYTES: u32 = 64;
 /// So many that the server never runs dry: with one, suspension lapses after every request, as designed.
 const CONNECTIONS: u32 = 32;
 /// Emulation is slow, not stuck.
@@ -92,6 +94,9 @@ pub enum GuestLabError {
     /// The responder could not be started or ended.
     #[error(transparent)]
     Process(#[from] ProcessError),
+    /// A socket to ask the responder with could not be made.
+    #[error("making a socket to ask the responder with: {0}")]
+    Probe(io::Error),
     /// The responder does not listen.
     #[error("the responder does not listen; it said: {0}")]
     Deaf(String),
@@ -140,7 +145,7 @@ pub fn count(request: &Request) -> Result<InterruptResult, GuestLabError> {
         rx_irq: rx.to,
         rx_irq_said_by: rx.said_by,
         features: features::of(&device, worker.params().as_ref().map(|_| ())),
-        load: format!("{CONNECTIONS} TCP connections with a request under way each, {WORK_US} µs of work a request"),
+        load: format!("UDP, {CONNECTIONS} sockets with a request under way each, {WORK_US} µs of work a request"),
         trials: Vec::new(),
         refused: BTreeMap::new(),
     };
@@ -214,37 +219,47 @@ fn settable_queues(server: &End) -> Result<Queues, String> {
 }
 
 fn load(address: SocketAddr) -> LoadSpec {
-    let sizes = RequestResponse { request_bytes: 64, response_bytes: 64, check_content: true };
+    let sizes = RequestResponse { request_bytes: REQUEST_BYTES, response_bytes: REQUEST_BYTES, check_content: true };
     LoadSpec {
         connections: CONNECTIONS,
         cpus: vec![CLIENT_CPU],
         polling: Polling::Epoll,
         connect_timeout_ms: PATIENCE_MS,
         response_timeout_ms: PATIENCE_MS,
-        ..LoadSpec::new(address, Transport::Tcp, Workload::RequestResponse(sizes))
+        ..LoadSpec::new(address, Transport::Udp, Workload::RequestResponse(sizes))
     }
 }
 
 fn start_responder(server: &End, client: &End, address: SocketAddr) -> Result<Child, GuestLabError> {
     let program = std::env::current_exe().map_err(GuestLabError::Program)?;
     let mut responder = Spawn::new(program)
-        .args(["respond", &address.to_string(), "--work-us", &WORK_US.to_string()])
+        .args(["respond", &address.to_string(), "--udp", "--work-us", &WORK_US.to_string()])
         .netns(&*server.namespace)
         .cpus([SERVER_CPU].into_iter().collect())
         .stderr(Output::Tail(STDERR_KEPT))
         .dies_with_this_thread()
         .start()?;
     let deadline = Instant::now() + START_BOUND;
-    let attempt = Duration::from_secs(1);
-    while !client.namespace.run(|| TcpConnection::connect(address, attempt).is_ok())? {
+    let probe = client.namespace.run(|| UdpSocket::connect(address))?.map_err(GuestLabError::Probe)?;
+    while !answers(&probe) {
         // Its end is awaited between attempts, so one that dies is reported at once.
-        let ended = responder.wait(Duration::from_millis(20))?.is_some();
+        let ended = responder.wait(Duration::from_millis(50))?.is_some();
         if ended || Instant::now() >= deadline {
             let said = responder.stderr_tail().unwrap_or_default();
             return Err(GuestLabError::Deaf(String::from_utf8_lossy(&said).trim().to_owned()));
         }
     }
     Ok(responder)
+}
+
+/// Whether an earlier request has been answered; if not, here is the next one. Before the responder listens, both calls
+/// can fail for it.
+fn answers(probe: &UdpSocket) -> bool {
+    let answered = probe.receive(&mut [0; REQUEST_BYTES as usize]).is_ok();
+    if !answered {
+        let _ = probe.send(&[0; REQUEST_BYTES as usize]);
+    }
+    answered
 }
 
 /// A lab under load.

@@ -1,6 +1,7 @@
 //! `quell vm`: kernels fetched, listed, booted under QEMU's emulation, with a command of this program or a shell in them.
 
 use std::convert::Infallible;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -111,14 +112,17 @@ pub(crate) fn guest_init() -> Result<(), Failure> {
     match never {}
 }
 
-/// Counts in the guest that this runs in, and prints the result as JSON.
+/// Counts in the guest that this runs in, and prints what it sees when it sees it, a line of JSON each.
 ///
 /// # Errors
 /// When the request is none, or something cannot be counted.
 pub(crate) fn lab_in_guest(request: &str) -> Result<(), Failure> {
     let request = serde_json::from_str(request).map_err(Failure::usage)?;
-    let result = quell_bench::vm::guest::count(&request).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    output::json(&result)
+    quell_bench::vm::guest::count(&request, &mut |seen| {
+        let line = serde_json::to_string(seen).map_err(|error| Failure::new(Exit::RolledBack, error))?;
+        output::data(&(line + "\n"))
+    })?
+    .map_err(|error| Failure::new(Exit::KernelRefused, error))
 }
 
 fn get(wanted: &[KernelName], mirror: Option<&str>) -> Result<(), Failure> {
@@ -165,9 +169,15 @@ fn line(kernel: &Kernel) -> String {
 fn in_guest(guest: &GuestArgs, limit: Duration, command: &[String]) -> Result<(), Failure> {
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag: InterruptionFlag = interruption.flag();
-    let ended = machine(guest, limit)?.run(command, &|| flag.get().is_some()).map_err(|error| of_machine(&error))?;
-    let Ended { release, boot, code, output: text, diagnostics } = ended;
-    output::data(&text)?;
+    let mut printed = Ok(());
+    let mut print = |line: &str, _| {
+        printed = output::data(&format!("{line}\n"));
+        if printed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    let ended = machine(guest, limit)?.run(command, &mut print, &|| flag.get().is_some());
+    let ended = ended.map_err(|error| of_machine(&error))?;
+    printed?;
+    let Some(Ended { release, boot, code, diagnostics }) = ended else { return Ok(()) };
     if !diagnostics.is_empty() {
         output::say(diagnostics.trim_end());
     }
