@@ -18,6 +18,7 @@ mod check;
 mod key;
 mod kind;
 mod mode;
+mod nearest;
 mod parse;
 pub mod profile;
 mod refusal;
@@ -29,6 +30,7 @@ pub use check::Concern;
 pub use key::SettingKey;
 pub use kind::{ModeKind, PollUsecs};
 pub use mode::DeliveryMode;
+pub use nearest::{Nearest, Offered};
 pub use refusal::{ParseModeError, Refusal};
 pub use requirement::Requirement;
 pub use settings::{

@@ -3,7 +3,7 @@
 //! measured in there is the caller's; nothing is printed.
 //!
 //! [`store`] keeps the kernels, [`debian`] fetches them, [`machine`] boots one and listens, [`guest`] is what runs as
-//! process 1 inside and speaks.
+//! process 1 inside and speaks, [`nic`] makes its two NICs two ends of a wire.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,7 @@ mod kernel_name;
 pub mod machine;
 pub mod message;
 mod modules;
+pub mod nic;
 mod program;
 pub mod store;
 

@@ -18,6 +18,7 @@ use crate::elf_trim::interpreter;
 use crate::guest::{Run, SHELL, TASK, Task};
 use crate::initramfs::Initramfs;
 use crate::message::Message;
+use crate::nic::MAC_ADDRESSES;
 use crate::program::{self, LIBRARIES, PROGRAM, ProgramError};
 use crate::store::{Kernel, StoreError};
 
@@ -25,8 +26,6 @@ use crate::store::{Kernel, StoreError};
 const QEMU: &str = "qemu-system-x86_64";
 /// The command of this program that is process 1 of a guest.
 pub const GUEST_COMMAND: &str = "vm-guest";
-/// Hardware addresses of the guest's NICs, by which it knows them: the server's and the client's. Locally administered.
-pub const NIC_ADDRESSES: [[u8; 6]; 2] = [[0x52, 0x54, 0, 0, 0, 1], [0x52, 0x54, 0, 0, 0, 2]];
 /// What a kernel and a program need beside the archive, which is there packed and unpacked for a moment.
 const MEMORY_BASE_MIB: u64 = 320;
 /// How often the host looks whether the user has had enough.
@@ -152,7 +151,11 @@ fn so_far(boot: &Option<Duration>, host: &Option<Schedstat>) -> String {
     );
     let had = host.map_or_else(String::new, |host| {
         let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
-        format!("; the emulator ran for {:.1} s and waited {:.1} s for a CPU", seconds(host.run_ns), seconds(host.wait_ns))
+        format!(
+            "; the emulator ran for {:.1} s and waited {:.1} s for a CPU",
+            seconds(host.run_ns),
+            seconds(host.wait_ns)
+        )
     });
     got + &had
 }
@@ -244,7 +247,7 @@ impl Machine {
                 .collect();
         arguments.extend(["-smp".to_owned(), self.cpus.to_string()]);
         arguments.extend(["-m".to_owned(), memory_mib.to_string()]);
-        for (end, address) in NIC_ADDRESSES.iter().enumerate() {
+        for (end, address) in MAC_ADDRESSES.iter().enumerate() {
             arguments.extend(["-netdev".to_owned(), format!("hubport,hubid=0,id=nic{end}")]);
             let device = self.nic.device();
             let address = address.map(|byte| format!("{byte:02x}")).join(":");

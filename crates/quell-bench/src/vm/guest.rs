@@ -1,57 +1,44 @@
-//! The vm lab's part in the guest: the two NICs put into namespaces of their own, the plain responder started in one
-//! as any server would be, the generator run in the other, modes set from outside with the code that sets them on a
-//! host, and the kernel's counters read around each trial. Nothing is journalled: the machine ends with the lab.
+//! The vm lab's part in the guest: server and client on the two NICs, the plain responder started as any server would
+//! be, modes set from outside with the code that sets them on a host, and the kernel's counters read around each trial.
+//! Nothing is journalled: the machine ends with the lab.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quell_host::picture::{self, Device, Linked, SaidBy, Scope, TakeError};
-use quell_linux::address::{Addresses, InterfaceAddress};
-use quell_linux::link::Links;
-use quell_linux::netdev::Netdev;
-use quell_linux::netlink::NetlinkError;
-use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
-use quell_linux::proc::{ProcError, ProcRoot, ProcWriteError};
+use quell_linux::kernel;
+use quell_linux::netns::{Namespace, NamespaceError};
+use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::process::{Child, Output, ProcessError, Spawn};
 use quell_linux::udp::UdpSocket;
-use quell_linux::{CpuList, Ifindex, InterfaceName, MacAddress, kernel};
 use quell_load::{
     Generator, LoadError, LoadSpec, Polling, RequestResponse, RunObserver, RunSpec, Schedule, Transport, Workload,
 };
-use quell_mode::{DeliveryMode, EpollSettings, NapiSettings, Threaded};
-use quell_vm::machine::NIC_ADDRESSES;
+use quell_mode::DeliveryMode;
+use quell_vm::nic::{End, GuestNic, NicError};
 
 use super::interrupts::{InterruptResult, InterruptTrial, SCHEMA};
-use super::{Request, features};
-use crate::lab::napi::{QueueError, Queues};
-use crate::result::SettingsReadBack;
-use crate::server::{ServerError, Worker, workers_of};
-use crate::settings::needs_launch;
+use super::settable::Settable;
+use super::{Request, Seen, features};
+use crate::server::{ServerError, workers_of};
 
-const SERVER: &str = "server";
-const CLIENT: &str = "client";
-const SERVER_CPU: u32 = 0;
+pub(super) const SERVER_CPU: u32 = 0;
 const CLIENT_CPU: u32 = 1;
-/// There when a mode needs it: see [`Request::cpus`].
-const SPARE_CPU: u32 = 2;
-/// Addresses of the network that RFC 5737 sets aside for documentation.
-const SERVER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
-const CLIENT_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
-const PREFIX_BITS: u8 = 24;
 const PORT: u16 = 7_000;
 /// A request's work: so long that an emulated NIC can deliver the next ones meanwhile, as a real one does.
 const WORK_US: u32 = 300;
 /// Of a request, and of its answer.
 const REQUEST_BYTES: u32 = 64;
-/// So many that the server never runs dry: with one, suspension lapses after every request, as designed.
-const CONNECTIONS: u32 = 32;
+/// So many that the server never runs dry: with one, suspension lapses after every request, as designed. Each has a
+/// socket of its own and one request under way, so requests come one by one, each after an answer.
+const SOCKETS: u32 = 32;
 /// Emulation is slow, not stuck.
 const PATIENCE_MS: u32 = 20_000;
-const WARM_UP_MS: u32 = 300;
-/// Some traffic, so that every connection knows its NAPI instance.
+pub(super) const WARM_UP_MS: u32 = 300;
+/// Some traffic, so that the server's socket knows its NAPI instance.
 const LOOK_AROUND: RunSpec = RunSpec { schedule: Schedule::Closed, warm_up_ms: 50, measure_ms: 200 };
 /// How long the responder may take until it listens.
 const START_BOUND: Duration = Duration::from_secs(20);
@@ -61,33 +48,24 @@ const STDERR_KEPT: usize = 4_096;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GuestLabError {
-    /// A NIC of the lab is not there.
-    #[error("there is no NIC for the {0}: this is for a guest of the vm lab")]
-    NoNic(&'static str),
+    /// A NIC of the lab could not be raised.
+    #[error(transparent)]
+    Nic(#[from] NicError),
     /// The interrupt of the server's queue is not known.
-    #[error("neither the kernel nor a name tells the interrupt of {0}'s receive queue")]
-    NoInterrupt(&'static str),
-    /// An address that this file gives is none.
-    #[error("preparing the addresses: {0}")]
-    Address(String),
-    /// A namespace could not be made or entered.
+    #[error("neither the kernel nor a name tells the interrupt of the server's receive queue")]
+    NoInterrupt,
+    /// The picture of the guest has not the server's device.
+    #[error("the picture of the guest does not show the server's NIC")]
+    NotInThePicture,
+    /// A namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// A NIC could not be configured.
-    #[error(transparent)]
-    Netlink(#[from] NetlinkError),
     /// No picture of the guest could be taken.
     #[error(transparent)]
     Picture(#[from] TakeError),
-    /// The queues could not be read.
-    #[error(transparent)]
-    Queue(#[from] QueueError),
     /// A file of /proc could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// An interrupt could not be placed.
-    #[error(transparent)]
-    Place(#[from] ProcWriteError),
     /// This program's file is not known.
     #[error("finding this program: {0}")]
     Program(io::Error),
@@ -111,117 +89,62 @@ pub enum GuestLabError {
     Load(#[from] LoadError),
 }
 
-/// One end of the lab.
-struct End {
-    name: &'static str,
-    namespace: Arc<Namespace>,
-    ifindex: Ifindex,
-    cpu: u32,
-}
-
-/// Raises the lab in this guest and counts.
+/// Raises the lab in this guest and counts, telling what is seen when it is seen, until every round is done.
 ///
 /// # Errors
-/// See [`GuestLabError`]. A mode that cannot be set is no error but in [`InterruptResult::refused`].
-pub fn count(request: &Request) -> Result<InterruptResult, GuestLabError> {
-    let modes = &request.modes;
-    let server = End::raise(SERVER, NIC_ADDRESSES[0], SERVER_ADDRESS, SERVER_CPU)?;
-    let client = End::raise(CLIENT, NIC_ADDRESSES[1], CLIENT_ADDRESS, CLIENT_CPU)?;
-    let device = server.place_interrupts()?;
-    client.place_interrupts()?;
+/// See [`GuestLabError`]. A mode that cannot be set is no error but [`Seen::Refused`].
+pub fn count(request: &Request, tell: &mut dyn FnMut(&Seen)) -> Result<(), GuestLabError> {
+    let server = GuestNic::raise(End::Server, SERVER_CPU)?;
+    let client = Arc::new(GuestNic::raise(End::Client, CLIENT_CPU)?.namespace);
+    let device = picture_of_the_server()?;
+    let rx = rx_interrupt(&device, &server)?.ok_or(GuestLabError::NoInterrupt)?;
 
-    let address = SocketAddr::new(SERVER_ADDRESS, PORT);
-    let mut responder = start_responder(&server, &client, address)?;
-    let mut generator = Generator::connect(load(address), Some(Arc::clone(&client.namespace)))?;
+    let address = SocketAddr::new(server.address, PORT);
+    let mut responder = start_responder(&server.namespace, &client, address)?;
+    let mut generator = Generator::connect(load(address), Some(client))?;
     generator.run(&LOOK_AROUND, &mut ())?;
     let workers = workers_of(&ProcRoot::default(), responder.pid())?;
     let worker = workers.first().ok_or(GuestLabError::NoWorker)?;
-    let rx = rx_interrupt(&device).ok_or(GuestLabError::NoInterrupt(SERVER))?;
 
-    let mut result = InterruptResult {
+    tell(&Seen::Up(Box::new(InterruptResult {
         schema: SCHEMA.to_owned(),
         kernel: kernel::Kernel::running().release,
         driver: device.driver.known().and_then(|driver| driver.driver.clone()),
         rx_irq: rx.to,
         rx_irq_said_by: rx.said_by,
         features: features::of(&device, worker.params().as_ref().map(|_| ())),
-        load: format!("UDP, {CONNECTIONS} sockets with a request under way each, {WORK_US} µs of work a request"),
+        load: format!("UDP, {SOCKETS} sockets with a request under way each, {WORK_US} µs of work a request"),
         trials: Vec::new(),
         refused: BTreeMap::new(),
-    };
-    let queues = settable_queues(&server);
-    let mut lab = Lab { queues, workers, generator, rx_irq: rx.to, measure_ms: request.measure_ms };
-    for repeat in 0..request.repeats {
-        // Every mode is once the first: what a trial leaves behind meets another one each time.
-        for place in 0..modes.len() {
-            let mode = &modes[(place + repeat as usize) % modes.len()];
-            lab.trial(mode, repeat, &mut result)?;
-        }
-    }
+    })));
+    let settable = Settable::new(server, responder.pid(), workers);
+    let mut lab = Lab { settable, generator, rx_irq: rx.to, measure_ms: request.measure_ms };
+    lab.rounds(request, tell)?;
     drop(lab);
     responder.terminate(Duration::from_secs(2))?;
-    Ok(result)
+    Ok(())
 }
 
-impl End {
-    fn raise(name: &'static str, mac: [u8; 6], address: IpAddr, cpu: u32) -> Result<Self, GuestLabError> {
-        let wanted = MacAddress::new(mac);
-        let mut links = Links::open()?;
-        let nic = links.list()?.into_iter().find(|link| link.mac == wanted).ok_or(GuestLabError::NoNic(name))?;
-        let namespace = Namespace::create_named(&NamespaceName::new(name)?)?;
-        let device = InterfaceName::new(name).map_err(|error| GuestLabError::Address(error.to_string()))?;
-        links.move_to(nic.index, &namespace, &device)?;
-
-        let mut links = Links::open_in(&namespace)?;
-        let ifindex = links.by_name(&device)?.index;
-        let address = InterfaceAddress::new(address, PREFIX_BITS)
-            .ok_or_else(|| GuestLabError::Address(format!("{address}/{PREFIX_BITS}")))?;
-        Addresses::open_in(&namespace)?.add(ifindex, address)?;
-        links.set_up(ifindex)?;
-        Ok(Self { name, namespace: Arc::new(namespace), ifindex, cpu })
-    }
-
-    /// Sends all interrupts of the NIC to this end's CPU, and tells what there is to tell of the NIC.
-    fn place_interrupts(&self) -> Result<Device, GuestLabError> {
-        let scope = Scope { netns: Some(self.name.to_owned()), device: Some(self.name.to_owned()), ..Scope::default() };
-        let (picture, _) = picture::take(&scope)?;
-        let device = picture.devices.into_iter().find(|device| device.name == self.name);
-        let device = device.ok_or(GuestLabError::NoNic(self.name))?;
-        let cpus: CpuList = [self.cpu].into_iter().collect();
-        for &irq in device.irqs.known_elements() {
-            ProcRoot::default().set_irq_affinity(irq, &cpus)?;
-        }
-        Ok(device)
-    }
+fn picture_of_the_server() -> Result<Device, GuestLabError> {
+    let name = End::Server.name().to_owned();
+    let scope = Scope { netns: Some(name.clone()), device: Some(name.clone()), ..Scope::default() };
+    let (picture, _) = picture::take(&scope)?;
+    picture.devices.into_iter().find(|device| device.name == name).ok_or(GuestLabError::NotInThePicture)
 }
 
-/// The interrupt of the receive queue: the kernel's word, or, where it says nothing of NAPIs, the only one of the
-/// device that is called as drivers call that of their first receive queue.
-fn rx_interrupt(device: &Device) -> Option<Linked<u32>> {
+/// The interrupt of the receive queue: the kernel's word, or, where it says nothing of NAPIs, that of the right name.
+fn rx_interrupt(device: &Device, nic: &GuestNic) -> Result<Option<Linked<u32>>, GuestLabError> {
     let said = device.napis.known_elements().find_map(|napi| napi.irq.known().copied().flatten());
-    let interrupts = ProcRoot::default().interrupts().ok()?;
-    let named = |irq: &&u32| {
-        let name = interrupts.irq(**irq).map(|line| line.name());
-        name.is_some_and(|name| name.ends_with("-input.0") || name.ends_with("-rx-0"))
-    };
-    let by_name = || Some(Linked { to: *device.irqs.known_elements().find(named)?, said_by: SaidBy::Name });
-    said.or_else(by_name)
-}
-
-/// The server's queues, when this kernel can tell and set what a mode says; otherwise why not.
-fn settable_queues(server: &End) -> Result<Queues, String> {
-    let open = || -> Result<Queues, QueueError> {
-        let mut queues = Queues::of(Netdev::open_in(&server.namespace)?, server.ifindex, SERVER, 1)?;
-        queues.set(&NapiSettings::default())?;
-        Ok(queues)
-    };
-    open().map_err(|error| error.to_string())
+    match said {
+        Some(said) => Ok(Some(said)),
+        None => Ok(nic.rx_irq()?.map(|to| Linked { to, said_by: SaidBy::Name })),
+    }
 }
 
 fn load(address: SocketAddr) -> LoadSpec {
     let sizes = RequestResponse { request_bytes: REQUEST_BYTES, response_bytes: REQUEST_BYTES, check_content: true };
     LoadSpec {
-        connections: CONNECTIONS,
+        connections: SOCKETS,
         cpus: vec![CLIENT_CPU],
         polling: Polling::Epoll,
         connect_timeout_ms: PATIENCE_MS,
@@ -230,17 +153,17 @@ fn load(address: SocketAddr) -> LoadSpec {
     }
 }
 
-fn start_responder(server: &End, client: &End, address: SocketAddr) -> Result<Child, GuestLabError> {
+fn start_responder(server: &Namespace, client: &Namespace, address: SocketAddr) -> Result<Child, GuestLabError> {
     let program = std::env::current_exe().map_err(GuestLabError::Program)?;
     let mut responder = Spawn::new(program)
         .args(["respond", &address.to_string(), "--udp", "--work-us", &WORK_US.to_string()])
-        .netns(&*server.namespace)
+        .netns(server)
         .cpus([SERVER_CPU].into_iter().collect())
         .stderr(Output::Tail(STDERR_KEPT))
         .dies_with_this_thread()
         .start()?;
     let deadline = Instant::now() + START_BOUND;
-    let probe = client.namespace.run(|| UdpSocket::connect(address))?.map_err(GuestLabError::Probe)?;
+    let probe = client.run(|| UdpSocket::connect(address))?.map_err(GuestLabError::Probe)?;
     while !answers(&probe) {
         // Its end is awaited between attempts, so one that dies is reported at once.
         let ended = responder.wait(Duration::from_millis(50))?.is_some();
@@ -264,27 +187,46 @@ fn answers(probe: &UdpSocket) -> bool {
 
 /// A lab under load.
 struct Lab {
-    queues: Result<Queues, String>,
-    workers: Vec<Worker>,
+    settable: Settable,
     generator: Generator,
     rx_irq: u32,
     measure_ms: u32,
 }
 
 impl Lab {
-    fn trial(&mut self, mode: &DeliveryMode, repeat: u32, result: &mut InterruptResult) -> Result<(), GuestLabError> {
-        let settings = match self.set(mode) {
+    fn rounds(&mut self, request: &Request, tell: &mut dyn FnMut(&Seen)) -> Result<(), GuestLabError> {
+        let mut modes = request.modes.clone();
+        for round in 0..request.rounds() {
+            let mut refused = Vec::new();
+            // Every mode is once the first: what a trial leaves behind meets another one each time.
+            for place in 0..modes.len() {
+                let mode = &modes[(place + round as usize) % modes.len()];
+                if !self.trial(mode, round, tell)? {
+                    refused.push(*mode);
+                }
+            }
+            modes.retain(|mode| !refused.contains(mode));
+        }
+        Ok(())
+    }
+
+    /// Measures a mode, or tells that it cannot be set.
+    fn trial(&mut self, mode: &DeliveryMode, repeat: u32, tell: &mut dyn FnMut(&Seen)) -> Result<bool, GuestLabError> {
+        // The server is idle, with every request answered: no queue is suspended then.
+        let settings = match self.settable.set(mode) {
             Ok(settings) => settings,
             Err(reason) => {
-                result.refused.insert(mode.to_string(), reason);
-                return Ok(());
+                let refusal = self.settable.refusal(mode, reason);
+                tell(&Seen::Refused { mode: mode.to_string(), refusal });
+                return Ok(false);
             }
         };
+        tell(&Seen::Begins { mode: mode.to_string() });
         let run = RunSpec { schedule: Schedule::Closed, warm_up_ms: WARM_UP_MS, measure_ms: self.measure_ms };
         let mut watch = Counting { rx_irq: self.rx_irq, begun: None, ended: None };
         let report = self.generator.run(&run, &mut watch)?;
         let (begun, ended) = (watch.begun.unwrap_or_default(), watch.ended.unwrap_or_default());
-        result.trials.push(InterruptTrial {
+        tell(&Seen::Ends(Box::new(InterruptTrial {
             mode: mode.to_string(),
             repeat,
             settings,
@@ -293,33 +235,10 @@ impl Lab {
             rx_interrupts: increase(begun.rx_interrupts, ended.rx_interrupts),
             net_rx_softirqs: increase(begun.net_rx_softirqs, ended.net_rx_softirqs),
             timer_interrupts: increase(begun.timer_interrupts, ended.timer_interrupts),
-        });
-        Ok(())
+            host_wait_share: None,
+        })));
+        Ok(true)
     }
-
-    /// Sets the mode while the server is idle, with every request answered: no queue is suspended then.
-    fn set(&mut self, mode: &DeliveryMode) -> Result<SettingsReadBack, String> {
-        if let Some(requirement) = needs_launch(mode) {
-            return Err(requirement.to_string());
-        }
-        let queues = match &mut self.queues {
-            Ok(queues) => queues,
-            // A new kernel's queues are as `base` says, and nothing here has changed them.
-            Err(_) if is_base(mode) => return Ok(SettingsReadBack { napi: Vec::new(), epoll: Vec::new() }),
-            Err(reason) => return Err(reason.clone()),
-        };
-        let napi = queues.set(&mode.napi()).map_err(|error| error.to_string())?;
-        let polls_without_end = mode.napi().threaded == Threaded::BusyPoll;
-        let cpu = if polls_without_end { SPARE_CPU } else { SERVER_CPU };
-        queues.pinned_threads(&[cpu]).map_err(|error| error.to_string())?;
-        let asked = mode.epoll().unwrap_or_default();
-        let epoll: Result<Vec<_>, ServerError> = self.workers.iter().map(|worker| worker.set(asked)).collect();
-        Ok(SettingsReadBack { napi, epoll: epoll.map_err(|error| error.to_string())? })
-    }
-}
-
-fn is_base(mode: &DeliveryMode) -> bool {
-    mode.napi() == NapiSettings::default() && mode.epoll().unwrap_or_default() == EpollSettings::default()
 }
 
 /// The counters at one moment; what could not be read is absent.

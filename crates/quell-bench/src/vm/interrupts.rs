@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use quell_host::picture::SaidBy;
+use quell_mode::Nearest;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,9 @@ const BASE_RX_MIN: f64 = 700.0;
 const SUSPENSION_RX_MAX: f64 = 50.0;
 /// Timer interrupts under suspension, as a share of those under deferral.
 const TIMER_SHARE_MAX: f64 = 1.0 / 3.0;
+/// More than this share of waiting, and a trial says more of the host than of the guest's kernel. The emulator alone on
+/// two CPUs waits up to a sixth of its time, for its threads are three.
+const HOST_WAIT_SHARE_MAX: f64 = 0.25;
 
 /// A result of the vm lab.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -39,8 +43,18 @@ pub struct InterruptResult {
     pub load: String,
     /// The measurements, in their order.
     pub trials: Vec<InterruptTrial>,
-    /// Modes that cannot be set here, with the reason.
-    pub refused: BTreeMap<String, String>,
+    /// Modes that cannot be set here.
+    pub refused: BTreeMap<String, Refusal>,
+}
+
+/// Why a mode cannot be set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Refusal {
+    /// The kernel's words, or what the mode needs.
+    pub reason: String,
+    /// What comes nearest to it of what this kernel takes: it was set, read back and undone.
+    pub nearest: Option<Nearest>,
 }
 
 /// One mode measured once.
@@ -63,6 +77,9 @@ pub struct InterruptTrial {
     pub net_rx_softirqs: Option<u64>,
     /// Timer interrupts of the server's CPU.
     pub timer_interrupts: Option<u64>,
+    /// Of the time that the emulator's threads wanted to run, the share that the host let them wait for a CPU; absent
+    /// where the host does not tell.
+    pub host_wait_share: Option<f64>,
 }
 
 /// The counted figures.
@@ -77,6 +94,13 @@ pub enum Counted {
 }
 
 impl InterruptTrial {
+    /// Whether the host kept the emulator waiting: then packets that would have come one by one come in bunches, and
+    /// bunches need fewer interrupts.
+    #[must_use]
+    pub fn was_starved(&self) -> bool {
+        self.host_wait_share.is_some_and(|share| share > HOST_WAIT_SHARE_MAX)
+    }
+
     /// A figure per 1,000 requests; absent when it was not read or nothing was answered.
     #[must_use]
     pub fn per_thousand(&self, counted: Counted) -> Option<f64> {
@@ -120,6 +144,12 @@ enum Delivery {
 }
 
 impl InterruptResult {
+    /// What its JSON looks like.
+    #[must_use]
+    pub fn json_schema() -> schemars::Schema {
+        schemars::schema_for!(Self)
+    }
+
     /// The modes that were measured, in the order of their first trial.
     #[must_use]
     pub fn modes(&self) -> Vec<&str> {
@@ -132,18 +162,33 @@ impl InterruptResult {
         modes
     }
 
-    /// The lowest and the highest of a figure per 1,000 requests over a mode's trials; absent when one of them has none.
-    #[must_use]
-    pub fn range(&self, mode: &str, counted: Counted) -> Option<(f64, f64)> {
-        range(self.trials.iter().filter(|trial| trial.mode == mode).map(|trial| trial.per_thousand(counted)))
+    /// The trials that count: those during which the host did not keep the emulator waiting, or all of a mode that has
+    /// no such trial.
+    pub fn sound_trials(&self) -> impl Iterator<Item = &InterruptTrial> + Clone {
+        let has_sound = |mode: &str| self.trials.iter().any(|trial| trial.mode == mode && !trial.was_starved());
+        self.trials.iter().filter(move |trial| !trial.was_starved() || !has_sound(&trial.mode))
     }
 
-    /// What has to hold of every trial, as far as the modes that it speaks of were measured: interrupts come under
-    /// `base`, hardly any under suspension, and suspension does without the timer that deferral lives by.
+    /// The largest share of waiting among the trials that count, where it is too large.
+    #[must_use]
+    pub fn starved_by(&self) -> Option<f64> {
+        let starved = self.sound_trials().filter(|trial| trial.was_starved());
+        starved.filter_map(|trial| trial.host_wait_share).reduce(f64::max)
+    }
+
+    /// The lowest and the highest of a figure per 1,000 requests over a mode's trials that count; absent when one of
+    /// them has none.
+    #[must_use]
+    pub fn range(&self, mode: &str, counted: Counted) -> Option<(f64, f64)> {
+        range(self.sound_trials().filter(|trial| trial.mode == mode).map(|trial| trial.per_thousand(counted)))
+    }
+
+    /// What has to hold of every trial that counts, as far as the modes that it speaks of were measured: interrupts come
+    /// under `base`, hardly any under suspension, and suspension does without the timer that deferral lives by.
     #[must_use]
     pub fn checks(&self) -> Vec<Check> {
         let of = |delivery, counted| {
-            let trials = self.trials.iter().filter(move |trial| trial.delivery() == delivery);
+            let trials = self.sound_trials().filter(move |trial| trial.delivery() == delivery);
             range(trials.map(move |trial| trial.per_thousand(counted)))
         };
         let mut checks = Vec::new();
@@ -180,11 +225,11 @@ fn range(figures: impl Iterator<Item = Option<f64>>) -> Option<(f64, f64)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use quell_mode::DeliveryMode;
 
-    fn trial(mode: &str, repeat: u32, rx: u64, timer: u64) -> InterruptTrial {
+    pub(in super::super) fn trial(mode: &str, repeat: u32, rx: u64, timer: u64) -> InterruptTrial {
         let parsed: DeliveryMode = mode.parse().unwrap();
         InterruptTrial {
             mode: mode.to_owned(),
@@ -195,10 +240,11 @@ mod tests {
             rx_interrupts: Some(rx),
             net_rx_softirqs: None,
             timer_interrupts: Some(timer),
+            host_wait_share: Some(0.1),
         }
     }
 
-    fn result(trials: Vec<InterruptTrial>) -> InterruptResult {
+    pub(in super::super) fn result(trials: Vec<InterruptTrial>) -> InterruptResult {
         InterruptResult {
             schema: SCHEMA.to_owned(),
             kernel: "7.3".to_owned(),
@@ -229,6 +275,16 @@ mod tests {
             vec![trial("base", 0, 1_800, 240), trial("suspend20", 0, 2, 250), trial("defer20", 0, 9, 6_600)];
         trials.extend([trial("base", 1, 1_300, 240), trial("suspend20", 1, 120, 2_300)]);
         assert_eq!(hold(&result(trials)), [false, false, false]);
+    }
+
+    #[test]
+    fn a_trial_that_the_host_starved_does_not_count_where_there_is_another() {
+        let starved = |trial| InterruptTrial { host_wait_share: Some(0.5), ..trial };
+        let mut seen = result(vec![starved(trial("base", 0, 900, 240)), trial("base", 1, 1_800, 240)]);
+        assert_eq!((hold(&seen), seen.starved_by()), (vec![true], None));
+        assert_eq!(seen.range("base", Counted::RxInterrupts), Some((900.0, 900.0)));
+        seen.trials.pop();
+        assert_eq!((hold(&seen), seen.starved_by()), (vec![false], Some(0.5)));
     }
 
     #[test]

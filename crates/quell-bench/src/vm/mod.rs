@@ -2,9 +2,11 @@
 //! interrupt costs cannot be measured under emulation, so nothing is timed: [`interrupts`] counts them, [`guest`] is
 //! the part that runs inside, and this file starts it from outside.
 
+mod collect;
 pub mod features;
 pub mod guest;
 pub mod interrupts;
+mod settable;
 
 use std::time::Duration;
 
@@ -12,7 +14,8 @@ use quell_mode::{DeliveryMode, Threaded};
 use quell_vm::machine::{Machine, MachineError};
 use serde::{Deserialize, Serialize};
 
-use self::interrupts::InterruptResult;
+use self::collect::Collected;
+use self::interrupts::{InterruptResult, InterruptTrial, Refusal};
 
 /// The command of this program that runs in the guest; its one argument is a [`Request`] as JSON.
 pub const GUEST_COMMAND: &str = "vm-lab";
@@ -25,22 +28,41 @@ pub struct Request {
     pub modes: Vec<DeliveryMode>,
     /// How often each is measured, interleaved.
     pub repeats: u32,
+    /// How many trials may be measured again, in all, because the host kept the emulator waiting for its CPUs.
+    pub retries: u32,
     /// How long each trial is measured, in milliseconds of the guest.
     pub measure_ms: u32,
 }
 
 impl Request {
-    /// Counts these modes so often, for two seconds each time.
+    /// Counts these modes so often, for two seconds each time, without measuring any again.
     #[must_use]
     pub fn new(modes: Vec<DeliveryMode>, repeats: u32) -> Self {
-        Self { modes, repeats, measure_ms: 2_000 }
+        Self { modes, repeats, retries: 0, measure_ms: 2_000 }
     }
 
-    /// How long all trials are measured.
+    /// How often the guest goes through all modes, unless it is ended before: it does not know which trials its host
+    /// disturbed.
+    fn rounds(&self) -> u32 {
+        let modes = u32::try_from(self.modes.len()).unwrap_or(u32::MAX).max(1);
+        self.repeats.saturating_add(self.retries.div_ceil(modes))
+    }
+
+    /// How long trials are measured when none is measured again.
     #[must_use]
     pub fn measured(&self) -> Duration {
-        let trials = u32::try_from(self.modes.len()).unwrap_or(u32::MAX).saturating_mul(self.repeats);
-        Duration::from_millis(self.measure_ms.into()).saturating_mul(trials)
+        self.rounds_take(self.repeats)
+    }
+
+    /// How long trials are measured at most.
+    #[must_use]
+    pub fn measured_at_most(&self) -> Duration {
+        self.rounds_take(self.rounds())
+    }
+
+    fn rounds_take(&self, rounds: u32) -> Duration {
+        let trials = u32::try_from(self.modes.len()).unwrap_or(u32::MAX).saturating_mul(rounds);
+        Duration::from_millis(u64::from(self.measure_ms) + u64::from(guest::WARM_UP_MS)).saturating_mul(trials)
     }
 
     /// The virtual CPUs that the guest needs: the server's, the client's, and one for a thread that polls without end.
@@ -49,6 +71,28 @@ impl Request {
         let polls = self.modes.iter().any(|mode| mode.napi().threaded == Threaded::BusyPoll);
         2 + u32::from(polls)
     }
+}
+
+/// What the guest says, a line of JSON each, when it happens.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Seen {
+    /// The lab is up: a result without trials.
+    Up(Box<InterruptResult>),
+    /// A mode cannot be set.
+    Refused {
+        /// Which.
+        mode: String,
+        /// Why, and what can be set instead.
+        refusal: Refusal,
+    },
+    /// A trial begins.
+    Begins {
+        /// Its mode.
+        mode: String,
+    },
+    /// It has ended.
+    Ends(Box<InterruptTrial>),
 }
 
 /// Why the lab has no result.
@@ -66,20 +110,30 @@ pub enum VmLabError {
         /// What it said.
         said: String,
     },
-    /// What it wrote is no result.
-    #[error("the guest's result cannot be read: {0}")]
-    Result(#[from] serde_json::Error),
+    /// What it wrote is not what it writes.
+    #[error("what the guest said cannot be read: {0}")]
+    Unreadable(#[from] serde_json::Error),
+    /// It ended before the lab was up.
+    #[error("the guest ended before its lab was up")]
+    NeverUp,
 }
 
-/// Counts in a guest. `stopped` is asked often whether to end early.
+/// Counts in a guest; `watch` hears what the guest says. A trial during which the host kept the emulator waiting is
+/// measured again, as often as the request allows. `stopped` is asked often whether to end early.
 ///
 /// # Errors
 /// See [`VmLabError`].
-pub fn count(machine: &Machine, request: &Request, stopped: &dyn Fn() -> bool) -> Result<InterruptResult, VmLabError> {
+pub fn count(
+    machine: &Machine,
+    request: &Request,
+    watch: &mut dyn FnMut(&Seen),
+    stopped: &dyn Fn() -> bool,
+) -> Result<InterruptResult, VmLabError> {
     let arguments = [GUEST_COMMAND.to_owned(), serde_json::to_string(request)?];
-    let ended = machine.run(&arguments, stopped)?;
-    if ended.code != Some(0) {
+    let mut collected = Collected::new(request);
+    let ended = machine.run(&arguments, &mut |line, host| collected.hear(line, host, watch), stopped)?;
+    if let Some(ended) = ended.filter(|ended| ended.code != Some(0)) {
         return Err(VmLabError::InGuest { code: ended.code, said: ended.diagnostics.trim().to_owned() });
     }
-    Ok(serde_json::from_str(&ended.output)?)
+    collected.into_result()
 }

@@ -87,7 +87,11 @@ pub fn set_device_threading(
     threaded: bool,
 ) -> Result<(), DeviceThreadingError> {
     let index = Links::open_in(namespace)?.by_name(name)?.index;
-    let napis = Netdev::open_in(namespace)?.napis(index)?;
+    let napis = match Netdev::open_in(namespace).and_then(|mut netdev| netdev.napis(index)) {
+        // Before Linux 6.8 netlink knows no NAPI at all.
+        Err(error) if error.is_family_absent() => return write_threaded(namespace, name, threaded),
+        napis => napis?,
+    };
     if napis.is_empty() {
         return Err(DeviceThreadingError::NoNapi { name: name.clone() });
     }

@@ -100,6 +100,24 @@ impl NetClass<'_> {
         self.read("gro_flush_timeout", parse_number)
     }
 
+    /// Sets `napi_defer_hard_irqs`. **Every** NAPI instance of the device gets the value, also one that was told
+    /// otherwise by netlink: only where netlink cannot tell instances apart is there a reason to.
+    ///
+    /// # Errors
+    /// [`SysfsError`].
+    pub fn set_napi_defer_hard_irqs(&self, polls: u32) -> Result<(), SysfsError> {
+        self.write(Path::new("napi_defer_hard_irqs"), &polls.to_string())
+    }
+
+    /// Sets `gro_flush_timeout`, nanoseconds, of every NAPI instance of the device, as
+    /// [`Self::set_napi_defer_hard_irqs`] does.
+    ///
+    /// # Errors
+    /// [`SysfsError`].
+    pub fn set_gro_flush_timeout_ns(&self, timeout_ns: u64) -> Result<(), SysfsError> {
+        self.write(Path::new("gro_flush_timeout"), &timeout_ns.to_string())
+    }
+
     /// `threaded`: whether NAPI instances are polled by threads.
     ///
     /// # Errors
@@ -143,6 +161,16 @@ impl NetClass<'_> {
         parse: impl FnOnce(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, SysfsError> {
         self.sysfs.read(self.directory.join(file), parse)
+    }
+
+    pub(super) fn write(&self, file: &Path, value: &str) -> Result<(), SysfsError> {
+        let path = self.absolute(file);
+        fs::OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(&path)
+            .and_then(|mut open| io::Write::write_all(&mut open, value.as_bytes()))
+            .map_err(|error| SysfsError::new("write", &path, error))
     }
 
     /// A file of the interface, from the root of the file system.

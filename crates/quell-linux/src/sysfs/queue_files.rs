@@ -113,13 +113,7 @@ impl NetClass<'_> {
     }
 
     fn write_queue(&self, kind: QueueKind, queue: u32, file: &str, value: &str) -> Result<(), SysfsError> {
-        let path = self.absolute(&queue_file(kind, queue, file));
-        fs::OpenOptions::new()
-            .write(true)
-            .truncate(true)
-            .open(&path)
-            .and_then(|mut open| std::io::Write::write_all(&mut open, value.as_bytes()))
-            .map_err(|error| SysfsError::new("write", &path, error))
+        self.write(&queue_file(kind, queue, file), value)
     }
 }
 

@@ -118,11 +118,14 @@ pub(crate) fn guest_init() -> Result<(), Failure> {
 /// When the request is none, or something cannot be counted.
 pub(crate) fn lab_in_guest(request: &str) -> Result<(), Failure> {
     let request = serde_json::from_str(request).map_err(Failure::usage)?;
-    quell_bench::vm::guest::count(&request, &mut |seen| {
-        let line = serde_json::to_string(seen).map_err(|error| Failure::new(Exit::RolledBack, error))?;
-        output::data(&(line + "\n"))
-    })?
-    .map_err(|error| Failure::new(Exit::KernelRefused, error))
+    let mut told = Ok(());
+    let counted = quell_bench::vm::guest::count(&request, &mut |seen| {
+        let line = serde_json::to_string(seen).map_err(|error| Failure::new(Exit::RolledBack, error));
+        let said = line.and_then(|line| output::data(&(line + "\n")));
+        told = std::mem::replace(&mut told, Ok(())).and(said);
+    });
+    counted.map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    told
 }
 
 fn get(wanted: &[KernelName], mirror: Option<&str>) -> Result<(), Failure> {

@@ -1,7 +1,7 @@
 //! The table of the vm lab: interrupts, softirqs and timer interrupts per 1,000 requests, each with its range.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use quell_bench::vm::interrupts::{Counted, InterruptResult};
+use quell_bench::vm::interrupts::{Counted, InterruptResult, Refusal};
 
 use super::number::{self, ABSENT};
 
@@ -23,8 +23,22 @@ pub(crate) fn render(result: &InterruptResult) -> String {
         result.load,
         grid(result)
     );
-    for (mode, reason) in &result.refused {
+    for (mode, Refusal { reason, nearest }) in &result.refused {
         text.push_str(&format!("{mode} cannot be set here: {reason}\n"));
+        if let Some(nearest) = nearest {
+            text.push_str(&format!("  nearest to it here: {nearest}\n"));
+        }
+    }
+    let left_out = result.trials.len() - result.sound_trials().count();
+    if left_out > 0 {
+        text.push_str(&format!("{left_out} trials are left out: the host kept the emulator waiting for a CPU\n"));
+    }
+    if let Some(share) = result.starved_by() {
+        let percent = (share * 100.0).round();
+        text.push_str(&format!(
+            "the host kept the emulator waiting for {percent} % of its time: packets come in bunches then, with fewer \
+             interrupts and more timers than on a quiet host\n"
+        ));
     }
     for check in result.checks() {
         let verdict = if check.holds { "ok " } else { "NOT" };
@@ -39,7 +53,7 @@ fn grid(result: &InterruptResult) -> String {
     table.set_header(["", "rx/k", "net_rx/k", "timer/k", "req/s"]);
     for mode in result.modes() {
         let cell = |counted| range(result.range(mode, counted));
-        let rates = result.trials.iter().filter(|trial| trial.mode == mode).map(|trial| trial.requests_per_s());
+        let rates = result.sound_trials().filter(|trial| trial.mode == mode).map(|trial| trial.requests_per_s());
         table.add_row([
             mode.to_owned(),
             cell(Counted::RxInterrupts),

@@ -86,10 +86,10 @@ pub(crate) struct BenchArgs {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Print the table of an earlier result instead of measuring.
-    #[arg(long, value_name = "FILE", conflicts_with_all = OF_MEASURING)]
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_MEASURING, conflicts_with_all = ["on", "schema"])]
     pub(crate) show: Option<PathBuf>,
-    /// Print the JSON Schema of result files instead of measuring.
-    #[arg(long, exclusive = true)]
+    /// Print the JSON Schema of result files instead of measuring; with --on vm that of its own.
+    #[arg(long, conflicts_with_all = OF_MEASURING, conflicts_with = "json")]
     pub(crate) schema: bool,
     /// Print the result as JSON instead of the table.
     #[arg(short, long)]
@@ -143,8 +143,7 @@ impl BenchArgs {
 }
 
 /// Options that say nothing where nothing is measured.
-const OF_MEASURING: [&str; 20] = [
-    "on",
+const OF_MEASURING: [&str; 18] = [
     "host",
     "kernel",
     "nic",
@@ -163,7 +162,6 @@ const OF_MEASURING: [&str; 20] = [
     "no_interrupt_stand_in",
     "insist",
     "output",
-    "schema",
 ];
 
 const MODES_HELP: &str = concat!(

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use quell_bench::plan::{Extent, Plan};
 use quell_bench::result::{BenchResult, SCHEMA};
 use quell_bench::run::BenchError;
+use quell_bench::vm::interrupts::{self, InterruptResult};
 use quell_mode::DeliveryMode;
 
 use args::Where;
@@ -29,10 +30,12 @@ use crate::{file, output};
 /// With the exit code of what went wrong.
 pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     if args.schema {
-        return output::json(&BenchResult::json_schema());
+        let in_a_guest = args.on == Some(Where::Vm);
+        let schema = if in_a_guest { InterruptResult::json_schema() } else { BenchResult::json_schema() };
+        return output::json(&schema);
     }
     if let Some(file) = &args.show {
-        return show(&read(file)?, args.json);
+        return show_file(file, args.json);
     }
     if args.on == Some(Where::Vm) {
         return on_vm::run(args);
@@ -113,19 +116,22 @@ fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-fn read(file: &Path) -> Result<BenchResult, Failure> {
+/// Prints what a file holds: a result of a lab or the model, or of the vm lab.
+fn show_file(file: &Path, json: bool) -> Result<(), Failure> {
     let place = file.display();
     let text = file::read(file)?;
     let schema: serde_json::Value =
         serde_json::from_str(&text).map_err(|error| Failure::usage(format!("{place} is no JSON: {error}")))?;
+    let no_result = |error| Failure::usage(format!("{place} is no result of a bench run: {error}"));
     match schema.get("schema").and_then(|schema| schema.as_str()) {
-        Some(SCHEMA) => {}
+        Some(SCHEMA) => show(&serde_json::from_str(&text).map_err(no_result)?, json),
+        Some(interrupts::SCHEMA) => on_vm::show(&serde_json::from_str(&text).map_err(no_result)?, json),
         other => {
             let found = other.map_or_else(|| "no schema".to_owned(), |other| format!("the schema {other:?}"));
-            return Err(Failure::usage(format!("{place} has {found}, and this version reads {SCHEMA:?}")));
+            let known = format!("{SCHEMA:?} and {:?}", interrupts::SCHEMA);
+            Err(Failure::usage(format!("{place} has {found}, and this version reads {known}")))
         }
     }
-    serde_json::from_str(&text).map_err(|error| Failure::usage(format!("{place} is no result of a bench run: {error}")))
 }
 
 fn show(result: &BenchResult, json: bool) -> Result<(), Failure> {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use quell_bench::vm::interrupts::InterruptResult;
-use quell_bench::vm::{self, Request, VmLabError};
+use quell_bench::vm::{self, Request, Seen, VmLabError};
 use quell_linux::signal::Interruption;
 use quell_mode::DeliveryMode;
 use quell_vm::machine::Machine;
@@ -14,10 +14,13 @@ use super::measure_ms;
 use crate::commands::vm::{of_machine, stored_kernel};
 use crate::exit::{Exit, Failure};
 use crate::render::interrupt_table;
+use crate::render::progress::Progress;
 use crate::{file, output};
 
 /// The three ways of delivery: what deferral saves and costs, and what suspension saves.
 const MODES: &str = "base,defer20,suspend20";
+/// How long a guest boots on a quiet host, and raises the lab.
+const BOOT: Duration = Duration::from_secs(6);
 /// What a guest takes beside its trials, at most: an emulated machine on a busy host is slow.
 const OVERHEAD: Duration = Duration::from_secs(120);
 /// How much slower than its clock says a trial may pass for its host.
@@ -37,21 +40,29 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
     if let Some(file) = &args.output {
         file::write_json(file, "the result", &result)?;
     }
-    match args.json {
-        true => output::json(&result)?,
-        false => output::data(&interrupt_table::render(&result))?,
+    show(&result, args.json)?;
+    verdict(&result)
+}
+
+/// Prints a result.
+pub(super) fn show(result: &InterruptResult, json: bool) -> Result<(), Failure> {
+    if json { output::json(result) } else { output::data(&interrupt_table::render(result)) }
+}
+
+/// What has to hold and does not is a failure.
+fn verdict(result: &InterruptResult) -> Result<(), Failure> {
+    let checks = result.checks();
+    let broken: Vec<&str> = checks.iter().filter(|check| !check.holds).map(|check| check.claim.as_str()).collect();
+    if broken.is_empty() {
+        return Ok(());
     }
-    let broken: Vec<String> =
-        result.checks().iter().filter(|check| !check.holds).map(|check| check.claim.clone()).collect();
-    match broken.is_empty() {
-        true => Ok(()),
-        false => Err(Failure::new(Exit::VerifyFailed, format!("it does not hold here that {}", broken.join("; ")))),
-    }
+    let host = if result.starved_by().is_some() { "; this host kept the emulator waiting, so try again" } else { "" };
+    Err(Failure::new(Exit::VerifyFailed, format!("it does not hold here that {}{host}", broken.join("; "))))
 }
 
 fn count(args: &BenchArgs) -> Result<InterruptResult, Failure> {
     let request = request(args)?;
-    let limit = OVERHEAD + SLOWNESS * request.measured();
+    let limit = OVERHEAD + SLOWNESS * request.measured_at_most();
     let kernel = stored_kernel(args.kernel.as_ref())?;
     let machine = Machine { kernel, nic: args.nic.unwrap_or_default().into(), cpus: request.cpus(), limit };
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
@@ -59,9 +70,20 @@ fn count(args: &BenchArgs) -> Result<InterruptResult, Failure> {
     output::say(&format!(
         "Linux {} in a guest, about {} s ...",
         machine.kernel.origin.version,
-        (Duration::from_secs(15) + request.measured()).as_secs()
+        (BOOT + request.measured()).as_secs()
     ));
-    vm::count(&machine, &request, &|| flag.get().is_some()).map_err(|error| match error {
+    let progress = Progress::new();
+    progress.doing("the guest boots");
+    let total = request.modes.len() * request.repeats as usize;
+    let mut done = 0;
+    let mut watch = |seen: &Seen| match seen {
+        Seen::Begins { mode } => progress.step(done, total.max(done + 1), mode),
+        Seen::Ends(_) => done += 1,
+        Seen::Up(_) | Seen::Refused { .. } => {}
+    };
+    let counted = vm::count(&machine, &request, &mut watch, &|| flag.get().is_some());
+    progress.finish();
+    counted.map_err(|error| match error {
         VmLabError::Machine(error) => of_machine(&error),
         error => Failure::new(Exit::RolledBack, error),
     })
@@ -70,7 +92,7 @@ fn count(args: &BenchArgs) -> Result<InterruptResult, Failure> {
 fn request(args: &BenchArgs) -> Result<Request, Failure> {
     let modes = DeliveryMode::parse_list(args.modes.as_deref().unwrap_or(MODES))
         .map_err(|error| Failure::usage(format!("{error}\n\n{}", error.caret())))?;
-    let request = Request::new(modes, args.repeats);
+    let request = Request { retries: args.retries, ..Request::new(modes, args.repeats) };
     match args.seconds {
         None => Ok(request),
         Some(seconds) => Ok(Request { measure_ms: measure_ms(Some(seconds), super::extent(args))?, ..request }),

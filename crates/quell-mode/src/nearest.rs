@@ -1,0 +1,128 @@
+//! What comes nearest to a mode on a kernel that cannot tell single NAPI instances what the mode says: settings of the
+//! whole device, busy polling by the epoll, or by the sockets. Pure: what the kernel offers is asked elsewhere, and
+//! whoever sets this says so; it is never the mode itself.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::kind::ModeKind;
+use crate::mode::DeliveryMode;
+use crate::settings::{EpollSettings, NapiSettings, Threaded};
+use crate::timeout::timeout_text;
+
+/// What a kernel offers beside `napi-set`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Offered {
+    /// `napi_defer_hard_irqs` and `gro_flush_timeout` of a device in sysfs (Linux 5.11).
+    pub device_deferral: bool,
+    /// `threaded` of a device in sysfs (Linux 5.12).
+    pub device_threads: bool,
+    /// `EPIOCSPARAMS` (Linux 6.9).
+    pub epoll_parameters: bool,
+    /// `SO_BUSY_POLL` and `SO_PREFER_BUSY_POLL` (Linux 5.11).
+    pub socket_busy_poll: bool,
+}
+
+/// What can be set in a mode's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Nearest {
+    /// For every NAPI instance of the device at once, by sysfs; its `irq-suspend-timeout` is 0.
+    pub device: NapiSettings,
+    /// For the program's epolls.
+    pub epoll: EpollSettings,
+    /// `SO_BUSY_POLL` with `SO_PREFER_BUSY_POLL` for the program's sockets, in µs; what blocking `recv` reads.
+    pub socket_busy_poll_usecs: Option<u32>,
+}
+
+impl DeliveryMode {
+    /// What comes nearest to the mode with what a kernel offers; absent when that is nothing, or the mode is `base`.
+    ///
+    /// Suspension cannot be had without `napi-set`: nearest to it is busy polling while there is something to do and
+    /// deferral while there is not, which is `napibusy`.
+    #[must_use]
+    pub fn nearest(&self, offered: Offered) -> Option<Nearest> {
+        let wanted = if self.napi().irq_suspend_timeout_ns > 0 { ModeKind::NapiBusy.into() } else { *self };
+        let (napi, epoll) = (wanted.napi(), wanted.epoll().unwrap_or_default());
+        let deferral = napi.defers() && offered.device_deferral;
+        let threads = napi.threaded != Threaded::Off && offered.device_threads;
+        let by_socket = !offered.epoll_parameters && offered.socket_busy_poll;
+        let nearest = Nearest {
+            device: NapiSettings {
+                defer_hard_irqs: if deferral { napi.defer_hard_irqs } else { 0 },
+                gro_flush_timeout_ns: if deferral { napi.gro_flush_timeout_ns } else { 0 },
+                irq_suspend_timeout_ns: 0,
+                threaded: if threads { Threaded::Thread } else { Threaded::Off },
+            },
+            epoll: if offered.epoll_parameters { epoll } else { EpollSettings::default() },
+            socket_busy_poll_usecs: Some(epoll.busy_poll_usecs).filter(|usecs| by_socket && *usecs > 0),
+        };
+        (nearest != Nearest::default()).then_some(nearest)
+    }
+}
+
+impl fmt::Display for Nearest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NapiSettings { defer_hard_irqs, gro_flush_timeout_ns, threaded, .. } = self.device;
+        let EpollSettings { busy_poll_usecs, busy_poll_budget, prefer_busy_poll } = self.epoll;
+        let deferral = self.device.defers().then(|| {
+            let timeout = timeout_text(gro_flush_timeout_ns);
+            format!("deferral of the whole device by sysfs ({defer_hard_irqs}, {timeout})")
+        });
+        let threads = (threaded != Threaded::Off).then(|| "threads for the whole device by sysfs".to_owned());
+        let epoll = (self.epoll != EpollSettings::default()).then(|| {
+            let prefer = u8::from(prefer_busy_poll);
+            format!("EPIOCSPARAMS of the epolls ({busy_poll_usecs}/{busy_poll_budget}/{prefer})")
+        });
+        let sockets = self.socket_busy_poll_usecs.map(|usecs| format!("SO_BUSY_POLL of the sockets ({usecs} us)"));
+        let parts: Vec<String> = [deferral, threads, epoll, sockets].into_iter().flatten().collect();
+        f.write_str(&parts.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As asked of Linux 6.12.
+    const EPOLLS: Offered =
+        Offered { device_deferral: true, device_threads: true, epoll_parameters: true, socket_busy_poll: true };
+    /// As asked of Linux 6.1.
+    const SOCKETS: Offered = Offered { epoll_parameters: false, ..EPOLLS };
+
+    fn nearest(mode: &str, offered: Offered) -> Option<String> {
+        Some(mode.parse::<DeliveryMode>().unwrap().nearest(offered)?.to_string())
+    }
+
+    #[test]
+    fn deferral_can_be_had_for_the_whole_device() {
+        let device = Some("deferral of the whole device by sysfs (100, 20us)".to_owned());
+        assert_eq!(nearest("defer20", EPOLLS), device);
+        assert_eq!(nearest("defer20", SOCKETS), device);
+    }
+
+    #[test]
+    fn busy_polling_is_by_the_epoll_where_it_has_parameters_and_by_the_socket_elsewhere() {
+        let by = |polling: &str| Some(format!("deferral of the whole device by sysfs (100, 200us), {polling}"));
+        assert_eq!(nearest("napibusy", EPOLLS), by("EPIOCSPARAMS of the epolls (64/64/1)"));
+        assert_eq!(nearest("napibusy", SOCKETS), by("SO_BUSY_POLL of the sockets (64 us)"));
+    }
+
+    #[test]
+    fn nearest_to_suspension_is_napibusy() {
+        assert_eq!(nearest("suspend20", EPOLLS), nearest("napibusy", EPOLLS));
+    }
+
+    #[test]
+    fn a_thread_that_polls_without_end_becomes_one_that_sleeps() {
+        assert_eq!(nearest("threadedbusy", SOCKETS).as_deref(), Some("threads for the whole device by sysfs"));
+    }
+
+    #[test]
+    fn where_nothing_is_offered_nothing_is_near() {
+        assert_eq!(nearest("napibusy", Offered::default()), None);
+        assert_eq!(nearest("base", EPOLLS), None);
+    }
+}

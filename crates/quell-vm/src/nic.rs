@@ -1,0 +1,143 @@
+//! A NIC of a guest from inside: moved into a network namespace of its own, with an address and its interrupts on one
+//! CPU, so that server and client of a guest are two hosts on one wire. Nothing is journalled: the machine ends with it.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use quell_linux::address::{Addresses, InterfaceAddress};
+use quell_linux::link::Links;
+use quell_linux::netlink::NetlinkError;
+use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
+use quell_linux::proc::{InvalidSysctlName, ProcError, ProcRoot, ProcWriteError, SysctlName};
+use quell_linux::sysfs::{Sysfs, SysfsError};
+use quell_linux::{CpuList, Ifindex, InterfaceName, MacAddress};
+use thiserror::Error;
+
+/// Hardware addresses of the guest's NICs, by which it knows them: the server's and the client's. Locally administered.
+pub(crate) const MAC_ADDRESSES: [[u8; 6]; 2] = [[0x52, 0x54, 0, 0, 0, 1], [0x52, 0x54, 0, 0, 0, 2]];
+/// Addresses of the network that RFC 5737 sets aside for documentation.
+const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
+const PREFIX_BITS: u8 = 24;
+
+/// Which of the guest's two NICs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The one that is measured.
+    Server,
+    /// Its peer.
+    Client,
+}
+
+impl End {
+    /// What its namespace and its device are called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Client => "client",
+        }
+    }
+}
+
+/// A NIC that is up in a namespace of its own.
+#[derive(Debug)]
+pub struct GuestNic {
+    /// The namespace, which has a name too: [`End::name`].
+    pub namespace: Namespace,
+    /// The device in it.
+    pub ifindex: Ifindex,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its interrupts, all on the CPU that was asked for, ascending; one of the first receive queue is among them.
+    pub irqs: Vec<u32>,
+}
+
+/// Why a NIC could not be made an end of the wire.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NicError {
+    /// It is not there.
+    #[error("there is no NIC for the {0}: this is for a guest of the vm lab")]
+    Absent(&'static str),
+    /// A namespace could not be made or entered.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// The device could not be configured.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// IPv6, whose own packets would be counted, could not be taken out of the namespace.
+    #[error(transparent)]
+    Sysctl(#[from] ProcWriteError),
+    /// Its interrupts could not be listed.
+    #[error(transparent)]
+    Irqs(#[from] SysfsError),
+    /// What the kernel says of interrupts could not be read.
+    #[error(transparent)]
+    Proc(#[from] ProcError),
+}
+
+impl GuestNic {
+    /// Raises one end, with all of its interrupts on one CPU.
+    ///
+    /// # Errors
+    /// See [`NicError`].
+    pub fn raise(end: End, cpu: u32) -> Result<Self, NicError> {
+        let name = end.name();
+        let (mac, address) = (MacAddress::new(MAC_ADDRESSES[end as usize]), IpAddr::V4(ADDRESSES[end as usize]));
+        let device = InterfaceName::new(name).unwrap_or_else(|error| unreachable!("a name of this file: {error}"));
+        let mut links = Links::open()?;
+        let nic = links.list()?.into_iter().find(|link| link.mac == mac).ok_or(NicError::Absent(name))?;
+        let namespace = Namespace::create_named(&NamespaceName::new(name)?)?;
+        disable_ipv6(&namespace)?;
+        links.move_to(nic.index, &namespace, &device)?;
+
+        let mut links = Links::open_in(&namespace)?;
+        let ifindex = links.by_name(&device)?.index;
+        let with_prefix =
+            InterfaceAddress::new(address, PREFIX_BITS).unwrap_or_else(|| unreachable!("24 bits fit any address"));
+        Addresses::open_in(&namespace)?.add(ifindex, with_prefix)?;
+        links.set_up(ifindex)?;
+        let irqs = Sysfs::of(&namespace)?.net_class(&device).irqs()?.unwrap_or_default();
+        let cpus: CpuList = [cpu].into_iter().collect();
+        for &irq in &irqs {
+            ProcRoot::default().set_irq_affinity(irq, &cpus)?;
+        }
+        Ok(Self { namespace, ifindex, address, irqs })
+    }
+
+    /// The interrupt of its first receive queue, which is told by its name: `virtio0-input.0`, `server-rx-0`.
+    ///
+    /// # Errors
+    /// When `/proc/interrupts` cannot be read.
+    pub fn rx_irq(&self) -> Result<Option<u32>, NicError> {
+        let interrupts = ProcRoot::default().interrupts()?;
+        let named = |irq: &u32| interrupts.irq(*irq).is_some_and(|line| is_first_rx(line.name()));
+        Ok(self.irqs.iter().copied().find(named))
+    }
+}
+
+fn is_first_rx(name: &str) -> bool {
+    name.ends_with("-input.0") || name.ends_with("-rx-0")
+}
+
+/// Nothing is sent then that no program asked for. A kernel without IPv6 has nothing to disable.
+fn disable_ipv6(namespace: &Namespace) -> Result<(), NicError> {
+    let name: SysctlName = "net.ipv6.conf.all.disable_ipv6"
+        .parse()
+        .unwrap_or_else(|error: InvalidSysctlName| unreachable!("a name of this file: {error}"));
+    match namespace.run(|| ProcRoot::default().set_sysctl(&name, "1"))? {
+        Err(error) if error.is_absent() => Ok(()),
+        written => Ok(written?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interrupt_of_a_receive_queue_is_told_from_the_others_of_its_device() {
+        assert!(is_first_rx("virtio0-input.0") && is_first_rx("server-rx-0"));
+        assert!(!is_first_rx("virtio0-output.0") && !is_first_rx("virtio0-config") && !is_first_rx("server-tx-0"));
+        assert!(!is_first_rx("server"));
+    }
+}
