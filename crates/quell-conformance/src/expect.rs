@@ -21,6 +21,8 @@ pub enum Arm {
     Model,
     /// The kernel that runs here, on a veth pair.
     Kernel,
+    /// A distribution's kernel in a guest of the vm lab, on a NIC with an interrupt.
+    Guest,
 }
 
 /// What must be observed.

@@ -9,7 +9,7 @@
 //! | [`run`] | playing scenarios on arms, as often as they say, and what came of it |
 //! | [`parse`], [`scenario`] | the file and what it means; `conformance/README.md` is the language's reference |
 //! | [`expect`], [`observe`] | what must be observed, as a pure function of what was |
-//! | [`model`], [`kernel`] | the arms |
+//! | [`model`], [`kernel`] | the arms; the third is the kernel's in a guest, which [`in_guest`] starts |
 //!
 //! ```
 //! use quell_conformance::{expect::Arm, expect::judge, model, suite};
@@ -24,6 +24,7 @@
 
 pub mod duration;
 pub mod expect;
+pub mod in_guest;
 pub mod kernel;
 pub mod model;
 pub mod observe;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::expect::{Arm, Finding, judge};
 use crate::kernel::veth::{SiteError, VethSite};
-use crate::kernel::{self, PlayError, Site};
+use crate::kernel::{self, Control, PlayError, Site};
 use crate::model;
 use crate::observe::Observations;
 use crate::scenario::{Need, Scenario};
@@ -105,22 +105,49 @@ pub fn missing_for_the_kernel() -> Result<Vec<Capability>, quell_linux::proc::Pr
     Ok(effective.map_or_else(|| NEEDED.to_vec(), |effective| effective.missing(&NEEDED)))
 }
 
-/// Plays scenarios on arms; `watch` hears of each result when it is there, and may end the run with it.
+/// Where a scenario is played, with what it takes there.
+#[derive(Debug, Clone, Copy)]
+pub enum Place<'a> {
+    /// The model.
+    Model,
+    /// The kernel that runs here, on veth pairs that this journal knows of.
+    Kernel(&'a Journal),
+    /// The guest that this runs in, on its NICs.
+    Guest(&'a Site),
+}
+
+impl Place<'_> {
+    /// Whose the observations are.
+    #[must_use]
+    pub fn arm(self) -> Arm {
+        match self {
+            Self::Model => Arm::Model,
+            Self::Kernel(_) => Arm::Kernel,
+            Self::Guest(_) => Arm::Guest,
+        }
+    }
+
+    fn play(self, scenario: &Scenario) -> ScenarioResult {
+        let outcome = match self {
+            Self::Model => on_the_model(scenario),
+            Self::Kernel(journal) => on_this_kernel(scenario, journal),
+            Self::Guest(site) => in_this_guest(scenario, site),
+        };
+        let (name, statement) = (scenario.name.clone(), scenario.statement.clone());
+        ScenarioResult { scenario: name, statement, arm: self.arm(), outcome }
+    }
+}
+
+/// Plays scenarios in places; `watch` hears of each result when it is there, and may end the run with it.
 pub fn run<'a>(
     scenarios: impl IntoIterator<Item = &'a Scenario>,
-    arms: &[Arm],
-    journal: &Journal,
+    places: &[Place<'_>],
     watch: &mut dyn FnMut(&ScenarioResult) -> ControlFlow<()>,
 ) -> Report {
     let mut results = Vec::new();
     'played: for scenario in scenarios {
-        for &arm in arms {
-            let outcome = match arm {
-                Arm::Model => on_the_model(scenario),
-                Arm::Kernel => on_this_kernel(scenario, journal),
-            };
-            let (name, statement) = (scenario.name.clone(), scenario.statement.clone());
-            let result = ScenarioResult { scenario: name, statement, arm, outcome };
+        for place in places {
+            let result = place.play(scenario);
             let proceed = watch(&result);
             results.push(result);
             if proceed.is_break() {
@@ -175,14 +202,34 @@ fn too_few_cpus(scenario: &Scenario) -> Option<String> {
     (cpus < applications).then(|| format!("{applications} applications need a CPU each, and there are {cpus}"))
 }
 
-/// Plays a scenario on a site that is there already, for arms of other devices.
+/// Plays a scenario on the NICs of the guest that this runs in.
 #[must_use]
-pub fn on_site(scenario: &Scenario, site: &Site) -> Outcome {
-    if let Some(need) = scenario.needs.iter().find(|need| !site.has.contains(need)) {
-        return Outcome::NotPossible { reason: lacks("this device", *need) };
+pub fn in_this_guest(scenario: &Scenario, site: &Site) -> Outcome {
+    if let Some(reason) = lacking(scenario, site) {
+        return Outcome::NotPossible { reason };
     }
     let rule = scenario.kernel;
-    plays(scenario, Arm::Kernel, rule.holds, rule.of, || kernel::play(site, scenario))
+    plays(scenario, Arm::Guest, rule.holds, rule.of, || kernel::play(site, scenario))
+}
+
+/// What a guest's device or kernel has not of what a scenario needs.
+fn lacking(scenario: &Scenario, site: &Site) -> Option<String> {
+    if let Some(need) = scenario.needs.iter().find(|need| !site.has.contains(need)) {
+        return Some(lacks("this device", *need));
+    }
+    if scenario.past_napi {
+        return Some("every packet of this device goes through NAPI".to_owned());
+    }
+    if scenario.queues.len() != 1 {
+        return Some(format!("this device has one queue, and the scenario {}", scenario.queues.len()));
+    }
+    if site.control != Control::EachByNetlink && scenario.takes_netlink() {
+        return Some("this kernel has neither IRQ suspension nor threads of single queues".to_owned());
+    }
+    if !site.epoll_parameters && scenario.takes_epoll_parameters() {
+        return Some("this kernel has no busy-poll parameters of an epoll".to_owned());
+    }
+    too_few_cpus(scenario)
 }
 
 fn lacks(device: &str, need: Need) -> String {

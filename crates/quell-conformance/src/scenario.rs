@@ -1,7 +1,7 @@
 //! A scenario as it is played: settings, packets at moments, what applications do, what must be
 //! observed. References are indices that exist; [`parse`](crate::parse) makes no other.
 
-use quell_mode::{EpollSettings, NapiSettings};
+use quell_mode::{EpollSettings, NapiSettings, Threaded};
 
 use crate::duration::Nanos;
 use crate::expect::Expectations;
@@ -190,6 +190,25 @@ pub struct KernelRule {
 }
 
 impl Scenario {
+    /// Whether a queue is told more than its device could be told by sysfs, at any time.
+    pub(crate) fn takes_netlink(&self) -> bool {
+        let changed = self.changes.iter().filter_map(|change| match &change.what {
+            ChangeKind::Napi { settings, .. } => Some(settings),
+            _ => None,
+        });
+        let more = |settings: &NapiSettings| settings.irq_suspend_timeout_ns > 0 || settings.threaded != Threaded::Off;
+        self.queues.iter().chain(changed).any(more)
+    }
+
+    /// Whether an epoll has other parameters than a new one, at any time.
+    pub(crate) fn takes_epoll_parameters(&self) -> bool {
+        let default = EpollSettings::default();
+        let changed = self.changes.iter().any(|change| matches!(change.what, ChangeKind::Epoll { .. }));
+        let steps = self.applications.iter().flat_map(|application| &application.steps);
+        let set = steps.into_iter().any(|step| matches!(step, Step::SetEpoll(_)));
+        changed || set || self.epolls.iter().any(|epoll| epoll.settings != default)
+    }
+
     /// How many packets are sent in all.
     #[must_use]
     pub fn messages(&self) -> usize {

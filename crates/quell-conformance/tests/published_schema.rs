@@ -5,8 +5,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use quell_conformance::expect::Arm;
-use quell_conformance::run::{Outcome, Report, run};
+use quell_conformance::run::{Outcome, Place, Report, run};
 use quell_conformance::suite;
 use quell_host::journal::Journal;
 
@@ -25,9 +24,8 @@ fn the_published_schema_is_the_one_of_this_version() {
 #[test]
 fn a_report_reads_back_as_it_was_written_and_each_result_is_told_when_it_is_there() {
     let scenarios = [suite::scenario("deferral-counts-down").unwrap()];
-    let nowhere = Journal::in_dir("unused: the model changes nothing");
     let mut told = 0;
-    let report = run(&scenarios, &[Arm::Model], &nowhere, &mut |_| {
+    let report = run(&scenarios, &[Place::Model], &mut |_| {
         told += 1;
         ControlFlow::Continue(())
     });
@@ -40,8 +38,7 @@ fn a_report_reads_back_as_it_was_written_and_each_result_is_told_when_it_is_ther
 #[test]
 fn whoever_watches_may_end_the_run() {
     let scenarios = ["deferral-counts-down", "maxevents-bounds-a-wait"].map(|name| suite::scenario(name).unwrap());
-    let nowhere = Journal::in_dir("unused: the model changes nothing");
-    let report = run(&scenarios, &[Arm::Model], &nowhere, &mut |_| ControlFlow::Break(()));
+    let report = run(&scenarios, &[Place::Model], &mut |_| ControlFlow::Break(()));
     assert_eq!(report.results.len(), 1);
 }
 
@@ -49,7 +46,7 @@ fn whoever_watches_may_end_the_run() {
 fn what_needs_an_interrupt_is_not_possible_on_a_veth_pair_and_says_why() {
     let scenario = suite::scenario("deferral-needs-one-interrupt").unwrap();
     let nowhere = Journal::in_dir("unused: nothing is raised");
-    let report = run([&scenario], &[Arm::Kernel], &nowhere, &mut |_| ControlFlow::Continue(()));
+    let report = run([&scenario], &[Place::Kernel(&nowhere)], &mut |_| ControlFlow::Continue(()));
     let Outcome::NotPossible { reason } = &report.results[0].outcome else { panic!("{report:?}") };
     assert!(reason.contains("no interrupt"), "{reason}");
 }

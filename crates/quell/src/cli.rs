@@ -74,6 +74,12 @@ pub(crate) enum Command {
     /// What process 1 of a guest runs.
     #[command(name = quell_vm::machine::GUEST_COMMAND, hide = true)]
     VmGuest,
+    /// The part of the conformance suite that runs in a guest.
+    #[command(name = quell_conformance::in_guest::GUEST_COMMAND, hide = true)]
+    VmConformance {
+        /// Which scenarios.
+        names: Vec<String>,
+    },
     /// The vm lab's part in the guest.
     #[command(name = quell_bench::vm::GUEST_COMMAND, hide = true)]
     VmLab {

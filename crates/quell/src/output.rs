@@ -31,6 +31,16 @@ pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
     data(&format!("{text}\n"))
 }
 
+/// Writes a value as a line of JSON to standard output.
+///
+/// # Errors
+/// As [`data`].
+pub(crate) fn json_line(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string(value)
+        .map_err(|error| Failure::new(Exit::RolledBack, format!("could not write JSON: {error}")))?;
+    data(&format!("{text}\n"))
+}
+
 /// Writes a line to standard error; when nobody reads that either, there is nobody to tell.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");

@@ -2,10 +2,10 @@
 //! by busy polling. What it does not count is absent.
 
 use quell_linux::bpf::{NapiPollCounter, NapiPolls};
-use quell_linux::netdev::Netdev;
 use quell_linux::proc::{Interrupts, Netstat, ProcRoot};
 use quell_linux::{NapiId, kernel};
 
+use super::queues::Queues;
 use super::{PlayError, Site};
 use crate::observe::Queue;
 
@@ -20,10 +20,11 @@ pub(super) struct Counting {
 }
 
 impl Counting {
-    pub(super) fn begin(site: &Site, napis: &[NapiId], netdev: &mut Netdev) -> Result<Self, PlayError> {
+    pub(super) fn begin(site: &Site, queues: &mut Queues) -> Result<Self, PlayError> {
+        let irqs = queues.irqs(site)?;
+        let napis = queues.ids();
         let polls = (!napis.is_empty()).then(|| NapiPollCounter::attach(kernel::sysfs(), napis)).transpose()?;
-        let with_interrupt = |&napi: &NapiId| Ok((napi, netdev.napi(napi)?.irq));
-        let napis = napis.iter().map(with_interrupt).collect::<Result<_, PlayError>>()?;
+        let napis = napis.iter().copied().zip(irqs).collect();
         Ok(Self { napis, polls, netstat: netstat(site)?, interrupts: ProcRoot::default().interrupts()? })
     }
 

@@ -1,10 +1,12 @@
 //! The kernel's arm: a scenario played by threads on real sockets between two network namespaces, and
-//! what the kernel did observed. Where the device comes from is the caller's business ([`veth`] is one
-//! place), and so is judging: this only plays.
+//! what the kernel did observed. Where the device comes from is the caller's business ([`veth`] and [`guest`] are
+//! places), and so is judging: this only plays.
 
 mod application;
 mod counting;
+pub mod guest;
 mod outside;
+mod queues;
 mod sockets;
 mod start;
 pub mod veth;
@@ -18,12 +20,12 @@ use std::time::Duration;
 use quell_linux::bpf::CounterError;
 use quell_linux::epoll_params::{self, EpollParams, EpollParamsError};
 use quell_linux::event::{Epoll, Event, Trigger};
-use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
 use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::{Namespace, NamespaceError};
 use quell_linux::proc::ProcError;
 use quell_linux::sched::{self, Policy, SchedError, Scheduling};
 use quell_linux::socket_options::SocketOptionError;
+use quell_linux::sysfs::SysfsError;
 use quell_linux::{CpuList, Ifindex, NapiId, Pid};
 use quell_mode::{EpollSettings, NapiSettings, Threaded};
 
@@ -32,6 +34,8 @@ use crate::scenario::{Need, Scenario};
 use application::{Player, Read};
 use counting::Counting;
 use outside::Outside;
+pub use queues::Control;
+use queues::Queues;
 use sockets::Sockets;
 use start::{Start, wait_until};
 
@@ -46,6 +50,12 @@ pub struct Site {
     pub cpus: Vec<u32>,
     /// What the device has.
     pub has: Vec<Need>,
+    /// How its queues are told their settings.
+    pub control: Control,
+    /// The interrupt of its queue, for drivers that do not tell netlink.
+    pub rx_irq: Option<u32>,
+    /// Whether epolls have busy-poll parameters (`EPIOCSPARAMS`).
+    pub epoll_parameters: bool,
 }
 
 /// One side of a site.
@@ -103,6 +113,9 @@ pub enum PlayError {
     /// The kernel refused a queue's settings.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
+    /// The kernel refused a device's settings.
+    #[error(transparent)]
+    Sysfs(#[from] SysfsError),
     /// A namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
@@ -139,19 +152,19 @@ const APPLICATION_PRIORITY: u32 = 40;
 /// # Errors
 /// See [`PlayError`]. The device keeps the settings that it got last.
 pub fn play(site: &Site, scenario: &Scenario) -> Result<Observations, PlayError> {
-    let mut netdev = Netdev::open_in(&site.application.namespace)?;
-    let napis: Vec<NapiId> = netdev.napis(site.application.ifindex)?.iter().map(|napi| napi.id).collect();
+    let mut queues = Queues::of(site)?;
+    let napis = queues.ids().to_vec();
     if napis.len() != scenario.queues.len() && !scenario.past_napi {
         return Err(PlayError::Queues { found: napis.len(), expected: scenario.queues.len() });
     }
     let sockets = Sockets::open(site, scenario, &napis)?;
-    for (index, (&napi, settings)) in napis.iter().zip(&scenario.queues).enumerate() {
-        set_queue(&mut netdev, napi, settings, site.cpus[index % site.cpus.len()])?;
+    for (index, settings) in scenario.queues.iter().enumerate().take(napis.len()) {
+        set_queue(&mut queues, index, settings, site.cpus[index % site.cpus.len()])?;
     }
     let stop = Event::new().map_err(failed("making an eventfd"))?;
     let epolls = epolls(scenario, &sockets, &stop)?;
-    let counting = Counting::begin(site, &napis, &mut netdev)?;
-    let outside = Outside::new(scenario, &sockets, &epolls, netdev, &napis)?;
+    let counting = Counting::begin(site, &mut queues)?;
+    let outside = Outside::new(scenario, &sockets, &epolls, queues)?;
     let players = players(scenario, &sockets, epolls)?;
     let (end, played) = run(site, players, |begins_ns| {
         let end = outside.happen(begins_ns).and_then(|sent| {
@@ -162,23 +175,23 @@ pub fn play(site: &Site, scenario: &Scenario) -> Result<Observations, PlayError>
         stop.raise().map_err(failed("raising an eventfd"))?;
         end
     })?;
-    let (sent, (queues, busy_poll_rx_packets)) = end;
+    let (sent, (counted, busy_poll_rx_packets)) = end;
     let (waits, reads): (Vec<_>, Vec<_>) = played.into_iter().unzip();
     Ok(Observations {
         waits: waits.into_iter().flatten().collect(),
         messages: messages(scenario, &sent, &reads.concat()),
-        queues,
+        queues: counted,
         busy_poll_rx_packets,
         incoming_napi: sockets.incoming_napi(&napis)?,
     })
 }
 
-fn set_queue(netdev: &mut Netdev, napi: NapiId, settings: &NapiSettings, cpu: u32) -> Result<(), PlayError> {
-    netdev.set_napi(napi, &change_to(settings))?;
+fn set_queue(queues: &mut Queues, queue: usize, settings: &NapiSettings, cpu: u32) -> Result<(), PlayError> {
+    queues.set(queue, settings)?;
     if settings.threaded == Threaded::Off {
         return Ok(());
     }
-    let thread = netdev.napi(napi)?.pid.ok_or(PlayError::NoThread(napi))?;
+    let thread = queues.thread(queue)?.ok_or_else(|| PlayError::NoThread(queues.ids()[queue]))?;
     pin(thread, cpu, NAPI_THREAD_PRIORITY)
 }
 
@@ -187,15 +200,6 @@ fn pin(thread: Pid, cpu: u32, priority: u32) -> Result<(), PlayError> {
     sched::set_affinity(thread, &[cpu].into_iter().collect::<CpuList>())?;
     sched::set_scheduling(thread, Scheduling { policy: Policy::Fifo { priority }, reset_on_fork: false })?;
     Ok(())
-}
-
-fn change_to(settings: &NapiSettings) -> NapiChange {
-    NapiChange {
-        defer_hard_irqs: Some(settings.defer_hard_irqs),
-        gro_flush_timeout_ns: Some(settings.gro_flush_timeout_ns),
-        irq_suspend_timeout_ns: Some(settings.irq_suspend_timeout_ns),
-        threading: Some(NapiThreading::from_kernel(settings.threaded.kernel_value())),
-    }
 }
 
 fn params(settings: EpollSettings) -> EpollParams {
@@ -211,11 +215,15 @@ fn epolls(scenario: &Scenario, sockets: &Sockets, stop: &Event) -> Result<Vec<Ep
         let max_events = users.map(|application| application.max_events).max().unwrap_or(1);
         let epoll = Epoll::new(max_events).map_err(failed("making an epoll"))?;
         epoll.add(stop, application::STOP, Trigger::Level).map_err(failed("watching an eventfd"))?;
-        if of.napi_known {
+        // A new one has them already, and an older kernel has no others.
+        let has_parameters = of.settings != EpollSettings::default();
+        if of.napi_known && has_parameters {
             epoll_params::set(&epoll, params(of.settings))?;
         }
         sockets.add_to(&epoll, index, scenario)?;
-        epoll_params::set(&epoll, params(of.settings))?;
+        if has_parameters {
+            epoll_params::set(&epoll, params(of.settings))?;
+        }
         if let Some(outer) = of.inside {
             let token = application::NESTED + index as u64;
             epolls[outer].add(&epoll, token, Trigger::Level).map_err(failed("adding to an epoll"))?;

@@ -2,26 +2,26 @@
 //! changed settings, events that are raised.
 
 use quell_linux::event::{Epoll, Event};
-use quell_linux::netdev::Netdev;
 use quell_linux::udp::UdpSocket;
-use quell_linux::{NapiId, clock, epoll_params};
+use quell_linux::{clock, epoll_params};
 use quell_mode::{EpollSettings, NapiSettings};
 
+use super::queues::Queues;
 use super::sockets::Sockets;
 use super::start::wait_until;
-use super::{PlayError, change_to, failed, params};
+use super::{PlayError, failed, params};
 use crate::scenario::{ChangeKind, Scenario};
 
 /// Everything that is going to happen.
 pub(super) struct Outside<'a> {
     /// Moment, in ns since the scenario begins, and what happens.
     moments: Vec<(u64, Action<'a>)>,
-    netdev: Netdev,
+    queues: Queues,
 }
 
 enum Action<'a> {
     Send { number: u32, by: &'a UdpSocket },
-    Napi { napi: NapiId, settings: NapiSettings },
+    Napi { queue: usize, settings: NapiSettings },
     Epoll { epoll: Epoll, settings: EpollSettings },
     Raise(&'a Event),
 }
@@ -31,8 +31,7 @@ impl<'a> Outside<'a> {
         scenario: &'a Scenario,
         sockets: &'a Sockets,
         epolls: &[Epoll],
-        netdev: Netdev,
-        napis: &[NapiId],
+        queues: Queues,
     ) -> Result<Self, PlayError> {
         let packets = scenario.packets.iter().flat_map(|packet| packet.to.iter().map(|&to| (packet.at.0, to)));
         let mut moments: Vec<(u64, Action<'a>)> = packets
@@ -41,7 +40,7 @@ impl<'a> Outside<'a> {
             .collect();
         for change in &scenario.changes {
             let action = match change.what {
-                ChangeKind::Napi { queue, settings } => Some(Action::Napi { napi: napis[queue], settings }),
+                ChangeKind::Napi { queue, settings } => Some(Action::Napi { queue, settings }),
                 ChangeKind::Epoll { epoll, settings } => {
                     let epoll = epolls[epoll].duplicate().map_err(failed("duplicating an epoll"))?;
                     Some(Action::Epoll { epoll, settings })
@@ -51,7 +50,7 @@ impl<'a> Outside<'a> {
             moments.extend(action.map(|action| (change.at.0, action)));
         }
         moments.sort_by_key(|(at_ns, _)| *at_ns);
-        Ok(Self { moments, netdev })
+        Ok(Self { moments, queues })
     }
 
     /// Lets it happen; the moments, in ns since `begins_ns`, at which messages were sent, in the order of the file.
@@ -65,7 +64,7 @@ impl<'a> Outside<'a> {
                     sent[number as usize] = clock::monotonic_ns().saturating_sub(begins_ns);
                     by.send(&number.to_ne_bytes()).map_err(failed("sending a message"))?;
                 }
-                Action::Napi { napi, settings } => self.netdev.set_napi(napi, &change_to(&settings))?,
+                Action::Napi { queue, settings } => self.queues.set(queue, &settings)?,
                 // The reference goes at once, so that it does not keep the last one away.
                 Action::Epoll { epoll, settings } => epoll_params::set(&epoll, params(settings))?,
                 Action::Raise(event) => event.raise().map_err(failed("raising an eventfd"))?,

@@ -17,7 +17,7 @@ use quell_linux::proc::{InvalidSysctlName, ProcRoot, ProcWriteError, SysctlName}
 use quell_linux::sched::{self, SchedError};
 use quell_linux::{Ifindex, InterfaceName, Pid, clock};
 
-use super::{Side, Site};
+use super::{Control, Side, Site};
 
 /// Addresses of the network that RFC 5737 sets aside for documentation.
 const APPLICATION_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
@@ -84,7 +84,9 @@ impl VethSite {
         let side = |namespace, ifindex, address| Side { namespace: Arc::new(namespace), ifindex, address };
         let application = side(application, pair.left, APPLICATION_ADDRESS);
         let peer = side(peer, pair.right, PEER_ADDRESS);
-        Ok(Self { site: Site { application, peer, cpus, has: Vec::new() }, transaction })
+        let control = Control::EachByNetlink;
+        let site = Site { application, peer, cpus, has: Vec::new(), control, rx_irq: None, epoll_parameters: true };
+        Ok(Self { site, transaction })
     }
 
     /// Takes it down.

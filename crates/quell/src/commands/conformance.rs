@@ -2,16 +2,21 @@
 //! be seen. What has to be is in the scenarios.
 
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use quell_conformance::expect::Arm;
-use quell_conformance::run::{self, Outcome, Report, ScenarioResult};
+use quell_conformance::in_guest::{self, InGuestError};
+use quell_conformance::kernel;
+use quell_conformance::run::{self, Outcome, Place, Report, ScenarioResult};
 use quell_conformance::scenario::Scenario;
 use quell_conformance::suite::{self, SuiteError};
+use quell_host::journal::Journal;
 use quell_host::recovery::recover;
 use quell_linux::signal::Interruption;
 use serde::Serialize;
 
+use super::vm::{GuestArgs, of_machine};
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, tell_of_recovery};
 use crate::output;
@@ -28,6 +33,9 @@ pub(crate) struct ConformanceArgs {
     /// Who plays them [both; where rights are missing for the kernel, the model]
     #[arg(long, value_enum, value_name = "WHO")]
     on: Option<Who>,
+    /// The guest, with --on vm.
+    #[command(flatten)]
+    guest: GuestArgs,
     /// List the scenarios with what they show instead of playing them.
     #[arg(long, conflicts_with_all = ["on", "schema"])]
     list: bool,
@@ -46,17 +54,22 @@ enum Who {
     Model,
     /// The kernel that runs here, on veth pairs of its own. Needs root and Linux 6.13.
     Kernel,
-    /// Both.
+    /// The model, and the kernel that runs here.
     Both,
+    /// A kernel of `quell vm` under QEMU's emulation, on NICs with real interrupts. Without root.
+    Vm,
 }
 
 impl Who {
-    fn arms(self) -> &'static [Arm] {
-        match self {
-            Self::Model => &[Arm::Model],
-            Self::Kernel => &[Arm::Kernel],
-            Self::Both => &[Arm::Model, Arm::Kernel],
+    fn places(self, journal: &Journal) -> Vec<Place<'_>> {
+        let mut places = Vec::new();
+        if matches!(self, Self::Model | Self::Both) {
+            places.push(Place::Model);
         }
+        if matches!(self, Self::Kernel | Self::Both) {
+            places.push(Place::Kernel(journal));
+        }
+        places
     }
 }
 
@@ -92,8 +105,13 @@ pub(crate) fn run(args: &ConformanceArgs) -> Result<(), Failure> {
     if args.list {
         return list(&scenarios, args.json);
     }
-    let who = who(args.on)?;
-    let (report, interrupted) = play(&scenarios, who.arms())?;
+    if args.on != Some(Who::Vm) && args.guest.is_given() {
+        return Err(Failure::usage("--kernel and --nic are of a guest: add --on vm"));
+    }
+    let (report, interrupted) = match who(args.on)? {
+        Who::Vm => (play_in_a_guest(&scenarios, &args.guest)?, false),
+        who => play(&scenarios, who)?,
+    };
     if args.json {
         output::json(&report)?;
     } else {
@@ -129,8 +147,8 @@ fn list(scenarios: &[Scenario], json: bool) -> Result<(), Failure> {
 
 /// Without being asked, the kernel plays where it can; being asked and not being able to is an error.
 fn who(asked: Option<Who>) -> Result<Who, Failure> {
-    if asked == Some(Who::Model) {
-        return Ok(Who::Model);
+    if let Some(who @ (Who::Model | Who::Vm)) = asked {
+        return Ok(who);
     }
     let missing = run::missing_for_the_kernel().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     if missing.is_empty() {
@@ -148,18 +166,19 @@ fn who(asked: Option<Who>) -> Result<Who, Failure> {
 }
 
 /// Plays until everything is played or an interruption comes, which is told.
-fn play(scenarios: &[Scenario], arms: &[Arm]) -> Result<(Report, bool), Failure> {
+fn play(scenarios: &[Scenario], who: Who) -> Result<(Report, bool), Failure> {
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let stop = interruption.flag();
     let progress = Progress::new();
     let journal = journal();
-    if arms.contains(&Arm::Kernel) {
+    let places = who.places(&journal);
+    if places.iter().any(|place| place.arm() == Arm::Kernel) {
         let found = recover(&journal).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
         found.iter().for_each(|found| tell_of_recovery(&progress, found));
     }
-    let total = scenarios.len() * arms.len();
+    let total = scenarios.len() * places.len();
     let mut done = 0;
-    let report = run::run(scenarios, arms, &journal, &mut |result: &ScenarioResult| {
+    let report = run::run(scenarios, &places, &mut |result: &ScenarioResult| {
         done += 1;
         progress.step(done, total, &result.scenario);
         if stop.get().is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -167,6 +186,47 @@ fn play(scenarios: &[Scenario], arms: &[Arm]) -> Result<(Report, bool), Failure>
     progress.finish();
     let interrupted = report.results.len() < total;
     Ok((report, interrupted))
+}
+
+/// How long a guest may take for a scenario with all of its plays, and to boot.
+const SCENARIO_BOUND: Duration = Duration::from_secs(20);
+const BOOT_BOUND: Duration = Duration::from_secs(100);
+
+fn play_in_a_guest(scenarios: &[Scenario], guest: &GuestArgs) -> Result<Report, Failure> {
+    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let stop = interruption.flag();
+    let total = scenarios.len();
+    let limit = BOOT_BOUND + SCENARIO_BOUND * u32::try_from(total).unwrap_or(u32::MAX);
+    let machine = guest.machine(limit)?;
+    output::say(&format!("Linux {} in a guest ...", machine.kernel.origin.version));
+    let progress = Progress::new();
+    progress.doing("the guest boots");
+    let mut done = 0;
+    let mut watch = |result: &ScenarioResult| {
+        done += 1;
+        progress.step(done, total, &result.scenario);
+    };
+    let played = in_guest::play(&machine, scenarios, &mut watch, &|| stop.get().is_some());
+    progress.finish();
+    played.map_err(|error| match error {
+        InGuestError::Machine(error) => of_machine(&error),
+        error => Failure::new(Exit::RolledBack, error),
+    })
+}
+
+/// Plays in the guest that this runs in, and prints what came of each scenario when it is there, a line of JSON each.
+///
+/// # Errors
+/// When a name is none, or the NICs of the guest cannot be raised.
+pub(crate) fn play_in_this_guest(names: &[String]) -> Result<(), Failure> {
+    let scenarios = scenarios(names).map_err(|error| unknown(&error))?;
+    let site = kernel::guest::raise().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let mut told = Ok(());
+    run::run(&scenarios, &[Place::Guest(&site)], &mut |result: &ScenarioResult| {
+        told = output::json_line(result);
+        if told.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    told
 }
 
 fn verdict(report: &Report) -> Result<(), Failure> {

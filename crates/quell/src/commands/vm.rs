@@ -56,9 +56,25 @@ pub(crate) struct GuestArgs {
     /// The kernel [the newest that is here]
     #[arg(long, value_name = "KERNEL")]
     kernel: Option<KernelName>,
-    /// The guest's NICs; e1000e takes a -full kernel.
-    #[arg(long, value_enum, default_value_t = NicName::Virtio)]
-    nic: NicName,
+    /// The guest's NICs; e1000e takes a -full kernel [default: virtio]
+    #[arg(long, value_enum)]
+    nic: Option<NicName>,
+}
+
+impl GuestArgs {
+    /// Whether any of them was given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.kernel.is_some() || self.nic.is_some()
+    }
+
+    /// The guest, to be started.
+    ///
+    /// # Errors
+    /// When its kernel is not here.
+    pub(crate) fn machine(&self, limit: Duration) -> Result<Machine, Failure> {
+        let kernel = stored_kernel(self.kernel.as_ref())?;
+        Ok(Machine { kernel, nic: self.nic.unwrap_or_default().into(), cpus: CPUS, limit })
+    }
 }
 
 /// The NICs by their names.
@@ -99,7 +115,7 @@ pub(crate) fn run(command: &VmCommand) -> Result<(), Failure> {
         VmCommand::Get { kernels, mirror } => get(kernels, mirror.as_deref()),
         VmCommand::List { json } => list(*json),
         VmCommand::Run { guest, limit_s, command } => in_guest(guest, Duration::from_secs(*limit_s), command),
-        VmCommand::Shell { guest } => machine(guest, Duration::MAX)?.shell().map_err(|error| of_machine(&error)),
+        VmCommand::Shell { guest } => guest.machine(Duration::MAX)?.shell().map_err(|error| of_machine(&error)),
     }
 }
 
@@ -120,8 +136,7 @@ pub(crate) fn lab_in_guest(request: &str) -> Result<(), Failure> {
     let request = serde_json::from_str(request).map_err(Failure::usage)?;
     let mut told = Ok(());
     let counted = quell_bench::vm::guest::count(&request, &mut |seen| {
-        let line = serde_json::to_string(seen).map_err(|error| Failure::new(Exit::RolledBack, error));
-        let said = line.and_then(|line| output::data(&(line + "\n")));
+        let said = output::json_line(seen);
         told = std::mem::replace(&mut told, Ok(())).and(said);
     });
     counted.map_err(|error| Failure::new(Exit::KernelRefused, error))?;
@@ -177,7 +192,7 @@ fn in_guest(guest: &GuestArgs, limit: Duration, command: &[String]) -> Result<()
         printed = output::data(&format!("{line}\n"));
         if printed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
-    let ended = machine(guest, limit)?.run(command, &mut print, &|| flag.get().is_some());
+    let ended = guest.machine(limit)?.run(command, &mut print, &|| flag.get().is_some());
     let ended = ended.map_err(|error| of_machine(&error))?;
     printed?;
     let Some(Ended { release, boot, code, diagnostics }) = ended else { return Ok(()) };
@@ -192,10 +207,6 @@ fn in_guest(guest: &GuestArgs, limit: Duration, command: &[String]) -> Result<()
         }
         None => Err(Failure::new(Exit::RolledBack, "a signal ended the command in the guest")),
     }
-}
-
-fn machine(guest: &GuestArgs, limit: Duration) -> Result<Machine, Failure> {
-    Ok(Machine { kernel: stored_kernel(guest.kernel.as_ref())?, nic: guest.nic.into(), cpus: CPUS, limit })
 }
 
 /// A kernel that is here: the one of this name, or the newest.

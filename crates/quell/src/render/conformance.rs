@@ -43,6 +43,7 @@ fn arm_name(arm: Arm) -> &'static str {
     match arm {
         Arm::Model => "model",
         Arm::Kernel => "kernel",
+        Arm::Guest => "guest",
         _ => "another arm",
     }
 }

@@ -1,0 +1,94 @@
+//! The two NICs of a guest of the vm lab as the place where scenarios are played: one queue with a real interrupt, on
+//! whichever kernel the guest has. What that kernel lacks is asked, and scenarios that need it are told so.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quell_linux::epoll_params;
+use quell_linux::event::Epoll;
+use quell_linux::netdev::Netdev;
+use quell_linux::socket_options;
+use quell_linux::tcp::Blocking;
+use quell_linux::udp::UdpSocket;
+use quell_linux::{InterfaceName, NapiId};
+use quell_vm::nic::{End, GuestNic, NicError};
+
+use super::{Control, PlayError, Side, Site, failed};
+use crate::scenario::Need;
+
+/// Applications and the interrupts of their NIC.
+const APPLICATION_CPU: u32 = 0;
+/// The sender and the interrupts of its NIC.
+const PEER_CPU: u32 = 1;
+/// How long the first datagram may take, the resolution of the address included.
+const WAY_MAX: Duration = Duration::from_secs(5);
+
+/// Why the NICs of a guest could not be made a site.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GuestSiteError {
+    /// A NIC could not be raised.
+    #[error(transparent)]
+    Nic(#[from] NicError),
+    /// The NAPI instance of its queue could not be found out.
+    #[error(transparent)]
+    Play(#[from] PlayError),
+    /// A datagram came, and past NAPI.
+    #[error("a datagram reached its socket without a NAPI id: this NIC's queue cannot be told")]
+    PastNapi,
+}
+
+/// Raises both NICs of the guest that this runs in.
+///
+/// # Errors
+/// See [`GuestSiteError`].
+pub fn raise() -> Result<Site, GuestSiteError> {
+    let application = GuestNic::raise(End::Server, APPLICATION_CPU)?;
+    let rx_irq = application.rx_irq()?;
+    let peer = GuestNic::raise(End::Client, PEER_CPU)?;
+    let (application, peer) = (side(application), side(peer));
+    let napi = napi_of_the_queue(&application, &peer)?.ok_or(GuestSiteError::PastNapi)?;
+    Ok(Site {
+        control: control(&application, napi),
+        application,
+        peer,
+        cpus: vec![APPLICATION_CPU, PEER_CPU],
+        has: rx_irq.map(|_| Need::Interrupt).into_iter().collect(),
+        rx_irq,
+        epoll_parameters: Epoll::new(1).is_ok_and(|epoll| epoll_params::get(&epoll).is_ok()),
+    })
+}
+
+fn side(nic: GuestNic) -> Side {
+    Side { namespace: Arc::new(nic.namespace), ifindex: nic.ifindex, address: nic.address }
+}
+
+/// By netlink where the kernel tells a NAPI instance's own settings, else by sysfs.
+fn control(application: &Side, napi: NapiId) -> Control {
+    let told = Netdev::open_in(&application.namespace).and_then(|mut netdev| netdev.napi(napi));
+    if told.is_ok_and(|napi| napi.irq_suspend_timeout_ns.is_some()) {
+        return Control::EachByNetlink;
+    }
+    let device =
+        InterfaceName::new(End::Server.name()).unwrap_or_else(|error| unreachable!("a name of quell_vm's: {error}"));
+    Control::DeviceBySysfs { device, napi }
+}
+
+/// The NAPI instance by which a datagram comes.
+fn napi_of_the_queue(application: &Side, peer: &Side) -> Result<Option<NapiId>, PlayError> {
+    let address = SocketAddr::new(application.address, 0);
+    let receiver = application.namespace.run(|| UdpSocket::bind(address, false, Blocking::Yes))?;
+    let receiver = receiver.map_err(failed("making a socket"))?;
+    receiver.set_receive_timeout(Duration::from_millis(100)).map_err(failed("setting a timeout"))?;
+    let address = receiver.local_address().map_err(failed("asking for a socket's port"))?;
+    let sender = peer.namespace.run(|| UdpSocket::connect(address))?.map_err(failed("making a socket"))?;
+    let began = Instant::now();
+    while began.elapsed() < WAY_MAX {
+        sender.send(b"way").map_err(failed("sending a datagram"))?;
+        if receiver.receive(&mut [0; 8]).is_ok() {
+            return Ok(socket_options::incoming_napi_id(&receiver)?);
+        }
+    }
+    Err(PlayError::NoWay { socket: "the first".to_owned(), waited: WAY_MAX })
+}
