@@ -32,6 +32,7 @@ pub mod parse;
 mod place;
 pub mod run;
 pub mod scenario;
+mod stretch;
 pub mod suite;
 
 pub use place::FileError;

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use quell_conformance::scenario::{Need, Scenario};
+use quell_conformance::scenario::Scenario;
 use quell_conformance::{FileError, parse, suite};
 
 fn directory() -> PathBuf {
@@ -37,8 +37,9 @@ fn a_scenario_that_is_not_there_is_refused_with_the_nearest_that_is() {
 const ROWS_BEGIN: &str = "| scenario | shows | played on |\n| --- | --- | --- |\n";
 
 fn row(scenario: &Scenario) -> String {
-    let arms =
-        if scenario.needs.contains(&Need::Interrupt) { "model, kernel with interrupts" } else { "model, kernel" };
+    let on_veth = if scenario.needs.is_empty() { ", kernel" } else { "" };
+    let in_a_guest = if scenario.queues.len() == 1 && !scenario.past_napi { ", guest" } else { "" };
+    let arms = format!("model{on_veth}{in_a_guest}");
     let Scenario { name, statement, .. } = scenario;
     format!("| [{name}]({name}.toml) | {statement} | {arms} |\n")
 }

@@ -66,6 +66,22 @@ pub fn mount_kernel_file_systems() -> Result<(), BootError> {
     Ok(())
 }
 
+/// Starts the CPUs that the kernel was told to leave for later (`maxcpus=`).
+///
+/// # Errors
+/// When one of them does not start.
+pub fn start_further_cpus() -> Result<(), BootError> {
+    let cpus = Path::new("/sys/devices/system/cpu");
+    for entry in fs::read_dir(cpus).map_err(BootError::on("list", cpus))? {
+        // The first CPU of most machines has no such file: it cannot be stopped.
+        let switch = entry.map_err(BootError::on("list", cpus))?.path().join("online");
+        if fs::read(&switch).is_ok_and(|state| state.starts_with(b"0")) {
+            fs::write(&switch, "1").map_err(BootError::on("start the CPU of", &switch))?;
+        }
+    }
+    Ok(())
+}
+
 /// Loads a driver module from a file; one that is compressed (`.ko.xz`, `.ko.zst`) is decompressed by the kernel. A
 /// module that is there already is no error.
 ///

@@ -99,6 +99,7 @@ fn carry_out(host: &Host) -> Result<(), GuestError> {
     for module in &task.modules {
         boot::load_module(module)?;
     }
+    boot::start_further_cpus()?;
     host.say(&Message::Started { kernel: kernel::Kernel::running().release })?;
     match task.run {
         Run::Command(arguments) => command(host, &arguments),
@@ -118,6 +119,9 @@ fn command(host: &Host, arguments: &[String]) -> Result<(), GuestError> {
         diagnostics.join().unwrap_or(Ok(()))
     })?;
     let status = child.wait().map_err(failed)?;
+    if status.code().is_none() {
+        host.say(&Message::Diagnostic(format!("the command was ended: {status}")))?;
+    }
     host.say(&Message::Ended { code: status.code() })
 }
 

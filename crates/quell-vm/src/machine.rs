@@ -33,7 +33,12 @@ const TICK: Duration = Duration::from_millis(100);
 /// How long QEMU has to leave after the guest has ended.
 const LEAVING: Duration = Duration::from_secs(5);
 /// How much of a console an error shows.
-const CONSOLE_TAIL: usize = 3_000;
+const CONSOLE_SHOWN: usize = 5_000;
+/// How much is kept of what QEMU says.
+const QEMU_TAIL: usize = 1_000;
+/// How often a guest is started that ends before it has booted. Emulation on a busy host is not perfect: kernels were
+/// seen to panic in places that no kernel panics in on a CPU.
+const BOOT_ATTEMPTS: u32 = 3;
 
 /// The NICs that a guest can have. Others of QEMU's do not honour masking, without which there is no deferral.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -119,7 +124,17 @@ pub enum MachineError {
         /// The end of its console and of what its command wrote to standard error.
         console: String,
     },
-    /// It ended without saying how its command did: the kernel panicked, or QEMU failed.
+    /// It ended before it had booted, again and again: the kernel panicked.
+    #[error("{attempts} guests ended before they had booted; QEMU says {qemu:?}; the last one's console:\n{console}")]
+    Boot {
+        /// How many were started.
+        attempts: u32,
+        /// What QEMU wrote to standard error.
+        qemu: String,
+        /// Beginning and end of the console.
+        console: String,
+    },
+    /// It ended without saying how its command did: the kernel panicked under it, or QEMU failed.
     #[error("the guest ended before its command did; QEMU says {qemu:?}; its last words:\n{console}")]
     Lost {
         /// What QEMU wrote to standard error.
@@ -181,22 +196,38 @@ impl Machine {
         let mut initramfs = Initramfs::new();
         let files = self.files(&mut initramfs, Run::Command(arguments.to_vec()))?;
         let files = files.write(initramfs)?;
-        let listener = UnixListener::bind(files.port()).map_err(prepare(&files.port()))?;
-        listener.set_nonblocking(true).map_err(MachineError::Listen)?;
+        let mut attempts = 1;
+        loop {
+            match self.start(&files, hear, stopped) {
+                Err(MachineError::Boot { .. }) if attempts < BOOT_ATTEMPTS => attempts += 1,
+                Err(MachineError::Boot { qemu, console, .. }) => {
+                    return Err(MachineError::Boot { attempts, qemu, console });
+                }
+                other => return other,
+            }
+        }
+    }
 
+    fn start(
+        &self,
+        files: &Files,
+        hear: &mut dyn FnMut(&str, Option<Schedstat>) -> ControlFlow<()>,
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<Option<Ended>, MachineError> {
+        let listener = files.listener()?;
         let started = Instant::now();
         let qemu = Spawn::new(QEMU)
-            .args(self.arguments(&files))
+            .args(self.arguments(files))
             .args(["-chardev", &format!("file,id=console,path={}", files.console().display())])
             .args(["-serial", "chardev:console"])
             .args(["-chardev", &format!("socket,id=messages,path={}", files.port().display())])
             .args(["-serial", "chardev:messages"])
-            .stderr(Output::Tail(CONSOLE_TAIL))
+            .stderr(Output::Tail(QEMU_TAIL))
             .dies_with_this_thread()
             .start()
             .map_err(MachineError::Qemu)?;
         let heard = Heard::default();
-        let mut listening = Listening { machine: self, files: &files, qemu, started, hear, stopped, heard };
+        let mut listening = Listening { machine: self, files, qemu, started, hear, stopped, heard };
         let port = listening.accept(&listener)?;
         listening.listen(port)
     }
@@ -260,11 +291,14 @@ impl Machine {
     }
 }
 
-/// What the kernel is told. `panic=-1` with QEMU's `-no-reboot` ends the machine when the kernel panics; what precedes
+/// What the kernel is told. `maxcpus=1`: it boots on one CPU, and the first process starts the others. Booting patches
+/// much code, and under QEMU's emulation a CPU that runs through code while another patches it can keep the old bytes
+/// (it translates them again between the other's telling that it will write and its writing): the breakpoint of
+/// `text_poke_bp` then hits when the kernel has forgotten it, and the guest panics. `panic=-1` with QEMU's `-no-reboot` ends the machine when the kernel panics; what precedes
 /// `--` and is no argument of the kernel's becomes the environment of the first process.
 fn kernel_arguments() -> String {
     format!(
-        "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=unstable rdinit={PROGRAM} \
+        "console=ttyS0 quiet panic=-1 maxcpus=1 mitigations=off nokaslr tsc=unstable rdinit={PROGRAM} \
          LD_LIBRARY_PATH={LIBRARIES} -- {GUEST_COMMAND}"
     )
 }
@@ -295,6 +329,15 @@ impl Files {
 
     fn port(&self) -> PathBuf {
         self.dir.path().join("messages")
+    }
+
+    /// The port anew, for one start.
+    fn listener(&self) -> Result<UnixListener, MachineError> {
+        // Left by an earlier start, if there was one.
+        let _ = fs::remove_file(self.port());
+        let listener = UnixListener::bind(self.port()).map_err(prepare(&self.port()))?;
+        listener.set_nonblocking(true).map_err(MachineError::Listen)?;
+        Ok(listener)
     }
 
     fn console(&self) -> PathBuf {
@@ -369,7 +412,9 @@ impl Listening<'_> {
                 let Some((release, boot)) = self.heard.started.take() else { return Err(self.lost()) };
                 // It restarts by itself, which QEMU takes for its end; if not, it is killed with this value.
                 let _ = self.qemu.wait(LEAVING);
-                let diagnostics = std::mem::take(&mut self.heard.diagnostics);
+                // What ended a command by a signal is in the console: the kernel had no memory left, for one.
+                let console = if code.is_none() { self.last_words() } else { String::new() };
+                let diagnostics = std::mem::take(&mut self.heard.diagnostics) + &console;
                 return Ok(ControlFlow::Break(Some(Ended { release, boot, code, diagnostics })));
             }
         }
@@ -388,20 +433,34 @@ impl Listening<'_> {
         Err(MachineError::TimeLimit { limit, boot, host: host_time(&self.qemu), console: self.last_words() })
     }
 
-    /// The end of what the kernel printed, and of what the command wrote to standard error.
+    /// What the kernel printed, and what the command wrote to standard error. The kernel is told to be quiet, so what it
+    /// printed first is what went wrong first.
     fn last_words(&self) -> String {
         let console = fs::read(self.files.console()).unwrap_or_default();
-        let tails = [console.as_slice(), self.heard.diagnostics.as_bytes()]
-            .map(|text| String::from_utf8_lossy(&text[text.len().saturating_sub(CONSOLE_TAIL)..]).trim().to_owned());
-        tails.join("\n").trim().to_owned()
+        let words = [console.as_slice(), self.heard.diagnostics.as_bytes()].map(shortened);
+        words.join("\n").trim().to_owned()
     }
 
     fn lost(&mut self) -> MachineError {
-        // Its last words are there when it has ended.
-        let _ = self.qemu.wait(LEAVING);
+        // Its last words are there when it has ended. A kernel that panics makes it leave in good order.
+        let guest_ended = self.qemu.wait(LEAVING).is_ok_and(|ended| ended.is_some_and(|status| status.success()));
         let qemu = String::from_utf8_lossy(&self.qemu.stderr_tail().unwrap_or_default()).trim().to_owned();
-        MachineError::Lost { qemu, console: self.last_words() }
+        let console = self.last_words();
+        match self.heard.started {
+            None if guest_ended => MachineError::Boot { attempts: 1, qemu, console },
+            _ => MachineError::Lost { qemu, console },
+        }
     }
+}
+
+/// Beginning and end of a text that is too long to be shown.
+fn shortened(text: &[u8]) -> String {
+    let half = CONSOLE_SHOWN / 2;
+    let shown = |part: &[u8]| String::from_utf8_lossy(part).trim().to_owned();
+    if text.len() <= CONSOLE_SHOWN {
+        return shown(text);
+    }
+    format!("{}\n[...]\n{}", shown(&text[..half]), shown(&text[text.len() - half..]))
 }
 
 /// What has been heard so far.
@@ -414,4 +473,28 @@ struct Heard {
 /// What QEMU's threads have had of the host's CPUs; absent when the host does not tell.
 fn host_time(qemu: &Child) -> Option<Schedstat> {
     ProcRoot::default().process(qemu.pid()).schedstat_of_all_threads().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_long_console_beginning_and_end_are_shown() {
+        let console = format!("int3: 0000 [#1]\n{}\nend trace", "x".repeat(2 * CONSOLE_SHOWN));
+        let shown = shortened(console.as_bytes());
+        assert!(shown.starts_with("int3: 0000 [#1]\nx") && shown.ends_with("x\nend trace"), "{shown}");
+        assert!(shown.contains("\n[...]\n") && shown.len() < CONSOLE_SHOWN + 20);
+        assert_eq!(shortened(b" a panic\n"), "a panic");
+    }
+
+    #[test]
+    fn a_guest_that_took_too_long_says_how_far_it_got_and_what_its_host_gave_it() {
+        let host = Schedstat { run_ns: 12_000_000_000, wait_ns: 40_500_000_000, timeslices: 1 };
+        assert_eq!(
+            so_far(&Some(Duration::from_millis(3_400)), &Some(host)),
+            "it had booted after 3.4 s; the emulator ran for 12.0 s and waited 40.5 s for a CPU"
+        );
+        assert_eq!(so_far(&None, &None), "its command was not started yet");
+    }
 }

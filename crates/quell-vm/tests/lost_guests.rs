@@ -7,6 +7,7 @@
 )]
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -32,7 +33,7 @@ fn machine(dir: &Path) -> Option<Machine> {
 fn a_kernel_that_does_not_boot_is_told_in_qemus_words() {
     let dir = tempfile::tempdir().unwrap();
     let Some(machine) = machine(dir.path()) else { return };
-    match machine.run(&["lab".to_owned()], &|| false) {
+    match machine.run(&["lab".to_owned()], &mut |_, _| ControlFlow::Continue(()), &|| false) {
         Err(MachineError::Lost { qemu, .. }) => assert!(qemu.starts_with("qemu"), "{qemu}"),
         other => panic!("{other:?}"),
     }
@@ -42,5 +43,6 @@ fn a_kernel_that_does_not_boot_is_told_in_qemus_words() {
 fn a_user_who_has_had_enough_is_not_kept_waiting_for_the_limit() {
     let dir = tempfile::tempdir().unwrap();
     let Some(machine) = machine(dir.path()) else { return };
-    assert!(matches!(machine.run(&[], &|| true), Err(MachineError::Interrupted | MachineError::Lost { .. })));
+    let ended = machine.run(&[], &mut |_, _| ControlFlow::Continue(()), &|| true);
+    assert!(matches!(ended, Err(MachineError::Interrupted | MachineError::Lost { .. })));
 }

@@ -5,13 +5,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use quell_linux::bpf::NapiPollCounter;
 use quell_linux::epoll_params;
 use quell_linux::event::Epoll;
 use quell_linux::netdev::Netdev;
 use quell_linux::socket_options;
 use quell_linux::tcp::Blocking;
 use quell_linux::udp::UdpSocket;
-use quell_linux::{InterfaceName, NapiId};
+use quell_linux::{InterfaceName, NapiId, Pid, kernel, sched};
 use quell_vm::nic::{End, GuestNic, NicError};
 
 use super::{Control, PlayError, Side, Site, failed};
@@ -21,6 +22,8 @@ use crate::scenario::Need;
 const APPLICATION_CPU: u32 = 0;
 /// The sender and the interrupts of its NIC.
 const PEER_CPU: u32 = 1;
+/// Virtual CPUs that the guest should have: with one to spare for a queue's thread that polls without end.
+pub const CPUS: u32 = 3;
 /// How long the first datagram may take, the resolution of the address included.
 const WAY_MAX: Duration = Duration::from_secs(5);
 
@@ -39,25 +42,39 @@ pub enum GuestSiteError {
     PastNapi,
 }
 
+/// The NICs of a guest, raised.
+#[derive(Debug)]
+pub struct GuestSite {
+    /// Where scenarios are played.
+    pub site: Site,
+    /// With these the tracepoint stays on, and neither its branch nor its call (direct for one reader, through a list
+    /// for several) is patched while polls run through it. Under QEMU's emulation a CPU can meet the breakpoint of such
+    /// a patch (`text_poke_bp`) after the kernel has forgotten it, and the guest panics.
+    _tracepoint_stays_on: [NapiPollCounter; 2],
+}
+
 /// Raises both NICs of the guest that this runs in.
 ///
 /// # Errors
 /// See [`GuestSiteError`].
-pub fn raise() -> Result<Site, GuestSiteError> {
+pub fn raise() -> Result<GuestSite, GuestSiteError> {
     let application = GuestNic::raise(End::Server, APPLICATION_CPU)?;
     let rx_irq = application.rx_irq()?;
     let peer = GuestNic::raise(End::Client, PEER_CPU)?;
     let (application, peer) = (side(application), side(peer));
     let napi = napi_of_the_queue(&application, &peer)?.ok_or(GuestSiteError::PastNapi)?;
-    Ok(Site {
+    let reader = || NapiPollCounter::attach(kernel::sysfs(), &[napi]).map_err(PlayError::from);
+    let site = Site {
         control: control(&application, napi),
         application,
         peer,
         cpus: vec![APPLICATION_CPU, PEER_CPU],
+        spare_cpu: sched::affinity(Pid::of_this_thread()).ok().and_then(|cpus| cpus.iter().find(|cpu| *cpu > PEER_CPU)),
         has: rx_irq.map(|_| Need::Interrupt).into_iter().collect(),
         rx_irq,
         epoll_parameters: Epoll::new(1).is_ok_and(|epoll| epoll_params::get(&epoll).is_ok()),
-    })
+    };
+    Ok(GuestSite { site, _tracepoint_stays_on: [reader()?, reader()?] })
 }
 
 fn side(nic: GuestNic) -> Side {

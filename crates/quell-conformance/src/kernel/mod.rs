@@ -48,6 +48,8 @@ pub struct Site {
     pub peer: Side,
     /// The CPUs: applications are pinned to them from the first on, the sender to the last.
     pub cpus: Vec<u32>,
+    /// A CPU for a queue's thread that polls without end, if there is one to spare.
+    pub spare_cpu: Option<u32>,
     /// What the device has.
     pub has: Vec<Need>,
     /// How its queues are told their settings.
@@ -84,6 +86,9 @@ pub enum PlayError {
     /// The kernel says that the queue is threaded, and names no thread.
     #[error("NAPI {0} is set to be polled by a thread, and the kernel names none")]
     NoThread(NapiId),
+    /// A queue is to be polled by a thread without end, and there is no CPU for it.
+    #[error("a thread that polls without end takes a CPU of its own, and there is none to spare")]
+    NoSpareCpu,
     /// No flow could be found that arrives by the queue that a socket is to have.
     #[error("of {tries} flows to `{socket}` none arrived by queue {queue}")]
     NoFlow {
@@ -157,9 +162,12 @@ pub fn play(site: &Site, scenario: &Scenario) -> Result<Observations, PlayError>
     if napis.len() != scenario.queues.len() && !scenario.past_napi {
         return Err(PlayError::Queues { found: napis.len(), expected: scenario.queues.len() });
     }
+    // A device that was played on before may be deferred or suspended still. With nothing of it set the timer that is
+    // under way is the last, and the datagrams that find the way come after it: the interrupt is enabled then.
+    (0..napis.len()).try_for_each(|queue| queues.set(queue, &NapiSettings::default()))?;
     let sockets = Sockets::open(site, scenario, &napis)?;
     for (index, settings) in scenario.queues.iter().enumerate().take(napis.len()) {
-        set_queue(&mut queues, index, settings, site.cpus[index % site.cpus.len()])?;
+        set_queue(&mut queues, index, settings, site)?;
     }
     let stop = Event::new().map_err(failed("making an eventfd"))?;
     let epolls = epolls(scenario, &sockets, &stop)?;
@@ -186,13 +194,18 @@ pub fn play(site: &Site, scenario: &Scenario) -> Result<Observations, PlayError>
     })
 }
 
-fn set_queue(queues: &mut Queues, queue: usize, settings: &NapiSettings, cpu: u32) -> Result<(), PlayError> {
+fn set_queue(queues: &mut Queues, queue: usize, settings: &NapiSettings, site: &Site) -> Result<(), PlayError> {
     queues.set(queue, settings)?;
-    if settings.threaded == Threaded::Off {
-        return Ok(());
+    let mut thread = || queues.thread(queue)?.ok_or_else(|| PlayError::NoThread(queues.ids()[queue]));
+    match settings.threaded {
+        Threaded::Off => Ok(()),
+        Threaded::Thread => pin(thread()?, site.cpus[queue % site.cpus.len()], NAPI_THREAD_PRIORITY),
+        // It shares its CPU with nobody, so it needs no priority, with which it would keep the kernel from its own work.
+        Threaded::BusyPoll => {
+            let cpu = site.spare_cpu.ok_or(PlayError::NoSpareCpu)?;
+            Ok(sched::set_affinity(thread()?, &[cpu].into_iter().collect::<CpuList>())?)
+        }
     }
-    let thread = queues.thread(queue)?.ok_or_else(|| PlayError::NoThread(queues.ids()[queue]))?;
-    pin(thread, cpu, NAPI_THREAD_PRIORITY)
 }
 
 /// Pins a thread under `SCHED_FIFO`.

@@ -85,7 +85,8 @@ impl VethSite {
         let application = side(application, pair.left, APPLICATION_ADDRESS);
         let peer = side(peer, pair.right, PEER_ADDRESS);
         let control = Control::EachByNetlink;
-        let site = Site { application, peer, cpus, has: Vec::new(), control, rx_irq: None, epoll_parameters: true };
+        let (has, spare_cpu, rx_irq) = (Vec::new(), None, None);
+        let site = Site { application, peer, cpus, spare_cpu, has, control, rx_irq, epoll_parameters: true };
         Ok(Self { site, transaction })
     }
 

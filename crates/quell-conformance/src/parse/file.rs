@@ -60,7 +60,28 @@ pub(super) struct Queue {
     #[serde(default)]
     pub(super) irq_suspend_timeout: Nanos,
     #[serde(default)]
-    pub(super) threaded: bool,
+    pub(super) threaded: Threaded,
+}
+
+/// Who polls a queue.
+#[derive(Debug, Default, Deserialize)]
+#[serde(untagged, expecting = "true, false or \"busy-poll\"")]
+pub(super) enum Threaded {
+    /// Its own thread, which sleeps when there is nothing to do; or the softirq.
+    ByThread(bool),
+    /// Its own thread, in a way of its own.
+    Named(ThreadedBy),
+    /// The softirq.
+    #[default]
+    Unsaid,
+}
+
+/// How a thread polls.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum ThreadedBy {
+    /// Without end.
+    BusyPoll,
 }
 
 #[derive(Debug, Deserialize)]

@@ -174,7 +174,11 @@ fn napi(queue: &file::Queue) -> NapiSettings {
         defer_hard_irqs: queue.defer_hard_irqs,
         gro_flush_timeout_ns: queue.gro_flush_timeout.0,
         irq_suspend_timeout_ns: queue.irq_suspend_timeout.0,
-        threaded: if queue.threaded { Threaded::Thread } else { Threaded::Off },
+        threaded: match queue.threaded {
+            file::Threaded::ByThread(true) => Threaded::Thread,
+            file::Threaded::Named(file::ThreadedBy::BusyPoll) => Threaded::BusyPoll,
+            file::Threaded::ByThread(false) | file::Threaded::Unsaid => Threaded::Off,
+        },
     }
 }
 

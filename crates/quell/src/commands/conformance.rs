@@ -14,6 +14,7 @@ use quell_conformance::suite::{self, SuiteError};
 use quell_host::journal::Journal;
 use quell_host::recovery::recover;
 use quell_linux::signal::Interruption;
+use quell_vm::machine::Machine;
 use serde::Serialize;
 
 use super::vm::{GuestArgs, of_machine};
@@ -197,7 +198,7 @@ fn play_in_a_guest(scenarios: &[Scenario], guest: &GuestArgs) -> Result<Report, 
     let stop = interruption.flag();
     let total = scenarios.len();
     let limit = BOOT_BOUND + SCENARIO_BOUND * u32::try_from(total).unwrap_or(u32::MAX);
-    let machine = guest.machine(limit)?;
+    let machine = Machine { cpus: kernel::guest::CPUS, ..guest.machine(limit)? };
     output::say(&format!("Linux {} in a guest ...", machine.kernel.origin.version));
     let progress = Progress::new();
     progress.doing("the guest boots");
@@ -220,9 +221,9 @@ fn play_in_a_guest(scenarios: &[Scenario], guest: &GuestArgs) -> Result<Report, 
 /// When a name is none, or the NICs of the guest cannot be raised.
 pub(crate) fn play_in_this_guest(names: &[String]) -> Result<(), Failure> {
     let scenarios = scenarios(names).map_err(|error| unknown(&error))?;
-    let site = kernel::guest::raise().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let guest = kernel::guest::raise().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let mut told = Ok(());
-    run::run(&scenarios, &[Place::Guest(&site)], &mut |result: &ScenarioResult| {
+    run::run(&scenarios, &[Place::Guest(&guest.site)], &mut |result: &ScenarioResult| {
         told = output::json_line(result);
         if told.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });

@@ -1,0 +1,108 @@
+//! A scenario with all its times longer by a factor: the same story for a machine on which everything takes longer, as it
+//! does under emulation on a busy host. What decides is which of two moments comes first; by how much is the tolerance's
+//! matter, and it grows with them.
+
+use quell_mode::{EpollSettings, NapiSettings};
+
+use crate::duration::Nanos;
+use crate::expect::{Expectations, Subject};
+use crate::scenario::{ChangeKind, DescriptorKind, Scenario, Step};
+
+impl Scenario {
+    /// The scenario with all its times `factor` times as long: moments, durations, timeouts, how long is busy polled, and
+    /// the tolerance. Counts stay.
+    #[must_use]
+    pub fn stretched(mut self, factor: u32) -> Self {
+        let by = Stretch(factor);
+        by.time(&mut self.lasts);
+        by.time(&mut self.kernel.tolerance);
+        self.queues.iter_mut().for_each(|queue| by.napi(queue));
+        self.epolls.iter_mut().for_each(|epoll| by.epoll(&mut epoll.settings));
+        for descriptor in &mut self.descriptors {
+            if let DescriptorKind::Socket(socket) = &mut descriptor.kind {
+                by.usecs(&mut socket.busy_poll_usecs);
+            }
+        }
+        self.applications.iter_mut().flat_map(|application| &mut application.steps).for_each(|step| by.step(step));
+        self.packets.iter_mut().for_each(|packet| by.time(&mut packet.at));
+        for change in &mut self.changes {
+            by.time(&mut change.at);
+            match &mut change.what {
+                ChangeKind::Napi { settings, .. } => by.napi(settings),
+                ChangeKind::Epoll { settings, .. } => by.epoll(settings),
+                ChangeKind::Raise(_) => {}
+            }
+        }
+        let Expectations(expectations) = &mut self.expect;
+        expectations.iter_mut().for_each(|expectation| by.subject(&mut expectation.what));
+        self
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Stretch(u32);
+
+impl Stretch {
+    fn ns(self, ns: &mut u64) {
+        *ns = ns.saturating_mul(self.0.into());
+    }
+
+    fn time(self, Nanos(ns): &mut Nanos) {
+        self.ns(ns);
+    }
+
+    fn usecs(self, usecs: &mut u32) {
+        *usecs = usecs.saturating_mul(self.0);
+    }
+
+    fn napi(self, settings: &mut NapiSettings) {
+        self.ns(&mut settings.gro_flush_timeout_ns);
+        self.ns(&mut settings.irq_suspend_timeout_ns);
+    }
+
+    fn epoll(self, settings: &mut EpollSettings) {
+        self.usecs(&mut settings.busy_poll_usecs);
+    }
+
+    fn step(self, step: &mut Step) {
+        match step {
+            Step::Wait { timeout: Some(time) } | Step::Work(time) | Step::Watch(time) => self.time(time),
+            Step::SetEpoll(settings) => self.epoll(settings),
+            Step::Wait { timeout: None }
+            | Step::Read
+            | Step::Receive(_)
+            | Step::AddWithoutInterest(_)
+            | Step::CloseEpoll
+            | Step::Repeat => {}
+        }
+    }
+
+    fn subject(self, subject: &mut Subject) {
+        match subject {
+            Subject::SeenAfter { after: time, .. } | Subject::WaitTook { took: time, .. } => self.time(time),
+            Subject::Unseen { .. }
+            | Subject::WaitEvents { .. }
+            | Subject::QueueCount { .. }
+            | Subject::BusyPollRxPackets(_)
+            | Subject::IncomingNapi { .. } => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::expect::{Arm, judge};
+    use crate::{model, suite};
+
+    #[test]
+    fn every_scenario_is_the_same_story_when_it_takes_four_times_as_long() {
+        for scenario in suite::all().unwrap_or_else(|error| panic!("{error}")) {
+            let stretched = scenario.stretched(4);
+            let wrong: Vec<_> = judge(&stretched, &model::play(&stretched).unwrap(), Arm::Model)
+                .into_iter()
+                .filter(|finding| !finding.holds)
+                .collect();
+            assert!(wrong.is_empty(), "{}: {wrong:#?}", stretched.name);
+        }
+    }
+}
