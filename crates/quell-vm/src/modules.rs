@@ -17,6 +17,11 @@ const MODULES: &[&str] = &[
     "ptp",
     "e1000e",
     "veth",
+    // What lists sockets.
+    "inet_diag",
+    "tcp_diag",
+    "udp_diag",
+    "unix_diag",
 ];
 
 /// The module that a file holds (`…/e1000e.ko.xz` is `e1000e`), when guests need it.

@@ -2,7 +2,9 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{apply, attach, bench, conformance, doctor, lab, load, respond, run, show, sim, status, vm};
+use crate::commands::{
+    apply, attach, bench, conformance, doctor, lab, load, respond, run, show, sim, status, vm, vm_commands,
+};
 
 /// The kernel's best packet delivery for unmodified Linux servers: measured, proved, reversible.
 #[derive(Debug, Parser)]
@@ -79,6 +81,12 @@ pub(crate) enum Command {
     VmConformance {
         /// Which scenarios.
         names: Vec<String>,
+    },
+    /// What the tests of the vm lab run in a guest.
+    #[command(name = vm_commands::COMMAND, hide = true)]
+    VmCommands {
+        /// The commands, as JSON.
+        commands: String,
     },
     /// The vm lab's part in the guest.
     #[command(name = quell_bench::vm::GUEST_COMMAND, hide = true)]

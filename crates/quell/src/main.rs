@@ -53,6 +53,7 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::Sim { command } => commands::sim::run(command),
         Command::Lab { command } => commands::lab::run(command),
         Command::Vm { command } => commands::vm::run(command),
+        Command::VmCommands { commands } => commands::vm_commands::run(commands),
         Command::VmConformance { names } => commands::conformance::play_in_this_guest(names),
         Command::VmLab { request } => commands::vm::lab_in_guest(request),
         Command::VmGuest => commands::vm::guest_init(),

@@ -14,3 +14,4 @@ pub(crate) mod show;
 pub(crate) mod sim;
 pub(crate) mod status;
 pub(crate) mod vm;
+pub(crate) mod vm_commands;

@@ -1,0 +1,82 @@
+//! What the tests of the vm lab run in a guest: commands of this program, one after the other, on a host with two NICs and
+//! a server under load, and what became of each as a line of JSON. It prints nothing else and decides nothing.
+
+use std::io;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use quell_linux::netns::Namespace;
+use quell_linux::tcp::TcpConnection;
+use quell_vm::nic::{End, GuestNic};
+use serde::Serialize;
+
+use crate::exit::{Exit, Failure};
+use crate::output;
+
+/// The hidden command; its one argument is a JSON array of commands, each an array of words. `{pid}` is the server's.
+pub(crate) const COMMAND: &str = "vm-commands";
+
+const SERVER_CPU: u32 = 0;
+const CLIENT_CPU: u32 = 1;
+const PORT: u16 = 7_000;
+
+#[derive(Debug, Serialize)]
+struct Done {
+    command: Vec<String>,
+    code: Option<i32>,
+    output: String,
+    diagnostics: String,
+}
+
+/// Runs the commands in the server's network namespace.
+///
+/// # Errors
+/// When this is no guest, or a command cannot be started.
+pub(crate) fn run(commands: &str) -> Result<(), Failure> {
+    let commands: Vec<Vec<String>> = serde_json::from_str(commands).map_err(Failure::usage)?;
+    let refused = |error: io::Error| Failure::new(Exit::KernelRefused, error);
+    let raise = |end, cpu| GuestNic::raise(end, cpu).map_err(|error| Failure::new(Exit::KernelRefused, error));
+    let server = raise(End::Server, SERVER_CPU)?;
+    let client = raise(End::Client, CLIENT_CPU)?;
+    let address = format!("{}:{PORT}", server.address);
+    let mut responder = start(&server.namespace, &["respond", &address]).map_err(refused)?;
+    wait_until_it_listens(&client.namespace, &address)?;
+    let load = ["load", &address, "--protocol", "request-response", "--rate", "200", "-c", "4", "--seconds", "3600"];
+    let mut load = start(&client.namespace, &load).map_err(refused)?;
+    let done = commands.into_iter().try_for_each(|command| {
+        let pid = responder.id().to_string();
+        let words: Vec<String> = command.iter().map(|word| word.replace("{pid}", &pid)).collect();
+        let ran = in_namespace(&server.namespace, || this_program()?.args(&words).output()).map_err(refused)?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (output, diagnostics) = (text(&ran.stdout), text(&ran.stderr));
+        output::json_line(&Done { command, code: ran.status.code(), output, diagnostics })
+    });
+    for process in [&mut load, &mut responder] {
+        process.kill().and_then(|()| process.wait()).map_err(refused)?;
+    }
+    done
+}
+
+fn this_program() -> io::Result<Command> {
+    let mut program = Command::new(std::env::current_exe()?);
+    program.stdin(Stdio::null());
+    Ok(program)
+}
+
+fn start(namespace: &Namespace, words: &[&str]) -> io::Result<Child> {
+    in_namespace(namespace, || this_program()?.args(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn())
+}
+
+fn in_namespace<T: Send>(namespace: &Namespace, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    namespace.run(work).map_err(io::Error::other)?
+}
+
+fn wait_until_it_listens(client: &Namespace, address: &str) -> Result<(), Failure> {
+    let address = address.parse().map_err(Failure::usage)?;
+    let refused = |error| Failure::new(Exit::KernelRefused, error);
+    // The guest's time limit ends a wait that has none.
+    while client.run(|| TcpConnection::connect(address, Duration::from_secs(1)).is_err()).map_err(refused)? {
+        std::thread::yield_now();
+    }
+    Ok(())
+}
