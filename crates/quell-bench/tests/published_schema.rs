@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use quell_bench::result::BenchResult;
+use quell_bench::vm::interrupts::InterruptResult;
 use serde_json::{Value, json};
 
 fn in_repository(path: &str) -> PathBuf {
@@ -27,6 +28,22 @@ fn the_published_schema_is_the_one_of_this_version() {
         read("docs/schema/quell-bench.schema.json") == current,
         "to publish the current one: cargo run -p quell -- bench --schema > docs/schema/quell-bench.schema.json"
     );
+}
+
+#[test]
+fn the_published_schema_of_the_vm_lab_is_the_one_of_this_version() {
+    let current = serde_json::to_value(InterruptResult::json_schema()).unwrap();
+    assert!(
+        read("docs/schema/quell-interrupts.schema.json") == current,
+        "to publish the current one: cargo run -p quell -- bench --on vm --schema > docs/schema/quell-interrupts.schema.json"
+    );
+}
+
+#[test]
+fn a_recorded_result_of_the_vm_lab_is_written_again_as_it_was_read() {
+    let recorded = read("crates/quell/tests/fixtures/interrupts.json");
+    let result: InterruptResult = serde_json::from_value(recorded.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&result).unwrap(), recorded);
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod initramfs;
 mod kernel_image;
 mod kernel_name;
 pub mod machine;
+mod machine_error;
 pub mod message;
 mod modules;
 pub mod nic;

@@ -11,16 +11,17 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use quell_linux::proc::{ProcRoot, Schedstat};
-use quell_linux::process::{Child, Output, ProcessError, Spawn};
-use thiserror::Error;
+use quell_linux::process::{Child, Output, Spawn};
 
 use crate::elf_trim::interpreter;
 use crate::guest::{Run, SHELL, TASK, Task};
 use crate::initramfs::Initramfs;
+pub use crate::machine_error::MachineError;
+use crate::machine_error::prepare;
 use crate::message::Message;
 use crate::nic::MAC_ADDRESSES;
-use crate::program::{self, LIBRARIES, PROGRAM, ProgramError};
-use crate::store::{Kernel, StoreError};
+use crate::program::{self, LIBRARIES, PROGRAM};
+use crate::store::Kernel;
 
 /// The emulator; it emulates the processor that this program is built for.
 const QEMU: &str = "qemu-system-x86_64";
@@ -83,101 +84,6 @@ pub struct Ended {
     pub code: Option<i32>,
     /// What it wrote to standard error.
     pub diagnostics: String,
-}
-
-/// Why a guest did not get to the end of its command.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum MachineError {
-    /// QEMU is not installed, or could not be started.
-    #[error("{0}; the vm lab needs QEMU (Debian: qemu-system-x86)")]
-    Qemu(ProcessError),
-    /// This machine is of another kind than the kernels.
-    #[error("the kernels of the vm lab are for x86-64, and this program is built for {}", std::env::consts::ARCH)]
-    Architecture,
-    /// This program could not be put into the guest.
-    #[error(transparent)]
-    Program(#[from] ProgramError),
-    /// The kernel's files could not be read.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// A file of the host could not be read or written.
-    #[error("preparing {path}: {source}")]
-    Prepare {
-        /// The file.
-        path: PathBuf,
-        /// What came back.
-        source: io::Error,
-    },
-    /// There is no shell to put into a guest.
-    #[error("a shell in the guest needs a statically linked BusyBox on the PATH (Debian: busybox-static)")]
-    NoBusybox,
-    /// The time limit passed.
-    #[error("the guest did not end within {} s ({}); its last words:\n{console}", .limit.as_secs(), so_far(.boot, .host))]
-    TimeLimit {
-        /// The limit.
-        limit: Duration,
-        /// From the start of QEMU until the command was started; absent when it was not.
-        boot: Option<Duration>,
-        /// What QEMU had of the host's CPUs; absent when the host does not tell.
-        host: Option<Schedstat>,
-        /// The end of its console and of what its command wrote to standard error.
-        console: String,
-    },
-    /// It ended before it had booted, again and again: the kernel panicked.
-    #[error("{attempts} guests ended before they had booted; QEMU says {qemu:?}; the last one's console:\n{console}")]
-    Boot {
-        /// How many were started.
-        attempts: u32,
-        /// What QEMU wrote to standard error.
-        qemu: String,
-        /// Beginning and end of the console.
-        console: String,
-    },
-    /// It ended without saying how its command did: the kernel panicked under it, or QEMU failed.
-    #[error("the guest ended before its command did; QEMU says {qemu:?}; its last words:\n{console}")]
-    Lost {
-        /// What QEMU wrote to standard error.
-        qemu: String,
-        /// The end of its console and of what its command wrote to standard error.
-        console: String,
-    },
-    /// It could not be set up.
-    #[error("in the guest: {failure}; its last words:\n{console}")]
-    Guest {
-        /// The guest's words.
-        failure: String,
-        /// The end of its console and of what its command wrote to standard error.
-        console: String,
-    },
-    /// Its messages could not be read.
-    #[error("listening to the guest: {0}")]
-    Listen(io::Error),
-    /// The user had enough.
-    #[error("interrupted")]
-    Interrupted,
-}
-
-/// How far a guest got, and whether its host let it.
-fn so_far(boot: &Option<Duration>, host: &Option<Schedstat>) -> String {
-    let got = boot.map_or_else(
-        || "its command was not started yet".to_owned(),
-        |boot| format!("it had booted after {:.1} s", boot.as_secs_f64()),
-    );
-    let had = host.map_or_else(String::new, |host| {
-        let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
-        format!(
-            "; the emulator ran for {:.1} s and waited {:.1} s for a CPU",
-            seconds(host.run_ns),
-            seconds(host.wait_ns)
-        )
-    });
-    got + &had
-}
-
-fn prepare(path: &Path) -> impl FnOnce(io::Error) -> MachineError {
-    let path = path.to_owned();
-    move |source| MachineError::Prepare { path, source }
 }
 
 impl Machine {
@@ -301,6 +207,13 @@ fn kernel_arguments() -> String {
         "console=ttyS0 quiet panic=-1 maxcpus=1 mitigations=off nokaslr tsc=unstable rdinit={PROGRAM} \
          LD_LIBRARY_PATH={LIBRARIES} -- {GUEST_COMMAND}"
     )
+}
+
+/// Whether the emulator is on the PATH.
+#[must_use]
+pub fn emulator_is_here() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(QEMU).is_file())
 }
 
 fn static_busybox() -> Result<Vec<u8>, MachineError> {
@@ -486,15 +399,5 @@ mod tests {
         assert!(shown.starts_with("int3: 0000 [#1]\nx") && shown.ends_with("x\nend trace"), "{shown}");
         assert!(shown.contains("\n[...]\n") && shown.len() < CONSOLE_SHOWN + 20);
         assert_eq!(shortened(b" a panic\n"), "a panic");
-    }
-
-    #[test]
-    fn a_guest_that_took_too_long_says_how_far_it_got_and_what_its_host_gave_it() {
-        let host = Schedstat { run_ns: 12_000_000_000, wait_ns: 40_500_000_000, timeslices: 1 };
-        assert_eq!(
-            so_far(&Some(Duration::from_millis(3_400)), &Some(host)),
-            "it had booted after 3.4 s; the emulator ran for 12.0 s and waited 40.5 s for a CPU"
-        );
-        assert_eq!(so_far(&None, &None), "its command was not started yet");
     }
 }

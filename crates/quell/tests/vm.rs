@@ -1,5 +1,6 @@
-//! Commands of this program in guests of the vm lab, on every kernel that is here. Skipped without QEMU and without
-//! kernels: `quell vm get` fetches them, and `make test-vm` does both.
+//! Commands of this program in guests of the vm lab, on the kernels that are here. Skipped without QEMU and without
+//! kernels: `quell vm get` fetches them, and `make test-vm` does both. What holds of all of them is in
+//! `docs/kernels.md`, which `vm_kernels.rs` keeps current.
 
 #![allow(
     clippy::unwrap_used,
@@ -7,50 +8,37 @@
     reason = "helpers of tests fail by panicking and say when they skip"
 )]
 
-use std::fmt::Write as _;
-use std::path::Path;
-use std::process::{Command, Output};
+mod vm_guests;
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use vm_guests::{done_in, kernels, quell, text};
 
-fn quell(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_quell")).args(arguments).output().unwrap()
+/// The newest kernel of this flavour; none, and said so, where there is none.
+fn newest(of_flavour: impl Fn(&str) -> bool) -> Option<String> {
+    let newest = kernels().into_iter().rfind(|kernel| of_flavour(kernel));
+    if newest.is_none() {
+        eprintln!("skipped: no kernel of this flavour is here; `quell vm get 7.3 7.3-full` fetches them");
+    }
+    newest
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-/// The kernels that are here; none, and said so, where guests cannot run.
-fn kernels() -> Vec<String> {
-    if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
-        eprintln!("skipped: there is no qemu-system-x86_64 here");
-        return Vec::new();
-    }
-    let listed: Value = serde_json::from_slice(&quell(&["vm", "list", "--json"]).stdout).unwrap();
-    let names = listed["kernels"].as_array().unwrap().iter().map(|kernel| kernel["name"].as_str().unwrap().to_owned());
-    let names: Vec<String> = names.collect();
-    if names.is_empty() {
-        eprintln!("skipped: no kernel is here; `quell vm get` fetches some");
-    }
-    names
+fn lean() -> Option<String> {
+    newest(|kernel| !kernel.ends_with("-full"))
 }
 
 #[test]
-fn a_command_runs_in_a_guest_of_every_kernel_as_it_would_outside() {
-    for kernel in kernels() {
-        let ran = quell(&["vm", "run", "--kernel", &kernel, "--", "lab", "list", "--json"]);
-        assert!(ran.status.success(), "{kernel}: {}", text(&ran.stderr));
-        let document: Value = serde_json::from_slice(&ran.stdout).unwrap();
-        assert_eq!(document["schema"], "quell-labs/1");
-        let series = kernel.trim_end_matches("-full");
-        assert!(text(&ran.stderr).contains(&format!("Linux {series}.")), "{kernel}: {}", text(&ran.stderr));
-    }
+fn a_command_runs_in_a_guest_as_it_would_outside() {
+    let Some(kernel) = lean() else { return };
+    let ran = quell(&["vm", "run", "--kernel", &kernel, "--", "lab", "list", "--json"]);
+    assert!(ran.status.success(), "{kernel}: {}", text(&ran.stderr));
+    let document: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!(document["schema"], "quell-labs/1");
+    assert!(text(&ran.stderr).contains(&format!("Linux {kernel}.")), "{kernel}: {}", text(&ran.stderr));
 }
 
 #[test]
 fn the_exit_code_and_the_words_of_a_command_in_a_guest_are_those_outside() {
-    let Some(kernel) = kernels().pop() else { return };
+    let Some(kernel) = lean() else { return };
     let outside = quell(&["lab", "tidy"]);
     let inside = quell(&["vm", "run", "--kernel", &kernel, "--", "lab", "tidy"]);
     assert_eq!(inside.status.code(), outside.status.code());
@@ -59,63 +47,120 @@ fn the_exit_code_and_the_words_of_a_command_in_a_guest_are_those_outside() {
 
 #[test]
 fn a_guest_that_does_not_end_is_ended_with_its_last_words() {
-    let Some(kernel) = kernels().pop() else { return };
+    let Some(kernel) = lean() else { return };
     let ran = quell(&["vm", "run", "--kernel", &kernel, "--limit-s", "30", "--", "respond", "127.0.0.1:7000"]);
     assert_eq!(ran.status.code(), Some(4));
     let said = text(&ran.stderr);
     assert!(said.contains("did not end within 30 s") && said.contains("listening on 127.0.0.1:7000"), "{said}");
 }
 
-/// The kernels of the table, and the modes that it speaks of.
-const TABLE_KERNELS: [&str; 3] = ["6.1", "6.12", "7.3"];
-const TABLE_MODES: [&str; 7] = ["base", "defer20", "napibusy", "fullbusy", "suspend20", "threaded", "threadedbusy"];
-
-/// What a kernel says in a guest: its features, and which modes can be set.
-fn asked(kernel: &str) -> Value {
-    let modes = TABLE_MODES.join(",");
-    let run = ["bench", "--on", "vm", "--json", "--repeats", "1", "--seconds", "0.2", "--kernel", kernel, "--modes"];
-    let ran = quell(&[&run[..], &[modes.as_str()]].concat());
-    // How often interrupts come in a moment of a busy machine is not asked here.
-    assert!(matches!(ran.status.code(), Some(0 | 3)), "{kernel}: {}", text(&ran.stderr));
-    serde_json::from_slice(&ran.stdout).unwrap()
+/// What `quell bench --on vm` counted with these options, and whether all that has to hold held.
+fn counted(options: &[&str]) -> (Value, bool) {
+    let ran = quell(&[&["bench", "--on", "vm", "--json"][..], options].concat());
+    assert!(matches!(ran.status.code(), Some(0 | 3)), "{}", text(&ran.stderr));
+    (serde_json::from_slice(&ran.stdout).unwrap(), ran.status.success())
 }
 
-fn table_of_kernels(said: &[Value]) -> String {
-    let mut page = String::from(TABLE_HEAD);
-    let head = TABLE_KERNELS.map(|kernel| format!(" Linux {kernel} |")).concat();
-    write!(page, "| |{head}\n| --- |{}\n", " --- |".repeat(TABLE_KERNELS.len())).unwrap();
-    for (index, feature) in said[0]["features"].as_array().unwrap().iter().enumerate() {
-        let states = said.iter().map(|kernel| format!(" {} |", kernel["features"][index]["state"].as_str().unwrap()));
-        writeln!(page, "| {} |{}", feature["name"].as_str().unwrap(), states.collect::<String>()).unwrap();
+/// Whether the host kept the emulator waiting during a trial that counts. Then nothing can be said of the guest.
+fn starved(result: &Value) -> bool {
+    let shares = || result["trials"].as_array().unwrap().iter().map(|trial| trial["host-wait-share"].as_f64());
+    let worst = shares().flatten().fold(0.0, f64::max);
+    let starved = worst > 0.25;
+    if starved {
+        eprintln!("skipped: this host kept the emulator waiting for up to {:.0} % of its time", worst * 100.0);
     }
-    for mode in TABLE_MODES {
-        let states = said.iter().map(|kernel| if kernel["refused"][mode].is_null() { " set |" } else { " refused |" });
-        writeln!(page, "| mode `{mode}` |{}", states.collect::<String>()).unwrap();
-    }
-    page
+    starved
 }
 
-const TABLE_HEAD: &str = "\
-# What Quell finds on older kernels
-
-Asked in guests of the vm lab, with virtio-net NICs, by `make test-vm`, which fails when this page no longer says what
-the kernels say. Every line was asked of the running kernel; nothing is inferred from a version. A mode that is refused
-is never silently another one.
-
-";
-
-/// After a wanted change: `QUELL_OVERWRITE=1 make test-vm`, then read the diff.
 #[test]
-fn the_table_of_kernels_in_the_docs_says_what_the_kernels_say() {
-    let here = kernels();
-    if let Some(missing) = TABLE_KERNELS.iter().find(|kernel| !here.contains(&(**kernel).to_owned())) {
-        eprintln!("skipped: kernel {missing} is not here");
+fn interrupts_come_under_base_and_not_under_suspension_which_needs_no_timers_either() {
+    let Some(kernel) = lean() else { return };
+    let (result, held) = counted(&["--kernel", &kernel]);
+    assert!(held || starved(&result), "{result:#}");
+}
+
+fn rx_interrupts(result: &Value, mode: &str) -> (u64, u64) {
+    let trials = result["trials"].as_array().unwrap().iter().filter(|trial| trial["mode"] == mode);
+    let count = |name: &str| trials.clone().map(|trial| trial[name].as_u64().unwrap()).sum();
+    (count("rx-interrupts"), count("answered"))
+}
+
+#[test]
+fn a_thread_that_polls_without_end_takes_hardly_an_interrupt() {
+    let Some(kernel) = lean() else { return };
+    let (result, _) = counted(&["--kernel", &kernel, "--repeats", "1", "--modes", "base,threadedbusy"]);
+    if let Some(refusal) = result["refused"].get("threadedbusy") {
+        eprintln!("skipped: {kernel} does not poll by threads without end: {refusal}");
         return;
     }
-    let page = table_of_kernels(&TABLE_KERNELS.map(asked));
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kernels.md");
-    if std::env::var_os("QUELL_OVERWRITE").is_some() {
-        std::fs::write(&file, &page).unwrap();
+    let (interrupts, answered) = rx_interrupts(&result, "threadedbusy");
+    let (under_base, answered_under_base) = rx_interrupts(&result, "base");
+    assert!(answered > 0 && answered_under_base > 0, "{result:#}");
+    // A twentieth of what there is under base, which is few where the host lets packets come in bunches.
+    assert!(interrupts * answered_under_base * 20 < under_base * answered, "{result:#}");
+}
+
+/// What `quell apply` makes of the server's NIC: a thread of its queue that polls without end.
+const THREADED_BUSY: &str = "[device.nic]\nname = \"server\"\n[device.nic.queues.all]\nmode = \"threadedbusy\"\n";
+
+#[test]
+fn doctor_says_that_a_thread_that_polls_without_end_needs_a_cpu_of_its_own() {
+    let Some(kernel) = lean() else { return };
+    let done = done_in(
+        &kernel,
+        &[],
+        &json!([
+            ["write", "/tmp/profile.toml", THREADED_BUSY],
+            ["apply", "--netns", "server", "/tmp/profile.toml"],
+            ["show", "--netns", "server", "--json"],
+            ["doctor", "--netns", "server", "--seconds", "0", "--json"],
+            ["revert"],
+        ]),
+    );
+    if done[1]["code"] == 5 {
+        eprintln!("skipped: {kernel}: {}", done[1]["diagnostics"]);
+        return;
     }
-    assert_eq!(page, std::fs::read_to_string(&file).unwrap());
+    let picture: Value = document(&done[2]);
+    let napi = &server(&picture)["napis"][0];
+    assert_eq!(napi["threading"], "busy-poll", "{napi:#}\n{:#}", done[1]);
+    assert!(napi["thread"]["tid"].is_u64(), "{napi:#}");
+    let found = document(&done[3]);
+    let ids: Vec<&str> = found["findings"].as_array().unwrap().iter().filter_map(|one| one["id"].as_str()).collect();
+    assert!(ids.contains(&"busy-napi-thread-without-cpu"), "{found:#}");
+    assert_eq!(done[4]["code"], 0, "{:#}", done[4]);
+}
+
+fn document(done: &Value) -> Value {
+    serde_json::from_str(done["output"].as_str().unwrap()).unwrap_or_else(|error| panic!("{error}: {done:#}"))
+}
+
+fn server(picture: &Value) -> &Value {
+    picture["devices"].as_array().unwrap().iter().find(|device| device["name"] == "server").unwrap()
+}
+
+/// Whose driver tells everything: what the picture says is compared with what /proc of the same guest says.
+#[test]
+fn the_chain_from_device_to_cpu_is_the_one_of_proc_where_the_driver_tells_its_interrupts() {
+    let Some(kernel) = newest(|kernel| kernel.ends_with("-full")) else { return };
+    let irqs = ["read", "/proc/interrupts"];
+    let done = done_in(&kernel, &["--nic", "e1000e"], &json!([["show", "--netns", "server", "--json"], irqs]));
+    let picture = document(&done[0]);
+    let device = server(&picture);
+    let (rx, napi) = (&device["rx-queues"][0], &device["napis"][0]);
+    assert_eq!(rx["napi"], json!({"to": napi["id"], "said-by": "kernel"}), "{device:#}");
+    assert_eq!(napi["irq"]["said-by"], "kernel", "{device:#}");
+
+    let irq = napi["irq"]["to"].as_u64().unwrap();
+    let interrupts = done[1]["output"].as_str().unwrap();
+    let line = interrupts.lines().find(|line| line.trim_start().starts_with(&format!("{irq}:"))).unwrap();
+    assert!(line.trim_end().ends_with("server-rx-0"), "{line}");
+    assert!(device["irqs"].as_array().unwrap().contains(&json!(irq)), "{device:#}");
+
+    // The guest's lab sends the interrupts of the server's NIC to CPU 0.
+    let place = ["read", &format!("/proc/irq/{irq}/smp_affinity_list")];
+    let shown = picture["irqs"].as_array().unwrap().iter().find(|one| one["number"] == irq).unwrap();
+    let done = done_in(&kernel, &["--nic", "e1000e"], &json!([place]));
+    let said = done[0]["output"].as_str().unwrap().trim();
+    assert_eq!((shown["affinity"].as_str(), said), (Some(said), "0"), "{shown:#}");
 }

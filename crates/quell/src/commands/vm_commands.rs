@@ -1,6 +1,7 @@
 //! What the tests of the vm lab run in a guest: commands of this program, one after the other, on a host with two NICs and
 //! a server under load, and what became of each as a line of JSON. It prints nothing else and decides nothing.
 
+use std::fs;
 use std::io;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -14,7 +15,14 @@ use crate::exit::{Exit, Failure};
 use crate::output;
 
 /// The hidden command; its one argument is a JSON array of commands, each an array of words. `{pid}` is the server's.
+/// Beside those of this program there are [`READ`] and [`WRITE`], for a guest has no others; after [`IN_SERVER`] a command
+/// runs in the server's network namespace.
 pub(crate) const COMMAND: &str = "vm-commands";
+/// `read FILE`.
+const READ: &str = "read";
+/// `write FILE TEXT`.
+const WRITE: &str = "write";
+const IN_SERVER: &str = "in-server";
 
 const SERVER_CPU: u32 = 0;
 const CLIENT_CPU: u32 = 1;
@@ -28,7 +36,7 @@ struct Done {
     diagnostics: String,
 }
 
-/// Runs the commands in the server's network namespace.
+/// Runs the commands.
 ///
 /// # Errors
 /// When this is no guest, or a command cannot be started.
@@ -46,15 +54,29 @@ pub(crate) fn run(commands: &str) -> Result<(), Failure> {
     let done = commands.into_iter().try_for_each(|command| {
         let pid = responder.id().to_string();
         let words: Vec<String> = command.iter().map(|word| word.replace("{pid}", &pid)).collect();
-        let ran = in_namespace(&server.namespace, || this_program()?.args(&words).output()).map_err(refused)?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let (output, diagnostics) = (text(&ran.stdout), text(&ran.stderr));
-        output::json_line(&Done { command, code: ran.status.code(), output, diagnostics })
+        let done = match words.split_first() {
+            Some((first, words)) if first == IN_SERVER => in_namespace(&server.namespace, || carry_out(command, words)),
+            _ => carry_out(command, &words),
+        };
+        output::json_line(&done.map_err(refused)?)
     });
     for process in [&mut load, &mut responder] {
         process.kill().and_then(|()| process.wait()).map_err(refused)?;
     }
     done
+}
+
+fn carry_out(command: Vec<String>, words: &[String]) -> io::Result<Done> {
+    let done = |output, diagnostics| Done { command, code: Some(0), output, diagnostics };
+    match words {
+        [read, file] if read == READ => Ok(done(fs::read_to_string(file)?, String::new())),
+        [write, file, text] if write == WRITE => fs::write(file, text).map(|()| done(String::new(), String::new())),
+        words => {
+            let ran = this_program()?.args(words).output()?;
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            Ok(Done { code: ran.status.code(), ..done(text(&ran.stdout), text(&ran.stderr)) })
+        }
+    }
 }
 
 fn this_program() -> io::Result<Command> {

@@ -7,7 +7,8 @@ use quell_bench::vm::interrupts::InterruptResult;
 use quell_bench::vm::{self, Request, Seen, VmLabError};
 use quell_linux::signal::Interruption;
 use quell_mode::DeliveryMode;
-use quell_vm::machine::Machine;
+use quell_vm::KernelName;
+use quell_vm::machine::{Machine, emulator_is_here};
 
 use super::args::BenchArgs;
 use super::measure_ms;
@@ -25,6 +26,19 @@ const BOOT: Duration = Duration::from_secs(6);
 const OVERHEAD: Duration = Duration::from_secs(120);
 /// How much slower than its clock says a trial may pass for its host.
 const SLOWNESS: u32 = 4;
+
+/// What a guest can tell a user whose machine cannot run the lab, and what it takes here.
+pub(super) fn offer() -> String {
+    let newest = stored_kernel(None).ok().map(|kernel| kernel.origin.name);
+    offer_with(newest.as_ref(), emulator_is_here())
+}
+
+fn offer_with(newest: Option<&KernelName>, emulator: bool) -> String {
+    let kernel = newest.map_or_else(|| "a newer kernel".to_owned(), |name| format!("Linux {name}"));
+    let get = if newest.is_none() { "; `quell vm get` fetches it" } else { "" };
+    let install = if emulator { "" } else { "; it takes QEMU (Debian: qemu-system-x86)" };
+    format!("quell bench --on vm counts the interrupts of {kernel} in a guest here, without root{get}{install}.")
+}
 
 /// Counts, prints the table, and says what did not hold.
 pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
@@ -96,5 +110,21 @@ fn request(args: &BenchArgs) -> Result<Request, Failure> {
     match args.seconds {
         None => Ok(request),
         Some(seconds) => Ok(Request { measure_ms: measure_ms(Some(seconds), super::extent(args))?, ..request }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_is_offered_with_what_it_still_takes() {
+        let kernel = "7.3".parse().unwrap();
+        assert_eq!(
+            offer_with(Some(&kernel), true),
+            "quell bench --on vm counts the interrupts of Linux 7.3 in a guest here, without root."
+        );
+        let nothing = offer_with(None, false);
+        assert!(nothing.contains("`quell vm get` fetches it") && nothing.contains("it takes QEMU"), "{nothing}");
     }
 }

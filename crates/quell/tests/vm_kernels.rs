@@ -1,0 +1,191 @@
+//! `docs/kernels.md`: what Quell finds and does on three of Debian's kernels, asked in guests of the vm lab and compared
+//! with the page. Skipped without QEMU and without the kernels.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "helpers of tests fail by panicking and say when they skip"
+)]
+
+mod vm_guests;
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use vm_guests::{done_in, kernels, quell, text};
+
+/// The kernels of the page, and the modes that it speaks of.
+const KERNELS: [&str; 3] = ["6.1", "6.12", "7.3"];
+const MODES: [&str; 7] = ["base", "defer20", "napibusy", "fullbusy", "suspend20", "threaded", "threadedbusy"];
+
+/// What a kernel says in a guest: its features, and which modes can be set.
+fn asked(kernel: &str) -> Value {
+    let modes = MODES.join(",");
+    let run = ["bench", "--on", "vm", "--json", "--repeats", "1", "--retries", "0", "--seconds", "0.2"];
+    let ran = quell(&[&run[..], &["--kernel", kernel, "--modes", &modes]].concat());
+    // How often interrupts come in a moment of a busy machine is not asked here.
+    assert!(matches!(ran.status.code(), Some(0 | 3)), "{kernel}: {}", text(&ran.stderr));
+    serde_json::from_slice(&ran.stdout).unwrap()
+}
+
+/// Commands on a host with two NICs and a server under load.
+fn commands() -> Value {
+    json!([
+        ["show", "--netns", "server"],
+        ["show", "{pid}"],
+        ["doctor", "--netns", "server", "--seconds", "0"],
+        ["attach", "--yes", "defer20", "{pid}"],
+        ["detach"],
+        ["attach", "--yes", "napibusy", "{pid}"],
+        ["detach"],
+        ["attach", "--yes", "suspend20", "{pid}"],
+        ["status"],
+        ["detach"],
+        ["in-server", "run", "napibusy", "--", "/bin/quell", "lab", "list"],
+        [
+            "write",
+            "/tmp/profile.toml",
+            "[device.nic]\nname = \"server\"\n[device.nic.queues.all]\nmode = \"defer20\"\n"
+        ],
+        ["apply", "--netns", "server", "/tmp/profile.toml"],
+        ["revert"],
+        ["conformance", "--on", "model", "deferral-counts-down"],
+        ["lab", "list"],
+    ])
+}
+
+/// By its exit code, as `quell --help` explains them.
+fn outcome(done: &Value) -> &'static str {
+    match done["code"].as_u64() {
+        Some(0) => "ok",
+        Some(1) => "nothing to do",
+        Some(3) => "finds something serious",
+        Some(5) => "not possible here",
+        _ => panic!("{done:#}"),
+    }
+}
+
+/// How many scenarios of the conformance suite a kernel plays; all of them hold.
+fn scenarios_played(kernel: &str) -> (usize, usize) {
+    let ran = quell(&["conformance", "--on", "vm", "--json", "--kernel", kernel]);
+    let report: Value = serde_json::from_slice(&ran.stdout).unwrap_or_else(|_| panic!("{}", text(&ran.stderr)));
+    let results = report["results"].as_array().unwrap();
+    let wrong: Vec<&Value> = results
+        .iter()
+        .filter(|result| !matches!(result["outcome"]["outcome"].as_str(), Some("held" | "not-possible")))
+        .collect();
+    assert!(wrong.is_empty(), "{kernel}: {wrong:#?}");
+    (results.iter().filter(|result| result["outcome"]["outcome"] == "held").count(), results.len())
+}
+
+fn head(page: &mut String, first: &str) {
+    let kernels = KERNELS.map(|kernel| format!(" Linux {kernel} |")).concat();
+    write!(page, "\n| {first} |{kernels}\n| --- |{}\n", " --- |".repeat(KERNELS.len())).unwrap();
+}
+
+fn row(page: &mut String, name: &str, cells: impl IntoIterator<Item = String>) {
+    let cells: String = cells.into_iter().map(|cell| format!(" {cell} |")).collect();
+    writeln!(page, "| {name} |{cells}").unwrap();
+}
+
+fn mode_cell(said: &Value, mode: &str) -> String {
+    let Some(refusal) = said["refused"].get(mode) else { return "set".to_owned() };
+    let nearest = &refusal["nearest"];
+    if nearest.is_null() {
+        return "refused".to_owned();
+    }
+    let (device, epoll) = (&nearest["device"], &nearest["epoll"]);
+    let mut parts = Vec::new();
+    if device["defer-hard-irqs"] != 0 {
+        let us = device["gro-flush-timeout"].as_u64().unwrap() / 1_000;
+        parts.push(format!("deferral of the whole device ({}, {us} µs)", device["defer-hard-irqs"]));
+    }
+    if device["threaded"] != "off" {
+        parts.push("threads for the whole device".to_owned());
+    }
+    if epoll["prefer_busy_poll"] == true {
+        parts.push(format!("`EPIOCSPARAMS` {}/{}/1", epoll["busy_poll_usecs"], epoll["busy_poll_budget"]));
+    }
+    if let Some(usecs) = nearest["socket-busy-poll-usecs"].as_u64() {
+        parts.push(format!("`SO_BUSY_POLL` {usecs} µs"));
+    }
+    format!("refused; nearest: {}", parts.join(", "))
+}
+
+fn page() -> String {
+    let mut page = String::from(HEAD);
+    let said = KERNELS.map(asked);
+    head(&mut page, "found");
+    for (index, feature) in said[0]["features"].as_array().unwrap().iter().enumerate() {
+        let state = |kernel: &Value| kernel["features"][index]["state"].as_str().unwrap().to_owned();
+        row(&mut page, feature["name"].as_str().unwrap(), said.iter().map(state));
+    }
+    page.push_str(MODES_HEAD);
+    head(&mut page, "mode");
+    for mode in MODES {
+        row(&mut page, &format!("`{mode}`"), said.iter().map(|kernel| mode_cell(kernel, mode)));
+    }
+    page.push_str(COMMANDS_HEAD);
+    head(&mut page, "command");
+    let done = KERNELS.map(|kernel| done_in(kernel, &[], &commands()));
+    for (index, command) in commands().as_array().unwrap().iter().enumerate() {
+        let words: Vec<&str> = command.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+        let words: Vec<&str> = words.into_iter().filter(|word| *word != "in-server").collect();
+        if words[0] != "write" {
+            row(
+                &mut page,
+                &format!("`quell {}`", words.join(" ")),
+                done.iter().map(|done| outcome(&done[index]).to_owned()),
+            );
+        }
+    }
+    page.push_str(CONFORMANCE_HEAD);
+    head(&mut page, "scenarios");
+    let played = KERNELS.map(scenarios_played);
+    row(&mut page, "played, and held", played.iter().map(|(played, of)| format!("{played} of {of}")));
+    page
+}
+
+const HEAD: &str = "\
+# What Quell finds and does on older kernels
+
+Asked in guests of the vm lab, with virtio-net NICs, by `make test-vm`, which fails when this page no longer says what
+the kernels say. Every line was asked of the running kernel; nothing is inferred from a version.
+";
+
+const MODES_HEAD: &str = "
+## Modes
+
+A mode that is refused is never silently another one. The nearest that the kernel takes is named with the refusal; it was
+set there, read back and undone. Of a whole device: by sysfs, which tells all of its queues the same.
+";
+
+const COMMANDS_HEAD: &str = "
+## Commands
+
+On a host with two NICs and a server under load, by exit code. What is not possible says which part of it the kernel
+lacks, before anything is changed.
+";
+
+const CONFORMANCE_HEAD: &str = "
+## Conformance
+
+Scenarios that need more than the kernel, or one queue, has are not played: `quell conformance --on vm` says which and why.
+";
+
+/// After a wanted change: `QUELL_OVERWRITE=1 make test-vm`, then read the diff.
+#[test]
+fn the_page_of_kernels_in_the_docs_says_what_the_kernels_say_and_do() {
+    let here = kernels();
+    if let Some(missing) = KERNELS.iter().find(|kernel| !here.contains(&(**kernel).to_owned())) {
+        eprintln!("skipped: kernel {missing} is not here");
+        return;
+    }
+    let page = page();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kernels.md");
+    if std::env::var_os("QUELL_OVERWRITE").is_some() {
+        std::fs::write(&file, &page).unwrap();
+    }
+    assert_eq!(page, std::fs::read_to_string(&file).unwrap());
+}
