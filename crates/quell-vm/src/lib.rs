@@ -9,6 +9,8 @@
 
 pub mod debian;
 mod elf_trim;
+#[cfg(any(fuzzing, test))]
+pub mod fuzzing;
 pub mod guest;
 mod initramfs;
 mod kernel_image;

@@ -11,9 +11,18 @@ use std::path::{Path, PathBuf};
 #[path = "../../../fuzz/src/lib.rs"]
 mod texts;
 
-/// Replayed in `quell-linux` and `quell-load`.
-const REPLAYED_ELSEWHERE: &[&str] =
-    &["bit_mask", "btf", "cpu_list", "ethtool_ioctl", "memcached_answers", "netlink", "one_line_files", "proc_files"];
+/// Replayed in `quell-linux`, `quell-load` and `quell-vm`.
+const REPLAYED_ELSEWHERE: &[&str] = &[
+    "bit_mask",
+    "btf",
+    "cpu_list",
+    "ethtool_ioctl",
+    "guest_files",
+    "memcached_answers",
+    "netlink",
+    "one_line_files",
+    "proc_files",
+];
 
 type Entry = fn(&[u8]);
 const REPLAYED_HERE: &[(&str, Entry)] = &[

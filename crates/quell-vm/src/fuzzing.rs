@@ -1,0 +1,35 @@
+//! The way in for the fuzz target of what goes into a guest and comes out of it. It exists in instrumented builds, and in
+//! the unit tests, which push the kept corpus through it.
+
+use crate::elf_trim::{interpreter, loaded_part};
+use crate::kernel_image;
+use crate::message::Message;
+
+/// Reads any bytes as a program, as a kernel and as a message. A program that is cut is no longer than it was, asks for
+/// the same dynamic linker, and is not cut again; a message that is read is written as what reads the same.
+pub fn guest_files(bytes: &[u8]) {
+    let cut = loaded_part(bytes.to_vec());
+    assert!(cut.len() <= bytes.len());
+    assert_eq!(loaded_part(cut.clone()), cut);
+    if let Some(linker) = interpreter(&cut) {
+        assert_eq!(interpreter(bytes), Some(linker));
+    }
+    let _ = kernel_image::vmlinux(bytes);
+    if let Ok(message) = Message::parse(bytes) {
+        assert_eq!(Message::parse(message.to_line().as_bytes()).ok(), Some(message));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    #[test]
+    fn the_kept_programs_kernels_and_messages_are_read_or_left_as_they_are() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/guest_files");
+        let files: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(!files.is_empty(), "nothing is kept in {}", directory.display());
+        files.iter().for_each(|file| super::guest_files(&fs::read(file).unwrap()));
+    }
+}
