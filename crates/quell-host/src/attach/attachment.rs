@@ -18,7 +18,7 @@ use crate::journal::{History, Journal, JournalError, Keeper, ListedJournal, Stay
 use crate::kept::{KeptError, forget_earlier_boots};
 use crate::namespaces;
 use crate::picture::{Picture, Scope, TakeError, take};
-use crate::recovery::Reverted;
+use crate::recovery::{Reverted, is_running};
 use crate::settings::SettingsError;
 use crate::settings::values::EpollValues;
 use crate::transaction::{ChangeError, Moment, Transaction};
@@ -272,10 +272,15 @@ impl Attachment {
     /// Leaves everything in place to the keeper, which puts it back when the programs end. Returns the journal.
     ///
     /// # Errors
-    /// When that cannot be written down; everything was undone then.
-    pub fn leave(self) -> Result<PathBuf, JournalError> {
-        let Self { transaction, keeper, .. } = self;
-        transaction.leave_to(keeper)
+    /// When that cannot be written down, or the keeper has ended; everything was undone then.
+    pub fn leave(self) -> Result<PathBuf, AttachError> {
+        let Self { transaction, keeper, proc, .. } = self;
+        let Keeper { pid, start_time_ticks } = keeper;
+        let boot_id = proc.boot_id().map_err(KeptError::Proc)?;
+        if !is_running(pid, start_time_ticks, boot_id, &proc) {
+            return Err(AttachError::KeeperEnded(pid));
+        }
+        Ok(transaction.leave_to(keeper)?)
     }
 
     /// Says in the journal that this process keeps the attachment up, so that others know whom to ask for its end: by

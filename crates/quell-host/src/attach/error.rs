@@ -44,6 +44,9 @@ pub enum AttachError {
     /// The keeper could not be started, and nothing was done.
     #[error("the keeper, which puts everything back when the program ends, could not be started: {0}")]
     Keeper(String),
+    /// The keeper has ended, so that nobody would put anything back.
+    #[error("the keeper, process {0}, has ended: nobody would put back what was set, so it was put back now")]
+    KeeperEnded(u32),
     /// A change could not be made.
     #[error("{}: {source}", place(.step))]
     Change {
