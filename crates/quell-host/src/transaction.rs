@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use quell_linux::NapiId;
 use quell_linux::epoll_params::EpollParams;
+use quell_linux::io_uring_polling::RingPolling;
 use quell_linux::link::{Links, VethEnd, VethPair};
 use quell_linux::netdev::NapiChange;
 use quell_linux::netlink::{Failure, NetlinkError};
@@ -24,8 +25,9 @@ use crate::plan;
 use crate::recovery::{Reverted, revert};
 use crate::settings::epoll::ForeignEpoll;
 use crate::settings::host::{Kernel, KnownContexts, make};
+use crate::settings::ring::Ring;
 use crate::settings::values::{EpollValues, NapiValues, SocketPolling};
-use crate::settings::{SettingsError, affinity, napi, reuseport, socket};
+use crate::settings::{SettingsError, affinity, napi, reuseport, ring, socket};
 use crate::steer::{Pin, Steering};
 
 /// Changes that belong together and are undone together.
@@ -259,6 +261,27 @@ impl Transaction {
         let changed = prepared.make()?;
         self.done(seq, Outcome::Made)?;
         Ok(changed)
+    }
+
+    /// Has the io_uring that `process` has open at `fd` busy poll. Returns why it is left alone, where it is; nothing is
+    /// written down then.
+    ///
+    /// # Errors
+    /// When it could not be written down or told; also when the process is gone or may not be looked into.
+    pub fn set_ring(
+        &mut self,
+        process: ProcessIdentity,
+        fd: i32,
+        wanted: RingPolling,
+    ) -> Result<Option<String>, ChangeError> {
+        let (ring, change) = match ring::look(&self.proc, process, fd, wanted)? {
+            Ring::CanBeTold(ring, change) => (ring, change),
+            Ring::LeftAlone(why) => return Ok(Some(why)),
+        };
+        let seq = self.intend(Change::RingPolling(change))?;
+        ring::tell(&ring, wanted).map_err(SettingsError::from)?;
+        self.done(seq, Outcome::Made)?;
+        Ok(None)
     }
 
     /// Makes one change of a plan in `namespace`. `looks_on` hears how far it got; when it says that this is enough, the

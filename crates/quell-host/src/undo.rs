@@ -101,6 +101,10 @@ pub(crate) fn undo(
         (Change::HostSetting(change), outcome) => put_back(proc, contexts, change, outcome),
         (Change::ReuseportFilter(change), _) => Ok(settings::reuseport::take_off(proc, change)?),
         (Change::SocketsPolling(change), _) => Ok(settings::socket::put_back(proc, change)?),
+        (Change::RingPolling(change), _) => {
+            let process = identity(change.pid, change.start_time_ticks, boot_id)?;
+            Ok(settings::ring::put_back(proc, process, change)?)
+        }
         (Change::ThreadAffinity(change), _) => {
             let pid = identity(change.pid, change.thread_start_time_ticks, boot_id)?.pid;
             let tid = identity(change.tid, change.thread_start_time_ticks, boot_id)?.pid;

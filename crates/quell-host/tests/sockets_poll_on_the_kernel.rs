@@ -13,7 +13,10 @@ use common::{ARRIVES_WITHIN, Lab, Program, id, skipped};
 use quell_host::journal::Journal;
 use quell_host::settings::values::{SocketPolling, SocketValues};
 use quell_host::transaction::Transaction;
+use quell_linux::Pid;
 use quell_linux::event::Trigger;
+use quell_linux::io_uring::Ring;
+use quell_linux::io_uring_polling::{RingPolling, RingPollingInfo};
 use quell_linux::proc::ProcRoot;
 use quell_linux::socket_options;
 
@@ -134,4 +137,30 @@ fn a_blocking_receive_polls_its_queue_once_its_socket_is_told_to() {
     });
     assert!(polled(&lab) > 0, "polling took packets from the queue");
     assert_eq!(transaction.revert().unwrap().undone.len(), 1);
+}
+
+#[test]
+fn an_io_uring_that_does_not_poll_is_told_to_and_one_that_does_is_left_alone() {
+    if skipped() {
+        return;
+    }
+    let ring = match Ring::new() {
+        Ok(ring) => ring,
+        Err(error) => return eprintln!("skipped: no io_uring can be had: {error}"),
+    };
+    let fd = ring.as_fd().as_raw_fd();
+    let now = || ProcRoot::default().process(Pid::of_this_process()).ring_polling(fd).unwrap();
+    if now() == RingPollingInfo::Untold {
+        return eprintln!("skipped: this kernel does not tell how a ring polls");
+    }
+    let polling = RingPolling { busy_poll_us: 64, prefer_busy_poll: true };
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = begin(&dir, "sp-ring");
+    assert_eq!(transaction.set_ring(Program::process(), fd, polling).unwrap(), None);
+    assert_eq!(now(), RingPollingInfo::On(polling));
+    let why = transaction.set_ring(Program::process(), fd, polling).unwrap();
+    assert_eq!(why.as_deref(), Some("it busy polls already, for 64 us"));
+    let reverted = transaction.revert().unwrap();
+    assert_eq!((reverted.undone.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
+    assert_eq!(now(), RingPollingInfo::Off);
 }

@@ -78,6 +78,7 @@ fn reverting_undoes_the_last_change_first_and_leaves_no_journal() {
             | Change::EpollParameters(_)
             | Change::ReuseportFilter(_)
             | Change::SocketsPolling(_)
+            | Change::RingPolling(_)
             | Change::ThreadAffinity(_)
             | Change::HostSetting(_) => "setting",
         })

@@ -3,6 +3,7 @@
 //! nothing else; when a queue is worth polling is decided above.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::io_uring::{
@@ -52,6 +53,33 @@ pub enum NapiPollError {
     },
 }
 
+/// A ring with room for one request, to which nothing is ever submitted: it is told of NAPI instances, and waited on.
+#[derive(Debug)]
+pub struct Ring(OwnedFd);
+
+impl Ring {
+    /// A ring of any issuer.
+    ///
+    /// # Errors
+    /// What `io_uring_setup(2)` said: not there, kept from this process, too many open files.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(setup()?))
+    }
+}
+
+impl AsFd for Ring {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn setup() -> Result<OwnedFd, Errno> {
+    let mut params = io_uring_params::default();
+    // SAFETY: the ring is never mapped and nothing is ever submitted, so the kernel touches no memory of ours but
+    // `params`, which lives until the call returns.
+    unsafe { io_uring_setup(1, &mut params) }
+}
+
 /// Polls the instance once, preferring busy polling: a packet or more are taken to their sockets, and what was armed to
 /// hold the queue is replaced by its gro-flush-timeout (`busy_poll_stop` in `net/core/dev.c`). An id that no instance
 /// has (any more) is no error: nothing is polled then.
@@ -60,10 +88,7 @@ pub enum NapiPollError {
 /// See [`NapiPollError`].
 pub fn poll_napi_once(napi: NapiId) -> Result<(), NapiPollError> {
     let refused = |action| move |errno| refusal(napi, action, errno);
-    let mut params = io_uring_params::default();
-    // SAFETY: the ring is never mapped and nothing is ever submitted, so the kernel touches no memory of ours but
-    // `params`, which lives until the call returns.
-    let ring = unsafe { io_uring_setup(1, &mut params) }.map_err(refused("making a ring"))?;
+    let ring = setup().map_err(refused("making a ring"))?;
     let register = |mut request: io_uring_napi| {
         let argument = (&raw mut request).cast::<std::ffi::c_void>();
         // SAFETY: the kernel reads and writes one `struct io_uring_napi`, to which `argument` points.

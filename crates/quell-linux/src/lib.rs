@@ -20,6 +20,7 @@ pub mod executable;
 pub mod fuzzing;
 mod interface;
 pub mod io_uring;
+pub mod io_uring_polling;
 pub mod kernel;
 pub mod link;
 mod napi_id;

@@ -12,7 +12,7 @@ use quell_linux::{NapiId, Pid};
 use super::error::AttachError;
 use super::keeper::this_process;
 use super::plan::{EpollStep, Partly, Plan, QueueStep, Request, Step, plan};
-use super::pollers::{SocketId, SocketsStep};
+use super::pollers::{RingStep, SocketId, SocketsStep};
 use super::target::{Selection, TargetError, Targets};
 use crate::journal::{History, Journal, JournalError, Keeper, ListedJournal, Stay, Target};
 use crate::kept::{KeptError, forget_earlier_boots};
@@ -50,6 +50,8 @@ pub struct Attachment {
     epolls: BTreeMap<EpollKey, EpollValues>,
     /// Sockets that were told to poll.
     sockets: BTreeSet<SocketKey>,
+    /// io_urings that were told to poll, or why they were left alone.
+    rings: BTreeMap<EpollKey, Option<String>>,
     /// Instances of sockets that no device of the host has: those of a link that went down, until the next packet.
     unknown_queues: BTreeSet<NapiId>,
     /// What could not be set, or is somebody else's by now.
@@ -57,7 +59,7 @@ pub struct Attachment {
     changes: usize,
 }
 
-/// An epoll over its process's life.
+/// An epoll or io_uring over its process's life.
 type EpollKey = (Pid, u64, i32);
 /// A socket over its process's life.
 type SocketKey = (Pid, u64, SocketId);
@@ -68,6 +70,7 @@ enum Key {
     Epoll(EpollKey),
     /// Of a process; AF_XDP or not.
     Sockets(Pid, u64, bool),
+    Ring(EpollKey),
 }
 
 /// An attachment, as its journal tells.
@@ -111,6 +114,7 @@ pub fn place(step: &Step) -> String {
         Step::Sockets(SocketsStep { pid, process, sockets, .. }) => {
             format!("{} sockets of {process} {pid}", sockets.len())
         }
+        Step::Ring(RingStep { pid, process, fd, .. }) => format!("io_uring {fd} of {process} {pid}"),
     }
 }
 
@@ -186,6 +190,7 @@ impl Attachment {
             queues: BTreeMap::new(),
             epolls: BTreeMap::new(),
             sockets: BTreeSet::new(),
+            rings: BTreeMap::new(),
             unknown_queues: BTreeSet::new(),
             given_up: BTreeSet::new(),
             changes: 0,
@@ -317,6 +322,11 @@ impl Attachment {
         self.epolls.len()
     }
 
+    /// The io_urings that were not told to poll: of which process, their numbers there, and why.
+    pub fn rings_left_alone(&self) -> impl Iterator<Item = (Pid, i32, &str)> {
+        self.rings.iter().filter_map(|(&(pid, _, fd), why)| Some((pid, fd, why.as_deref()?)))
+    }
+
     /// A picture of its programs and the devices of their namespaces; `None` when none of them lives.
     fn look(&mut self, pass: &mut Pass) -> Result<Option<Picture>, AttachError> {
         let mut last = None;
@@ -345,6 +355,7 @@ impl Attachment {
         }
         let (was_set, is_reset) = match step {
             Step::Sockets(step) => return if self.untold(step).next().is_some() { Due::Yes } else { Due::No },
+            Step::Ring(step) => return if self.rings.contains_key(&ring_key(step)) { Due::No } else { Due::Yes },
             Step::Queue(step) => {
                 let before = self.queues.get(&step.napi).map(|before| before.old);
                 (before.is_some(), before == Some(step.old))
@@ -413,6 +424,14 @@ impl Attachment {
                 self.sockets.extend(untold);
                 self.transaction.set_sockets(process, &fds, step.new).map(|changed| changed > 0)
             }
+            Step::Ring(step) => {
+                let process = self.targets.identity(step.pid, step.start_time_ticks);
+                self.transaction.set_ring(process, step.fd, step.new).map(|left_alone| {
+                    let told = left_alone.is_none();
+                    self.rings.insert(ring_key(step), left_alone);
+                    told
+                })
+            }
         };
         match made {
             Err(ChangeError::Settings(error)) if error.is_absent() => Ok(false),
@@ -450,7 +469,12 @@ fn key(step: &Step) -> Key {
         Step::Queue(step) => Key::Queue(step.napi),
         Step::Epoll(step) => Key::Epoll(epoll_key(step)),
         Step::Sockets(step) => Key::Sockets(step.pid, step.start_time_ticks, step.xdp),
+        Step::Ring(step) => Key::Ring(ring_key(step)),
     }
+}
+
+fn ring_key(step: &RingStep) -> EpollKey {
+    (step.pid, step.start_time_ticks, step.fd)
 }
 
 fn epoll_key(step: &EpollStep) -> EpollKey {

@@ -21,5 +21,5 @@ pub mod wait;
 pub use attachment::{Attached, Attachment, Pass, attachments, observe};
 pub use error::AttachError;
 pub use plan::{EpollsSetBy, Plan, Request, Step, plan};
-pub use pollers::{SocketId, SocketsStep};
+pub use pollers::{RingStep, SocketId, SocketsStep};
 pub use target::{Selection, TargetError, Targets, Turnover};

@@ -9,7 +9,7 @@ use quell_mode::{DeliveryMode, NapiSettings, ProgramWait, Requirement, Threaded}
 use serde::Serialize;
 
 use super::neighbours::{Neighbour, neighbours};
-use super::pollers::{self, SocketsStep};
+use super::pollers::{self, RingStep, SocketsStep};
 use crate::findings::view::{EpollView, View, irq_of, napi_of};
 use crate::picture::{Device, Napi, Picture, Process, Reading, Why};
 use crate::settings::values::{EpollValues, NapiValues};
@@ -61,6 +61,8 @@ pub enum Step {
     Epoll(EpollStep),
     /// Sockets of the program that poll by themselves.
     Sockets(SocketsStep),
+    /// An io_uring of the program that polls by itself.
+    Ring(RingStep),
 }
 
 /// Values of a queue.
@@ -219,7 +221,7 @@ impl Plan {
     pub fn queues(&self) -> impl Iterator<Item = &QueueStep> {
         self.steps.iter().filter_map(|step| match step {
             Step::Queue(step) => Some(step),
-            Step::Epoll(_) | Step::Sockets(_) => None,
+            _ => None,
         })
     }
 
@@ -227,7 +229,7 @@ impl Plan {
     pub fn epolls(&self) -> impl Iterator<Item = &EpollStep> {
         self.steps.iter().filter_map(|step| match step {
             Step::Epoll(step) => Some(step),
-            Step::Queue(_) | Step::Sockets(_) => None,
+            _ => None,
         })
     }
 
@@ -235,7 +237,15 @@ impl Plan {
     pub fn sockets(&self) -> impl Iterator<Item = &SocketsStep> {
         self.steps.iter().filter_map(|step| match step {
             Step::Sockets(step) => Some(step),
-            Step::Queue(_) | Step::Epoll(_) => None,
+            _ => None,
+        })
+    }
+
+    /// The io_urings that are told to poll.
+    pub fn rings(&self) -> impl Iterator<Item = &RingStep> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Ring(step) => Some(step),
+            _ => None,
         })
     }
 
@@ -282,6 +292,7 @@ impl Plan {
         }
         if request.epolls == EpollsSetBy::Attachment {
             self.steps.extend(pollers::steps(view, process, files, &request.mode).into_iter().map(Step::Sockets));
+            self.steps.extend(pollers::rings(process, files, &request.mode).into_iter().map(Step::Ring));
         }
         let (mut with_sockets, mut watched) = (0, 0);
         for epoll in view.epolls.iter().filter(|epoll| epoll.process.pid == pid) {
@@ -423,6 +434,8 @@ impl Step {
             Self::Queue(step) => step.is_there(),
             Self::Epoll(step) => step.is_there(),
             Self::Sockets(step) => step.sockets.is_empty(),
+            // Whether it polls is known when it is looked at.
+            Self::Ring(_) => false,
         }
     }
 }

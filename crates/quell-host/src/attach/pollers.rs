@@ -1,7 +1,8 @@
 //! Which sockets of a program are told to poll by themselves, from outside: all of them in a mode of sockets, and those of
-//! AF_XDP in every mode in which the program polls. Pure.
+//! AF_XDP in every mode in which the program polls, and with those its io_urings. Pure.
 
 use quell_linux::Pid;
+use quell_linux::io_uring_polling::RingPolling;
 use quell_mode::{DeliveryMode, ModeKind};
 use serde::Serialize;
 
@@ -28,6 +29,22 @@ pub struct SocketsStep {
     pub sockets: Vec<SocketId>,
     /// As they are to poll.
     pub new: SocketPolling,
+}
+
+/// An io_uring that is to poll, if it may be told so and does not yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct RingStep {
+    /// Whose.
+    pub pid: Pid,
+    /// When that process started, in clock ticks since boot.
+    pub start_time_ticks: u64,
+    /// The name of the process.
+    pub process: String,
+    /// The ring's number there.
+    pub fd: i32,
+    /// As it is to poll.
+    pub new: RingPolling,
 }
 
 /// A socket of a process.
@@ -69,6 +86,27 @@ pub(super) fn steps(view: &View<'_>, process: &Process, files: &Files, mode: &De
 pub(super) fn of_inet_sockets(mode: &DeliveryMode) -> Option<SocketPolling> {
     let ModeKind::SockPoll { usecs, .. } = mode.kind() else { return None };
     Some(SocketPolling { values: SocketValues { busy_poll_us: usecs.get(), prefer_busy_poll: false }, budget: None })
+}
+
+/// The io_urings of one process that are to poll.
+pub(super) fn rings(process: &Process, files: &Files, mode: &DeliveryMode) -> Vec<RingStep> {
+    let by_epoll = || {
+        let epoll = mode.epoll().filter(|epoll| epoll.busy_poll_usecs > 0)?;
+        Some(RingPolling { busy_poll_us: epoll.busy_poll_usecs, prefer_busy_poll: epoll.prefer_busy_poll })
+    };
+    let by_sockets = of_inet_sockets(mode).map(|SocketPolling { values, .. }| RingPolling {
+        busy_poll_us: values.busy_poll_us,
+        prefer_busy_poll: values.prefer_busy_poll,
+    });
+    let Some(new) = by_sockets.or_else(by_epoll) else { return Vec::new() };
+    let step = |&fd: &i32| RingStep {
+        pid: process.pid,
+        start_time_ticks: process.start_time_ticks,
+        process: process.name.clone(),
+        fd,
+        new,
+    };
+    files.io_urings.iter().map(step).collect()
 }
 
 /// How AF_XDP sockets poll: they do so only when they prefer it (`xsk_no_wakeup` of `net/xdp/xsk.c`).

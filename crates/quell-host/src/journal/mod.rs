@@ -14,7 +14,7 @@ pub use error::{Attempt, JournalError, UnusableJournal};
 pub use found::{JournalFile, ListedJournal, Witness};
 pub use history::{Entry, History, HistoryError, Stay};
 pub use record::{
-    Change, EpollParameters, HostSetting, Keeper, NapiSettings, Outcome, ReuseportFilter, SocketsAlike, SocketsPolling,
-    Target, ThreadAffinity, Undoing, Watchdog,
+    Change, EpollParameters, HostSetting, Keeper, NapiSettings, Outcome, ReuseportFilter, RingPollingChange,
+    SocketsAlike, SocketsPolling, Target, ThreadAffinity, Undoing, Watchdog,
 };
 pub use store::{Journal, OwnedJournal};

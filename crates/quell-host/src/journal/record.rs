@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use quell_linux::CpuList;
 use quell_linux::ethtool::RssContextId;
+use quell_linux::io_uring_polling::RingPolling;
 
 use crate::picture::Protocol;
 use crate::plan;
@@ -140,6 +141,8 @@ pub enum Change {
     ReuseportFilter(ReuseportFilter),
     /// Busy polling of sockets of a process. Undone by setting those back that still poll so, and what they accepted.
     SocketsPolling(SocketsPolling),
+    /// An io_uring of a process that is told to busy poll, which it did not. Undone if it still polls as it was told.
+    RingPolling(RingPollingChange),
     /// The CPUs of a thread of a process. Undone by putting them back if they are still those that it was bound to.
     ThreadAffinity(ThreadAffinity),
     /// A setting of the host that a plan changed. Undone by setting it back as far as it is still what was set.
@@ -228,6 +231,20 @@ pub struct SocketsAlike {
     pub old: SocketValues,
     /// Their inodes.
     pub inodes: Vec<u64>,
+}
+
+/// An io_uring that is told to busy poll.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct RingPollingChange {
+    /// The process that has it open.
+    pub pid: u32,
+    /// When that process started, in clock ticks since boot.
+    pub start_time_ticks: u64,
+    /// The ring's number there. Numbers are given out again; what tells the ring from a later one is that it polls so.
+    pub fd: i32,
+    /// As it is to poll.
+    pub new: RingPolling,
 }
 
 /// A thread that is bound to CPUs. Threads that it starts are bound as it is, and are not put back.

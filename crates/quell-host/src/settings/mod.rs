@@ -6,12 +6,14 @@ pub(crate) mod epoll;
 pub(crate) mod host;
 pub(crate) mod napi;
 pub(crate) mod reuseport;
+pub(crate) mod ring;
 pub(crate) mod socket;
 pub mod values;
 
 use quell_linux::CpuList;
 use quell_linux::epoll_params::EpollParamsError;
 use quell_linux::ethtool::FeatureError;
+use quell_linux::io_uring_polling::RingPollingError;
 use quell_linux::netdev::DeviceThreadingError;
 use quell_linux::netlink::{Failure, NetlinkError};
 use quell_linux::netns::NamespaceError;
@@ -87,6 +89,9 @@ pub enum SettingsError {
         /// The group's address.
         group: String,
     },
+    /// An io_uring could not be told how to poll.
+    #[error(transparent)]
+    Ring(#[from] RingPollingError),
     /// A socket could not be read or set.
     #[error(transparent)]
     Socket(#[from] SocketOptionError),

@@ -154,7 +154,11 @@ impl ProcRoot {
         numbered_entries(&self.0)
     }
 
-    fn read<T>(&self, name: &str, parse: impl FnOnce(&[u8]) -> Result<T, Malformed>) -> Result<T, ProcError> {
+    pub(crate) fn read<T>(
+        &self,
+        name: &str,
+        parse: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, ProcError> {
         read_file(self.0.join(name), parse)
     }
 }
@@ -172,7 +176,11 @@ impl ProcDir {
         &self.0
     }
 
-    fn read<T>(&self, name: &str, parse: impl FnOnce(&[u8]) -> Result<T, Malformed>) -> Result<T, ProcError> {
+    pub(crate) fn read<T>(
+        &self,
+        name: &str,
+        parse: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, ProcError> {
         read_file(self.0.join(name), parse)
     }
 }

@@ -15,6 +15,9 @@ pub(crate) fn in_words(change: &Change) -> String {
             let sockets: usize = change.sockets.iter().map(|alike| alike.inodes.len()).sum();
             format!("{sockets} sockets of process {}: {}", change.pid, change.new.values)
         }
+        Change::RingPolling(change) => {
+            format!("io_uring {} of process {}: busy poll {} us", change.fd, change.pid, change.new.busy_poll_us)
+        }
         Change::ThreadAffinity(change) => {
             format!("thread {} of process {}: CPUs {}", change.tid, change.pid, change.new)
         }

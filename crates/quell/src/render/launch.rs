@@ -92,7 +92,7 @@ pub(crate) fn whom_it_touches(plan: &Plan) -> Vec<String> {
 pub(crate) fn pass(pass: &Pass, verbose: bool) -> Vec<String> {
     let made = pass.made.iter().filter(|_| verbose).map(|step| match step {
         Step::Queue(_) => format!("{} has come up, and has the mode", place(step)),
-        Step::Epoll(_) | Step::Sockets(_) => format!("{} got the mode from outside", place(step)),
+        Step::Epoll(_) | Step::Sockets(_) | Step::Ring(_) => format!("{} got the mode from outside", place(step)),
     });
     let others = pass.changed_by_others.iter();
     let others = others.map(|step| format!("{} was changed by somebody else, and is left alone", place(step)));

@@ -96,6 +96,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let told = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let (mut attachment, placed) = attach(&targets, request, &plan, &groups, &args.placement, &told)?;
     let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
+    report.rings_left_alone = render::RingLeftAlone::of(&attachment);
     if args.follow {
         attachment.hold().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     }
@@ -107,6 +108,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if args.json {
         output::json(&report)?;
     } else {
+        output::data(&render::rings_left_alone(&report.rings_left_alone))?;
         output::data(&render::placement::placed(&groups, &placed))?;
         output::data(&report.effect.as_ref().map(ToString::to_string).unwrap_or_default())?;
     }

@@ -10,11 +10,11 @@ use std::fmt::{self, Write as _};
 
 use quell_host::attach::neighbours::{Neighbour, Until};
 use quell_host::attach::plan::{EpollStep, LeftAlone, Partly, QueueStep};
-use quell_host::attach::{Plan, Request, SocketsStep, Targets};
+use quell_host::attach::{Attachment, Plan, Request, RingStep, SocketsStep, Targets};
 use quell_host::findings::{Finding, Severity};
 use quell_host::journal::Target;
 use quell_host::settings::values::{EpollValues, NapiValues};
-use quell_linux::CpuList;
+use quell_linux::{CpuList, Pid};
 use serde::Serialize;
 
 /// What `quell attach` says before it sets anything.
@@ -27,6 +27,9 @@ pub(crate) struct Report<'a> {
     /// What filters are put on, and what was seen; absent when that was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) placement: Option<serde_json::Value>,
+    /// io_urings that were not told to poll, once it was tried.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) rings_left_alone: Vec<RingLeftAlone>,
     pub(crate) plan: &'a Plan,
     findings: Vec<Finding>,
     /// Whether the mode shows; absent before it is set, and when nobody asked.
@@ -41,6 +44,7 @@ impl<'a> Report<'a> {
             programs: targets.living().cloned().collect(),
             plan,
             placement: None,
+            rings_left_alone: Vec::new(),
             findings,
             effect: None,
         }
@@ -53,6 +57,7 @@ impl fmt::Display for Report<'_> {
         queue_lines(self.plan).iter().try_for_each(|line| writeln!(f, "  {line}"))?;
         epoll_lines(self.plan).iter().try_for_each(|line| writeln!(f, "  {line}"))?;
         self.plan.sockets().try_for_each(|step| writeln!(f, "  {}", sockets_line(step)))?;
+        self.plan.rings().try_for_each(|step| writeln!(f, "  {}", ring_line(step)))?;
         left_alone_lines(self.plan).iter().try_for_each(|line| writeln!(f, "  {line}"))?;
         self.plan.partly.iter().try_for_each(|partly| writeln!(f, "  {}", in_words(partly)))?;
         if !self.plan.impossible.is_empty() {
@@ -176,6 +181,35 @@ fn left_alone_lines(plan: &Plan) -> Vec<String> {
         format!("{epolls} {fds} of {} {are} left alone: {}", group[0].pid, group[0].why)
     };
     groups.iter().map(line).collect()
+}
+
+/// An io_uring that was not told to poll.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct RingLeftAlone {
+    pid: Pid,
+    fd: i32,
+    why: String,
+}
+
+impl RingLeftAlone {
+    pub(crate) fn of(attachment: &Attachment) -> Vec<Self> {
+        attachment.rings_left_alone().map(|(pid, fd, why)| Self { pid, fd, why: why.to_owned() }).collect()
+    }
+}
+
+/// The text.
+pub(crate) fn rings_left_alone(rings: &[RingLeftAlone]) -> String {
+    rings
+        .iter()
+        .map(|RingLeftAlone { pid, fd, why }| format!("io_uring {fd} of {pid} is left alone: {why}\n"))
+        .collect()
+}
+
+fn ring_line(step: &RingStep) -> String {
+    let RingStep { pid, process, fd, new, .. } = step;
+    let prefer = u8::from(new.prefer_busy_poll);
+    format!("{process} {pid}  io_uring {fd} → busy-poll {} us, prefer {prefer}, if it may be told", new.busy_poll_us)
 }
 
 /// usecs/budget/prefer, as `quell show` has it.

@@ -1,0 +1,222 @@
+//! How an io_uring, own or duplicated, busy polls the NAPI instances of its sockets while it waits
+//! (`IORING_REGISTER_NAPI`, `io_uring/napi.c`, Linux 6.9). Which ring is to poll is decided above.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+use rustix::io_uring::{IoringRegisterOp, io_uring_napi, io_uring_register};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::proc::{ProcDir, ProcError};
+
+/// Of a `struct io_uring_probe` what comes before the operations.
+const PROBE_HEADER_BYTES: usize = 16;
+
+/// How a ring busy polls; the instances are those that its sockets arrive by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub struct RingPolling {
+    /// How long a wait polls before it sleeps, µs; the kernel takes more than 10,000 for 10,000.
+    pub busy_poll_us: u32,
+    /// Whether the NAPI's owner is asked to let go.
+    pub prefer_busy_poll: bool,
+}
+
+/// Why a ring was not told how to poll.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RingPollingError {
+    /// It was made with `IORING_SETUP_SINGLE_ISSUER`: no other thread than its own may tell it anything.
+    #[error(
+        "the ring is one of a single issuer (IORING_SETUP_SINGLE_ISSUER): only the thread that made it may tell it how to poll"
+    )]
+    SingleIssuer,
+    /// The kernel cannot, or the ring polls for disk I/O (`IORING_SETUP_IOPOLL`).
+    #[error(
+        "this kernel cannot have an io_uring busy poll (Linux 6.9 and newer can), or the ring is one of IORING_SETUP_IOPOLL"
+    )]
+    Unsupported,
+    /// The ring is restricted, or this program may not use io_uring.
+    #[error("telling an io_uring how to poll: {source}; it is restricted, or io_uring is kept from this process")]
+    Denied {
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Another answer.
+    #[error("telling an io_uring how to poll: {source}")]
+    Refused {
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl From<Errno> for RingPollingError {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::EXIST => Self::SingleIssuer,
+            Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP => Self::Unsupported,
+            Errno::PERM | Errno::ACCESS | Errno::BADFD => Self::Denied { source: errno.into() },
+            _ => Self::Refused { source: errno.into() },
+        }
+    }
+}
+
+/// Whether this thread may tell the ring anything; nothing is changed by asking.
+///
+/// # Errors
+/// Why it may not.
+pub fn may_tell(ring: impl AsFd) -> Result<(), RingPollingError> {
+    let mut probe = [0_u64; PROBE_HEADER_BYTES / size_of::<u64>()];
+    // SAFETY: the kernel writes a `struct io_uring_probe` without operations, of which there are 0, to the pointer: as
+    // many bytes as the array has.
+    let told = unsafe { io_uring_register(ring, IoringRegisterOp::RegisterProbe, probe.as_mut_ptr().cast(), 0) };
+    told.map(drop).map_err(RingPollingError::from)
+}
+
+/// Has the ring busy poll from its next wait on, in the place of what it was told before.
+///
+/// # Errors
+/// [`RingPollingError`].
+pub fn set(ring: impl AsFd, polling: RingPolling) -> Result<(), RingPollingError> {
+    let mut request = io_uring_napi::default();
+    request.busy_poll_to = polling.busy_poll_us;
+    request.prefer_busy_poll = polling.prefer_busy_poll.into();
+    register(ring, IoringRegisterOp::RegisterNapi, request)
+}
+
+/// Has the ring busy poll no more.
+///
+/// # Errors
+/// [`RingPollingError`].
+pub fn clear(ring: impl AsFd) -> Result<(), RingPollingError> {
+    register(ring, IoringRegisterOp::UnregisterNapi, io_uring_napi::default())
+}
+
+fn register(ring: impl AsFd, what: IoringRegisterOp, mut request: io_uring_napi) -> Result<(), RingPollingError> {
+    let argument = (&raw mut request).cast::<std::ffi::c_void>();
+    // SAFETY: the kernel reads and writes one `struct io_uring_napi`, to which `argument` points.
+    let told = unsafe { io_uring_register(ring, what, argument, 1) };
+    told.map(drop).map_err(RingPollingError::from)
+}
+
+/// What `/proc/PID/fdinfo/FD` of an io_uring says of its polling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingPollingInfo {
+    /// It does not busy poll.
+    Off,
+    /// It does.
+    On(RingPolling),
+    /// The kernel does not tell: before 6.13, or the ring was just in use.
+    Untold,
+}
+
+impl RingPollingInfo {
+    /// Parses the file (`io_uring/fdinfo.c`, `napi_show_fdinfo`). What it does not say is untold.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(bytes);
+        let value = |key: &str| {
+            let found = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+            found.map(str::trim)
+        };
+        let ns = || value("napi_busy_poll_dt")?.parse::<u64>().ok();
+        let prefer = || value("napi_prefer_busy_poll")?.parse::<bool>().ok();
+        match (value("NAPI"), ns(), prefer()) {
+            (Some("disabled"), ..) => Self::Off,
+            (Some("enabled"), Some(ns), Some(prefer_busy_poll)) => match u32::try_from(ns / 1_000) {
+                Ok(busy_poll_us) => Self::On(RingPolling { busy_poll_us, prefer_busy_poll }),
+                Err(_) => Self::Untold,
+            },
+            _ => Self::Untold,
+        }
+    }
+}
+
+impl ProcDir {
+    /// Reads how the io_uring at a file descriptor of this process polls.
+    ///
+    /// # Errors
+    /// When it cannot be read (denied without ptrace access).
+    pub fn ring_polling(&self, fd: i32) -> Result<RingPollingInfo, ProcError> {
+        self.read(&format!("fdinfo/{fd}"), |bytes| Ok(RingPollingInfo::parse(bytes)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsRawFd, OwnedFd};
+
+    use rustix::io_uring::{IoringSetupFlags, io_uring_params, io_uring_setup};
+
+    use super::*;
+    use crate::Pid;
+    use crate::proc::ProcRoot;
+    use proptest::prelude::*;
+
+    const POLLING: RingPolling = RingPolling { busy_poll_us: 50, prefer_busy_poll: true };
+
+    fn ring(flags: IoringSetupFlags) -> Option<OwnedFd> {
+        let mut params = io_uring_params::default();
+        params.flags = flags;
+        // SAFETY: the ring is never mapped and nothing is ever submitted, so the kernel touches no memory of ours but
+        // `params`, which lives until the call returns.
+        let ring = unsafe { io_uring_setup(1, &mut params) };
+        ring.map_err(|errno| eprintln!("skipped: no io_uring can be had: {errno}")).ok()
+    }
+
+    fn told_by_another_thread<T: Send>(tell: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| scope.spawn(tell).join().unwrap())
+    }
+
+    fn info(ring: &OwnedFd) -> RingPollingInfo {
+        ProcRoot::default().process(Pid::of_this_process()).ring_polling(ring.as_raw_fd()).unwrap()
+    }
+
+    #[test]
+    fn what_another_thread_tells_a_ring_is_read_back_and_taken_back() {
+        let Some(ring) = ring(IoringSetupFlags::empty()) else { return };
+        if info(&ring) == RingPollingInfo::Untold {
+            return eprintln!("skipped: this kernel does not tell how a ring polls");
+        }
+        told_by_another_thread(|| may_tell(&ring)).unwrap();
+        assert_eq!(info(&ring), RingPollingInfo::Off);
+        told_by_another_thread(|| set(&ring, POLLING)).unwrap();
+        assert_eq!(info(&ring), RingPollingInfo::On(POLLING));
+        told_by_another_thread(|| clear(&ring)).unwrap();
+        assert_eq!(info(&ring), RingPollingInfo::Off);
+    }
+
+    #[test]
+    fn a_ring_of_a_single_issuer_is_told_nothing_by_another_thread() {
+        let Some(ring) = ring(IoringSetupFlags::SINGLE_ISSUER) else { return };
+        assert!(matches!(told_by_another_thread(|| may_tell(&ring)), Err(RingPollingError::SingleIssuer)));
+        assert!(matches!(told_by_another_thread(|| set(&ring, POLLING)), Err(RingPollingError::SingleIssuer)));
+    }
+
+    #[test]
+    fn a_file_that_is_no_ring_is_refused() {
+        assert!(may_tell(std::fs::File::open("/proc/self/stat").unwrap()).is_err());
+    }
+
+    /// As Linux 6.18 writes it, of which only these lines matter.
+    const ON: &[u8] =
+        b"pos:\t0\nNAPI:\tenabled\nnapi tracking:\tdynamic\nnapi_busy_poll_dt:\t50000\nnapi_prefer_busy_poll:\ttrue\n";
+
+    #[test]
+    fn a_rings_polling_is_read() {
+        assert_eq!(RingPollingInfo::parse(ON), RingPollingInfo::On(POLLING));
+        assert_eq!(RingPollingInfo::parse(b"NAPI:\tdisabled\n"), RingPollingInfo::Off);
+        assert_eq!(RingPollingInfo::parse(b"pos:\t0\n"), RingPollingInfo::Untold);
+        assert_eq!(RingPollingInfo::parse(&ON[..60]), RingPollingInfo::Untold);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = RingPollingInfo::parse(&bytes);
+        }
+    }
+}
