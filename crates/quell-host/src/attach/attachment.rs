@@ -12,7 +12,7 @@ use quell_linux::{NapiId, Pid};
 use super::error::AttachError;
 use super::keeper::this_process;
 use super::plan::{EpollStep, Partly, Plan, QueueStep, Request, Step, plan};
-use super::pollers::{RingStep, SocketId, SocketsStep};
+use super::pollers::{RingStep, SocketsStep, Told};
 use super::target::{Selection, TargetError, Targets};
 use crate::journal::{History, Journal, JournalError, Keeper, ListedJournal, Stay, Target};
 use crate::kept::{KeptError, forget_earlier_boots};
@@ -48,10 +48,8 @@ pub struct Attachment {
     /// What was set, with what it was before.
     queues: BTreeMap<NapiId, QueueStep>,
     epolls: BTreeMap<EpollKey, EpollValues>,
-    /// Sockets that were told to poll.
-    sockets: BTreeSet<SocketKey>,
-    /// io_urings that were told to poll, or why they were left alone.
-    rings: BTreeMap<EpollKey, Option<String>>,
+    /// What was told to poll by itself.
+    told: Told,
     /// Instances of sockets that no device of the host has: those of a link that went down, until the next packet.
     unknown_queues: BTreeSet<NapiId>,
     /// What could not be set, or is somebody else's by now.
@@ -61,8 +59,6 @@ pub struct Attachment {
 
 /// An epoll or io_uring over its process's life.
 type EpollKey = (Pid, u64, i32);
-/// A socket over its process's life.
-type SocketKey = (Pid, u64, SocketId);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
@@ -189,8 +185,7 @@ impl Attachment {
             proc: ProcRoot::default(),
             queues: BTreeMap::new(),
             epolls: BTreeMap::new(),
-            sockets: BTreeSet::new(),
-            rings: BTreeMap::new(),
+            told: Told::default(),
             unknown_queues: BTreeSet::new(),
             given_up: BTreeSet::new(),
             changes: 0,
@@ -324,7 +319,7 @@ impl Attachment {
 
     /// The io_urings that were not told to poll: of which process, their numbers there, and why.
     pub fn rings_left_alone(&self) -> impl Iterator<Item = (Pid, i32, &str)> {
-        self.rings.iter().filter_map(|(&(pid, _, fd), why)| Some((pid, fd, why.as_deref()?)))
+        self.told.left_alone()
     }
 
     /// A picture of its programs and the devices of their namespaces; `None` when none of them lives.
@@ -354,8 +349,8 @@ impl Attachment {
             return Due::No;
         }
         let (was_set, is_reset) = match step {
-            Step::Sockets(step) => return if self.untold(step).next().is_some() { Due::Yes } else { Due::No },
-            Step::Ring(step) => return if self.rings.contains_key(&ring_key(step)) { Due::No } else { Due::Yes },
+            Step::Sockets(step) => return Due::once(self.told.has_told(step)),
+            Step::Ring(step) => return Due::once(self.told.has_tried(step)),
             Step::Queue(step) => {
                 let before = self.queues.get(&step.napi).map(|before| before.old);
                 (before.is_some(), before == Some(step.old))
@@ -393,12 +388,6 @@ impl Attachment {
         act(&mut self.transaction)
     }
 
-    /// Those that were not told to poll yet; what somebody else tells them later stays so.
-    fn untold(&self, step: &SocketsStep) -> impl Iterator<Item = SocketKey> {
-        let keys = step.sockets.iter().map(|socket| (step.pid, step.start_time_ticks, *socket));
-        keys.filter(|key| !self.sockets.contains(key))
-    }
-
     /// Says whether anything was changed.
     fn set(&mut self, step: &Step, looks_on: &mut LooksOn<'_>) -> Result<bool, ChangeError> {
         let number = self.changes;
@@ -419,18 +408,14 @@ impl Attachment {
             }
             Step::Sockets(step) => {
                 let process = self.targets.identity(step.pid, step.start_time_ticks);
-                let untold: Vec<SocketKey> = self.untold(step).collect();
-                let fds: Vec<i32> = untold.iter().map(|(_, _, socket)| socket.fd).collect();
-                self.sockets.extend(untold);
+                let fds = self.told.tell(step);
                 self.transaction.set_sockets(process, &fds, step.new).map(|changed| changed > 0)
             }
             Step::Ring(step) => {
                 let process = self.targets.identity(step.pid, step.start_time_ticks);
-                self.transaction.set_ring(process, step.fd, step.new).map(|left_alone| {
-                    let told = left_alone.is_none();
-                    self.rings.insert(ring_key(step), left_alone);
-                    told
-                })
+                self.transaction
+                    .set_ring(process, step.fd, step.new)
+                    .map(|left_alone| self.told.tried(step, left_alone))
             }
         };
         match made {
@@ -464,17 +449,19 @@ enum Due {
     ChangedByOthers,
 }
 
+impl Due {
+    fn once(was_done: bool) -> Self {
+        if was_done { Self::No } else { Self::Yes }
+    }
+}
+
 fn key(step: &Step) -> Key {
     match step {
         Step::Queue(step) => Key::Queue(step.napi),
         Step::Epoll(step) => Key::Epoll(epoll_key(step)),
         Step::Sockets(step) => Key::Sockets(step.pid, step.start_time_ticks, step.xdp),
-        Step::Ring(step) => Key::Ring(ring_key(step)),
+        Step::Ring(step) => Key::Ring((step.pid, step.start_time_ticks, step.fd)),
     }
-}
-
-fn ring_key(step: &RingStep) -> EpollKey {
-    (step.pid, step.start_time_ticks, step.fd)
 }
 
 fn epoll_key(step: &EpollStep) -> EpollKey {

@@ -1,6 +1,8 @@
 //! Which sockets of a program are told to poll by themselves, from outside: all of them in a mode of sockets, and those of
 //! AF_XDP in every mode in which the program polls, and with those its io_urings. Pure.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use quell_linux::Pid;
 use quell_linux::io_uring_polling::RingPolling;
 use quell_mode::{DeliveryMode, ModeKind};
@@ -115,4 +117,40 @@ fn of_xdp_sockets(mode: &DeliveryMode) -> Option<SocketPolling> {
     let busy_poll_us = of_inet_sockets(mode).map(|inet| inet.values.busy_poll_us).or_else(by_epoll)?;
     let values = SocketValues { busy_poll_us, prefer_busy_poll: true };
     Some(SocketPolling { values, budget: Some(XDP_BUDGET) })
+}
+
+/// What was told to poll so far. What somebody else tells it later stays so.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    sockets: BTreeSet<(Pid, u64, SocketId)>,
+    /// Why a ring was left alone, if it was.
+    rings: BTreeMap<(Pid, u64, i32), Option<String>>,
+}
+
+impl Told {
+    pub(super) fn has_told(&self, step: &SocketsStep) -> bool {
+        step.sockets.iter().all(|socket| self.sockets.contains(&(step.pid, step.start_time_ticks, *socket)))
+    }
+
+    /// The numbers of those sockets that were not told yet, and now are.
+    pub(super) fn tell(&mut self, step: &SocketsStep) -> Vec<i32> {
+        let key = |socket: &&SocketId| (step.pid, step.start_time_ticks, **socket);
+        step.sockets.iter().filter(|socket| self.sockets.insert(key(socket))).map(|socket| socket.fd).collect()
+    }
+
+    pub(super) fn has_tried(&self, step: &RingStep) -> bool {
+        self.rings.contains_key(&(step.pid, step.start_time_ticks, step.fd))
+    }
+
+    /// Says whether the ring was told, or left alone.
+    pub(super) fn tried(&mut self, step: &RingStep, left_alone: Option<String>) -> bool {
+        let was_told = left_alone.is_none();
+        self.rings.insert((step.pid, step.start_time_ticks, step.fd), left_alone);
+        was_told
+    }
+
+    /// The rings that were left alone: of which process, their numbers there, and why.
+    pub(super) fn left_alone(&self) -> impl Iterator<Item = (Pid, i32, &str)> {
+        self.rings.iter().filter_map(|(&(pid, _, fd), why)| Some((pid, fd, why.as_deref()?)))
+    }
 }
