@@ -2,9 +2,9 @@
 //! ones, a spin before sleeping. The program must not see a difference: a wait ends when an event is there, when the
 //! time that it asked for is over, or when a signal was handled.
 //!
-//! A signal between two pieces of one wait would be handled without ending it. So from the second piece on signals are
-//! blocked between the pieces and let in by `epoll_pwait`, whose pieces they end. Before the first piece they are not:
-//! that moment is the program's own, as without this library.
+//! A signal between two pieces of one wait would be handled without ending it. So signals are blocked between the pieces,
+//! and let in by `epoll_pwait`, whose pieces they end. They are not blocked in the first call, which only takes what is
+//! ready already: a signal in it is as one that came before the wait.
 
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
@@ -135,13 +135,13 @@ extern "C" fn wait_for(call: &Call, asked_ns: u64) -> c_int {
     if asked_ns == 0 {
         return zero_wait(call);
     }
+    // What is ready costs one system call, as without this library.
+    let ready = wait(call, 0);
+    if ready != 0 {
+        return ready;
+    }
     let spin_ns = SPIN_NS.load(Ordering::Relaxed).min(asked_ns);
     let piece_ns = PIECE_NS.load(Ordering::Relaxed).min(asked_ns);
-    let first_ns = if spin_ns > 0 { 0 } else { piece_ns };
-    let first = wait(call, first_ns);
-    if first != 0 || first_ns == asked_ns {
-        return first;
-    }
     let signals = Signals::block();
     let call = Call { sigmask: if call.sigmask.is_null() { &raw const signals.before } else { call.sigmask }, ..*call };
     let result = if spin_ns > 0 { spin(&call, spin_ns, asked_ns) } else { pieces(&call, piece_ns, asked_ns) };
@@ -186,9 +186,9 @@ extern "C" fn spin(call: &Call, spin_ns: u64, asked_ns: u64) -> c_int {
     }
 }
 
-/// Goes on after the first piece, which took `piece_ns` at least, until `asked_ns` are over.
+/// Waits in pieces of at most `piece_ns` until `asked_ns` are over.
 extern "C" fn pieces(call: &Call, piece_ns: u64, asked_ns: u64) -> c_int {
-    let end = now_ns().saturating_add(asked_ns - piece_ns);
+    let end = now_ns().saturating_add(asked_ns);
     loop {
         let left_ns = if asked_ns == FOREVER { FOREVER } else { end.saturating_sub(now_ns()) };
         if left_ns == 0 {

@@ -1,7 +1,7 @@
 //! Programs in C with the preload library: what their epolls and sockets are told, what becomes of their waits, and that
 //! they cannot tell the difference by results, `errno`, signals or cancellation.
 
-use crate::programs::Programs;
+use crate::programs::{Programs, Written};
 
 const SUSPEND: &str = "1,epoll=0/64/1,zero-waits=timed";
 const FULLBUSY: &str = "1,epoll=1000/64/1,wait-at-most-ms=1";
@@ -109,7 +109,7 @@ fn long_waits_are_made_of_short_ones_and_not_over_too_early() {
     let Some(programs) = Programs::compile() else { return };
     let written = programs.told(FULLBUSY).and("recorder").run(&["long-waits"]);
     assert_eq!(written.out, "40ms 0 -\nearly 0\n30.5ms 0 -\nearly 0\n1ms 0 -\n");
-    let longest = |line: &str| matches!(line, "epoll_pwait 64 1" | "epoll_wait 64 1");
+    let longest = |line: &str| matches!(line, "epoll_pwait 64 1" | "epoll_pwait 64 0");
     let exact =
         |line: &str| line.strip_prefix("epoll_pwait2 64 0.").is_some_and(|ns| ns.parse::<u32>().unwrap() <= 1_000_000);
     assert!(written.err.lines().all(|line| longest(line) || exact(line)), "{written:?}");
@@ -140,11 +140,19 @@ fn no_wait_returns_more_events_than_the_cap() {
 #[test]
 fn a_signal_ends_a_wait_and_finds_the_mask_that_the_program_set() {
     let Some(programs) = Programs::compile() else { return };
-    let expected = "wait interrupted 50 handled 50\npwait interrupted 50 handled 50 unblocked 0\nblocked 0 -\nhandled 0\n\
+    // Where it is handled while the program does not wait, which the mask rules out for `epoll_pwait`, it ends no wait: on
+    // a busy machine once in a while, and not every second time.
+    let were_not_lost = |written: &Written| {
+        let handled: u32 = written.err.trim().strip_prefix("handled ").unwrap().parse().unwrap();
+        assert!((50..75).contains(&handled), "{written:?}");
+    };
+    let expected = "wait interrupted 50\npwait interrupted 50 handled 50 unblocked 0\nblocked 0 -\nhandled 0\n\
                     handled 1\nmask kept 1\n";
     assert_eq!(programs.bare().run(&["signals"]).out, expected);
     for settings in [SUSPEND, FULLBUSY, SPIN] {
-        assert_eq!(programs.told(settings).run(&["signals"]).out, expected, "{settings}");
+        let written = programs.told(settings).run(&["signals"]);
+        assert_eq!(written.out, expected, "{settings}");
+        were_not_lost(&written);
     }
 }
 

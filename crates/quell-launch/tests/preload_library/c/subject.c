@@ -136,9 +136,10 @@ static void long_waits(void)
 	show_result("1ms", epoll_wait(idle, events, 64, 1));
 }
 
-static void signal_in(int64_t us)
+/* Once; then again every `again_ms`, for one that comes while the program does not wait ends no wait. */
+static void signal_in(int64_t us, int64_t again_ms)
 {
-	struct itimerspec when = { .it_value = { 0, us * 1000 } };
+	struct itimerspec when = { .it_value = { 0, us * 1000 }, .it_interval = { 0, again_ms * 1000000 } };
 	static timer_t timer;
 	if (!timer)
 		timer_create(CLOCK_MONOTONIC, NULL, &timer);
@@ -152,17 +153,19 @@ static void signals(void)
 	int idle = epoll_with_ready(0), interrupted = 0, lost = 0;
 	sigaction(SIGALRM, &action, NULL);
 	for (int i = 0; i < 50; i++) {
-		signal_in(5000 + 37 * i);
+		signal_in(5000 + 37 * i, 500);
 		interrupted += epoll_wait(idle, events, 64, -1) == -1 && errno == EINTR;
+		signal_in(0, 0);
 	}
-	printf("wait interrupted %d handled %d\n", interrupted, (int)handled);
+	printf("wait interrupted %d\n", interrupted);
+	fprintf(stderr, "handled %d\n", (int)handled);
 	sigemptyset(&alarm);
 	sigaddset(&alarm, SIGALRM);
 	sigprocmask(SIG_BLOCK, &alarm, &before);
 	sigemptyset(&during);
 	interrupted = handled = 0;
 	for (int i = 0; i < 50; i++) {
-		signal_in(5000 + 37 * i);
+		signal_in(5000 + 37 * i, 0);
 		interrupted += epoll_pwait(idle, events, 64, -1, &during) == -1 && errno == EINTR;
 		sigprocmask(SIG_SETMASK, NULL, &during);
 		lost += !sigismember(&during, SIGALRM);
@@ -171,7 +174,7 @@ static void signals(void)
 	printf("pwait interrupted %d handled %d unblocked %d\n", interrupted, (int)handled, lost);
 	/* Blocked, and not let in: the wait goes on to its end. */
 	handled = 0;
-	signal_in(2000);
+	signal_in(2000, 0);
 	show_result("blocked", epoll_wait(idle, events, 64, 20));
 	printf("handled %d\n", (int)handled);
 	sigprocmask(SIG_SETMASK, &before, NULL);
