@@ -31,7 +31,8 @@ fn a_memcached_has_the_mode_before_its_first_connection_and_nothing_is_left_of_i
     assert!(lab.queues().iter().all(|queue| *queue == SUSPEND200), "{:?}", lab.queues());
     assert!(lab.maps(memcached).contains("libquell-preload-"));
     lab.ask_memcached();
-    assert!(lab.quell(&["status"]).contains("attach suspend200 for"), "{}", lab.quell(&["status"]));
+    let status = lab.quell(&["status"]);
+    assert!(status.contains("attach suspend200") && status.contains("by `quell run`"), "{status}");
     assert!(lab.quell(&["detach"]).contains("left alone: attach suspend200, by `quell run`"));
 
     quell.signal(Signal::TERM);
