@@ -20,8 +20,9 @@ const SUSPENSION_RX_MAX: f64 = 50.0;
 /// Timer interrupts under suspension, as a share of those under deferral.
 const TIMER_SHARE_MAX: f64 = 1.0 / 3.0;
 /// More than this share of waiting, and a trial says more of the host than of the guest's kernel. The emulator alone on
-/// two CPUs waits up to a sixth of its time, for its threads are three.
-const HOST_WAIT_SHARE_MAX: f64 = 0.25;
+/// two CPUs waits up to a fifth of its time, for its threads are three; at 0.23 base was seen at 698 interrupts per 1,000
+/// requests, and at 0.16 at 950.
+const HOST_WAIT_SHARE_MAX: f64 = 0.22;
 
 /// A result of the vm lab.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
