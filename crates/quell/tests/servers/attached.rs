@@ -5,35 +5,16 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use quell_bench::server::Worker;
-use quell_linux::NapiId;
-use quell_linux::bpf::{NapiPollCounter, NapiPolls};
 use quell_linux::epoll_params::EpollParams;
-use quell_linux::kernel;
-use quell_linux::netdev::Napi;
 use quell_linux::sock_diag::{InetFamily, InetProtocol, InetSocket, SockDiag};
 
-use crate::client::Effort;
 use crate::lab::{Launch, Server, ServersLab, wait_until};
 use crate::program::Program;
 use crate::programs;
+use crate::seen::{MODE, SUSPENDING, UNDER_LOAD, is_suspending, parameters, share_of_busy_polls};
 
-const MODE: &str = "suspend200";
-/// Long enough that a mode is attached and detached meanwhile, also on a busy machine.
-const UNDER_LOAD: Effort = Effort::Closed { seconds: 4.0, expected_per_s: 100_000.0 };
 /// How often something is looked at that a busy machine can disturb.
 const LOOKS: u32 = 8;
-
-fn is_suspending(queue: &Napi) -> bool {
-    (queue.defer_hard_irqs, queue.gro_flush_timeout_ns, queue.irq_suspend_timeout_ns)
-        == (Some(100), Some(200_000), Some(20_000_000))
-}
-
-/// What the epolls are told; of none at all nothing can be said.
-fn parameters(epolls: &[Worker]) -> Vec<EpollParams> {
-    assert!(!epolls.is_empty(), "no epoll of the server has connections");
-    epolls.iter().map(|epoll| epoll.params().unwrap()).collect()
-}
 
 fn attach(lab: &ServersLab, server: &Server) {
     lab.quell(&["attach", MODE, &server.pid().to_string(), "--yes"]).succeeded().unwrap();
@@ -41,17 +22,6 @@ fn attach(lab: &ServersLab, server: &Server) {
 
 fn detach(lab: &ServersLab, server: &Server) {
     lab.quell(&["detach", &server.pid().to_string()]).succeeded().unwrap();
-}
-
-/// The share of polls of the lab's queues that threads other than the kernel's made while the server was loaded.
-fn share_of_busy_polls(lab: &ServersLab, program: Program, server: &Server) -> Option<f64> {
-    let ids: Vec<NapiId> = lab.queues().iter().map(|queue| queue.id).collect();
-    let counter = NapiPollCounter::attach(kernel::sysfs(), &ids).ok()?;
-    let found = lab.start_client(program.client(), server.address, Effort::WarmUp).end().unwrap();
-    assert_eq!(found.failed, 0, "{found:?}");
-    let polls = counter.read().unwrap();
-    let sum = |of: fn(&NapiPolls) -> u64| polls.values().map(of).sum::<u64>() as f64;
-    Some(sum(|polls| polls.by_busy_poll) / sum(|polls| polls.polls))
 }
 
 #[test]
@@ -66,9 +36,8 @@ fn every_server_gets_its_mode_while_it_serves_polls_its_queue_itself_and_is_as_b
         lab.wait_until_connected(&server);
         attach(&lab, &server);
         assert!(lab.queues().iter().all(is_suspending), "{}: {:?}", program.name(), lab.queues());
-        let wanted = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
         let told = parameters(&server.epolls());
-        assert!(told.iter().all(|told| *told == wanted), "{}: {told:?}", program.name());
+        assert!(told.iter().all(|told| *told == SUSPENDING), "{}: {told:?}", program.name());
         let found = client.end().unwrap();
         assert_eq!(found.failed, 0, "{}: {found:?}", program.name());
 

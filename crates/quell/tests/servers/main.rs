@@ -13,7 +13,9 @@ mod kills;
 mod lab;
 #[path = "../../../quell-bench/tests/common/lab_turn.rs"]
 mod lab_turn;
+mod launched;
 mod program;
+mod seen;
 mod system_calls;
 
 use client::Effort;
