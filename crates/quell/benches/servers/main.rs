@@ -27,7 +27,9 @@ mod table;
 mod trial;
 
 use clap::Parser;
+use quell_bench::result::HostFacts;
 use quell_linux::Pid;
+use quell_linux::proc::ProcRoot;
 use quell_linux::sched;
 
 use client::Effort;
@@ -66,21 +68,29 @@ struct Options {
 
 fn main() {
     let options = Options::parse();
+    let host = HostFacts::read(&ProcRoot::default()).unwrap();
     let Some(alone) = tried(&options, 1, options.rounds) else { return };
     let Some(several) = tried(&options, 2, options.rounds_of_two) else { return };
-    print!("{}", page::page(&options, &alone, &several));
+    print!("{}", page::page(&options, &host, &alone, &several));
 }
 
-/// The trials of all servers with so many queues and, where they have several, workers; `None` where there is no lab.
+/// The trials of all servers with so many queues and, where they have several, workers; `None` where there is no lab. The
+/// lab is another one for each server and round, so that others have their turn between.
 fn tried(options: &Options, queues: u32, rounds: u64) -> Option<Vec<(Program, Trials)>> {
-    let lab = ServersLab::raise(queues)?;
-    sched::set_affinity(Pid::of_this_thread(), &lab.client_cpus()).unwrap();
     let programs = Program::ALL.into_iter().filter(|program| is_wanted(*program, options));
     let mut all: Vec<(Program, Trials)> = programs.map(|program| (program, Trials::default())).collect();
     for round in 0..rounds {
         for (program, trials) in &mut all {
             eprintln!("{queues} queue(s), round {}/{rounds}: {}", round + 1, program.name());
-            one_round(&lab, *program, options, round, trials);
+            let program = *program;
+            let in_a_lab = || {
+                let lab = ServersLab::raise(queues)?;
+                // Whoever looks on wakes up now and then: where the clients are.
+                sched::set_affinity(Pid::of_this_thread(), &lab.client_cpus()).unwrap();
+                one_round(&lab, program, options, round, trials);
+                Some(())
+            };
+            std::thread::scope(|scope| scope.spawn(in_a_lab).join().unwrap())?;
         }
     }
     Some(all)

@@ -2,13 +2,12 @@
 //! the trials; what is to be known of a server beyond them is here.
 
 use quell_bench::result::HostFacts;
-use quell_linux::proc::ProcRoot;
 use quell_mode::DeliveryMode;
 
 use crate::client::CONNECTIONS;
 use crate::program::Program;
 use crate::table::{Trials, markdown};
-use crate::{Options, RATE_SHARE};
+use crate::{ATTEMPTS_MAX, Options, RATE_SHARE};
 
 /// What a server is like, whatever the figures say.
 fn to_know(program: Program) -> &'static str {
@@ -23,7 +22,8 @@ fn to_know(program: Program) -> &'static str {
              every worker has connections of all of them."
         }
         Program::NginxReuseport => {
-            "As nginx, but the kernel chooses the worker: by a hash of the addresses, unless a filter chooses by queue."
+            "As nginx, but the kernel chooses the worker: by a hash of the addresses, unless a \
+             filter chooses by queue: with two queues it is attached to with `--steer`."
         }
         Program::GoHttp => {
             "One epoll for all threads, whatever `GOMAXPROCS`: it can poll one queue. A static program: `quell run` \
@@ -34,11 +34,16 @@ fn to_know(program: Program) -> &'static str {
 }
 
 /// The whole page.
-pub(crate) fn page(options: &Options, alone: &[(Program, Trials)], several: &[(Program, Trials)]) -> String {
+pub(crate) fn page(
+    options: &Options,
+    host: &HostFacts,
+    alone: &[(Program, Trials)],
+    several: &[(Program, Trials)],
+) -> String {
     let mode: DeliveryMode = options.mode.parse().unwrap();
     let notes: String =
         Program::ALL.map(|program| format!("- **{}**: {}\n", program.name(), to_know(program))).concat();
-    let (title, how) = (format!("# Servers from packages under `{mode}`"), how(options));
+    let (title, how) = (format!("# Servers from packages under `{mode}`"), how(options, host));
     let (alone, several) = (markdown(alone), markdown(several));
     format!(
         "{title}\n\nMade by `make bench-servers`. Unmodified programs, each as its package or its language's library has it, \
@@ -50,8 +55,7 @@ pub(crate) fn page(options: &Options, alone: &[(Program, Trials)], several: &[(P
     )
 }
 
-fn how(options: &Options) -> String {
-    let host = HostFacts::read(&ProcRoot::default()).unwrap();
+fn how(options: &Options, host: &HostFacts) -> String {
     let Options { rounds, rounds_of_two, seconds, .. } = options;
     format!(
         "Linux {release} on {model}, {cpus} CPUs: the server and its queues' NAPI threads on one, the client on the other, \
@@ -67,10 +71,13 @@ fn how(options: &Options) -> String {
          - CPU/request is the run time of the server's threads and of its queues' NAPI threads; a mode that polls at an \
          idle moment shows there. *polls by the server* are those of all polls of its queues that its own threads made.\n\
          - *fully*: every epoll with connections and every queue that they arrive by has the mode's values, each epoll \
-         has the connections of one queue and each queue one epoll, the server polled, and no request failed.\n",
+         has the connections of one queue and each queue one epoll, the server polled, and no request failed.\n\
+         - *disturbed* are rounds in which something else ran on the server's CPU, or packets were dropped, in each of up \
+         to {attempts} attempts.\n",
         release = host.kernel_release,
         model = host.cpu_model.as_deref().unwrap_or("an unknown processor"),
         cpus = host.cpus.len(),
         share = RATE_SHARE * 100.0,
+        attempts = ATTEMPTS_MAX,
     )
 }

@@ -27,7 +27,6 @@ impl Trials {
         self.of.get(&arm).into_iter().flatten().map(|trial| trial.as_ref().and_then(figure)).collect()
     }
 
-    /// The figures of an arm that are not disturbed, unless all are.
     fn spread(&self, arm: Arm, figure: FigureOf) -> Option<Spread> {
         Spread::of(self.values(arm, figure))
     }
@@ -47,6 +46,13 @@ impl Trials {
         in_words(&compare(&ratios, &identical), resolution)
     }
 
+    /// How many rounds something disturbed.
+    fn disturbed(&self, arm: Arm) -> String {
+        let trials: Vec<&Trial> = self.of.get(&arm).into_iter().flatten().flatten().collect();
+        let disturbed = trials.iter().filter(|trial| !trial.disturbances.is_empty()).count();
+        format!("{disturbed} of {}", trials.len())
+    }
+
     fn works(&self, arm: Arm) -> String {
         let trials: Vec<&Trial> = self.of.get(&arm).into_iter().flatten().flatten().collect();
         if let (true, Some(why)) = (trials.is_empty(), self.failed.get(&arm)) {
@@ -55,6 +61,9 @@ impl Trials {
         let Some(trial) = trials.last() else { return ABSENT.to_owned() };
         let seen = trial.seen;
         let share = |set: usize, of: usize| format!("{set} of {of}");
+        if seen.epolls == 0 {
+            return "not seen".to_owned();
+        }
         let mut lacking = Vec::new();
         if seen.epolls_set < seen.epolls {
             lacking.push(format!("{} epolls set", share(seen.epolls_set, seen.epolls)));
@@ -86,7 +95,7 @@ impl Trials {
 pub(crate) fn markdown(all: &[(Program, Trials)]) -> String {
     let mut text = String::from(
         "| server | mode by | works | requests/s | p50, µs | against base | CPU/request, µs | against base | server's CPU | \
-         polls by the server |\n| --- | --- | --- | --: | --: | --: | --: | --: | --: | --: |\n",
+         polls by the server | disturbed |\n| --- | --- | --- | --: | --: | --: | --: | --: | --: | --: | --: |\n",
     );
     for (program, trials) in all {
         for arm in [Arm::Base, Arm::Attach, Arm::Run] {
@@ -112,6 +121,7 @@ fn row(program: Program, trials: &Trials, arm: Arm) -> String {
         against(Trial::cpu_us_per_request),
         percent(trials.spread(arm, Trial::server_share)),
         percent(trials.spread(arm, |trial| trial.polled_by_the_server)),
+        trials.disturbed(arm),
     ];
     cells.iter().fold(String::from("|"), |mut row, cell| {
         let _ = write!(row, " {cell} |");
@@ -138,11 +148,18 @@ fn percent(spread: Option<Spread>) -> String {
     spread.map_or_else(|| ABSENT.to_owned(), |spread| format!("{:.0} %", spread.median * 100.0))
 }
 
+/// In percent, and what is several times as much as such.
+fn change(ratio: f64) -> String {
+    if ratio >= 3.0 {
+        return format!("×{ratio:.1}");
+    }
+    format!("{:+.0} %", (ratio - 1.0) * 100.0).replace('-', "−")
+}
+
 fn in_words(verdict: &Verdict, resolution: Option<Resolution>) -> String {
-    let change = |ratio: f64| format!("{:+.0}", (ratio - 1.0) * 100.0).replace('-', "−");
     let effect = |effect: &Effect| {
         let (low, high) = (change(effect.interval.low), change(effect.interval.high));
-        format!("{} % ({low} to {high})", change(effect.ratio))
+        format!("{} ({low} to {high})", change(effect.ratio))
     };
     let identical = resolution.map_or_else(String::new, |resolution| {
         format!("; base and base differ by {:.0} %", (resolution.ratio - 1.0) * 100.0)

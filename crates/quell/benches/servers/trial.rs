@@ -82,8 +82,8 @@ pub(crate) fn trial(lab: &ServersLab, program: Program, mode: &str, arm: Arm, ef
     let before = lab.queues();
     let launch = if arm == Arm::Run { Launch::Under(mode) } else { Launch::Plain };
     let server = lab.serve(program, lab.veth.plan.queues, launch)?;
-    let seen = warm_up(lab, program, &server, mode, arm)?;
-    let trial = measured(lab, program, &server, effort, seen)?;
+    warm_up(lab, program, &server, mode, arm)?;
+    let trial = measured(lab, program, &server, mode, effort)?;
     if arm == Arm::Attach {
         let ended = lab.quell(&["detach", &server.pid().to_string()]);
         ended.succeeded().map_err(|said| format!("quell detach: {said}"))?;
@@ -97,16 +97,23 @@ pub(crate) fn trial(lab: &ServersLab, program: Program, mode: &str, arm: Arm, ef
     Ok(trial)
 }
 
+/// Whether connections are given to workers by their queue: where the kernel chooses the worker, and there are several.
+fn is_steered(lab: &ServersLab, program: Program) -> bool {
+    program == Program::NginxReuseport && lab.veth.plan.queues > 1
+}
+
 /// What a server has been through before it is measured; its mode is attached while it is under load.
-fn warm_up(lab: &ServersLab, program: Program, server: &Server, mode: &str, arm: Arm) -> Result<Seen, String> {
+fn warm_up(lab: &ServersLab, program: Program, server: &Server, mode: &str, arm: Arm) -> Result<(), String> {
     let client = lab.start_client(program.client(), server.address, Effort::WarmUp);
-    lab.wait_until_connected(server);
     if arm == Arm::Attach {
-        let ended = lab.quell(&["attach", mode, &server.pid().to_string(), "--yes"]);
+        lab.wait_until_connected(server);
+        let pid = server.pid().to_string();
+        let steer = is_steered(lab, program).then_some("--steer");
+        let words: Vec<&str> = ["attach", mode, &pid, "--yes"].into_iter().chain(steer).collect();
+        let ended = lab.quell(&words);
         ended.succeeded().map_err(|said| format!("quell attach: {said}"))?;
     }
-    let seen = Seen::of(lab, server, mode);
-    client.end().map(|_| seen)
+    client.end().map(drop)
 }
 
 /// What a server reaches with interrupts in a closed loop, requests a second.
@@ -117,38 +124,42 @@ pub(crate) fn reach(lab: &ServersLab, program: Program) -> Result<f64, String> {
     Ok(found.per_s)
 }
 
-fn measured(lab: &ServersLab, program: Program, server: &Server, effort: Effort, seen: Seen) -> Result<Trial, String> {
+fn measured(lab: &ServersLab, program: Program, server: &Server, mode: &str, effort: Effort) -> Result<Trial, String> {
     let ids: Vec<NapiId> = lab.queues().iter().map(|napi| napi.id).collect();
     let polls = NapiPollCounter::attach(kernel::sysfs(), &ids).ok();
-    let (watched, address) = (watched(lab, server), server.address);
-    let proc = ProcRoot::default();
-    let look = || {
-        // In the client's namespace, so that this thread's /proc/net is the client's.
-        let watched = Watched { generator: vec![Pid::of_this_thread()], ..watched };
-        let first = watched.snapshot(&proc, polls.as_ref());
-        let found = lab.start_client(program.client(), address, effort).end();
-        let last = watched.snapshot(&proc, polls.as_ref());
-        (found, watched.between(&first, &last))
+    let (watched, proc) = (watched(lab, server), ProcRoot::default());
+    // Read in the client's namespace, so that /proc/net of the reading thread is the client's.
+    let snapshot = || {
+        let look = || watched(Pid::of_this_thread()).snapshot(&proc, polls.as_ref());
+        lab.veth.client.namespace.run(look).map_err(|error| error.to_string())
     };
-    let (found, counters) = lab.veth.client.namespace.run(look).map_err(|error| error.to_string())?;
+    let first = snapshot()?;
+    let client = lab.start_client(program.client(), server.address, effort);
+    lab.wait_until_connected(server);
+    let seen = Seen::of(lab, server, mode);
+    let found = client.end()?;
+    let counters = watched(Pid::of_this_thread()).between(&first, &snapshot()?);
     let all = polls.as_ref().and_then(|polls| polls.read().ok());
     let sum = |of: fn(&NapiPolls) -> u64| all.as_ref().map(|all| all.values().map(of).sum::<u64>());
     let by_server = sum(|polls| polls.by_busy_poll).zip(sum(|polls| polls.polls));
     #[expect(clippy::cast_precision_loss, reason = "counts of one trial are far below 2^53")]
     let polled_by_the_server = by_server.filter(|(_, all)| *all > 0).map(|(own, all)| own as f64 / all as f64);
-    let found = found?;
     let load = LoadReport { unanswered: found.failed, ..LoadReport::default() };
     let disturbances = disturbances(&load, &counters);
     Ok(Trial { found, counters, polled_by_the_server, seen, disturbances })
 }
 
-fn watched(lab: &ServersLab, server: &Server) -> Watched {
-    Watched {
-        server: server.processes(),
-        server_napi: lab.veth.server.napi_threads.clone(),
-        generator: Vec::new(),
-        client_napi: lab.veth.client.napi_threads.clone(),
-        server_cpus: lab.veth.plan.cpus.server_cpus().into_iter().collect(),
+/// What is read, once it is known which thread reads it.
+fn watched(lab: &ServersLab, server: &Server) -> impl Fn(Pid) -> Watched + Sync {
+    let processes = server.processes();
+    let (server_napi, client_napi) = (lab.veth.server.napi_threads.clone(), lab.veth.client.napi_threads.clone());
+    let server_cpus: CpuList = lab.veth.plan.cpus.server_cpus().into_iter().collect();
+    move |reader| Watched {
+        server: processes.clone(),
+        server_napi: server_napi.clone(),
+        generator: vec![reader],
+        client_napi: client_napi.clone(),
+        server_cpus: server_cpus.clone(),
         // The client ends with its run, and its time with it: what else ran there is not known.
         client_cpus: CpuList::default(),
         devices: (SERVER_DEVICE, CLIENT_DEVICE),

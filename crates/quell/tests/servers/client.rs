@@ -109,7 +109,7 @@ impl Client {
 }
 
 impl Effort {
-    const WARM_UP_SECONDS: f64 = 1.0;
+    const WARM_UP_SECONDS: f64 = 2.0;
 
     fn connections(self) -> u32 {
         if self == Self::OneByOne { 1 } else { CONNECTIONS }
@@ -164,7 +164,7 @@ fn redis_benchmark(server: SocketAddr, effort: Effort) -> Vec<String> {
 fn redis_requests(effort: Effort) -> u64 {
     let requests = match effort {
         // Every key several times over.
-        Effort::WarmUp => f64::from(REDIS_KEYS) * 5.0,
+        Effort::WarmUp => f64::from(REDIS_KEYS) * 10.0,
         Effort::OneByOne => 2_000.0,
         Effort::Closed { seconds, expected_per_s } => seconds * expected_per_s,
         Effort::Open { seconds, per_s } => seconds * per_s,

@@ -1,5 +1,6 @@
-//! `kill -9` at random moments under load: of `quell attach`, of its keeper, of the server, of all of them. Afterwards no
-//! queue is stalled, no setting left, no journal, and no request was lost but those of a server that was killed.
+//! `kill -9` at random moments under load: of `quell attach`, `detach` or `run`, of their keepers, of the server, of all of
+//! them. Afterwards no queue is stalled, no setting left, no journal, and no request was lost but those of a server that was
+//! killed.
 //!
 //! Suspension is told to last so long that a queue which nobody frees shows as requests that time out. Where everything of
 //! `quell` was killed nobody is left to put anything back: then the next `quell detach` does it.
@@ -18,7 +19,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
 
 use crate::all_of_it;
-use crate::lab::{Launch, Server, ServersLab, wait_until};
+use crate::lab::{Launch, Running, Server, ServersLab, wait_until};
 use crate::program::Program;
 
 /// What a stalled queue would keep for longer than requests have time.
@@ -32,7 +33,7 @@ const WORKERS: u32 = 2;
 /// What is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Victims {
-    /// The command that attaches or detaches, if it still runs.
+    /// The command, if it still runs.
     Command,
     /// All processes of `quell`.
     Quell,
@@ -44,11 +45,17 @@ enum Victims {
     ServerAndQuell,
 }
 
-/// When, counted from the start of a command.
+/// What runs then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum During {
+    /// `quell attach`, and what it leaves.
     Attach,
+    /// `quell attach --follow`, which stays.
+    Follow,
+    /// `quell detach`.
     Detach,
+    /// `quell run`, which started the server.
+    Run,
 }
 
 /// One kill, from its seed alone.
@@ -65,7 +72,7 @@ impl Kill {
             [Victims::Command, Victims::Quell, Victims::Server, Victims::QuellAndServer, Victims::ServerAndQuell];
         Self {
             victims: victims[random.random_range(0..victims.len())],
-            during: [During::Attach, During::Detach][random.random_range(0..2)],
+            during: [During::Attach, During::Follow, During::Detach, During::Run][random.random_range(0..4)],
             // Also some time after the command has ended.
             after: usual.mul_f64(random.random_range(0.0..1.3)),
         }
@@ -130,8 +137,8 @@ impl Load {
     }
 }
 
-/// Everything as it was, but for the server, if it was killed.
-fn assert_as_before(lab: &ServersLab, before: &[Napi], server: Option<&Server>, kill: &str) {
+/// Everything as it was.
+fn assert_as_before(lab: &ServersLab, before: &[Napi], kill: &str) {
     wait_until(|| {
         let (queues, journals, left) = (lab.queues(), lab.journals(), lab.quell_processes());
         match queues == before && journals.is_empty() && left.is_empty() {
@@ -139,9 +146,6 @@ fn assert_as_before(lab: &ServersLab, before: &[Napi], server: Option<&Server>, 
             false => Err(format!("{kill} left {queues:?}, of {before:?}, {journals:?}, processes {left:?}")),
         }
     });
-    for epoll in server.iter().flat_map(|server| server.epolls()) {
-        assert_eq!(epoll.params().unwrap(), EpollParams::default(), "{kill}");
-    }
 }
 
 /// A queue that is not stalled answers at once, if only that nobody listens.
@@ -152,26 +156,45 @@ fn assert_not_stalled(lab: &ServersLab, kill: Kill) {
     assert!(!timed_out, "{kill:?}: the queue is stalled: {connected:?}");
 }
 
-fn one_kill(lab: &ServersLab, kill: Kill) {
-    let before = lab.queues();
-    let server = lab.serve(Program::Memcached, WORKERS, Launch::Plain).unwrap();
+/// A server, and the command of `quell` that runs when it is struck; absent where the command is what started the server.
+fn begin(lab: &ServersLab, during: During) -> (Server, Load, Option<Running>) {
+    let launch = if during == During::Run { Launch::Under(MODE) } else { Launch::Plain };
+    let server = lab.serve(Program::Memcached, WORKERS, launch).unwrap();
     let load = Load::start(lab, &server);
     let pid = server.pid().to_string();
     let attach = ["attach", MODE, &pid, "--yes"];
-    let command = match kill.during {
-        During::Attach => lab.start_quell(&attach),
+    let command = match during {
+        During::Attach => Some(lab.start_quell(&attach)),
+        During::Follow => Some(lab.start_quell(&[&attach[..], &["--follow"]].concat())),
         During::Detach => {
             lab.quell(&attach).succeeded().unwrap();
-            lab.start_quell(&["detach", &pid])
+            Some(lab.start_quell(&["detach", &pid]))
         }
+        During::Run => None,
     };
+    (server, load, command)
+}
+
+fn one_kill(lab: &ServersLab, kill: Kill) {
+    let before = lab.queues();
+    let (server, load, command) = begin(lab, kill.during);
     std::thread::sleep(kill.after);
-    kill.strike(command.0.pid(), &lab.quell_processes(), &server.processes());
+    let pid = command.as_ref().map_or_else(|| server.launcher(), |command| command.0.pid());
+    kill.strike(pid, &lab.quell_processes(), &server.processes());
     // Whether it succeeded depends on the moment; that it ends does not.
-    command.end();
+    if let Some(command) = command {
+        command.end();
+    }
     // It says that nothing is attached where everything is back already.
     let detached = (kill.victims != Victims::Server).then(|| lab.quell(&["detach"]));
-    assert_as_before(lab, &before, kill.spares_the_server().then_some(&server), &format!("{kill:?}, {detached:?}"));
+    let said = format!("{kill:?}, {detached:?}");
+    assert_as_before(lab, &before, &said);
+    // A server that was started with a mode keeps its epolls as they were made.
+    if kill.spares_the_server() && kill.during != During::Run {
+        for epoll in server.epolls() {
+            assert_eq!(epoll.params().unwrap(), EpollParams::default(), "{said}");
+        }
+    }
     assert_not_stalled(lab, kill);
     let (answered, errors) = load.end();
     if kill.spares_the_server() {

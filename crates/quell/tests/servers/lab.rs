@@ -220,10 +220,27 @@ impl Server {
         self.processes()[0]
     }
 
-    /// The epolls that its connections are in.
+    /// The process that was started: its main one, or the `quell run` before it.
+    pub(crate) fn launcher(&self) -> Pid {
+        self.child.pid()
+    }
+
+    /// The epolls that its connections are in, each once, though a process may have it under several numbers.
     pub(crate) fn epolls(&self) -> Vec<Worker> {
         let proc = ProcRoot::default();
-        self.processes().into_iter().flat_map(|pid| workers_of(&proc, pid).unwrap()).collect()
+        let of_process = |pid: Pid| {
+            let mut seen = Vec::new();
+            let mut epolls = workers_of(&proc, pid).unwrap();
+            epolls.retain(|epoll| {
+                // While it serves, what it watches can change between two looks: then it is counted twice.
+                let watched = proc.process(pid).epoll(epoll.facts.epoll_fd).map(|epoll| epoll.targets).ok();
+                let is_new = !seen.contains(&watched);
+                seen.push(watched);
+                is_new
+            });
+            epolls
+        };
+        self.processes().into_iter().flat_map(of_process).collect()
     }
 
     /// Ends it, and what started it.
