@@ -36,7 +36,8 @@ test-vm: ## the tests on Debian's kernels under emulation (fetches them once; no
 	$(CARGO) test --release --locked -p quell-vm
 	$(CARGO) test --release --locked -p quell --test vm --test vm_kernels -- --test-threads=1 --nocapture
 
-# What `make test` leaves out of it: 200 kills under load, and servers that take a Go toolchain and tokio to build.
+# Not part of CI: packages, a Go toolchain and tokio to have, and ten minutes of servers under load. `make test` tries those
+# that are installed, and kills six times instead of 200.
 test-servers: ## servers from packages under a delivery mode, traced, attached, launched, and killed 200 times (root)
 	@tools/install-missing memcached redis-server redis-benchmark nginx wrk go strace
 	QUELL_TEST_SERVERS=all $(CARGO) test --locked -p quell --test servers -- --nocapture
