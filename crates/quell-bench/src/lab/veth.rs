@@ -17,6 +17,7 @@ use quell_linux::link::{Links, VethEnd};
 use quell_linux::netdev::Netdev;
 use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
+use quell_linux::proc::{ProcRoot, ProcWriteError, SysctlName};
 use quell_linux::{Ifindex, InterfaceName, Pid, clock};
 use quell_mode::NapiSettings;
 
@@ -106,6 +107,9 @@ pub enum LabError {
     /// GRO, TSO or GSO could not be set.
     #[error(transparent)]
     Feature(#[from] FeatureError),
+    /// A sysctl of a namespace could not be set.
+    #[error(transparent)]
+    Sysctl(#[from] ProcWriteError),
     /// The queues could not be set up.
     #[error(transparent)]
     Queue(#[from] QueueError),
@@ -127,6 +131,7 @@ impl VethLab {
         let pair = transaction.create_veth(&server_name, &left, &right)?;
         configure(&server, pair.left, SERVER_ADDRESS)?;
         configure(&client, pair.right, CLIENT_ADDRESS)?;
+        keep_flows_on_their_queues(&client)?;
         let mut server = End::open(server, pair.left, SERVER_ADDRESS, SERVER_DEVICE, plan.queues)?;
         let mut client = End::open(client, pair.right, CLIENT_ADDRESS, CLIENT_DEVICE, plan.queues)?;
         if plan.interrupt_stand_in {
@@ -183,12 +188,20 @@ fn configure(namespace: &Namespace, ifindex: Ifindex, address: IpAddr) -> Result
     Ok(())
 }
 
+/// A veth delivers by the queue that the sender's hash chose, and TCP chooses another hash when it has to send again
+/// (`sk_rethink_txhash`). A NIC hashes addresses: there a connection stays where it is.
+fn keep_flows_on_their_queues(sender: &Namespace) -> Result<(), LabError> {
+    let name: SysctlName =
+        "net.core.txrehash".parse().unwrap_or_else(|error| unreachable!("a name that this file gives: {error}"));
+    Ok(sender.run(|| ProcRoot::default().set_sysctl(&name, "0"))??)
+}
+
 fn device(name: &'static str) -> InterfaceName {
     InterfaceName::new(name).unwrap_or_else(|error| unreachable!("a name that this file gives: {error}"))
 }
 
-/// A name for a lab that nobody else uses. Process ids are unique while their process lives, and times since boot within a process; a journal that a killed
-/// process left under the same name is not replaced but refused.
+/// A name for a lab that nobody else uses. Process ids are unique while their process lives, and times since boot within a
+/// process; a journal that a killed process left under the same name is not replaced but refused.
 #[must_use]
 pub fn unique_name() -> String {
     format!("quell-{:x}-{:05x}", std::process::id(), (clock::boottime_ns() >> 10) & 0xf_ffff)

@@ -101,6 +101,7 @@ impl Lab {
         let client = transaction.create_namespace(&client_name).unwrap();
         let pair = create_pair(&mut transaction, &server_name, [&server, &client], 0, queues);
         give_addresses([&server, &client], &pair, [SERVER, CLIENT]);
+        keep_flows_on_their_queues(&client);
         let napis = Netdev::open_in(&server).unwrap().napis(pair.left).unwrap();
         if napis.iter().any(|napi| napi.irq_suspend_timeout_ns.is_none()) {
             eprintln!("skipped: this kernel does not suspend interrupts (Linux 6.13 and newer do)");
@@ -168,6 +169,12 @@ fn create_pair(
         ethtool.set_features(index, &TSO).unwrap();
     }
     pair
+}
+
+/// As on a NIC. TCP that sends again chooses another hash, and with it another queue of a veth, unless told not to.
+fn keep_flows_on_their_queues(sender: &Namespace) {
+    let name = "net.core.txrehash".parse().unwrap();
+    sender.run(|| ProcRoot::default().set_sysctl(&name, "0")).unwrap().unwrap();
 }
 
 /// Gives both ends their addresses and sets them up.
