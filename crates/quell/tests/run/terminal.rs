@@ -10,7 +10,8 @@ use crate::lab::RunLab;
 pub(crate) fn interrupted(lab: &RunLab) -> Option<(Option<i32>, String)> {
     let command = "trap 'echo interrupted; came=yes' INT; echo ready; \
                    until [ \\$came ]; do sleep 0.02; done; sleep 0.2; exit 3";
-    let line = format!("{} run --no-queues base -- sh -c \"{command}\"", env!("CARGO_BIN_EXE_quell"));
+    // The key reaches the shell of script(1) too, whichever it is: it gives its place to quell.
+    let line = format!("exec {} run --no-queues base -- sh -c \"{command}\"", env!("CARGO_BIN_EXE_quell"));
     let mut script = Command::new("script");
     script.args(["-q", "-e", "-f", "-c", &line, "/dev/null"]).envs(lab.environment());
     let started = script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
