@@ -8,15 +8,14 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use quell_host::attach::attachment::{Pass, place};
-use quell_host::attach::stall::{StallWatch, Stalled};
 use quell_host::attach::wait::{Woken, wait_for_one};
 use quell_host::attach::{AttachError, Attachment};
 use quell_host::transaction::Moment;
 use quell_linux::clock;
-use quell_linux::proc::ProcRoot;
 use quell_linux::service_manager;
 use quell_linux::signal::Interruption;
 
+use super::stalls::Stalls;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::status::how_it_went_back;
@@ -72,7 +71,7 @@ fn keep_up(attachment: &mut Attachment, told: &Interruption) -> Result<&'static 
             return Ok("the programs have ended");
         }
         tell_of_pass(&pass, attachment);
-        stalls.look(attachment);
+        stalls.look(attachment).iter().for_each(|line| output::say(line));
         look_used = Duration::from_nanos(clock::process_cpu_ns().saturating_sub(used_before_ns));
     }
 }
@@ -105,37 +104,4 @@ fn tell(told: std::io::Result<()>) {
     if let Err(error) = told {
         output::say(&format!("telling the service manager: {error}"));
     }
-}
-
-/// The watch over stalled queues; without the right to count polls there is none, which is said once.
-#[derive(Default)]
-struct Stalls {
-    watch: StallWatch,
-    blind: bool,
-}
-
-impl Stalls {
-    fn look(&mut self, attachment: &Attachment) {
-        if self.blind {
-            return;
-        }
-        let programs = attachment.targets().pids();
-        let watched = self.watch.watch(attachment.queues());
-        match watched.and_then(|()| self.watch.look(&ProcRoot::default(), &programs)) {
-            Ok(stalled) => stalled.iter().for_each(|stalled| output::say(&in_words(stalled))),
-            Err(error) => {
-                self.blind = true;
-                output::say(&format!("stalled queues are not watched for: {error}"));
-            }
-        }
-    }
-}
-
-fn in_words(stalled: &Stalled) -> String {
-    let Stalled { napi, unpolled, packets, .. } = stalled;
-    format!(
-        "NAPI {napi} was stalled: {packets} packet(s) lay there, and nobody had polled it for {} ms though the program ran; \
-         freed. `quell doctor` says what keeps it so",
-        unpolled.as_millis()
-    )
 }

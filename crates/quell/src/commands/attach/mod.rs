@@ -5,6 +5,7 @@ mod ask;
 pub(crate) mod detach;
 mod follow;
 pub(crate) mod keeper;
+pub(crate) mod stalls;
 
 use std::ops::ControlFlow;
 use std::path::Path;

@@ -13,6 +13,7 @@ use quell_launch::choice::Choice;
 use quell_linux::Pid;
 
 use crate::commands::attach::keeper;
+use crate::commands::attach::stalls::Stalls;
 use crate::commands::picture_scope::not_taken;
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
@@ -22,6 +23,7 @@ use crate::render::{launch as render, status};
 /// What is set on the host for a command.
 pub(super) struct Queues {
     attachment: Option<Attachment>,
+    stalls: Stalls,
     verbose: bool,
 }
 
@@ -46,7 +48,7 @@ fn nobody_looks_on(_: usize, _: Moment) -> ControlFlow<()> {
 impl Queues {
     /// The host stays as it is.
     pub(super) fn untouched() -> Self {
-        Self { attachment: None, verbose: false }
+        Self { attachment: None, stalls: Stalls::default(), verbose: false }
     }
 
     /// Sets the queues, and reads them back; says whom else that touches. `follows`: the command needs to be looked at
@@ -78,7 +80,7 @@ impl Queues {
             let back = status::how_it_went_back(&attachment.end());
             return Err(Failure::new(Exit::RolledBack, format!("{error}; {back}, and nothing was started")));
         }
-        Ok(Self { attachment: Some(attachment), verbose })
+        Ok(Self { attachment: Some(attachment), stalls: Stalls::default(), verbose })
     }
 
     /// The command runs: what it and its children make is kept in the mode from now on.
@@ -97,15 +99,17 @@ impl Queues {
         self.attachment.is_some()
     }
 
-    /// Looks at the command and sets what came up.
+    /// Looks at the command, sets what came up, and frees a queue that the command does not come back to.
     pub(super) fn keep_up(&mut self) {
         let Some(attachment) = &mut self.attachment else { return };
+        let stalled = self.stalls.look(attachment);
         match attachment.keep_up(&mut nobody_looks_on) {
             Ok(pass) => self.say(&pass),
             // It may have ended just now; the next look tells.
             Err(AttachError::Target(_) | AttachError::Look(_)) => {}
             Err(error) => self.tell(&error),
         }
+        stalled.iter().for_each(|line| self.tell(line));
     }
 
     /// The command has ended. What it left running keeps the mode; a keeper puts it back when that has ended too.
