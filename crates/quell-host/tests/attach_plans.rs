@@ -10,6 +10,7 @@ use pictures::{before, healthy, picture, set};
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::neighbours::{LongestWait, Until};
 use quell_host::attach::plan::Partly;
+use quell_host::attach::quiet::QuietWith;
 use quell_host::attach::{EpollsSetBy, Plan, Request, Step, plan};
 use quell_linux::Pid;
 use serde_json::{Value, json};
@@ -73,7 +74,8 @@ fn a_host_that_has_the_mode_has_nothing_to_be_changed_but_an_epoll_that_only_lis
     let plan = plan_of(&healthy(), "suspend20");
     let missing: Vec<&Step> = plan.steps.iter().filter(|step| !step.is_there()).collect();
     assert!(matches!(missing[..], [Step::Epoll(step)] if step.fd == 3 && step.napis.is_empty()), "{missing:?}");
-    assert!(plan.partly.iter().any(|partly| matches!(partly, Partly::NoQueueYet { fd: 3, only_listens: true, .. })));
+    let quiet: Vec<(i32, QuietWith)> = plan.quiet.iter().map(|epoll| (epoll.fd, epoll.has)).collect();
+    assert_eq!(quiet, [(3, QuietWith::ListeningSockets)]);
 }
 
 #[test]
@@ -82,7 +84,7 @@ fn an_epoll_without_network_sockets_is_left_alone() {
     let other = json!([{"fd": 9, "events": 1, "file": {"other": {"kind": "event-fd", "ready": false}}}]);
     set(&mut host, "/processes/0/files/epolls/2/targets", other);
     let plan = plan_of(&host, "suspend20");
-    assert_eq!(plan.left_alone.iter().map(|left| left.fd).collect::<Vec<_>>(), [8]);
+    assert!(plan.quiet.iter().any(|epoll| (epoll.fd, epoll.has) == (8, QuietWith::NoSockets)), "{:?}", plan.quiet);
     assert!(plan.epolls().all(|step| step.fd != 8));
 }
 

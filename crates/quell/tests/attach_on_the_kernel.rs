@@ -174,6 +174,23 @@ fn a_running_memcached_gets_a_mode_and_is_detached_from() {
 }
 
 #[test]
+fn who_attaches_to_an_idle_program_is_told_last_what_the_mode_does_not_reach_yet() {
+    let Some(mut stage) = Stage::without_connections("cli-idle") else { return };
+    let pid = stage.pid();
+    let last_words = || {
+        let planned = stage.says(0, &["attach", MODE, &pid, "--dry-run"]);
+        planned.split_once("NOTHING IS REACHED YET").map(|(_, last)| last.to_owned()).unwrap_or(planned)
+    };
+    let names_both_workers = || last_words().lines().any(|line| line.contains("epolls") && line.contains("left alone"));
+    wait_until(names_both_workers, "its workers have no epolls");
+    let idle = last_words();
+    assert!(idle.contains("listening sockets only") && idle.contains("only with --follow"), "{idle}");
+    stage.connect(24);
+    let busy = stage.says(0, &["attach", MODE, &pid, "--dry-run"]);
+    assert!(busy.contains("NOT REACHED YET") && !busy.contains("left alone"), "the one that listens stays: {busy}");
+}
+
+#[test]
 fn revert_takes_attachments_back_too() {
     let Some(stage) = Stage::enter("cli-rev") else { return };
     stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);

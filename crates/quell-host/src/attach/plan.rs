@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::neighbours::{Neighbour, neighbours};
 use super::pollers::{self, RingStep, SocketsStep};
+use super::quiet::{self, QuietEpoll};
 use crate::findings::view::{EpollView, View, irq_of, napi_of};
 use crate::picture::{Device, Napi, Picture, Process, Reading, Why};
 use crate::settings::values::{EpollValues, NapiValues};
@@ -39,8 +40,8 @@ pub struct Request {
 pub struct Plan {
     /// What gets values, the queues first: an epoll that prefers busy polling is to find a queue that defers.
     pub steps: Vec<Step>,
-    /// Epolls that get none, and why.
-    pub left_alone: Vec<LeftAlone>,
+    /// Epolls of which no queue is known yet, also those that get values.
+    pub quiet: Vec<QuietEpoll>,
     /// What cannot be done here, because of which nothing is.
     pub impossible: Vec<Impossible>,
     /// What of the mode the program does not get from outside, or not yet.
@@ -107,18 +108,6 @@ pub struct EpollStep {
     pub new: EpollValues,
 }
 
-/// An epoll that gets no parameters.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct LeftAlone {
-    /// Whose.
-    pub pid: Pid,
-    /// Its number there.
-    pub fd: i32,
-    /// Why.
-    pub why: &'static str,
-}
-
 /// Something that cannot be done here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -138,16 +127,6 @@ pub enum Partly {
     WaitsAsWritten {
         /// How long at most, milliseconds.
         at_most_ms: u64,
-    },
-    /// The sockets of an epoll have not heard of a queue yet: it is polled from its next event on, and the queues that
-    /// come up later get no values unless somebody looks again.
-    NoQueueYet {
-        /// Whose.
-        pid: Pid,
-        /// Its number there.
-        fd: i32,
-        /// It has no connection at all.
-        only_listens: bool,
     },
     /// Sockets that poll by themselves are watched by an epoll, whose waits do not poll by them.
     WatchedByEpoll {
@@ -212,7 +191,7 @@ fn queues_of(picture: &Picture, view: &View<'_>, targets: &BTreeSet<Pid>) -> BTr
     sockets.filter(|socket| is_receiver(socket)).filter_map(|socket| *socket.napi.known()?).collect()
 }
 
-fn is_receiver(socket: &crate::picture::Socket) -> bool {
+pub(super) fn is_receiver(socket: &crate::picture::Socket) -> bool {
     socket.state != crate::picture::SocketState::Listen
 }
 
@@ -294,22 +273,26 @@ impl Plan {
             self.steps.extend(pollers::steps(view, process, files, &request.mode).into_iter().map(Step::Sockets));
             self.steps.extend(pollers::rings(process, files, &request.mode).into_iter().map(Step::Ring));
         }
+        let sockets_poll = pollers::of_inet_sockets(&request.mode).is_some();
         let (mut with_sockets, mut watched) = (0, 0);
         for epoll in view.epolls.iter().filter(|epoll| epoll.process.pid == pid) {
             let sockets = watched_sockets(epoll);
             if let Reading::Unknown(reading) = &epoll.epoll.targets {
                 let what = format!("look into epoll {} of {} {pid}", epoll.epoll.fd, process.name);
                 self.impossible.push(Impossible { what, why: reading.unknown.said.clone() });
-            } else if sockets == 0 {
-                let why = "it watches no network sockets";
-                self.left_alone.push(LeftAlone { pid, fd: epoll.epoll.fd, why });
-            } else {
+                continue;
+            }
+            // Connections inherit how the socket that accepts them polls.
+            if !sockets_poll {
+                self.quiet.extend(quiet::look_at(view, epoll));
+            }
+            // One without network sockets is left alone.
+            if sockets > 0 {
                 with_sockets += 1;
                 watched += sockets;
-                self.add_epoll(view, epoll, sockets, request);
+                self.add_epoll(epoll, sockets, request);
             }
         }
-        let sockets_poll = pollers::of_inet_sockets(&request.mode).is_some();
         if sockets_poll && watched > 0 {
             self.partly.push(Partly::WatchedByEpoll { pid, sockets: watched });
         }
@@ -318,12 +301,8 @@ impl Plan {
         }
     }
 
-    fn add_epoll(&mut self, view: &View<'_>, epoll: &EpollView<'_>, sockets: usize, request: &Request) {
+    fn add_epoll(&mut self, epoll: &EpollView<'_>, sockets: usize, request: &Request) {
         let (pid, fd) = (epoll.process.pid, epoll.epoll.fd);
-        if epoll.by_napi.is_empty() {
-            let only_listens = epoll.without_napi.is_empty() && listens_only(view, epoll);
-            self.partly.push(Partly::NoQueueYet { pid, fd, only_listens });
-        }
         let Some(wanted) = request.mode.epoll().filter(|_| request.epolls == EpollsSetBy::Attachment) else { return };
         let new = EpollValues {
             busy_poll_usecs: wanted.busy_poll_usecs,
@@ -443,8 +422,4 @@ impl Step {
 /// TCP and UDP sockets, each counted once.
 fn watched_sockets(epoll: &EpollView<'_>) -> usize {
     epoll.sockets().collect::<BTreeSet<u64>>().len()
-}
-
-fn listens_only(view: &View<'_>, epoll: &EpollView<'_>) -> bool {
-    epoll.sockets().filter_map(|inode| view.socket(inode)).all(|socket| !is_receiver(socket))
 }

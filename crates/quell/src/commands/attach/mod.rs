@@ -43,8 +43,9 @@ const PLACEMENT_WATCHED: Duration = Duration::from_secs(2);
 
 /// Options of `quell attach`.
 #[derive(Debug, Args)]
+#[command(override_usage = "quell attach [OPTIONS] <MODE> <PID...|--unit <NAME>|--cgroup <PATH>>")]
 pub(crate) struct AttachArgs {
-    /// The delivery mode: base, deferN, napibusy, fullbusy, suspendN, threaded, with N in µs.
+    /// The delivery mode: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, sockpollN, with N in µs.
     mode: DeliveryMode,
     #[command(flatten)]
     programs: ProgramsArgs,
@@ -82,7 +83,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let Looked { picture, plan, findings } =
         look(&targets, &request).map_err(|error| failure(AttachError::Look(error)))?;
     let groups = args.placement.decide(&picture, &targets)?;
-    let mut report = render::Report::new(&request, &targets, &plan, findings);
+    let mut report = render::Report::new(&request, &targets, &plan, findings, args.follow);
     if args.placement.is_asked_for() {
         report.placement = Some(render::placement::report(&groups, None));
     }

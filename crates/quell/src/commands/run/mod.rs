@@ -29,7 +29,8 @@ use crate::render::launch as render;
 #[derive(Debug, Args)]
 #[command(after_help = ENVIRONMENT)]
 pub(crate) struct RunArgs {
-    /// The delivery mode: base, deferN, napibusy, fullbusy, suspendN, threaded, eventspinN, sockpollN, with N in µs.
+    /// The delivery mode: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, eventspinN, sockpollN, with N
+    /// in µs.
     mode: Option<DeliveryMode>,
     /// What to start, with its arguments, after `--`.
     #[arg(last = true, required = true, value_name = "COMMAND")]

@@ -3,13 +3,14 @@
 pub(crate) mod detached;
 mod effect;
 pub(crate) mod placement;
+mod quiet;
 
 pub(crate) use effect::Effect;
 
 use std::fmt::{self, Write as _};
 
 use quell_host::attach::neighbours::{Neighbour, Until};
-use quell_host::attach::plan::{EpollStep, LeftAlone, Partly, QueueStep};
+use quell_host::attach::plan::{EpollStep, Partly, QueueStep};
 use quell_host::attach::{Attachment, Plan, Request, RingStep, SocketsStep, Targets};
 use quell_host::findings::{Finding, Severity};
 use quell_host::journal::Target;
@@ -24,6 +25,9 @@ pub(crate) struct Report<'a> {
     schema: &'static str,
     mode: String,
     programs: Vec<Target>,
+    /// It stays, and looks again.
+    #[serde(skip)]
+    follows: bool,
     /// What filters are put on, and what was seen; absent when that was not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) placement: Option<serde_json::Value>,
@@ -37,11 +41,18 @@ pub(crate) struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    pub(crate) fn new(request: &Request, targets: &Targets, plan: &'a Plan, findings: Vec<Finding>) -> Self {
+    pub(crate) fn new(
+        request: &Request,
+        targets: &Targets,
+        plan: &'a Plan,
+        findings: Vec<Finding>,
+        follows: bool,
+    ) -> Self {
         Self {
             schema: "quell-attach/1",
             mode: request.mode.to_string(),
             programs: targets.living().cloned().collect(),
+            follows,
             plan,
             placement: None,
             rings_left_alone: Vec::new(),
@@ -58,13 +69,13 @@ impl fmt::Display for Report<'_> {
         epoll_lines(self.plan).iter().try_for_each(|line| writeln!(f, "  {line}"))?;
         self.plan.sockets().try_for_each(|step| writeln!(f, "  {}", sockets_line(step)))?;
         self.plan.rings().try_for_each(|step| writeln!(f, "  {}", ring_line(step)))?;
-        left_alone_lines(self.plan).iter().try_for_each(|line| writeln!(f, "  {line}"))?;
         self.plan.partly.iter().try_for_each(|partly| writeln!(f, "  {}", in_words(partly)))?;
         if !self.plan.impossible.is_empty() {
             writeln!(f, "cannot be done here:\n{}", impossible(self.plan))?;
         }
         neighbours(f, self.plan)?;
-        finding_lines(&self.findings).iter().try_for_each(|line| writeln!(f, "{line}"))
+        finding_lines(&self.findings).iter().try_for_each(|line| writeln!(f, "{line}"))?;
+        f.write_str(&quiet::text(self.plan, self.follows))
     }
 }
 
@@ -166,23 +177,6 @@ fn sockets_line(step: &SocketsStep) -> String {
     format!("{process} {pid}  {} → {}{budget}", counted(sockets.len(), kind), new.values)
 }
 
-/// Epolls of one process that are left alone for the same reason share a line.
-fn left_alone_lines(plan: &Plan) -> Vec<String> {
-    let mut groups: Vec<Vec<&LeftAlone>> = Vec::new();
-    for left in &plan.left_alone {
-        match groups.iter_mut().find(|group| (group[0].pid, group[0].why) == (left.pid, left.why)) {
-            Some(group) => group.push(left),
-            None => groups.push(vec![left]),
-        }
-    }
-    let line = |group: &Vec<&LeftAlone>| {
-        let fds = group.iter().map(|left| left.fd.to_string()).collect::<Vec<_>>().join(", ");
-        let (epolls, are) = if group.len() == 1 { ("epoll", "is") } else { ("epolls", "are") };
-        format!("{epolls} {fds} of {} {are} left alone: {}", group[0].pid, group[0].why)
-    };
-    groups.iter().map(line).collect()
-}
-
 /// An io_uring that was not told to poll.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -227,14 +221,6 @@ fn in_words(partly: &Partly) -> String {
         Partly::WaitsAsWritten { at_most_ms } => format!(
             "partly: the mode has the program wait for at most {at_most_ms} ms at a time, which only `quell run` can see to"
         ),
-        Partly::NoQueueYet { pid, fd, only_listens: true } => {
-            format!(
-                "epoll {fd} of {pid} only listens: queues that its own connections come by later are left to --follow"
-            )
-        }
-        Partly::NoQueueYet { pid, fd, .. } => {
-            format!("epoll {fd} of {pid}: nothing has come by a queue yet, so which it is is not known")
-        }
         Partly::WatchedByEpoll { pid, sockets } => format!(
             "partly: of {pid} {} an epoll watches: it does not poll by them, and poll and select only with sysctl \
              net.core.busy_poll, which is left as it is; receives that block do",
