@@ -110,15 +110,7 @@ impl Watched {
 }
 
 fn all_polls(counter: &NapiPollCounter) -> Option<NapiPolls> {
-    let each = counter.read().ok()?;
-    Some(each.values().fold(NapiPolls::default(), |sum, one| NapiPolls {
-        polls: sum.polls + one.polls,
-        packets: sum.packets + one.packets,
-        empty: sum.empty + one.empty,
-        full_budget: sum.full_budget + one.full_budget,
-        by_thread: sum.by_thread + one.by_thread,
-        by_busy_poll: sum.by_busy_poll + one.by_busy_poll,
-    }))
+    counter.read().ok()?.into_values().reduce(NapiPolls::plus)
 }
 
 fn run_ns(proc: &ProcRoot, threads: &[Pid]) -> Option<u64> {

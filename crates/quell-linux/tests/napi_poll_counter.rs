@@ -6,12 +6,15 @@ mod common;
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
+use std::time::Duration;
 
 use common::LabPair;
 use quell_linux::NapiId;
 use quell_linux::address::{Addresses, InterfaceAddress};
-use quell_linux::bpf::{CounterError, NapiPollCounter};
+use quell_linux::bpf::{CounterError, NapiPollCounter, NapiPolls};
+use quell_linux::epoll_params::{self, EpollParams};
 use quell_linux::ethtool::Ethtool;
+use quell_linux::event::{Epoll, Trigger};
 use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
 use quell_linux::proc::ProcRoot;
 
@@ -47,11 +50,14 @@ fn a_kernel_without_types_is_unsupported() {
 fn a_napi_that_is_not_there_counts_nothing() {
     let absent = id(u32::MAX);
     let Some(counter) = attach(&[absent]) else { return };
-    assert_eq!(counter.read().unwrap()[&absent], Default::default());
+    let NapiPolls { polls, packets, by_busy_poll, .. } = counter.read().unwrap()[&absent];
+    assert_eq!((polls, packets, by_busy_poll), (0, 0, 0));
 }
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
+/// Long enough for a machine that stands still.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(60);
 
 /// Packets from a veth with segmentation offload bypass the NAPI of its peer.
 const TSO: [(&str, bool); 4] = [
@@ -82,7 +88,7 @@ fn send_and_receive(lab: &LabPair, datagrams: u32) {
     let bind = |address: Ipv4Addr| move || UdpSocket::bind((address, 0)).unwrap();
     let server = lab.server.namespace.run(bind(SERVER)).unwrap();
     let client = lab.client.namespace.run(bind(CLIENT)).unwrap();
-    server.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+    server.set_read_timeout(Some(ARRIVES_WITHIN)).unwrap();
     for _ in 0..datagrams {
         client.send_to(b"x", server.local_addr().unwrap()).unwrap();
         server.recv(&mut [0; 8]).unwrap();
@@ -122,6 +128,46 @@ fn polls_by_the_napis_own_thread_are_told_apart() {
     let polls = counter.read().unwrap()[&id];
     assert!(polls.packets >= 100, "{polls:?}");
     assert_eq!(polls.by_thread, polls.polls, "{polls:?}");
+}
+
+/// What was counted while a program that prefers busy polling waited for datagrams that had come before it did; `None`
+/// where the kernel does not take these settings.
+fn polls_of_a_waiting_program(irq_suspend_timeout: Duration) -> Option<NapiPolls> {
+    let (lab, id) = lab_with_napi()?;
+    let change = NapiChange {
+        defer_hard_irqs: Some(1_000),
+        gro_flush_timeout_ns: Some(1_000_000),
+        irq_suspend_timeout_ns: Some(irq_suspend_timeout.as_nanos() as u64),
+        threading: None,
+    };
+    if let Err(error) = Netdev::open_in(&lab.server.namespace).unwrap().set_napi(id, &change) {
+        eprintln!("skipped: {error}");
+        return None;
+    }
+    let bind = |address: Ipv4Addr| move || UdpSocket::bind((address, 0)).unwrap();
+    let server = lab.server.namespace.run(bind(SERVER)).unwrap();
+    let client = lab.client.namespace.run(bind(CLIENT)).unwrap();
+    let mut epoll = Epoll::new(1).unwrap();
+    epoll.add(&server, 0, Trigger::Level).unwrap();
+    let prefer = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+    epoll_params::set(&epoll, prefer).unwrap();
+    let counter = attach(&[id])?;
+    for _ in 0..50 {
+        client.send_to(b"x", server.local_addr().unwrap()).unwrap();
+        epoll.wait(Some(ARRIVES_WITHIN)).unwrap();
+        server.recv(&mut [0; 8]).unwrap();
+    }
+    Some(counter.read().unwrap()[&id])
+}
+
+#[test]
+fn polls_that_find_the_interrupt_suspended_are_told_from_those_that_find_it_deferred() {
+    let Some(suspended) = polls_of_a_waiting_program(Duration::from_millis(500)) else { return };
+    let found = suspended.found_suspended.unwrap();
+    assert!(found > 0 && found <= suspended.by_busy_poll, "{suspended:?}");
+    let Some(deferred) = polls_of_a_waiting_program(Duration::ZERO) else { return };
+    assert!(deferred.by_busy_poll > 0, "{deferred:?}");
+    assert_eq!(deferred.found_suspended, Some(0), "{deferred:?}");
 }
 
 #[test]

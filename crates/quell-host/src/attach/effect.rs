@@ -15,9 +15,11 @@ use super::plan::{EpollsSetBy, QueueStep};
 
 /// Fewer packets than this say nothing.
 const PACKETS_TO_JUDGE: u64 = 200;
-/// A suspended queue is polled by the kernel at most once for so many packets; one that goes back to the kernel more often
-/// may do so because it ran dry.
-const PACKETS_PER_KERNEL_POLL: u64 = 50;
+/// A program that is given events finds its queue suspended at least once in so many of its polls; waits that end without
+/// any are the others.
+const POLLS_PER_SUSPENSION: u64 = 10;
+/// Fewer polls by the program than this say nothing of what they did not find.
+const POLLS_TO_JUDGE: u64 = 20;
 /// Deferral shows when there are so many packets for each interrupt.
 const PACKETS_PER_INTERRUPT: u64 = 10;
 
@@ -35,6 +37,8 @@ pub struct Seen {
     pub polls: u64,
     /// Polls by threads of programs, but for the last of each busy poll.
     pub by_program: u64,
+    /// Polls by threads of programs that found the interrupt suspended; absent where the kernel does not suspend any.
+    pub found_suspended: Option<u64>,
     /// Polls by the queue's kernel thread.
     pub by_thread: u64,
     /// Its interrupts; absent where it has none, or they cannot be told.
@@ -81,8 +85,8 @@ fn interrupts(queues: &[QueueStep]) -> BTreeMap<NapiId, u64> {
 
 impl Seen {
     fn of(napi: NapiId, for_ns: u64, polls: NapiPolls, interrupts: Option<u64>) -> Self {
-        let NapiPolls { polls, packets, by_thread, by_busy_poll: by_program, .. } = polls;
-        Self { napi, for_ns, packets, polls, by_program, by_thread, interrupts }
+        let NapiPolls { polls, packets, by_thread, by_busy_poll: by_program, found_suspended, .. } = polls;
+        Self { napi, for_ns, packets, polls, by_program, found_suspended, by_thread, interrupts }
     }
 
     /// Polls that the kernel began by itself, at least: a busy poll ends with one that cannot be told from them.
@@ -131,18 +135,23 @@ pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &Seen) -> Verdict {
     if napi.defers() { deferral(seen) } else { undisturbed(seen) }
 }
 
+/// The program's own polls tell it: after events the kernel suspends the interrupt, and the next wait for events finds it
+/// so. How often the kernel polls by itself tells only how often the queue ran dry, where suspension ends as it is to.
 fn suspension(seen: &Seen) -> Verdict {
-    let Seen { packets, polls, by_program, .. } = *seen;
-    let by_kernel = seen.by_kernel();
-    if by_kernel.saturating_mul(PACKETS_PER_KERNEL_POLL) <= packets {
-        return Verdict::InEffect(format!(
-            "the program polled {by_program} times, the kernel by itself {by_kernel} times for {packets} packets"
-        ));
+    let Seen { packets, by_program, .. } = *seen;
+    let Some(found) = seen.found_suspended else {
+        return Verdict::CannotTell("what is suspended cannot be seen on this kernel".to_owned());
+    };
+    let text = format!(
+        "{found} of {by_program} polls by the program found the interrupt suspended; the kernel polled {} times by itself \
+         for {packets} packets",
+        seen.by_kernel()
+    );
+    match found {
+        0 if by_program >= POLLS_TO_JUDGE => Verdict::NotInEffect(text),
+        1.. if found.saturating_mul(POLLS_PER_SUSPENSION) >= by_program => Verdict::InEffect(text),
+        _ => Verdict::CannotTell(text),
     }
-    Verdict::CannotTell(format!(
-        "the program polls it ({by_program} of {polls} polls), and the kernel in between: at this load the queue runs dry, \
-         and suspension ends as it is to"
-    ))
 }
 
 fn deferral(seen: &Seen) -> Verdict {
@@ -173,7 +182,16 @@ mod tests {
 
     fn seen(packets: u64, polls: u64, by_program: u64) -> Seen {
         let napi = NapiId::from_kernel(9000).unwrap();
-        Seen { napi, for_ns: 1_000_000_000, packets, polls, by_program, by_thread: 0, interrupts: None }
+        Seen {
+            napi,
+            for_ns: 1_000_000_000,
+            packets,
+            polls,
+            by_program,
+            found_suspended: Some(0),
+            by_thread: 0,
+            interrupts: None,
+        }
     }
 
     fn verdict(mode: &str, seen: Seen) -> Verdict {
@@ -195,13 +213,18 @@ mod tests {
     }
 
     #[test]
-    fn suspension_shows_where_the_kernel_hardly_polls_by_itself() {
-        assert!(matches!(verdict("suspend200", seen(100_000, 10_100, 5_000)), Verdict::InEffect(_)));
+    fn suspension_shows_in_what_the_programs_polls_find_whatever_the_load() {
+        let found = |found_suspended| Seen { found_suspended: Some(found_suspended), ..seen(10_000, 9_000, 1_000) };
+        assert!(matches!(verdict("suspend200", found(990)), Verdict::InEffect(_)));
+        assert!(matches!(verdict("suspend200", found(3)), Verdict::CannotTell(_)));
+        assert!(matches!(verdict("suspend200", found(0)), Verdict::NotInEffect(_)));
     }
 
     #[test]
-    fn suspension_that_ends_because_the_queue_runs_dry_cannot_be_told_from_deferral() {
-        assert!(matches!(verdict("suspend200", seen(10_000, 9_000, 1_000)), Verdict::CannotTell(_)));
+    fn suspension_that_was_hardly_looked_for_or_cannot_be_seen_is_not_judged() {
+        assert!(matches!(verdict("suspend200", seen(10_000, 9_000, 5)), Verdict::CannotTell(_)));
+        let blind = Seen { found_suspended: None, ..seen(10_000, 9_000, 1_000) };
+        assert!(matches!(verdict("suspend200", blind), Verdict::CannotTell(_)));
     }
 
     #[test]

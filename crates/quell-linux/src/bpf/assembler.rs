@@ -71,6 +71,7 @@ pub(super) enum Condition {
 #[repr(i32)]
 pub(super) enum Helper {
     MapLookupElem = 1,
+    KtimeGetNs = 5,
     GetCurrentPidTgid = 14,
     GetCurrentTask = 35,
 }

@@ -16,10 +16,11 @@ pub(super) enum Counter {
     Full,
     ByThread,
     ByBusyPoll,
+    FoundSuspended,
 }
 
 /// How many counters a value holds.
-pub(super) const COUNTERS: usize = 6;
+pub(super) const COUNTERS: usize = 7;
 
 impl Counter {
     fn offset(self) -> i16 {
@@ -34,26 +35,60 @@ pub(super) struct Layout {
     state: i16,
     thread: i16,
     in_busy_poll: i32,
+    /// Absent where the kernel does not suspend interrupts.
+    pub(super) suspension: Option<SuspensionLayout>,
     /// The id of the tracepoint's typedef.
     pub(super) tracepoint: u32,
 }
 
+/// Where an instance says how long its interrupt is deferred and suspended, and when its timer ends that: all within
+/// `struct napi_struct`, since Linux 6.13.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SuspensionLayout {
+    gro_flush_timeout: i16,
+    irq_suspend_timeout: i16,
+    timer_expires: i16,
+}
+
 impl Layout {
     pub(super) fn find(btf: &Btf) -> Result<Self, BtfError> {
-        let member = |name| {
-            let offset = btf.member_offset("napi_struct", name)?;
-            i16::try_from(offset).map_err(|_| BtfError::NotFound {
-                what: format!("`{name}` within the first 32 KiB of `struct napi_struct`"),
-            })
-        };
         Ok(Self {
-            napi_id: member("napi_id")?,
-            state: member("state")?,
-            thread: member("thread")?,
+            napi_id: napi_member(btf, "napi_id")?,
+            state: napi_member(btf, "state")?,
+            thread: napi_member(btf, "thread")?,
             in_busy_poll: state_mask(btf, "NAPI_STATE_IN_BUSY_POLL")?,
+            suspension: SuspensionLayout::find(btf)?,
             tracepoint: btf.typedef_id("btf_trace_napi_poll")?,
         })
     }
+}
+
+impl SuspensionLayout {
+    fn find(btf: &Btf) -> Result<Option<Self>, BtfError> {
+        match Self::all(btf) {
+            Err(BtfError::NotFound { .. }) => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    fn all(btf: &Btf) -> Result<Self, BtfError> {
+        let within_timer = offset(btf, "hrtimer", "_softexpires")?;
+        Ok(Self {
+            gro_flush_timeout: napi_member(btf, "gro_flush_timeout")?,
+            irq_suspend_timeout: napi_member(btf, "irq_suspend_timeout")?,
+            timer_expires: napi_member(btf, "timer")?.saturating_add(within_timer),
+        })
+    }
+}
+
+fn napi_member(btf: &Btf, name: &str) -> Result<i16, BtfError> {
+    offset(btf, "napi_struct", name)
+}
+
+fn offset(btf: &Btf, structure: &str, name: &str) -> Result<i16, BtfError> {
+    let offset = btf.member_offset(structure, name)?;
+    let too_far = |_| BtfError::NotFound { what: format!("`{name}` within the first 32 KiB of `struct {structure}`") };
+    i16::try_from(offset).map_err(too_far)
 }
 
 /// The mask of a bit of `napi_struct.state`, which the kernel names by its number.
@@ -107,6 +142,9 @@ pub(super) fn assemble(layout: Layout, map_fd: i32) -> Vec<Instruction> {
 
     let not_busy = in_state(&mut asm, NAPI, layout.state, layout.in_busy_poll);
     count(&mut asm, COUNTERS, Counter::ByBusyPoll);
+    if let Some(layout) = layout.suspension {
+        count_if_suspended(&mut asm, NAPI, COUNTERS, layout);
+    }
     let busy = asm.jump();
     asm.land(not_busy);
     asm.call(Helper::GetCurrentTask);
@@ -128,6 +166,21 @@ fn count(asm: &mut Assembler, counters: Register, counter: Counter) {
     asm.store(Width::Double, counters, counter.offset(), R1);
 }
 
+/// While a program works, its instance's timer ends the suspension (`napi_suspend_irqs`); else it is due after the time of
+/// deferral (`napi_complete_done`, `busy_poll_stop`). A poll that finds it due later than that ends a suspension.
+fn count_if_suspended(asm: &mut Assembler, napi: Register, counters: Register, layout: SuspensionLayout) {
+    asm.call(Helper::KtimeGetNs);
+    asm.load(Width::Double, R1, napi, layout.gro_flush_timeout);
+    asm.load(Width::Double, R2, napi, layout.irq_suspend_timeout);
+    let cannot_be_told = asm.jump_if_registers(Condition::Less, R2, R1);
+    asm.add_register(R1, R0);
+    asm.load(Width::Double, R2, napi, layout.timer_expires);
+    let not_suspended = asm.jump_if_registers(Condition::Less, R2, R1);
+    count(asm, counters, Counter::FoundSuspended);
+    asm.land(cannot_be_told);
+    asm.land(not_suspended);
+}
+
 /// Goes on if the state has a bit of the mask; the jump is taken if not.
 fn in_state(asm: &mut Assembler, napi: Register, state: i16, mask: i32) -> Jump {
     asm.load(Width::Double, R1, napi, state);
@@ -141,7 +194,15 @@ mod tests {
 
     #[test]
     fn the_cost_is_as_documented() {
-        let layout = Layout { napi_id: 380, state: 16, thread: 352, in_busy_poll: 64, tracepoint: 1 };
+        let suspension = SuspensionLayout { gro_flush_timeout: 400, irq_suspend_timeout: 408, timer_expires: 296 };
+        let layout = Layout {
+            napi_id: 380,
+            state: 16,
+            thread: 352,
+            in_busy_poll: 64,
+            suspension: Some(suspension),
+            tracepoint: 1,
+        };
         assert_eq!(assemble(layout, 3).len(), super::super::napi_poll_counter::INSTRUCTIONS);
     }
 }

@@ -69,9 +69,11 @@ fn how(options: &Options, host: &HostFacts) -> String {
          the interval that holds it; in bold where it is more than what `base` and `base` again differed by, and all \
          rounds agree as far as their number asks for.\n\
          - CPU/request is the run time of the server's threads and of its queues' NAPI threads; a mode that polls at an \
-         idle moment shows there. *polls by the server* are those of all polls of its queues that its own threads made.\n\
+         idle moment shows there. *polls by the server* are those of all polls of its queues that its own threads made; \
+         *found suspended* are those of them that found the queue's interrupt suspended.\n\
          - *fully*: every epoll with connections and every queue that they arrive by has the mode's values, each epoll \
-         has the connections of one queue and each queue one epoll, the server polled, and no request failed.\n\
+         has the connections of one queue and each queue one epoll, the server polled, interrupts were suspended, and \
+         no request failed.\n\
          - *disturbed* are rounds in which something else ran on the server's CPU, or packets were dropped, in each of up \
          to {attempts} attempts.\n",
         release = host.kernel_release,

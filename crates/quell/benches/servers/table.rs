@@ -84,6 +84,9 @@ impl Trials {
         if trials.iter().all(|trial| trial.polled_by_the_server == Some(0.0)) {
             lacking.push("the server never polled its queue".to_owned());
         }
+        if trials.iter().all(|trial| trial.found_suspended == Some(0.0)) {
+            lacking.push("its interrupt was never suspended".to_owned());
+        }
         match lacking.is_empty() {
             true => "fully".to_owned(),
             false => format!("partly: {}", lacking.join(", ")),
@@ -95,7 +98,8 @@ impl Trials {
 pub(crate) fn markdown(all: &[(Program, Trials)]) -> String {
     let mut text = String::from(
         "| server | mode by | works | requests/s | p50, µs | against base | CPU/request, µs | against base | server's CPU | \
-         polls by the server | disturbed |\n| --- | --- | --- | --: | --: | --: | --: | --: | --: | --: | --: |\n",
+         polls by the server | found suspended | disturbed |\n\
+         | --- | --- | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n",
     );
     for (program, trials) in all {
         for arm in [Arm::Base, Arm::Attach, Arm::Run] {
@@ -121,6 +125,7 @@ fn row(program: Program, trials: &Trials, arm: Arm) -> String {
         against(Trial::cpu_us_per_request),
         percent(trials.spread(arm, Trial::server_share)),
         percent(trials.spread(arm, |trial| trial.polled_by_the_server)),
+        percent(trials.spread(arm, |trial| trial.found_suspended)),
         trials.disturbed(arm),
     ];
     cells.iter().fold(String::from("|"), |mut row, cell| {

@@ -51,6 +51,8 @@ pub(crate) struct Trial {
     pub(crate) counters: TrialCounters,
     /// Polls of the server's queues by its own threads, of all polls; absent where polls cannot be counted.
     pub(crate) polled_by_the_server: Option<f64>,
+    /// The share of the server's own polls that found the queue's interrupt suspended; absent when it made none.
+    pub(crate) found_suspended: Option<f64>,
     /// What was set while it was under load.
     pub(crate) seen: Seen,
     /// What speaks against it.
@@ -139,14 +141,17 @@ fn measured(lab: &ServersLab, program: Program, server: &Server, mode: &str, eff
     let seen = Seen::of(lab, server, mode);
     let found = client.end()?;
     let counters = watched(Pid::of_this_thread()).between(&first, &snapshot()?);
-    let all = polls.as_ref().and_then(|polls| polls.read().ok());
-    let sum = |of: fn(&NapiPolls) -> u64| all.as_ref().map(|all| all.values().map(of).sum::<u64>());
-    let by_server = sum(|polls| polls.by_busy_poll).zip(sum(|polls| polls.polls));
-    #[expect(clippy::cast_precision_loss, reason = "counts of one trial are far below 2^53")]
-    let polled_by_the_server = by_server.filter(|(_, all)| *all > 0).map(|(own, all)| own as f64 / all as f64);
+    let all = polls.and_then(|polls| polls.read().ok()?.into_values().reduce(NapiPolls::plus));
+    let polled_by_the_server = all.and_then(|all| share(all.by_busy_poll, all.polls));
+    let found_suspended = all.and_then(|all| share(all.found_suspended?, all.by_busy_poll));
     let load = LoadReport { unanswered: found.failed, ..LoadReport::default() };
     let disturbances = disturbances(&load, &counters);
-    Ok(Trial { found, counters, polled_by_the_server, seen, disturbances })
+    Ok(Trial { found, counters, polled_by_the_server, found_suspended, seen, disturbances })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of one trial are far below 2^53")]
+fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
 }
 
 /// What is read, once it is known which thread reads it.

@@ -16,8 +16,14 @@ use crate::seen::{MODE, SUSPENDING, UNDER_LOAD, is_suspending, parameters, share
 /// How often something is looked at that a busy machine can disturb.
 const LOOKS: u32 = 8;
 
-fn attach(lab: &ServersLab, server: &Server) {
-    lab.quell(&["attach", MODE, &server.pid().to_string(), "--yes"]).succeeded().unwrap();
+/// Gives what was said of it.
+fn attach(lab: &ServersLab, server: &Server) -> String {
+    lab.quell(&["attach", MODE, &server.pid().to_string(), "--yes"]).succeeded().unwrap().stdout
+}
+
+/// The server's own polls show it, at any load; where hardly a packet came nothing is claimed.
+fn says_whether_it_is_in_effect(said: &str) -> bool {
+    said.contains(": in effect: ") || said.contains("packets came in")
 }
 
 fn detach(lab: &ServersLab, server: &Server) {
@@ -34,8 +40,9 @@ fn every_server_gets_its_mode_while_it_serves_polls_its_queue_itself_and_is_as_b
 
         let client = lab.start_client(program.client(), server.address, UNDER_LOAD);
         lab.wait_until_connected(&server);
-        attach(&lab, &server);
+        let said = attach(&lab, &server);
         assert!(lab.queues().iter().all(is_suspending), "{}: {:?}", program.name(), lab.queues());
+        assert!(says_whether_it_is_in_effect(&said), "{}: {said}", program.name());
         let told = parameters(&server.epolls());
         assert!(told.iter().all(|told| *told == SUSPENDING), "{}: {told:?}", program.name());
         let found = client.end().unwrap();
