@@ -53,17 +53,17 @@ impl Asker {
         Self { pidfd: PidFd::open(process.pid).outcome(), listened_at, groups: HashMap::new() }
     }
 
-    /// Asks the socket that the process has under this number everything.
-    pub(super) fn ask(&self, fd: i32) -> Options {
-        match self.duplicate(fd) {
+    /// Asks the socket of this inode, which the process has under this number, everything.
+    pub(super) fn ask(&self, fd: i32, inode: u64) -> Options {
+        match self.duplicate(fd, inode) {
             Reading::Known(socket) => Options::all(&socket, socket_options::incoming_napi_id(&socket).outcome()),
             Reading::Unknown(unknown) => Options::unknown(&unknown),
         }
     }
 
     /// Asks a connection for its NAPI, and for the rest when there are few like it.
-    pub(super) fn ask_connection(&mut self, fd: i32, connection: &InetSocket) -> Options {
-        let socket = match self.duplicate(fd) {
+    pub(super) fn ask_connection(&mut self, fd: i32, inode: u64, connection: &InetSocket) -> Options {
+        let socket = match self.duplicate(fd, inode) {
             Reading::Known(socket) => socket,
             Reading::Unknown(unknown) => return Options::unknown(&unknown),
         };
@@ -80,10 +80,17 @@ impl Asker {
         options
     }
 
-    fn duplicate(&self, fd: i32) -> Reading<DuplicatedFd> {
-        match &self.pidfd {
+    /// Under the number of a connection that was closed the process may have another one by now.
+    fn duplicate(&self, fd: i32, inode: u64) -> Reading<DuplicatedFd> {
+        let duplicate = match &self.pidfd {
             Reading::Known(pidfd) => pidfd.duplicate(fd).outcome(),
-            Reading::Unknown(unknown) => Reading::Unknown(unknown.clone()),
+            Reading::Unknown(unknown) => return Reading::Unknown(unknown.clone()),
+        };
+        match duplicate {
+            Reading::Known(socket) if socket.inode().ok() != Some(inode) => {
+                Reading::unknown(Why::Absent, "it was closed while it was looked at")
+            }
+            duplicate => duplicate,
         }
     }
 }
@@ -121,5 +128,29 @@ impl Options {
 
     fn poll_by_themselves(&self) -> bool {
         matches!(self.busy_poll_us, Reading::Known(1..)) || self.prefer_busy_poll == Reading::Known(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsRawFd as _;
+
+    use quell_linux::Pid;
+
+    use super::*;
+
+    #[test]
+    fn a_number_that_another_socket_has_by_now_tells_nothing_of_the_one_that_was_listed() {
+        let own = Pid::of_this_process();
+        let asker = Asker { pidfd: PidFd::open(own).outcome(), listened_at: HashSet::new(), groups: HashMap::new() };
+        let (listed, other) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        let inode = |socket: &UdpSocket| {
+            let pidfd = PidFd::open(own).unwrap();
+            pidfd.duplicate(socket.as_raw_fd()).unwrap().inode().unwrap()
+        };
+        assert_eq!(asker.ask(listed.as_raw_fd(), inode(&listed)).napi, Reading::Known(None));
+        let swapped = asker.ask(other.as_raw_fd(), inode(&listed)).napi;
+        assert!(matches!(&swapped, Reading::Unknown(unknown) if unknown.unknown.why == Why::Absent), "{swapped:?}");
     }
 }

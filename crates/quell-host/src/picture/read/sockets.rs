@@ -93,8 +93,8 @@ impl SocketTable {
                 };
                 let is_connection = listed.protocol == InetProtocol::Tcp && !listed.is_listening();
                 let options = match is_connection {
-                    true => asker.ask_connection(fd, &listed.socket),
-                    false => asker.ask(fd),
+                    true => asker.ask_connection(fd, inode, &listed.socket),
+                    false => asker.ask(fd, inode),
                 };
                 listed.options = Some(options);
             }
