@@ -216,16 +216,31 @@ impl Transaction {
         Ok(true)
     }
 
-    /// Gives a reuseport group its filter, in the place of any that it had.
+    /// Gives a reuseport group its filter, in the place of any that it had. One of this transaction is over with that, and
+    /// so is one whose sockets are all closed: neither is left to be undone.
     ///
     /// # Errors
     /// When it could not be written down or put on; also when sockets came to the group or left it since it was looked
     /// at.
     pub fn steer(&mut self, steering: &Steering) -> Result<(), ChangeError> {
         let put_on = reuseport::PutOn::prepare(&self.proc, steering)?;
+        let over = self.filters_over_with(&put_on);
         let seq = self.intend(Change::ReuseportFilter(put_on.change().clone()))?;
         put_on.make(steering)?;
-        Ok(self.done(seq, Outcome::Made)?)
+        self.done(seq, Outcome::Made)?;
+        for earlier in over {
+            self.journal_mut().write(Record::Undone { seq: earlier, undoing: Undoing::AlreadyGone })?;
+        }
+        Ok(())
+    }
+
+    fn filters_over_with(&self, put_on: &reuseport::PutOn) -> Vec<u32> {
+        let pending = self.history().into_iter().flat_map(History::pending);
+        let over = pending.filter(|(_, entry)| match &entry.change {
+            Change::ReuseportFilter(earlier) => put_on.takes_the_place_of(earlier),
+            _ => false,
+        });
+        over.map(|(seq, _)| seq).collect()
     }
 
     /// Binds a thread to the CPUs of its queue. Returns whether anything was to be changed; if not, nothing is written

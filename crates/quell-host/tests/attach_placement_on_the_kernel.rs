@@ -1,5 +1,5 @@
-//! An attachment that steers the connections of a server and binds its workers: verified while connections come, and put
-//! back with the rest. Needs root, Linux 6.13 and two CPUs.
+//! An attachment that steers the connections of a server and binds its workers: verified while connections come, kept up
+//! with what changes, and put back with the rest. Needs root, Linux 6.13 and two CPUs.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -10,18 +10,18 @@ mod workers;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::{ARRIVES_WITHIN, Program};
-use quell_host::attach::placement::{Groups, Placed, decide};
+use common::{ARRIVES_WITHIN, Program, SERVER};
+use quell_host::attach::placement::{Groups, Placed, Placement, PlacementPass, Wanted, decide};
 use quell_host::attach::{AttachError, Attachment, EpollsSetBy, Request, Selection, Targets, observe, plan};
 use quell_host::journal::{Journal, Keeper};
-use quell_host::steer::Verdict;
+use quell_host::steer::{CannotSteer, Verdict};
 use quell_host::transaction::Moment;
 use quell_linux::reuseport::{self, Detachment, QueueSteering, SeenQueues};
 use quell_linux::{Pid, sched};
 use steered::{BOTH, QUEUES, Steered};
-use workers::open;
+use workers::{add_worker, most_napis_of_a_worker, open};
 
 const AT_ONCE: usize = 40;
 
@@ -45,12 +45,13 @@ struct Placing {
     steered: Steered,
     attachment: Attachment,
     groups: Groups,
+    placement: Placement,
     _journal: tempfile::TempDir,
 }
 
 impl Placing {
-    fn start(test: &str) -> Option<Self> {
-        let steered = Steered::start(test, 4)?;
+    fn start(test: &str, workers: u32, pin: bool) -> Option<Self> {
+        let steered = Steered::start(test, workers)?;
         let journal = tempfile::tempdir().unwrap();
         let targets = Targets::find(Selection::Processes(vec![steered.server.pid()])).unwrap();
         let request = Request { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
@@ -60,12 +61,34 @@ impl Placing {
         let mut attachment =
             Attachment::begin(&Journal::in_dir(journal.path()), targets, request, &mut keeper).unwrap();
         attachment.make(&planned, &mut go_on).unwrap();
-        Some(Self { steered, attachment, groups, _journal: journal })
+        let placement = Placement::new(Wanted { steer: Some(Vec::new()), pin });
+        Some(Self { steered, attachment, groups, placement, _journal: journal })
+    }
+
+    /// One look, as by somebody who stays.
+    fn keep_up(&mut self) -> PlacementPass {
+        let picture = self.attachment.keep_up(&mut go_on).unwrap().picture.unwrap();
+        self.placement.keep_up(&mut self.attachment, &picture, &mut go_on)
+    }
+
+    /// The look that acts on what the one before it has seen change.
+    fn after_a_change(&mut self) -> PlacementPass {
+        let first = self.keep_up();
+        assert!(first.is_changing && first.steered.is_empty() && first.refused.is_empty(), "{first:?}");
+        self.keep_up()
+    }
+
+    /// Puts everything back; the server lives as long as what is returned.
+    fn end(self) -> Steered {
+        let reverted = self.attachment.end().unwrap();
+        assert_eq!((reverted.in_part.len(), reverted.failed.len()), (0, 0), "{reverted:?}");
+        assert_eq!(reuseport::detach(self.steered.socket()).unwrap(), Detachment::WasAbsent);
+        self.steered
     }
 
     /// Steers and looks on while connections come and go.
-    fn place(&mut self, pin: bool) -> Result<Placed, AttachError> {
-        self.attachment.steer(&self.groups.steerings, &mut go_on)?;
+    fn place(&mut self) -> Result<Placed, AttachError> {
+        self.placement.steer(&self.groups, &mut self.attachment, &mut go_on)?;
         let (done, client) = (AtomicBool::new(false), &self.steered.lab.client);
         std::thread::scope(|scope| {
             let clients = scope.spawn(|| {
@@ -75,8 +98,7 @@ impl Placing {
                     _connections = open(client, &BOTH, AT_ONCE);
                 }
             });
-            let attachment = &mut self.attachment;
-            let placed = attachment.watch_placement(&self.groups.steerings, pin, ARRIVES_WITHIN, &mut go_on);
+            let placed = self.placement.watch(&mut self.attachment, ARRIVES_WITHIN, &mut go_on);
             done.store(true, Ordering::Relaxed);
             clients.join().unwrap();
             placed
@@ -86,39 +108,96 @@ impl Placing {
 
 #[test]
 fn filters_are_verified_workers_are_bound_and_all_of_it_goes_back() {
-    let Some(mut placing) = Placing::start("place") else { return };
+    let Some(mut placing) = Placing::start("place", 4, true) else { return };
     if sched::affinity(Pid::of_this_process()).unwrap().len() < 2 {
         return eprintln!("skipped: one CPU");
     }
     placing.steered.thread_queues();
     placing.steered.bind_queues();
-    let placed = placing.place(true).unwrap();
+    let placed = placing.place().unwrap();
     assert_eq!(placed.verifications[0].verdict, Verdict::Holds);
     assert_eq!((placed.verifications[0].workers.len(), placed.pinned.len()), (4, 4), "{placed:?}");
-    let reverted = placing.attachment.end().unwrap();
-    assert_eq!((reverted.in_part.len(), reverted.failed.len()), (0, 0), "{reverted:?}");
+    let _steered = placing.end();
     for pin in &placed.pinned {
         assert_eq!(sched::affinity(pin.tid).unwrap(), pin.old);
     }
-    assert_eq!(reuseport::detach(placing.steered.socket()).unwrap(), Detachment::WasAbsent);
 }
 
 #[test]
 fn a_filter_that_does_not_hold_is_told() {
-    let Some(mut placing) = Placing::start("place-mixed") else { return };
+    let Some(mut placing) = Placing::start("place-mixed", 4, false) else { return };
     let of_device = |ifindex| SeenQueues { ifindex, first: 0, queues: QUEUES };
     let devices = [placing.steered.lab.server_index, placing.steered.second].map(of_device);
     placing.groups.steerings[0].filter = QueueSteering::new(devices.to_vec(), 4).unwrap();
-    let error = placing.place(false).unwrap_err();
+    let error = placing.place().unwrap_err();
     assert!(matches!(error, AttachError::Mixed { .. }), "{error}");
     assert!(placing.attachment.end().unwrap().failed.is_empty());
 }
 
 #[test]
 fn without_connections_it_cannot_be_told_yet() {
-    let Some(mut placing) = Placing::start("place-none") else { return };
-    placing.attachment.steer(&placing.groups.steerings, &mut go_on).unwrap();
-    let steerings = &placing.groups.steerings;
-    let placed = placing.attachment.watch_placement(steerings, true, Duration::ZERO, &mut go_on).unwrap();
+    let Some(mut placing) = Placing::start("place-none", 4, true) else { return };
+    placing.placement.steer(&placing.groups, &mut placing.attachment, &mut go_on).unwrap();
+    let placed = placing.placement.watch(&mut placing.attachment, Duration::ZERO, &mut go_on).unwrap();
     assert_eq!((placed.verifications[0].verdict, placed.pinned.len()), (Verdict::NotYet, 0));
+}
+
+#[test]
+fn a_group_that_comes_up_later_is_steered_once_it_stays_as_it_is() {
+    let Some(mut placing) = Placing::start("place-later", 1, false) else { return };
+    let alone = placing.after_a_change();
+    assert!(matches!(alone.refused[..], [CannotSteer::OneSocket { .. }]), "{alone:?}");
+    for _ in 1..4 {
+        add_worker(&placing.steered.lab.client, SERVER);
+    }
+    let whole = placing.after_a_change();
+    assert!(matches!(&whole.steered[..], [steered] if !steered.is_anew), "{whole:?}");
+    assert_eq!(most_napis_of_a_worker(&placing.steered.count(AT_ONCE)), 1);
+
+    let connections = open(&placing.steered.lab.client, &BOTH, AT_ONCE);
+    let seen = placing.keep_up().seen;
+    assert!(matches!(&seen[..], [(_, seen)] if seen.verdict == Verdict::Holds && seen.workers.len() == 4), "{seen:?}");
+    drop(connections);
+    placing.end();
+}
+
+#[test]
+fn a_group_that_changes_is_steered_anew_and_one_that_does_not_is_left_as_it_is() {
+    let Some(mut placing) = Placing::start("place-anew", 2, false) else { return };
+    placing.placement.steer(&placing.groups, &mut placing.attachment, &mut go_on).unwrap();
+    let unchanged = placing.after_a_change();
+    assert!(unchanged.steered.is_empty(), "it has its filter: {unchanged:?}");
+    for _ in 2..4 {
+        add_worker(&placing.steered.lab.client, SERVER);
+    }
+    let changed = placing.after_a_change();
+    assert!(matches!(&changed.steered[..], [steered] if steered.is_anew), "{changed:?}");
+    assert_eq!(most_napis_of_a_worker(&placing.steered.count(AT_ONCE)), 1);
+    let later = placing.keep_up();
+    assert!(later.steered.is_empty() && !later.is_changing, "{later:?}");
+    placing.end();
+}
+
+#[test]
+fn a_worker_that_comes_later_is_bound_to_the_cpu_of_its_queue() {
+    let Some(mut placing) = Placing::start("place-pin", 3, true) else { return };
+    if sched::affinity(Pid::of_this_process()).unwrap().len() < 2 {
+        return eprintln!("skipped: one CPU");
+    }
+    placing.steered.thread_queues();
+    placing.steered.bind_queues();
+    placing.placement.steer(&placing.groups, &mut placing.attachment, &mut go_on).unwrap();
+    placing.after_a_change();
+    add_worker(&placing.steered.lab.client, SERVER);
+    placing.after_a_change();
+    let _connections = open(&placing.steered.lab.client, &BOTH, AT_ONCE);
+    let (mut bound, give_up) = (Vec::new(), Instant::now() + ARRIVES_WITHIN);
+    // A thread that is not waiting just now is bound by a later look.
+    while bound.len() < 4 {
+        bound.extend(placing.keep_up().pinned);
+        assert!(Instant::now() < give_up, "{bound:?}");
+    }
+    assert!(bound.iter().all(|pin| sched::affinity(pin.tid).unwrap() == pin.new), "{bound:?}");
+    let _steered = placing.end();
+    assert!(bound.iter().all(|pin| sched::affinity(pin.tid).unwrap() == pin.old), "{bound:?}");
 }

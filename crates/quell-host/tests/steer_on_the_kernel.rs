@@ -14,6 +14,7 @@ use common::{SECOND_SERVER, SERVER, id};
 use quell_host::journal::Journal;
 use quell_host::recovery::{Found, recover};
 use quell_host::steer::{Baseline, CannotSteer, Note, Verdict, verify};
+use quell_host::transaction::Transaction;
 use quell_linux::NapiId;
 use quell_linux::netdev::Netdev;
 use quell_linux::reuseport::{self, Detachment, QueueSteering, SeenQueues};
@@ -151,6 +152,27 @@ fn a_filter_of_a_server_that_is_gone_or_was_started_again_is_not_touched() {
     let reverted = transaction.revert().unwrap();
     assert_eq!((reverted.in_part.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
     assert_eq!(reuseport::detach(steered.socket()).unwrap(), Detachment::Detached, "it is the server's own");
+}
+
+#[test]
+fn a_filter_for_a_group_that_is_steered_anew_is_over_with_the_new_one() {
+    let Some(mut steered) = Steered::start("st-anew", 4) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = steered.lab.transaction(&dir, "st-anew-t");
+    let pending = |transaction: &Transaction| transaction.history().unwrap().pending().count();
+    transaction.steer(&steered.plan(&[]).1.unwrap()).unwrap();
+    workers::add_worker(&steered.lab.client, SERVER);
+    transaction.steer(&steered.plan(&[]).1.unwrap()).unwrap();
+    assert_eq!(pending(&transaction), 1, "the group's second filter took the place of the first");
+
+    steered.end_server();
+    steered.server = steered.lab.start(workers::spawn(4));
+    workers::wait_for(&steered.server, &steered.lab.client, SERVER);
+    transaction.steer(&steered.plan(&[]).1.unwrap()).unwrap();
+    assert_eq!(pending(&transaction), 1, "nothing is left of the filter of a server that ended");
+    let reverted = transaction.revert().unwrap();
+    assert_eq!((reverted.undone.len(), reverted.in_part.len(), reverted.failed.len()), (1, 0, 0), "{reverted:?}");
+    assert_eq!(reuseport::detach(steered.socket()).unwrap(), Detachment::WasAbsent);
 }
 
 #[test]

@@ -11,8 +11,9 @@ use quell_linux::{NapiId, Pid};
 
 use super::error::AttachError;
 use super::keeper::this_process;
+use super::pass::Pass;
 use super::plan::{EpollStep, Partly, Plan, QueueStep, Request, Step, plan};
-use super::pollers::{RingStep, SocketsStep, Told};
+use super::pollers::Told;
 use super::target::{Selection, TargetError, Targets};
 use crate::journal::{History, Journal, JournalError, Keeper, ListedJournal, Stay, Target};
 use crate::kept::{KeptError, forget_earlier_boots};
@@ -78,40 +79,6 @@ pub struct Attached {
     pub history: History,
     /// Who keeps it; absent while it is being made.
     pub keeper: Option<Keeper>,
-}
-
-/// What one look came to.
-#[derive(Debug, Default)]
-pub struct Pass {
-    /// Processes that came.
-    pub came: Vec<Target>,
-    /// Processes that ended.
-    pub ended: Vec<Target>,
-    /// What was set.
-    pub made: Vec<Step>,
-    /// What somebody else has changed since it was set: it is left alone, and told once.
-    pub changed_by_others: Vec<Step>,
-    /// What could not be set; it is not tried again.
-    pub failed: Vec<(Step, ChangeError)>,
-    /// None of the programs lives any more.
-    pub over: bool,
-}
-
-/// What a step is about, in words.
-#[must_use]
-pub fn place(step: &Step) -> String {
-    match step {
-        Step::Queue(QueueStep { device, napi, queues, .. }) if queues.is_empty() => format!("NAPI {napi} of {device}"),
-        Step::Queue(QueueStep { device, napi, queues, .. }) => {
-            let queues = queues.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-            format!("NAPI {napi} ({device} rx {queues})")
-        }
-        Step::Epoll(EpollStep { pid, process, fd, .. }) => format!("epoll {fd} of {process} {pid}"),
-        Step::Sockets(SocketsStep { pid, process, sockets, .. }) => {
-            format!("{} sockets of {process} {pid}", sockets.len())
-        }
-        Step::Ring(RingStep { pid, process, fd, .. }) => format!("io_uring {fd} of {process} {pid}"),
-    }
 }
 
 /// The whole host, for the queues of a program may be those of a device in another namespace, and others may use them.
@@ -266,6 +233,7 @@ impl Attachment {
                 },
             }
         }
+        pass.picture = Some(picture);
         Ok(pass)
     }
 
@@ -332,12 +300,11 @@ impl Attachment {
             }
             pass.came.extend(turnover.came);
             pass.ended.extend(turnover.ended);
-            let pids: Vec<Pid> = self.targets.pids().into_iter().collect();
-            if pids.is_empty() {
+            if self.targets.pids().is_empty() {
                 return Ok(None);
             }
-            match take(&Scope { pids, ..Scope::default() }) {
-                Ok((picture, _)) => return Ok(Some(picture)),
+            match self.look_at_programs() {
+                Ok(picture) => return Ok(Some(picture)),
                 Err(error) => last = Some(error),
             }
         }
@@ -367,6 +334,12 @@ impl Attachment {
             (true, false) => Due::ChangedByOthers,
             (false, _) => Due::Yes,
         }
+    }
+
+    /// A picture of its programs as they were at the last look.
+    pub(super) fn look_at_programs(&self) -> Result<Picture, TakeError> {
+        let pids = self.targets.pids().into_iter().collect();
+        take(&Scope { pids, ..Scope::default() }).map(|(picture, _)| picture)
     }
 
     /// How many changes there were so far.

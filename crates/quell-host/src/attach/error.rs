@@ -2,7 +2,7 @@
 
 use quell_linux::Pid;
 
-use super::attachment::place;
+use super::pass::place;
 use super::plan::Step;
 use super::target::TargetError;
 use crate::journal::JournalError;

@@ -12,6 +12,7 @@ mod error;
 pub mod keeper;
 pub mod launch;
 pub mod neighbours;
+mod pass;
 pub mod placement;
 pub mod plan;
 mod pollers;
@@ -20,8 +21,9 @@ pub mod stall;
 pub mod target;
 pub mod wait;
 
-pub use attachment::{Attached, Attachment, Pass, attachments, observe};
+pub use attachment::{Attached, Attachment, attachments, observe};
 pub use error::AttachError;
+pub use pass::{Pass, place};
 pub use plan::{EpollsSetBy, Plan, Request, Step, plan};
 pub use pollers::{RingStep, SocketId, SocketsStep};
 pub use target::{Selection, TargetError, Targets, Turnover};

@@ -14,6 +14,8 @@ use crate::steer::{GroupKey, Steering, waiting_sockets};
 #[derive(Debug)]
 pub(crate) struct PutOn {
     change: ReuseportFilter,
+    /// All that waits for connections or datagrams in the namespace.
+    waiting: Vec<u64>,
     socket: DuplicatedFd,
 }
 
@@ -27,8 +29,9 @@ impl PutOn {
         let group = || key.to_string();
         let namespace =
             namespaces::by_inode(proc, key.namespace)?.ok_or_else(|| SettingsError::Gone { what: group() })?;
+        let waiting = waiting_sockets(&namespace)?;
         let mut there: Vec<u64> =
-            waiting_sockets(&namespace)?.iter().filter(|socket| socket.key == key).map(|socket| socket.inode).collect();
+            waiting.iter().filter(|socket| socket.key == key).map(|socket| socket.inode).collect();
         there.sort_unstable();
         if !there.iter().eq(steering.group.members.iter().map(|member| &member.inode)) {
             return Err(SettingsError::GroupChanged { group: group() });
@@ -36,7 +39,17 @@ impl PutOn {
         let socket = held(proc, &there)?.ok_or_else(|| SettingsError::HeldElsewhere { group: group() })?;
         let namespace_cookie = namespace.cookie()?;
         let GroupKey { protocol, local, .. } = key;
-        Ok(Self { change: ReuseportFilter { namespace_cookie, protocol, local, sockets: there }, socket })
+        let change = ReuseportFilter { namespace_cookie, protocol, local, sockets: there };
+        let waiting = waiting.iter().map(|socket| socket.inode).collect();
+        Ok(Self { change, waiting, socket })
+    }
+
+    /// Whether nothing is left of an earlier filter once this one is on: it was the same group's, or its sockets are
+    /// closed.
+    pub(crate) fn takes_the_place_of(&self, earlier: &ReuseportFilter) -> bool {
+        let is_in = |sockets: &[u64]| earlier.sockets.iter().any(|inode| sockets.contains(inode));
+        earlier.namespace_cookie == self.change.namespace_cookie
+            && (is_in(&self.change.sockets) || !is_in(&self.waiting))
     }
 
     /// What is to be written down before it is made.

@@ -74,7 +74,7 @@ impl Group {
 impl GroupKey {
     /// The key of a socket in a picture: of those that wait for connections, and of those UDP sockets with `SO_REUSEPORT`
     /// that are connected to nobody.
-    fn of(socket: &Socket) -> Option<Self> {
+    pub(super) fn of(socket: &Socket) -> Option<Self> {
         let waits = match socket.protocol {
             Protocol::Tcp => socket.state == SocketState::Listen,
             Protocol::Udp => socket.remote.is_none() && socket.reuseport.known() == Some(&true),

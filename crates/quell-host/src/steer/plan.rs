@@ -65,6 +65,19 @@ pub enum CannotSteer {
     },
 }
 
+impl CannotSteer {
+    /// Of which group.
+    #[must_use]
+    pub fn key(&self) -> GroupKey {
+        match self {
+            Self::OneSocket { key, .. }
+            | Self::NoQueues { key, .. }
+            | Self::NoSuchDevice { key, .. }
+            | Self::TooLarge { key, .. } => *key,
+        }
+    }
+}
+
 fn listed(left_out: &[LeftOut]) -> String {
     left_out.iter().map(|left| format!("; {left}")).collect()
 }

@@ -1,5 +1,6 @@
 //! The server that this test file is when it is started again in a lab: workers with a listening socket of one reuseport
-//! group and an epoll each, which tell every client who they are and by which NAPI it came. And the clients.
+//! group and an epoll each, which tell every client who they are and by which NAPI it came, and another worker whenever a
+//! client asks for one. And the clients.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
@@ -7,6 +8,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use quell_linux::event::{Epoll, Trigger};
@@ -20,6 +23,9 @@ const ADDRESS: &str = "QUELL_TEST_ADDRESS";
 /// The test of each file that starts it: it plays the server and is nothing else.
 const ENTRY: &str = "the_server_that_is_steered";
 const EVENTS_MAX: usize = 64;
+const QUESTION: u8 = b'?';
+/// Also a question, answered when the new worker's socket is there.
+const ANOTHER_WORKER: u8 = b'+';
 const LISTENER: u64 = u64::MAX;
 const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const PORT: u16 = 7_100;
@@ -37,18 +43,25 @@ pub(crate) fn spawn(workers: u32) -> Spawn<'static> {
 pub(crate) fn serve_if_asked() {
     let (Ok(workers), Ok(address)) = (std::env::var(WORKERS), std::env::var(ADDRESS)) else { return };
     let (workers, address): (u32, SocketAddr) = (workers.parse().unwrap(), address.parse().unwrap());
-    // In the order of their numbers, so that these are their indices in the group.
-    let listeners: Vec<_> =
-        (0..workers).map(|number| (number, TcpListener::bind(address, true, Blocking::No).unwrap())).collect();
-    std::thread::scope(|scope| {
-        for (number, listener) in &listeners {
-            scope.spawn(move || work(*number, listener));
-        }
-    });
+    // All of them are there before the first one answers.
+    let listeners: Vec<TcpListener> = (0..workers).map(|_| listen(address)).collect();
+    let workers: Vec<_> = listeners.into_iter().map(|listener| start(address, listener)).collect();
+    workers.into_iter().for_each(|worker| worker.join().unwrap());
+}
+
+fn listen(address: SocketAddr) -> TcpListener {
+    TcpListener::bind(address, true, Blocking::No).unwrap()
+}
+
+/// Workers have their numbers in the order of their sockets, so that these are their indices in the group.
+fn start(address: SocketAddr, listener: TcpListener) -> JoinHandle<()> {
+    static STARTED: AtomicU32 = AtomicU32::new(0);
+    let number = STARTED.fetch_add(1, Ordering::Relaxed);
+    std::thread::spawn(move || work(number, &listener, address))
 }
 
 /// One worker: answers every byte with its own number and the NAPI by which the connection came.
-fn work(number: u32, listener: &TcpListener) {
+fn work(number: u32, listener: &TcpListener, address: SocketAddr) {
     let mut epoll = Epoll::new(EVENTS_MAX).unwrap();
     epoll.add(listener, LISTENER, Trigger::Level).unwrap();
     let mut connections: HashMap<u64, TcpConnection> = HashMap::new();
@@ -63,8 +76,12 @@ fn work(number: u32, listener: &TcpListener) {
                 break;
             }
             let connection = &connections[&token];
-            match connection.receive(&mut [0; 64]) {
+            let mut words = [0; 64];
+            match connection.receive(&mut words) {
                 Ok(1..) => {
+                    if words[0] == ANOTHER_WORKER {
+                        start(address, listen(address));
+                    }
                     let napi = socket_options::incoming_napi_id(connection).unwrap().map_or(0, u32::from);
                     let answer: Vec<u8> = [number.to_be_bytes(), napi.to_be_bytes()].concat();
                     // A client that is gone needs no answer.
@@ -89,10 +106,10 @@ pub(crate) struct Client {
     _stream: TcpStream,
 }
 
-fn connect(address: Ipv4Addr) -> Client {
+fn connect(address: Ipv4Addr, word: u8) -> Client {
     let mut stream = TcpStream::connect_timeout(&(address, PORT).into(), PATIENCE).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(b"?").unwrap();
+    stream.write_all(&[word]).unwrap();
     let mut answer = [0; 8];
     stream.read_exact(&mut answer).unwrap();
     let number = |at: usize| u32::from_be_bytes(answer[at..at + 4].try_into().unwrap());
@@ -113,9 +130,16 @@ pub(crate) fn wait_for(server: &Child, client: &Namespace, address: Ipv4Addr) {
     assert!(answered, "the server does not listen: {:?}", server.stderr_tail());
 }
 
+/// Has the server start another worker, with a socket of its own.
+pub(crate) fn add_worker(client: &Namespace, address: Ipv4Addr) {
+    client.run(|| drop(connect(address, ANOTHER_WORKER))).unwrap();
+}
+
 /// So many connections to the addresses in turn, one after the other; they stay open.
 pub(crate) fn open(client: &Namespace, addresses: &[Ipv4Addr], connections: usize) -> Vec<Client> {
-    client.run(|| (0..connections).map(|number| connect(addresses[number % addresses.len()])).collect()).unwrap()
+    client
+        .run(|| (0..connections).map(|number| connect(addresses[number % addresses.len()], QUESTION)).collect())
+        .unwrap()
 }
 
 /// As [`open`], each closed before the next: how many connections each worker got by each NAPI.
@@ -123,7 +147,7 @@ pub(crate) fn count(client: &Namespace, addresses: &[Ipv4Addr], connections: usi
     let count = || {
         let mut counts = BTreeMap::new();
         for number in 0..connections {
-            let client = connect(addresses[number % addresses.len()]);
+            let client = connect(addresses[number % addresses.len()], QUESTION);
             *counts.entry(client.served).or_default() += 1;
         }
         counts

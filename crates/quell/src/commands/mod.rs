@@ -8,6 +8,7 @@ pub(crate) mod doctor;
 pub(crate) mod lab;
 pub(crate) mod load;
 mod picture_scope;
+mod placement_args;
 pub(crate) mod respond;
 pub(crate) mod run;
 pub(crate) mod show;

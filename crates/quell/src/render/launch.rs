@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use quell_host::attach::attachment::place;
+use quell_host::attach::place;
 use quell_host::attach::{Pass, Plan, Step};
 use quell_launch::choice::Chosen;
 use quell_launch::program::Reach;
@@ -14,7 +14,7 @@ use crate::commands::run::Launch;
 
 /// The values in effect, a line each, with who said them.
 pub(crate) fn launch(launch: &Launch) -> String {
-    let Launch { choice, program, told, queues_stay } = launch;
+    let Launch { choice, program, told, queues_stay, placement } = launch;
     let mut text = String::new();
     let mode = &choice.mode;
     let _ = writeln!(text, "mode        {} ({}): {}", mode.value, mode.by, mode.value.description());
@@ -33,6 +33,13 @@ pub(crate) fn launch(launch: &Launch) -> String {
         (Reach::Preload, None) => writeln!(text, "in it       nothing is done"),
         (Reach::FromOutside(why), None) => writeln!(text, "in it       nothing can be done: {why}"),
     };
+    if let Some(devices) = &placement.steer {
+        let of = if devices.is_empty() { String::new() } else { format!(", of {}", devices.join(", ")) };
+        let _ = writeln!(text, "steering    a worker by each queue{of}, once it waits for connections");
+    }
+    if placement.pin {
+        let _ = writeln!(text, "pinning     each worker on the CPUs of its queue, once that is known");
+    }
     text
 }
 

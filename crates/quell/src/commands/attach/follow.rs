@@ -1,4 +1,5 @@
-//! `quell attach --follow`: stays and keeps up with what the programs start, and watches for queues that stall.
+//! `quell attach --follow`: stays and keeps up with what the programs start, steers and binds it if that is asked for, and
+//! watches for queues that stall.
 //!
 //! It looks again after some time rather than at events. The kernel tells of new processes (the proc connector, to root in
 //! the initial namespaces alone), but of neither new epolls nor of the queue that a connection comes to arrive by, so it
@@ -7,9 +8,10 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use quell_host::attach::attachment::{Pass, place};
+use quell_host::attach::placement::Placement;
 use quell_host::attach::wait::{Woken, wait_for_one};
 use quell_host::attach::{AttachError, Attachment};
+use quell_host::attach::{Pass, place};
 use quell_host::transaction::Moment;
 use quell_linux::clock;
 use quell_linux::service_manager;
@@ -18,6 +20,7 @@ use quell_linux::signal::Interruption;
 use super::stalls::Stalls;
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::render::attach::placement;
 use crate::render::status::how_it_went_back;
 
 /// How soon what came up is found, at best.
@@ -30,9 +33,10 @@ const SHARE_OF_CPU: u32 = 50;
 ///
 /// # Errors
 /// When it cannot keep up any more, or something could not be put back.
-pub(super) fn follow(mut attachment: Attachment, told: &Interruption) -> Result<(), Failure> {
+pub(super) fn follow(mut attachment: Attachment, mut placement: Placement, told: &Interruption) -> Result<(), Failure> {
     tell_ready(&attachment);
-    let kept_up = keep_up(&mut attachment, told);
+    let kept_up = keep_up(&mut attachment, &mut placement, told);
+    placement::untold(&placement).iter().for_each(|line| output::say(line));
     tell(service_manager::stopping());
     let reverted = attachment.end();
     let clean = reverted.as_ref().is_ok_and(|reverted| reverted.failed.is_empty());
@@ -48,7 +52,11 @@ pub(super) fn follow(mut attachment: Attachment, told: &Interruption) -> Result<
 }
 
 /// Says why it ended.
-fn keep_up(attachment: &mut Attachment, told: &Interruption) -> Result<&'static str, AttachError> {
+fn keep_up(
+    attachment: &mut Attachment,
+    placement: &mut Placement,
+    told: &Interruption,
+) -> Result<&'static str, AttachError> {
     let mut stalls = Stalls::default();
     let mut look_used = Duration::ZERO;
     loop {
@@ -64,6 +72,7 @@ fn keep_up(attachment: &mut Attachment, told: &Interruption) -> Result<&'static 
             None => ControlFlow::Continue(()),
         };
         let pass = attachment.keep_up(&mut looks_on)?;
+        let placed = pass.picture.as_ref().map(|picture| placement.keep_up(attachment, picture, &mut looks_on));
         if told.flag().get().is_some() {
             return Ok("told to end");
         }
@@ -71,6 +80,7 @@ fn keep_up(attachment: &mut Attachment, told: &Interruption) -> Result<&'static 
             return Ok("the programs have ended");
         }
         tell_of_pass(&pass, attachment);
+        placed.iter().flat_map(placement::pass).for_each(|line| output::say(&line));
         stalls.look(attachment).iter().for_each(|line| output::say(line));
         look_used = Duration::from_nanos(clock::process_cpu_ns().saturating_sub(used_before_ns));
     }

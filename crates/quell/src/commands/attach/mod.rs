@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use quell_host::attach::attachment::refuse_what_is_attached;
 use quell_host::attach::consequences::consequences;
-use quell_host::attach::placement::{Groups, Placed};
+use quell_host::attach::placement::{Groups, Placed, Placement, Wanted, decide};
 use quell_host::attach::plan::QueueStep;
 use quell_host::attach::{
     AttachError, Attachment, EpollsSetBy, Plan, Request, TargetError, Targets, effect, observe, plan,
@@ -28,8 +28,9 @@ use quell_host::transaction::Moment;
 use quell_linux::signal::Interruption;
 use quell_mode::DeliveryMode;
 
-use args::{PlacementArgs, ProgramsArgs};
+use args::ProgramsArgs;
 
+use super::placement_args::PlacementArgs;
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
@@ -82,7 +83,8 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let request = Request { mode: args.mode, epolls: EpollsSetBy::Attachment };
     let Looked { picture, plan, findings } =
         look(&targets, &request).map_err(|error| failure(AttachError::Look(error)))?;
-    let groups = args.placement.decide(&picture, &targets)?;
+    let wanted = args.placement.wanted();
+    let groups = groups(&wanted, &picture, &targets, args.follow)?;
     let mut report = render::Report::new(&request, &targets, &plan, findings, args.follow);
     if args.placement.is_asked_for() {
         report.placement = Some(render::placement::report(&groups, None));
@@ -96,7 +98,9 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     ask::unless(args.yes)?;
     let told = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    let (mut attachment, placed) = attach(&targets, request, &plan, &groups, &args.placement, &told)?;
+    let mut placement = Placement::new(wanted);
+    let watched = args.placement.is_asked_for().then_some(PLACEMENT_WATCHED);
+    let (mut attachment, placed) = attach(&targets, request, &plan, (&groups, &mut placement, watched), &told)?;
     let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
     report.rings_left_alone = render::RingLeftAlone::of(&attachment);
     if args.follow {
@@ -114,7 +118,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         output::data(&render::placement::placed(&groups, &placed))?;
         output::data(&report.effect.as_ref().map(ToString::to_string).unwrap_or_default())?;
     }
-    kept.map_or(Ok(()), |attachment| follow::follow(attachment, &told))
+    kept.map_or(Ok(()), |attachment| follow::follow(attachment, placement, &told))
 }
 
 fn leave(attachment: Attachment) -> Result<Option<Attachment>, Failure> {
@@ -150,6 +154,18 @@ fn look(targets: &Targets, request: &Request) -> Result<Looked, TakeError> {
     Ok(looked(observe()?, Some(&first.picture)))
 }
 
+/// The filters that are to be put on; none unless that is asked for. One who stays waits for what can be steered.
+fn groups(wanted: &Wanted, picture: &Picture, targets: &Targets, follow: bool) -> Result<Groups, Failure> {
+    let Some(devices) = &wanted.steer else { return Ok(Groups::default()) };
+    let refused = |error| Failure::new(Exit::KernelRefused, format!("{error}; nothing was changed"));
+    let groups = decide(picture, &targets.pids(), devices).map_err(refused)?;
+    if groups.steerings.is_empty() && !follow {
+        let text = format!("nothing can be steered, so nothing was changed:\n{}", render::placement::groups(&groups));
+        return Err(Failure::new(Exit::NotSupported, text.trim_end()));
+    }
+    Ok(groups)
+}
+
 fn refuse(report: &render::Report<'_>, follow: bool) -> Result<(), Failure> {
     if !report.plan.impossible.is_empty() {
         let why = render::impossible(report.plan);
@@ -170,8 +186,7 @@ fn attach(
     targets: &Targets,
     request: Request,
     plan: &Plan,
-    groups: &Groups,
-    placement: &PlacementArgs,
+    (groups, placement, watched): (&Groups, &mut Placement, Option<Duration>),
     told: &Interruption,
 ) -> Result<(Attachment, Placed), Failure> {
     let flag = told.flag();
@@ -183,11 +198,11 @@ fn attach(
     let mut attachment = Attachment::begin(&journal(), targets.clone(), request, &mut start).map_err(failure)?;
     let set = attachment
         .make(plan, &mut looks_on)
-        .and_then(|()| attachment.steer(&groups.steerings, &mut looks_on))
+        .and_then(|()| placement.steer(groups, &mut attachment, &mut looks_on))
         .and_then(|()| attachment.settle(&mut looks_on))
-        .and_then(|()| match placement.is_asked_for() {
-            true => attachment.watch_placement(&groups.steerings, placement.pin, PLACEMENT_WATCHED, &mut looks_on),
-            false => Ok(Placed::default()),
+        .and_then(|()| match watched {
+            Some(within) => placement.watch(&mut attachment, within, &mut looks_on),
+            None => Ok(Placed::default()),
         });
     match set {
         Ok(placed) => Ok((attachment, placed)),

@@ -10,6 +10,7 @@ use std::num::NonZeroU32;
 use std::process::ExitCode;
 
 use clap::Args;
+use quell_host::attach::placement::Wanted;
 use quell_launch::choice::{Choice, Said};
 use quell_launch::program::{Program, ProgramError, Reach, Why};
 use quell_launch::{library, told};
@@ -21,6 +22,7 @@ use quell_mode::{DeliveryMode, Requirement};
 use quell_preload_settings::PreloadSettings;
 
 use self::queues::Queues;
+use super::placement_args::PlacementArgs;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::launch as render;
@@ -45,8 +47,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME")]
     device: Vec<String>,
     /// Leave the queues as they are, for instance as `quell apply` has set them.
-    #[arg(long, conflicts_with = "device")]
+    #[arg(long, conflicts_with_all = ["device", "steer", "pin"])]
     no_queues: bool,
+    #[command(flatten)]
+    placement: PlacementArgs,
     /// Print what is in effect, and who said it, before the command starts.
     #[arg(short, long)]
     verbose: bool,
@@ -70,6 +74,8 @@ pub(crate) struct Launch {
     pub(crate) told: Option<PreloadSettings>,
     /// The host's queues stay as they are.
     pub(crate) queues_stay: bool,
+    /// Where its workers are to get their connections and run.
+    pub(crate) placement: Wanted,
 }
 
 /// Runs the command.
@@ -99,7 +105,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let follows = matches!(launch.program.reach, Reach::FromOutside(_));
     let mut queues = match args.no_queues {
         true => Queues::untouched(),
-        false => Queues::set(&launch.choice, follows, args.verbose)?,
+        false => Queues::set(&launch.choice, follows, args.placement.wanted(), args.verbose)?,
     };
     // Not before: the keeper is to be told to end. Should a signal end this process until here, it puts everything back.
     let signals = SignalQueue::of(&supervise::PASSED_ON).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
@@ -131,7 +137,7 @@ fn prepare(args: &RunArgs) -> Result<Launch, Failure> {
             None
         }
     };
-    Ok(Launch { choice, program, told, queues_stay: args.no_queues })
+    Ok(Launch { choice, program, told, queues_stay: args.no_queues, placement: args.placement.wanted() })
 }
 
 fn find(command: &[OsString]) -> Result<Program, Failure> {

@@ -1,11 +1,12 @@
 //! The host's part of a launch: the queues have the mode before the command starts, epolls that the preload library does
-//! not reach get it while the command runs, and all of it goes back at the end: by this process, or by the keeper beside
-//! it should this process be killed.
+//! not reach get it while the command runs, connections are steered once it listens, and all of it goes back at the end: by
+//! this process, or by the keeper beside it should this process be killed.
 
 use std::ops::ControlFlow;
 
 use quell_host::attach::launch::plan_of_devices;
-use quell_host::attach::{AttachError, Attachment, EpollsSetBy, Pass, Plan, Request, Selection, Targets};
+use quell_host::attach::placement::{Placement, Wanted};
+use quell_host::attach::{AttachError, Attachment, EpollsSetBy, Plan, Request, Selection, Targets};
 use quell_host::picture::{Scope, take};
 use quell_host::recovery::recover;
 use quell_host::transaction::Moment;
@@ -18,11 +19,13 @@ use crate::commands::picture_scope::not_taken;
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
+use crate::render::attach::placement as placement_lines;
 use crate::render::{launch as render, status};
 
 /// What is set on the host for a command.
 pub(super) struct Queues {
     attachment: Option<Attachment>,
+    placement: Placement,
     stalls: Stalls,
     verbose: bool,
 }
@@ -48,16 +51,18 @@ fn nobody_looks_on(_: usize, _: Moment) -> ControlFlow<()> {
 impl Queues {
     /// The host stays as it is.
     pub(super) fn untouched() -> Self {
-        Self { attachment: None, stalls: Stalls::default(), verbose: false }
+        Self { attachment: None, placement: Placement::default(), stalls: Stalls::default(), verbose: false }
     }
 
     /// Sets the queues, and reads them back; says whom else that touches. `follows`: the command needs to be looked at
-    /// while it runs, even when the queues are as they should be already.
+    /// while it runs, even when the queues are as they should be already; where its workers are `wanted` somewhere, it
+    /// does in any case.
     ///
     /// # Errors
     /// When it cannot be done, or not be undone; nothing is left changed.
-    pub(super) fn set(choice: &Choice, follows: bool, verbose: bool) -> Result<Self, Failure> {
+    pub(super) fn set(choice: &Choice, follows: bool, wanted: Wanted, verbose: bool) -> Result<Self, Failure> {
         let mode = choice.mode.value;
+        let follows = follows || wanted != Wanted::default();
         let plan = plan(choice)?;
         if !plan.impossible.is_empty() {
             let text = format!("{mode} cannot be had here, so nothing was started:\n{}", render::impossible(&plan));
@@ -80,7 +85,8 @@ impl Queues {
             let back = status::how_it_went_back(&attachment.end());
             return Err(Failure::new(Exit::RolledBack, format!("{error}; {back}, and nothing was started")));
         }
-        Ok(Self { attachment: Some(attachment), stalls: Stalls::default(), verbose })
+        let (placement, stalls) = (Placement::new(wanted), Stalls::default());
+        Ok(Self { attachment: Some(attachment), placement, stalls, verbose })
     }
 
     /// The command runs: what it and its children make is kept in the mode from now on.
@@ -99,22 +105,37 @@ impl Queues {
         self.attachment.is_some()
     }
 
-    /// Looks at the command, sets what came up, and frees a queue that the command does not come back to.
-    pub(super) fn keep_up(&mut self) {
-        let Some(attachment) = &mut self.attachment else { return };
+    /// Looks at the command, sets what came up, and frees a queue that the command does not come back to. Says whether it
+    /// had better be looked at again soon.
+    pub(super) fn keep_up(&mut self) -> bool {
+        let Some(attachment) = &mut self.attachment else { return false };
         let stalled = self.stalls.look(attachment);
-        match attachment.keep_up(&mut nobody_looks_on) {
-            Ok(pass) => self.say(&pass),
+        let is_changing = match attachment.keep_up(&mut nobody_looks_on) {
+            Ok(pass) => {
+                let look = |picture| self.placement.keep_up(attachment, picture, &mut nobody_looks_on);
+                let placed = pass.picture.as_ref().map(look);
+                self.say(render::pass(&pass, self.verbose));
+                self.say(placed.iter().flat_map(placement_lines::pass));
+                placed.is_some_and(|placed| placed.is_changing)
+            }
             // It may have ended just now; the next look tells.
-            Err(AttachError::Target(_) | AttachError::Look(_)) => {}
-            Err(error) => self.tell(&error),
-        }
-        stalled.iter().for_each(|line| self.tell(line));
+            Err(AttachError::Target(_) | AttachError::Look(_)) => false,
+            Err(error) => {
+                self.tell(&error);
+                false
+            }
+        };
+        self.say(stalled);
+        is_changing
     }
 
     /// The command has ended. What it left running keeps the mode; a keeper puts it back when that has ended too.
     pub(super) fn end(mut self) {
         let Some(mut attachment) = self.attachment.take() else { return };
+        self.say(placement_lines::untold(&self.placement));
+        if self.placement.looked_in_vain() {
+            self.tell(&"not steered: the command was not seen to wait for connections");
+        }
         let runs_on = attachment.keep_up(&mut nobody_looks_on).is_ok_and(|pass| !pass.over);
         if runs_on {
             let left: Vec<String> =
@@ -143,10 +164,8 @@ impl Queues {
         }
     }
 
-    fn say(&self, pass: &Pass) {
-        for line in render::pass(pass, self.verbose) {
-            output::say(&format!("quell: {line}"));
-        }
+    fn say(&self, lines: impl IntoIterator<Item = String>) {
+        lines.into_iter().for_each(|line| self.tell(&line));
     }
 
     fn tell(&self, error: &dyn std::fmt::Display) {

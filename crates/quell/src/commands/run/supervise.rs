@@ -83,7 +83,8 @@ fn end_as(status: ExitStatus) -> ExitCode {
 }
 
 /// When the command is looked at again: soon after its start and then rarely, and the more rarely the longer a look
-/// takes, so that looking takes at most a twentieth of a CPU.
+/// takes, so that looking takes at most a twentieth of a CPU. While something changes that is to be looked at again, soon
+/// once more.
 struct Pace {
     interval: Duration,
     due: Instant,
@@ -106,10 +107,11 @@ impl Pace {
         Instant::now() >= self.due
     }
 
-    fn spend(&mut self, look: impl FnOnce()) {
+    /// `look` says whether to look again soon.
+    fn spend(&mut self, look: impl FnOnce() -> bool) {
         let begin = Instant::now();
-        look();
-        self.interval = (self.interval * 2).min(Self::LONGEST).max(begin.elapsed() * Self::SHARE);
+        let next = if look() { Self::FIRST } else { (self.interval * 2).min(Self::LONGEST) };
+        self.interval = next.max(begin.elapsed() * Self::SHARE);
         self.due = Instant::now() + self.interval;
     }
 }
@@ -123,10 +125,18 @@ mod tests {
         let mut pace = Pace::new();
         let mut intervals = Vec::new();
         for _ in 0..12 {
-            pace.spend(|| {});
+            pace.spend(|| false);
             intervals.push(pace.interval);
         }
         assert!(intervals.is_sorted() && intervals.last() == Some(&Pace::LONGEST), "{intervals:?}");
+    }
+
+    #[test]
+    fn what_changes_is_looked_at_again_soon() {
+        let mut pace = Pace::new();
+        (0..12).for_each(|_| pace.spend(|| false));
+        pace.spend(|| true);
+        assert!(pace.interval < Pace::LONGEST, "{:?}", pace.interval);
     }
 
     #[test]

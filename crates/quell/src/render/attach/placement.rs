@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use quell_host::attach::placement::{Groups, Placed};
+use quell_host::attach::placement::{Groups, Placed, Placement, PlacementPass, Steered};
 use quell_host::steer::{Pin, Place, Steering, Verdict, Verification};
 use quell_linux::CpuList;
 use serde_json::{Value, json};
@@ -14,14 +14,7 @@ const NOT_TOLD: &str = "a filter that the server has put there itself is replace
 pub(crate) fn groups(groups: &Groups) -> String {
     let mut text = String::new();
     for steering in &groups.steerings {
-        let filter = &steering.filter;
-        let _ = writeln!(
-            text,
-            "  steering {}: over {} sockets by interface and queue: {}",
-            steering.group.key,
-            filter.sockets(),
-            queues(&steering.places)
-        );
+        let _ = writeln!(text, "  steering {}", over(steering));
         text.extend(steering.notes.iter().map(|note| format!("    {note}\n")));
     }
     text.extend(groups.refused.iter().map(|why| format!("  not steered: {why}\n")));
@@ -29,6 +22,12 @@ pub(crate) fn groups(groups: &Groups) -> String {
         let _ = writeln!(text, "  {NOT_TOLD}");
     }
     text
+}
+
+/// `tcp 0.0.0.0:80: over 4 sockets by interface and queue: eth0 rx 0-3`.
+fn over(steering: &Steering) -> String {
+    let (sockets, queues) = (steering.filter.sockets(), queues(&steering.places));
+    format!("{}: over {sockets} sockets by interface and queue: {queues}", steering.group.key)
 }
 
 /// `eth0 rx 0-3, eth1 rx 0-3`.
@@ -49,14 +48,40 @@ fn queues(places: &[Place]) -> String {
 pub(crate) fn placed(groups: &Groups, placed: &Placed) -> String {
     let mut text = String::new();
     for (steering, seen) in groups.steerings.iter().zip(&placed.verifications) {
-        let _ = writeln!(text, "steered {}: {}", steering.group.key, verdict(steering, seen));
+        let _ = writeln!(text, "{}", steered(steering, seen));
     }
-    text.extend(placed.pinned.iter().map(pinned));
+    text.extend(placed.pinned.iter().map(|pin| pinned(pin) + "\n"));
     if !placed.in_place.is_empty() {
         let _ = writeln!(text, "{} threads were on the CPUs of their queues already", placed.in_place.len());
     }
     text.extend(placed.not_pinned.iter().map(|one| format!("not pinned: {one}\n")));
     text
+}
+
+/// What is new since the last look at programs that run, a line each.
+pub(crate) fn pass(pass: &PlacementPass) -> Vec<String> {
+    let put_on = pass.steered.iter().flat_map(|Steered { steering, is_anew }| {
+        let anew = if *is_anew { " anew" } else { "" };
+        let notes = steering.notes.iter().map(|note| format!("  {note}"));
+        std::iter::once(format!("steering{anew} {}", over(steering))).chain(notes)
+    });
+    let refused = pass.refused.iter().map(|why| format!("not steered: {why}"));
+    let failed = pass.not_steered.iter().map(|(group, error)| format!("not steered: {group}: {error}"));
+    let unread = pass.unread.iter().map(|error| format!("what can be steered is not known: {error}"));
+    let seen = pass.seen.iter().map(|(steering, seen)| steered(steering, seen));
+    let bound = pass.pinned.iter().map(pinned);
+    let not_bound = pass.not_bound.iter().map(|(tid, error)| format!("not pinned: thread {tid}: {error}"));
+    let left = pass.not_pinned.iter().map(|one| format!("not pinned: {one}"));
+    put_on.chain(refused).chain(failed).chain(unread).chain(seen).chain(bound).chain(not_bound).chain(left).collect()
+}
+
+/// What is known at the end of the filters of which not everything could be said, a line each.
+pub(crate) fn untold(placement: &Placement) -> Vec<String> {
+    placement.untold().map(|(steering, seen)| steered(steering, seen)).collect()
+}
+
+fn steered(steering: &Steering, seen: &Verification) -> String {
+    format!("steered {}: {}", steering.group.key, verdict(steering, seen))
 }
 
 fn verdict(steering: &Steering, seen: &Verification) -> String {
@@ -82,7 +107,7 @@ fn verdict(steering: &Steering, seen: &Verification) -> String {
 
 fn pinned(pin: &Pin) -> String {
     format!(
-        "pinned {} {} of process {}: CPUs {} → {} (NAPI {})\n",
+        "pinned {} {} of process {}: CPUs {} → {} (NAPI {})",
         pin.thread, pin.tid, pin.pid, pin.old, pin.new, pin.napi
     )
 }
