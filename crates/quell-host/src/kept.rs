@@ -179,12 +179,18 @@ pub fn confirm(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<()
     if list(journal)?.iter().any(confirmed) { Ok(()) } else { Err(KeptError::TooLate { path: path.to_owned() }) }
 }
 
-/// Has a watchdog undo at once what it watches over, and returns when it ended.
+/// Has a watchdog undo at once what it watches over, and tells what it has undone, also when it was about to anyway. What
+/// it could not undo is still in the journal, for [`release`].
 ///
 /// # Errors
-/// When the watchdog cannot be told.
-pub fn give_up(path: &Path, watchdog: &Watchdog) -> Result<(), KeptError> {
-    tell(path, watchdog.pid, watchdog.start_time_ticks, Signal::TERM, CONFIRMED_WITHIN)
+/// When the watchdog cannot be told or does not end in time, or the journal cannot be read.
+pub fn give_up(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<Reverted, KeptError> {
+    let Some(mut witness) = journal.witness(path)? else { return Ok(Reverted::default()) };
+    match tell(path, watchdog.pid, watchdog.start_time_ticks, Signal::TERM, CONFIRMED_WITHIN) {
+        Ok(()) | Err(KeptError::TooLate { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(Reverted::as_told_by(&witness.history().map_err(KeptError::Listen)?))
 }
 
 /// Signals the process that sees to the journal at `path`, and returns when it ended.

@@ -19,7 +19,7 @@ use crate::undo::{UndoError, undo};
 /// What reverting came to.
 #[derive(Debug, Default)]
 pub struct Reverted {
-    /// Changes that were undone, the last one first.
+    /// Changes that were undone, in the order in which that was done, or of the journal when somebody else did it.
     pub undone: Vec<Change>,
     /// Changes of which nothing was left.
     pub already_gone: Vec<Change>,
@@ -31,6 +31,31 @@ pub struct Reverted {
 }
 
 impl Reverted {
+    /// What somebody else has undone, the first change first. What failed is not told: it is still to be undone.
+    pub(crate) fn as_told_by(history: &History) -> Self {
+        let mut reverted = Self::default();
+        for entry in &history.entries {
+            if let Some(undoing) = &entry.undone {
+                reverted.add(entry.change.clone(), undoing.clone());
+            }
+        }
+        reverted
+    }
+
+    /// Takes in what was undone before.
+    pub fn after(self, before: Self) -> Self {
+        fn joined<T>(mut before: Vec<T>, after: Vec<T>) -> Vec<T> {
+            before.extend(after);
+            before
+        }
+        Self {
+            undone: joined(before.undone, self.undone),
+            already_gone: joined(before.already_gone, self.already_gone),
+            in_part: joined(before.in_part, self.in_part),
+            failed: self.failed,
+        }
+    }
+
     fn add(&mut self, change: Change, undoing: Undoing) {
         match undoing {
             Undoing::Undone => self.undone.push(change),

@@ -179,9 +179,13 @@ fn a_watchdog_that_is_told_to_give_up_undoes_everything_at_once() {
     let Some(lab) = Lab::raise("give-up", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let (mut child, watchdog, path) = keep_if_confirmed(&lab, &dir, "give-up-t", FOREVER);
-    kept::give_up(&path, &watchdog).unwrap();
+    let journal = Journal::in_dir(dir.path());
+    let told = kept::give_up(&journal, &path, &watchdog).unwrap();
     assert!(child.wait().unwrap().success());
     assert!(!is_set(&lab));
+    assert_eq!((told.undone.len(), told.already_gone.len(), told.in_part.len()), (1, 0, 0), "{told:?}");
+    let again = kept::give_up(&journal, &path, &watchdog).unwrap();
+    assert!(again.undone.is_empty(), "there is nothing left: {again:?}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use quell_linux::signal::Interruption;
 
 use super::wait::wait_for_all;
-use crate::journal::{Change, History, Journal, JournalFile, Keeper, OwnedJournal, Stay, Undoing};
+use crate::journal::{Change, History, Journal, JournalFile, Keeper, OwnedJournal, Stay};
 use crate::kept::{KeptError, tell};
 use crate::recovery::{Reverted, revert};
 
@@ -97,16 +97,7 @@ impl From<Reverted> for Detached {
 
 impl Detached {
     fn of(history: &History) -> Self {
-        let mut detached = Self::default();
-        for entry in &history.entries {
-            let change = entry.change.clone();
-            match &entry.undone {
-                Some(Undoing::Undone) => detached.undone.push(change),
-                Some(Undoing::AlreadyGone) => detached.already_gone.push(change),
-                Some(Undoing::InPart(why)) => detached.in_part.push((change, why.clone())),
-                None => detached.failed.push(change),
-            }
-        }
-        detached
+        let failed = history.pending().map(|(_, entry)| entry.change.clone()).collect();
+        Self { failed, ..Reverted::as_told_by(history).into() }
     }
 }

@@ -200,7 +200,7 @@ pub enum Change {
         /// Whether threads poll.
         on: Diff<bool>,
     },
-    /// Settings of the NAPI instance of a receive queue. See [`Change::needs_resume`].
+    /// Settings of the NAPI instance of a receive queue.
     Napi {
         /// The device.
         device: DeviceId,
@@ -266,42 +266,13 @@ impl Change {
         inverse
     }
 
-    /// Whether a queue may be suspended now and would stay stalled for the rest of its timeout, so that
-    /// it has to be freed ([`crate::resume`]) before this is set.
-    #[must_use]
-    pub fn needs_resume(&self) -> bool {
-        let Self::Napi { values: Diff { old: Some(old), new: Some(new) }, .. } = self else { return false };
-        old.can_stall_on_the_way_to(&old.changed_by(new))
-    }
-
-    /// Whether there is nothing to be done: the thing has gone with an earlier change.
-    #[must_use]
-    pub fn is_done_by_others(&self) -> bool {
-        match self {
-            // These go by being deleted.
-            Self::FlowRule { .. } | Self::RssContext { .. } => false,
-            Self::RssTable { table, .. } => table.new.is_none(),
-            Self::Feature { on, .. } | Self::DeviceThreading { on, .. } => on.new.is_none(),
-            Self::Channels { counts, .. } => counts.new.is_none(),
-            Self::Rings { sizes, .. } => sizes.new.is_none(),
-            Self::Coalescing { values, .. } | Self::QueueCoalescing { values, .. } => values.new.is_none(),
-            Self::RpsCpus { cpus, .. }
-            | Self::IrqAffinity { cpus, .. }
-            | Self::XpsCpus { cpus, .. }
-            | Self::ThreadCpus { cpus, .. } => cpus.new.is_none(),
-            Self::XpsRxqs { rx_queues, .. } => rx_queues.new.is_none(),
-            Self::Napi { values, .. } => values.new.is_none(),
-            Self::ThreadScheduling { scheduling, .. } => scheduling.new.is_none(),
-            Self::Sysctl { value, .. } => value.new.is_none(),
-        }
-    }
-
     /// The place of the change in the order that the kernel needs, lower first: what refers to
     /// something goes before it goes and comes after it came; queues that are made anew lose what was
     /// set on them, so what makes them comes before what is set on them; a table may not name queues
     /// that are not there, so it shrinks before the channels do and grows after them; a thread comes
     /// and goes with the NAPI's setting.
-    pub(crate) fn rank(&self) -> u8 {
+    #[must_use]
+    pub fn rank(&self) -> u8 {
         match self {
             Self::FlowRule { action, .. } if action.new.is_none() => 0,
             Self::RssContext { table, .. } if table.new.is_none() => 1,

@@ -94,16 +94,6 @@ impl Plan {
         plan
     }
 
-    /// The plan that leads back, to be carried out when all of this one has been.
-    #[must_use]
-    pub fn reverse(&self) -> Self {
-        let inverted = self.steps.iter().rev();
-        let steps = inverted.map(|step| Step { change: step.change.inverse(), wanted_by: step.wanted_by.clone() });
-        let mut reverse = Self { steps: steps.collect(), impossible: Vec::new() };
-        reverse.sort();
-        reverse
-    }
-
     fn sort(&mut self) {
         self.steps.sort_by_key(|step| step.change.rank());
     }

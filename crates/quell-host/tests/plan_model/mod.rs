@@ -7,7 +7,7 @@ use quell_host::picture::{
     Cpu, CpuCounters, Cpus, Device, DeviceDefaults, Irq, Kernel, Linked, Napi, Picture, Privileges, Reading, RxQueue,
     SCHEMA, SaidBy, Scope, Sysctls, Taken, Thread, TxQueue, Why,
 };
-use quell_host::plan::{Change, ContextRef, Observed, Plan, RuleAction};
+use quell_host::plan::{Change, ContextRef, Observed, Plan, RuleAction, Step};
 use quell_linux::ethtool::{
     Channels, CoalesceParameter, Coalescing, DriverInfo, Features, FlowAction, FlowRule, InstalledFlowRule, Rings,
     RssContext, RssContextId,
@@ -227,6 +227,36 @@ pub(crate) fn after(plan: &Plan, observed: &Observed) -> Observed {
     world.observed
 }
 
+/// The plan that leads back, to be carried out when all of this one has been; in the order in which recovery undoes.
+pub(crate) fn reverse(plan: &Plan) -> Plan {
+    let inverted = plan.steps.iter().rev();
+    let back = inverted.map(|step| Step { change: step.change.inverse(), wanted_by: step.wanted_by.clone() });
+    let mut steps: Vec<Step> = back.collect();
+    steps.sort_by_key(|step| step.change.rank());
+    Plan { steps, impossible: Vec::new() }
+}
+
+/// Whether there is nothing to be done: the thing has gone with an earlier change.
+pub(crate) fn is_done_by_others(change: &Change) -> bool {
+    match change {
+        Change::RssTable { table, .. } => table.new.is_none(),
+        Change::Feature { on, .. } | Change::DeviceThreading { on, .. } => on.new.is_none(),
+        Change::Channels { counts, .. } => counts.new.is_none(),
+        Change::Rings { sizes, .. } => sizes.new.is_none(),
+        Change::Coalescing { values, .. } | Change::QueueCoalescing { values, .. } => values.new.is_none(),
+        Change::RpsCpus { cpus, .. }
+        | Change::IrqAffinity { cpus, .. }
+        | Change::XpsCpus { cpus, .. }
+        | Change::ThreadCpus { cpus, .. } => cpus.new.is_none(),
+        Change::XpsRxqs { rx_queues, .. } => rx_queues.new.is_none(),
+        Change::Napi { values, .. } => values.new.is_none(),
+        Change::ThreadScheduling { scheduling, .. } => scheduling.new.is_none(),
+        Change::Sysctl { value, .. } => value.new.is_none(),
+        // Rules and contexts go by being deleted.
+        _ => false,
+    }
+}
+
 struct World {
     observed: Observed,
     /// The numbers of the contexts that were made.
@@ -235,7 +265,7 @@ struct World {
 
 impl World {
     fn make(&mut self, change: &Change) {
-        if change.is_done_by_others() {
+        if is_done_by_others(change) {
             return;
         }
         match change {

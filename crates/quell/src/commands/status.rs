@@ -5,7 +5,7 @@ use quell_host::apply::{drift, profile_of};
 use quell_host::attach::attachment::{Attached, attachments, is_launched};
 use quell_host::attach::keeper::Detached;
 use quell_host::journal::ListedJournal;
-use quell_host::kept::{self, Kept, KeptError, Standing, confirm, give_up, release};
+use quell_host::kept::{self, Kept, Standing, confirm, give_up, release};
 use quell_host::recovery::{self, Found, Reverted, recover};
 
 use super::attach::detach;
@@ -82,18 +82,12 @@ pub(crate) fn revert(args: &StatusArgs) -> Result<(), Failure> {
     let detached = detach::end(&journal, attachments(&journal).map_err(refused)?)?;
     let mut all = Vec::new();
     for kept in applied()? {
-        if let Standing::Unconfirmed(watchdog) = kept.standing {
-            match give_up(&kept.path, &watchdog) {
-                // It was faster, or is no longer there: what it left is released below.
-                Ok(()) | Err(KeptError::TooLate { .. }) => {}
-                Err(error) => return Err(refused(error)),
-            }
-        }
-        if let Some(reverted) = release(&journal, &kept.path).map_err(refused)? {
-            all.push((name(&kept), reverted));
-        } else {
-            all.push((name(&kept), Reverted::default()));
-        }
+        let by_watchdog = match kept.standing {
+            Standing::Unconfirmed(watchdog) => give_up(&journal, &kept.path, &watchdog).map_err(refused)?,
+            _ => Reverted::default(),
+        };
+        let here = release(&journal, &kept.path).map_err(refused)?.unwrap_or_default();
+        all.push((name(&kept), here.after(by_watchdog)));
     }
     for found in recover(&journal).map_err(refused)? {
         match found {
