@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::Command;
 
-use common::Lab;
+use common::{Lab, go_on};
 use quell_host::apply::{self, ApplyError, Request, drift, observe, profile_of, reassert};
 use quell_host::journal::Journal;
 use quell_host::kept;
@@ -74,10 +74,6 @@ fn state(netns: &NamespaceName, profile: &Profile) -> (Vec<String>, String) {
 
 fn request<'a>(netns: &'a NamespaceName, profile: &'a Profile) -> Request<'a> {
     Request { netns: Some(netns), profile, called: "test.toml", partly: false }
-}
-
-fn go_on(_: usize, _: Moment) -> ControlFlow<()> {
-    ControlFlow::Continue(())
 }
 
 #[test]

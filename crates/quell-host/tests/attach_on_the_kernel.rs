@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{ARRIVES_WITHIN, Lab, Program, WATCHED};
+use common::{ARRIVES_WITHIN, Lab, Program, WATCHED, go_on, no_keeper};
 use quell_host::attach::attachment::attachments;
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::keeper::{self, Detached};
@@ -103,15 +103,6 @@ fn targets(pid: Pid) -> Targets {
 
 fn plan_for(pid: Pid, mode: &str) -> Plan {
     plan(&observe().unwrap(), None, &targets(pid).pids(), &request(mode))
-}
-
-fn go_on(_: usize, _: Moment) -> ControlFlow<()> {
-    ControlFlow::Continue(())
-}
-
-/// For tests in which nobody dies.
-fn no_keeper(_: &Path) -> Result<Keeper, String> {
-    keeper::this_process(&ProcRoot::default()).map_err(|error| error.to_string())
 }
 
 fn attach(dir: &Path, pid: Pid, mode: &str) -> Attachment {

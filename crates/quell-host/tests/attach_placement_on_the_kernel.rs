@@ -7,17 +7,14 @@ mod common;
 mod steered;
 mod workers;
 
-use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{ARRIVES_WITHIN, Program, SERVER};
+use common::{ARRIVES_WITHIN, SERVER, go_on, no_keeper};
 use quell_host::attach::placement::{Groups, Placed, Placement, PlacementPass, Wanted, decide};
 use quell_host::attach::{AttachError, Attachment, EpollsSetBy, Request, Selection, Targets, observe, plan};
-use quell_host::journal::{Journal, Keeper};
+use quell_host::journal::Journal;
 use quell_host::steer::{CannotSteer, Verdict};
-use quell_host::transaction::Moment;
 use quell_linux::reuseport::{self, Detachment, QueueSteering, SeenQueues};
 use quell_linux::{Pid, sched};
 use steered::{BOTH, QUEUES, Steered};
@@ -28,16 +25,6 @@ const AT_ONCE: usize = 40;
 #[test]
 fn the_server_that_is_steered() {
     workers::serve_if_asked();
-}
-
-/// This process, which undoes everything itself.
-fn keeper(_: &Path) -> Result<Keeper, String> {
-    let identity = Program::process();
-    Ok(Keeper { pid: identity.pid.get().unsigned_abs(), start_time_ticks: identity.starttime.0 })
-}
-
-fn go_on(_: usize, _: Moment) -> ControlFlow<()> {
-    ControlFlow::Continue(())
 }
 
 /// A server that is attached to, and what can be steered of it.
@@ -59,7 +46,7 @@ impl Placing {
         let groups = decide(&picture, &targets.pids(), &[]).unwrap();
         let planned = plan(&picture, None, &targets.pids(), &request);
         let mut attachment =
-            Attachment::begin(&Journal::in_dir(journal.path()), targets, request, &mut keeper).unwrap();
+            Attachment::begin(&Journal::in_dir(journal.path()), targets, request, &mut no_keeper).unwrap();
         attachment.make(&planned, &mut go_on).unwrap();
         let placement = Placement::new(Wanted { steer: Some(Vec::new()), pin });
         Some(Self { steered, attachment, groups, placement, _journal: journal })

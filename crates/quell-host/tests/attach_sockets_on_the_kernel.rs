@@ -8,14 +8,11 @@ mod steered;
 mod workers;
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
-use std::path::Path;
 
-use common::Program;
+use common::{go_on, no_keeper};
 use quell_host::attach::plan::Partly;
 use quell_host::attach::{Attachment, EpollsSetBy, Plan, Request, Selection, Targets, observe, plan};
-use quell_host::journal::{Journal, Keeper};
-use quell_host::transaction::Moment;
+use quell_host::journal::Journal;
 use quell_mode::DeliveryMode;
 use steered::{BOTH, Steered};
 use workers::open;
@@ -23,16 +20,6 @@ use workers::open;
 #[test]
 fn the_server_that_is_steered() {
     workers::serve_if_asked();
-}
-
-/// This process, which undoes everything itself.
-fn keeper(_: &Path) -> Result<Keeper, String> {
-    let identity = Program::process();
-    Ok(Keeper { pid: identity.pid.get().unsigned_abs(), start_time_ticks: identity.starttime.0 })
-}
-
-fn go_on(_: usize, _: Moment) -> ControlFlow<()> {
-    ControlFlow::Continue(())
 }
 
 fn request(mode: &str) -> Request {
@@ -61,7 +48,7 @@ fn every_socket_polls_and_what_an_epoll_watches_is_said() {
 
     let journal = tempfile::tempdir().unwrap();
     let targets = Targets::find(Selection::Processes(vec![steered.server.pid()])).unwrap();
-    let begun = Attachment::begin(&Journal::in_dir(journal.path()), targets, request("sockpoll57"), &mut keeper);
+    let begun = Attachment::begin(&Journal::in_dir(journal.path()), targets, request("sockpoll57"), &mut no_keeper);
     let mut attachment = begun.unwrap();
     attachment.make(&planned, &mut go_on).unwrap();
     attachment.settle(&mut go_on).unwrap();

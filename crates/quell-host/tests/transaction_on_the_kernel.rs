@@ -7,35 +7,21 @@
     reason = "helpers of tests fail by panicking, and say what is skipped"
 )]
 
+mod common;
+
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use common::{id, skipped};
 use quell_host::journal::{Attempt, Change, Journal};
 use quell_host::recovery::{Found, recover};
 use quell_host::transaction::Transaction;
 use quell_linux::InterfaceName;
-use quell_linux::capability::{Capability, effective};
 use quell_linux::link::{Links, VethEnd};
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::pidfd::{PidFd, Signal};
-use quell_linux::proc::ProcRoot;
 use quell_linux::process::Spawn;
-
-fn skipped() -> bool {
-    let needed = [Capability::NetAdmin, Capability::SysAdmin];
-    let missing = effective(&ProcRoot::default()).unwrap().map(|have| have.missing(&needed));
-    let skip = missing.as_ref().is_none_or(|missing| !missing.is_empty());
-    if skip {
-        eprintln!("skipped: needs CAP_NET_ADMIN and CAP_SYS_ADMIN, missing {missing:?}");
-    }
-    skip
-}
-
-/// A name that no other test has.
-fn id(test: &str) -> String {
-    format!("qt-{test}-{}", std::process::id())
-}
 
 fn exists(name: &NamespaceName) -> bool {
     Namespace::list_named().unwrap().contains(name)

@@ -5,12 +5,15 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
 use std::net::{Ipv4Addr, UdpSocket};
+use std::ops::ControlFlow;
 use std::os::fd::AsRawFd as _;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quell_host::journal::Journal;
-use quell_host::transaction::Transaction;
+use quell_host::attach::keeper::this_process;
+use quell_host::journal::{Journal, Keeper};
+use quell_host::transaction::{Moment, Transaction};
 use quell_linux::address::{Addresses, InterfaceAddress};
 use quell_linux::capability::{Capability, effective};
 use quell_linux::epoll_params::{self, EpollParams};
@@ -61,6 +64,16 @@ pub(crate) fn skipped() -> bool {
         eprintln!("skipped: needs CAP_NET_ADMIN and CAP_SYS_ADMIN, missing {missing:?}");
     }
     skip
+}
+
+/// Looks on at changes, and stops none.
+pub(crate) fn go_on(_: usize, _: Moment) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+/// For tests in which nobody dies: this process, which undoes everything itself.
+pub(crate) fn no_keeper(_: &Path) -> Result<Keeper, String> {
+    this_process(&ProcRoot::default()).map_err(|error| error.to_string())
 }
 
 /// A name that no other test has.
