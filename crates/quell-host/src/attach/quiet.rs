@@ -32,13 +32,13 @@ pub enum QuietWith {
     NoSockets,
     /// Listening sockets alone.
     ListeningSockets,
-    /// Connections, or sockets of UDP, that no packet has come to by a queue.
+    /// Connections, or sockets of UDP, to which no packet has come by a queue: nothing yet, or over loopback only.
     SilentSockets,
 }
 
-/// Says so when `epoll` is one.
+/// Says so when `epoll` is one. Where packets are known to come by no queue, none is to be waited for: that is a finding.
 pub(super) fn look_at(view: &View<'_>, epoll: &EpollView<'_>) -> Option<QuietEpoll> {
-    if !epoll.by_napi.is_empty() {
+    if !epoll.by_napi.is_empty() || !epoll.without_napi.is_empty() {
         return None;
     }
     let listens = |inode| view.socket(inode).is_some_and(|socket| !is_receiver(socket));

@@ -14,7 +14,7 @@ pub(super) fn text(plan: &Plan, follows: bool) -> String {
         return String::new();
     }
     let mut text = match plan.queues().next() {
-        Some(_) => "NOT REACHED YET, for no packet has come there by a queue:\n".to_owned(),
+        Some(_) => "not reached yet, for no packet has come there by a queue:\n".to_owned(),
         None => "NOTHING IS REACHED YET: no packet has come by a queue, so no queue gets values:\n".to_owned(),
     };
     for group in alike(&plan.quiet) {
@@ -55,7 +55,7 @@ fn line(group: &[&QuietEpoll]) -> String {
     let has = match has {
         QuietWith::NoSockets => "no network sockets, left alone",
         QuietWith::ListeningSockets => "listening sockets only",
-        _ => "sockets to which nothing has come yet",
+        _ => "sockets to which nothing has come by a queue",
     };
     format!("{process} {pid}  {epolls} {fds}{threads}: {has}")
 }
