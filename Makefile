@@ -39,11 +39,11 @@ test-vm: ## the tests on Debian's kernels under emulation (fetches them once; no
 # Not part of CI: packages, a Go toolchain and tokio to have, and ten minutes of servers under load. `make test` tries those
 # that are installed, and kills six times instead of 200.
 test-servers: ## servers from packages under a delivery mode, traced, attached, launched, and killed 200 times (root)
-	@tools/install-missing memcached redis-server redis-benchmark nginx wrk go strace
+	@tools/install-missing memcached redis-server redis-benchmark nginx haproxy wrk go strace
 	QUELL_TEST_SERVERS=all $(CARGO) test --locked -p quell --test servers -- --nocapture
 
 bench-servers: ## the figures of docs/servers.md for this machine (root; half an hour)
-	@tools/install-missing memcached redis-server redis-benchmark nginx wrk go
+	@tools/install-missing memcached redis-server redis-benchmark nginx haproxy wrk go
 	$(CARGO) bench --locked -p quell --bench servers
 
 lint: ## formatting, clippy, documentation: no warning is let through

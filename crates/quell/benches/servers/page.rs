@@ -23,7 +23,12 @@ fn to_know(program: Program) -> &'static str {
         }
         Program::NginxReuseport => {
             "As nginx, but the kernel chooses the worker: by a hash of the addresses, unless a \
-             filter chooses by queue: with two queues it is attached to with `--steer`."
+             filter chooses by queue: with two queues it is attached to, and started, with `--steer`."
+        }
+        Program::Haproxy => {
+            "An epoll for each thread of `nbthread`; with `shards by-thread` a listening socket for each too, so that `--steer` \
+             gives a thread the connections of one queue. Here it answers by itself: as a proxy it has connections to servers \
+             too, which come back by any queue."
         }
         Program::GoHttp => {
             "One epoll for all threads, whatever `GOMAXPROCS`: it can poll one queue. A static program: `quell run` \

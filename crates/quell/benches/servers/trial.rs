@@ -82,7 +82,12 @@ impl Trial {
 /// Runs one trial; an error says why there is none.
 pub(crate) fn trial(lab: &ServersLab, program: Program, mode: &str, arm: Arm, effort: Effort) -> Result<Trial, String> {
     let before = lab.queues();
-    let launch = if arm == Arm::Run { Launch::Under(mode) } else { Launch::Plain };
+    let options = [mode, "--steer"];
+    let launch = match arm {
+        Arm::Run if is_steered(lab, program) => Launch::Under(&options),
+        Arm::Run => Launch::Under(&options[..1]),
+        _ => Launch::Plain,
+    };
     let server = lab.serve(program, lab.veth.plan.queues, launch)?;
     warm_up(lab, program, &server, mode, arm)?;
     let trial = measured(lab, program, &server, mode, effort)?;
@@ -101,7 +106,7 @@ pub(crate) fn trial(lab: &ServersLab, program: Program, mode: &str, arm: Arm, ef
 
 /// Whether connections are given to workers by their queue: where the kernel chooses the worker, and there are several.
 fn is_steered(lab: &ServersLab, program: Program) -> bool {
-    program == Program::NginxReuseport && lab.veth.plan.queues > 1
+    program.has_a_socket_for_each_worker() && lab.veth.plan.queues > 1
 }
 
 /// What a server has been through before it is measured; its mode is attached while it is under load.

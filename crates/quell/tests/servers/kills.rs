@@ -158,7 +158,7 @@ fn assert_not_stalled(lab: &ServersLab, kill: Kill) {
 
 /// A server, and the command of `quell` that runs when it is struck; absent where the command is what started the server.
 fn begin(lab: &ServersLab, during: During) -> (Server, Load, Option<Running>) {
-    let launch = if during == During::Run { Launch::Under(MODE) } else { Launch::Plain };
+    let launch = if during == During::Run { Launch::Under(&[MODE]) } else { Launch::Plain };
     let server = lab.serve(Program::Memcached, WORKERS, launch).unwrap();
     let load = Load::start(lab, &server);
     let pid = server.pid().to_string();

@@ -46,8 +46,8 @@ pub(crate) struct ServersLab {
 pub(crate) enum Launch<'a> {
     /// As anybody starts it.
     Plain,
-    /// By `quell run` with this mode.
-    Under(&'a str),
+    /// By `quell run` with this mode and these options.
+    Under(&'a [&'a str]),
 }
 
 /// A server that accepts connections.
@@ -142,9 +142,9 @@ impl ServersLab {
     pub(crate) fn serve(&self, program: Program, workers: u32, launch: Launch<'_>) -> Result<Server, String> {
         let address = self.address();
         let mut words = program.command(address, workers, self.dir());
-        if let Launch::Under(mode) = launch {
-            let quell = [env!("CARGO_BIN_EXE_quell"), "run", mode, "--"].map(str::to_owned);
-            words = quell.into_iter().chain(words).collect();
+        if let Launch::Under(options) = launch {
+            let quell = [&[env!("CARGO_BIN_EXE_quell"), "run"], options, &["--"]].concat();
+            words = quell.into_iter().map(str::to_owned).chain(words).collect();
         }
         let spawn = Spawn::new(&words[0]).args(&words[1..]).netns(&self.veth.server.namespace);
         let spawn = spawn.cpus(self.veth.plan.cpus.server_cpus().into_iter().collect());
@@ -162,12 +162,11 @@ impl ServersLab {
             if self.veth.client.namespace.run(attempt).unwrap() {
                 return Ok(());
             }
-            let said = |server: &Server| String::from_utf8_lossy(&server.child.stderr_tail().unwrap()).into_owned();
             if let Some(status) = server.child.wait(Duration::from_millis(10)).unwrap() {
-                return Err(format!("ended at once, {status}; it said: {}", said(server)));
+                return Err(format!("ended at once, {status}; it said: {}", server.said()));
             }
             if Instant::now() > deadline {
-                return Err(format!("accepts no connection; it said: {}", said(server)));
+                return Err(format!("accepts no connection; it said: {}", server.said()));
             }
         }
     }
@@ -241,6 +240,11 @@ impl Server {
             epolls
         };
         self.processes().into_iter().flat_map(of_process).collect()
+    }
+
+    /// What it, and the `quell run` before it, said.
+    pub(crate) fn said(&self) -> String {
+        String::from_utf8_lossy(&self.child.stderr_tail().unwrap()).into_owned()
     }
 
     /// Ends it, and what started it.

@@ -10,7 +10,7 @@ fn every_server_serves_with_the_mode_that_it_was_started_with_and_nothing_is_lef
     let Some(lab) = ServersLab::raise(1) else { return };
     for program in programs() {
         let before = lab.queues();
-        let server = lab.serve(program, 1, Launch::Under(MODE)).unwrap();
+        let server = lab.serve(program, 1, Launch::Under(&[MODE])).unwrap();
         let client = lab.start_client(program.client(), server.address, UNDER_LOAD);
         lab.wait_until_connected(&server);
         // A program that is attached to from outside has it a moment after its epoll.

@@ -16,6 +16,7 @@ mod lab_turn;
 mod launched;
 mod program;
 mod seen;
+mod steered;
 mod system_calls;
 
 use client::Effort;

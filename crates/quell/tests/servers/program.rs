@@ -19,6 +19,8 @@ pub(crate) enum Program {
     Nginx,
     /// nginx with a listening socket for each worker process.
     NginxReuseport,
+    /// HAProxy, which answers by itself: an epoll and a listening socket for each thread.
+    Haproxy,
     /// The HTTP server of Go's standard library: one epoll for all threads.
     GoHttp,
     /// An echo server on tokio: one epoll for all threads.
@@ -27,8 +29,8 @@ pub(crate) enum Program {
 
 impl Program {
     /// All of them.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Memcached, Self::Redis, Self::Nginx, Self::NginxReuseport, Self::GoHttp, Self::TokioEcho];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Memcached, Self::Redis, Self::Nginx, Self::NginxReuseport, Self::Haproxy, Self::GoHttp, Self::TokioEcho];
 
     /// What tables call it.
     pub(crate) fn name(self) -> &'static str {
@@ -37,6 +39,7 @@ impl Program {
             Self::Redis => "redis-server",
             Self::Nginx => "nginx",
             Self::NginxReuseport => "nginx, reuseport",
+            Self::Haproxy => "HAProxy",
             Self::GoHttp => "Go net/http",
             Self::TokioEcho => "tokio echo",
         }
@@ -47,9 +50,14 @@ impl Program {
         match self {
             Self::Memcached => Client::QuellLoadMemcached,
             Self::Redis => Client::RedisBenchmark,
-            Self::Nginx | Self::NginxReuseport | Self::GoHttp => Client::Wrk,
+            Self::Nginx | Self::NginxReuseport | Self::Haproxy | Self::GoHttp => Client::Wrk,
             Self::TokioEcho => Client::QuellLoadEcho,
         }
+    }
+
+    /// Whether its workers have a reuseport group, so that a filter can choose among them.
+    pub(crate) fn has_a_socket_for_each_worker(self) -> bool {
+        matches!(self, Self::NginxReuseport | Self::Haproxy)
     }
 
     /// Why it cannot be tried on this machine; builds it where it is one of this repository's.
@@ -58,6 +66,7 @@ impl Program {
             Self::Memcached => installed("memcached"),
             Self::Redis => installed("redis-server"),
             Self::Nginx | Self::NginxReuseport => installed("nginx"),
+            Self::Haproxy => installed("haproxy"),
             Self::GoHttp => fixtures::go_http().map(drop),
             Self::TokioEcho => fixtures::tokio_echo().map(drop),
         };
@@ -100,6 +109,11 @@ impl Program {
                     .chain([path(&configuration)])
                     .collect();
             }
+            Self::Haproxy => {
+                let configuration = dir.join("haproxy.cfg");
+                std::fs::write(&configuration, haproxy_cfg(address, &workers)).unwrap();
+                return ["haproxy", "-db", "-f"].map(str::to_owned).into_iter().chain([path(&configuration)]).collect();
+            }
             Self::GoHttp => return vec![path(&fixtures::go_http().unwrap()), address.to_string()],
             Self::TokioEcho => return vec![path(&fixtures::tokio_echo().unwrap()), address.to_string(), workers],
         };
@@ -120,6 +134,17 @@ impl Program {
              \x20 server {{ listen {address}{reuseport}; root {root}; }}\n}}\n"
         )
     }
+}
+
+/// A kilobyte, as nginx gives it; nothing is behind it.
+fn haproxy_cfg(address: SocketAddr, threads: &str) -> String {
+    let body = "x".repeat(1_024);
+    format!(
+        "global\n  nbthread {threads}\n  maxconn 1024\n\
+         defaults\n  mode http\n  timeout client 60s\n  timeout connect 10s\n  timeout server 60s\n\
+         frontend web\n  bind {address} shards by-thread\n\
+         \x20 http-request return status 200 content-type text/plain string {body}\n"
+    )
 }
 
 fn path(path: &Path) -> String {
