@@ -166,6 +166,7 @@ const OF_MEASURING: [&str; 18] = [
 
 const MODES_HELP: &str = concat!(
     "Modes: base (interrupts), deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy; N is gro-flush-timeout in µs. ",
+    "With --on sim also eventspinN, which spins for N µs. ",
     "Any setting can be overridden: suspend20,defer-hard-irqs=10,irq-suspend-timeout=5ms. base is measured twice, as if ",
     "it were two modes: what differs between the two cannot be told apart today.",
 );

@@ -13,7 +13,8 @@ use crate::render::terminal::Terminal;
 /// Options of `quell sim explain`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// The mode: base, defer20, napibusy, fullbusy, suspend20, suspend20,defer-hard-irqs=10
+    /// The mode: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, eventspinN, with N in µs; any setting
+    /// can be overridden: suspend20,defer-hard-irqs=10
     mode: String,
     #[command(flatten)]
     host: HostArg,

@@ -57,6 +57,8 @@ pub(crate) struct RunArgs {
 }
 
 const HELP: &str = "\
+Modes: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, eventspinN, with N in µs.
+
 Examples:
   quell sim run --mode suspend20 --load 600K
   quell sim run --mode base,suspend10..200 --load 10%..100%
