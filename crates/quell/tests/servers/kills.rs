@@ -90,10 +90,13 @@ impl Kill {
             Victims::QuellAndServer => [quell, server].concat(),
             Victims::ServerAndQuell => [server, quell].concat(),
         };
-        for victim in victims.into_iter().filter_map(|pid| PidFd::open(pid).ok()) {
+        let victims: Vec<PidFd> = victims.into_iter().filter_map(|pid| PidFd::open(pid).ok()).collect();
+        for victim in &victims {
             // It may have ended by itself.
             let _ = victim.signal(Signal::KILL);
         }
+        // One that is killed holds its journal until it has ended, and whoever looks before takes it to be alive.
+        assert!(victims.iter().all(|victim| victim.wait_for_exit(BOUND).unwrap()), "{self:?}");
     }
 }
 
