@@ -71,6 +71,23 @@ impl Group {
     }
 }
 
+impl Group {
+    /// Who works at its sockets in a later picture, in which these are the same.
+    pub(crate) fn look_for_workers(&mut self, picture: &Picture) {
+        let watches = |epoll: &Epoll, inode| {
+            epoll.targets.known_elements().any(|target| target.file == WatchedFile::Socket { inode })
+        };
+        for member in &mut self.members {
+            let of_process = |process: &Process| {
+                let epolls = process.files.known().map_or(&[][..], |files| &files.epolls).iter();
+                epolls.filter(|epoll| watches(epoll, member.inode)).map(|epoll| Worker::new(process, epoll)).collect()
+            };
+            member.workers =
+                picture.processes.iter().flat_map(|process| -> Vec<Worker> { of_process(process) }).collect();
+        }
+    }
+}
+
 impl GroupKey {
     /// The key of a socket in a picture: of those that wait for connections, and of those UDP sockets with `SO_REUSEPORT`
     /// that are connected to nobody.

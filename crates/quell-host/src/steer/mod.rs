@@ -19,7 +19,7 @@ pub use groups::{Group, GroupKey, Member, Worker, groups};
 pub use pin::{NotPinned, Pin, Pins, WhyNotPinned, pins};
 pub use plan::{CannotSteer, Note, Steering, plan};
 pub use queues::{LeftOut, Place, WhyLeftOut};
-pub use shown::Shown;
+pub use shown::{Shown, ShownGroup};
 pub(crate) use surroundings::waiting_sockets;
 pub use surroundings::{GroupSocket, LookError, Surroundings, look};
 pub use verify::{Baseline, SeenWorker, Verdict, Verification, verify};

@@ -8,39 +8,54 @@ use quell_linux::{Ifindex, NapiId, Pid};
 use super::groups::GroupKey;
 use crate::picture::{Picture, WatchedFile};
 
-/// The sockets that wait for connections, who watches them, and the queues.
+/// The sockets of each group that wait for connections, and the queues.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shown {
-    waiting: BTreeMap<u64, GroupKey>,
-    /// Socket, process, number of the epoll there.
-    watched: BTreeSet<(u64, Pid, i32)>,
+    groups: BTreeMap<GroupKey, ShownGroup>,
     /// Namespace, device, receive queue.
     queues: BTreeMap<(u64, Ifindex, u32), Option<NapiId>>,
 }
+
+/// The sockets of one group, and of each whether somebody watches it.
+pub type ShownGroup = BTreeMap<u64, bool>;
 
 impl Shown {
     /// Of these processes of the picture.
     #[must_use]
     pub fn of(picture: &Picture, pids: &BTreeSet<Pid>) -> Self {
         let index = picture.index();
-        let mut shown = Self { queues: queues(picture), ..Self::default() };
         let mine = || picture.processes.iter().filter(|process| pids.contains(&process.pid));
+        let mut shown = Self { groups: BTreeMap::new(), queues: queues(picture) };
         for held in mine().filter_map(|process| process.files.known()).flat_map(|files| &files.sockets) {
             if let Some(key) = index.socket(held.inode).and_then(GroupKey::of) {
-                shown.waiting.insert(held.inode, key);
+                shown.groups.entry(key).or_default().insert(held.inode, false);
             }
         }
-        for process in mine() {
-            for epoll in process.files.known().map_or(&[][..], |files| &files.epolls) {
-                let inodes = epoll.targets.known_elements().filter_map(|target| match target.file {
-                    WatchedFile::Socket { inode } => Some(inode),
-                    WatchedFile::Other { .. } => None,
-                });
-                let waiting = inodes.filter(|inode| shown.waiting.contains_key(inode));
-                shown.watched.extend(waiting.map(|inode| (inode, process.pid, epoll.fd)));
+        let epolls = mine().filter_map(|process| process.files.known()).flat_map(|files| &files.epolls);
+        for target in epolls.flat_map(|epoll| epoll.targets.known_elements()) {
+            let WatchedFile::Socket { inode } = target.file else { continue };
+            if let Some(is_watched) = shown.groups.values_mut().find_map(|group| group.get_mut(&inode)) {
+                *is_watched = true;
             }
         }
         shown
+    }
+
+    /// Of one group; absent where there is none.
+    #[must_use]
+    pub fn group(&self, key: &GroupKey) -> Option<&ShownGroup> {
+        self.groups.get(key)
+    }
+
+    /// Whether the queues are the same.
+    #[must_use]
+    pub fn has_the_queues_of(&self, other: &Self) -> bool {
+        self.queues == other.queues
+    }
+
+    /// The groups that are as in the other, each with its sockets.
+    pub fn groups_as_in<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (&'a GroupKey, &'a ShownGroup)> {
+        self.groups.iter().filter(|(key, group)| other.group(key) == Some(group))
     }
 }
 

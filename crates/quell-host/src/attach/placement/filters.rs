@@ -43,9 +43,11 @@ impl Filters {
         self.0.retain(|filter| groups.contains(&filter.steering.group.key));
     }
 
-    /// Looks at the connections that came since each was put on.
-    pub(super) fn see(&mut self, picture: &Picture) {
-        self.0.iter_mut().for_each(|filter| filter.see(picture));
+    /// Looks at the connections that came since each was put on. Of a group that is not `as_it_was` when its filter was
+    /// decided nothing can be said.
+    pub(super) fn see(&mut self, picture: &Picture, as_it_was: impl Fn(&GroupKey) -> bool) {
+        let seen = self.0.iter_mut().filter(|filter| as_it_was(&filter.steering.group.key));
+        seen.for_each(|filter| filter.see(picture));
     }
 
     /// The first that does not hold.
@@ -105,6 +107,7 @@ impl Filter {
 
     /// Connections that have gone are not forgotten for none that came.
     fn see(&mut self, picture: &Picture) {
+        self.steering.group.look_for_workers(picture);
         if self.baseline.is_none() {
             self.baseline = Baseline::of(&self.steering, picture);
         }

@@ -19,7 +19,8 @@ use super::error::AttachError;
 use crate::picture::Picture;
 use crate::settings::SettingsError;
 use crate::steer::{
-    CannotSteer, GroupKey, LookError, NotPinned, Pin, Shown, Steering, Verification, groups, look, pins, plan,
+    CannotSteer, GroupKey, LookError, NotPinned, Pin, Shown, ShownGroup, Steering, Verification, groups, look, pins,
+    plan,
 };
 use crate::transaction::{ChangeError, Moment};
 
@@ -98,10 +99,17 @@ pub struct Placement {
     bound: Bound,
     /// As it was at the last look.
     shown: Shown,
-    /// Whether what follows from it has been made.
-    is_made: bool,
+    /// What has been made was made of this.
+    made_of: MadeOf,
     refused: BTreeMap<GroupKey, Discriminant<CannotSteer>>,
     was_unread: bool,
+}
+
+/// The groups for which something was decided, as they were then, and the queues.
+#[derive(Debug, Default)]
+struct MadeOf {
+    groups: BTreeMap<GroupKey, ShownGroup>,
+    queues: Shown,
 }
 
 /// Decides the filters of the groups of these processes. `only` names the devices that are meant; none: all.
@@ -162,7 +170,7 @@ impl Placement {
         let mut placed = Placed::default();
         loop {
             let picture = attachment.look_at_programs().map_err(AttachError::Look)?;
-            self.filters.see(&picture);
+            self.filters.see(&picture, |_| true);
             if let Some(group) = self.filters.mixed() {
                 return Err(AttachError::Mixed { group });
             }
@@ -200,15 +208,13 @@ impl Placement {
         let mut pass = PlacementPass::default();
         if let Some(devices) = self.wanted.steer.clone() {
             let shown = Shown::of(picture, &attachment.targets().pids());
-            if shown != self.shown {
-                self.shown = shown;
-                self.is_made = false;
-                return PlacementPass { is_changing: true, ..pass };
+            pass.is_changing = shown != self.shown;
+            let due = self.made_of.what_is_due(&shown, &self.shown);
+            self.shown = shown;
+            if !due.is_empty() {
+                self.make(due, &devices, attachment, picture, looks_on, &mut pass);
             }
-            if !self.is_made {
-                self.make(&devices, attachment, picture, looks_on, &mut pass);
-            }
-            self.filters.see(picture);
+            self.filters.see(picture, |key| self.made_of.groups.get(key) == self.shown.group(key));
             pass.seen = self.filters.news();
         }
         let workers = self.bind(attachment, picture, looks_on);
@@ -229,9 +235,10 @@ impl Placement {
         self.wanted.steer.is_some() && self.filters.seen().next().is_none() && self.refused.is_empty()
     }
 
-    /// Decides anew, and puts on what is not on yet.
+    /// Decides anew about the groups that are `due`, and puts on what is not on yet.
     fn make(
         &mut self,
+        due: BTreeMap<GroupKey, ShownGroup>,
         devices: &[String],
         attachment: &mut Attachment,
         picture: &Picture,
@@ -246,10 +253,10 @@ impl Placement {
                 return;
             }
         };
-        self.is_made = true;
+        let mut moved_on = Vec::new();
         let keys: Vec<GroupKey> = decided.steerings.iter().map(|steering| steering.group.key).collect();
         self.filters.keep(&keys);
-        for steering in decided.steerings {
+        for steering in decided.steerings.into_iter().filter(|steering| due.contains_key(&steering.group.key)) {
             if self.filters.has(&steering) {
                 continue;
             }
@@ -259,17 +266,22 @@ impl Placement {
                     let is_anew = self.filters.put_on(steering.clone());
                     pass.steered.push(Steered { steering, is_anew });
                 }
-                Err(error) if has_moved_on(&error) => (self.is_made, pass.is_changing) = (false, true),
+                Err(error) if has_moved_on(&error) => {
+                    pass.is_changing = true;
+                    moved_on.push(steering.group.key);
+                }
                 Err(error) => pass.not_steered.push((steering.group.key, error)),
             }
         }
+        let refused = decided.refused.into_iter().filter(|why| due.contains_key(&why.key()));
         let is_news = |why: &CannotSteer| self.refused.insert(why.key(), discriminant(why)) != Some(discriminant(why));
-        pass.refused = decided.refused.into_iter().filter(is_news).collect();
+        pass.refused = refused.filter(is_news).collect();
+        self.made_of.now_of(due.into_iter().filter(|(key, _)| !moved_on.contains(key)), &self.shown);
         // The picture is from before: connections that it does not show may have come before the filter too.
         if !pass.steered.is_empty()
             && let Ok(since) = attachment.look_at_programs()
         {
-            self.filters.see(&since);
+            self.filters.see(&since, |_| true);
         }
     }
 
@@ -292,6 +304,25 @@ impl Placement {
         }
         (workers.in_place, workers.not_pinned) = (decided.in_place, decided.not_pinned);
         workers
+    }
+}
+
+impl MadeOf {
+    /// The groups that stayed as they are from one look to the next, and for which nothing has been decided as they are.
+    fn what_is_due(&self, now: &Shown, before: &Shown) -> BTreeMap<GroupKey, ShownGroup> {
+        if !now.has_the_queues_of(before) {
+            return BTreeMap::new();
+        }
+        let queues_are_others = !now.has_the_queues_of(&self.queues);
+        let stayed = now.groups_as_in(before);
+        let due = stayed.filter(|(key, group)| queues_are_others || self.groups.get(key) != Some(group));
+        due.map(|(key, group)| (*key, group.clone())).collect()
+    }
+
+    fn now_of(&mut self, made: impl Iterator<Item = (GroupKey, ShownGroup)>, shown: &Shown) {
+        self.groups.extend(made);
+        self.groups.retain(|key, _| shown.group(key).is_some());
+        self.queues = shown.clone();
     }
 }
 

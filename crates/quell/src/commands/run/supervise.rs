@@ -88,15 +88,20 @@ fn end_as(status: ExitStatus) -> ExitCode {
 struct Pace {
     interval: Duration,
     due: Instant,
+    /// How often in a row it was to be soon.
+    hurried: u32,
 }
 
 impl Pace {
     const FIRST: Duration = Duration::from_millis(20);
     const LONGEST: Duration = Duration::from_secs(2);
     const SHARE: u32 = 20;
+    /// What never stays as it is is not looked at more often for that.
+    const HURRIED_MOST: u32 = 10;
+    const SHARE_IN_A_HURRY: u32 = 2;
 
     fn new() -> Self {
-        Self { interval: Self::FIRST, due: Instant::now() + Self::FIRST }
+        Self { interval: Self::FIRST, due: Instant::now() + Self::FIRST, hurried: 0 }
     }
 
     fn left(&self) -> Duration {
@@ -110,8 +115,11 @@ impl Pace {
     /// `look` says whether to look again soon.
     fn spend(&mut self, look: impl FnOnce() -> bool) {
         let begin = Instant::now();
-        let next = if look() { Self::FIRST } else { (self.interval * 2).min(Self::LONGEST) };
-        self.interval = next.max(begin.elapsed() * Self::SHARE);
+        self.hurried = if look() { self.hurried.saturating_add(1) } else { 0 };
+        self.interval = match self.hurried {
+            1..=Self::HURRIED_MOST => Self::FIRST.max(begin.elapsed() * Self::SHARE_IN_A_HURRY),
+            _ => (self.interval * 2).min(Self::LONGEST).max(begin.elapsed() * Self::SHARE),
+        };
         self.due = Instant::now() + self.interval;
     }
 }
@@ -137,6 +145,8 @@ mod tests {
         (0..12).for_each(|_| pace.spend(|| false));
         pace.spend(|| true);
         assert!(pace.interval < Pace::LONGEST, "{:?}", pace.interval);
+        (0..40).for_each(|_| pace.spend(|| true));
+        assert_eq!(pace.interval, Pace::LONGEST, "what never stays as it is is looked at as rarely as all else");
     }
 
     #[test]
