@@ -32,7 +32,16 @@ fn main() -> ExitCode {
     }
 }
 
+/// Whether it holds a file for each process or socket of a program, and starts nothing but itself.
+fn holds_many_files(command: &Command) -> bool {
+    matches!(command, Command::Attach(_) | Command::Detach(_) | Command::Keeper(_) | Command::Revert(_))
+}
+
 fn run(command: &Command) -> Result<ExitCode, Failure> {
+    if holds_many_files(command) {
+        // Where it stays as it is, whatever lacks a file says so.
+        let _ = quell_linux::process::raise_open_files_limit();
+    }
     let done = match command {
         // Its exit code is that of the program which it has started.
         Command::Run(args) => return commands::run::run(args),

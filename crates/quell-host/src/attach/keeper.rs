@@ -58,10 +58,14 @@ pub fn keep(journal: &Journal, path: &Path, ready: impl FnOnce() -> io::Result<(
         }
         _ => return Ok(KeepingEnded::AlreadyReverted),
     };
-    if is_left_to_this_process(&owned, &proc)? {
-        wait_for_all(&owned.history().targets, &told).map_err(KeptError::Listen)?;
-    }
-    Ok(KeepingEnded::Reverted(revert(owned, boot_id, &proc)?))
+    let waited = match is_left_to_this_process(&owned, &proc)? {
+        true => wait_for_all(&owned.history().targets, &told),
+        false => Ok(()),
+    };
+    // Where it cannot be waited, the programs go on with interrupts, and nothing is left that nobody keeps.
+    let reverted = revert(owned, boot_id, &proc)?;
+    waited.map_err(KeptError::Listen)?;
+    Ok(KeepingEnded::Reverted(reverted))
 }
 
 /// Who this process is, as a journal calls it.

@@ -61,7 +61,8 @@ struct Ends<'a> {
 impl<'a> Ends<'a> {
     fn of<'t>(targets: impl IntoIterator<Item = &'t Target>, told: &'a Interruption) -> io::Result<Self> {
         let proc = ProcRoot::default();
-        let programs: Vec<Option<PidFd>> = targets.into_iter().map(|target| open_living(target, &proc)).collect();
+        let programs = targets.into_iter().map(|target| open_living(target, &proc));
+        let programs = programs.collect::<io::Result<Vec<Option<PidFd>>>>()?;
         let one_had_ended = programs.iter().any(Option::is_none);
         let programs: Vec<PidFd> = programs.into_iter().flatten().collect();
         let epoll = Epoll::new(16)?;
@@ -85,12 +86,17 @@ impl<'a> Ends<'a> {
 }
 
 /// A handle of the program; absent when it has ended.
-fn open_living(target: &Target, proc: &ProcRoot) -> Option<PidFd> {
-    let pid = Pid::from_kernel(target.pid)?;
-    let handle = PidFd::open(pid).ok()?;
+fn open_living(target: &Target, proc: &ProcRoot) -> io::Result<Option<PidFd>> {
+    let Some(pid) = Pid::from_kernel(target.pid) else { return Ok(None) };
+    let handle = match PidFd::open(pid) {
+        Ok(handle) => handle,
+        Err(error) if error.is_gone() => return Ok(None),
+        Err(error) => return Err(io::Error::other(error)),
+    };
     // Looked at after it was opened: from here on the number cannot mean another process.
-    let identity = ProcessIdentity { pid, starttime: Ticks(target.start_time_ticks), boot_id: proc.boot_id().ok()? };
-    identity.is_running(proc).unwrap_or(true).then_some(handle)
+    let boot_id = proc.boot_id().map_err(io::Error::other)?;
+    let identity = ProcessIdentity { pid, starttime: Ticks(target.start_time_ticks), boot_id };
+    Ok(identity.is_running(proc).unwrap_or(true).then_some(handle))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use quell_linux::Pid;
-use quell_linux::pidfd::{DuplicatedFd, PidFd};
+use quell_linux::pidfd::{DuplicatedFd, PidFd, PidFdError};
 use quell_linux::proc::{FdKind, ProcRoot, ProcessIdentity};
 use quell_linux::socket_options::{
     busy_poll_us, is_listening, prefer_busy_poll, set_busy_poll_budget, set_busy_poll_us, set_prefer_busy_poll,
@@ -39,8 +39,12 @@ pub(crate) fn prepare(
     let mut alike: BTreeMap<(bool, SocketValues), Vec<u64>> = BTreeMap::new();
     let mut sockets = Vec::new();
     for &fd in fds {
-        // It was closed meanwhile.
-        let Ok(socket) = handle.duplicate(fd) else { continue };
+        let socket = match handle.duplicate(fd) {
+            Ok(socket) => socket,
+            // It was closed meanwhile.
+            Err(PidFdError::NoSuchFd { .. }) => continue,
+            Err(error) => return Err(error.into()),
+        };
         let old = read(&socket)?;
         if old == wanted.values {
             continue;
@@ -147,7 +151,13 @@ impl<'a> PutBack<'a> {
                     None => continue,
                 },
             };
-            let Ok(socket) = PidFd::open(pid).and_then(|process| process.duplicate(fd)) else { continue };
+            let socket = match PidFd::open(pid).and_then(|process| process.duplicate(fd)) {
+                Ok(socket) => socket,
+                // Its process may have ended, or not be looked into; of the one that was changed its sockets are said to
+                // be gone.
+                Err(PidFdError::Refused { source, .. }) => return Err(SettingsError::Duplicate(source)),
+                Err(_) => continue,
+            };
             // The number may be another file's by now.
             if socket.inode().map_err(SettingsError::Duplicate)? == inode {
                 self.socket(&socket, old, self.old.contains_key(&inode))?;

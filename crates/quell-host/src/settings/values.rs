@@ -70,7 +70,7 @@ impl SocketValues {
 
 impl fmt::Display for SocketValues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "busy-poll {} us, prefer {}", self.busy_poll_us, u8::from(self.prefer_busy_poll))
+        write!(f, "busy-poll {} µs, prefer {}", self.busy_poll_us, u8::from(self.prefer_busy_poll))
     }
 }
 

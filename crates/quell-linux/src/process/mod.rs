@@ -3,6 +3,7 @@
 //! this program did. Which program to start, and when, is decided above.
 
 mod foreground;
+mod open_files;
 mod output_tail;
 mod session;
 mod spawn;
@@ -18,6 +19,7 @@ use crate::proc::{ProcError, ProcRoot, ProcessIdentity};
 use crate::{CpuList, Pid};
 
 pub use foreground::{Foreground, end_by, is_not_found};
+pub use open_files::raise_open_files_limit;
 use output_tail::OutputTail;
 pub use session::{SessionMember, kill_session, session_members};
 pub use spawn::{Output, Spawn, Step};

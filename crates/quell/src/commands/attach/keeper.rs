@@ -52,6 +52,10 @@ pub(crate) fn run(args: &KeeperArgs) -> Result<(), Failure> {
         writeln!(out, "{READY}")?;
         out.flush()
     };
+    if args.journal.is_absolute() {
+        // It may live for as long as a server, and keeps no file system of whoever attached from being unmounted.
+        let _ = std::env::set_current_dir("/");
+    }
     let ended = keep(&journal(), &args.journal, ready);
     match ended.map_err(|error| Failure::new(Exit::KernelRefused, error))? {
         KeepingEnded::Reverted(reverted) if !reverted.failed.is_empty() => {

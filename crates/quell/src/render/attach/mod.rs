@@ -203,7 +203,7 @@ pub(crate) fn rings_left_alone(rings: &[RingLeftAlone]) -> String {
 fn ring_line(step: &RingStep) -> String {
     let RingStep { pid, process, fd, new, .. } = step;
     let prefer = u8::from(new.prefer_busy_poll);
-    format!("{process} {pid}  io_uring {fd} → busy-poll {} us, prefer {prefer}, if it may be told", new.busy_poll_us)
+    format!("{process} {pid}  io_uring {fd} → busy-poll {} µs, prefer {prefer}, if it may be told", new.busy_poll_us)
 }
 
 /// usecs/budget/prefer, as `quell show` has it.
@@ -222,9 +222,10 @@ fn in_words(partly: &Partly) -> String {
             "partly: the mode has the program wait for at most {at_most_ms} ms at a time, which only `quell run` can see to"
         ),
         Partly::WatchedByEpoll { pid, sockets } => format!(
-            "partly: of {pid} {} an epoll watches: it does not poll by them, and poll and select only with sysctl \
-             net.core.busy_poll, which is left as it is; receives that block do",
-            counted(*sockets, "socket")
+            "partly: {} of process {pid} {} waited for by epoll, which does not busy poll for this mode; only receives that \
+             block do (poll and select would need sysctl net.core.busy_poll, which is left as it is)",
+            counted(*sockets, "socket"),
+            if *sockets == 1 { "is" } else { "are" }
         ),
         Partly::NoEpoll { pid } => format!("process {pid} has sockets, and no epoll that watches them"),
         Partly::OtherWays { pid, xdp_sockets, io_urings } => {
@@ -283,7 +284,7 @@ pub(crate) fn neighbour_line(neighbour: &Neighbour) -> String {
 fn render_time(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{} µs", ns / 1_000),
-        _ => format!("{} ms", ns / 1_000_000),
+        1_000..1_000_000 => format!("{} µs", ns.div_ceil(1_000)),
+        _ => format!("{} ms", ns.div_ceil(1_000_000)),
     }
 }
