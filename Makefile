@@ -42,7 +42,7 @@ test-servers: ## servers from packages under a delivery mode, traced, attached, 
 	@tools/install-missing memcached redis-server redis-benchmark nginx haproxy wrk go strace
 	QUELL_TEST_SERVERS=all $(CARGO) test --locked -p quell --test servers -- --nocapture
 
-bench-servers: ## the figures of docs/servers.md for this machine (root; half an hour)
+bench-servers: ## the figures of docs/servers.md for this machine (root; 25 minutes)
 	@tools/install-missing memcached redis-server redis-benchmark nginx haproxy wrk go
 	$(CARGO) bench --locked -p quell --bench servers
 
