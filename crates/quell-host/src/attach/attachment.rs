@@ -371,12 +371,10 @@ impl Attachment {
                 let namespace =
                     namespaces::by_cookie(&self.proc, queue.namespace_cookie).map_err(SettingsError::from)?;
                 let Some(namespace) = namespace else { return Ok(false) };
-                self.queues.insert(queue.napi, queue.clone());
                 self.set_queue(&namespace, queue, &mut hears)
             }
             Step::Epoll(epoll) => {
                 let process = self.targets.identity(epoll.pid, epoll.start_time_ticks);
-                self.epolls.insert(epoll_key(epoll), epoll.old);
                 self.transaction.set_epoll_watched(process, epoll.fd, epoll.new.into(), &mut hears)
             }
             Step::Sockets(step) => {
@@ -393,7 +391,19 @@ impl Attachment {
         };
         match made {
             Err(ChangeError::Settings(error)) if error.is_absent() => Ok(false),
-            other => other,
+            other => {
+                self.remember(step);
+                other
+            }
+        }
+    }
+
+    /// Keeps what a queue or an epoll was before. Of what is gone nothing is kept: its number may become another one's.
+    fn remember(&mut self, step: &Step) {
+        match step {
+            Step::Queue(queue) => _ = self.queues.insert(queue.napi, queue.clone()),
+            Step::Epoll(epoll) => _ = self.epolls.insert(epoll_key(epoll), epoll.old),
+            Step::Sockets(_) | Step::Ring(_) => {}
         }
     }
 

@@ -152,7 +152,8 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
-    /// What was to be set is not there: the device, the queue or the thread is gone.
+    /// What was to be set is not there: the device, the queue, the process, its thread or its file is gone, or the number
+    /// is another one's by now.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         match self {
@@ -160,6 +161,8 @@ impl SettingsError {
             Self::Sysfs(error) => error.is_absent(),
             Self::Proc(error) => error.is_absent(),
             Self::ProcWrite(error) => error.is_absent(),
+            Self::PidFd(PidFdError::NoSuchFd { .. }) | Self::Epoll(EpollParamsError::NotAnEpoll) => true,
+            Self::PidFd(error) => error.is_gone(),
             Self::Sched(SchedError::Gone { .. }) | Self::Gone { .. } | Self::ProcessGone { .. } => true,
             _ => false,
         }

@@ -1,0 +1,83 @@
+//! Attachments to programs of which something ends or is closed between the plan and its making: that is left out, and
+//! what takes its place gets the mode. Needs root and Linux 6.13.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+mod common;
+mod steered;
+mod workers;
+
+use std::os::fd::{AsFd as _, AsRawFd as _};
+
+use common::{Lab, Program, go_on, no_keeper};
+use quell_host::attach::{Attachment, EpollsSetBy, Plan, Request, Selection, Step, Targets, observe, plan};
+use quell_host::journal::Journal;
+use quell_linux::Pid;
+use quell_linux::epoll_params::{self, EpollParams};
+use quell_linux::event::{Epoll, Trigger};
+use steered::{BOTH, Steered};
+use workers::open;
+
+const CONNECTIONS: usize = 16;
+/// More than this process has files.
+const FILES_MAX: usize = 1_000;
+
+#[test]
+fn the_server_that_is_steered() {
+    workers::serve_if_asked();
+}
+
+/// What is planned for a process, and the attachment that has not begun to carry it out.
+fn about_to_make(dir: &tempfile::TempDir, pid: Pid) -> (Plan, Attachment) {
+    let targets = Targets::find(Selection::Processes(vec![pid])).unwrap();
+    let request = Request { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
+    let planned = plan(&observe().unwrap(), None, &targets.pids(), &request);
+    let attachment = Attachment::begin(&Journal::in_dir(dir.path()), targets, request, &mut no_keeper).unwrap();
+    (planned, attachment)
+}
+
+/// A new epoll under a number that is free.
+fn epoll_under(number: i32) -> Epoll {
+    let epolls: Vec<Epoll> = (0..FILES_MAX).map_while(|_| Epoll::new(8).ok()).collect();
+    epolls.into_iter().find(|epoll| epoll.as_fd().as_raw_fd() == number).unwrap()
+}
+
+#[test]
+fn a_process_that_ends_while_an_attachment_is_made_is_left_out() {
+    let Some(mut steered) = Steered::start("ends-a", 2) else { return };
+    let connections = open(&steered.lab.client, &BOTH, CONNECTIONS);
+    let dir = tempfile::tempdir().unwrap();
+    let (planned, mut attachment) = about_to_make(&dir, steered.server.pid());
+    assert!(planned.epolls().count() == 2 && planned.queues().count() > 0, "{planned:?}");
+    steered.end_server();
+    drop(connections);
+    attachment.make(&planned, &mut go_on).unwrap();
+    assert_eq!((attachment.queues().count(), attachment.epolls()), (planned.queues().count(), 0));
+    assert!(attachment.keep_up(&mut go_on).unwrap().over);
+    assert!(attachment.end().unwrap().failed.is_empty());
+}
+
+#[test]
+fn an_epoll_that_is_closed_meanwhile_is_left_out_and_the_next_under_its_number_gets_the_mode() {
+    let Some(lab) = Lab::raise("closes-a", 1) else { return };
+    let program = Program::start(&lab, Trigger::Level);
+    let number = program.epoll_fd();
+    let dir = tempfile::tempdir().unwrap();
+    let (planned, mut attachment) = about_to_make(&dir, Pid::of_this_process());
+    assert!(planned.epolls().any(|step| step.fd == number), "{planned:?}");
+    let Program { socket, epoll, sender: _sender, .. } = program;
+    drop(epoll);
+    attachment.make(&planned, &mut go_on).unwrap();
+
+    let next = epoll_under(number);
+    next.add(&socket, 1, Trigger::Level).unwrap();
+    let of_its_own = EpollParams { busy_poll_usecs: 7, ..EpollParams::default() };
+    epoll_params::set(&next, of_its_own).unwrap();
+    let pass = attachment.keep_up(&mut go_on).unwrap();
+    let is_next = |step: &Step| matches!(step, Step::Epoll(epoll) if epoll.fd == number);
+    assert!(pass.made.iter().any(is_next), "{pass:?}");
+    assert_ne!(epoll_params::get(&next).unwrap(), of_its_own);
+    let reverted = attachment.end().unwrap();
+    assert!(reverted.failed.is_empty() && reverted.in_part.is_empty(), "{reverted:?}");
+    assert_eq!(epoll_params::get(&next).unwrap(), of_its_own);
+}
