@@ -67,6 +67,9 @@ pub(crate) fn put_back(proc: &ProcRoot, pid: Pid, tid: Pid, change: &ThreadAffin
             change.old
         )));
     }
-    set(tid, &change.old)?;
-    Ok(Undoing::Undone)
+    match set(tid, &change.old) {
+        Ok(()) => Ok(Undoing::Undone),
+        Err(error) if error.is_absent() => Ok(Undoing::AlreadyGone),
+        Err(error) => Err(error),
+    }
 }

@@ -1,10 +1,10 @@
 //! Busy-poll parameters of one epoll of another process: changed in the order that leaves no suspended queue stalled,
 //! read back, put back.
 
-use quell_linux::epoll_params::{self, EpollParams, EpollParamsError};
+use quell_linux::epoll_params::{self, EpollParams};
 use quell_linux::netlink::Failure;
 use quell_linux::netns::Namespace;
-use quell_linux::pidfd::{DuplicatedFd, PidFd, PidFdError};
+use quell_linux::pidfd::{DuplicatedFd, PidFd};
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
 
 use super::SettingsError;
@@ -72,14 +72,27 @@ impl<'a> ForeignEpoll<'a> {
     /// What frees every queue that the process can have suspended: the sockets that told the epoll of a queue may be
     /// closed by now. A queue that is freed needlessly is polled once more than it would have been.
     fn resumers(&self) -> Result<Vec<Resumer>, SettingsError> {
-        let namespace = Namespace::open_pid(self.proc.path(), self.process.pid)?;
+        let pid = self.process.pid;
+        let namespace = match Namespace::open_pid(self.proc.path(), pid) {
+            Err(error) if error.is_absent() => return Err(SettingsError::ProcessGone { pid: pid.get() }),
+            namespace => namespace?,
+        };
         let others = match suspending(&namespace) {
             Ok(napis) => napis,
             // A kernel without these settings does not suspend.
             Err(error) if error.failure() == Failure::Unsupported => Vec::new(),
             Err(error) => return Err(error.into()),
         };
-        Ok(Resumer::of_program(self.proc, self.process.pid, &others))
+        Ok(Resumer::of_program(self.proc, pid, &others))
+    }
+
+    /// Puts `old` back. A process that ends meanwhile takes its epoll with it, which frees the queues.
+    fn put_back(&self, old: EpollValues) -> Result<Undoing, SettingsError> {
+        match self.set(old) {
+            Ok(()) => Ok(Undoing::Undone),
+            Err(error) if error.is_absent() || !self.process.is_running(self.proc)? => Ok(Undoing::AlreadyGone),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -93,15 +106,10 @@ pub(crate) fn put_back(
     change: &EpollParameters,
 ) -> Result<Undoing, SettingsError> {
     let EpollParameters { fd, old, new, .. } = *change;
-    let epoll = match ForeignEpoll::open(proc, process, fd) {
-        Ok(epoll) => epoll,
-        Err(error) if is_gone(&error) => return Ok(Undoing::AlreadyGone),
-        Err(error) => return Err(error),
-    };
-    let current = match epoll.get() {
-        Ok(current) => current,
-        // The number was closed, and is another file's now.
-        Err(SettingsError::Epoll(EpollParamsError::NotAnEpoll)) => return Ok(Undoing::AlreadyGone),
+    let read = ForeignEpoll::open(proc, process, fd).and_then(|epoll| Ok((epoll.get()?, epoll)));
+    let (current, epoll) = match read {
+        Ok(read) => read,
+        Err(error) if error.is_absent() => return Ok(Undoing::AlreadyGone),
         Err(error) => return Err(error),
     };
     if current == old {
@@ -114,15 +122,33 @@ pub(crate) fn put_back(
              another epoll under that number, and was left alone; before Quell it was {old}"
         )));
     }
-    epoll.set(old)?;
-    Ok(Undoing::Undone)
+    epoll.put_back(old)
 }
 
-fn is_gone(error: &SettingsError) -> bool {
-    match error {
-        SettingsError::ProcessGone { .. } | SettingsError::PidFd(PidFdError::NoSuchFd { .. }) => true,
-        SettingsError::PidFd(error) => error.is_gone(),
-        SettingsError::Proc(error) => error.is_absent(),
-        _ => false,
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd as _, AsRawFd as _};
+    use std::process::Command;
+
+    use quell_linux::Pid;
+    use quell_linux::event::Epoll;
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_ends_while_its_epoll_is_put_back_leaves_nothing_to_be_undone() {
+        let (proc, own) = (ProcRoot::default(), Epoll::new(1).unwrap());
+        let prefers = EpollParams { prefer_busy_poll: true, ..EpollParams::default() };
+        if let Err(error) = epoll_params::set(&own, prefers) {
+            return eprintln!("skipped: {error}");
+        }
+        let fd = own.as_fd().as_raw_fd();
+        let epoll = PidFd::open(Pid::of_this_process()).unwrap().duplicate(fd).unwrap();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = ProcessIdentity::of(&proc, Pid::from_kernel(child.id()).unwrap()).unwrap();
+        let epoll = ForeignEpoll { proc: &proc, process, fd, epoll };
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(epoll.put_back(EpollParams::default().into()).unwrap(), Undoing::AlreadyGone);
     }
 }

@@ -93,7 +93,13 @@ pub(crate) fn take_off(proc: &ProcRoot, change: &ReuseportFilter) -> Result<Undo
         });
     }
     let group = || format!("the reuseport group at {}", change.local);
-    let socket = held(proc, &ours)?.ok_or_else(|| SettingsError::HeldElsewhere { group: group() })?;
+    let Some(socket) = held(proc, &ours)? else {
+        // Its processes may have ended since they were listed.
+        return match waiting_sockets(&namespace)?.iter().any(|socket| ours.contains(&socket.inode)) {
+            true => Err(SettingsError::HeldElsewhere { group: group() }),
+            false => Ok(Undoing::AlreadyGone),
+        };
+    };
     Ok(match detach(&socket)? {
         Detachment::Detached => Undoing::Undone,
         Detachment::WasAbsent => Undoing::AlreadyGone,

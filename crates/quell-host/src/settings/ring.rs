@@ -2,7 +2,7 @@
 //! that polls already is left alone: telling it anew would lose what its program told it.
 
 use quell_linux::io_uring_polling::{RingPolling, RingPollingError, RingPollingInfo, clear, may_tell, set};
-use quell_linux::pidfd::{DuplicatedFd, PidFd, PidFdError};
+use quell_linux::pidfd::{DuplicatedFd, PidFd};
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
 
 use super::SettingsError;
@@ -74,14 +74,14 @@ pub(crate) fn put_back(
 ) -> Result<Undoing, SettingsError> {
     let ring = match duplicate(proc, process, change.fd) {
         Ok(ring) => ring,
-        Err(SettingsError::ProcessGone { .. } | SettingsError::PidFd(PidFdError::NoSuchFd { .. })) => {
-            return Ok(Undoing::AlreadyGone);
-        }
-        Err(SettingsError::PidFd(error)) if error.is_gone() => return Ok(Undoing::AlreadyGone),
-        Err(SettingsError::Proc(error)) if error.is_absent() => return Ok(Undoing::AlreadyGone),
+        Err(error) if error.is_absent() => return Ok(Undoing::AlreadyGone),
         Err(error) => return Err(error),
     };
-    match proc.process(process.pid).ring_polling(change.fd)? {
+    let told = match proc.process(process.pid).ring_polling(change.fd) {
+        Err(error) if error.is_absent() => return Ok(Undoing::AlreadyGone),
+        told => told?,
+    };
+    match told {
         RingPollingInfo::On(polling) if polling == change.new => {
             clear(&ring)?;
             Ok(Undoing::Undone)
