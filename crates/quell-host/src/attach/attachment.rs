@@ -10,6 +10,7 @@ use quell_linux::proc::ProcRoot;
 use quell_linux::{NapiId, Pid};
 
 use super::error::AttachError;
+use super::journal_name;
 use super::keeper::this_process;
 use super::pass::Pass;
 use super::plan::{EpollStep, Partly, Plan, QueueStep, Request, Step, plan};
@@ -26,8 +27,6 @@ use crate::transaction::{ChangeError, Moment, Transaction};
 
 /// What a journal of this module says that it is for, before the mode.
 const PURPOSE: &str = "attach ";
-/// What the name of the journal of a program that is launched begins with, before the number of its launcher.
-const LAUNCHED: &str = "run-";
 /// How often it is looked for what came up while values were set.
 const LOOKS: u32 = 5;
 /// How often the processes are looked for again when one of them ended just then.
@@ -98,8 +97,7 @@ pub fn mode_of(history: &History) -> Option<&str> {
 /// Whether an attachment is that of a launched program: it goes back when the program ends, and not before.
 #[must_use]
 pub fn is_launched(attached: &Attached) -> bool {
-    let name = attached.path.file_name().map(|name| name.to_string_lossy());
-    attached.keeper.is_none() && name.is_some_and(|name| name.starts_with(LAUNCHED))
+    attached.keeper.is_none() && journal_name::is_of_a_launched_program(&attached.path)
 }
 
 /// The attachments whose owners live, also those that are just being made.
@@ -139,7 +137,8 @@ impl Attachment {
         refuse_what_is_attached(journal, &targets)?;
         forget_earlier_boots(journal)?;
         let purpose = format!("{PURPOSE}{}", request.mode);
-        let mut transaction = Transaction::begin(journal, &id(&targets), &purpose).map_err(AttachError::Begin)?;
+        let name = journal_name::of(targets.selection());
+        let mut transaction = Transaction::begin(journal, &name, &purpose).map_err(AttachError::Begin)?;
         let keeper = start_keeper(transaction.journal_path()).map_err(AttachError::Keeper)?;
         for target in targets.living() {
             transaction.add_target(target.clone())?;
@@ -449,21 +448,6 @@ fn key(step: &Step) -> Key {
 
 fn epoll_key(step: &EpollStep) -> EpollKey {
     (step.pid, step.start_time_ticks, step.fd)
-}
-
-/// The name of an attachment's journal: two to the same programs have the same.
-fn id(targets: &Targets) -> String {
-    match targets.selection() {
-        Selection::Processes(pids) if pids.is_empty() => format!("{LAUNCHED}{}", Pid::of_this_process()),
-        Selection::Processes(pids) => {
-            let pids: BTreeSet<Pid> = pids.iter().copied().collect();
-            format!("attach-{}", pids.iter().map(ToString::to_string).collect::<Vec<_>>().join("-"))
-        }
-        Selection::Cgroup(cgroup) => {
-            let name = cgroup.path().file_name().map(|name| name.to_string_lossy().into_owned());
-            format!("attach-{}", name.unwrap_or_else(|| "root".to_owned()))
-        }
-    }
 }
 
 /// Refuses programs of which one has a mode already.

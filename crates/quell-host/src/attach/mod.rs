@@ -9,6 +9,7 @@ pub mod attachment;
 pub mod consequences;
 pub mod effect;
 mod error;
+mod journal_name;
 pub mod keeper;
 pub mod launch;
 pub mod neighbours;
