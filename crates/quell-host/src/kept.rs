@@ -63,6 +63,14 @@ pub enum KeptError {
         /// What came back.
         source: PidFdError,
     },
+    /// The keeper of an attachment could not be told.
+    #[error("could not tell the keeper of {}: {source}; the attachment stays until its programs end", path.display())]
+    Keeper {
+        /// The journal.
+        path: PathBuf,
+        /// What came back.
+        source: PidFdError,
+    },
     /// It was told, and has not ended yet.
     #[error("process {pid}, which sees to {}, was told to end and has not after {after:?}", path.display())]
     StillAtIt {
@@ -174,7 +182,7 @@ pub fn forget_earlier_boots(journal: &Journal) -> Result<(), KeptError> {
 /// # Errors
 /// When the watchdog cannot be told, or it had undone everything before it heard.
 pub fn confirm(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<(), KeptError> {
-    tell(path, watchdog.pid, watchdog.start_time_ticks, CONFIRM, CONFIRMED_WITHIN)?;
+    tell(path, SeesTo::Watchdog(*watchdog), CONFIRM, CONFIRMED_WITHIN)?;
     let confirmed = |kept: &Kept| kept.path == path && kept.standing == Standing::Kept;
     if list(journal)?.iter().any(confirmed) { Ok(()) } else { Err(KeptError::TooLate { path: path.to_owned() }) }
 }
@@ -186,35 +194,57 @@ pub fn confirm(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<()
 /// When the watchdog cannot be told or does not end in time, or the journal cannot be read.
 pub fn give_up(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<Reverted, KeptError> {
     let Some(mut witness) = journal.witness(path)? else { return Ok(Reverted::default()) };
-    match tell(path, watchdog.pid, watchdog.start_time_ticks, Signal::TERM, CONFIRMED_WITHIN) {
-        Ok(()) | Err(KeptError::TooLate { .. }) => {}
-        Err(error) => return Err(error),
-    }
+    tell(path, SeesTo::Watchdog(*watchdog), Signal::TERM, CONFIRMED_WITHIN)?;
     Ok(Reverted::as_told_by(&witness.history().map_err(KeptError::Listen)?))
 }
 
-/// Signals the process that sees to the journal at `path`, and returns when it ended.
-pub(crate) fn tell(
-    path: &Path,
-    pid: u32,
-    start_time_ticks: u64,
-    signal: Signal,
-    within: Duration,
-) -> Result<(), KeptError> {
-    let failed = |source| KeptError::Watchdog { path: path.to_owned(), source };
-    let proc = ProcRoot::default();
-    let gone = || KeptError::TooLate { path: path.to_owned() };
-    let number = Pid::from_kernel(pid).ok_or_else(gone)?;
-    let process = PidFd::open(number).map_err(failed)?;
-    // Looked at after it was opened: from here on the number cannot mean another process.
-    if !is_running(pid, start_time_ticks, proc.boot_id()?, &proc) {
-        return Err(gone());
+/// The process that sees to a journal.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SeesTo {
+    /// Until what is in it is confirmed.
+    Watchdog(Watchdog),
+    /// As long as an attachment lasts.
+    Keeper(Keeper),
+}
+
+impl SeesTo {
+    fn number_and_start(self) -> (u32, u64) {
+        match self {
+            Self::Watchdog(Watchdog { pid, start_time_ticks, .. }) | Self::Keeper(Keeper { pid, start_time_ticks }) => {
+                (pid, start_time_ticks)
+            }
+        }
     }
-    process.signal(signal).map_err(failed)?;
-    if process.wait_for_exit(within).map_err(failed)? {
-        Ok(())
-    } else {
-        Err(KeptError::StillAtIt { path: path.to_owned(), pid: number, after: within })
+
+    fn could_not_be_told(self, path: &Path, source: PidFdError) -> KeptError {
+        let path = path.to_owned();
+        match self {
+            Self::Watchdog(_) => KeptError::Watchdog { path, source },
+            Self::Keeper(_) => KeptError::Keeper { path, source },
+        }
+    }
+}
+
+/// Signals the process that sees to the journal at `path`, and returns when it has ended, which it may have before: what
+/// it did is in the journal.
+pub(crate) fn tell(path: &Path, who: SeesTo, signal: Signal, within: Duration) -> Result<(), KeptError> {
+    let (pid, start_time_ticks) = who.number_and_start();
+    let proc = ProcRoot::default();
+    let boot_id = proc.boot_id()?;
+    let Some(pid) = Pid::from_kernel(pid) else { return Ok(()) };
+    let told = PidFd::open(pid).and_then(|process| {
+        // Looked at after it was opened: from here on the number cannot mean another process.
+        if !is_running(pid.get().unsigned_abs(), start_time_ticks, boot_id, &proc) {
+            return Ok(true);
+        }
+        process.signal(signal)?;
+        process.wait_for_exit(within)
+    });
+    match told {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(KeptError::StillAtIt { path: path.to_owned(), pid, after: within }),
+        Err(error) if error.is_gone() => Ok(()),
+        Err(error) => Err(who.could_not_be_told(path, error)),
     }
 }
 

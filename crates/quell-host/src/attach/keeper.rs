@@ -13,7 +13,7 @@ use quell_linux::signal::Interruption;
 
 use super::wait::wait_for_all;
 use crate::journal::{Change, History, Journal, JournalFile, Keeper, OwnedJournal, Stay};
-use crate::kept::{KeptError, tell};
+use crate::kept::{KeptError, SeesTo, tell};
 use crate::recovery::{Reverted, revert};
 
 /// How long a keeper may take to put everything back: a queue that nothing can poll is waited for.
@@ -87,7 +87,7 @@ fn is_left_to_this_process(owned: &OwnedJournal, proc: &ProcRoot) -> Result<bool
 /// When the keeper cannot be told or does not end in time, or the journal cannot be read.
 pub fn detach(journal: &Journal, path: &Path, keeper: &Keeper) -> Result<Option<Detached>, KeptError> {
     let Some(mut witness) = journal.witness(path)? else { return Ok(None) };
-    tell(path, keeper.pid, keeper.start_time_ticks, Signal::TERM, PUT_BACK_WITHIN)?;
+    tell(path, SeesTo::Keeper(*keeper), Signal::TERM, PUT_BACK_WITHIN)?;
     let history = witness.history().map_err(KeptError::Listen)?;
     Ok(Some(Detached::of(&history)))
 }

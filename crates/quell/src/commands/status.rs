@@ -4,11 +4,11 @@ use clap::Args;
 use quell_host::apply::{drift, profile_of};
 use quell_host::attach::attachment::{Attached, attachments, is_launched};
 use quell_host::attach::keeper::Detached;
-use quell_host::journal::ListedJournal;
-use quell_host::kept::{self, Kept, Standing, confirm, give_up, release};
+use quell_host::journal::{Journal, ListedJournal};
+use quell_host::kept::{self, Kept, KeptError, Standing, confirm, give_up, release};
 use quell_host::recovery::{self, Found, Reverted, recover};
 
-use super::attach::detach;
+use super::attach::detach::{self, Ended, is_all_back};
 use super::lab::is_kept_lab;
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
@@ -79,15 +79,13 @@ fn describe(kept: &Kept) -> Result<AppliedReport, Failure> {
 pub(crate) fn revert(args: &StatusArgs) -> Result<(), Failure> {
     let journal = journal();
     // Before the profiles: they were set on top of them.
-    let detached = detach::end(&journal, attachments(&journal).map_err(refused)?)?;
+    let Ended { detached, mut errors } = detach::end(&journal, attachments(&journal).map_err(refused)?);
     let mut all = Vec::new();
     for kept in applied()? {
-        let by_watchdog = match kept.standing {
-            Standing::Unconfirmed(watchdog) => give_up(&journal, &kept.path, &watchdog).map_err(refused)?,
-            _ => Reverted::default(),
-        };
-        let here = release(&journal, &kept.path).map_err(refused)?.unwrap_or_default();
-        all.push((name(&kept), here.after(by_watchdog)));
+        match put_back(&journal, &kept) {
+            Ok(reverted) => all.push((name(&kept), reverted)),
+            Err(error) => errors.push(error),
+        }
     }
     for found in recover(&journal).map_err(refused)? {
         match found {
@@ -97,14 +95,27 @@ pub(crate) fn revert(args: &StatusArgs) -> Result<(), Failure> {
             Found::Running { .. } | Found::Kept { .. } => {}
         }
     }
-    tell(&detached, &all, args.json)
+    tell(&detached, &all, &errors, args.json)
+}
+
+fn put_back(journal: &Journal, kept: &Kept) -> Result<Reverted, KeptError> {
+    let by_watchdog = match kept.standing {
+        Standing::Unconfirmed(watchdog) => give_up(journal, &kept.path, &watchdog)?,
+        _ => Reverted::default(),
+    };
+    Ok(release(journal, &kept.path)?.unwrap_or_default().after(by_watchdog))
 }
 
 fn name(kept: &Kept) -> String {
     profile_of(&kept.history).map_or_else(|| kept.path.display().to_string(), |profile| format!("profile {profile}"))
 }
 
-fn tell(detached: &[(Attached, Detached)], all: &[(String, Reverted)], json: bool) -> Result<(), Failure> {
+fn tell(
+    detached: &[(Attached, Detached)],
+    all: &[(String, Reverted)],
+    errors: &[KeptError],
+    json: bool,
+) -> Result<(), Failure> {
     let failed = all.iter().any(|(_, reverted)| !reverted.failed.is_empty())
         || detached.iter().any(|(_, detached)| !detached.failed.is_empty());
     if json {
@@ -112,10 +123,7 @@ fn tell(detached: &[(Attached, Detached)], all: &[(String, Reverted)], json: boo
     } else {
         output::data(&render::reverted(detached, all))?;
     }
-    if failed {
-        return Err(refused("not everything could be put back: what is left stays in its journal, to be tried again"));
-    }
-    Ok(())
+    is_all_back(errors, failed)
 }
 
 /// Lets stay what was applied with `--confirm`.

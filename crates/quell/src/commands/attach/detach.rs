@@ -37,16 +37,27 @@ pub(crate) fn run(args: &DetachArgs) -> Result<(), Failure> {
     let mut all = orphaned(&journal)?;
     let attached = attachments(&journal).map_err(refused)?;
     let chosen = choose(attached, &args.pids, !all.is_empty())?;
-    all.extend(end(&journal, chosen)?);
-    put_back_by_nobody(&journal, &mut all)?;
+    let Ended { detached, errors } = end(&journal, chosen);
+    all.extend(detached);
+    let put_back = put_back_by_nobody(&journal, &mut all);
     if args.json {
         output::json(&render::report(&all))?;
     } else {
         output::data(&render::text(&all))?;
     }
-    match all.iter().any(|(_, detached)| !detached.failed.is_empty()) {
-        true => Err(refused("not everything could be put back: what is left stays in its journal, to be tried again")),
-        false => Ok(()),
+    put_back?;
+    is_all_back(&errors, all.iter().any(|(_, detached)| !detached.failed.is_empty()))
+}
+
+/// Says why what was to be ended was not.
+///
+/// # Errors
+/// When there is something of that, or something of what was ended could not be put back.
+pub(crate) fn is_all_back(errors: &[KeptError], failed_in_part: bool) -> Result<(), Failure> {
+    errors.iter().for_each(|error| output::say(&error.to_string()));
+    match errors.is_empty() && !failed_in_part {
+        true => Ok(()),
+        false => Err(refused("not everything could be put back: what is left stays in its journal, to be tried again")),
     }
 }
 
@@ -59,12 +70,18 @@ fn put_back_by_nobody(journal: &Journal, all: &mut Vec<(Attached, Detached)>) ->
     Ok(())
 }
 
-/// Ends attachments by their keepers.
-///
-/// # Errors
-/// When a keeper cannot be told.
-pub(crate) fn end(journal: &Journal, chosen: Vec<Attached>) -> Result<Vec<(Attached, Detached)>, Failure> {
-    let mut ended = Vec::new();
+/// What ending attachments came to.
+#[derive(Debug, Default)]
+pub(crate) struct Ended {
+    /// Those that were ended, each with what putting it back came to.
+    pub(crate) detached: Vec<(Attached, Detached)>,
+    /// Why the others were not.
+    pub(crate) errors: Vec<KeptError>,
+}
+
+/// Ends attachments by their keepers. One that cannot be ended does not keep the others.
+pub(crate) fn end(journal: &Journal, chosen: Vec<Attached>) -> Ended {
+    let mut ended = Ended::default();
     for attached in chosen {
         if is_launched(&attached) {
             let mode = &attached.history.begin.purpose;
@@ -72,13 +89,11 @@ pub(crate) fn end(journal: &Journal, chosen: Vec<Attached>) -> Result<Vec<(Attac
         }
         let Some(keeper) = attached.keeper else { continue };
         match detach(journal, &attached.path, &keeper) {
-            Ok(detached) => ended.push((attached, detached.unwrap_or_default())),
-            // Its programs ended just now, and it has put everything back.
-            Err(KeptError::TooLate { .. }) => ended.push((attached, Detached::default())),
-            Err(error) => return Err(refused(error)),
+            Ok(detached) => ended.detached.push((attached, detached.unwrap_or_default())),
+            Err(error) => ended.errors.push(error),
         }
     }
-    Ok(ended)
+    ended
 }
 
 /// Those whose keepers were killed.
