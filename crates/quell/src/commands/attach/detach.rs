@@ -124,3 +124,25 @@ fn choose(attached: Vec<Attached>, pids: &[Pid], found_some: bool) -> Result<Vec
     }
     Ok(attached.into_iter().filter(|attached| pids.iter().any(|pid| is_of(attached, *pid))).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use quell_host::journal::Keeper;
+    use quell_host::transaction::Transaction;
+
+    use super::*;
+
+    #[test]
+    fn an_attachment_that_cannot_be_ended_does_not_keep_the_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::in_dir(dir.path());
+        let _transaction = Transaction::begin(&journal, "attach-1", "attach suspend200").unwrap();
+        let keeper_that_ended = Keeper { pid: u32::MAX, start_time_ticks: 0 };
+        let attached = Attached { keeper: Some(keeper_that_ended), ..attachments(&journal).unwrap().remove(0) };
+        let unreadable = Attached { path: dir.path().join("x".repeat(300)), ..attached.clone() };
+        let ended = end(&journal, vec![unreadable, attached.clone()]);
+        assert_eq!(ended.detached, [(attached, Detached::default())]);
+        assert!(matches!(ended.errors[..], [KeptError::Journal(_)]), "{:?}", ended.errors);
+        assert!(is_all_back(&ended.errors, false).is_err() && is_all_back(&[], false).is_ok());
+    }
+}
