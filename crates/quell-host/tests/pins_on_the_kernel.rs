@@ -7,7 +7,7 @@ mod common;
 mod steered;
 mod workers;
 
-use quell_host::steer::{Baseline, Pins, WhyNotPinned, pins};
+use quell_host::steer::{Baseline, Pins, WhyNotPinned, connections, pins};
 use quell_linux::{CpuList, Pid, sched};
 use steered::{BOTH, Steered};
 use workers::open;
@@ -43,7 +43,7 @@ fn workers_are_bound_to_the_cpu_of_their_queue_and_put_back_unless_somebody_else
     let mut transaction = steered.lab.transaction(&dir, "pin-t");
     let steering = steered.plan(&[]).1.unwrap();
     transaction.steer(&steering).unwrap();
-    let baseline = Baseline::of(&steering, &steered.look()).unwrap();
+    let baseline = Baseline::of(&connections(&steering.group.key).unwrap());
 
     let early = decide(&steered, &baseline);
     assert_eq!(early.not_pinned.len(), 4);

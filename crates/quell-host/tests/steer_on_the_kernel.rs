@@ -9,11 +9,13 @@ mod steered;
 mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+use std::time::Instant;
 
-use common::{SECOND_SERVER, SERVER, id};
+use common::{ARRIVES_WITHIN, SECOND_SERVER, SERVER, id};
 use quell_host::journal::Journal;
 use quell_host::recovery::{Found, recover};
-use quell_host::steer::{Baseline, CannotSteer, Note, Verdict, verify};
+use quell_host::steer::{Baseline, CannotSteer, Note, Verdict, connections, verify};
 use quell_host::transaction::Transaction;
 use quell_linux::NapiId;
 use quell_linux::netdev::Netdev;
@@ -23,6 +25,8 @@ use workers::{Served, count, most_napis_of_a_worker, open, table};
 
 const CONNECTIONS: usize = 10_000;
 const SOME: usize = 400;
+/// So many that by their hash they mix in some worker.
+const HALF_OPEN: usize = 32;
 
 #[test]
 fn the_server_that_is_steered() {
@@ -103,7 +107,7 @@ fn a_picture_verifies_what_the_connections_say_of_themselves() {
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = steered.lab.transaction(&dir, "st-verify-t");
     transaction.steer(&steering).unwrap();
-    let baseline = Baseline::of(&steering, &steered.look()).unwrap();
+    let baseline = Baseline::of(&connections(&steering.group.key).unwrap());
     assert_eq!(verify(&steering, &baseline, &steered.look()).verdict, Verdict::NotYet);
 
     let since = open(&steered.lab.client, &BOTH, SOME);
@@ -116,6 +120,49 @@ fn a_picture_verifies_what_the_connections_say_of_themselves() {
     let everything = verify(&steering, &Baseline::default(), &steered.look());
     assert_eq!(everything.verdict, Verdict::Mixed, "those from before came by their hash");
     drop(before);
+}
+
+/// Has what the server says to its first client lost, or no longer; `None`, with the reason on stderr, where there is no
+/// `ip`.
+fn lose_answers(steered: &Steered, change: &[&str]) -> Option<()> {
+    let words = ["-n", &steered.lab.server_name, "neigh", change[0], "192.0.2.2", "dev", "server0"];
+    match Command::new("ip").args(words).args(&change[1..]).status() {
+        Ok(status) => assert!(status.success()),
+        Err(error) => {
+            eprintln!("skipped: ip: {error}");
+            return None;
+        }
+    }
+    Some(())
+}
+
+#[test]
+fn connections_whose_handshake_was_under_way_when_the_filter_came_do_not_count() {
+    let Some(steered) = Steered::start("st-half", 4) else { return };
+    let steering = steered.plan(&[]).1.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = steered.lab.transaction(&dir, "st-half-t");
+    let nobodys = ["replace", "lladdr", "02:00:00:00:00:99", "nud", "permanent"];
+    let Some(()) = lose_answers(&steered, &nobodys) else { return };
+    let (baseline, _clients) = std::thread::scope(|scope| {
+        let connect = || open(&steered.lab.client, &[SERVER], 1);
+        let clients: Vec<_> = (0..HALF_OPEN).map(|_| scope.spawn(connect)).collect();
+        let (give_up, key) = (Instant::now() + ARRIVES_WITHIN, steering.group.key);
+        let under_way = || connections(&key).unwrap().iter().filter(|connection| connection.inode.is_none()).count();
+        while under_way() < HALF_OPEN {
+            assert!(Instant::now() < give_up, "the handshakes are not listed");
+            std::thread::yield_now();
+        }
+        transaction.steer(&steering).unwrap();
+        let baseline = Baseline::of(&connections(&key).unwrap());
+        lose_answers(&steered, &["del"]).unwrap();
+        (baseline, clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>())
+    });
+    assert_eq!(verify(&steering, &baseline, &steered.look()).verdict, Verdict::NotYet);
+    let everything = verify(&steering, &Baseline::default(), &steered.look());
+    assert_eq!(everything.verdict, Verdict::Mixed, "they went to the workers that they were meant for before");
+    let _since = open(&steered.lab.client, &BOTH, SOME);
+    assert_eq!(verify(&steering, &baseline, &steered.look()).verdict, Verdict::Holds);
 }
 
 #[test]

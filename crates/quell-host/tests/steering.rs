@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use pictures::{healthy, picture, set};
 use quell_host::picture::{Picture, Protocol};
 use quell_host::steer::{
-    Baseline, CannotSteer, Group, GroupKey, GroupSocket, LeftOut, Note, Steering, Surroundings, Verdict, WhyLeftOut,
-    groups, plan, verify,
+    Baseline, CannotSteer, Connection, Group, GroupKey, GroupSocket, LeftOut, Note, Steering, Surroundings, Verdict,
+    WhyLeftOut, groups, plan, verify,
 };
 use quell_linux::reuseport::SeenQueues;
 use quell_linux::{Ifindex, Pid};
@@ -221,6 +221,11 @@ fn a_worker_with_two_sockets_and_a_socket_with_two_workers_are_said() {
     assert!(matches!(&notes[1], Note::SeveralSockets { worker, sockets: 2 } if worker.epoll_fd == 5), "{notes:?}");
 }
 
+/// A connection to the server, from here.
+fn connection(remote: &str, inode: Option<u64>) -> Connection {
+    Connection { local: "192.0.2.1:80".parse().unwrap(), remote: remote.parse().unwrap(), inode }
+}
+
 /// Gives worker `epoll` a connection by a NAPI.
 fn connect(host: &mut Host, epoll: usize, inode: u64, napi: Option<u32>) {
     let mut socket = host.picture["sockets"][1].clone();
@@ -236,7 +241,7 @@ fn a_filter_holds_while_each_workers_new_connections_come_by_one_napi() {
     connect(&mut host, EPOLLS[0], 900, Some(8_194));
     let steering = host.plan().unwrap();
     assert_eq!(steering.notes, [Note::Established { connections: 1 }]);
-    let baseline = Baseline::of(&steering, &host.picture()).unwrap();
+    let baseline = Baseline::of(&[connection("192.0.2.2:49152", Some(900))]);
     assert_eq!(verify(&steering, &baseline, &host.picture()).verdict, Verdict::NotYet);
     connect(&mut host, EPOLLS[0], 901, Some(8_193));
     connect(&mut host, EPOLLS[1], 902, Some(8_194));
@@ -248,10 +253,23 @@ fn a_filter_holds_while_each_workers_new_connections_come_by_one_napi() {
 }
 
 #[test]
-fn there_is_no_baseline_while_connections_from_before_wait_to_be_accepted() {
+fn a_connection_that_was_not_accepted_yet_when_the_filter_was_put_on_does_not_count() {
     let mut host = Host::listening_at("0.0.0.0:80");
     let steering = host.plan().unwrap();
-    let listening = host.picture["sockets"].as_array_mut().unwrap();
-    listening.iter_mut().find(|socket| socket["inode"] == 202).unwrap()["receive-queue"] = json!(1);
-    assert_eq!(Baseline::of(&steering, &host.picture()), None);
+    for (number, napi) in [8_193, 8_194].into_iter().enumerate() {
+        connect(&mut host, EPOLLS[0], 900 + number as u64, Some(napi));
+        let sockets = host.picture["sockets"].as_array().unwrap().len();
+        set(
+            &mut host.picture,
+            &format!("/sockets/{}/remote", sockets - 1),
+            json!(format!("192.0.2.2:{}", 50_000 + number)),
+        );
+    }
+    let verdict = |connections: &[Connection]| verify(&steering, &Baseline::of(connections), &host.picture()).verdict;
+    assert_eq!(verdict(&[]), Verdict::Mixed);
+    assert_eq!(verdict(&[connection("192.0.2.2:50000", None)]), Verdict::Holds);
+    let both = [connection("192.0.2.2:50000", None), connection("192.0.2.2:50001", Some(901))];
+    assert_eq!(verdict(&both), Verdict::NotYet);
+    let of_another_address = Connection { local: "192.0.2.9:80".parse().unwrap(), ..both[0] };
+    assert_eq!(verdict(&[of_another_address]), Verdict::Mixed);
 }

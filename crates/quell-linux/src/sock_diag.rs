@@ -10,11 +10,10 @@ use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, NetlinkSocket, Target};
 use crate::netns::Namespace;
 
-/// States without a file (`include/net/tcp_states.h`): what is left of closed connections, and handshakes that have no
-/// socket yet.
-const STATES_WITHOUT_FILE: u32 = 1 << TIME_WAIT | 1 << NEW_SYN_RECV;
+/// What is left of closed connections (`include/net/tcp_states.h`) is not listed. Handshakes that have no socket yet come
+/// with `SYN_RECV` (`inet_diag_dump_icsk`), as 3 and without an inode.
+const NOT_LISTED: u32 = 1 << TIME_WAIT;
 const TIME_WAIT: u8 = 6;
-const NEW_SYN_RECV: u8 = 12;
 
 /// What a socket speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,7 +37,8 @@ pub enum InetFamily {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InetSocket {
-    /// Its inode in sockfs; 0 when no process holds it any more.
+    /// Its inode in sockfs; 0 when no process holds it any more, or not yet: a connection that waits to be accepted, and a
+    /// handshake that is under way.
     pub inode: u32,
     /// What it does: a number of `include/net/tcp_states.h`. A UDP socket is 1 when connected, else 7.
     pub state: u8,
@@ -100,7 +100,7 @@ impl SockDiag {
             InetProtocol::Tcp => libc::IPPROTO_TCP as u8,
             InetProtocol::Udp => libc::IPPROTO_UDP as u8,
         };
-        header.states = !STATES_WITHOUT_FILE;
+        header.states = !NOT_LISTED;
         // The header says the protocol; the bindings' two requests differ in nothing else.
         let request = Request::new().op_tcp_diag_dump(&header);
         let decode = |reply: &[u8]| decode_socket(reply).map(&mut take);

@@ -8,7 +8,7 @@ use super::target::TargetError;
 use crate::journal::JournalError;
 use crate::kept::KeptError;
 use crate::picture::TakeError;
-use crate::steer::GroupKey;
+use crate::steer::{GroupKey, LookError};
 use crate::transaction::ChangeError;
 
 /// Why a program could not be attached to.
@@ -75,6 +75,9 @@ pub enum AttachError {
         /// The group.
         group: GroupKey,
     },
+    /// The connections that are there could not be listed, so that it cannot be said of those that come whom they reach.
+    #[error(transparent)]
+    Connections(LookError),
     /// A thread could not be bound.
     #[error("binding thread {tid} to the CPUs of its queue: {source}")]
     Pin {

@@ -102,14 +102,17 @@ impl GroupKey {
 
     /// Whether a socket of the picture is a connection that a socket with this key accepted.
     pub(super) fn accepted(&self, socket: &Socket) -> bool {
-        let same_address = socket.local.is_some_and(|local| {
-            local.port() == self.local.port() && (self.local.ip().is_unspecified() || local.ip() == self.local.ip())
-        });
         socket.namespace == self.namespace
             && socket.protocol == self.protocol
             && socket.remote.is_some()
-            && self.bound_to.is_none_or(|bound| socket.bound_to == Some(bound))
-            && same_address
+            && socket.local.is_some_and(|local| self.covers(local, socket.bound_to))
+    }
+
+    /// Whether what arrives at this address, on a socket that is bound so, is for the sockets with this key.
+    pub(super) fn covers(&self, local: SocketAddr, bound_to: Option<Ifindex>) -> bool {
+        local.port() == self.local.port()
+            && (self.local.ip().is_unspecified() || local.ip() == self.local.ip())
+            && self.bound_to.is_none_or(|bound| bound_to == Some(bound))
     }
 }
 

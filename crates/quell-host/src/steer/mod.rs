@@ -21,5 +21,5 @@ pub use plan::{CannotSteer, Note, Steering, plan};
 pub use queues::{LeftOut, Place, WhyLeftOut};
 pub use shown::{Shown, ShownGroup};
 pub(crate) use surroundings::waiting_sockets;
-pub use surroundings::{GroupSocket, LookError, Surroundings, look};
+pub use surroundings::{Connection, GroupSocket, LookError, Surroundings, connections, look};
 pub use verify::{Baseline, SeenWorker, Verdict, Verification, verify};

@@ -100,7 +100,7 @@ fn napis_of_workers(process: &Process, index: &Index<'_>, baseline: &Baseline) -
         if sockets.peek().is_none() {
             continue;
         }
-        let counted = sockets.filter(|socket| !baseline.contains(socket.inode));
+        let counted = sockets.filter(|socket| !baseline.contains(socket));
         let napis = counted.filter_map(|socket| *socket.napi.known()?).collect();
         workers.insert(Worker::new(process, epoll), napis);
     }

@@ -2,7 +2,7 @@
 //! of its interfaces. What follows from it is decided elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use quell_linux::address::Addresses;
 use quell_linux::link::Links;
@@ -32,6 +32,17 @@ pub struct GroupSocket {
     pub key: GroupKey,
     /// Its inode.
     pub inode: u64,
+}
+
+/// A connection to a group: one that is accepted, waits for that, or is a handshake that is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connection {
+    /// The server's address and port.
+    pub local: SocketAddr,
+    /// The client's.
+    pub remote: SocketAddr,
+    /// The inode of its socket; absent before it is accepted.
+    pub inode: Option<u64>,
 }
 
 /// Why the surroundings could not be read.
@@ -75,6 +86,28 @@ pub fn look(picture: &Picture, pids: &[Pid]) -> Result<Surroundings, LookError> 
         surroundings.read_addresses(&namespace)?;
     }
     Ok(surroundings)
+}
+
+/// Reads the connections to the group with this key; none for datagrams, which need none.
+///
+/// # Errors
+/// [`LookError`].
+pub fn connections(key: &GroupKey) -> Result<Vec<Connection>, LookError> {
+    let inode = key.namespace;
+    let mut found = Vec::new();
+    if key.protocol == Protocol::Udp {
+        return Ok(found);
+    }
+    let namespace = namespaces::by_inode(&ProcRoot::default(), inode)?.ok_or(LookError::NamespaceLost { inode })?;
+    // Also the IPv4 clients of an IPv6 socket have IPv6 addresses.
+    let family = if key.local.is_ipv4() { InetFamily::V4 } else { InetFamily::V6 };
+    SockDiag::open_in(&namespace)?.for_each(InetProtocol::Tcp, family, |socket| {
+        if let Some(remote) = socket.remote.filter(|_| key.covers(socket.local, socket.bound_to)) {
+            let inode = (socket.inode != 0).then_some(u64::from(socket.inode));
+            found.push(Connection { local: socket.local, remote, inode });
+        }
+    })?;
+    Ok(found)
 }
 
 impl Surroundings {

@@ -1,40 +1,51 @@
 //! Whether a filter does what it is for: by `SO_INCOMING_NAPI_ID` of the connections that came since. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 use quell_linux::NapiId;
 
 use super::groups::{Worker, workers_by_socket};
 use super::plan::Steering;
-use crate::picture::{Picture, Protocol};
+use super::surroundings::Connection;
+use crate::picture::{Picture, Protocol, Socket};
 
-/// The connections that were there when the filter had been put on, which it did not choose for.
+/// The connections that were there when the filter had been put on, which it did not choose for. The kernel chooses with
+/// the first packet, so those whose handshake was under way then are among them (`tcp_v4_rcv` of `net/ipv4/tcp_ipv4.c`
+/// gives them to `rsk_listener`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Baseline(BTreeSet<u64>);
-
-impl Baseline {
-    /// From a picture that was taken after the filter was put on; `None` while connections that arrived before wait to
-    /// be accepted: take another one.
-    #[must_use]
-    pub fn of(steering: &Steering, picture: &Picture) -> Option<Self> {
-        let key = &steering.group.key;
-        let waits = |inode| picture.index().socket(inode).is_some_and(|socket| socket.receive_queue != Some(0));
-        if key.protocol == Protocol::Tcp && steering.group.members.iter().any(|member| waits(member.inode)) {
-            return None;
-        }
-        Some(Self(picture.sockets.iter().filter(|socket| key.accepted(socket)).map(|socket| socket.inode).collect()))
-    }
+pub struct Baseline {
+    accepted: BTreeSet<u64>,
+    /// Both ends of those that had no inode yet, from here.
+    under_way: BTreeSet<(SocketAddr, SocketAddr)>,
 }
 
 impl Baseline {
+    /// From what was listed after the filter had been put on, and before the pictures that it is compared with.
+    #[must_use]
+    pub fn of(connections: &[Connection]) -> Self {
+        let mut baseline = Self::default();
+        for &Connection { local, remote, inode } in connections {
+            match inode {
+                Some(inode) => _ = baseline.accepted.insert(inode),
+                None => _ = baseline.under_way.insert((local, remote)),
+            }
+        }
+        baseline
+    }
+
     /// Those of several filters.
     #[must_use]
     pub fn union(baselines: &[&Self]) -> Self {
-        Self(baselines.iter().flat_map(|baseline| &baseline.0).copied().collect())
+        Self {
+            accepted: baselines.iter().flat_map(|baseline| &baseline.accepted).copied().collect(),
+            under_way: baselines.iter().flat_map(|baseline| &baseline.under_way).copied().collect(),
+        }
     }
 
-    pub(super) fn contains(&self, inode: u64) -> bool {
-        self.0.contains(&inode)
+    pub(super) fn contains(&self, socket: &Socket) -> bool {
+        let ends = || socket.local.zip(socket.remote);
+        self.accepted.contains(&socket.inode) || ends().is_some_and(|ends| self.under_way.contains(&ends))
     }
 }
 
@@ -80,7 +91,7 @@ pub fn verify(steering: &Steering, baseline: &Baseline, picture: &Picture) -> Ve
     let workers_of = workers_by_socket(picture);
     let mut seen: BTreeMap<&Worker, BTreeMap<NapiId, usize>> = BTreeMap::new();
     for socket in &picture.sockets {
-        if !steering.group.key.accepted(socket) || baseline.contains(socket.inode) {
+        if !steering.group.key.accepted(socket) || baseline.contains(socket) {
             continue;
         }
         let Some(Some(napi)) = socket.napi.known() else { continue };

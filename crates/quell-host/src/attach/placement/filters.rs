@@ -1,7 +1,8 @@
-//! The filters that an attachment has put on, each with what was seen of it since. Pure: whoever puts one on says so here.
+//! The filters that an attachment has put on, each with what was seen of it since. Pure: whoever puts one on says so here,
+//! and lists the connections that are there then.
 
 use crate::picture::Picture;
-use crate::steer::{Baseline, GroupKey, Steering, Verdict, Verification, verify};
+use crate::steer::{Baseline, Connection, GroupKey, Steering, Verdict, Verification, verify};
 
 /// In the order in which they were put on.
 #[derive(Debug, Default)]
@@ -11,7 +12,7 @@ pub(super) struct Filters(Vec<Filter>);
 #[derive(Debug)]
 struct Filter {
     steering: Steering,
-    /// Absent until it can be told which connections came by it.
+    /// Absent until the connections that it did not choose for are listed.
     baseline: Option<Baseline>,
     seen: Verification,
     /// What was seen has been told, and says it all.
@@ -43,7 +44,21 @@ impl Filters {
         self.0.retain(|filter| groups.contains(&filter.steering.group.key));
     }
 
-    /// Looks at the connections that came since each was put on. Of a group that is not `as_it_was` when its filter was
+    /// Has the connections listed that are there, for each filter of which that was not done since it was put on.
+    ///
+    /// # Errors
+    /// With the first that cannot be.
+    pub(super) fn list_connections<E>(
+        &mut self,
+        list: impl Fn(&GroupKey) -> Result<Vec<Connection>, E>,
+    ) -> Result<(), E> {
+        for filter in self.0.iter_mut().filter(|filter| filter.baseline.is_none()) {
+            filter.baseline = Some(Baseline::of(&list(&filter.steering.group.key)?));
+        }
+        Ok(())
+    }
+
+    /// Looks at the connections that came since each was put on, in a picture from after they were listed. Of a group that is not `as_it_was` when its filter was
     /// decided nothing can be said.
     pub(super) fn see(&mut self, picture: &Picture, as_it_was: impl Fn(&GroupKey) -> bool) {
         let seen = self.0.iter_mut().filter(|filter| as_it_was(&filter.steering.group.key));
@@ -108,9 +123,6 @@ impl Filter {
     /// Connections that have gone are not forgotten for none that came.
     fn see(&mut self, picture: &Picture) {
         self.steering.group.look_for_workers(picture);
-        if self.baseline.is_none() {
-            self.baseline = Baseline::of(&self.steering, picture);
-        }
         let Some(baseline) = &self.baseline else { return };
         let seen = verify(&self.steering, baseline, picture);
         if seen.verdict != Verdict::NotYet {

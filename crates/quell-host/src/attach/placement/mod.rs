@@ -19,8 +19,8 @@ use super::error::AttachError;
 use crate::picture::Picture;
 use crate::settings::SettingsError;
 use crate::steer::{
-    CannotSteer, GroupKey, LookError, NotPinned, Pin, Shown, ShownGroup, Steering, Verification, groups, look, pins,
-    plan,
+    CannotSteer, GroupKey, LookError, NotPinned, Pin, Shown, ShownGroup, Steering, Verification, connections, groups,
+    look, pins, plan,
 };
 use crate::transaction::{ChangeError, Moment};
 
@@ -169,6 +169,7 @@ impl Placement {
         let give_up = Instant::now() + within;
         let mut placed = Placed::default();
         loop {
+            self.filters.list_connections(connections).map_err(AttachError::Connections)?;
             let picture = attachment.look_at_programs().map_err(AttachError::Look)?;
             self.filters.see(&picture, |_| true);
             if let Some(group) = self.filters.mixed() {
@@ -211,16 +212,20 @@ impl Placement {
             pass.is_changing = shown != self.shown;
             let due = self.made_of.what_is_due(&shown, &self.shown);
             self.shown = shown;
+            self.filters.see(picture, |key| self.made_of.groups.get(key) == self.shown.group(key));
+            pass.seen = self.filters.news();
             if !due.is_empty() {
                 self.make(due, &devices, attachment, picture, looks_on, &mut pass);
             }
-            self.filters.see(picture, |key| self.made_of.groups.get(key) == self.shown.group(key));
-            pass.seen = self.filters.news();
         }
         let workers = self.bind(attachment, picture, looks_on);
         pass.pinned = workers.pinned;
         pass.not_bound = workers.failed;
         pass.not_pinned = self.bound.news(workers.not_pinned);
+        // Not before: the picture, by which workers are seen and bound, is from before the filters that were put on now.
+        if let Err(error) = self.filters.list_connections(connections) {
+            self.is_unread(error, &mut pass);
+        }
         pass
     }
 
@@ -247,11 +252,7 @@ impl Placement {
     ) {
         let decided = match decide(picture, &attachment.targets().pids(), devices) {
             Ok(decided) => decided,
-            Err(error) => {
-                pass.unread = (!self.was_unread).then_some(error);
-                self.was_unread = true;
-                return;
-            }
+            Err(error) => return self.is_unread(error, pass),
         };
         let mut moved_on = Vec::new();
         let keys: Vec<GroupKey> = decided.steerings.iter().map(|steering| steering.group.key).collect();
@@ -277,11 +278,12 @@ impl Placement {
         let is_news = |why: &CannotSteer| self.refused.insert(why.key(), discriminant(why)) != Some(discriminant(why));
         pass.refused = refused.filter(is_news).collect();
         self.made_of.now_of(due.into_iter().filter(|(key, _)| !moved_on.contains(key)), &self.shown);
-        // The picture is from before: connections that it does not show may have come before the filter too.
-        if !pass.steered.is_empty()
-            && let Ok(since) = attachment.look_at_programs()
-        {
-            self.filters.see(&since, |_| true);
+    }
+
+    /// Told once.
+    fn is_unread(&mut self, error: LookError, pass: &mut PlacementPass) {
+        if !std::mem::replace(&mut self.was_unread, true) {
+            pass.unread = Some(error);
         }
     }
 
