@@ -206,9 +206,42 @@ impl Assembler {
     }
 }
 
+/// How many instructions a run executes at most. Jumps go forward only, so each place is looked at once, from the end.
+#[cfg(test)]
+pub(super) fn longest_run(program: &[Instruction]) -> usize {
+    const JUMP_ALWAYS: u8 = JMP | Condition::Always as u8;
+    let mut from = vec![0; program.len()];
+    for (place, instruction) in program.iter().enumerate().rev() {
+        let target = || place + 1 + usize::from(instruction.offset.unsigned_abs());
+        let rest = match instruction.code {
+            EXIT => 0,
+            LD_IMM64 => from[place + 2],
+            JUMP_ALWAYS => from[target()],
+            code if code & 0x07 == JMP && code != CALL => from[place + 1].max(from[target()]),
+            _ => from[place + 1],
+        };
+        from[place] = 1 + rest;
+    }
+    from[0]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_longest_run_takes_the_longer_way_of_each_jump() {
+        let mut asm = Assembler::default();
+        asm.load_map(Register::R1, 3);
+        let away = asm.jump_if(Condition::Equal, Register::R0, 0);
+        asm.set(Register::R0, 1);
+        let over = asm.jump();
+        asm.land(away);
+        (0..4).for_each(|value| asm.set(Register::R0, value));
+        asm.land(over);
+        asm.exit();
+        assert_eq!(longest_run(&asm.finish()), 1 + 1 + 4 + 1);
+    }
 
     #[test]
     fn a_jump_skips_what_was_assembled_before_it_landed() {

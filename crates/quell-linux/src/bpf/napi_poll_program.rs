@@ -41,10 +41,11 @@ pub(super) struct Layout {
     pub(super) tracepoint: u32,
 }
 
-/// Where an instance says how long its interrupt is deferred and suspended, and when its timer ends that: all within
-/// `struct napi_struct`, since Linux 6.13.
+/// Where an instance says whether and how long its interrupt is deferred and suspended, and when its timer ends that: all
+/// within `struct napi_struct`, since Linux 6.13.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SuspensionLayout {
+    defer_hard_irqs: i16,
     gro_flush_timeout: i16,
     irq_suspend_timeout: i16,
     timer_expires: i16,
@@ -74,6 +75,7 @@ impl SuspensionLayout {
     fn all(btf: &Btf) -> Result<Self, BtfError> {
         let within_timer = offset(btf, "hrtimer", "_softexpires")?;
         Ok(Self {
+            defer_hard_irqs: napi_member(btf, "defer_hard_irqs")?,
             gro_flush_timeout: napi_member(btf, "gro_flush_timeout")?,
             irq_suspend_timeout: napi_member(btf, "irq_suspend_timeout")?,
             timer_expires: napi_member(btf, "timer")?.saturating_add(within_timer),
@@ -140,19 +142,20 @@ pub(super) fn assemble(layout: Layout, map_fd: i32) -> Vec<Instruction> {
     asm.land(empty);
     asm.land(below_budget);
 
+    // The thread first: one that polls without end has the state of a busy poll too (`napi_threaded_poll`).
+    asm.call(Helper::GetCurrentTask);
+    asm.load(Width::Double, R1, NAPI, layout.thread);
+    let not_its_thread = asm.jump_if_registers(Condition::NotEqual, R0, R1);
+    count(&mut asm, COUNTERS, Counter::ByThread);
+    let its_thread = asm.jump();
+    asm.land(not_its_thread);
     let not_busy = in_state(&mut asm, NAPI, layout.state, layout.in_busy_poll);
     count(&mut asm, COUNTERS, Counter::ByBusyPoll);
     if let Some(layout) = layout.suspension {
         count_if_suspended(&mut asm, NAPI, COUNTERS, layout);
     }
-    let busy = asm.jump();
-    asm.land(not_busy);
-    asm.call(Helper::GetCurrentTask);
-    asm.load(Width::Double, R1, NAPI, layout.thread);
-    let not_its_thread = asm.jump_if_registers(Condition::NotEqual, R0, R1);
-    count(&mut asm, COUNTERS, Counter::ByThread);
 
-    for jump in [not_watched, busy, not_its_thread] {
+    for jump in [not_watched, its_thread, not_busy] {
         asm.land(jump);
     }
     asm.set(R0, 0);
@@ -167,18 +170,23 @@ fn count(asm: &mut Assembler, counters: Register, counter: Counter) {
 }
 
 /// While a program works, its instance's timer ends the suspension (`napi_suspend_irqs`); else it is due after the time of
-/// deferral (`napi_complete_done`, `busy_poll_stop`). A poll that finds it due later than that ends a suspension.
+/// deferral (`napi_complete_done`, `busy_poll_stop`). A poll that finds it due later than that ends a suspension. Without
+/// deferral the timer is armed alike, but the interrupt is not masked.
 fn count_if_suspended(asm: &mut Assembler, napi: Register, counters: Register, layout: SuspensionLayout) {
+    asm.load(Width::Word, R1, napi, layout.defer_hard_irqs);
+    let never_defers = asm.jump_if(Condition::Equal, R1, 0);
     asm.call(Helper::KtimeGetNs);
     asm.load(Width::Double, R1, napi, layout.gro_flush_timeout);
+    let defers_for_no_time = asm.jump_if(Condition::Equal, R1, 0);
     asm.load(Width::Double, R2, napi, layout.irq_suspend_timeout);
     let cannot_be_told = asm.jump_if_registers(Condition::Less, R2, R1);
     asm.add_register(R1, R0);
     asm.load(Width::Double, R2, napi, layout.timer_expires);
     let not_suspended = asm.jump_if_registers(Condition::Less, R2, R1);
     count(asm, counters, Counter::FoundSuspended);
-    asm.land(cannot_be_told);
-    asm.land(not_suspended);
+    for jump in [never_defers, defers_for_no_time, cannot_be_told, not_suspended] {
+        asm.land(jump);
+    }
 }
 
 /// Goes on if the state has a bit of the mask; the jump is taken if not.
@@ -190,11 +198,17 @@ fn in_state(asm: &mut Assembler, napi: Register, state: i16, mask: i32) -> Jump 
 
 #[cfg(test)]
 mod tests {
+    use super::super::assembler::longest_run;
     use super::*;
 
     #[test]
     fn the_cost_is_as_documented() {
-        let suspension = SuspensionLayout { gro_flush_timeout: 400, irq_suspend_timeout: 408, timer_expires: 296 };
+        let suspension = SuspensionLayout {
+            defer_hard_irqs: 416,
+            gro_flush_timeout: 400,
+            irq_suspend_timeout: 408,
+            timer_expires: 296,
+        };
         let layout = Layout {
             napi_id: 380,
             state: 16,
@@ -203,6 +217,6 @@ mod tests {
             suspension: Some(suspension),
             tracepoint: 1,
         };
-        assert_eq!(assemble(layout, 3).len(), super::super::napi_poll_counter::INSTRUCTIONS);
+        assert_eq!(longest_run(&assemble(layout, 3)), super::super::napi_poll_counter::LONGEST_RUN);
     }
 }
