@@ -13,6 +13,7 @@ use common::{go_on, no_keeper};
 use quell_host::attach::plan::Partly;
 use quell_host::attach::{Attachment, EpollsSetBy, Plan, Request, Selection, Targets, observe, plan};
 use quell_host::journal::Journal;
+use quell_host::picture::Socket;
 use quell_mode::DeliveryMode;
 use steered::{BOTH, Steered};
 use workers::open;
@@ -30,10 +31,11 @@ fn plan_of(steered: &Steered, mode: &str) -> Plan {
     plan(&observe().unwrap(), None, &[steered.server.pid()].into(), &request(mode))
 }
 
-/// How the sockets of the server poll, each way once, µs.
-fn polling(steered: &Steered) -> BTreeSet<u32> {
+/// How the sockets of the server poll, each way once: for how many µs, and whether they prefer it.
+fn polling(steered: &Steered) -> BTreeSet<(u32, bool)> {
     let picture = steered.look();
-    picture.sockets.iter().map(|socket| *socket.busy_poll_us.known().unwrap()).collect()
+    let known = |socket: &Socket| (*socket.busy_poll_us.known().unwrap(), *socket.prefer_busy_poll.known().unwrap());
+    picture.sockets.iter().map(known).collect()
 }
 
 #[test]
@@ -53,12 +55,12 @@ fn every_socket_polls_and_what_an_epoll_watches_is_said() {
     attachment.make(&planned, &mut go_on).unwrap();
     attachment.settle(&mut go_on).unwrap();
     let _late = open(&steered.lab.client, &BOTH, 8);
-    assert_eq!(polling(&steered), [57].into());
+    assert_eq!(polling(&steered), [(57, true)].into());
     assert_eq!(plan_of(&steered, "sockpoll57").sockets().count(), 0, "nothing is left to be told");
 
     let reverted = attachment.end().unwrap();
     assert_eq!((reverted.in_part.len(), reverted.failed.len()), (0, 0), "{reverted:?}");
-    assert_eq!(polling(&steered), [0].into());
+    assert_eq!(polling(&steered), [(0, false)].into());
 }
 
 #[test]

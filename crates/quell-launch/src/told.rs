@@ -32,6 +32,7 @@ pub fn told(mode: &DeliveryMode, max_events: Option<NonZeroU32>) -> Result<Prelo
     let epoll = mode.epoll().filter(|epoll| *epoll != EpollSettings::default());
     let of_epoll =
         |epoll: EpollSettings| BusyPoll::new(epoll.busy_poll_usecs, epoll.busy_poll_budget, epoll.prefer_busy_poll);
+    // As sockets of a running program are told from outside, but for the budget, which could not be put back there.
     let of_sockets = |usecs: quell_mode::PollUsecs| BusyPoll::new(usecs.get(), BUDGET_WITHOUT_CAPABILITY, true);
     let suspends = mode.napi().irq_suspend_timeout_ns > 0 && epoll.is_some_and(|epoll| epoll.prefer_busy_poll);
     let events = |events: NonZeroU32| EventsMax::new(events.get()).ok_or_else(beyond("that many events no wait takes"));

@@ -22,6 +22,8 @@ const POLLS_PER_SUSPENSION: u64 = 10;
 const POLLS_TO_JUDGE: u64 = 20;
 /// Deferral shows when there are so many packets for each interrupt.
 const PACKETS_PER_INTERRUPT: u64 = 10;
+/// More polls by the kernel than one for so many packets are explained.
+const PACKETS_PER_POLL_BY_KERNEL: u64 = 10;
 
 /// What was seen of one queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -103,18 +105,21 @@ pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &Seen) -> Verdict {
         return Verdict::CannotTell(format!("{packets} packets came in {}", milliseconds(seen.for_ns)));
     }
     let (napi, epoll) = (mode.napi(), mode.epoll().unwrap_or_default());
-    let polls_by_program = epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0;
+    let polls_by_epoll = epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0;
+    let polls_by_program = polls_by_epoll || mode.socket_busy_poll().is_some();
     if polls_by_program && by_program == 0 {
-        let whose = if epolls == EpollsSetBy::Program {
-            "the program has not asked for it"
-        } else {
-            "an epoll polls one queue, that of the socket that was ready last"
+        let whose = match (polls_by_epoll, epolls) {
+            (false, _) => {
+                "its sockets poll in receives that find nothing, not while a thread waits in epoll_wait, poll or select"
+            }
+            (true, EpollsSetBy::Program) => "the program has not asked for it",
+            (true, _) => "an epoll polls one queue, that of the socket that was ready last",
         };
         return Verdict::NotInEffect(format!(
             "{packets} packets, and none of {polls} polls was the program's: {whose}"
         ));
     }
-    if napi.irq_suspend_timeout_ns > 0 && polls_by_program {
+    if napi.irq_suspend_timeout_ns > 0 && polls_by_epoll {
         return suspension(seen);
     }
     if polls_by_program {
@@ -142,10 +147,14 @@ fn suspension(seen: &Seen) -> Verdict {
     let Some(found) = seen.found_suspended else {
         return Verdict::CannotTell("what is suspended cannot be seen on this kernel".to_owned());
     };
+    let by_kernel = seen.by_kernel();
+    let runs_dry = match by_kernel.saturating_mul(PACKETS_PER_POLL_BY_KERNEL) > packets {
+        true => "at this load the queue runs dry in between: ",
+        false => "",
+    };
     let text = format!(
-        "{found} of {by_program} polls by the program found the interrupt suspended; the kernel polled {} times by itself \
-         for {packets} packets",
-        seen.by_kernel()
+        "{found} of {by_program} polls by the program found the interrupt suspended; {runs_dry}the kernel polled at least \
+         {by_kernel} times by itself, for {packets} packets in all"
     );
     match found {
         0 if by_program >= POLLS_TO_JUDGE => Verdict::NotInEffect(text),
@@ -218,6 +227,33 @@ mod tests {
         assert!(matches!(verdict("suspend200", found(990)), Verdict::InEffect(_)));
         assert!(matches!(verdict("suspend200", found(3)), Verdict::CannotTell(_)));
         assert!(matches!(verdict("suspend200", found(0)), Verdict::NotInEffect(_)));
+    }
+
+    #[test]
+    fn polls_by_the_kernel_are_explained_where_they_are_many() {
+        let found = |packets, polls| Seen { found_suspended: Some(990), ..seen(packets, polls, 1_000) };
+        let said = |seen| match verdict("suspend200", seen) {
+            Verdict::InEffect(text) => text,
+            other => panic!("{other:?}"),
+        };
+        let (many, few) = (said(found(10_000, 9_000)), said(found(80_000, 9_000)));
+        let of_all = "the kernel polled at least 7000 times by itself";
+        assert!(many.contains("the queue runs dry in between: ") && many.contains(of_all), "{many}");
+        assert!(!few.contains("runs dry") && few.contains(of_all), "{few}");
+    }
+
+    #[test]
+    fn sockets_that_poll_are_their_mode_in_effect_and_a_server_that_waits_in_an_epoll_has_none() {
+        assert!(matches!(verdict("sockpoll50", seen(10_000, 9_000, 8_000)), Verdict::InEffect(_)));
+        assert!(matches!(verdict("sockpoll50", seen(10_000, 9_000, 80)), Verdict::CannotTell(_)));
+        let Verdict::NotInEffect(why) = verdict("sockpoll50", seen(10_000, 9_000, 0)) else { panic!("it is not") };
+        assert!(why.contains("not while a thread waits in epoll_wait"), "{why}");
+    }
+
+    #[test]
+    fn sockets_that_poll_suspend_nothing_and_are_not_asked_for_it() {
+        let mode = "sockpoll50,defer-hard-irqs=100,gro-flush-timeout=20us";
+        assert!(matches!(verdict(mode, seen(10_000, 9_000, 8_000)), Verdict::InEffect(_)));
     }
 
     #[test]

@@ -74,7 +74,11 @@ pub(super) fn steps(view: &View<'_>, process: &Process, files: &Files, mode: &De
     };
     let of_inet = of_inet_sockets(mode).and_then(|new| {
         let is_so = |inode| {
-            view.socket(inode).is_some_and(|socket| socket.busy_poll_us.known() == Some(&new.values.busy_poll_us))
+            let SocketValues { busy_poll_us, prefer_busy_poll } = new.values;
+            view.socket(inode).is_some_and(|socket| {
+                socket.busy_poll_us.known() == Some(&busy_poll_us)
+                    && socket.prefer_busy_poll.known() == Some(&prefer_busy_poll)
+            })
         };
         let others = files.sockets.iter().filter(|held| !is_so(held.inode));
         step(false, others.map(|held| SocketId { fd: held.fd, inode: Some(held.inode) }).collect(), new)
@@ -84,10 +88,12 @@ pub(super) fn steps(view: &View<'_>, process: &Process, files: &Files, mode: &De
     of_inet.into_iter().chain(of_xdp).collect()
 }
 
-/// How TCP and UDP sockets poll in a mode; `None` in one that is not theirs.
+/// How TCP and UDP sockets poll in a mode, as those that the preload library of a launched program gives birth to; `None`
+/// in one that is not theirs. The library also sets a budget of 64. From outside it stays as the program has it (8 if it
+/// never set one): it cannot be read, so it could not be put back.
 pub(super) fn of_inet_sockets(mode: &DeliveryMode) -> Option<SocketPolling> {
     let ModeKind::SockPoll { usecs, .. } = mode.kind() else { return None };
-    Some(SocketPolling { values: SocketValues { busy_poll_us: usecs.get(), prefer_busy_poll: false }, budget: None })
+    Some(SocketPolling { values: SocketValues { busy_poll_us: usecs.get(), prefer_busy_poll: true }, budget: None })
 }
 
 /// The io_urings of one process that are to poll.
