@@ -84,18 +84,22 @@ impl StallWatch {
         let mut stalled = Vec::new();
         for (napi, watched) in &mut self.queues {
             let polls = counted.get(napi).map_or(0, |counts| counts.polls);
-            if polls != watched.polls {
-                *watched = Watched { polls, last_poll: now, patience: SUSPICIOUS_AFTER, ..*watched };
+            if watched.was_polled(polls, now) {
                 continue;
             }
             // A program that does not run at all re-arms nothing: its suspension ends by the timeout.
             if !they_ran || now - watched.last_poll.max(watched.looked_at) < watched.patience {
                 continue;
             }
-            let packets_before = counted.get(napi).map_or(0, |counts| counts.packets);
-            let Some(freed) = free(proc, *napi, watched.namespace_cookie, programs) else { continue };
+            let Some(resumer) = resumer(proc, *napi, watched.namespace_cookie, programs) else { continue };
+            // Looking for what can free it took a while: what the kernel polled meanwhile did not lie there.
+            let before = counter.read()?.get(napi).copied().unwrap_or_default();
+            if watched.was_polled(before.polls, Instant::now()) {
+                continue;
+            }
+            let Ok(freed) = resumer.poll() else { continue };
             let after = counter.read()?.get(napi).copied().unwrap_or_default();
-            let packets = after.packets.saturating_sub(packets_before);
+            let packets = after.packets.saturating_sub(before.packets);
             if packets > 0 {
                 stalled.push(Stalled { napi: *napi, unpolled: now - watched.last_poll, packets, freed });
             }
@@ -104,6 +108,17 @@ impl StallWatch {
             *watched = Watched { polls: after.polls, looked_at: now, patience, ..*watched };
         }
         Ok(stalled)
+    }
+}
+
+impl Watched {
+    /// Whether it was polled since it was looked at last; notes it.
+    fn was_polled(&mut self, polls: u64, now: Instant) -> bool {
+        let was_polled = polls != self.polls;
+        if was_polled {
+            *self = Self { polls, last_poll: now, patience: SUSPICIOUS_AFTER, ..*self };
+        }
+        was_polled
     }
 }
 
@@ -116,10 +131,28 @@ fn ran(proc: &ProcRoot, programs: &BTreeSet<Pid>, before: &mut BTreeMap<Pid, u64
     ran
 }
 
-/// Polls a queue; `None` when it is gone or nothing can poll it.
-fn free(proc: &ProcRoot, napi: NapiId, namespace_cookie: u64, programs: &BTreeSet<Pid>) -> Option<Freed> {
+/// What can free a queue; `None` when it is gone.
+fn resumer(proc: &ProcRoot, napi: NapiId, namespace_cookie: u64, programs: &BTreeSet<Pid>) -> Option<Resumer> {
     let namespace = namespaces::by_cookie(proc, namespace_cookie).ok()??;
     let napi = Netdev::open_in(&namespace).ok()?.napi(napi).ok()?;
     let programs: Vec<Pid> = programs.iter().copied().collect();
-    Resumer::of_queue(proc, &napi, &programs).poll().ok()
+    Some(Resumer::of_queue(proc, &napi, &programs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_poll_since_the_last_look_ends_a_suspicion_and_no_poll_keeps_it() {
+        let (then, now) = (Instant::now(), Instant::now() + Duration::from_secs(1));
+        let suspect =
+            Watched { namespace_cookie: 1, polls: 7, last_poll: then, looked_at: then, patience: LOOKED_AT_EVERY };
+        let mut same = suspect;
+        assert!(!same.was_polled(7, now));
+        assert_eq!((same.last_poll, same.patience), (then, LOOKED_AT_EVERY));
+        let mut polled = suspect;
+        assert!(polled.was_polled(8, now));
+        assert_eq!((polled.polls, polled.last_poll, polled.patience), (8, now, SUSPICIOUS_AFTER));
+    }
 }
