@@ -1,7 +1,7 @@
 //! Waiting for the end of programs, for a signal, or for some time, whichever is first, without looking again and again.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quell_linux::Pid;
 use quell_linux::event::{Epoll, Trigger};
@@ -19,8 +19,8 @@ const SIGNALLED: u64 = u64::MAX;
 pub enum Woken {
     /// A signal asked for the end.
     Told,
-    /// One of the programs ended, or had ended before.
-    ProgramEnded,
+    /// None of the programs lives any more.
+    AllEnded,
     /// The time is over.
     TimeIsOver,
 }
@@ -30,22 +30,20 @@ pub enum Woken {
 /// # Errors
 /// When the kernel refuses to wait.
 pub(super) fn wait_for_all(targets: &[Target], told: &Interruption) -> io::Result<()> {
-    let mut ends = Ends::of(targets, told)?;
-    while ends.living > 0 && ends.wait(None)? != Woken::Told {}
-    Ok(())
+    Ends::of(targets, told)?.wait(None).map(drop)
 }
 
-/// Waits until one of the programs ends, a signal comes, or the time is over.
+/// Waits until none of the programs lives, a signal came, or the time is over. The end of one while others live does not
+/// end it: a server that starts a process for each request has them end all the time.
 ///
 /// # Errors
 /// When the kernel refuses to wait.
-pub fn wait_for_one<'a>(
+pub fn wait_for_all_within<'a>(
     targets: impl IntoIterator<Item = &'a Target>,
     told: &Interruption,
     at_most: Duration,
 ) -> io::Result<Woken> {
-    let mut ends = Ends::of(targets, told)?;
-    if ends.one_had_ended { Ok(Woken::ProgramEnded) } else { ends.wait(Some(at_most)) }
+    Ends::of(targets, told)?.wait(Some(Instant::now() + at_most))
 }
 
 /// An epoll on the ends of programs.
@@ -53,7 +51,6 @@ struct Ends<'a> {
     epoll: Epoll,
     told: &'a Interruption,
     living: usize,
-    one_had_ended: bool,
     /// Closing one ends its being watched.
     _programs: Vec<PidFd>,
 }
@@ -61,27 +58,31 @@ struct Ends<'a> {
 impl<'a> Ends<'a> {
     fn of<'t>(targets: impl IntoIterator<Item = &'t Target>, told: &'a Interruption) -> io::Result<Self> {
         let proc = ProcRoot::default();
-        let programs = targets.into_iter().map(|target| open_living(target, &proc));
-        let programs = programs.collect::<io::Result<Vec<Option<PidFd>>>>()?;
-        let one_had_ended = programs.iter().any(Option::is_none);
-        let programs: Vec<PidFd> = programs.into_iter().flatten().collect();
+        let programs = targets.into_iter().filter_map(|target| open_living(target, &proc).transpose());
+        let programs = programs.collect::<io::Result<Vec<PidFd>>>()?;
         let epoll = Epoll::new(16)?;
         epoll.add(told, SIGNALLED, Trigger::Level)?;
         for (place, program) in (0_u64..).zip(&programs) {
             // Reported once: a process that ended stays readable for ever.
             epoll.add(program, place, Trigger::OneShot)?;
         }
-        Ok(Self { epoll, told, living: programs.len(), one_had_ended, _programs: programs })
+        Ok(Self { epoll, told, living: programs.len(), _programs: programs })
     }
 
-    fn wait(&mut self, at_most: Option<Duration>) -> io::Result<Woken> {
-        self.epoll.wait(at_most)?;
-        if self.told.flag().get().is_some() {
-            return Ok(Woken::Told);
+    fn wait(&mut self, until: Option<Instant>) -> io::Result<Woken> {
+        while self.living > 0 {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            self.epoll.wait(left)?;
+            if self.told.flag().get().is_some() {
+                return Ok(Woken::Told);
+            }
+            let ended = (0..self.epoll.len()).filter_map(|index| self.epoll.get(index)).count();
+            self.living -= ended;
+            if ended == 0 && left == Some(Duration::ZERO) {
+                return Ok(Woken::TimeIsOver);
+            }
         }
-        let ended = (0..self.epoll.len()).filter_map(|index| self.epoll.get(index)).count();
-        self.living -= ended;
-        Ok(if ended > 0 { Woken::ProgramEnded } else { Woken::TimeIsOver })
+        Ok(Woken::AllEnded)
     }
 }
 
@@ -129,13 +130,15 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_one_is_told_at_once_and_only_then() {
+    fn the_end_of_one_of_several_is_not_told_and_that_of_all_at_once() {
         let told = Interruption::listen().unwrap();
         let ((first, one), (second, two)) = (sleep(), sleep());
         let targets = [one, two];
-        assert_eq!(wait_for_one(&targets, &told, Duration::from_millis(1)).unwrap(), Woken::TimeIsOver);
+        let soon = || wait_for_all_within(&targets, &told, Duration::from_millis(1)).unwrap();
+        assert_eq!(soon(), Woken::TimeIsOver);
         end(first);
-        assert_eq!(wait_for_one(&targets, &told, LONG).unwrap(), Woken::ProgramEnded);
+        assert_eq!(soon(), Woken::TimeIsOver);
         end(second);
+        assert_eq!(wait_for_all_within(&targets, &told, LONG).unwrap(), Woken::AllEnded);
     }
 }

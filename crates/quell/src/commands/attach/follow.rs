@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use quell_host::attach::placement::Placement;
-use quell_host::attach::wait::{Woken, wait_for_one};
+use quell_host::attach::wait::{Woken, wait_for_all_within};
 use quell_host::attach::{AttachError, Attachment};
 use quell_host::attach::{Pass, place};
 use quell_host::transaction::Moment;
@@ -26,7 +26,7 @@ use crate::render::status::how_it_went_back;
 /// How soon what came up is found, at best.
 const PERIOD: Duration = Duration::from_millis(250);
 /// The time between two looks is at least so many times what a look takes of a CPU: of a program with many connections
-/// a look is dear, and all looks together are to take no more than 2 % of a CPU.
+/// a look is dear, and all looks together are to take no more than 2 % of a CPU, whatever begins and ends meanwhile.
 const SHARE_OF_CPU: u32 = 50;
 
 /// Keeps up until the programs end or a signal comes, and puts everything back.
@@ -60,12 +60,13 @@ fn keep_up(
     let mut stalls = Stalls::default();
     let mut look_used = Duration::ZERO;
     loop {
-        let period = PERIOD.max(look_used * SHARE_OF_CPU);
-        let woken = wait_for_one(attachment.targets().living(), told, period).map_err(AttachError::Wait)?;
+        // Finding out who lives, to wait for it, is part of a look too.
+        let used_before_ns = clock::process_cpu_ns();
+        let living = attachment.targets().living();
+        let woken = wait_for_all_within(living, told, until_next_look(look_used)).map_err(AttachError::Wait)?;
         if woken == Woken::Told {
             return Ok("told to end");
         }
-        let used_before_ns = clock::process_cpu_ns();
         let flag = told.flag();
         let mut looks_on = |_: usize, _: Moment| match flag.get() {
             Some(_) => ControlFlow::Break(()),
@@ -84,6 +85,10 @@ fn keep_up(
         stalls.look(attachment).iter().for_each(|line| output::say(line));
         look_used = Duration::from_nanos(clock::process_cpu_ns().saturating_sub(used_before_ns));
     }
+}
+
+fn until_next_look(last_look_used: Duration) -> Duration {
+    PERIOD.max(last_look_used * SHARE_OF_CPU)
 }
 
 fn tell_of_pass(pass: &Pass, attachment: &Attachment) {
@@ -113,5 +118,19 @@ fn in_place(attachment: &Attachment) -> String {
 fn tell(told: std::io::Result<()>) {
     if let Err(error) = told {
         output::say(&format!("telling the service manager: {error}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_take_at_most_two_percent_of_a_cpu_and_come_no_sooner_than_the_period() {
+        assert_eq!(until_next_look(Duration::from_micros(300)), PERIOD);
+        for used_ms in [6, 40, 900] {
+            let used = Duration::from_millis(used_ms);
+            assert!(used.as_secs_f64() / until_next_look(used).as_secs_f64() <= 0.02, "{used:?}");
+        }
     }
 }
