@@ -9,7 +9,7 @@ use std::process::{Command, ExitStatus};
 
 use std::os::unix::process::CommandExt as _;
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getsid, setrlimit};
 
 use super::ProcessError;
 use super::spawn::{Step, handle};
@@ -100,6 +100,13 @@ pub fn end_by(signal: i32) {
         libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut());
         libc::raise(signal);
     }
+}
+
+/// Whether this process leads its session. When the terminal hangs up, the kernel sends SIGHUP to the leader of its
+/// session alone (`tty_signal_session_leader` in `drivers/tty/tty_jobctrl.c`).
+#[must_use]
+pub fn leads_its_session() -> bool {
+    getsid(None).is_ok_and(|session| session == rustix::process::getpid())
 }
 
 /// Whether a program could not be executed because there is none at that path, as a shell tells it from one that may

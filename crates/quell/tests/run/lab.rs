@@ -86,6 +86,11 @@ impl RunLab {
         [("QUELL_JOURNAL_DIR", self.dir.path().join("journal"))]
     }
 
+    /// A file of this test, by name.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
     /// Names of what is in the journal of `quell run`.
     pub(crate) fn journals(&self) -> Vec<String> {
         let [(_, dir)] = self.environment();
@@ -102,8 +107,7 @@ impl RunLab {
 
     /// Starts `quell run OPTIONS -- COMMAND` in the server's namespace.
     pub(crate) fn run(&self, options: &[&str], command: &[&str]) -> Running {
-        let file = |name: &str| self.dir.path().join(name);
-        let (out, err) = (file("out"), file("err"));
+        let (out, err) = (self.file("out"), self.file("err"));
         let mut quell = Command::new(env!("CARGO_BIN_EXE_quell"));
         quell.arg("run").args(options).arg("--").args(command).envs(self.environment()).stdin(Stdio::piped());
         quell.stdout(File::create(&out).unwrap()).stderr(File::create(&err).unwrap());

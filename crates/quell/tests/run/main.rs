@@ -161,6 +161,17 @@ fn the_command_has_the_place_of_quell() {
 }
 
 #[test]
+fn a_terminal_that_hangs_up_reaches_the_command() {
+    let Some(lab) = RunLab::raise("hang-up") else { return };
+    let told = lab.file("told");
+    let Some(()) = terminal::hung_up(&lab, &told) else { return };
+    wait_until(|| match std::fs::read_to_string(&told) {
+        Ok(said) if said == "hung up\n" => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+}
+
+#[test]
 fn a_key_that_interrupts_reaches_the_command_once() {
     let Some(lab) = RunLab::raise("keys") else { return };
     let begin = Instant::now();

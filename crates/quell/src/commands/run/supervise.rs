@@ -5,16 +5,18 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
+use quell_linux::Pid;
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::pidfd::Signal;
-use quell_linux::process::{Foreground, end_by};
+use quell_linux::process::{Foreground, end_by, leads_its_session};
 use quell_linux::signal_queue::{Arrived, Sender, SignalQueue};
 
 use super::queues::Queues;
 use crate::exit::{Exit, Failure};
 
 /// What ends or steers programs and can be caught. Stopping and going on (Ctrl-Z, `fg`) reach the command by itself, for
-/// it is in this program's process group.
+/// it is in this program's process group, and have to stop this program too, or a shell takes the job for running: hence
+/// neither SIGTSTP nor SIGTTIN, SIGTTOU and SIGCONT are taken from it.
 pub(super) const PASSED_ON: [Signal; 8] =
     [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2, Signal::ALARM, Signal::WINCH];
 
@@ -57,7 +59,7 @@ pub(super) fn until_the_end(
 
 fn pass_on(signals: &SignalQueue, command: &Foreground) -> std::io::Result<()> {
     while let Some(arrived) = signals.take()? {
-        if is_for_this_program_alone(&arrived, command) {
+        if is_for_this_program_alone(&arrived, command.pid(), leads_its_session()) {
             // It ended a moment ago: then there is nobody left to be told.
             let _ = command.pidfd().signal(arrived.signal);
         }
@@ -65,12 +67,12 @@ fn pass_on(signals: &SignalQueue, command: &Foreground) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A key of the terminal reaches the whole process group, and so the command. What the command sends its own group, or
-/// its parent, is not sent back to it.
-fn is_for_this_program_alone(arrived: &Arrived, command: &Foreground) -> bool {
+/// A key of the terminal reaches the whole process group, and so the command; that the terminal hung up reaches the leader
+/// of the session alone. What the command sends its own group, or its parent, is not sent back to it.
+fn is_for_this_program_alone(arrived: &Arrived, command: Pid, leads_session: bool) -> bool {
     match arrived.from {
-        Sender::Kernel => false,
-        Sender::Process(sender) => sender != Some(command.pid()),
+        Sender::Kernel => arrived.signal == Signal::HUP && leads_session,
+        Sender::Process(sender) => sender != Some(command),
     }
 }
 
@@ -147,6 +149,17 @@ mod tests {
         assert!(pace.interval < Pace::LONGEST, "{:?}", pace.interval);
         (0..40).for_each(|_| pace.spend(|| true));
         assert_eq!(pace.interval, Pace::LONGEST, "what never stays as it is is looked at as rarely as all else");
+    }
+
+    #[test]
+    fn a_hang_up_is_passed_on_by_the_leader_of_the_session_and_keys_by_nobody() {
+        let command = Pid::of_this_process();
+        let passed_on = |signal, from, leads| is_for_this_program_alone(&Arrived { signal, from }, command, leads);
+        assert!(passed_on(Signal::HUP, Sender::Kernel, true));
+        assert!(!passed_on(Signal::HUP, Sender::Kernel, false));
+        assert!(!passed_on(Signal::INT, Sender::Kernel, true));
+        assert!(passed_on(Signal::HUP, Sender::Process(None), false));
+        assert!(!passed_on(Signal::HUP, Sender::Process(Some(command)), true));
     }
 
     #[test]
