@@ -130,12 +130,12 @@ fn polls_by_the_napis_own_thread_are_told_apart() {
     assert_eq!(polls.by_thread, polls.polls, "{polls:?}");
 }
 
-/// What was counted while a program that prefers busy polling waited for datagrams that had come before it did; `None`
-/// where the kernel does not take these settings.
-fn polls_of_a_waiting_program(irq_suspend_timeout: Duration) -> Option<NapiPolls> {
+/// What was counted while a program that prefers busy polling waited for datagrams that had come before it did, and after
+/// each for one that did not come; `None` where the kernel does not take these settings.
+fn polls_of_a_waiting_program(defer_hard_irqs: u32, irq_suspend_timeout: Duration) -> Option<NapiPolls> {
     let (lab, id) = lab_with_napi()?;
     let change = NapiChange {
-        defer_hard_irqs: Some(1_000),
+        defer_hard_irqs: Some(defer_hard_irqs),
         gro_flush_timeout_ns: Some(1_000_000),
         irq_suspend_timeout_ns: Some(irq_suspend_timeout.as_nanos() as u64),
         threading: None,
@@ -156,18 +156,27 @@ fn polls_of_a_waiting_program(irq_suspend_timeout: Duration) -> Option<NapiPolls
         client.send_to(b"x", server.local_addr().unwrap()).unwrap();
         epoll.wait(Some(ARRIVES_WITHIN)).unwrap();
         server.recv(&mut [0; 8]).unwrap();
+        // Nothing is ready, so that it polls.
+        epoll.wait(Some(Duration::from_millis(1))).unwrap();
     }
     Some(counter.read().unwrap()[&id])
 }
 
 #[test]
 fn polls_that_find_the_interrupt_suspended_are_told_from_those_that_find_it_deferred() {
-    let Some(suspended) = polls_of_a_waiting_program(Duration::from_millis(500)) else { return };
+    let Some(suspended) = polls_of_a_waiting_program(1_000, Duration::from_millis(500)) else { return };
     let found = suspended.found_suspended.unwrap();
     assert!(found > 0 && found <= suspended.by_busy_poll, "{suspended:?}");
-    let Some(deferred) = polls_of_a_waiting_program(Duration::ZERO) else { return };
+    let Some(deferred) = polls_of_a_waiting_program(1_000, Duration::ZERO) else { return };
     assert!(deferred.by_busy_poll > 0, "{deferred:?}");
     assert_eq!(deferred.found_suspended, Some(0), "{deferred:?}");
+}
+
+#[test]
+fn an_interrupt_that_is_not_deferred_is_not_found_suspended_though_the_timer_runs() {
+    let Some(undeferred) = polls_of_a_waiting_program(0, Duration::from_millis(500)) else { return };
+    assert!(undeferred.by_busy_poll > 0, "{undeferred:?}");
+    assert_eq!(undeferred.found_suspended, Some(0), "{undeferred:?}");
 }
 
 #[test]
