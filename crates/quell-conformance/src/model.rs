@@ -167,7 +167,12 @@ fn queue(observed: &sim::QueueObserved, threaded: Threaded) -> Queue {
     let busy_polls = observed.busy_polls - observed.final_polls;
     // Whoever else polls is the queue's thread where it has one, and the softirq where not.
     let rest = observed.polls - observed.busy_polls;
-    let (thread_polls, softirq_polls) = if threaded == Threaded::Off { (0, rest) } else { (rest, 0) };
+    let (busy_polls, thread_polls, softirq_polls) = match threaded {
+        Threaded::Off => (busy_polls, 0, rest),
+        Threaded::Thread => (busy_polls, rest, 0),
+        // It never gives the queue out of its hands, so that nobody else's busy polls are among these.
+        Threaded::BusyPoll => (0, busy_polls + rest, 0),
+    };
     Queue {
         polls: Some(observed.polls),
         empty_polls: Some(observed.empty_polls),
