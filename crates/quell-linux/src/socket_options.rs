@@ -71,6 +71,14 @@ pub enum SocketOptionError {
     },
 }
 
+impl SocketOptionError {
+    /// Whether the file that was asked is no socket.
+    #[must_use]
+    pub fn is_no_socket(&self) -> bool {
+        matches!(self, Self::Refused { source, .. } if source.raw_os_error() == Some(libc::ENOTSOCK))
+    }
+}
+
 /// Whether the socket waits for connections.
 ///
 /// # Errors
@@ -319,5 +327,6 @@ mod tests {
         let file = std::fs::File::open("/proc/self/stat").unwrap();
         let error = incoming_napi_id(file).unwrap_err();
         assert!(error.to_string().starts_with("reading SO_INCOMING_NAPI_ID: "), "{error}");
+        assert!(error.is_no_socket());
     }
 }

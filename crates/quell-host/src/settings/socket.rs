@@ -8,7 +8,8 @@ use quell_linux::Pid;
 use quell_linux::pidfd::{DuplicatedFd, PidFd, PidFdError};
 use quell_linux::proc::{FdKind, ProcRoot, ProcessIdentity};
 use quell_linux::socket_options::{
-    busy_poll_us, is_listening, prefer_busy_poll, set_busy_poll_budget, set_busy_poll_us, set_prefer_busy_poll,
+    SocketOptionError, busy_poll_us, is_listening, prefer_busy_poll, set_busy_poll_budget, set_busy_poll_us,
+    set_prefer_busy_poll,
 };
 
 use super::SettingsError;
@@ -45,10 +46,13 @@ pub(crate) fn prepare(
             Err(PidFdError::NoSuchFd { .. }) => continue,
             Err(error) => return Err(error.into()),
         };
-        let old = read(&socket)?;
-        if old == wanted.values {
-            continue;
-        }
+        let old = match read(&socket) {
+            Ok(old) if old == wanted.values => continue,
+            Ok(old) => old,
+            // It was closed meanwhile, and its number is another file's.
+            Err(error) if error.is_no_socket() => continue,
+            Err(error) => return Err(error.into()),
+        };
         let listens = is_listening(&socket)?;
         alike.entry((listens, old)).or_default().push(socket.inode().map_err(SettingsError::Duplicate)?);
         sockets.push((socket, old));
@@ -77,7 +81,7 @@ impl Prepared {
     }
 }
 
-fn read(socket: &DuplicatedFd) -> Result<SocketValues, SettingsError> {
+fn read(socket: &DuplicatedFd) -> Result<SocketValues, SocketOptionError> {
     Ok(SocketValues { busy_poll_us: busy_poll_us(socket)?, prefer_busy_poll: prefer_busy_poll(socket)? })
 }
 
