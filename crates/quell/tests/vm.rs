@@ -132,6 +132,21 @@ fn doctor_says_that_a_thread_that_polls_without_end_needs_a_cpu_of_its_own() {
     assert_eq!(done[4]["code"], 0, "{:#}", done[4]);
 }
 
+#[test]
+fn a_thread_that_polls_without_end_is_found_to_be_in_effect() {
+    let Some(kernel) = lean() else { return };
+    let attach = json!(["attach", "--yes", "--json", "--seconds", "5", "threadedbusy", "{pid}"]);
+    let done = done_in(&kernel, &[], &json!([attach, ["detach"]]));
+    if done[0]["code"] == 5 {
+        eprintln!("skipped: {kernel}: {}", done[0]["diagnostics"]);
+        return;
+    }
+    let effect = &document(&done[0])["effect"];
+    let queues = effect["watched"].as_array().unwrap_or_else(|| panic!("{effect:#}"));
+    assert!(!queues.is_empty() && queues.iter().all(|queue| queue["verdict"] == "in-effect"), "{effect:#}");
+    assert_eq!(done[1]["code"], 0, "{:#}", done[1]);
+}
+
 fn document(done: &Value) -> Value {
     serde_json::from_str(done["output"].as_str().unwrap()).unwrap_or_else(|error| panic!("{error}: {done:#}"))
 }
