@@ -18,8 +18,10 @@ impl Terminal {
     /// `sh -c COMMAND` under quell, which leads the terminal's session; `None`, with the reason on stderr, where there is
     /// no `script`.
     fn start(lab: &RunLab, command: &str) -> Option<Self> {
-        // The key reaches the shell of script(1) too, whichever it is: it gives its place to quell.
-        let line = format!("exec {} run --no-queues base -- sh -c \"{command}\"", env!("CARGO_BIN_EXE_quell"));
+        // The key reaches the shell of script(1) too, whichever it is: it gives its place to quell. Whoever runs the tests
+        // may ignore signals (nohup), which a shell cannot undo.
+        let quell = format!("env --default-signal=HUP,INT {}", env!("CARGO_BIN_EXE_quell"));
+        let line = format!("exec {quell} run --no-queues base -- sh -c \"{command}\"");
         let mut script = Command::new("script");
         script.args(["-q", "-e", "-f", "-c", &line, "/dev/null"]).envs(lab.environment());
         let started = script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
