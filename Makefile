@@ -23,7 +23,7 @@ bench: ## measure which delivery mode wins on this machine (about two minutes af
 
 test: ## every test; those that need root or a kernel feature say when they are skipped
 	@tools/install-missing memcached
-	$(CARGO) test --locked --workspace
+	$(CARGO) test --locked --workspace --no-fail-fast
 
 # Not part of CI: emulation takes both of its CPUs for minutes beside 10 of the 15 that CI has, and the kernels are 250 MB
 # from a mirror. The program is optimised: the guests run it.

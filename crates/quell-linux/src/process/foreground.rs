@@ -9,7 +9,7 @@ use std::process::{Command, ExitStatus};
 
 use std::os::unix::process::CommandExt as _;
 
-use rustix::process::{Resource, Rlimit, getsid, setrlimit};
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::ProcessError;
 use super::spawn::{Step, handle};
@@ -106,7 +106,10 @@ pub fn end_by(signal: i32) {
 /// session alone (`tty_signal_session_leader` in `drivers/tty/tty_jobctrl.c`).
 #[must_use]
 pub fn leads_its_session() -> bool {
-    getsid(None).is_ok_and(|session| session == rustix::process::getpid())
+    // Not rustix's `getsid`, whose answer cannot be the 0 of a leader outside this PID namespace.
+    // SAFETY: the call takes a number, and touches no memory.
+    let session = unsafe { libc::getsid(0) };
+    session == rustix::process::getpid().as_raw_pid()
 }
 
 /// Whether a program could not be executed because there is none at that path, as a shell tells it from one that may

@@ -27,6 +27,7 @@ use tempfile::TempDir;
 
 use crate::lab_turn::LabTurn;
 
+const QUELL: &str = env!("CARGO_BIN_EXE_quell");
 /// How long anything may take before it is taken for a hang.
 const BOUND: Duration = Duration::from_secs(30);
 const MEMCACHED_PORT: u16 = 11_211;
@@ -107,8 +108,18 @@ impl RunLab {
 
     /// Starts `quell run OPTIONS -- COMMAND` in the server's namespace.
     pub(crate) fn run(&self, options: &[&str], command: &[&str]) -> Running {
+        self.run_by(Command::new(QUELL), options, command)
+    }
+
+    /// The same as the first process of a PID namespace of its own; what runs here is its parent.
+    pub(crate) fn run_in_a_pid_namespace(&self, options: &[&str], command: &[&str]) -> Running {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc", QUELL]);
+        self.run_by(unshare, options, command)
+    }
+
+    fn run_by(&self, mut quell: Command, options: &[&str], command: &[&str]) -> Running {
         let (out, err) = (self.file("out"), self.file("err"));
-        let mut quell = Command::new(env!("CARGO_BIN_EXE_quell"));
         quell.arg("run").args(options).arg("--").args(command).envs(self.environment()).stdin(Stdio::piped());
         quell.stdout(File::create(&out).unwrap()).stderr(File::create(&err).unwrap());
         let mut child = self.veth.server.namespace.run(|| quell.spawn().unwrap()).unwrap();
@@ -118,8 +129,7 @@ impl RunLab {
 
     /// What another command of `quell` says meanwhile.
     pub(crate) fn quell(&self, arguments: &[&str]) -> String {
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_quell")).args(arguments).envs(self.environment()).output().unwrap();
+        let output = Command::new(QUELL).args(arguments).envs(self.environment()).output().unwrap();
         String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
     }
 
@@ -224,19 +234,22 @@ impl Running {
 
     /// The process of the command that it has started.
     pub(crate) fn command(&self) -> Pid {
-        let children = || {
-            let path = format!("/proc/{0}/task/{0}/children", self.pid());
-            let pids = std::fs::read_to_string(path).unwrap();
-            // The keeper has a session of its own.
-            let own =
-                |pid: &Pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm != "quell\n");
-            pids.split_whitespace().filter_map(|pid| pid.parse().ok()).find(own)
-        };
-        wait_until(|| children().ok_or_else(|| format!("no command runs: {}", self.err())))
+        // The keeper has a session of its own.
+        let own = |pid: &Pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm != "quell\n");
+        wait_until(|| self.children().find(own).ok_or_else(|| format!("no command runs: {}", self.err())))
+    }
+
+    fn children(&self) -> impl Iterator<Item = Pid> {
+        let pids = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid())).unwrap();
+        pids.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>().into_iter()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
         PidFd::open(self.pid()).unwrap().signal(signal).unwrap();
+    }
+
+    pub(crate) fn signal_first_child(&self, signal: Signal) {
+        PidFd::open(self.children().next().unwrap()).unwrap().signal(signal).unwrap();
     }
 
     pub(crate) fn write(&self, text: &str) {

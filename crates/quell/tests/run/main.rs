@@ -158,6 +158,18 @@ fn the_command_has_the_place_of_quell() {
     assert_eq!(quell.end().signal, Some(12));
 }
 
+/// As in a container: the kernel says 0 for the session, and for whoever sends a signal from outside.
+#[test]
+fn signals_are_passed_on_where_the_leader_of_the_session_is_out_of_sight() {
+    let Some(lab) = RunLab::raise("container") else { return };
+    let tells = "trap 'exit 3' USR1; echo ready; while :; do sleep 0.02; done";
+    let container = lab.run_in_a_pid_namespace(&["base"], &["sh", "-c", tells]);
+    wait_until(|| if container.out() == "ready\n" { Ok(()) } else { Err(container.err()) });
+    container.signal_first_child(Signal::USR1);
+    let ended = container.end();
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+}
+
 #[test]
 fn a_terminal_that_hangs_up_reaches_the_command() {
     let Some(lab) = RunLab::raise("hang-up") else { return };
