@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use quell_linux::NapiId;
 use quell_linux::epoll_params::EpollParams;
-use quell_linux::io_uring_polling::RingPolling;
+use quell_linux::io_uring_polling::{self, RingPolling};
 use quell_linux::link::{Links, VethEnd, VethPair};
 use quell_linux::netdev::NapiChange;
 use quell_linux::netlink::{Failure, NetlinkError};
@@ -294,7 +294,7 @@ impl Transaction {
             Ring::LeftAlone(why) => return Ok(Some(why)),
         };
         let seq = self.intend(Change::RingPolling(change))?;
-        ring::tell(&ring, wanted).map_err(SettingsError::from)?;
+        io_uring_polling::set(&ring, wanted).map_err(SettingsError::from)?;
         self.done(seq, Outcome::Made)?;
         Ok(None)
     }

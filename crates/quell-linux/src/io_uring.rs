@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::io_uring::{
-    IoringEnterFlags, IoringRegisterOp, io_uring_enter_arg, io_uring_getevents_arg, io_uring_napi, io_uring_params,
-    io_uring_ptr, io_uring_register, io_uring_setup,
+    IoringEnterFlags, IoringRegisterOp, IoringSetupFlags, io_uring_enter_arg, io_uring_getevents_arg, io_uring_napi,
+    io_uring_params, io_uring_ptr, io_uring_register, io_uring_setup,
 };
 use rustix::thread::Timespec;
 use thiserror::Error;
@@ -63,7 +63,7 @@ impl Ring {
     /// # Errors
     /// What `io_uring_setup(2)` said: not there, kept from this process, too many open files.
     pub fn new() -> io::Result<Self> {
-        Ok(Self(setup()?))
+        Ok(Self(setup(IoringSetupFlags::empty())?))
     }
 }
 
@@ -73,8 +73,9 @@ impl AsFd for Ring {
     }
 }
 
-fn setup() -> Result<OwnedFd, Errno> {
+pub(crate) fn setup(flags: IoringSetupFlags) -> Result<OwnedFd, Errno> {
     let mut params = io_uring_params::default();
+    params.flags = flags;
     // SAFETY: the ring is never mapped and nothing is ever submitted, so the kernel touches no memory of ours but
     // `params`, which lives until the call returns.
     unsafe { io_uring_setup(1, &mut params) }
@@ -88,7 +89,7 @@ fn setup() -> Result<OwnedFd, Errno> {
 /// See [`NapiPollError`].
 pub fn poll_napi_once(napi: NapiId) -> Result<(), NapiPollError> {
     let refused = |action| move |errno| refusal(napi, action, errno);
-    let ring = setup().map_err(refused("making a ring"))?;
+    let ring = setup(IoringSetupFlags::empty()).map_err(refused("making a ring"))?;
     let register = |mut request: io_uring_napi| {
         let argument = (&raw mut request).cast::<std::ffi::c_void>();
         // SAFETY: the kernel reads and writes one `struct io_uring_napi`, to which `argument` points.

@@ -149,22 +149,18 @@ impl ProcDir {
 mod tests {
     use std::os::fd::{AsRawFd, OwnedFd};
 
-    use rustix::io_uring::{IoringSetupFlags, io_uring_params, io_uring_setup};
+    use rustix::io_uring::IoringSetupFlags;
 
     use super::*;
     use crate::Pid;
+    use crate::io_uring::setup;
     use crate::proc::ProcRoot;
     use proptest::prelude::*;
 
     const POLLING: RingPolling = RingPolling { busy_poll_us: 50, prefer_busy_poll: true };
 
     fn ring(flags: IoringSetupFlags) -> Option<OwnedFd> {
-        let mut params = io_uring_params::default();
-        params.flags = flags;
-        // SAFETY: the ring is never mapped and nothing is ever submitted, so the kernel touches no memory of ours but
-        // `params`, which lives until the call returns.
-        let ring = unsafe { io_uring_setup(1, &mut params) };
-        ring.map_err(|errno| eprintln!("skipped: no io_uring can be had: {errno}")).ok()
+        setup(flags).map_err(|errno| eprintln!("skipped: no io_uring can be had: {errno}")).ok()
     }
 
     fn told_by_another_thread<T: Send>(tell: impl FnOnce() -> T + Send) -> T {

@@ -1,7 +1,7 @@
 //! Busy polling of an io_uring of another process, told through a duplicate and taken back if it still polls so. A ring
 //! that polls already is left alone: telling it anew would lose what its program told it.
 
-use quell_linux::io_uring_polling::{RingPolling, RingPollingError, RingPollingInfo, clear, may_tell, set};
+use quell_linux::io_uring_polling::{RingPolling, RingPollingInfo, clear, may_tell};
 use quell_linux::pidfd::{DuplicatedFd, PidFd};
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
 
@@ -32,7 +32,7 @@ pub(crate) fn look(
         RingPollingInfo::Off => {}
         RingPollingInfo::On(polling) => {
             let RingPolling { busy_poll_us, .. } = polling;
-            return Ok(Ring::LeftAlone(format!("it busy polls already, for {busy_poll_us} us")));
+            return Ok(Ring::LeftAlone(format!("it busy polls already, for {busy_poll_us} µs")));
         }
         RingPollingInfo::Untold => {
             return Ok(Ring::LeftAlone(
@@ -53,14 +53,6 @@ fn duplicate(proc: &ProcRoot, process: ProcessIdentity, fd: i32) -> Result<Dupli
         return Err(SettingsError::ProcessGone { pid: process.pid.get() });
     }
     Ok(handle.duplicate(fd)?)
-}
-
-/// Tells it.
-///
-/// # Errors
-/// When the kernel refuses.
-pub(crate) fn tell(ring: &DuplicatedFd, polling: RingPolling) -> Result<(), RingPollingError> {
-    set(ring, polling)
 }
 
 /// Has a ring poll no more, if it still polls as it was told.

@@ -69,21 +69,12 @@ impl Group {
     pub fn workers(&self) -> BTreeSet<&Worker> {
         self.members.iter().flat_map(|member| &member.workers).collect()
     }
-}
 
-impl Group {
     /// Who works at its sockets in a later picture, in which these are the same.
     pub(crate) fn look_for_workers(&mut self, picture: &Picture) {
-        let watches = |epoll: &Epoll, inode| {
-            epoll.targets.known_elements().any(|target| target.file == WatchedFile::Socket { inode })
-        };
+        let workers = workers_by_socket(picture);
         for member in &mut self.members {
-            let of_process = |process: &Process| {
-                let epolls = process.files.known().map_or(&[][..], |files| &files.epolls).iter();
-                epolls.filter(|epoll| watches(epoll, member.inode)).map(|epoll| Worker::new(process, epoll)).collect()
-            };
-            member.workers =
-                picture.processes.iter().flat_map(|process| -> Vec<Worker> { of_process(process) }).collect();
+            member.workers = workers_of(member.inode, &workers);
         }
     }
 }
@@ -127,10 +118,14 @@ pub fn groups(picture: &Picture, surroundings: &Surroundings, pids: &[Pid]) -> V
     let workers = workers_by_socket(picture);
     let group = |key: GroupKey| {
         let listed = surroundings.sockets.iter().filter(|socket| socket.key == key).map(|socket| socket.inode);
-        let member = |inode| Member { inode, workers: workers.get(&inode).cloned().unwrap_or_default() };
+        let member = |inode| Member { inode, workers: workers_of(inode, &workers) };
         Group { key, members: listed.collect::<BTreeSet<u64>>().into_iter().map(member).collect() }
     };
     keys.into_iter().map(group).collect()
+}
+
+fn workers_of(inode: u64, workers: &BTreeMap<u64, Vec<Worker>>) -> Vec<Worker> {
+    workers.get(&inode).cloned().unwrap_or_default()
 }
 
 /// The epolls of the picture by the sockets that they watch.

@@ -16,7 +16,7 @@ pub(crate) fn in_words(change: &Change) -> String {
             format!("{sockets} sockets of process {}: {}", change.pid, change.new.values)
         }
         Change::RingPolling(change) => {
-            format!("io_uring {} of process {}: busy poll {} us", change.fd, change.pid, change.new.busy_poll_us)
+            format!("io_uring {} of process {}: busy poll {} µs", change.fd, change.pid, change.new.busy_poll_us)
         }
         Change::ThreadAffinity(change) => {
             format!("thread {} of process {}: CPUs {}", change.tid, change.pid, change.new)

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use quell_linux::Pid;
 use quell_linux::epoll_params::EpollParams;
-use quell_linux::netdev::Napi;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::tcp::TcpConnection;
 use quell_load::{ErrorCounts, Generator, LoadSpec, Memcached, Polling, RunSpec, Schedule, Transport, Workload};
@@ -19,7 +18,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
 
 use crate::all_of_it;
-use crate::lab::{Launch, Running, Server, ServersLab, wait_until};
+use crate::lab::{Launch, Running, Server, ServersLab};
 use crate::program::Program;
 
 /// What a stalled queue would keep for longer than requests have time.
@@ -140,17 +139,6 @@ impl Load {
     }
 }
 
-/// Everything as it was.
-fn assert_as_before(lab: &ServersLab, before: &[Napi], kill: &str) {
-    wait_until(|| {
-        let (queues, journals, left) = (lab.queues(), lab.journals(), lab.quell_processes());
-        match queues == before && journals.is_empty() && left.is_empty() {
-            true => Ok(()),
-            false => Err(format!("{kill} left {queues:?}, of {before:?}, {journals:?}, processes {left:?}")),
-        }
-    });
-}
-
 /// A queue that is not stalled answers at once, if only that nobody listens.
 fn assert_not_stalled(lab: &ServersLab, kill: Kill) {
     let address = lab.address();
@@ -191,7 +179,7 @@ fn one_kill(lab: &ServersLab, kill: Kill) {
     // It says that nothing is attached where everything is back already.
     let detached = (kill.victims != Victims::Server).then(|| lab.quell(&["detach"]));
     let said = format!("{kill:?}, {detached:?}");
-    assert_as_before(lab, &before, &said);
+    lab.wait_until_as_before(&before, &said);
     // A server that was started with a mode keeps its epolls as they were made.
     if kill.spares_the_server() && kill.during != During::Run {
         for epoll in server.epolls() {

@@ -118,6 +118,17 @@ impl ServersLab {
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
+    /// Waits until the queues are as `before`, and no journal and no process of `quell` is left; `of` is for the message.
+    pub(crate) fn wait_until_as_before(&self, before: &[Napi], of: &str) {
+        wait_until(|| {
+            let (queues, journals, left) = (self.queues(), self.journals(), self.quell_processes());
+            match queues == before && journals.is_empty() && left.is_empty() {
+                true => Ok(()),
+                false => Err(format!("{of} left {queues:?}, of {before:?}, {journals:?}, processes {left:?}")),
+            }
+        });
+    }
+
     /// The processes of `quell` that use its journal.
     pub(crate) fn quell_processes(&self) -> Vec<Pid> {
         let mark = format!("QUELL_JOURNAL_DIR={}", self.journal_dir().display());

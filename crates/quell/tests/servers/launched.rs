@@ -27,12 +27,6 @@ fn every_server_serves_with_the_mode_that_it_was_started_with_and_nothing_is_lef
             assert!(share > 0.0, "{} never polled its queue", program.name());
         }
         server.stop();
-        wait_until(|| {
-            let (queues, journals, left) = (lab.queues(), lab.journals(), lab.quell_processes());
-            match queues == before && journals.is_empty() && left.is_empty() {
-                true => Ok(()),
-                false => Err(format!("{} left {queues:?}, {journals:?}, processes {left:?}", program.name())),
-            }
-        });
+        lab.wait_until_as_before(&before, program.name());
     }
 }

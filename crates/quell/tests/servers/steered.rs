@@ -66,13 +66,7 @@ fn a_server_that_is_started_steered_has_a_queue_for_each_worker_and_nothing_is_l
         says("steering tcp");
         every_worker_has_one_queue(&lab, program, &server, QUEUES as usize);
         server.stop();
-        wait_until(|| {
-            let (queues, journals, left) = (lab.queues(), lab.journals(), lab.quell_processes());
-            match queues == before && journals.is_empty() && left.is_empty() {
-                true => Ok(()),
-                false => Err(format!("{} left {queues:?}, {journals:?}, processes {left:?}", program.name())),
-            }
-        });
+        lab.wait_until_as_before(&before, program.name());
     }
 }
 

@@ -58,8 +58,8 @@ impl Filters {
         Ok(())
     }
 
-    /// Looks at the connections that came since each was put on, in a picture from after they were listed. Of a group that is not `as_it_was` when its filter was
-    /// decided nothing can be said.
+    /// Looks at the connections that came since each was put on, in a picture from after they were listed. Of a group that
+    /// is not `as_it_was` when its filter was decided nothing can be said.
     pub(super) fn see(&mut self, picture: &Picture, as_it_was: impl Fn(&GroupKey) -> bool) {
         let seen = self.0.iter_mut().filter(|filter| as_it_was(&filter.steering.group.key));
         seen.for_each(|filter| filter.see(picture));

@@ -104,7 +104,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     let follows = matches!(launch.program.reach, Reach::FromOutside(_));
     let mut queues = match args.no_queues {
-        true => Queues::untouched(),
+        true => Queues::default(),
         false => Queues::set(&launch.choice, follows, args.placement.wanted(), args.verbose)?,
     };
     // Not before: the keeper is to be told to end. Should a signal end this process until here, it puts everything back.

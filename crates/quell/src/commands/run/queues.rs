@@ -22,7 +22,8 @@ use crate::output;
 use crate::render::attach::placement as placement_lines;
 use crate::render::{launch as render, status};
 
-/// What is set on the host for a command.
+/// What is set on the host for a command; by default the host stays as it is.
+#[derive(Default)]
 pub(super) struct Queues {
     attachment: Option<Attachment>,
     placement: Placement,
@@ -49,11 +50,6 @@ fn nobody_looks_on(_: usize, _: Moment) -> ControlFlow<()> {
 }
 
 impl Queues {
-    /// The host stays as it is.
-    pub(super) fn untouched() -> Self {
-        Self { attachment: None, placement: Placement::default(), stalls: Stalls::default(), verbose: false }
-    }
-
     /// Sets the queues, and reads them back; says whom else that touches. `follows`: the command needs to be looked at
     /// while it runs, even when the queues are as they should be already; where its workers are `wanted` somewhere, it
     /// does in any case.
@@ -69,7 +65,7 @@ impl Queues {
             return Err(Failure::new(Exit::NotSupported, text));
         }
         if !follows && plan.queues().all(|step| step.is_there()) {
-            return Ok(Self::untouched());
+            return Ok(Self::default());
         }
         for line in render::whom_it_touches(&plan) {
             output::say(&format!("quell: {line}"));
@@ -85,8 +81,8 @@ impl Queues {
             let back = status::how_it_went_back(&attachment.end());
             return Err(Failure::new(Exit::RolledBack, format!("{error}; {back}, and nothing was started")));
         }
-        let (placement, stalls) = (Placement::new(wanted), Stalls::default());
-        Ok(Self { attachment: Some(attachment), placement, stalls, verbose })
+        let placement = Placement::new(wanted);
+        Ok(Self { attachment: Some(attachment), placement, verbose, ..Self::default() })
     }
 
     /// The command runs: what it and its children make is kept in the mode from now on.
