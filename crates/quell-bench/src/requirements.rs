@@ -3,11 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use quell_linux::NapiId;
 use quell_linux::capability::{self, Capability};
 use quell_linux::netdev::{NapiChange, Netdev};
 use quell_linux::netlink::Failure;
 use quell_linux::proc::ProcRoot;
+use quell_linux::{NapiId, Pid};
 
 use crate::server::ServerCommand;
 
@@ -30,10 +30,17 @@ const CAPABILITIES: &[(Capability, &str)] = &[
     (Capability::SysPtrace, "reach the server's epolls"),
 ];
 
-/// Everything that is missing here to run `server` in the lab; empty when it can be run.
+/// Everything that is missing here to run `server` in the lab; empty when it can be run. With the `interrupt_stand_in`
+/// the lab pins threads of the kernel.
 #[must_use]
-pub fn missing(server: &ServerCommand) -> Vec<Missing> {
-    [missing_capabilities(), missing_napi_settings(), missing_server(server)].into_iter().flatten().collect()
+pub fn missing(server: &ServerCommand, interrupt_stand_in: bool) -> Vec<Missing> {
+    let all = [
+        missing_capabilities(),
+        missing_napi_settings(),
+        interrupt_stand_in.then(|| missing_kernel_threads(&ProcRoot::default())).flatten(),
+        missing_server(server),
+    ];
+    all.into_iter().flatten().collect()
 }
 
 fn missing_capabilities() -> Option<Missing> {
@@ -74,6 +81,20 @@ fn missing_napi_settings() -> Option<Missing> {
         what: "per-NAPI settings (netlink family netdev, napi-set)".into(),
         seen: error.to_string(),
         mend: "boot Linux 6.13 or newer; before it there is no IRQ suspension either".into(),
+    })
+}
+
+/// The kernel names a NAPI's thread only to who shares its PID namespace: the initial one, where its second process is the
+/// parent of all of its threads (`rest_init`, `init/main.c`).
+fn missing_kernel_threads(proc: &ProcRoot) -> Option<Missing> {
+    let second = Pid::new(2)?;
+    if proc.process(second).stat().is_ok_and(|stat| stat.comm == b"kthreadd") {
+        return None;
+    }
+    Some(Missing {
+        what: "the kernel's threads, to pin those of NAPI instances".into(),
+        seen: "they are not in this PID namespace".into(),
+        mend: "run it outside of the container, or in one that shares the host's PID namespace (--pid=host)".into(),
     })
 }
 
@@ -120,6 +141,19 @@ mod tests {
     }
 
     #[test]
+    fn a_container_without_the_kernels_threads_is_told_from_a_host() {
+        let proc = tempfile::tempdir().unwrap();
+        std::fs::create_dir(proc.path().join("2")).unwrap();
+        let second = |name: &str| {
+            let stat = format!("2 ({name}) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 6 0 0 {}", "0 ".repeat(29));
+            std::fs::write(proc.path().join("2/stat"), stat).unwrap();
+            missing_kernel_threads(&ProcRoot::new(proc.path()))
+        };
+        assert_eq!(second("kthreadd"), None);
+        assert!(second("sh").unwrap().mend.contains("--pid=host"));
+    }
+
+    #[test]
     fn a_program_is_looked_for_in_the_path() {
         assert_eq!(missing_server(&ServerCommand::Other(vec!["sh".into()])), None);
         assert!(missing_server(&ServerCommand::Other(vec!["no-such-program-anywhere".into()])).is_some());
@@ -129,7 +163,7 @@ mod tests {
     fn what_is_missing_is_asked_of_the_kernel_and_nothing_is_missing_to_a_process_that_can_raise_labs() {
         let able = capability::effective(&ProcRoot::default()).unwrap().unwrap();
         let needed: Vec<Capability> = CAPABILITIES.iter().map(|(capability, _)| *capability).collect();
-        let missing = missing(&ServerCommand::Other(vec!["sh".into()]));
+        let missing = missing(&ServerCommand::Other(vec!["sh".into()]), true);
         let privileges = missing.iter().any(|missing| missing.what.starts_with("privileges"));
         assert_eq!(privileges, !able.missing(&needed).is_empty(), "{missing:?}");
     }

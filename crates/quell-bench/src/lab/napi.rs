@@ -45,7 +45,7 @@ pub enum QueueError {
         expected: u32,
     },
     /// The kernel says that the queue is threaded, and names no thread.
-    #[error("NAPI {0} is set to be polled by a thread, and the kernel names none")]
+    #[error("NAPI {0} is set to be polled by a thread, and the kernel names none that this PID namespace has")]
     NoThread(NapiId),
     /// A setting did not read back as it was set.
     #[error("NAPI {napi}: asked for {asked:?}, and the kernel reads back {read:?}")]

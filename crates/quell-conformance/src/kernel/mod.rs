@@ -84,7 +84,7 @@ pub enum PlayError {
         expected: usize,
     },
     /// The kernel says that the queue is threaded, and names no thread.
-    #[error("NAPI {0} is set to be polled by a thread, and the kernel names none")]
+    #[error("NAPI {0} is set to be polled by a thread, and the kernel names none that this PID namespace has")]
     NoThread(NapiId),
     /// A queue is to be polled by a thread without end, and there is no CPU for it.
     #[error("a thread that polls without end takes a CPU of its own, and there is none to spare")]

@@ -26,7 +26,8 @@ use crate::render::status::how_it_went_back;
 /// How soon what came up is found, at best.
 const PERIOD: Duration = Duration::from_millis(250);
 /// The time between two looks is at least so many times what a look takes of a CPU: of a program with many connections
-/// a look is dear, and all looks together are to take no more than 2 % of a CPU, whatever begins and ends meanwhile.
+/// a look is dear, and over time all looks together are to take no more than 2 % of a CPU, whatever begins and ends
+/// meanwhile. A look that is dearer than the one before, for many connections came, is paid for by the next pause.
 const SHARE_OF_CPU: u32 = 50;
 
 /// Keeps up until the programs end or a signal comes, and puts everything back.
