@@ -30,14 +30,13 @@ const CAPABILITIES: &[(Capability, &str)] = &[
     (Capability::SysPtrace, "reach the server's epolls"),
 ];
 
-/// Everything that is missing here to run `server` in the lab; empty when it can be run. With the `interrupt_stand_in`
-/// the lab pins threads of the kernel.
+/// Everything that is missing here to run `server` in the lab; empty when it can be run.
 #[must_use]
-pub fn missing(server: &ServerCommand, interrupt_stand_in: bool) -> Vec<Missing> {
+pub fn missing(server: &ServerCommand) -> Vec<Missing> {
     let all = [
         missing_capabilities(),
         missing_napi_settings(),
-        interrupt_stand_in.then(|| missing_kernel_threads(&ProcRoot::default())).flatten(),
+        missing_kernel_threads(&ProcRoot::default()),
         missing_server(server),
     ];
     all.into_iter().flatten().collect()
@@ -163,7 +162,7 @@ mod tests {
     fn what_is_missing_is_asked_of_the_kernel_and_nothing_is_missing_to_a_process_that_can_raise_labs() {
         let able = capability::effective(&ProcRoot::default()).unwrap().unwrap();
         let needed: Vec<Capability> = CAPABILITIES.iter().map(|(capability, _)| *capability).collect();
-        let missing = missing(&ServerCommand::Other(vec!["sh".into()]), true);
+        let missing = missing(&ServerCommand::Other(vec!["sh".into()]));
         let privileges = missing.iter().any(|missing| missing.what.starts_with("privileges"));
         assert_eq!(privileges, !able.missing(&needed).is_empty(), "{missing:?}");
     }

@@ -151,7 +151,7 @@ pub fn run(
     watch: &mut dyn FnMut(Event<'_>),
     stopped: &dyn Fn() -> bool,
 ) -> Result<BenchResult, BenchError> {
-    let missing = missing(&request.server, request.interrupt_stand_in);
+    let missing = missing(&request.server);
     if !missing.is_empty() {
         return Err(BenchError::NotPossibleHere(missing));
     }

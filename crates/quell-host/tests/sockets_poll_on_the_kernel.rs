@@ -159,7 +159,7 @@ fn an_io_uring_that_does_not_poll_is_told_to_and_one_that_does_is_left_alone() {
     assert_eq!(transaction.set_ring(Program::process(), fd, polling).unwrap(), None);
     assert_eq!(now(), RingPollingInfo::On(polling));
     let why = transaction.set_ring(Program::process(), fd, polling).unwrap();
-    assert_eq!(why.as_deref(), Some("it busy polls already, for 64 us"));
+    assert_eq!(why.as_deref(), Some("it busy polls already, for 64 µs"));
     let reverted = transaction.revert().unwrap();
     assert_eq!((reverted.undone.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
     assert_eq!(now(), RingPollingInfo::Off);

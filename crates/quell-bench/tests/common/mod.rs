@@ -18,7 +18,7 @@ pub(crate) fn memcached() -> ServerCommand {
 
 /// Whether a lab can be raised here; says on stderr why a test is skipped.
 pub(crate) fn can_raise_a_lab() -> bool {
-    let missing = missing(&memcached(), true);
+    let missing = missing(&memcached());
     if !missing.is_empty() {
         eprintln!("skipped: {missing:?}");
     }

@@ -51,7 +51,7 @@ impl Stage {
     /// Waits for this test's turn and takes the state of the machine down; `None`, with the reason on stderr, where no
     /// lab can be raised.
     pub(crate) fn enter() -> Option<Self> {
-        let missing = missing(&ServerCommand::Memcached { program: "memcached".into() }, true);
+        let missing = missing(&ServerCommand::Memcached { program: "memcached".into() });
         if !missing.is_empty() {
             eprintln!("skipped: {missing:?}");
             return None;

@@ -67,7 +67,7 @@ pub(crate) struct Place {
 impl RunLab {
     /// Raises a lab with two queues, polled by softirqs; `None`, with the reason on stderr, where that cannot be.
     pub(crate) fn raise(test: &str) -> Option<Self> {
-        let missing = missing(&ServerCommand::Memcached { program: "memcached".into() }, false);
+        let missing = missing(&ServerCommand::Memcached { program: "memcached".into() });
         if !missing.is_empty() {
             eprintln!("skipped: {missing:?}");
             return None;

@@ -73,7 +73,7 @@ impl ServersLab {
     /// Raises a lab with `queues`, all polled where an interrupt would land, on the first CPU; clients have the others.
     /// `None`, with the reason on stderr, where no lab can be raised.
     pub(crate) fn raise(queues: u32) -> Option<Self> {
-        let missing = missing(&ServerCommand::Other(vec!["true".to_owned()]), true);
+        let missing = missing(&ServerCommand::Other(vec!["true".to_owned()]));
         if !missing.is_empty() {
             eprintln!("skipped: {missing:?}");
             return None;
