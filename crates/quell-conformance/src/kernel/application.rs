@@ -55,8 +55,10 @@ impl<'a> Player<'a> {
         Self { scenario, index, sockets, epoll: Some(epoll), _inner: inner, begins_ns: 0, waits, reads }
     }
 
-    /// Takes the steps from `begins_ns` of the monotonic clock until they or the scenario end.
-    pub(super) fn play(mut self, begins_ns: u64) -> Result<(Vec<Wait>, Vec<Read>), PlayError> {
+    /// Takes the steps from `begins_ns` of the monotonic clock until they or the scenario end. What it holds, it holds
+    /// until it is [asked what it has observed](Self::observed), as a process does until it exits: closing an epoll has
+    /// its queue polled.
+    pub(super) fn play(mut self, begins_ns: u64) -> Result<Self, PlayError> {
         self.begins_ns = begins_ns;
         let steps = &self.scenario.applications[self.index].steps;
         wait_until(begins_ns);
@@ -65,9 +67,11 @@ impl<'a> Player<'a> {
             at = if step == Step::Repeat { 0 } else { at + 1 };
             self.take(step)?;
         }
-        // What it holds, it holds until the scenario ends, as a process does until it exits.
-        wait_until(begins_ns + self.scenario.lasts.0);
-        Ok((self.waits, self.reads))
+        Ok(self)
+    }
+
+    pub(super) fn observed(self) -> (Vec<Wait>, Vec<Read>) {
+        (self.waits, self.reads)
     }
 
     fn now_ns(&self) -> u64 {

@@ -184,7 +184,7 @@ pub fn play(site: &Site, scenario: &Scenario) -> Result<Observations, PlayError>
         end
     })?;
     let (sent, (counted, busy_poll_rx_packets)) = end;
-    let (waits, reads): (Vec<_>, Vec<_>) = played.into_iter().unzip();
+    let (waits, reads): (Vec<_>, Vec<_>) = played.into_iter().map(Player::observed).unzip();
     Ok(Observations {
         waits: waits.into_iter().flatten().collect(),
         messages: messages(scenario, &sent, &reads.concat()),
@@ -258,14 +258,13 @@ fn players<'a>(scenario: &'a Scenario, sockets: &'a Sockets, epolls: Vec<Epoll>)
     scenario.applications.iter().enumerate().map(player).collect()
 }
 
-type Played = (Vec<crate::observe::Wait>, Vec<Read>);
-
-/// Lets everything happen: applications and the outside, each on a thread of its own.
+/// Lets everything happen: applications and the outside, each on a thread of its own. What applications hold is held until
+/// the outside is done.
 fn run<'a, T: Send>(
     site: &Site,
     players: Vec<Player<'a>>,
     outside: impl FnOnce(u64) -> Result<T, PlayError> + Send,
-) -> Result<(T, Vec<Played>), PlayError> {
+) -> Result<(T, Vec<Player<'a>>), PlayError> {
     let start = &Start::of_threads(players.len() + 1);
     std::thread::scope(|scope| {
         let play = |(index, player): (usize, Player<'a>)| {
@@ -284,7 +283,7 @@ fn run<'a, T: Send>(
             let ended = outside(begins_ns);
             pinned.and(ended)
         });
-        let played: Result<Vec<Played>, PlayError> = players.into_iter().map(joined).collect();
+        let played: Result<Vec<Player<'a>>, PlayError> = players.into_iter().map(joined).collect();
         Ok((joined(outside)?, played?))
     })
 }
