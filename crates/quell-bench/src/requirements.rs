@@ -7,7 +7,7 @@ use quell_linux::capability::{self, Capability};
 use quell_linux::netdev::{NapiChange, Netdev};
 use quell_linux::netlink::Failure;
 use quell_linux::proc::ProcRoot;
-use quell_linux::{NapiId, Pid};
+use quell_linux::{NapiId, kernel};
 
 use crate::server::ServerCommand;
 
@@ -33,12 +33,7 @@ const CAPABILITIES: &[(Capability, &str)] = &[
 /// Everything that is missing here to run `server` in the lab; empty when it can be run.
 #[must_use]
 pub fn missing(server: &ServerCommand) -> Vec<Missing> {
-    let all = [
-        missing_capabilities(),
-        missing_napi_settings(),
-        missing_kernel_threads(&ProcRoot::default()),
-        missing_server(server),
-    ];
+    let all = [missing_capabilities(), missing_napi_settings(), missing_kernel_threads(), missing_server(server)];
     all.into_iter().flatten().collect()
 }
 
@@ -83,11 +78,8 @@ fn missing_napi_settings() -> Option<Missing> {
     })
 }
 
-/// The kernel names a NAPI's thread only to who shares its PID namespace: the initial one, where its second process is the
-/// parent of all of its threads (`rest_init`, `init/main.c`).
-fn missing_kernel_threads(proc: &ProcRoot) -> Option<Missing> {
-    let second = Pid::new(2)?;
-    if proc.process(second).stat().is_ok_and(|stat| stat.comm == b"kthreadd") {
+fn missing_kernel_threads() -> Option<Missing> {
+    if kernel::threads_are_in_sight(&ProcRoot::default()) {
         return None;
     }
     Some(Missing {
@@ -137,19 +129,6 @@ mod tests {
         let missing = missing_server(&server).unwrap();
         assert!(missing.what.contains("/nonexistent/memcached"));
         assert!(missing.mend.contains("apt-get install memcached"));
-    }
-
-    #[test]
-    fn a_container_without_the_kernels_threads_is_told_from_a_host() {
-        let proc = tempfile::tempdir().unwrap();
-        std::fs::create_dir(proc.path().join("2")).unwrap();
-        let second = |name: &str| {
-            let stat = format!("2 ({name}) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 6 0 0 {}", "0 ".repeat(29));
-            std::fs::write(proc.path().join("2/stat"), stat).unwrap();
-            missing_kernel_threads(&ProcRoot::new(proc.path()))
-        };
-        assert_eq!(second("kthreadd"), None);
-        assert!(second("sh").unwrap().mend.contains("--pid=host"));
     }
 
     #[test]

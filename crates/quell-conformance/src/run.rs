@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use quell_host::journal::Journal;
 use quell_linux::capability::{self, Capability};
+use quell_linux::kernel::threads_are_in_sight as kernel_threads_are_in_sight;
 use quell_linux::proc::ProcRoot;
 use quell_linux::{Pid, sched};
 use quell_mode::Threaded;
@@ -184,6 +185,11 @@ pub fn on_this_kernel(scenario: &Scenario, journal: &Journal) -> Outcome {
     }
     if let Some(reason) = too_few_cpus(scenario) {
         return Outcome::NotPossible { reason };
+    }
+    if scenario.queues.iter().any(|queue| queue.threaded != Threaded::Off)
+        && !kernel_threads_are_in_sight(&ProcRoot::default())
+    {
+        return Outcome::NotPossible { reason: "the kernel's threads are not in this PID namespace".to_owned() };
     }
     let queues = scenario.queues.len() as u32;
     let rule = scenario.kernel;

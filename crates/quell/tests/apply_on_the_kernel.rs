@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use quell_linux::capability::{Capability, effective};
+use quell_linux::kernel;
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::proc::ProcRoot;
 
@@ -17,6 +18,8 @@ fn skipped() -> bool {
     let missing = effective(&ProcRoot::default()).unwrap().map(|have| have.missing(&needed));
     let reason = if missing.as_ref().is_none_or(|missing| !missing.is_empty()) {
         Some(format!("needs CAP_NET_ADMIN and CAP_SYS_ADMIN, missing {missing:?}"))
+    } else if !kernel::threads_are_in_sight(&ProcRoot::default()) {
+        Some("the kernel's threads are not in this PID namespace".to_owned())
     } else if Command::new("memcached").arg("-V").output().is_err() {
         Some("there is no memcached".to_owned())
     } else if Namespace::list_named().unwrap().contains(&NamespaceName::new(SERVER).unwrap()) {

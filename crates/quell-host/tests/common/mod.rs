@@ -24,7 +24,16 @@ use quell_linux::netdev::{Napi, NapiChange, Netdev};
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use quell_linux::process::{Child, Spawn};
-use quell_linux::{Ifindex, InterfaceName, NapiId, Pid};
+use quell_linux::{Ifindex, InterfaceName, NapiId, Pid, kernel};
+
+/// Whether the kernel's threads cannot be named here; says on stderr that a test is skipped for it.
+pub(crate) fn kernel_threads_are_out_of_sight() -> bool {
+    let out_of_sight = !kernel::threads_are_in_sight(&ProcRoot::default());
+    if out_of_sight {
+        eprintln!("skipped: the kernel's threads are not in this PID namespace");
+    }
+    out_of_sight
+}
 
 /// Long enough that nothing in a test ends by it.
 pub(crate) const SUSPENDED_FOR: Duration = Duration::from_secs(120);

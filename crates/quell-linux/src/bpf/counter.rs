@@ -21,6 +21,11 @@ pub enum CounterError {
     /// The kernel has no types or not the tracepoint: it cannot count.
     #[error("counting at a tracepoint: {0}")]
     Unsupported(#[source] BtfError),
+    /// The kernel's programs see other numbers of processes than this process does.
+    #[error(
+        "counting at a tracepoint, by process: the numbers of processes are those of a container, not the kernel's"
+    )]
+    InContainer,
     /// The kernel's types could not be read or are malformed.
     #[error("counting at a tracepoint: {0}")]
     Types(#[source] BtfError),

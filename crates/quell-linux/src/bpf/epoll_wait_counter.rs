@@ -9,7 +9,8 @@ use super::assembler::Register::{R0, R1, R2, R6, R7, R10};
 use super::assembler::{Assembler, Condition, Helper, Instruction, Width};
 use super::btf::{Btf, BtfError};
 use super::counter::{CounterError, TracepointCounter};
-use crate::Pid;
+use crate::proc::ProcRoot;
+use crate::{Pid, kernel};
 
 /// What the waits of one process returned: `epoll_wait`, `epoll_pwait` and `epoll_pwait2`, of all its threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +50,9 @@ impl EpollWaitCounter {
         let watched: Vec<u32> = watched.iter().map(|pid| pid.get().unsigned_abs()).collect();
         if watched.is_empty() {
             return Err(CounterError::NothingToWatch);
+        }
+        if !kernel::threads_are_in_sight(&ProcRoot::default()) {
+            return Err(CounterError::InContainer);
         }
         let btf = Btf::of_kernel(sys)?;
         let tracepoint = btf.typedef_id("btf_trace_sys_exit")?;
