@@ -66,17 +66,9 @@ fn outcome(done: &Value) -> &'static str {
     }
 }
 
-/// A guest that ended early is started once more: under emulation a kernel has been seen to break down by itself, by a
-/// double fault that three further runs did not show.
 fn conformance(kernel: &str) -> Value {
-    let play = || quell(&["conformance", "--on", "vm", "--json", "--kernel", kernel]);
-    let first = play();
-    if let Ok(report) = serde_json::from_slice(&first.stdout) {
-        return report;
-    }
-    eprintln!("once more: {}", text(&first.stderr));
-    let second = play();
-    serde_json::from_slice(&second.stdout).unwrap_or_else(|_| panic!("{}", text(&second.stderr)))
+    let played = quell(&["conformance", "--on", "vm", "--json", "--kernel", kernel]);
+    serde_json::from_slice(&played.stdout).unwrap_or_else(|_| panic!("{}", text(&played.stderr)))
 }
 
 /// How many scenarios of the conformance suite a kernel plays; all of them hold.

@@ -27,6 +27,7 @@ const IN_SERVER: &str = "in-server";
 const SERVER_CPU: u32 = 0;
 const CLIENT_CPU: u32 = 1;
 const PORT: u16 = 7_000;
+const CONNECTIONS: usize = 4;
 
 #[derive(Debug, Serialize)]
 struct Done {
@@ -49,8 +50,10 @@ pub(crate) fn run(commands: &str) -> Result<(), Failure> {
     let address = format!("{}:{PORT}", server.address);
     let mut responder = start(&server.namespace, &["respond", &address]).map_err(refused)?;
     wait_until_it_listens(&client.namespace, &address)?;
-    let load = ["load", &address, "--protocol", "request-response", "--rate", "200", "-c", "4", "--seconds", "3600"];
-    let mut load = start(&client.namespace, &load).map_err(refused)?;
+    let connections = CONNECTIONS.to_string();
+    let load = ["load", &address, "--protocol", "request-response", "--rate", "200", "--seconds", "3600", "-c"];
+    let mut load = start(&client.namespace, &[&load[..], &[&connections]].concat()).map_err(refused)?;
+    wait_until_it_has_connections(&responder).map_err(refused)?;
     let done = commands.into_iter().try_for_each(|command| {
         let pid = responder.id().to_string();
         let words: Vec<String> = command.iter().map(|word| word.replace("{pid}", &pid)).collect();
@@ -91,6 +94,21 @@ fn start(namespace: &Namespace, words: &[&str]) -> io::Result<Child> {
 
 fn in_namespace<T: Send>(namespace: &Namespace, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     namespace.run(work).map_err(io::Error::other)?
+}
+
+fn wait_until_it_has_connections(responder: &Child) -> io::Result<()> {
+    /// `TCP_ESTABLISHED`, in the fourth column.
+    const ESTABLISHED: &str = "01";
+    let path = format!("/proc/{}/net/tcp", responder.id());
+    let connections = || {
+        let sockets = fs::read_to_string(&path)?;
+        let established = sockets.lines().filter(|line| line.split_whitespace().nth(3) == Some(ESTABLISHED));
+        io::Result::Ok(established.count())
+    };
+    while connections()? < CONNECTIONS {
+        std::thread::yield_now();
+    }
+    Ok(())
 }
 
 fn wait_until_it_listens(client: &Namespace, address: &str) -> Result<(), Failure> {
