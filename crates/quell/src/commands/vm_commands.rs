@@ -6,7 +6,9 @@ use std::io;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::Namespace;
+use quell_linux::sock_diag::{InetFamily, InetProtocol, SockDiag};
 use quell_linux::tcp::TcpConnection;
 use quell_vm::nic::{End, GuestNic};
 use serde::Serialize;
@@ -53,7 +55,7 @@ pub(crate) fn run(commands: &str) -> Result<(), Failure> {
     let connections = CONNECTIONS.to_string();
     let load = ["load", &address, "--protocol", "request-response", "--rate", "200", "--seconds", "3600", "-c"];
     let mut load = start(&client.namespace, &[&load[..], &[&connections]].concat()).map_err(refused)?;
-    wait_until_it_has_connections(&responder).map_err(refused)?;
+    wait_until_it_has_connections(&server.namespace).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let done = commands.into_iter().try_for_each(|command| {
         let pid = responder.id().to_string();
         let words: Vec<String> = command.iter().map(|word| word.replace("{pid}", &pid)).collect();
@@ -96,17 +98,16 @@ fn in_namespace<T: Send>(namespace: &Namespace, work: impl FnOnce() -> io::Resul
     namespace.run(work).map_err(io::Error::other)?
 }
 
-fn wait_until_it_has_connections(responder: &Child) -> io::Result<()> {
-    /// `TCP_ESTABLISHED`, in the fourth column.
-    const ESTABLISHED: &str = "01";
-    let path = format!("/proc/{}/net/tcp", responder.id());
-    let connections = || {
-        let sockets = fs::read_to_string(&path)?;
-        let established = sockets.lines().filter(|line| line.split_whitespace().nth(3) == Some(ESTABLISHED));
-        io::Result::Ok(established.count())
-    };
-    while connections()? < CONNECTIONS {
+/// With an inode: accepted.
+fn wait_until_it_has_connections(server: &Namespace) -> Result<(), NetlinkError> {
+    let mut sockets = SockDiag::open_in(server)?;
+    let mut accepted = 0;
+    while accepted < CONNECTIONS {
         std::thread::yield_now();
+        accepted = 0;
+        sockets.for_each(InetProtocol::Tcp, InetFamily::V4, |socket| {
+            accepted += usize::from(socket.remote.is_some() && socket.local.port() == PORT && socket.inode != 0);
+        })?;
     }
     Ok(())
 }
