@@ -29,7 +29,7 @@ test: ## every test; those that need root or a kernel feature say when they are 
 # from a mirror. The program is optimised: the guests run it.
 test-vm: ## the tests on Debian's kernels under emulation (fetches them once; no root but for installing QEMU)
 	@tools/install-missing qemu-system-x86_64
-	@$(CARGO) build --release --locked --quiet -p quell
+	$(CARGO) test --release --locked -p quell --test vm --test vm_kernels --no-run
 	@for kernel in 6.1 6.12 7.3 7.3-full; do \
 		target/release/quell vm list --json | grep -q "\"$$kernel\"" || target/release/quell vm get $$kernel || exit 1; \
 	done
