@@ -129,11 +129,11 @@ fn a_static_program_is_told_of_and_gets_the_mode_from_outside() {
 /// watch over stalled queues.
 #[test]
 fn a_program_that_spins_is_not_stalled_where_the_library_reaches_it_and_freed_where_it_does_not() {
-    const TIMEOUT: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(60);
     let Some(lab) = RunLab::raise("spins") else { return };
     let slowest = |options: &[&str]| {
         let server = lab.compile(options)?;
-        let quell = lab.run(&["suspend200,irq-suspend-timeout=20s"], &[&server, "spins"]);
+        let quell = lab.run(&["suspend200,irq-suspend-timeout=60s"], &[&server, "spins"]);
         wait_until(|| if lab.epolls(quell.command()) == [SUSPEND] { Ok(()) } else { Err("no epoll".to_owned()) });
         let slowest = (0..2).map(|number| lab.time_to_hear(&quell, number)).max()?;
         quell.signal(Signal::TERM);
