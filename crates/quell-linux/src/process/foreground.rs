@@ -106,7 +106,8 @@ pub fn end_by(signal: i32) {
 /// session alone (`tty_signal_session_leader` in `drivers/tty/tty_jobctrl.c`).
 #[must_use]
 pub fn leads_its_session() -> bool {
-    // Not rustix's `getsid`, whose answer cannot be the 0 of a leader outside this PID namespace.
+    // Not rustix's `getsid`, whose answer cannot be 0: where the leader is outside this PID namespace, or no ancestor has
+    // ever begun a session (`setsid(2)`).
     // SAFETY: the call takes a number, and touches no memory.
     let session = unsafe { libc::getsid(0) };
     session == rustix::process::getpid().as_raw_pid()
