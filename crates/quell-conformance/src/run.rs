@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 
 use quell_host::journal::Journal;
 use quell_linux::capability::{self, Capability};
-use quell_linux::kernel::threads_are_in_sight as kernel_threads_are_in_sight;
 use quell_linux::proc::ProcRoot;
 use quell_linux::{Pid, sched};
 use quell_mode::Threaded;
@@ -183,13 +182,8 @@ pub fn on_this_kernel(scenario: &Scenario, journal: &Journal) -> Outcome {
         Ok(_) => {}
         Err(error) => return Outcome::NotPlayed { reason: error.to_string() },
     }
-    if let Some(reason) = too_few_cpus(scenario) {
+    if let Some(reason) = too_few_cpus(scenario).or_else(|| no_kernel_threads(scenario)) {
         return Outcome::NotPossible { reason };
-    }
-    if scenario.queues.iter().any(|queue| queue.threaded != Threaded::Off)
-        && !kernel_threads_are_in_sight(&ProcRoot::default())
-    {
-        return Outcome::NotPossible { reason: "the kernel's threads are not in this PID namespace".to_owned() };
     }
     let queues = scenario.queues.len() as u32;
     let rule = scenario.kernel;
@@ -207,6 +201,13 @@ fn too_few_cpus(scenario: &Scenario) -> Option<String> {
     let cpus = sched::affinity(Pid::of_this_thread()).ok()?.iter().count();
     let applications = scenario.applications.len();
     (cpus < applications).then(|| format!("{applications} applications need a CPU each, and there are {cpus}"))
+}
+
+/// A queue's thread is pinned, which takes a name for it.
+fn no_kernel_threads(scenario: &Scenario) -> Option<String> {
+    let takes_one = scenario.queues.iter().any(|queue| queue.threaded != Threaded::Off);
+    let out_of_sight = || !quell_linux::kernel::threads_are_in_sight(&ProcRoot::default());
+    (takes_one && out_of_sight()).then(|| "the kernel's threads are not in this PID namespace".to_owned())
 }
 
 /// Under emulation a datagram takes a tenth of a millisecond, and the host may let a virtual CPU wait for several: in a

@@ -10,7 +10,7 @@ mod workers;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{ARRIVES_WITHIN, SERVER, go_on, kernel_threads_are_out_of_sight, no_keeper};
+use common::{ARRIVES_WITHIN, SERVER, go_on, kernel_threads, no_keeper};
 use quell_host::attach::placement::{Groups, Placed, Placement, PlacementPass, Wanted, decide};
 use quell_host::attach::{AttachError, Attachment, EpollsSetBy, Request, Selection, Targets, observe, plan};
 use quell_host::journal::Journal;
@@ -95,7 +95,7 @@ impl Placing {
 
 #[test]
 fn filters_are_verified_workers_are_bound_and_all_of_it_goes_back() {
-    if kernel_threads_are_out_of_sight() {
+    if kernel_threads::are_out_of_sight() {
         return;
     }
     let Some(mut placing) = Placing::start("place", 4, true) else { return };
@@ -170,7 +170,7 @@ fn a_group_that_changes_is_steered_anew_and_one_that_does_not_is_left_as_it_is()
 
 #[test]
 fn a_worker_that_comes_later_is_bound_to_the_cpu_of_its_queue() {
-    if kernel_threads_are_out_of_sight() {
+    if kernel_threads::are_out_of_sight() {
         return;
     }
     let Some(mut placing) = Placing::start("place-pin", 3, true) else { return };

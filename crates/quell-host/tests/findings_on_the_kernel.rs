@@ -10,7 +10,7 @@ mod roles;
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use common::{ARRIVES_WITHIN, Lab, PREFER, kernel_threads_are_out_of_sight};
+use common::{ARRIVES_WITHIN, Lab, PREFER, kernel_threads};
 use quell_host::findings::{Report, Severity, examine};
 use quell_host::picture::{Picture, Scope, take};
 use quell_linux::epoll_params::{self, EpollParams};
@@ -152,7 +152,7 @@ fn settings_of_a_queue_that_do_nothing_are_found() {
 
 #[test]
 fn a_worker_that_floats_and_one_that_is_away_from_its_queue_are_found() {
-    if kernel_threads_are_out_of_sight() {
+    if kernel_threads::are_out_of_sight() {
         return;
     }
     let Some(examined) = Examined::start("float", "plain") else { return };

@@ -17,7 +17,7 @@ use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
 use quell_linux::sched::{self, Policy, Scheduling};
 use quell_linux::{CpuList, Pid};
 
-use common::{Lab, id, kernel_threads_are_out_of_sight};
+use common::{Lab, id, kernel_threads};
 
 /// Other programs, run in a named namespace or in the caller's.
 struct Tools {
@@ -422,7 +422,7 @@ fn threads_have_the_name_the_cpus_and_the_class_that_proc_tells() {
 
 #[test]
 fn a_queues_kernel_thread_has_the_cpus_and_the_class_that_proc_tells() {
-    if kernel_threads_are_out_of_sight() {
+    if kernel_threads::are_out_of_sight() {
         return;
     }
     let Some(lab) = Lab::raise("kthread", 2) else { return };

@@ -7,7 +7,7 @@ mod common;
 mod steered;
 mod workers;
 
-use common::kernel_threads_are_out_of_sight;
+use common::kernel_threads;
 use quell_host::steer::{Baseline, Pins, WhyNotPinned, connections, pins};
 use quell_linux::{CpuList, Pid, sched};
 use steered::{BOTH, Steered};
@@ -33,7 +33,7 @@ fn affinity(tid: Pid) -> CpuList {
 
 #[test]
 fn workers_are_bound_to_the_cpu_of_their_queue_and_put_back_unless_somebody_else_bound_them() {
-    if kernel_threads_are_out_of_sight() {
+    if kernel_threads::are_out_of_sight() {
         return;
     }
     let Some(steered) = Steered::start("pin", 4) else { return };
@@ -76,7 +76,7 @@ fn workers_are_bound_to_the_cpu_of_their_queue_and_put_back_unless_somebody_else
 
 #[test]
 fn a_worker_whose_connections_come_by_several_queues_is_not_bound() {
-    if kernel_threads_are_out_of_sight() {
+    if kernel_threads::are_out_of_sight() {
         return;
     }
     let Some(steered) = Steered::start("pin-mixed", 2) else { return };

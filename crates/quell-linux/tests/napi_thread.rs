@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{LabPair, kernel_threads_are_out_of_sight};
+use common::{LabPair, kernel_threads};
 use quell_linux::CpuList;
 use quell_linux::ethtool::Ethtool;
 use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
@@ -13,7 +13,7 @@ use quell_linux::sched::{self, Policy, Scheduling};
 
 #[test]
 fn a_napis_kernel_thread_is_bound_and_made_real_time() {
-    if kernel_threads_are_out_of_sight() {
+    if kernel_threads::are_out_of_sight() {
         return;
     }
     let Some(lab) = LabPair::create(1) else { return };

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{LabPair, drop_all_capabilities, kernel_threads_are_out_of_sight};
+use common::{LabPair, drop_all_capabilities, kernel_threads};
 use quell_linux::ethtool::Ethtool;
 use quell_linux::netdev::{Napi, NapiChange, NapiThreading, Netdev};
 use quell_linux::netlink::Failure;
@@ -117,7 +117,7 @@ fn listing_an_unknown_interface_is_absent() {
 
 #[test]
 fn a_threaded_napi_has_a_thread() {
-    if kernel_threads_are_out_of_sight() {
+    if kernel_threads::are_out_of_sight() {
         return;
     }
     let Some((_lab, mut netdev, napis)) = lab_with_napis(1) else { return };

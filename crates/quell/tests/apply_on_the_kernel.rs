@@ -6,31 +6,23 @@
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use quell_linux::capability::{Capability, effective};
-use quell_linux::kernel;
+use quell_bench::requirements::missing;
+use quell_bench::server::ServerCommand;
 use quell_linux::netns::{Namespace, NamespaceName};
-use quell_linux::proc::ProcRoot;
 
 const SERVER: &str = "quell-lab-server";
 
 fn skipped() -> bool {
-    let needed = [Capability::NetAdmin, Capability::SysAdmin];
-    let missing = effective(&ProcRoot::default()).unwrap().map(|have| have.missing(&needed));
-    let reason = if missing.as_ref().is_none_or(|missing| !missing.is_empty()) {
-        Some(format!("needs CAP_NET_ADMIN and CAP_SYS_ADMIN, missing {missing:?}"))
-    } else if !kernel::threads_are_in_sight(&ProcRoot::default()) {
-        Some("the kernel's threads are not in this PID namespace".to_owned())
-    } else if Command::new("memcached").arg("-V").output().is_err() {
-        Some("there is no memcached".to_owned())
-    } else if Namespace::list_named().unwrap().contains(&NamespaceName::new(SERVER).unwrap()) {
-        Some("a lab is up already".to_owned())
-    } else {
-        None
-    };
-    if let Some(reason) = &reason {
-        eprintln!("skipped: {reason}");
+    let missing = missing(&ServerCommand::Memcached { program: "memcached".into() });
+    if !missing.is_empty() {
+        eprintln!("skipped: {missing:?}");
+        return true;
     }
-    reason.is_some()
+    let is_up = Namespace::list_named().unwrap().contains(&NamespaceName::new(SERVER).unwrap());
+    if is_up {
+        eprintln!("skipped: a lab is up already");
+    }
+    is_up
 }
 
 struct Quell<'a> {

@@ -66,14 +66,10 @@ fn outcome(done: &Value) -> &'static str {
     }
 }
 
-fn conformance(kernel: &str) -> Value {
-    let played = quell(&["conformance", "--on", "vm", "--json", "--kernel", kernel]);
-    serde_json::from_slice(&played.stdout).unwrap_or_else(|_| panic!("{}", text(&played.stderr)))
-}
-
 /// How many scenarios of the conformance suite a kernel plays; all of them hold.
 fn scenarios_played(kernel: &str) -> (usize, usize) {
-    let report = conformance(kernel);
+    let ran = quell(&["conformance", "--on", "vm", "--json", "--kernel", kernel]);
+    let report: Value = serde_json::from_slice(&ran.stdout).unwrap_or_else(|_| panic!("{}", text(&ran.stderr)));
     let results = report["results"].as_array().unwrap();
     let wrong: Vec<&Value> = results
         .iter()

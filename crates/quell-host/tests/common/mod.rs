@@ -4,6 +4,9 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
+#[path = "../../../quell-linux/tests/common/kernel_threads.rs"]
+pub(crate) mod kernel_threads;
+
 use std::net::{Ipv4Addr, UdpSocket};
 use std::ops::ControlFlow;
 use std::os::fd::AsRawFd as _;
@@ -24,16 +27,7 @@ use quell_linux::netdev::{Napi, NapiChange, Netdev};
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use quell_linux::process::{Child, Spawn};
-use quell_linux::{Ifindex, InterfaceName, NapiId, Pid, kernel};
-
-/// Whether the kernel's threads cannot be named here; says on stderr that a test is skipped for it.
-pub(crate) fn kernel_threads_are_out_of_sight() -> bool {
-    let out_of_sight = !kernel::threads_are_in_sight(&ProcRoot::default());
-    if out_of_sight {
-        eprintln!("skipped: the kernel's threads are not in this PID namespace");
-    }
-    out_of_sight
-}
+use quell_linux::{Ifindex, InterfaceName, NapiId, Pid};
 
 /// Long enough that nothing in a test ends by it.
 pub(crate) const SUSPENDED_FOR: Duration = Duration::from_secs(120);

@@ -3,22 +3,14 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod kernel_threads;
+
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use quell_linux::link::{Links, VethEnd};
 use quell_linux::netns::{Namespace, NamespaceName};
-use quell_linux::proc::ProcRoot;
-use quell_linux::{Ifindex, InterfaceName, kernel};
-
-/// Whether the kernel's threads cannot be named here; says on stderr that a test is skipped for it.
-pub(crate) fn kernel_threads_are_out_of_sight() -> bool {
-    let out_of_sight = !kernel::threads_are_in_sight(&ProcRoot::default());
-    if out_of_sight {
-        eprintln!("skipped: the kernel's threads are not in this PID namespace");
-    }
-    out_of_sight
-}
+use quell_linux::{Ifindex, InterfaceName};
 
 /// Whether this process may make namespaces; says on stderr why a test is skipped.
 pub(crate) fn can_make_namespaces() -> bool {

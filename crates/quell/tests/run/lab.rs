@@ -236,12 +236,12 @@ impl Running {
     pub(crate) fn command(&self) -> Pid {
         // The keeper has a session of its own.
         let own = |pid: &Pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm != "quell\n");
-        wait_until(|| self.children().find(own).ok_or_else(|| format!("no command runs: {}", self.err())))
+        wait_until(|| self.children().into_iter().find(own).ok_or_else(|| format!("no command runs: {}", self.err())))
     }
 
-    fn children(&self) -> impl Iterator<Item = Pid> {
+    fn children(&self) -> Vec<Pid> {
         let pids = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid())).unwrap();
-        pids.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>().into_iter()
+        pids.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -249,7 +249,7 @@ impl Running {
     }
 
     pub(crate) fn signal_first_child(&self, signal: Signal) {
-        PidFd::open(self.children().next().unwrap()).unwrap().signal(signal).unwrap();
+        PidFd::open(self.children()[0]).unwrap().signal(signal).unwrap();
     }
 
     pub(crate) fn write(&self, text: &str) {
