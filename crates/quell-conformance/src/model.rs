@@ -32,6 +32,10 @@ pub enum ModelError {
 /// # Errors
 /// When the model refuses it.
 pub fn play(scenario: &Scenario) -> Result<Observations, ModelError> {
+    play_on(host()?, scenario)
+}
+
+pub(crate) fn play_on(host: HostProfile, scenario: &Scenario) -> Result<Observations, ModelError> {
     let sent = sent(scenario);
     let mut inputs: Vec<(u64, Input)> = Vec::new();
     for message in &sent {
@@ -47,13 +51,13 @@ pub fn play(scenario: &Scenario) -> Result<Observations, ModelError> {
         napi_thread_priority: Some(50),
         inputs,
         until_ns: scenario.lasts.0,
-        ..sim::Scenario::new(host()?)
+        ..sim::Scenario::new(host)
     };
     Ok(observations(scenario, sent, &played.play()?))
 }
 
 /// Every constant at the least that makes sense, no idle states, no coalescing.
-fn host() -> Result<HostProfile, ProfileError> {
+pub(crate) fn host() -> Result<HostProfile, ProfileError> {
     let mut constants = Constants::default();
     for constant in CONSTANTS {
         constant.set(&mut constants, 0.0);

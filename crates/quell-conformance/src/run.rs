@@ -16,7 +16,7 @@ use crate::kernel::veth::{SiteError, VethSite};
 use crate::kernel::{self, Control, PlayError, Site};
 use crate::model;
 use crate::observe::Observations;
-use crate::scenario::{Need, Scenario};
+use crate::scenario::{KernelRule, Need, Scenario};
 
 /// The `schema` of a [`Report`].
 pub const SCHEMA: &str = "quell-conformance/1";
@@ -65,6 +65,8 @@ pub enum Outcome {
         plays: u32,
         /// What did not hold in the plays that missed.
         misses: Vec<Vec<Finding>>,
+        /// How many times as long as the file says everything took in the last of them.
+        stretch: u32,
         /// Everything that was observed in the last of them.
         observations: Box<Observations>,
     },
@@ -159,11 +161,14 @@ pub fn run<'a>(
     Report { schema: SCHEMA.to_owned(), results }
 }
 
+/// How often the model is played, which is exact.
+const ONCE: Often = Often { holds: 1, of: 1 };
+
 /// Plays a scenario on the model.
 #[must_use]
 pub fn on_the_model(scenario: &Scenario) -> Outcome {
     match model::play(scenario) {
-        Ok(observations) => plays(scenario, Arm::Model, 1, 1, || Ok::<_, PlayError>(observations.clone())),
+        Ok(observations) => plays(scenario, Arm::Model, ONCE, 1, |_| Ok::<_, PlayError>(observations.clone())),
         Err(error) => Outcome::NotPlayed { reason: error.to_string() },
     }
 }
@@ -186,10 +191,9 @@ pub fn on_this_kernel(scenario: &Scenario, journal: &Journal) -> Outcome {
         return Outcome::NotPossible { reason };
     }
     let queues = scenario.queues.len() as u32;
-    let rule = scenario.kernel;
-    plays(scenario, Arm::Kernel, rule.holds, rule.of, || {
-        let raised = VethSite::raise(journal, queues, scenario.past_napi)?;
-        let played = kernel::play(&raised.site, scenario);
+    plays(scenario, Arm::Kernel, scenario.kernel.into(), 1, |stretched| {
+        let raised = VethSite::raise(journal, queues, stretched.past_napi)?;
+        let played = kernel::play(&raised.site, stretched);
         // What could not be undone stays in the journal, where the next run finds it.
         let _ = raised.take_down();
         Ok::<_, SitePlayError>(played?)
@@ -220,8 +224,7 @@ pub fn in_this_guest(scenario: &Scenario, site: &Site) -> Outcome {
     if let Some(reason) = lacking(scenario, site) {
         return Outcome::NotPossible { reason };
     }
-    let (rule, scenario) = (scenario.kernel, scenario.clone().stretched(GUEST_STRETCH));
-    plays(&scenario, Arm::Guest, rule.holds, rule.of, || kernel::play(site, &scenario))
+    plays(scenario, Arm::Guest, scenario.kernel.into(), GUEST_STRETCH, |stretched| kernel::play(site, stretched))
 }
 
 /// What a guest's device or kernel has not of what a scenario needs.
@@ -263,35 +266,99 @@ enum SitePlayError {
     Play(#[from] PlayError),
 }
 
-/// Plays until it held `holds` times, or cannot any more within `of` times.
+/// How often everything has to hold, and within how many plays.
+#[derive(Clone, Copy)]
+struct Often {
+    holds: u32,
+    of: u32,
+}
+
+impl From<KernelRule> for Often {
+    fn from(KernelRule { holds, of, .. }: KernelRule) -> Self {
+        Self { holds, of }
+    }
+}
+
+/// Plays until it held `holds` times, or cannot any more within `of` times: first with all times `stretch` times as long,
+/// then, after each miss, twice as long again. A host that is late by some milliseconds is so whatever the scenario, and
+/// what decides lies further apart each time.
 fn plays<E: std::error::Error>(
     scenario: &Scenario,
     arm: Arm,
-    holds: u32,
-    of: u32,
-    mut play: impl FnMut() -> Result<Observations, E>,
+    often: Often,
+    mut stretch: u32,
+    mut play: impl FnMut(&Scenario) -> Result<Observations, E>,
 ) -> Outcome {
     let mut held = 0;
     let mut misses: Vec<Vec<Finding>> = Vec::new();
     loop {
-        let observations = match play() {
+        let stretched = scenario.clone().stretched(stretch);
+        let observations = match play(&stretched) {
             Ok(observations) => observations,
             Err(error) => return Outcome::NotPlayed { reason: error.to_string() },
         };
-        let findings = judge(scenario, &observations, arm);
+        let findings = judge(&stretched, &observations, arm);
         let wrong: Vec<Finding> = findings.iter().filter(|finding| !finding.holds).cloned().collect();
-        if wrong.is_empty() {
-            held += 1;
-        } else {
+        let missed = !wrong.is_empty();
+        if missed {
             misses.push(wrong);
+        } else {
+            held += 1;
         }
-        let missed = misses.len() as u32;
-        let plays = held + missed;
-        if held == holds {
+        let plays = held + misses.len() as u32;
+        if held == often.holds {
             return Outcome::Held { plays, misses, findings };
         }
-        if of - missed < holds {
-            return Outcome::DidNotHold { plays, misses, observations: Box::new(observations) };
+        if often.of - (plays - held) < often.holds {
+            return Outcome::DidNotHold { plays, misses, stretch, observations: Box::new(observations) };
         }
+        if missed {
+            stretch *= 2;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ModelError;
+    use crate::suite;
+
+    /// The judgement of a kernel that has every timer so late, and every thread so late on its CPU.
+    fn on_a_late_host(scenario: &Scenario, timer_ns: f64, wake_ns: f64) -> Outcome {
+        plays(scenario, Arm::Kernel, scenario.kernel.into(), 1, |stretched| -> Result<_, ModelError> {
+            let mut host = model::host()?;
+            (host.constants.timer_irq_ns, host.constants.wake_ns) = (timer_ns, wake_ns);
+            model::play_on(host, stretched)
+        })
+    }
+
+    fn all() -> Vec<Scenario> {
+        suite::all().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn every_scenario_holds_at_once_where_each_timer_is_a_millisecond_late() {
+        for scenario in all() {
+            let outcome = on_a_late_host(&scenario, 1e6, 0.0);
+            let Outcome::Held { misses, .. } = outcome else { panic!("{}: {outcome:#?}", scenario.name) };
+            assert!(misses.is_empty(), "{}: {misses:#?}", scenario.name);
+        }
+    }
+
+    #[test]
+    fn every_scenario_holds_in_the_end_where_timers_and_threads_are_3_milliseconds_late() {
+        for scenario in all() {
+            let outcome = on_a_late_host(&scenario, 3e6, 3e6);
+            assert!(matches!(outcome, Outcome::Held { .. }), "{}: {outcome:#?}", scenario.name);
+        }
+    }
+
+    #[test]
+    fn where_threads_are_always_later_than_what_decides_a_scenario_does_not_hold_and_the_last_play_took_8_times_as_long()
+     {
+        let scenario = suite::scenario("a-napi-thread-is-deferred-alike").unwrap_or_else(|error| panic!("{error}"));
+        let outcome = on_a_late_host(&scenario, 0.0, 60e6);
+        assert!(matches!(outcome, Outcome::DidNotHold { plays: 4, stretch: 8, .. }), "{outcome:#?}");
     }
 }

@@ -28,10 +28,10 @@ pub(crate) fn list(scenarios: &[Scenario], terminal: Terminal) -> String {
 pub(crate) fn render(report: &Report, scenarios: &[Scenario], terminal: Terminal) -> String {
     let mut text = format!("{}\n\n{}", grid(report, terminal), reasons(report));
     for result in &report.results {
-        if let Outcome::DidNotHold { plays, misses, observations } = &result.outcome {
+        if let Outcome::DidNotHold { plays, misses, stretch, observations } = &result.outcome {
             let scenario = scenarios.iter().find(|scenario| scenario.name == result.scenario);
             text.push_str(&difference(result, *plays, misses));
-            text.push_str(&observed(observations, scenario));
+            text.push_str(&observed(observations, *stretch, scenario));
             text.push('\n');
         }
     }
@@ -127,9 +127,12 @@ fn difference(result: &ScenarioResult, plays: u32, misses: &[Vec<Finding>]) -> S
 }
 
 /// What was observed in the last miss, moment by moment.
-fn observed(observations: &Observations, scenario: Option<&Scenario>) -> String {
+fn observed(observations: &Observations, stretch: u32, scenario: Option<&Scenario>) -> String {
     let ms = |ns: u64| format!("{:.3} ms", ns as f64 / 1e6);
     let mut lines = Vec::new();
+    if stretch > 1 {
+        lines.push(format!("everything took {stretch} times as long as the file says:"));
+    }
     for message in &observations.messages {
         let name = scenario.and_then(|scenario| scenario.packets.get(message.packet)).map(|packet| &*packet.name);
         let read = message.read_ns.map_or_else(|| "not read".to_owned(), |read_ns| format!("read at {}", ms(read_ns)));
@@ -189,11 +192,12 @@ mod tests {
         observations.messages[1].read_ns = None;
         let misses = expect::judge(&scenario, &observations, Arm::Kernel);
         let misses = vec![misses.into_iter().filter(|finding| !finding.holds).collect()];
-        let outcome = Outcome::DidNotHold { plays: 1, misses, observations: Box::new(observations) };
+        let outcome = Outcome::DidNotHold { plays: 1, misses, stretch: 8, observations: Box::new(observations) };
         let text = render(&report(vec![result(&scenario, Arm::Kernel, outcome)]), &[scenario], PIPE);
         for part in [
             "deferral-counts-down  NOT",
             "polls of queue 0: 7: not observed on this arm",
+            "everything took 8 times as long as the file says:",
             "`after the interrupt is back` sent at 50.000 ms, not read",
             "queue 0: polls –, empty-polls 5",
             "kernel: 0 of 1 played held",
