@@ -35,6 +35,7 @@ pub fn play(scenario: &Scenario) -> Result<Observations, ModelError> {
     play_on(host()?, scenario)
 }
 
+/// On another host than the one where only timers take time.
 pub(crate) fn play_on(host: HostProfile, scenario: &Scenario) -> Result<Observations, ModelError> {
     let sent = sent(scenario);
     let mut inputs: Vec<(u64, Input)> = Vec::new();

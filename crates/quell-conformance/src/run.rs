@@ -161,16 +161,11 @@ pub fn run<'a>(
     Report { schema: SCHEMA.to_owned(), results }
 }
 
-/// How often the model is played, which is exact.
-const ONCE: Often = Often { holds: 1, of: 1 };
-
-/// Plays a scenario on the model.
+/// Plays a scenario on the model, once: it is exact.
 #[must_use]
 pub fn on_the_model(scenario: &Scenario) -> Outcome {
-    match model::play(scenario) {
-        Ok(observations) => plays(scenario, Arm::Model, ONCE, 1, |_| Ok::<_, PlayError>(observations.clone())),
-        Err(error) => Outcome::NotPlayed { reason: error.to_string() },
-    }
+    let once = KernelRule { holds: 1, of: 1, ..scenario.kernel };
+    plays(scenario, Arm::Model, once, 1, model::play)
 }
 
 /// Plays a scenario on the kernel that runs here, each time on a veth pair of its own.
@@ -191,7 +186,7 @@ pub fn on_this_kernel(scenario: &Scenario, journal: &Journal) -> Outcome {
         return Outcome::NotPossible { reason };
     }
     let queues = scenario.queues.len() as u32;
-    plays(scenario, Arm::Kernel, scenario.kernel.into(), 1, |stretched| {
+    plays(scenario, Arm::Kernel, scenario.kernel, 1, |stretched| {
         let raised = VethSite::raise(journal, queues, stretched.past_napi)?;
         let played = kernel::play(&raised.site, stretched);
         // What could not be undone stays in the journal, where the next run finds it.
@@ -224,7 +219,7 @@ pub fn in_this_guest(scenario: &Scenario, site: &Site) -> Outcome {
     if let Some(reason) = lacking(scenario, site) {
         return Outcome::NotPossible { reason };
     }
-    plays(scenario, Arm::Guest, scenario.kernel.into(), GUEST_STRETCH, |stretched| kernel::play(site, stretched))
+    plays(scenario, Arm::Guest, scenario.kernel, GUEST_STRETCH, |stretched| kernel::play(site, stretched))
 }
 
 /// What a guest's device or kernel has not of what a scenario needs.
@@ -266,32 +261,20 @@ enum SitePlayError {
     Play(#[from] PlayError),
 }
 
-/// How often everything has to hold, and within how many plays.
-#[derive(Clone, Copy)]
-struct Often {
-    holds: u32,
-    of: u32,
-}
-
-impl From<KernelRule> for Often {
-    fn from(KernelRule { holds, of, .. }: KernelRule) -> Self {
-        Self { holds, of }
-    }
-}
-
-/// Plays until it held `holds` times, or cannot any more within `of` times: first with all times `stretch` times as long,
-/// then, after each miss, twice as long again. A host that is late by some milliseconds is so whatever the scenario, and
-/// what decides lies further apart each time.
+/// Plays until it held as often as the rule says, or cannot any more: first with all times `stretch` times as long, then,
+/// after each miss, twice as long again. A host that is late by some milliseconds is so whatever the scenario, and what
+/// decides lies further apart each time.
 fn plays<E: std::error::Error>(
     scenario: &Scenario,
     arm: Arm,
-    often: Often,
-    mut stretch: u32,
+    rule: KernelRule,
+    stretch: u32,
     mut play: impl FnMut(&Scenario) -> Result<Observations, E>,
 ) -> Outcome {
     let mut held = 0;
     let mut misses: Vec<Vec<Finding>> = Vec::new();
     loop {
+        let stretch = stretch << misses.len();
         let stretched = scenario.clone().stretched(stretch);
         let observations = match play(&stretched) {
             Ok(observations) => observations,
@@ -299,21 +282,18 @@ fn plays<E: std::error::Error>(
         };
         let findings = judge(&stretched, &observations, arm);
         let wrong: Vec<Finding> = findings.iter().filter(|finding| !finding.holds).cloned().collect();
-        let missed = !wrong.is_empty();
-        if missed {
-            misses.push(wrong);
-        } else {
+        if wrong.is_empty() {
             held += 1;
+        } else {
+            misses.push(wrong);
         }
-        let plays = held + misses.len() as u32;
-        if held == often.holds {
+        let missed = misses.len() as u32;
+        let plays = held + missed;
+        if held == rule.holds {
             return Outcome::Held { plays, misses, findings };
         }
-        if often.of - (plays - held) < often.holds {
+        if rule.of - missed < rule.holds {
             return Outcome::DidNotHold { plays, misses, stretch, observations: Box::new(observations) };
-        }
-        if missed {
-            stretch *= 2;
         }
     }
 }
@@ -326,7 +306,7 @@ mod tests {
 
     /// The judgement of a kernel that has every timer so late, and every thread so late on its CPU.
     fn on_a_late_host(scenario: &Scenario, timer_ns: f64, wake_ns: f64) -> Outcome {
-        plays(scenario, Arm::Kernel, scenario.kernel.into(), 1, |stretched| -> Result<_, ModelError> {
+        plays(scenario, Arm::Kernel, scenario.kernel, 1, |stretched| -> Result<_, ModelError> {
             let mut host = model::host()?;
             (host.constants.timer_irq_ns, host.constants.wake_ns) = (timer_ns, wake_ns);
             model::play_on(host, stretched)
@@ -355,8 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn where_threads_are_always_later_than_what_decides_a_scenario_does_not_hold_and_the_last_play_took_8_times_as_long()
-     {
+    fn what_misses_even_8_times_as_long_does_not_hold() {
         let scenario = suite::scenario("a-napi-thread-is-deferred-alike").unwrap_or_else(|error| panic!("{error}"));
         let outcome = on_a_late_host(&scenario, 0.0, 60e6);
         assert!(matches!(outcome, Outcome::DidNotHold { plays: 4, stretch: 8, .. }), "{outcome:#?}");

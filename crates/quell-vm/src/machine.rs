@@ -176,15 +176,12 @@ impl Machine {
 
     fn arguments(&self, files: &Files) -> Vec<String> {
         let memory_mib = MEMORY_BASE_MIB + 2 * (files.archive_bytes >> 20);
-        let mut arguments: Vec<String> =
-            ["-M q35 -accel tcg,thread=multi -nodefaults -no-user-config -display none -no-reboot"]
-                .iter()
-                .flat_map(|words| words.split(' '))
-                .map(str::to_owned)
-                .collect();
-        arguments.extend(["-cpu".to_owned(), CPU.to_owned()]);
-        arguments.extend(["-smp".to_owned(), self.cpus.to_string()]);
-        arguments.extend(["-m".to_owned(), memory_mib.to_string()]);
+        let machine = format!(
+            "-M q35 -accel tcg,thread=multi -cpu {CPU} -smp {} -m {memory_mib} \
+             -nodefaults -no-user-config -display none -no-reboot",
+            self.cpus
+        );
+        let mut arguments: Vec<String> = machine.split(' ').map(str::to_owned).collect();
         for (end, address) in MAC_ADDRESSES.iter().enumerate() {
             arguments.extend(["-netdev".to_owned(), format!("hubport,hubid=0,id=nic{end}")]);
             let device = self.nic.device();

@@ -98,18 +98,21 @@ fn in_namespace<T: Send>(namespace: &Namespace, work: impl FnOnce() -> io::Resul
     namespace.run(work).map_err(io::Error::other)?
 }
 
-/// With an inode: accepted.
 fn wait_until_it_has_connections(server: &Namespace) -> Result<(), NetlinkError> {
     let mut sockets = SockDiag::open_in(server)?;
-    let mut accepted = 0;
-    while accepted < CONNECTIONS {
+    while accepted(&mut sockets)? < CONNECTIONS {
         std::thread::yield_now();
-        accepted = 0;
-        sockets.for_each(InetProtocol::Tcp, InetFamily::V4, |socket| {
-            accepted += usize::from(socket.remote.is_some() && socket.local.port() == PORT && socket.inode != 0);
-        })?;
     }
     Ok(())
+}
+
+/// How many connections of the server have an inode, for it has accepted them.
+fn accepted(sockets: &mut SockDiag) -> Result<usize, NetlinkError> {
+    let mut accepted = 0;
+    sockets.for_each(InetProtocol::Tcp, InetFamily::V4, |socket| {
+        accepted += usize::from(socket.remote.is_some() && socket.local.port() == PORT && socket.inode != 0);
+    })?;
+    Ok(accepted)
 }
 
 fn wait_until_it_listens(client: &Namespace, address: &str) -> Result<(), Failure> {
