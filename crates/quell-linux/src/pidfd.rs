@@ -113,6 +113,10 @@ impl PidFd {
 
     /// Duplicates one of the process's open files (`pidfd_getfd`, Linux 5.6).
     ///
+    /// A file leaves an epoll by itself only with its last descriptor (epoll(7)). If the process closes its own without
+    /// `EPOLL_CTL_DEL` while a duplicate is open, its epoll goes on reporting the file until that is closed: keep it for as
+    /// short as can be.
+    ///
     /// # Errors
     /// When the process has no such file, has ended, or the caller has no ptrace access to it.
     pub fn duplicate(&self, fd: i32) -> Result<DuplicatedFd, PidFdError> {
@@ -185,6 +189,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+    use crate::event::{Epoll, Trigger};
 
     #[test]
     fn an_own_file_is_duplicated() {
@@ -205,6 +210,23 @@ mod tests {
         assert!(!reader.is_ready(EPOLLIN | EPOLLET).unwrap());
         rustix::io::write(&writer, b"x").unwrap();
         assert!(reader.is_ready(EPOLLIN | EPOLLET).unwrap() && reader.is_ready(EPOLLIN).unwrap());
+    }
+
+    #[test]
+    fn a_closed_file_is_reported_by_its_epoll_for_as_long_as_a_duplicate_is_open() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let mut epoll = Epoll::new(1).unwrap();
+        epoll.add(&reader, 7, Trigger::Level).unwrap();
+        rustix::io::write(&writer, b"x").unwrap();
+        let mut reports = || {
+            epoll.wait(Some(Duration::ZERO)).unwrap();
+            !epoll.is_empty()
+        };
+        let duplicate = PidFd::open(Pid::of_this_process()).unwrap().duplicate(reader.as_raw_fd()).unwrap();
+        drop(reader);
+        assert!(reports(), "whose number is closed");
+        drop(duplicate);
+        assert!(!reports());
     }
 
     #[test]

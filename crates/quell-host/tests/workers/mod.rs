@@ -75,7 +75,8 @@ fn work(number: u32, listener: &TcpListener, address: SocketAddr) {
                 connections.insert(next, connection);
                 break;
             }
-            let connection = &connections[&token];
+            // Who closes a socket while it is looked at may hear of it once more (`PidFd::duplicate`).
+            let Some(connection) = connections.get(&token) else { continue };
             let mut words = [0; 64];
             match connection.receive(&mut words) {
                 Ok(1..) => {
