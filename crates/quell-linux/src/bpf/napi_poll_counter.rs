@@ -82,7 +82,8 @@ impl NapiPolls {
 /// What it costs: for a poll of a NAPI that is not watched 14 BPF instructions, a hash look-up
 /// included; for a watched one at most 48, three calls included. Every NAPI of the machine pays the
 /// former. Measured for a watched one on a virtual machine at 2.1 GHz, one packet a poll: 79 ns in the
-/// median of ten runs (60 to 92), the two clock readings of the kernel's own BPF statistics included.
+/// median of ten runs (60 to 92), on a busier day 96 (90 to 133), the two clock readings of the kernel's own BPF
+/// statistics included.
 #[derive(Debug)]
 pub struct NapiPollCounter {
     counter: TracepointCounter<COUNTERS>,
