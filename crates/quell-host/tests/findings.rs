@@ -57,6 +57,14 @@ fn each_change_makes_the_finding_that_belongs_to_it() {
 }
 
 #[test]
+fn softirqs_that_use_up_their_time_with_packets_do_not_poll_in_vain() {
+    let (mut later, earlier) = (healthy(), before());
+    set(&mut later, "/cpus/each/2/counters/softnet-time-squeeze", json!(250));
+    set(&mut later, "/cpus/each/2/counters/softnet-processed", json!(1_000_000));
+    assert!(!ids(&picture(&later), Some(&picture(&earlier))).contains("too-many-empty-polls"));
+}
+
+#[test]
 fn every_rule_has_a_change_that_makes_it() {
     let tried: BTreeSet<&str> = pictures::edits().iter().map(|edit| edit.rule).collect();
     let untried: Vec<&str> = rules().map(|rule| rule.id).filter(|id| !tried.contains(id)).collect();

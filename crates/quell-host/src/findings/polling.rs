@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::mend::Mend;
 use super::view::{EpollView, PACKETS_TO_JUDGE, View, counted, suspends, time_text};
 use super::{Node, Observation, Rule, Severity};
-use crate::picture::{Device, Process, SocketState, Thread};
+use crate::picture::{CpuCounters, Device, Process, Reading, SocketState, Thread};
 
 pub(super) const RULES: &[&Rule] =
     &[&WITHOUT_NAPI, &SPINS, &SMALL_BUDGET, &NO_SUSPENSION_THERE, &LONG_FLUSH, &EMPTY_POLLS];
@@ -249,28 +249,68 @@ static EMPTY_POLLS: Rule = Rule {
     title: "a CPU polls far more often than packets come",
     why: "Every timer poll interrupts the program, also one that finds nothing: above some 70,000 a second they take more \
           than the interrupts that they replace.",
-    source: "measured in the published runs of defer10: slower than plain interrupts above 800,000 requests a second",
+    source: "measured in the published runs of defer10: slower than plain interrupts above 800,000 requests a second; \
+             net_rx_action, net/core/dev.c",
     explanation: "Compared over two pictures: a CPU ran more than 20,000 receiving softirqs a second, and more than four for \
-                  each packet that it took in. Mended by a longer gro-flush-timeout of the queues that it serves, or by \
-                  suspension.",
+                  each packet that it took in. Or its receiving softirqs used up their time (softnet_stat, time_squeeze) \
+                  more than five times a second, and took in fewer than 64 packets each: a timer shorter than a poll fires \
+                  again before the softirq ends, which then polls on until its time is up. Mended by a longer \
+                  gro-flush-timeout of the queues that it serves, or by suspension.",
     needs_two: true,
     examine: empty_polls,
 };
 
 const MANY_SOFTIRQS_PER_S: f64 = 20_000.0;
 const SOFTIRQS_PER_PACKET: u64 = 4;
+/// Each takes two jiffies: five are 1 to 10 % of a CPU, by the kernel's HZ.
+const MANY_SQUEEZES_PER_S: f64 = 5.0;
+/// What one poll may take in (`NAPI_POLL_WEIGHT`). A softirq that was busy with packets took several times as many.
+const PACKETS_OF_A_POLL: u64 = 64;
+
+/// How much a CPU received between two pictures, and what says that most of its polls found nothing.
+struct Receiving {
+    softirqs: Option<u64>,
+    squeezes: Option<u64>,
+    packets: u64,
+}
+
+impl Receiving {
+    fn between(before: &CpuCounters, now: &CpuCounters) -> Option<Self> {
+        let since =
+            |counter: fn(&CpuCounters) -> &Reading<u64>| counter(now).known()?.checked_sub(*counter(before).known()?);
+        Some(Self {
+            softirqs: since(|cpu| &cpu.net_rx_softirqs),
+            squeezes: since(|cpu| &cpu.softnet_time_squeeze),
+            packets: since(|cpu| &cpu.softnet_processed)?,
+        })
+    }
+
+    fn mostly_in_vain(&self, interval_ns: u64) -> Option<String> {
+        let per_s = |count: u64| count as f64 * 1e9 / interval_ns as f64;
+        let many_softirqs = |&softirqs: &u64| {
+            softirqs >= PACKETS_TO_JUDGE
+                && per_s(softirqs) >= MANY_SOFTIRQS_PER_S
+                && softirqs / SOFTIRQS_PER_PACKET >= self.packets
+        };
+        let long_softirqs = |&squeezes: &u64| {
+            per_s(squeezes) >= MANY_SQUEEZES_PER_S && squeezes.saturating_mul(PACKETS_OF_A_POLL) > self.packets
+        };
+        let seen = match (self.softirqs.filter(many_softirqs), self.squeezes.filter(long_softirqs)) {
+            (Some(softirqs), _) => format!("{:.0} receiving softirqs a second", per_s(softirqs)),
+            (None, Some(squeezes)) => {
+                format!("{:.0} receiving softirqs a second that used up their time", per_s(squeezes))
+            }
+            (None, None) => return None,
+        };
+        Some(format!("{seen}, for {} packets in {}", self.packets, time_text(interval_ns)))
+    }
+}
 
 fn empty_polls(view: &View<'_>) -> Vec<Observation> {
     let Some(interval_ns) = view.interval_ns() else { return Vec::new() };
     let of = |number: u32| {
         let (before, now) = view.cpu_pair(number)?;
-        let (before, now) = (&before.counters, &now.counters);
-        let softirqs = now.net_rx_softirqs.known()?.checked_sub(*before.net_rx_softirqs.known()?)?;
-        let packets = now.softnet_processed.known()?.checked_sub(*before.softnet_processed.known()?)?;
-        let per_s = softirqs as f64 * 1e9 / interval_ns as f64;
-        if softirqs < PACKETS_TO_JUDGE || per_s < MANY_SOFTIRQS_PER_S || softirqs / SOFTIRQS_PER_PACKET < packets {
-            return None;
-        }
+        let seen = Receiving::between(&before.counters, &now.counters)?.mostly_in_vain(interval_ns)?;
         let deferred = view.napis().filter(|(_, napi)| super::view::defers(napi));
         let here = deferred.filter(|(_, napi)| view.packet_cpus(napi).is_some_and(|cpus| cpus.contains(number)));
         let served: Vec<_> = here.collect();
@@ -283,15 +323,7 @@ fn empty_polls(view: &View<'_>) -> Vec<Observation> {
         }
         let mut nodes = vec![Node::Cpu { number }];
         nodes.extend(served.iter().map(|(_, napi)| view.napi_node(napi.id)));
-        Some(Observation {
-            severity: Severity::Warning,
-            nodes,
-            seen: format!(
-                "{per_s:.0} receiving softirqs a second, for {packets} packets in {}",
-                time_text(interval_ns)
-            ),
-            mend,
-        })
+        Some(Observation { severity: Severity::Warning, nodes, seen, mend })
     };
     view.now.cpus.each.iter().filter_map(|cpu| of(cpu.number)).collect()
 }

@@ -121,6 +121,7 @@ fn of_polling() -> Vec<Edit> {
             ],
         ),
         edit("too-many-empty-polls", Warning, vec![("/cpus/each/2/counters/net-rx-softirqs", json!(200_000))]),
+        edit("too-many-empty-polls", Warning, vec![("/cpus/each/2/counters/softnet-time-squeeze", json!(250))]),
     ]
 }
 
