@@ -2,6 +2,7 @@
 
 pub(crate) mod ablation_table;
 pub(crate) mod attach;
+pub(crate) mod bench_chart;
 pub(crate) mod bench_table;
 pub(crate) mod change;
 pub(crate) mod comparison;

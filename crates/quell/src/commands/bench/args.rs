@@ -88,6 +88,9 @@ pub(crate) struct BenchArgs {
     /// Print the table of an earlier result instead of measuring.
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_MEASURING, conflicts_with_all = ["on", "schema"])]
     pub(crate) show: Option<PathBuf>,
+    /// Draw the result of --show as an SVG picture instead: latency and CPU time per request of each mode.
+    #[arg(long, requires = "show", conflicts_with = "json")]
+    pub(crate) svg: bool,
     /// Print the JSON Schema of result files instead of measuring; with --on vm that of its own.
     #[arg(long, conflicts_with_all = OF_MEASURING, conflicts_with = "json")]
     pub(crate) schema: bool,

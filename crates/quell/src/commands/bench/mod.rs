@@ -21,7 +21,7 @@ use on_veth::NotRun;
 pub(crate) use args::BenchArgs;
 
 use crate::exit::{Exit, Failure};
-use crate::render::{bench_table, findings};
+use crate::render::{bench_chart, bench_table, findings};
 use crate::{file, output};
 
 /// Runs the command.
@@ -35,7 +35,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
         return output::json(&schema);
     }
     if let Some(file) = &args.show {
-        return show_file(file, args.json);
+        return show_file(file, if args.svg { Form::Svg } else { Form::of(args.json) });
     }
     if args.on == Some(Where::Vm) {
         return on_vm::run(args);
@@ -51,7 +51,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     };
     // Whichever of the two fails, the other still has what took minutes to measure.
     let written = file::write_json(&file, "the result", &result);
-    show(&result, args.json)?;
+    show(&result, Form::of(args.json))?;
     written?;
     output::say(&format!("\nresult file: {} (print it again: quell bench --show {0})", file.display()));
     if result.interrupted {
@@ -119,15 +119,18 @@ fn unix_time() -> Duration {
 }
 
 /// Prints what a file holds: a result of a lab or the model, or of the vm lab.
-fn show_file(file: &Path, json: bool) -> Result<(), Failure> {
+fn show_file(file: &Path, form: Form) -> Result<(), Failure> {
     let place = file.display();
     let text = file::read(file)?;
     let schema: serde_json::Value =
         serde_json::from_str(&text).map_err(|error| Failure::usage(format!("{place} is no JSON: {error}")))?;
     let no_result = |error| Failure::usage(format!("{place} is no result of a bench run: {error}"));
     match schema.get("schema").and_then(|schema| schema.as_str()) {
-        Some(SCHEMA) => show(&serde_json::from_str(&text).map_err(no_result)?, json),
-        Some(interrupts::SCHEMA) => on_vm::show(&serde_json::from_str(&text).map_err(no_result)?, json),
+        Some(SCHEMA) => show(&serde_json::from_str(&text).map_err(no_result)?, form),
+        Some(interrupts::SCHEMA) if form == Form::Svg => Err(Failure::usage(format!(
+            "{place} is a result of the vm lab, which times nothing: there is no latency to draw"
+        ))),
+        Some(interrupts::SCHEMA) => on_vm::show(&serde_json::from_str(&text).map_err(no_result)?, form == Form::Json),
         other => {
             let found = other.map_or_else(|| "no schema".to_owned(), |other| format!("the schema {other:?}"));
             let known = format!("{SCHEMA:?} and {:?}", interrupts::SCHEMA);
@@ -136,9 +139,30 @@ fn show_file(file: &Path, json: bool) -> Result<(), Failure> {
     }
 }
 
-fn show(result: &BenchResult, json: bool) -> Result<(), Failure> {
-    if json {
-        return output::json(result);
+fn show(result: &BenchResult, form: Form) -> Result<(), Failure> {
+    match form {
+        Form::Json => output::json(result),
+        Form::Svg => {
+            let no_latency =
+                || Failure::usage("the result has no latency under an open load, so there is nothing to draw");
+            output::data(&bench_chart::render(result).ok_or_else(no_latency)?)
+        }
+        Form::Table => {
+            output::data(&format!("{}\n{}", bench_table::render(result), findings::render(&result.findings())))
+        }
     }
-    output::data(&format!("{}\n{}", bench_table::render(result), findings::render(&result.findings())))
+}
+
+/// The form in which a result is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Table,
+    Json,
+    Svg,
+}
+
+impl Form {
+    fn of(json: bool) -> Self {
+        if json { Self::Json } else { Self::Table }
+    }
 }

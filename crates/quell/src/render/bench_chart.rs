@@ -1,0 +1,210 @@
+//! A bench result as one SVG picture: for each open load the latency range and the CPU time per request of every mode.
+//! A closed loop is left out: its latency is its throughput in other words.
+
+use quell_bench::figure::Figure;
+use quell_bench::offered_load::OfferedLoad;
+use quell_bench::result::{BenchResult, Lab};
+use quell_bench::table::{LoadTable, Row};
+use svg::Document;
+use svg::node::element::{Circle, Group, Line, Rectangle, Text};
+
+use super::number;
+
+const WIDTH: f64 = 860.0;
+const MARGIN: f64 = 24.0;
+const LABEL_WIDTH: f64 = 110.0;
+const LATENCY_WIDTH: f64 = 420.0;
+const GAP: f64 = 40.0;
+const ROW_HEIGHT: f64 = 24.0;
+const PANEL_HEAD: f64 = 62.0;
+
+const INK: &str = "#24292f";
+const FAINT: &str = "#d0d7de";
+const GREY: &str = "#6e7781";
+const BASE: &str = "#8c959f";
+const MODE: &str = "#0969da";
+
+/// The picture; absent when no open load has a latency.
+#[must_use]
+pub(crate) fn render(result: &BenchResult) -> Option<String> {
+    let is_open = |table: &LoadTable| table.load != OfferedLoad::Max;
+    let tables: Vec<LoadTable> = result.tables().into_iter().filter(is_open).collect();
+    let scale = LogScale::over(tables.iter().flat_map(|table| &table.rows).filter_map(latency))?;
+    let cpu_max = tables.iter().flat_map(|table| &table.rows).filter_map(cpu).fold(0.0, f64::max);
+    let mut panels = Group::new();
+    let mut top = MARGIN + 34.0;
+    for table in &tables {
+        panels = panels.add(panel(table, top, &scale, cpu_max));
+        top += panel_height(table);
+    }
+    let document = Document::new()
+        .set("viewBox", (0.0, 0.0, WIDTH, top + MARGIN / 2.0))
+        .set("font-family", "system-ui, sans-serif")
+        .set("font-size", 13)
+        .add(Rectangle::new().set("width", "100%").set("height", "100%").set("rx", 8).set("fill", "#ffffff"))
+        .add(text(MARGIN, MARGIN + 6.0, &title(result), INK).set("font-size", 15).set("font-weight", 600))
+        .add(panels);
+    Some(format!("{document}\n"))
+}
+
+fn title(result: &BenchResult) -> String {
+    match &result.lab {
+        Lab::Veth(_) => {
+            let cpu = result.host.cpu_model.as_deref().unwrap_or("unknown processor");
+            format!("Delivery modes on a veth lab: Linux {}, {cpu}", result.host.kernel_release)
+        }
+        Lab::Sim(sim) => format!("Delivery modes on the model of {}", sim.profile),
+    }
+}
+
+fn panel_height(table: &LoadTable) -> f64 {
+    PANEL_HEAD + ROW_HEIGHT * table.rows.len() as f64 + 14.0
+}
+
+fn panel(table: &LoadTable, top: f64, scale: &LogScale, cpu_max: f64) -> Group {
+    let offered = table
+        .offered_per_s
+        .map_or_else(String::new, |per_s| format!(": {} requests/s offered", number::short(per_s.median)));
+    let load = match table.load {
+        OfferedLoad::Percent(_) => format!("{} of base's maximum{offered}", table.load),
+        _ => format!("{} requests/s", table.load),
+    };
+    let rows_top = top + PANEL_HEAD;
+    let rows_bottom = rows_top + ROW_HEIGHT * table.rows.len() as f64;
+    let mut group = Group::new()
+        .add(text(MARGIN, top + 18.0, &load, INK).set("font-weight", 600))
+        .add(text(latency_left(), top + 40.0, "latency, p50 to p99, µs (lower is better)", GREY))
+        .add(text(cpu_left(), top + 40.0, "CPU time per request, µs", GREY));
+    for tick in scale.ticks() {
+        let x = scale.x(tick);
+        group = group.add(line((x, rows_top - 6.0), (x, rows_bottom), FAINT, 1.0)).add(
+            text(x, top + PANEL_HEAD - 9.0, &number::short(tick), GREY)
+                .set("font-size", 11)
+                .set("text-anchor", "middle"),
+        );
+    }
+    for (index, row) in table.rows.iter().enumerate() {
+        group = group.add(row_marks(row, rows_top + ROW_HEIGHT * (index as f64 + 0.5), scale, cpu_max));
+    }
+    group
+}
+
+fn row_marks(row: &Row, y: f64, scale: &LogScale, cpu_max: f64) -> Group {
+    let colour = if row.label.starts_with("base") { BASE } else { MODE };
+    let mut group = Group::new().add(text(MARGIN, y + 4.0, &row.label, INK));
+    if let Some((p50, p99)) = latency(row) {
+        let (from, to) = (scale.x(p50), scale.x(p99));
+        group = group
+            .add(line((from, y), (to, y), colour, 3.0))
+            .add(Circle::new().set("cx", from).set("cy", y).set("r", 5).set("fill", colour))
+            .add(line((to, y - 6.0), (to, y + 6.0), colour, 3.0));
+    } else {
+        group = group.add(text(latency_left(), y + 4.0, "the server was slower than the load", GREY));
+    }
+    if let Some(cpu) = cpu(row) {
+        let width = (WIDTH - MARGIN - 50.0 - cpu_left()) * cpu / cpu_max;
+        group = group
+            .add(
+                Rectangle::new()
+                    .set("x", cpu_left())
+                    .set("y", y - 7.0)
+                    .set("width", width)
+                    .set("height", 14)
+                    .set("fill", colour),
+            )
+            .add(text(cpu_left() + width + 6.0, y + 4.0, &number::short(cpu), GREY));
+    }
+    group
+}
+
+fn latency(row: &Row) -> Option<(f64, f64)> {
+    let median = |figure| row.cells.get(&figure).map(|spread| spread.median);
+    Some((median(Figure::P50)?, median(Figure::P99)?))
+}
+
+fn cpu(row: &Row) -> Option<f64> {
+    row.cells.get(&Figure::CpuPerRequest).map(|spread| spread.median)
+}
+
+fn latency_left() -> f64 {
+    MARGIN + LABEL_WIDTH
+}
+
+fn cpu_left() -> f64 {
+    latency_left() + LATENCY_WIDTH + GAP
+}
+
+/// A logarithmic scale in µs from the left of the latency column to its right.
+struct LogScale {
+    min: f64,
+    max: f64,
+}
+
+impl LogScale {
+    fn over(ranges: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
+        let positive = ranges.filter(|(from, _)| *from > 0.0);
+        let (min, max) = positive.fold((f64::INFINITY, 0.0_f64), |(min, max), (from, to)| (min.min(from), max.max(to)));
+        (min < max).then(|| Self { min: min / 1.2, max: max * 1.2 })
+    }
+
+    fn x(&self, value: f64) -> f64 {
+        latency_left() + LATENCY_WIDTH * (value / self.min).ln() / (self.max / self.min).ln()
+    }
+
+    fn ticks(&self) -> Vec<f64> {
+        let values = (0..9).flat_map(|decade| [1.0, 3.0].map(|digit| digit * 10f64.powi(decade)));
+        values.filter(|value| (self.min..=self.max).contains(value)).collect()
+    }
+}
+
+fn text(x: f64, y: f64, content: &str, fill: &str) -> Text {
+    Text::new(content).set("x", round(x)).set("y", round(y)).set("fill", fill)
+}
+
+fn line(from: (f64, f64), to: (f64, f64), stroke: &str, width: f64) -> Line {
+    let (x1, y1) = from;
+    let (x2, y2) = to;
+    Line::new()
+        .set("x1", round(x1))
+        .set("y1", round(y1))
+        .set("x2", round(x2))
+        .set("y2", round(y2))
+        .set("stroke", stroke)
+        .set("stroke-width", width)
+}
+
+fn round(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fixture() -> BenchResult {
+        let text = include_str!("../../tests/fixtures/result.json");
+        serde_json::from_str(text).expect("the fixture is a result")
+    }
+
+    #[test]
+    fn every_mode_of_an_open_load_has_a_row_and_a_closed_loop_has_none() {
+        let picture = render(&fixture()).expect("a picture");
+        assert_eq!(picture.matches("suspend200").count(), 1, "{picture}");
+        assert_eq!(picture.matches("requests/s offered").count(), 1);
+    }
+
+    #[test]
+    fn a_label_with_markup_is_escaped() {
+        let mut result = fixture();
+        result.plan.modes[2].label = "<script>alert(1)</script>".to_owned();
+        let picture = render(&result).expect("a picture");
+        assert!(!picture.contains("<script>"), "{picture}");
+    }
+
+    #[test]
+    fn a_result_without_an_open_load_has_no_picture() {
+        let mut result = fixture();
+        result.trials.retain(|trial| trial.id.load == 1);
+        assert!(render(&result).is_none());
+    }
+}
