@@ -64,7 +64,7 @@ fn how(options: &Options, host: &HostFacts) -> String {
     let Options { rounds, rounds_of_two, seconds, .. } = options;
     format!(
         "Linux {release} on {model}, {cpus} CPUs: the server and its queues' NAPI threads on one, the client on the other, \
-         a veth pair between them (what that means is in the [README](../README.md#what-was-measured-and-how)). {rounds} \
+         a veth pair between them ([what a veth lab shows](bench.md#what-it-measures)). {rounds} \
          rounds with one queue and {rounds_of_two} with two; in each a fresh server for `base`, `base` again, `attach` and \
          `run`, in turns, {seconds} s each after a warm-up, {CONNECTIONS} connections.\n\n\
          - memcached and tokio are asked by `quell load` at a fixed rate, {share:.0} % of what `base` reached in a closed \
