@@ -137,7 +137,8 @@ impl Transaction {
         let child = spawn.dies_with_this_thread().start()?;
         let identity = child.identity();
         let pid = identity.pid.get().unsigned_abs();
-        self.done(seq, Outcome::Process { pid, start_time_ticks: identity.starttime.0 })?;
+        let executable = self.proc.process(identity.pid).executable().ok();
+        self.done(seq, Outcome::Process { pid, start_time_ticks: identity.starttime.0, executable })?;
         Ok(child)
     }
 
@@ -164,13 +165,12 @@ impl Transaction {
     ) -> Result<bool, ChangeError> {
         hears(looks_on, Moment::Before)?;
         let others = Others::beside(self.journal_path(), self.boot_id.to_string());
-        // Until it is written down: whoever undoes the same queue meanwhile is to see it.
-        let turn = others.turn()?;
+        // Until it is set: whoever sets or undoes the same queue comes before that or after it, never in between.
+        let _turn = others.turn()?;
         let planned = napi::plan(namespace, id, &NapiValues::of_change(wanted), &others.claims(id)?)?;
         let Some(change) = planned else { return Ok(false) };
         let new = change.new;
         let seq = self.intend(Change::NapiSettings(change))?;
-        drop(turn);
         hears(looks_on, Moment::WrittenDown)?;
         napi::set(namespace, &self.proc, id, &new)?;
         hears(looks_on, Moment::Made)?;

@@ -89,7 +89,7 @@ pub(crate) fn undo(
     match (&entry.change, entry.outcome) {
         (Change::NetworkNamespace { name }, outcome) => delete_namespace(name, outcome, proc),
         (Change::VethPair { namespace, link }, _) => delete_link(namespace, link),
-        (Change::Process { .. }, Some(Outcome::Process { pid, start_time_ticks })) => {
+        (Change::Process { .. }, Some(Outcome::Process { pid, start_time_ticks, .. })) => {
             let leader = identity(pid, start_time_ticks, boot_id)?;
             let killed = kill_session(proc, &leader, KILL_BOUND)?;
             Ok(if killed > 0 { Undoing::Undone } else { Undoing::AlreadyGone })

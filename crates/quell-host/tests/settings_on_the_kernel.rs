@@ -304,3 +304,17 @@ impl Drop for FileLimit {
         self.raises_again.wait().unwrap();
     }
 }
+
+#[test]
+fn the_value_that_was_set_last_holds_when_a_third_ends_whichever_journal_was_begun_first() {
+    let Some(lab) = Lab::raise("order", 1) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let suspend = |ms: u64| NapiChange { irq_suspend_timeout_ns: Some(ms * 1_000_000), ..NOTHING };
+    // The first of these in name and in time of its beginning sets the queue second.
+    let [mut second, mut first, mut third] = ["order-a", "order-b", "order-c"].map(|name| lab.transaction(&dir, name));
+    for (transaction, ms) in [(&mut first, 20), (&mut second, 30), (&mut third, 50)] {
+        assert!(transaction.set_napi(&lab.server, lab.napis[0], &suspend(ms)).unwrap());
+    }
+    third.revert().unwrap();
+    assert_eq!(lab.napi().irq_suspend_timeout_ns, Some(30_000_000));
+}

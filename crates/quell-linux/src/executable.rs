@@ -7,6 +7,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use rustix::fs::{StatVfsMountFlags, getxattr, statvfs};
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
@@ -16,6 +18,22 @@ const SET_GROUP_ID: u32 = 0o2000;
 const CAPABILITIES: &CStr = c"security.capability";
 /// `sizeof(struct vfs_ns_cap_data)`, the largest value of that attribute (`linux/capability.h`).
 const CAPABILITIES_SIZE: usize = 24;
+
+/// A file, told from all others as long as it exists or is executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct FileId {
+    /// The number of its file system (`st_dev`).
+    pub device: u64,
+    /// Its number there (`st_ino`).
+    pub inode: u64,
+}
+
+impl From<&fs::Metadata> for FileId {
+    fn from(metadata: &fs::Metadata) -> Self {
+        Self { device: metadata.dev(), inode: metadata.ino() }
+    }
+}
 
 /// Whether executing the file would give this process another user, group or capabilities: then the dynamic linker obeys
 /// no `LD_PRELOAD` with a path (`AT_SECURE`, `cap_bprm_creds_from_file` in `security/commoncap.c`). A file system that

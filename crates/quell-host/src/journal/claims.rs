@@ -46,7 +46,7 @@ impl Others {
     }
 
     /// The settings that they made of a queue and have not undone, whether or not their owners live: who died will be
-    /// undone by whoever comes next. In the order of their beginning.
+    /// undone by whoever comes next. In the order in which they were set.
     ///
     /// # Errors
     /// When the journals cannot be listed.
@@ -69,8 +69,7 @@ impl Others {
             of_queue.reverse();
             claims.extend(of_queue.into_iter().map(|change| (history.begin.began_unix_s, change)));
         }
-        claims.sort_by_key(|(began_unix_s, _)| *began_unix_s);
-        Ok(Claims(claims.into_iter().map(|(_, change)| change).collect()))
+        Ok(Claims::in_the_order_of_setting(claims))
     }
 }
 
@@ -79,6 +78,21 @@ impl Others {
 pub(crate) struct Claims(Vec<NapiSettings>);
 
 impl Claims {
+    /// Of changes, each with the second, since 1970, in which its journal was begun: all that format 4 has.
+    fn in_the_order_of_setting(mut claims: Vec<(u64, NapiSettings)>) -> Self {
+        claims.sort_by_key(|(began_unix_s, change)| match change.set_at_boot_ns {
+            None => (None, *began_unix_s),
+            set => (set, 0),
+        });
+        Self(claims.into_iter().map(|(_, change)| change).collect())
+    }
+
+    /// The time for a change that is set now, after all of these, however coarse the clock is.
+    pub(crate) fn next_boot_ns(&self, now_boot_ns: u64) -> u64 {
+        let last = self.0.iter().filter_map(|claim| claim.set_at_boot_ns).max();
+        last.map_or(now_boot_ns, |last| now_boot_ns.max(last.saturating_add(1)))
+    }
+
     /// The values that the queue had before the first of them.
     pub(crate) fn before_all(&self, current: &NapiValues) -> NapiValues {
         self.0.iter().rev().fold(*current, |values, claim| values.changed_by(&claim.old))
@@ -111,7 +125,36 @@ mod tests {
             place: 0,
             old: suspend(old),
             new: suspend(new),
+            set_at_boot_ns: None,
         }
+    }
+
+    fn set_at(boot_ns: u64, change: NapiSettings) -> NapiSettings {
+        NapiSettings { set_at_boot_ns: Some(boot_ns), ..change }
+    }
+
+    #[test]
+    fn the_order_is_that_of_setting_whatever_the_wall_clock_said() {
+        let first = set_at(100, claim(0, 20));
+        let second = set_at(101, claim(0, 30));
+        let claims = Claims::in_the_order_of_setting(vec![(7, second.clone()), (7, first.clone())]);
+        assert_eq!(claims.instead_of(&suspend(0), &suspend(50)), suspend(30), "begun in one second");
+        let claims = Claims::in_the_order_of_setting(vec![(6, second), (7, first)]);
+        assert_eq!(claims.instead_of(&suspend(0), &suspend(50)), suspend(30), "the clock was set back");
+    }
+
+    #[test]
+    fn a_change_of_format_4_is_older_than_those_with_a_time() {
+        let claims = vec![(9, claim(0, 20)), (1, set_at(5, claim(0, 30))), (8, claim(0, 10))];
+        let order: Vec<_> = Claims::in_the_order_of_setting(claims).0.into_iter().map(|claim| claim.new).collect();
+        assert_eq!(order, [suspend(10), suspend(20), suspend(30)]);
+    }
+
+    #[test]
+    fn two_changes_of_one_queue_never_have_the_same_time() {
+        assert_eq!(Claims::default().next_boot_ns(100), 100);
+        let claims = Claims(vec![claim(0, 10), set_at(100, claim(0, 20))]);
+        assert_eq!((claims.next_boot_ns(100), claims.next_boot_ns(200)), (101, 200));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a journal amounts to: which changes were begun, made and undone, and which are still to be undone, in which
 //! order. Pure: it reads the text of a journal, never a file.
 
-use super::record::{Begin, Change, FORMAT, Keeper, LineError, Outcome, Record, Target, Undoing, Watchdog};
+use super::record::{Begin, Change, Keeper, LineError, Outcome, READABLE_FORMATS, Record, Target, Undoing, Watchdog};
 
 /// The meaning of one journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +53,8 @@ pub enum HistoryError {
     NoBegin,
     /// Another version wrote it.
     #[error(
-        "it has the format {found:?}, and this version reads {FORMAT:?} only: use the version of Quell that wrote it"
+        "it has the format {found:?}, and this version reads {}: use the version of Quell that wrote it",
+        READABLE_FORMATS.join(" and ")
     )]
     Format {
         /// The format that the first line names.
@@ -163,7 +164,7 @@ impl History {
 
 fn parse_begin(first: &str) -> Result<Begin, HistoryError> {
     match Record::from_line(first) {
-        Ok(Record::Begin(begin)) if begin.format == FORMAT => Ok(begin),
+        Ok(Record::Begin(begin)) if READABLE_FORMATS.contains(&begin.format.as_str()) => Ok(begin),
         Ok(Record::Begin(begin)) => Err(HistoryError::Format { found: begin.format }),
         Ok(_) => Err(HistoryError::NoBegin),
         Err(source) => Err(HistoryError::Damaged { line: 1, source }),
@@ -172,6 +173,7 @@ fn parse_begin(first: &str) -> Result<Begin, HistoryError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::record::FORMAT;
     use super::*;
     use proptest::prelude::*;
 
@@ -232,6 +234,12 @@ mod tests {
     fn a_journal_of_another_format_is_named_as_such() {
         let other = Record::Begin(Begin { format: "quell-journal/9".into(), ..begin() }).to_line();
         assert_eq!(History::parse(&other), Err(HistoryError::Format { found: "quell-journal/9".into() }));
+    }
+
+    #[test]
+    fn a_journal_of_format_4_is_read() {
+        let older = Record::Begin(Begin { format: "quell-journal/4".into(), ..begin() }).to_line();
+        assert!(History::parse(&older).is_ok());
     }
 
     #[test]

@@ -9,14 +9,17 @@ use serde::{Deserialize, Serialize};
 
 use quell_linux::CpuList;
 use quell_linux::ethtool::RssContextId;
+use quell_linux::executable::FileId;
 use quell_linux::io_uring_polling::RingPolling;
 
 use crate::picture::Protocol;
 use crate::plan;
 use crate::settings::values::{EpollValues, NapiValues, SocketPolling, SocketValues};
 
-/// The format of the journals that this version writes and reads.
-pub const FORMAT: &str = "quell-journal/4";
+/// The format of the journals that this version writes.
+pub const FORMAT: &str = "quell-journal/5";
+/// The formats that this version reads. Format 4 lacks `set-at-boot-ns` of NAPI settings and `executable` of processes.
+pub const READABLE_FORMATS: [&str; 2] = ["quell-journal/4", FORMAT];
 
 /// One line of a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -175,6 +178,10 @@ pub struct NapiSettings {
     pub old: NapiValues,
     /// What is changed, as it is to be.
     pub new: NapiValues,
+    /// Nanoseconds since boot when it was set, unique among the changes of one queue: the value of the latest change
+    /// holds. Format 4 has none: such a change is older than all that have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set_at_boot_ns: Option<u64>,
 }
 
 /// A change of the busy-poll parameters of one epoll.
@@ -292,6 +299,9 @@ pub enum Outcome {
         pid: u32,
         /// When it started, in clock ticks since boot (`/proc/PID/stat`, field 22).
         start_time_ticks: u64,
+        /// The file that it executes, without which the process is not ended. Absent in format 4.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        executable: Option<FileId>,
     },
     /// An RSS context, by the number that the driver gave it.
     RssContext {
@@ -356,7 +366,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn process() -> Record {
-        Record::Done { seq: 3, outcome: Outcome::Process { pid: 77, start_time_ticks: 1234 } }
+        Record::Done {
+            seq: 3,
+            outcome: Outcome::Process {
+                pid: 77,
+                start_time_ticks: 1234,
+                executable: Some(FileId { device: 1, inode: 2 }),
+            },
+        }
     }
 
     #[test]
@@ -374,6 +391,19 @@ mod tests {
             assert_eq!(line.matches('\n').count(), 1, "one record, one line");
             assert_eq!(Record::from_line(line.trim_end_matches('\n')), Ok(record));
         }
+    }
+
+    #[test]
+    fn records_of_format_4_are_read() {
+        let outcome = r#"{"record":"done","seq":3,"outcome":{"outcome":"process","pid":77,"start_time_ticks":1234}}"#;
+        let queue = r#"{"record":"intend","seq":0,"change":{"change":"napi-settings","namespace-cookie":1,
+            "device":"eth0","napi-id":9,"place":0,"old":{"irq-suspend-timeout":0},
+            "new":{"irq-suspend-timeout":20000000}}}"#;
+        let read = |json: &str| Record::from_line(&format!("{:08x} {json}", crc32fast::hash(json.as_bytes())));
+        let process = Outcome::Process { pid: 77, start_time_ticks: 1234, executable: None };
+        assert_eq!(read(outcome), Ok(Record::Done { seq: 3, outcome: process }));
+        let Ok(Record::Intend { change: Change::NapiSettings(change), .. }) = read(queue) else { panic!("{queue}") };
+        assert_eq!((change.napi_id, change.set_at_boot_ns), (9, None));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Settings of one NAPI instance: changed in the order that leaves no suspended queue stalled, read back, put back.
 
+use quell_linux::clock::boottime_ns;
 use quell_linux::io_uring::poll_napi_once;
 use quell_linux::link::Links;
 use quell_linux::netdev::{Napi, Netdev};
@@ -43,6 +44,7 @@ pub(crate) fn plan(
         place: place.and_then(|place| u32::try_from(place).ok()).unwrap_or(0),
         old: before_all.where_present_in(&new),
         new,
+        set_at_boot_ns: Some(others.next_boot_ns(boottime_ns())),
     }))
 }
 

@@ -35,6 +35,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::Pid;
+use crate::executable::FileId;
 
 pub use cpuinfo::parse_model_name;
 pub use fd::{Fd, FdKind};
@@ -174,6 +175,15 @@ impl ProcDir {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
+    }
+
+    /// The file that the process executes (`/proc/PID/exe`).
+    ///
+    /// # Errors
+    /// When it cannot be looked at; denied without ptrace access.
+    pub fn executable(&self) -> Result<FileId, ProcError> {
+        let path = self.0.join("exe");
+        fs::metadata(&path).map(|metadata| FileId::from(&metadata)).map_err(|source| ProcError::refused(&path, source))
     }
 
     pub(crate) fn read<T>(
