@@ -9,9 +9,8 @@ use quell_linux::proc::ProcRoot;
 use quell_linux::sched::SchedError;
 use quell_load::LoadReport;
 use quell_mode::DeliveryMode;
-use quell_sim::published::Load;
 use quell_sim::sweep::{Point, Setup, in_parallel};
-use quell_sim::{RunError, RunResult};
+use quell_sim::{Load, RunError, RunResult};
 
 use crate::disturbance::disturbances;
 use crate::offered_load::OfferedLoad;

@@ -3,14 +3,12 @@
 //! kernel's words, on CPUs with costs that are physical constants of a host. No I/O, no wall clock,
 //! no threads inside a run: the same run gives the same bits everywhere.
 //!
-//! | module | what for |
+//! | item | what it simulates |
 //! | --- | --- |
-//! | [`sweep`] | a row of a mode at a load on a host; ranges; many runs in parallel |
-//! | [`published`] | published experiments beside the model, with errors and scores |
-//! | [`scenario`] | one small scenario and everything that was observed: the model's arm of conformance |
-//! | [`explain`] | a mode told step by step, from a recorded run |
-//! | [`ablation`] | what each part of the model moves |
-//! | [`fit`] | the constants of a host from published cells |
+//! | [`Run`] | a server under a load, and what was observed |
+//! | [`sweep`] | rows of modes and loads on one host; ranges; many runs in parallel |
+//! | [`scenario`] | one small scenario and everything that was observed, for conformance tests |
+//! | [`XskRoundTrips`] | two AF_XDP hosts that exchange packets |
 //!
 //! ```
 //! use quell_sim::HostProfile;
@@ -25,27 +23,30 @@
 
 #![forbid(unsafe_code)]
 
-pub mod ablation;
 mod engine;
-pub mod explain;
-pub mod fit;
+mod figures;
 mod host;
 mod mechanism;
-pub mod published;
+mod poll_counter;
 mod run;
 pub mod scenario;
 mod server;
 pub mod sweep;
 mod trace;
+mod workload;
 mod world;
+mod xsk_rr;
 
 pub use engine::Ns;
+pub use figures::{Column, Figures};
 pub use host::{CONSTANTS, Constant, Constants, HostProfile, IdleState, ProfileError, Value};
 pub use mechanism::{Coalescing, CoalescingPeriod, NapiState, Packet, PacketKind};
 pub use run::{Message, Run, RunError, RunResult, Spread};
 pub use server::{Assignment, Epolls, Server};
 pub use trace::{Mark, Moment, Place, Segment, Trace};
+pub use workload::{InvalidLoad, Load, RunScale};
 pub use world::{
     Counters, CpuTime, Gaps, KernelRules, ReadObserved, RecordedGapsError, SocketBusyPoll, Step, TrafficKind,
     WaitObserved,
 };
+pub use xsk_rr::{XskPolling, XskRoundTrips};

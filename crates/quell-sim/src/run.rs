@@ -5,7 +5,7 @@ use quell_mode::DeliveryMode;
 use crate::engine::{Ns, Purpose, RandomStream};
 use crate::host::{Costs, HostProfile};
 use crate::mechanism::RxQueue;
-use crate::published::CountedBeside;
+use crate::poll_counter::CountedBeside;
 use crate::server::Server;
 use crate::trace::Trace;
 use crate::world::{Client, Counters, CpuTime, KernelRules, Traffic, TrafficKind, World, WorldShape};
@@ -276,7 +276,7 @@ impl Run {
         let rate_mqps = match &self.traffic {
             TrafficKind::Open { rate_qps, .. } | TrafficKind::Scheduled { rate_qps, .. } => rate_qps / 1e6,
             TrafficKind::Closed => 1.0,
-            TrafficKind::Silent | TrafficKind::Mirrored => 0.0,
+            TrafficKind::Listed(_) | TrafficKind::Mirrored => 0.0,
         };
         // The profile's rates are those of the whole host; a run of fewer queues has its share.
         let rate_mqps = rate_mqps * self.host.cpus as f64 / self.queues as f64;

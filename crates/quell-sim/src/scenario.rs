@@ -247,7 +247,7 @@ impl Scenario {
 
     fn world(&self) -> Result<World, ScenarioError> {
         self.check_references()?;
-        let traffic = Traffic::new(TrafficKind::Silent, Client::NONE, Vec::new(), 0);
+        let traffic = Traffic::new(TrafficKind::NONE, Client::NONE, Vec::new(), 0);
         let app_cpus = self.applications.iter().map(|application| application.cpu + 1).max().unwrap_or(0);
         let shape = WorldShape {
             queues: self.queues.len(),

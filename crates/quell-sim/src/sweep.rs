@@ -9,10 +9,11 @@ use quell_mode::{DeliveryMode, ParseModeError};
 use serde::Serialize;
 
 use crate::engine::Ns;
+use crate::figures::Figures;
 use crate::host::HostProfile;
-use crate::published::{Figures, IrqSuspension, Load, LoadError, RunScale};
 use crate::run::{Run, RunError, RunResult};
 use crate::trace::Trace;
+use crate::workload::{InvalidLoad, Load, RunScale};
 
 /// Connections of each queue in the published experiment, on the average.
 const CONNECTIONS_PER_QUEUE: usize = 560;
@@ -55,7 +56,7 @@ impl Setup {
     pub fn run(&self, point: &Point) -> Run {
         let scale =
             RunScale { warm_up_ns: self.warm_up_ns, measured_ns: self.measured_ns, seed: point.seed, ..RunScale::FULL };
-        let run = IrqSuspension::run(point.mode, point.load, &self.host, scale);
+        let run = Run::memcached(point.mode, point.load, &self.host, scale);
         Run {
             host: HostProfile { cpus: self.queues, ..run.host },
             queues: self.queues,
@@ -261,7 +262,7 @@ fn series(from: u64, to: u64) -> impl Iterator<Item = u64> {
 pub enum LoadsError {
     /// Neither a rate nor a share nor MAX.
     #[error(transparent)]
-    Load(#[from] LoadError),
+    Load(#[from] InvalidLoad),
     /// A share that is none.
     #[error("`{0}` is no share of what base reaches: write 0.1% to 200%")]
     Share(String),

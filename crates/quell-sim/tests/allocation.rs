@@ -4,13 +4,13 @@
 mod common;
 
 use common::*;
-use quell_sim::published::{IrqSuspension, Load, RunScale};
+use quell_sim::{Load, Run, RunScale};
 
 const SCALE: RunScale = RunScale { queues: 2, warm_up_ns: 10 * MS, measured_ns: 10 * MS, hashed: true, seed: 3 };
 
 /// Allocations of a run, and events that happened in it.
 fn simulate(text: &str, load: Load, measured_ns: u64) -> (u64, u64) {
-    let run = IrqSuspension::run(mode(text), load, &host(), RunScale { measured_ns, ..SCALE });
+    let run = Run::memcached(mode(text), load, &host(), RunScale { measured_ns, ..SCALE });
     let mut events = 0;
     let counted = allocation_counter::measure(|| events = run.simulate().expect("it runs").events);
     (counted.count_total, events)

@@ -4,8 +4,8 @@
 mod common;
 
 use common::*;
-use quell_sim::published::{IrqSuspension, Load, RunScale};
 use quell_sim::sweep::{Point, Setup, sweep};
+use quell_sim::{Load, Run, RunScale};
 
 const SCALE: RunScale = RunScale { queues: 2, warm_up_ns: 2 * MS, measured_ns: 5 * MS, hashed: true, seed: 11 };
 
@@ -19,7 +19,7 @@ fn fixed_host() -> quell_sim::HostProfile {
 #[test]
 fn golden_digests() {
     let digest = |text: &str, load| {
-        let run = IrqSuspension::run(mode(text), load, &fixed_host(), SCALE);
+        let run = Run::memcached(mode(text), load, &fixed_host(), SCALE);
         format!("{text} {load} {:016x}", run.simulate().expect("it runs").digest)
     };
     let digests = [
@@ -41,7 +41,7 @@ const GOLDEN: [&str; 4] = [
 #[test]
 fn another_seed_is_another_run() {
     let digest = |seed| {
-        let run = IrqSuspension::run(mode("base"), Load::Qps(600e3), &fixed_host(), RunScale { seed, ..SCALE });
+        let run = Run::memcached(mode("base"), Load::Qps(600e3), &fixed_host(), RunScale { seed, ..SCALE });
         run.simulate().expect("it runs").digest
     };
     assert_eq!(digest(1), digest(1));
@@ -69,6 +69,6 @@ fn recording_a_run_does_not_change_it() {
 
 #[test]
 fn below_saturation_no_packet_is_lost() {
-    let result = IrqSuspension::run(mode("suspend20"), Load::Qps(600e3), &fixed_host(), SCALE).simulate();
+    let result = Run::memcached(mode("suspend20"), Load::Qps(600e3), &fixed_host(), SCALE).simulate();
     assert_eq!(result.expect("it runs").drops(), 0);
 }

@@ -327,9 +327,9 @@ fn maxevents_bounds_a_wait_and_the_rest_is_ready_at_once() {
 
 #[test]
 fn two_queues_with_a_worker_each_do_not_disturb_each_other() {
-    use quell_sim::published::{IrqSuspension, Load, RunScale};
+    use quell_sim::{Load, Run, RunScale};
     let scale = RunScale { queues: 2, warm_up_ns: MS, measured_ns: 20 * MS, hashed: false, seed: 3 };
-    let result = IrqSuspension::run(mode("suspend20"), Load::Qps(400e3), &host(), scale).simulate().expect("it runs");
+    let result = Run::memcached(mode("suspend20"), Load::Qps(400e3), &host(), scale).simulate().expect("it runs");
     let figures = result.figures(8);
     assert!((figures.qps / 400e3 - 1.0).abs() < 0.05, "{}", figures.qps);
 }

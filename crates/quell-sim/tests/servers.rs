@@ -3,13 +3,14 @@
 mod common;
 
 use common::*;
-use quell_sim::published::{IrqSuspension, Load, RunScale};
-use quell_sim::{Assignment, Epolls, Gaps, KernelRules, Run, RunError, RunResult, Server, Spread, TrafficKind};
+use quell_sim::{
+    Assignment, Epolls, Gaps, KernelRules, Load, Run, RunError, RunResult, RunScale, Server, Spread, TrafficKind,
+};
 
 const SCALE: RunScale = RunScale { queues: 2, warm_up_ns: 3 * MS, measured_ns: 12 * MS, hashed: false, seed: 3 };
 
 fn run(text: &str, load: Load) -> Run {
-    IrqSuspension::run(mode(text), load, &fixed_host(), SCALE)
+    Run::memcached(mode(text), load, &fixed_host(), SCALE)
 }
 
 /// Costs are set here, so that a new fit of the shipped profile moves nothing.

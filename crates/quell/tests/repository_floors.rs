@@ -17,6 +17,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("quell-host", 2),
     ("quell-load", 2),
     ("quell-preload", 2),
+    ("quell-sim-study", 2),
     ("quell-vm", 2),
     ("quell-bench", 3),
     ("quell-conformance", 3),

@@ -105,7 +105,7 @@ mod tests {
             EpollSettings { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
         let host = HostProfile::shipped("epyc7662-cx5").expect("it ships");
         let shape = WorldShape { queues: 1, epolls: 2, cpus: 1, bound: 64 };
-        let traffic = Traffic::new(TrafficKind::Silent, Client::NONE, Vec::new(), 0);
+        let traffic = Traffic::new(TrafficKind::NONE, Client::NONE, Vec::new(), 0);
         let mut world = World::new(KernelRules::default(), Costs::new(&host), shape, traffic);
         world.queues.push(RxQueue::new(NapiSettings::default(), &Coalescing::NONE, 8, 0));
         let (outer, inner, socket, descriptor) = (0, 1, 0, 1);

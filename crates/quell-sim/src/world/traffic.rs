@@ -77,11 +77,15 @@ pub enum TrafficKind {
     /// As a closed loop, with a client that is a host like the server: it takes as long over each
     /// answer as the server took over the request.
     Mirrored,
-    /// Nobody sends; a scenario brings its own packets.
-    Silent,
+    /// One request at each of these moments, in ns, when it reaches the NIC; the first on the first connection, and so
+    /// on in turn. Clients neither acknowledge responses nor send lost requests again.
+    Listed(Vec<Ns>),
 }
 
 impl TrafficKind {
+    /// No requests at all.
+    pub(crate) const NONE: Self = Self::Listed(Vec::new());
+
     /// What makes no sense, if anything does not.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         match self {
@@ -91,7 +95,7 @@ impl TrafficKind {
                 }
                 gaps.check()
             }
-            Self::Closed | Self::Mirrored | Self::Silent => Ok(()),
+            Self::Closed | Self::Mirrored | Self::Listed(_) => Ok(()),
         }
     }
 }
@@ -271,10 +275,17 @@ impl Traffic {
 impl World {
     /// Lets the traffic begin: every connection at a moment of its own.
     pub(crate) fn begin_traffic(&mut self) {
-        let kind = std::mem::replace(&mut self.traffic.kind, TrafficKind::Silent);
+        let kind = std::mem::replace(&mut self.traffic.kind, TrafficKind::NONE);
         let connections = self.traffic.queue_of.len();
         match &kind {
-            TrafficKind::Silent => {}
+            TrafficKind::Listed(moments_ns) => {
+                for (index, &at_ns) in moments_ns.iter().enumerate() {
+                    let socket = (index % connections) as u32;
+                    let queue = self.traffic.queue_of[socket as usize];
+                    let packet = Packet { socket, kind: PacketKind::Request, sent_ns: at_ns };
+                    self.events.schedule(at_ns, Event::Arrival { queue, packet });
+                }
+            }
             TrafficKind::Open { .. } => self.events.schedule(0, Event::Generate),
             TrafficKind::Scheduled { rate_qps, gaps } => {
                 let each_qps = rate_qps / connections as f64;
@@ -309,7 +320,7 @@ impl World {
 
     /// A packet found no place in the ring: a client sends its request once more, later.
     pub(crate) fn packet_lost(&mut self, queue: usize, packet: Packet) {
-        if self.traffic.kind != TrafficKind::Silent && packet.kind != PacketKind::Ack {
+        if !matches!(self.traffic.kind, TrafficKind::Listed(_)) && packet.kind != PacketKind::Ack {
             let queue = queue as u16;
             self.events.schedule(self.now_ns + RETRANSMIT_NS, Event::Arrival { queue, packet });
         }
@@ -317,7 +328,7 @@ impl World {
 
     /// The open-loop generator's turn.
     pub(crate) fn generate(&mut self) {
-        let kind = std::mem::replace(&mut self.traffic.kind, TrafficKind::Silent);
+        let kind = std::mem::replace(&mut self.traffic.kind, TrafficKind::NONE);
         if let TrafficKind::Open { rate_qps, gaps } = &kind {
             let connections = self.traffic.queue_of.len() as u32;
             let socket = self.traffic.sockets.below(connections);
@@ -332,14 +343,15 @@ impl World {
     /// while, and sends again when its connection is due.
     pub(crate) fn answered(&mut self, socket: u32, sent_ns: Ns) {
         let queue = self.traffic.queue_of[socket as usize];
-        let kind = std::mem::replace(&mut self.traffic.kind, TrafficKind::Silent);
+        let kind = std::mem::replace(&mut self.traffic.kind, TrafficKind::NONE);
         let acknowledged = self.traffic.client.ack_delay_ns > 0;
-        if kind != TrafficKind::Silent && acknowledged {
+        let listed = matches!(kind, TrafficKind::Listed(_));
+        if !listed && acknowledged {
             let packet = Packet { socket, kind: PacketKind::Ack, sent_ns };
             let at_ns = self.now_ns + self.traffic.client.ack_delay_ns;
             self.events.schedule(at_ns, Event::Arrival { queue, packet });
         }
-        if kind != TrafficKind::Silent {
+        if !listed {
             let received_ns = self.now_ns + self.traffic.way_back_ns() + self.traffic.further_ns(socket);
             self.traffic.record(sent_ns, received_ns);
             match &kind {

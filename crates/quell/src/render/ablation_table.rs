@@ -1,8 +1,8 @@
 //! What each part of the model moves: a row for each part and cell, a column for each figure, changes in percent.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use quell_sim::ablation::{AblatedCell, Ablation};
-use quell_sim::published::Column;
+use quell_sim::Column;
+use quell_sim_study::ablation::{AblatedCell, Ablation};
 
 use super::number;
 use super::terminal::Terminal;
@@ -61,7 +61,7 @@ fn change(cell: &AblatedCell, column: Column) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_sim::published::Load;
+    use quell_sim::Load;
 
     fn cell(without: Ablation, changes: &[(Column, f64)]) -> AblatedCell {
         AblatedCell { without, mode: "base".parse().unwrap(), load: Load::Max, changes: changes.to_vec() }

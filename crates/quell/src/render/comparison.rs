@@ -1,7 +1,7 @@
 //! A published experiment beside the model: every figure as published, as modelled, and the error; then the summary.
 
 use comfy_table::{Attribute, Cell as GridCell, CellAlignment, Color, ContentArrangement, Table, presets};
-use quell_sim::published::{Cell, ErrorKind, ExperimentComparison, Summary};
+use quell_sim_study::published::{Cell, ErrorKind, ExperimentComparison, Summary};
 
 use super::number;
 use super::terminal::Terminal;
@@ -158,7 +158,7 @@ fn met(line: &Summary, terminal: Terminal) -> GridCell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_sim::published::Experiment;
+    use quell_sim_study::published::Experiment;
 
     const PIPE: Terminal = Terminal { columns: None, colour: false };
 

@@ -1,6 +1,6 @@
 //! An explained mode as text: moments and durations on the left, sentences set beside them.
 
-use quell_sim::explain::{BUSY_REQUESTS, Explanation, Sentence};
+use quell_sim_study::explain::{BUSY_REQUESTS, Explanation, Sentence};
 
 use super::terminal::Terminal;
 

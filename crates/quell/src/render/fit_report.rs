@@ -2,7 +2,8 @@
 //! saw and in those that it did not.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use quell_sim::published::{Column, ColumnScore, Scored};
+use quell_sim::Column;
+use quell_sim_study::published::{ColumnScore, Scored, wanted_errors};
 
 use super::number;
 use super::terminal::Terminal;
@@ -54,8 +55,7 @@ fn errors(report: &Report) -> String {
     for column in Column::ALL {
         let training = of(report, column, |errors| &errors.training);
         let held_out = of(report, column, |errors| &errors.held_out);
-        let wanted =
-            column.wanted_errors().map(|(median, p90)| format!("{:.0} / {:.0} %", 100.0 * median, 100.0 * p90));
+        let wanted = wanted_errors(column).map(|(median, p90)| format!("{:.0} / {:.0} %", 100.0 * median, 100.0 * p90));
         let figures = [training, held_out].concat();
         grid.add_row([column.heading().to_owned()].into_iter().chain(figures).chain([wanted.unwrap_or_default()]));
     }

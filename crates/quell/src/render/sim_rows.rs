@@ -1,8 +1,8 @@
 //! Simulated rows as a table, in the columns of the published one.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use quell_sim::published::{Column, Load};
 use quell_sim::sweep::{Row, Setup};
+use quell_sim::{Column, Load};
 
 use super::number;
 use super::terminal::Terminal;
@@ -138,8 +138,7 @@ fn notes(setup: &Setup, rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quell_sim::HostProfile;
-    use quell_sim::published::Figures;
+    use quell_sim::{Figures, HostProfile};
 
     fn setup() -> Setup {
         Setup::new(HostProfile::shipped("epyc7662-cx5").unwrap())

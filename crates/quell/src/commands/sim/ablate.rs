@@ -1,11 +1,10 @@
 //! `quell sim ablate`: what each part of the model is good for. The parts, and what leaving one out means, are in
-//! `quell_sim::ablation`.
+//! `quell_sim_study::ablation`.
 
 use clap::Args;
 use quell_mode::DeliveryMode;
-use quell_sim::ablation::{self, AblatedCell};
-use quell_sim::published::{Load, RunScale};
-use quell_sim::sweep;
+use quell_sim::{Load, RunScale, sweep};
+use quell_sim_study::ablation::{self, AblatedCell};
 use serde::Serialize;
 
 use super::HostArg;

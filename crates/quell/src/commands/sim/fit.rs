@@ -1,4 +1,4 @@
-//! `quell sim fit`: the constants of a host from published cells. What is fitted and how is in `quell_sim::fit`; here is
+//! `quell sim fit`: the constants of a host from published cells. What is fitted and how is in `quell_sim_study::fit`; here is
 //! which cells it may see, and what its result is worth on those that it has not seen.
 
 use std::collections::BTreeSet;
@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, value_parser};
 use quell_mode::DeliveryMode;
-use quell_sim::fit::{FITTED, Fit, Fitted};
-use quell_sim::published::{IrqSuspension, PublishedCell, PublishedError, RunScale, Scored, TRAINING, score};
-use quell_sim::{Constant, HostProfile, RunError, sweep};
+use quell_sim::{Constant, HostProfile, RunError, RunScale, sweep};
+use quell_sim_study::fit::{FITTED, Fit, Fitted};
+use quell_sim_study::published::{IrqSuspension, PublishedCell, PublishedError, Scored, TRAINING, score};
 use serde::Serialize;
 
 use super::HostArg;

@@ -13,9 +13,8 @@ use std::thread;
 
 use clap::{Args, Subcommand};
 use quell_mode::ParseModeError;
-use quell_sim::published::RunScale;
 use quell_sim::sweep::{ModesError, Setup};
-use quell_sim::{HostProfile, RunError};
+use quell_sim::{HostProfile, RunError, RunScale};
 
 use crate::exit::{Exit, Failure};
 use crate::file;

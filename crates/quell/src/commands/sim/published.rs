@@ -1,7 +1,7 @@
 //! `quell sim published`: what was published beside what the model says.
 
 use clap::Args;
-use quell_sim::published::{Experiment, ExperimentComparison, ExperimentError};
+use quell_sim_study::published::{Experiment, ExperimentComparison, ExperimentError};
 use serde::Serialize;
 
 use super::HostArg;

@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, value_parser};
-use quell_sim::Trace;
-use quell_sim::published::RunScale;
 use quell_sim::sweep::{self, Loads, Point, Row, Setup};
+use quell_sim::{RunScale, Trace};
 use serde::Serialize;
 
 use super::HostArg;

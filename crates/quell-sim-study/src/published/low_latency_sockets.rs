@@ -4,19 +4,14 @@
 
 use std::fmt;
 
+use quell_mode::DeliveryMode;
+use quell_sim::sweep::in_parallel;
+use quell_sim::{Coalescing, CoalescingPeriod, HostProfile, Ns, Run, RunError, Server, TrafficKind};
 use serde::{Deserialize, Serialize};
 
 use super::experiment::{Cell, Compared, ExperimentError, Summary};
 use super::irq_suspension::{PublishedError, rows};
 use super::score::median;
-use crate::engine::Ns;
-use crate::host::{Costs, HostProfile};
-use crate::mechanism::{Coalescing, CoalescingPeriod, RxQueue, Socket};
-use crate::run::RunError;
-use crate::sweep::in_parallel;
-use crate::world::{
-    Class, Client, CpuTime, KernelRules, Program, RecvServer, Stage, Traffic, TrafficKind, World, WorldShape,
-};
 
 const TABLE: &str = "ll-poll-2013.csv";
 /// Hardware threads of each machine: two Xeon E5-2680 with hyper-threading.
@@ -26,8 +21,8 @@ const HARDWARE_THREADS: f64 = 32.0;
 const CONTRADICTION: f64 = 0.1;
 /// The greatest that the median error of the throughput is to be.
 const MEDIAN_BOUND: f64 = 0.10;
-/// `net.core.low_latency_poll` recommended with the patches, in ns.
-const BUSY_POLL_NS: Ns = 50_000;
+/// `net.core.low_latency_poll` as the patches recommend it, in µs.
+const BUSY_POLL: &str = "sockpoll50";
 /// Where the 82599's adaptive moderation settles at the rates of this experiment, in µs: published,
 /// half the difference of the round trips with and without it.
 const ADAPTIVE_USECS: u32 = 4;
@@ -137,7 +132,7 @@ impl LowLatencyCell {
 ///
 /// What is wrong with the data, and where.
 pub fn low_latency_rows() -> Result<Vec<LowLatencyRow>, PublishedError> {
-    rows(TABLE, include_str!("../../data/published/ll-poll-2013.csv"))
+    rows(TABLE, include_str!("../../data/ll-poll-2013.csv"))
 }
 
 /// Simulates every row with both transports, on up to `threads` threads. `progress` hears how many
@@ -196,9 +191,13 @@ fn contradiction_note(cell: &LowLatencyCell) -> Option<String> {
     ))
 }
 
-/// The host as a row has it: kernel configuration, idle states, transport.
+/// The host of a row: kernel configuration, idle states, coalescing, transport. The client is a host like the server, so
+/// that none of the constants of a generator applies.
 fn configured(row: &LowLatencyRow, transport: Transport, host: &HostProfile) -> HostProfile {
-    let mut host = host.clone();
+    let mut host = HostProfile { coalescing: coalescing(row), ..host.clone() };
+    let client = &mut host.constants;
+    (client.network_jitter_ns, client.ack_delay_ns) = (0.0, 0.0);
+    (client.client_tail_share, client.client_tail_slope, client.client_outlier_share) = (0.0, 0.0, 0.0);
     if transport == Transport::Udp {
         host.constants.request_ns *= UDP_FACTOR;
     }
@@ -236,32 +235,19 @@ fn coalescing(row: &LowLatencyRow) -> Coalescing {
 
 /// Round trips a second, and the share of all hardware threads that they took, in percent.
 fn round_trips(row: &LowLatencyRow, transport: Transport, host: &HostProfile) -> Result<(f64, f64), RunError> {
-    const IRQ_CPU: usize = 0;
-    const APP_CPU: usize = 1;
     const WARM_UP_NS: Ns = 5_000_000;
     const MEASURED_NS: Ns = 50_000_000;
-    let host = configured(row, transport, host);
-    let wire_ns = (host.constants.network_ns / 2.0) as Ns;
-    let client = Client { one_way_ns: wire_ns, back_ns: wire_ns, ..Client::NONE };
-    let traffic = Traffic::new(TrafficKind::Mirrored, client, vec![0], 1);
-    let shape = WorldShape { queues: 1, epolls: 0, cpus: 2, bound: 256 };
-    let mut world = World::new(KernelRules::default(), Costs::new(&host), shape, traffic);
-    world.queues.push(RxQueue::new(quell_mode::NapiSettings::default(), &coalescing(row), host.ring_size, IRQ_CPU));
-    let busy_poll_ns = if row.kernel == "patched" { BUSY_POLL_NS } else { 0 };
-    let server = RecvServer { socket: 0, busy_poll_ns, prefer: false, budget: 4, serving: false };
-    let thread = world.add_thread(Program::RecvServer(server), Stage::Program, APP_CPU, Class::Fair);
-    world.sockets.push(Socket { napi: Some(0), reader: Some(thread), ..Socket::default() });
-    world.start_thread(thread);
-    world.begin();
-    world.run_until(WARM_UP_NS);
-    world.open_books();
-    world.run_until(WARM_UP_NS + MEASURED_NS);
-    world.close_books(WARM_UP_NS);
-    let mut cpu = CpuTime::default();
-    for state in &world.cpus {
-        cpu.add(&state.time);
-    }
+    let mode = if row.kernel == "patched" { BUSY_POLL } else { "base" };
+    let mode = mode.parse::<DeliveryMode>().unwrap_or_default();
+    let run = Run {
+        server: Server::BlockingReceive,
+        irqs_apart: true,
+        warm_up_ns: WARM_UP_NS,
+        measured_ns: MEASURED_NS,
+        ..Run::new(mode, configured(row, transport, host), TrafficKind::Mirrored, 1)
+    };
+    let result = run.simulate()?;
+    let cpu = result.cpu;
     let accounted_ns = cpu.thread_ns + cpu.softirq_ns + cpu.hardirq_ns;
-    let tps = world.counters[0].responses as f64 / (MEASURED_NS as f64 / 1e9);
-    Ok((tps, 100.0 * accounted_ns as f64 / MEASURED_NS as f64 / HARDWARE_THREADS))
+    Ok((result.qps, 100.0 * accounted_ns as f64 / MEASURED_NS as f64 / HARDWARE_THREADS))
 }

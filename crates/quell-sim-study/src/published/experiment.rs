@@ -4,13 +4,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use quell_sim::{Column, HostProfile, ProfileError, RunError, RunScale};
 use serde::Serialize;
 
-use super::irq_suspension::{IrqSuspension, PublishedError, RunScale};
-use super::score::{ColumnScore, ComparedCell};
-use super::{Column, event_busy_loop, low_latency_sockets, threaded_napi};
-use crate::host::{HostProfile, ProfileError};
-use crate::run::RunError;
+use super::irq_suspension::{IrqSuspension, PublishedError};
+use super::score::{ColumnScore, ComparedCell, wanted_errors};
+use super::{event_busy_loop, low_latency_sockets, threaded_napi};
 
 /// Schema of an [`ExperimentComparison`].
 const SCHEMA: &str = "quell-sim-published-1";
@@ -290,13 +289,13 @@ fn cell_bound(column: Column) -> Option<f64> {
     match column {
         Column::Qps => Some(0.07),
         Column::PollWork | Column::Polls | Column::EpollEvents => Some(0.25),
-        _ => column.wanted_errors().map(|(_, p90)| p90),
+        _ => wanted_errors(column).map(|(_, p90)| p90),
     }
 }
 
 /// Median and 90th percentile of the errors of a column, with the bounds that the project asks for.
 fn held_out_summary(score: &ColumnScore) -> [Summary; 2] {
-    let bounds = score.column.wanted_errors();
+    let bounds = wanted_errors(score.column);
     let heading = score.column.heading();
     [
         Summary::new(

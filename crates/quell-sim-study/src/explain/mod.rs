@@ -6,14 +6,8 @@ mod fold;
 mod words;
 
 use quell_mode::{DeliveryMode, ProgramWait};
+use quell_sim::{HostProfile, Ns, Run, RunError, Trace, TrafficKind};
 use serde::Serialize;
-
-use crate::engine::Ns;
-use crate::host::HostProfile;
-use crate::mechanism::{Packet, PacketKind};
-use crate::run::{Run, RunError};
-use crate::trace::Trace;
-use crate::world::{Event, ScriptAction, TrafficKind};
 
 /// Schema of an [`Explanation`].
 const SCHEMA: &str = "quell-sim-explain/1";
@@ -116,19 +110,14 @@ impl Story {
 
     /// A server with a connection for each packet.
     fn record(&self, packets_ns: &[Ns]) -> Result<Trace, RunError> {
-        let run =
-            Run { connections: packets_ns.len(), ..Run::new(self.mode, self.host.clone(), TrafficKind::Silent, 1) };
-        let mut world = run.world()?;
-        for (index, &at_ns) in packets_ns.iter().enumerate() {
-            let packet = Packet { socket: index as u32, kind: PacketKind::Request, sent_ns: at_ns };
-            world.script.push(ScriptAction::Packet { queue: 0, packet });
-            world.events.schedule(at_ns, Event::Script { index: index as u32 });
-        }
-        world.begin();
-        world.trace = Some(Box::default());
-        world.run_until(self.until_ns);
-        world.close_books(0);
-        Ok(world.trace.take().map_or_else(Trace::default, |trace| *trace))
+        let traffic = TrafficKind::Listed(packets_ns.to_vec());
+        let run = Run {
+            connections: packets_ns.len(),
+            warm_up_ns: 0,
+            measured_ns: self.until_ns,
+            ..Run::new(self.mode, self.host.clone(), traffic, 1)
+        };
+        run.simulate_recorded().map(|(_, trace)| trace)
     }
 }
 

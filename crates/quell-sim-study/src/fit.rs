@@ -7,10 +7,10 @@ use std::cell::RefCell;
 
 use levenberg_marquardt::{LeastSquaresProblem, LevenbergMarquardt};
 use nalgebra::{DMatrix, DVector, Dyn, Owned};
+use quell_sim::sweep::in_parallel;
+use quell_sim::{Column, Constant, HostProfile, Load, Run, RunScale};
 
-use crate::host::{Constant, HostProfile};
-use crate::published::{Column, ComparedCell, IrqSuspension, Load, PublishedCell, RunScale};
-use crate::sweep::in_parallel;
+use crate::published::{ComparedCell, PublishedCell};
 
 /// Step of a finite difference, in the logarithm of a constant: wide enough to stand out of what
 /// scatters in a short run.
@@ -110,7 +110,7 @@ impl Problem<'_> {
         let host = self.host(logs);
         let simulate = |index: usize| {
             let cell = self.fit.training[index];
-            let run = IrqSuspension::run(cell.mode, cell.load, &host, self.fit.scale);
+            let run = Run::memcached(cell.mode, cell.load, &host, self.fit.scale);
             let modelled = run.simulate().ok()?.figures(host.cpus);
             let compared = ComparedCell::new(cell, modelled);
             Some(Column::ALL.map(|column| weighted(&compared, column)))

@@ -1,16 +1,15 @@
 //! What the text about IRQ suspension states, as it holds in the model on the published host.
 
-mod common;
+use quell_sim::{Figures, HostProfile, Load, Run, RunScale};
 
-use common::*;
-use quell_sim::published::{Figures, IrqSuspension, Load, RunScale};
-
+const MS: u64 = 1_000_000;
 const SCALE: RunScale = RunScale { queues: 8, warm_up_ns: 12 * MS, measured_ns: 20 * MS, hashed: true, seed: 5 };
 const LOW: Load = Load::Qps(200e3);
 const HIGH: Load = Load::Qps(800e3);
 
 fn figures(text: &str, load: Load) -> Figures {
-    IrqSuspension::run(mode(text), load, &host(), SCALE).simulate().expect("it runs").figures(8)
+    let (mode, host) = (text.parse().expect("a mode"), HostProfile::shipped("epyc7662-cx5").expect("it ships"));
+    Run::memcached(mode, load, &host, SCALE).simulate().expect("it runs").figures(8)
 }
 
 #[test]

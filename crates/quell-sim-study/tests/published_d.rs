@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use quell_sim::HostProfile;
-use quell_sim::published::{Experiment, FormRatio, event_loop_rows, event_loops, form_ratios};
+use quell_sim_study::published::{Experiment, FormRatio, event_loop_rows, event_loops, form_ratios};
 
 /// Bytes of a segment in the published set-up.
 const SEGMENT: u32 = 4096;

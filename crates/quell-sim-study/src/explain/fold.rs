@@ -1,7 +1,7 @@
 //! What repeats is told once: equal neighbours become one step, and a cycle of several steps is
 //! followed by how often it comes again and until when.
 
-use crate::engine::Ns;
+use quell_sim::Ns;
 
 /// The longest cycle that is looked for.
 const CYCLE_MAX: usize = 8;

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use quell_sim::HostProfile;
-use quell_sim::published::{Experiment, PollMechanism, ThreadedNapiCell, threaded_napi, threaded_napi_rows};
+use quell_sim_study::published::{Experiment, PollMechanism, ThreadedNapiCell, threaded_napi, threaded_napi_rows};
 
 static CELLS: LazyLock<Vec<ThreadedNapiCell>> = LazyLock::new(|| {
     let rows = threaded_napi_rows().expect("the data ships");

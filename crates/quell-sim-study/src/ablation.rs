@@ -2,12 +2,9 @@
 //! moves. A part that moves no figure has no place in the model.
 
 use quell_mode::DeliveryMode;
+use quell_sim::sweep::in_parallel;
+use quell_sim::{Column, Figures, HostProfile, Load, Run, RunError, RunScale};
 use serde::Serialize;
-
-use crate::host::HostProfile;
-use crate::published::{Column, Figures, IrqSuspension, Load, RunScale};
-use crate::run::{Run, RunError};
-use crate::sweep::in_parallel;
 
 /// A part of the model that can be left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -106,7 +103,7 @@ pub fn ablate(
         threads,
         |index| {
             let ((mode, load), variant) = jobs[index];
-            let mut run = IrqSuspension::run(*mode, *load, host, scale);
+            let mut run = Run::memcached(*mode, *load, host, scale);
             if let Some(ablation) = variant {
                 ablation.apply(&mut run);
             }

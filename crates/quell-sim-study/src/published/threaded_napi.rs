@@ -5,27 +5,18 @@
 use std::fmt;
 
 use quell_mode::{NapiSettings, Threaded};
+use quell_sim::sweep::in_parallel;
+use quell_sim::{HostProfile, Ns, RunError, XskPolling, XskRoundTrips};
 use serde::{Deserialize, Serialize};
 
 use super::experiment::{Cell, Compared, ErrorKind, ExperimentError, Summary};
 use super::irq_suspension::{PublishedError, rows};
-use crate::engine::Ns;
-use crate::host::{Costs, HostProfile};
-use crate::mechanism::{RxQueue, Socket};
-use crate::run::RunError;
-use crate::sweep::in_parallel;
-use crate::world::{
-    Answer, Class, Client, KernelRules, Kicker, Peer, PollLoop, PollPhase, Program, SendPhase, Sender, Stage, Traffic,
-    TrafficKind, World, WorldShape,
-};
 
 const TABLE: &str = "threaded-napi-busy-poll.csv";
 /// `napi_defer_hard_irqs` of the published script, where it is on.
 const DEFER_HARD_IRQS: u32 = 100;
 /// `gro_flush_timeout` of the published script, in ns.
 const GRO_FLUSH_TIMEOUT_NS: Ns = 15_000;
-/// `chrt -f 50`.
-const PRIORITY: u8 = 50;
 /// The greatest that the error of a difference from the threaded mechanism is to be, in µs.
 const DIFFERENCE_BOUND_US: f64 = 1.0;
 
@@ -57,6 +48,14 @@ impl PollMechanism {
             Self::Interrupts => NapiSettings { defer_hard_irqs: 0, ..deferral },
             Self::Inline | Self::Separate => deferral,
             Self::Threaded => NapiSettings { threaded: Threaded::BusyPoll, ..deferral },
+        }
+    }
+
+    fn polling(self) -> XskPolling {
+        match self {
+            Self::Interrupts | Self::Inline => XskPolling::Application,
+            Self::Separate => XskPolling::SeparateThread,
+            Self::Threaded => XskPolling::NoCalls,
         }
     }
 }
@@ -120,7 +119,7 @@ pub struct ThreadedNapiCell {
 ///
 /// What is wrong with the data, and where.
 pub fn threaded_napi_rows() -> Result<Vec<ThreadedNapiRow>, PublishedError> {
-    rows(TABLE, include_str!("../../data/published/threaded-napi-busy-poll.csv"))
+    rows(TABLE, include_str!("../../data/threaded-napi-busy-poll.csv"))
 }
 
 /// Simulates every row, on up to `threads` threads. `progress` hears how many are done.
@@ -212,84 +211,17 @@ pub(super) fn compare(
     Ok((cells, summary, Vec::new()))
 }
 
-/// One of the two hosts.
-#[derive(Clone, Copy)]
-struct Side {
-    queue: u16,
-    first_cpu: usize,
-}
-
-const CLIENT: Side = Side { queue: 0, first_cpu: 0 };
-const SERVER: Side = Side { queue: 1, first_cpu: 4 };
-const CPUS: usize = 8;
-
-impl Side {
-    fn peer(self) -> Peer {
-        Peer { queue: self.queue, socket: self.queue.into() }
-    }
-
-    /// The queue with its interrupt or NAPI thread on the first CPU, the application's loop on the
-    /// second, the thread that only polls, if there is one, on the last.
-    fn add(self, world: &mut World, host: &HostProfile, mechanism: PollMechanism, program: PollLoop) {
-        let queue = usize::from(self.queue);
-        let mut rx = RxQueue::new(mechanism.napi(), &host.coalescing, host.ring_size, self.first_cpu);
-        if mechanism == PollMechanism::Threaded {
-            rx.thread = Some(self.start(world, Program::NapiThread { queue }, Stage::NapiThread, 0));
-        }
-        world.queues.push(rx);
-        let reader = self.start(world, Program::PollLoop(program), Stage::Program, 1);
-        if mechanism == PollMechanism::Separate {
-            let kicker = Kicker { socket: program.socket, entered: false };
-            self.start(world, Program::Kicker(kicker), Stage::Program, 3);
-        }
-        let (napi, reader) = (Some(queue), Some(reader));
-        world.sockets.push(Socket { napi, reader, prefer_busy_poll: true, ..Socket::default() });
-    }
-
-    fn start(self, world: &mut World, program: Program, stage: Stage, cpu: usize) -> usize {
-        let thread = world.add_thread(program, stage, self.first_cpu + cpu, Class::RealTime(PRIORITY));
-        world.start_thread(thread);
-        thread
-    }
-}
-
-fn world(row: &ThreadedNapiRow, host: &HostProfile) -> World {
-    let wire_ns = (host.constants.network_ns / 2.0) as Ns;
-    let client = Client { one_way_ns: wire_ns, back_ns: wire_ns, ..Client::NONE };
-    let traffic = Traffic::new(TrafficKind::Silent, client, Vec::new(), 1);
-    let shape = WorldShape { queues: 2, epolls: 0, cpus: CPUS, bound: 1024 };
-    let mut world = World::new(KernelRules::default(), Costs::new(host), shape, traffic);
-    let kicks = matches!(row.mechanism, PollMechanism::Interrupts | PollMechanism::Inline);
-    let program = |side: Side, delay_ns, answer| PollLoop {
-        socket: side.queue.into(),
-        kicks,
-        delay_ns,
-        answer,
-        phase: PollPhase::Look,
-    };
-    let delay_ns = (row.delay_us * 1e3) as Ns;
-    CLIENT.add(&mut world, host, row.mechanism, program(CLIENT, delay_ns, Answer::Nobody));
-    SERVER.add(&mut world, host, row.mechanism, program(SERVER, 0, Answer::Peer(CLIENT.peer())));
-    let period_ns = 1e6 / row.rate_kpps;
-    let sender =
-        Sender { socket: CLIENT.queue.into(), peer: SERVER.peer(), period_ns, sent: 0, phase: SendPhase::Wait };
-    CLIENT.start(&mut world, Program::Sender(sender), Stage::Program, 2);
-    world
-}
-
 fn latency(row: &ThreadedNapiRow, host: &HostProfile) -> Result<LatencyQuantiles, RunError> {
-    const BOUND: usize = 1024;
-    const WARM_UP_NS: Ns = 5_000_000;
-    const MEASURED_NS: Ns = 25_000_000;
-    let mut world = world(row, host);
-    world.begin();
-    world.run_until(WARM_UP_NS);
-    world.open_books();
-    world.run_until(WARM_UP_NS + MEASURED_NS);
-    world.close_books(WARM_UP_NS);
-    if world.events.overflowed() {
-        return Err(RunError::TooManyEvents { bound: BOUND });
-    }
-    let quantile = |share| world.traffic.latency.quantile(share).map_or(f64::NAN, |latency| latency.as_nanos() as f64);
+    let run = XskRoundTrips {
+        host: host.clone(),
+        napi: row.mechanism.napi(),
+        polling: row.mechanism.polling(),
+        period_ns: 1e6 / row.rate_kpps,
+        delay_ns: (row.delay_us * 1e3) as Ns,
+        warm_up_ns: 5_000_000,
+        measured_ns: 25_000_000,
+    };
+    let latency = run.simulate()?;
+    let quantile = |share| latency.quantile(share).map_or(f64::NAN, |latency| latency.as_nanos() as f64);
     Ok([0.05, 0.5, 0.95, 0.99].map(quantile))
 }

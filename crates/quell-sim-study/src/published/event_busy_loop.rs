@@ -5,16 +5,14 @@
 use std::fmt;
 
 use quell_mode::DeliveryMode;
+use quell_sim::sweep::in_parallel;
+use quell_sim::{
+    Assignment, Epolls, HostProfile, KernelRules, Message, Ns, Run, RunError, Server, Spread, TrafficKind,
+};
 use serde::{Deserialize, Serialize};
 
 use super::experiment::{Cell, Compared, ErrorKind, ExperimentError, Summary};
 use super::irq_suspension::{PublishedError, rows};
-use crate::engine::Ns;
-use crate::host::HostProfile;
-use crate::run::{Message, Run, RunError, Spread};
-use crate::server::{Assignment, Epolls, Server};
-use crate::sweep::in_parallel;
-use crate::world::{KernelRules, TrafficKind};
 
 const TABLE: &str = "event-busyloop-2024.csv";
 /// Threads of the server, and of the client.
@@ -106,7 +104,7 @@ pub struct FormRatio {
 ///
 /// What is wrong with the data, and where.
 pub fn event_loop_rows() -> Result<Vec<EventLoopRow>, PublishedError> {
-    rows(TABLE, include_str!("../../data/published/event-busyloop-2024.csv"))
+    rows(TABLE, include_str!("../../data/event-busyloop-2024.csv"))
 }
 
 /// Simulates every row, on up to `threads` threads. `progress` hears how many are done.

@@ -2,7 +2,7 @@
 //! host.
 
 use quell_sim::HostProfile;
-use quell_sim::published::{LowLatencyCell, Transport, low_latency_rows, low_latency_sockets};
+use quell_sim_study::published::{LowLatencyCell, Transport, low_latency_rows, low_latency_sockets};
 
 fn cells() -> Vec<LowLatencyCell> {
     let rows = low_latency_rows().expect("the data ships");

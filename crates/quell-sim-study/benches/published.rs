@@ -1,12 +1,12 @@
 //! Runs a published experiment, prints published beside modelled, the scores, and how long it took.
-//! `cargo bench -p quell-sim --bench published`
+//! `cargo bench -p quell-sim-study --bench published`
 
 #![allow(clippy::print_stdout, reason = "a benchmark's output is what it prints")]
 
 use std::time::Instant;
 
-use quell_sim::HostProfile;
-use quell_sim::published::{Column, ComparedCell, IrqSuspension, RunScale};
+use quell_sim::{Column, HostProfile, RunScale};
+use quell_sim_study::published::{ComparedCell, IrqSuspension};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();

@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::run::RunResult;
+
 /// Figures of one (mode, load).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
@@ -116,6 +118,37 @@ impl Column {
             Self::PollWork => figures.poll_work,
             Self::Polls => figures.polls_per_s,
             Self::EpollEvents => figures.epoll_events,
+        }
+    }
+}
+
+impl RunResult {
+    /// The run's figures, of the whole host: what a part of its queues did, times their share. Polls
+    /// are what the published counter would have counted.
+    #[must_use]
+    pub fn figures(&self, host_queues: usize) -> Figures {
+        let scale = host_queues as f64 / self.queues as f64;
+        let us = |share: f64| self.latency.quantile(share).map_or(f64::NAN, |latency| latency.as_secs_f64() * 1e6);
+        let counters = &self.counters;
+        let per_s = |count: u64| count as f64 / self.measured_s;
+        let per_queue = |count: u64| per_s(count) / self.queues as f64;
+        let beside = self.counted_beside;
+        let polls_per_s = per_queue(counters.polls) + beside.polls_per_s;
+        let per_poll = |per_s: f64| if polls_per_s > 0.0 { per_s / polls_per_s } else { 0.0 };
+        Figures {
+            qps: self.qps * scale,
+            mean_us: self.mean_us,
+            p50_us: us(0.5),
+            p95_us: us(0.95),
+            p99_us: us(0.99),
+            cpu_pct: self.cpu_pct,
+            softirq_pct: 100.0 * self.cpu.interrupt_share(),
+            cycles_per_query: self.cycles_per_query,
+            irqs_per_s: per_s(counters.irqs) * scale,
+            poll_work: per_poll(per_queue(counters.polled_packets) + beside.packets_per_s),
+            polls_per_s,
+            empty_polls_pct: 100.0 * per_poll(per_queue(counters.empty_polls) + beside.empty_polls_per_s),
+            epoll_events: counters.epoll_events as f64 / counters.epoll_waits.max(1) as f64,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Experiment (b): the 2013 table.
 
 use quell_sim::HostProfile;
-use quell_sim::published::{Transport, low_latency_rows, low_latency_sockets};
+use quell_sim_study::published::{Transport, low_latency_rows, low_latency_sockets};
 
 #[test]
 fn throughput_is_within_ten_percent_in_the_median() {

@@ -1,13 +1,12 @@
 //! Runs the unstable cells of experiment (a) over ten seeds, each with queues of its own that differ
 //! by up to 6 % either way and workers that begin on CPUs of their own, and prints in which regime each
-//! run is. `cargo bench -p quell-sim --bench regimes`, or one cell: `-- defer10 800K`
+//! run is. `cargo bench -p quell-sim-study --bench regimes`, or one cell: `-- defer10 800K`
 
 #![allow(clippy::print_stdout, reason = "a benchmark's output is what it prints")]
 
 use quell_mode::DeliveryMode;
-use quell_sim::published::{IrqSuspension, Load, RunScale};
 use quell_sim::sweep::in_parallel;
-use quell_sim::{HostProfile, Run, Spread};
+use quell_sim::{HostProfile, Load, Run, RunScale, Spread};
 
 /// Seeds of each cell.
 const SEEDS: usize = 10;
@@ -45,7 +44,7 @@ fn main() {
 fn cell(host: &HostProfile, mode: DeliveryMode, load: Load) {
     let simulate = |seed: usize| {
         let scale = RunScale { seed: seed as u64 + 1, ..RunScale::FULL };
-        let run = Run { spread: IMBALANCE, ..IrqSuspension::run(mode, load, host, scale) };
+        let run = Run { spread: IMBALANCE, ..Run::memcached(mode, load, host, scale) };
         run.simulate().expect("it runs").figures(host.cpus)
     };
     let runs = in_parallel(SEEDS, 2, simulate, |_| ());

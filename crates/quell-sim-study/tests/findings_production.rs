@@ -2,17 +2,15 @@
 //! the model: deferral against interrupts, whom busy polling helps, and what two NAPI ids in one
 //! epoll do.
 
-mod common;
+use quell_sim::{Assignment, Epolls, Figures, HostProfile, Load, Run, RunScale, Server, Spread};
 
-use common::*;
-use quell_sim::published::{Figures, IrqSuspension, Load, RunScale};
-use quell_sim::{Assignment, Epolls, Run, Server, Spread};
-
+const MS: u64 = 1_000_000;
 const SCALE: RunScale = RunScale { queues: 4, warm_up_ns: 8 * MS, measured_ns: 20 * MS, hashed: true, seed: 9 };
 const LOAD: Load = Load::Qps(400e3);
 
 fn run(text: &str) -> Run {
-    IrqSuspension::run(mode(text), LOAD, &host(), SCALE)
+    let host = HostProfile::shipped("epyc7662-cx5").expect("it ships");
+    Run::memcached(text.parse().expect("a mode"), LOAD, &host, SCALE)
 }
 
 fn figures(run: &Run) -> Figures {

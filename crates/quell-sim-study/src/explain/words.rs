@@ -2,10 +2,9 @@
 //! mode's own values.
 
 use quell_mode::{DeliveryMode, NapiSettings};
+use quell_sim::{Moment, Ns, Trace};
 
 use super::fold::Step;
-use crate::engine::Ns;
-use crate::trace::{Moment, Trace};
 
 /// Everything from `from_ns` on that is worth a sentence, in order.
 pub(super) fn steps(trace: &Trace, mode: &DeliveryMode, from_ns: Ns) -> Vec<Step> {

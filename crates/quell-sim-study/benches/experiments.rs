@@ -1,9 +1,9 @@
 //! Runs published experiments and prints every cell published beside modelled, what they come to,
-//! and what is to be known of the data. `cargo bench -p quell-sim --bench experiments -- b c d`
+//! and what is to be known of the data. `cargo bench -p quell-sim-study --bench experiments -- b c d`
 
 #![allow(clippy::print_stdout, reason = "a benchmark's output is what it prints")]
 
-use quell_sim::published::{Cell, ErrorKind, Experiment, ExperimentComparison};
+use quell_sim_study::published::{Cell, ErrorKind, Experiment, ExperimentComparison};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
