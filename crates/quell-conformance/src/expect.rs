@@ -101,6 +101,7 @@ pub enum Counter {
     EmptyPolls,
     BusyPolls,
     ThreadPolls,
+    SoftirqPolls,
     OtherPolls,
     Interrupts,
     TimerInterrupts,
@@ -110,11 +111,12 @@ pub enum Counter {
 
 impl Counter {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Polls,
         Self::EmptyPolls,
         Self::BusyPolls,
         Self::ThreadPolls,
+        Self::SoftirqPolls,
         Self::OtherPolls,
         Self::Interrupts,
         Self::TimerInterrupts,
@@ -130,6 +132,7 @@ impl Counter {
             Self::EmptyPolls => "empty-polls",
             Self::BusyPolls => "busy-polls",
             Self::ThreadPolls => "thread-polls",
+            Self::SoftirqPolls => "softirq-polls",
             Self::OtherPolls => "other-polls",
             Self::Interrupts => "interrupts",
             Self::TimerInterrupts => "timer-interrupts",
@@ -144,6 +147,7 @@ impl Counter {
             Self::EmptyPolls => queue.empty_polls,
             Self::BusyPolls => queue.busy_polls,
             Self::ThreadPolls => queue.thread_polls,
+            Self::SoftirqPolls => queue.softirq_polls,
             Self::OtherPolls => queue.other_polls,
             Self::Interrupts => queue.interrupts,
             Self::TimerInterrupts => queue.timer_interrupts,

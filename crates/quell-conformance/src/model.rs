@@ -183,6 +183,7 @@ fn queue(observed: &sim::QueueObserved, threaded: Threaded) -> Queue {
         empty_polls: Some(observed.empty_polls),
         busy_polls: Some(busy_polls),
         thread_polls: Some(thread_polls),
+        softirq_polls: Some(softirq_polls),
         other_polls: Some(softirq_polls + observed.final_polls),
         interrupts: Some(observed.irqs),
         timer_interrupts: Some(observed.timer_irqs),

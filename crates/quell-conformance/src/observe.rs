@@ -61,7 +61,10 @@ pub struct Queue {
     pub busy_polls: Option<u64>,
     /// Of these, polls of the queue's own kernel thread.
     pub thread_polls: Option<u64>,
-    /// The rest: softirq, and the final polls of busy loops, which a kernel does not tell apart.
+    /// Of these, polls in softirq. A kernel distinguishes them from the final polls of busy loops only where no busy poll
+    /// has the budget of a softirq's poll, 64.
+    pub softirq_polls: Option<u64>,
+    /// The rest: softirq, and the final polls of busy loops.
     pub other_polls: Option<u64>,
     /// Device interrupts.
     pub interrupts: Option<u64>,

@@ -209,6 +209,19 @@ impl Scenario {
         changed || set || self.epolls.iter().any(|epoll| epoll.settings != default)
     }
 
+    /// Whether an epoll busy polls with this budget, at any time. Sockets always have another
+    /// (`BUSY_POLL_BUDGET`, include/net/busy_poll.h).
+    pub(crate) fn busy_polls_with_budget(&self, budget: u16) -> bool {
+        let changed = self.changes.iter().filter_map(|change| match &change.what {
+            ChangeKind::Epoll { settings, .. } => Some(settings),
+            _ => None,
+        });
+        let steps = self.applications.iter().flat_map(|application| &application.steps);
+        let set = steps.filter_map(|step| if let Step::SetEpoll(settings) = step { Some(settings) } else { None });
+        let mut all = self.epolls.iter().map(|epoll| &epoll.settings).chain(changed).chain(set);
+        all.any(|settings| settings.busy_poll_budget == budget)
+    }
+
     /// How many packets are sent in all.
     #[must_use]
     pub fn messages(&self) -> usize {

@@ -132,7 +132,7 @@ fn polls_by_the_napis_own_thread_are_told_apart() {
 
 /// What was counted while a program that prefers busy polling waited for datagrams that had come before it did, and after
 /// each for one that did not come; `None` where the kernel does not take these settings.
-fn polls_of_a_waiting_program(defer_hard_irqs: u32, irq_suspend_timeout: Duration) -> Option<NapiPolls> {
+fn polls_of_a_waiting_program(budget: u16, defer_hard_irqs: u32, irq_suspend_timeout: Duration) -> Option<NapiPolls> {
     let (lab, id) = lab_with_napi()?;
     let change = NapiChange {
         defer_hard_irqs: Some(defer_hard_irqs),
@@ -149,7 +149,7 @@ fn polls_of_a_waiting_program(defer_hard_irqs: u32, irq_suspend_timeout: Duratio
     let client = lab.client.namespace.run(bind(CLIENT)).unwrap();
     let mut epoll = Epoll::new(1).unwrap();
     epoll.add(&server, 0, Trigger::Level).unwrap();
-    let prefer = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+    let prefer = EpollParams { busy_poll_usecs: 0, busy_poll_budget: budget, prefer_busy_poll: true };
     epoll_params::set(&epoll, prefer).unwrap();
     let counter = attach(&[id])?;
     for _ in 0..50 {
@@ -163,18 +163,29 @@ fn polls_of_a_waiting_program(defer_hard_irqs: u32, irq_suspend_timeout: Duratio
 }
 
 #[test]
+fn the_last_poll_of_a_busy_poll_is_distinguished_from_a_softirqs_by_its_budget() {
+    let Some(own_budget) = polls_of_a_waiting_program(32, 1_000, Duration::ZERO) else { return };
+    if own_budget.last_of_busy_poll == 0 {
+        return eprintln!("skipped: this kernel ends a busy poll without a last poll (Linux 7.3)");
+    }
+    assert!(own_budget.last_of_busy_poll <= own_budget.by_softirq_or_last_of_busy_poll(), "{own_budget:?}");
+    let Some(of_the_weight) = polls_of_a_waiting_program(64, 1_000, Duration::ZERO) else { return };
+    assert_eq!(of_the_weight.last_of_busy_poll, 0, "{of_the_weight:?}");
+}
+
+#[test]
 fn polls_that_find_the_interrupt_suspended_are_told_from_those_that_find_it_deferred() {
-    let Some(suspended) = polls_of_a_waiting_program(1_000, Duration::from_millis(500)) else { return };
+    let Some(suspended) = polls_of_a_waiting_program(64, 1_000, Duration::from_millis(500)) else { return };
     let found = suspended.found_suspended.unwrap();
     assert!(found > 0 && found <= suspended.by_busy_poll, "{suspended:?}");
-    let Some(deferred) = polls_of_a_waiting_program(1_000, Duration::ZERO) else { return };
+    let Some(deferred) = polls_of_a_waiting_program(64, 1_000, Duration::ZERO) else { return };
     assert!(deferred.by_busy_poll > 0, "{deferred:?}");
     assert_eq!(deferred.found_suspended, Some(0), "{deferred:?}");
 }
 
 #[test]
 fn an_interrupt_that_is_not_deferred_is_not_found_suspended_though_the_timer_runs() {
-    let Some(undeferred) = polls_of_a_waiting_program(0, Duration::from_millis(500)) else { return };
+    let Some(undeferred) = polls_of_a_waiting_program(64, 0, Duration::from_millis(500)) else { return };
     assert!(undeferred.by_busy_poll > 0, "{undeferred:?}");
     assert_eq!(undeferred.found_suspended, Some(0), "{undeferred:?}");
 }

@@ -8,6 +8,10 @@ use quell_linux::{NapiId, kernel};
 use super::queues::Queues;
 use super::{PlayError, Site};
 use crate::observe::Queue;
+use crate::scenario::Scenario;
+
+/// The budget of a softirq's poll (`NAPI_POLL_WEIGHT`, include/linux/netdevice.h), which drivers keep.
+const NAPI_POLL_WEIGHT: u16 = 64;
 
 /// Counting under way.
 pub(super) struct Counting {
@@ -15,17 +19,26 @@ pub(super) struct Counting {
     napis: Vec<(NapiId, Option<u32>)>,
     /// Absent where there is no NAPI instance to watch.
     polls: Option<NapiPollCounter>,
+    /// Whether no busy poll has the budget of a softirq.
+    budgets_differ: bool,
     netstat: Netstat,
     interrupts: Interrupts,
 }
 
 impl Counting {
-    pub(super) fn begin(site: &Site, queues: &mut Queues) -> Result<Self, PlayError> {
+    pub(super) fn begin(site: &Site, queues: &mut Queues, scenario: &Scenario) -> Result<Self, PlayError> {
         let irqs = queues.irqs(site)?;
         let napis = queues.ids();
         let polls = (!napis.is_empty()).then(|| NapiPollCounter::attach(kernel::sysfs(), napis)).transpose()?;
         let napis = napis.iter().copied().zip(irqs).collect();
-        Ok(Self { napis, polls, netstat: netstat(site)?, interrupts: ProcRoot::default().interrupts()? })
+        let budgets_differ = !scenario.busy_polls_with_budget(NAPI_POLL_WEIGHT);
+        Ok(Self {
+            napis,
+            polls,
+            budgets_differ,
+            netstat: netstat(site)?,
+            interrupts: ProcRoot::default().interrupts()?,
+        })
     }
 
     /// Each queue's counts, and `BusyPollRxPackets`.
@@ -34,7 +47,7 @@ impl Counting {
         let interrupts = ProcRoot::default().interrupts()?;
         let queue = |(napi, irq): &(NapiId, Option<u32>)| Queue {
             interrupts: irq.and_then(|irq| count_since(&self.interrupts, &interrupts, irq)),
-            ..read.get(napi).map_or_else(Queue::default, queue)
+            ..read.get(napi).map_or_else(Queue::default, |polls| self::queue(polls, self.budgets_differ))
         };
         let queues = self.napis.iter().map(queue).collect();
         let (before, after) = (self.netstat.busy_poll_rx_packets(), netstat(site)?.busy_poll_rx_packets());
@@ -51,13 +64,15 @@ fn netstat(site: &Site) -> Result<Netstat, PlayError> {
     Ok(site.application.namespace.run(|| ProcRoot::default().thread_self().netstat())??)
 }
 
-fn queue(polls: &NapiPolls) -> Queue {
+fn queue(polls: &NapiPolls, budgets_differ: bool) -> Queue {
+    let other_polls = polls.by_softirq_or_last_of_busy_poll();
     Queue {
         polls: Some(polls.polls),
         empty_polls: Some(polls.empty),
         busy_polls: Some(polls.by_busy_poll),
         thread_polls: Some(polls.by_thread),
-        other_polls: Some(polls.by_softirq_or_last_of_busy_poll()),
+        softirq_polls: budgets_differ.then(|| other_polls.saturating_sub(polls.last_of_busy_poll)),
+        other_polls: Some(other_polls),
         ..Queue::default()
     }
 }

@@ -171,7 +171,7 @@ pub fn play(site: &Site, scenario: &Scenario) -> Result<Observations, PlayError>
     }
     let stop = Event::new().map_err(failed("making an eventfd"))?;
     let epolls = epolls(scenario, &sockets, &stop)?;
-    let counting = Counting::begin(site, &mut queues)?;
+    let counting = Counting::begin(site, &mut queues, scenario)?;
     let outside = Outside::new(scenario, &sockets, &epolls, queues)?;
     let players = players(scenario, &sockets, epolls)?;
     let (end, played) = run(site, players, |begins_ns| {

@@ -238,6 +238,7 @@ pub(super) struct ExpectQueue {
     pub(super) empty_polls: Option<Count>,
     pub(super) busy_polls: Option<Count>,
     pub(super) thread_polls: Option<Count>,
+    pub(super) softirq_polls: Option<Count>,
     pub(super) other_polls: Option<Count>,
     pub(super) interrupts: Option<Count>,
     pub(super) timer_interrupts: Option<Count>,

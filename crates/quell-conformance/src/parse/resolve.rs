@@ -343,12 +343,13 @@ fn expectations(expect: &file::Expect, names: &Names) -> Result<Expectations> {
 }
 
 /// In the order of [`Counter::ALL`].
-fn counts(row: &file::ExpectQueue) -> [Option<file::Count>; 9] {
+fn counts(row: &file::ExpectQueue) -> [Option<file::Count>; 10] {
     [
         row.polls,
         row.empty_polls,
         row.busy_polls,
         row.thread_polls,
+        row.softirq_polls,
         row.other_polls,
         row.interrupts,
         row.timer_interrupts,

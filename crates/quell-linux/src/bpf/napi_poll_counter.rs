@@ -31,6 +31,10 @@ pub struct NapiPolls {
     /// Polls by a user's thread within a busy poll. The last poll of a busy poll is not among them:
     /// the kernel leaves the state before it (`busy_poll_stop`).
     pub by_busy_poll: u64,
+    /// Last polls of busy polls, recognized by their budget. 0 for busy polls whose budget is the instance's weight (64 for
+    /// most drivers): a softirq polls with the same. A busy poll that has to give way to another thread ends with one each
+    /// time (Linux before 7.3).
+    pub last_of_busy_poll: u64,
     /// Polls of those by a user's thread that found the interrupt suspended: the timer that ends a suspension was running,
     /// due later than deferral ever sets it. 0 for an instance that does not defer interrupts, and so suspends none, and for
     /// one whose suspension is not longer than its deferral, of which it cannot be told; absent where the kernel does not
@@ -39,7 +43,7 @@ pub struct NapiPolls {
 }
 
 impl NapiPolls {
-    /// Polls in softirq, and the last poll of each busy poll, which cannot be told from them.
+    /// Polls in softirq, and the last poll of each busy poll.
     #[must_use]
     pub fn by_softirq_or_last_of_busy_poll(&self) -> u64 {
         self.polls.saturating_sub(self.by_thread).saturating_sub(self.by_busy_poll)
@@ -55,6 +59,7 @@ impl NapiPolls {
             full_budget: self.full_budget + other.full_budget,
             by_thread: self.by_thread + other.by_thread,
             by_busy_poll: self.by_busy_poll + other.by_busy_poll,
+            last_of_busy_poll: self.last_of_busy_poll + other.last_of_busy_poll,
             found_suspended: self.found_suspended.zip(other.found_suspended).map(|(one, another)| one + another),
         }
     }
@@ -69,6 +74,7 @@ impl NapiPolls {
             full_budget: self.full_budget.saturating_sub(earlier.full_budget),
             by_thread: self.by_thread.saturating_sub(earlier.by_thread),
             by_busy_poll: self.by_busy_poll.saturating_sub(earlier.by_busy_poll),
+            last_of_busy_poll: self.last_of_busy_poll.saturating_sub(earlier.last_of_busy_poll),
             found_suspended: self
                 .found_suspended
                 .zip(earlier.found_suspended)
@@ -141,6 +147,7 @@ fn by_name(sum: [u64; COUNTERS], sees_suspension: bool) -> NapiPolls {
         full_budget: of(Counter::Full),
         by_thread: of(Counter::ByThread),
         by_busy_poll: of(Counter::ByBusyPoll),
+        last_of_busy_poll: of(Counter::LastOfBusyPoll),
         found_suspended: sees_suspension.then(|| of(Counter::FoundSuspended)),
     }
 }

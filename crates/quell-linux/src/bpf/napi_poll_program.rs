@@ -16,11 +16,12 @@ pub(super) enum Counter {
     Full,
     ByThread,
     ByBusyPoll,
+    LastOfBusyPoll,
     FoundSuspended,
 }
 
 /// How many counters a value holds.
-pub(super) const COUNTERS: usize = 7;
+pub(super) const COUNTERS: usize = 8;
 
 impl Counter {
     fn offset(self) -> i16 {
@@ -33,6 +34,7 @@ impl Counter {
 pub(super) struct Layout {
     napi_id: i16,
     state: i16,
+    weight: i16,
     thread: i16,
     in_busy_poll: i32,
     /// Absent where the kernel does not suspend interrupts.
@@ -56,6 +58,7 @@ impl Layout {
         Ok(Self {
             napi_id: napi_member(btf, "napi_id")?,
             state: napi_member(btf, "state")?,
+            weight: napi_member(btf, "weight")?,
             thread: napi_member(btf, "thread")?,
             in_busy_poll: state_mask(btf, "NAPI_STATE_IN_BUSY_POLL")?,
             suspension: SuspensionLayout::find(btf)?,
@@ -155,12 +158,24 @@ pub(super) fn assemble(layout: Layout, map_fd: i32) -> Vec<Instruction> {
         count_if_suspended(&mut asm, NAPI, COUNTERS, layout);
     }
 
-    for jump in [not_watched, its_thread, not_busy] {
+    for jump in [not_watched, its_thread] {
         asm.land(jump);
     }
+    end(&mut asm);
+
+    // A softirq polls with the instance's weight, the last poll of a busy poll with the busy poll's budget.
+    asm.land(not_busy);
+    asm.load(Width::Word, R1, NAPI, layout.weight);
+    let by_softirq = asm.jump_if_registers(Condition::Equal, BUDGET, R1);
+    count(&mut asm, COUNTERS, Counter::LastOfBusyPoll);
+    asm.land(by_softirq);
+    end(&mut asm);
+    asm.finish()
+}
+
+fn end(asm: &mut Assembler) {
     asm.set(R0, 0);
     asm.exit();
-    asm.finish()
 }
 
 fn count(asm: &mut Assembler, counters: Register, counter: Counter) {
@@ -212,6 +227,7 @@ mod tests {
         let layout = Layout {
             napi_id: 380,
             state: 16,
+            weight: 24,
             thread: 352,
             in_busy_poll: 64,
             suspension: Some(suspension),
