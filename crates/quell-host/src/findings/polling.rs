@@ -68,7 +68,7 @@ static SPINS: Rule = Rule {
     source: "fs/eventpoll.c, ep_poll; measured: stalled for the whole suspension timeout with a timeout of 0, 0.06 to \
              0.44 ms with 1 ms",
     explanation: "Compared over two pictures: a thread of a program that has an epoll with prefer_busy_poll on a queue that \
-                  may suspend ran for 90 % of the time or more, was never seen asleep in epoll_wait, and the queue \
+                  may suspend ran, or waited for a CPU, for 90 % of the time or more, was never seen asleep in epoll_wait, and the queue \
                   received fewer than 1,000 packets a second. What the thread spins on cannot be seen from outside. \
                   Mended by a timeout above 0 in the program; 1 ns is enough with epoll_pwait2.",
     needs_two: true,
@@ -92,16 +92,16 @@ fn of_spinning(view: &View<'_>, epoll: &EpollView<'_>) -> Option<Observation> {
     }
     let spinning = |thread: &&Thread| {
         let asleep_elsewhere = matches!(thread.epoll_wait.known(), Some(Some(_)));
-        !asleep_elsewhere && view.busy_share(epoll.process, thread).is_some_and(|share| share >= SPINNING)
+        !asleep_elsewhere && view.runnable_share(epoll.process, thread).is_some_and(|share| share >= SPINNING)
     };
     let thread = epoll.process.threads.known()?.iter().find(spinning)?;
-    let share = view.busy_share(epoll.process, thread)? * 100.0;
+    let share = view.runnable_share(epoll.process, thread)? * 100.0;
     let mut nodes = epoll.nodes();
     nodes.extend([Node::from(thread), view.napi_node(napi.id)]);
     Some(Observation {
         severity: Severity::Warning,
         nodes,
-        seen: format!("it ran {share:.0} % of {}, for {packets} packets", time_text(interval_ns)),
+        seen: format!("it ran or was ready to run {share:.0} % of {}, for {packets} packets", time_text(interval_ns)),
         mend: vec![Mend::advice(
             "give epoll_wait a timeout above 0 (epoll_pwait2 takes 1 ns), or start the program by `quell run`, which does",
         )],

@@ -149,6 +149,14 @@ impl<'a> View<'a> {
         Some(ran as f64 / self.interval_ns? as f64)
     }
 
+    /// How much of the interval a thread ran or waited for a CPU, from 0 to 1: one that never sleeps has 1, however many
+    /// others it shares its CPU with.
+    pub(crate) fn runnable_share(&self, process: &Process, thread: &Thread) -> Option<f64> {
+        let before = self.thread_before(process, thread.tid)?;
+        let waited = thread.wait_ns.known()?.checked_sub(*before.wait_ns.known()?)?;
+        Some(self.busy_share(process, thread)? + waited as f64 / self.interval_ns? as f64)
+    }
+
     fn thread_before(&self, process: &Process, tid: Pid) -> Option<&'a Thread> {
         let before = self.index_before.as_ref()?.process(process.pid)?;
         if before.start_time_ticks != process.start_time_ticks {

@@ -110,6 +110,18 @@ fn of_polling() -> Vec<Edit> {
             ],
         )
         .then_later("/processes/0/threads/1/run-ns", json!(10_990_000_000_u64)),
+        both(
+            "spins-while-idle",
+            Warning,
+            vec![
+                ("/processes/0/threads/1/epoll-wait", json!(null)),
+                ("/devices/0/rx-queues/0/counters/rx-packets", json!(1_000_000)),
+                ("/processes/0/threads/1/run-ns", json!(9_000_000_000_u64)),
+                ("/processes/0/threads/1/wait-ns", json!(1_000_000_000_u64)),
+            ],
+        )
+        .then_later("/processes/0/threads/1/run-ns", json!(10_000_000_000_u64))
+        .then_later("/processes/0/threads/1/wait-ns", json!(1_950_000_000_u64)),
         edit("small-busy-poll-budget", Note, vec![("/processes/0/files/epolls/1/params/busy-poll-budget", json!(0))]),
         edit("polls-without-suspension", Note, vec![("/processes/0/files/io-urings/-", json!(30))]),
         edit(
