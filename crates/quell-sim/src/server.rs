@@ -119,30 +119,26 @@ impl Run {
         if self.irqs_apart { self.server_cpus() + queue } else { queue }
     }
 
-    fn polling_cpus_begin(&self) -> usize {
+    fn kicker_cpus_begin(&self) -> usize {
         self.server_cpus() + if self.irqs_apart { self.queues } else { 0 }
     }
 
-    /// Whether a thread that does nothing but poll has a CPU of its own for each queue.
-    fn polls_apart(&self) -> bool {
-        self.mode.own_cpu() || self.mode.napi().threaded == Threaded::BusyPoll
-    }
-
-    /// All CPUs of the run.
+    /// All CPUs of the run. Only `own-cpu` adds to them by a mode: its thread is the caller's, who names its CPU.
     pub(crate) fn cpus(&self) -> usize {
-        self.polling_cpus_begin() + if self.polls_apart() { self.queues } else { 0 }
+        self.kicker_cpus_begin() + if self.mode.own_cpu() { self.queues } else { 0 }
     }
 
-    /// Adds the NAPI thread of a queue where the mode has one. With `threaded` 2 it has a CPU of its
-    /// own, since it takes the whole of it.
+    /// Adds the NAPI thread of a queue where the mode has one, on the CPU that takes the queue's interrupt
+    /// without a thread: a mode does not bring CPUs with it. With `threaded` 2 the thread leaves that CPU's
+    /// other threads what the scheduler gives them.
     pub(crate) fn add_napi_thread(&self, world: &mut World, queue: usize) -> Option<usize> {
-        let cpu = match self.mode.napi().threaded {
-            Threaded::Off => return None,
-            Threaded::BusyPoll => self.polling_cpus_begin() + queue,
-            _ => self.irq_cpu(queue),
-        };
-        let thread = world.add_thread(Program::NapiThread { queue }, Stage::NapiThread, cpu, Class::Fair);
-        if self.mode.napi().threaded == Threaded::BusyPoll {
+        let threaded = self.mode.napi().threaded;
+        if threaded == Threaded::Off {
+            return None;
+        }
+        let thread =
+            world.add_thread(Program::NapiThread { queue }, Stage::NapiThread, self.irq_cpu(queue), Class::Fair);
+        if threaded == Threaded::BusyPoll {
             world.start_thread(thread);
         }
         Some(thread)
@@ -250,7 +246,7 @@ impl Run {
         for queue in 0..self.queues {
             let Some(socket) = queue_of.iter().position(|&of| usize::from(of) == queue) else { continue };
             let program = Program::Kicker(Kicker { socket: socket as u32, entered: false });
-            let cpu = self.polling_cpus_begin() + queue;
+            let cpu = self.kicker_cpus_begin() + queue;
             let thread = world.add_thread(program, Stage::Program, cpu, Class::Fair);
             world.start_thread(thread);
         }

@@ -12,6 +12,7 @@ use crate::engine::Ns;
 use crate::figures::Figures;
 use crate::host::HostProfile;
 use crate::run::{Run, RunError, RunResult};
+use crate::server::Server;
 use crate::trace::Trace;
 use crate::workload::{InvalidLoad, Load, RunScale};
 
@@ -25,8 +26,11 @@ const RANGE_MAX: usize = 200;
 pub struct Setup {
     /// The host.
     pub host: HostProfile,
-    /// RX queues, and as many workers and CPUs.
+    /// RX queues, and as many workers, each of which has a CPU.
     pub queues: usize,
+    /// Whether each queue has a further CPU, for its interrupt or its NAPI thread. Otherwise these run on
+    /// the CPUs of the workers.
+    pub irqs_apart: bool,
     /// Connections, over all queues.
     pub connections: usize,
     /// Virtual time before anything is counted, in ns.
@@ -42,10 +46,17 @@ impl Setup {
     pub fn new(host: HostProfile) -> Self {
         let RunScale { warm_up_ns, measured_ns, .. } = RunScale::FULL;
         let queues = host.cpus;
-        Self { host, queues, connections: CONNECTIONS_PER_QUEUE * queues, warm_up_ns, measured_ns }
+        let connections = CONNECTIONS_PER_QUEUE * queues;
+        Self { host, queues, irqs_apart: false, connections, warm_up_ns, measured_ns }
     }
 
-    /// The same with another number of queues, workers and CPUs, and of connections with them.
+    /// CPUs of every row, whatever its mode: what `cpu_pct` is a share of.
+    #[must_use]
+    pub fn cpus(&self) -> usize {
+        if self.irqs_apart { 2 * self.queues } else { self.queues }
+    }
+
+    /// The same with another number of queues, of workers and their CPUs, and of connections.
     #[must_use]
     pub fn with_queues(self, queues: usize) -> Self {
         Self { queues, connections: CONNECTIONS_PER_QUEUE * queues, ..self }
@@ -60,6 +71,8 @@ impl Setup {
         Run {
             host: HostProfile { cpus: self.queues, ..run.host },
             queues: self.queues,
+            server: Server::one_worker_per_queue(self.queues),
+            irqs_apart: self.irqs_apart,
             connections: self.connections,
             floating: self.queues > 1,
             ..run
@@ -92,6 +105,7 @@ impl Setup {
             load: point.load,
             host: self.host.name.clone(),
             queues: self.queues,
+            cpus: self.cpus(),
             connections: self.connections,
             seed: point.seed,
             figures: result.figures(self.queues),
@@ -121,8 +135,10 @@ pub struct Row {
     pub load: Load,
     /// The host's name.
     pub host: String,
-    /// RX queues, workers and CPUs.
+    /// RX queues, and workers.
     pub queues: usize,
+    /// CPUs, of which each worker has one.
+    pub cpus: usize,
     /// Connections, over all queues.
     pub connections: usize,
     /// Where random numbers came from.

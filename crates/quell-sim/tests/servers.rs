@@ -3,6 +3,8 @@
 mod common;
 
 use common::*;
+use quell_mode::DeliveryMode;
+use quell_sim::sweep::{Point, Row, Setup};
 use quell_sim::{
     Assignment, Epolls, Gaps, KernelRules, Load, Run, RunError, RunResult, RunScale, Server, Spread, TrafficKind,
 };
@@ -168,4 +170,43 @@ fn an_imbalance_of_queues_lengthens_the_wait_near_saturation() {
         result.latency.quantile(0.95).expect("there were requests")
     };
     assert!(p95(Spread::Imbalanced { percent: 30 }) > p95(Spread::Even));
+}
+
+/// Every mode that the epoll server knows.
+const EVERY_MODE: &str = "base,defer20,napibusy,fullbusy,suspend20,threaded,threadedbusy,eventspin50";
+
+fn small_setup() -> Setup {
+    let Setup { warm_up_ns, measured_ns, .. } = Setup::new(fixed_host());
+    let short = |ns| ns / 10;
+    Setup { warm_up_ns: short(warm_up_ns), measured_ns: short(measured_ns), ..Setup::new(fixed_host()).with_queues(2) }
+}
+
+fn rows(setup: &Setup, modes: &str, load: Load) -> Vec<Row> {
+    let modes = DeliveryMode::parse_list(modes).expect("modes");
+    let row = |mode| setup.row(&Point { mode, load, seed: SCALE.seed }).expect("it runs");
+    modes.into_iter().map(row).collect()
+}
+
+#[test]
+fn no_mode_executes_more_than_the_cpus_of_the_setup_can() {
+    let setup = small_setup();
+    let possible_per_s = setup.cpus() as f64 * setup.host.cpu_ghz * 1e9;
+    for row in rows(&setup, EVERY_MODE, Load::Max) {
+        let executed_per_s = row.figures.cycles_per_query * row.figures.qps;
+        assert!(executed_per_s <= 1.000_001 * possible_per_s, "{}: {executed_per_s} {possible_per_s}", row.mode);
+    }
+}
+
+/// "Threaded napi busy-polling has not been shown to yield efficiency or throughput benefits" (its cover
+/// letter, v10, October 2025).
+#[test]
+fn threads_that_never_stop_polling_gain_no_throughput_and_cost_whole_cpus() {
+    let setup = small_setup();
+    let [base, threads] = &rows(&setup, "base,threadedbusy", Load::Max)[..] else { panic!("two rows") };
+    let gained = threads.figures.qps / base.figures.qps;
+    assert!((0.3..=1.0).contains(&gained), "{gained}");
+    assert!(threads.figures.cycles_per_query >= base.figures.cycles_per_query);
+    let [base, threads] = &rows(&setup, "base,threadedbusy", Load::Qps(100e3))[..] else { panic!("two rows") };
+    assert!((threads.figures.qps / base.figures.qps - 1.0).abs() < 0.1, "{base:?} {threads:?}");
+    assert!(base.figures.cpu_pct < 50.0 && threads.figures.cpu_pct > 99.0, "{base:?} {threads:?}");
 }

@@ -94,6 +94,9 @@ impl World {
             self.threads[thread].left_ns = self.threads[thread].left_ns.saturating_add(self.costs.wake_ns);
         }
         self.cpus[cpu].last = Some(thread);
+        if !self.cpus[cpu].runnable.is_empty() {
+            self.start_ticking(cpu);
+        }
         self.resume_thread(cpu, thread);
     }
 

@@ -57,19 +57,32 @@ pub(crate) fn render(setup: &Setup, rows: &[Row], terminal: Terminal) -> String 
 }
 
 fn header(setup: &Setup, rows: &[Row]) -> String {
-    let Setup { host, queues, connections, warm_up_ns, measured_ns } = setup;
+    let Setup { host, connections, warm_up_ns, measured_ns, .. } = setup;
     let ms = |ns: &u64| *ns as f64 / 1e6;
     let seed = if one_seed(rows) { rows.first().map(|row| format!(", seed {}", row.seed)) } else { None };
     format!(
         "model of {}: {}, {} connection{}; {} ms after {} ms of warm-up{}",
         host.name,
-        if *queues == 1 { "1 queue, worker and CPU".to_owned() } else { format!("{queues} queues, workers and CPUs") },
+        shape(setup),
         number::count(*connections),
         if *connections == 1 { "" } else { "s" },
         number::plain(ms(measured_ns)),
         number::plain(ms(warm_up_ns)),
         seed.unwrap_or_default(),
     )
+}
+
+fn shape(setup: &Setup) -> String {
+    let queues = setup.queues;
+    match (queues, setup.irqs_apart) {
+        (1, false) => "1 queue, worker and CPU".to_owned(),
+        (1, true) => "1 queue and worker, 2 CPUs (1 for the queue's interrupt or NAPI thread)".to_owned(),
+        (_, false) => format!("{queues} queues, workers and CPUs"),
+        (_, true) => format!(
+            "{queues} queues and workers, {} CPUs ({queues} for the queues' interrupts or NAPI threads)",
+            setup.cpus()
+        ),
+    }
 }
 
 fn one_seed(rows: &[Row]) -> bool {
@@ -161,7 +174,7 @@ mod tests {
             epoll_events: 482.1,
         };
         let (mode, host, digest) = ("suspend200".parse().unwrap(), "epyc7662-cx5".to_owned(), String::new());
-        Row { mode, load, host, queues: 8, connections: 4480, seed, figures, drops: 0, digest }
+        Row { mode, load, host, queues: 8, cpus: 8, connections: 4480, seed, figures, drops: 0, digest }
     }
 
     fn widest(text: &str) -> usize {
@@ -176,6 +189,15 @@ mod tests {
         let table = |text: &str| text.lines().filter(|line| line.starts_with("suspend")).collect::<Vec<_>>().join("\n");
         assert!(widest(&table(&unlimited)) <= 120, "{unlimited}");
         assert!(widest(&table(&narrow)) <= 80, "{narrow}");
+    }
+
+    #[test]
+    fn the_header_names_every_cpu_that_the_rows_take() {
+        let apart = Setup { irqs_apart: true, ..setup() };
+        let rows = [row(Load::Max, 1e6, 1)];
+        assert!(header(&setup(), &rows).contains("8 queues, workers and CPUs,"));
+        assert!(header(&apart, &rows).contains("8 queues and workers, 16 CPUs (8 for"));
+        assert!(header(&apart.with_queues(1), &rows).contains("2 CPUs (1 for"));
     }
 
     #[test]

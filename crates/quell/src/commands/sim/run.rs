@@ -29,6 +29,9 @@ pub(crate) struct RunArgs {
     /// RX queues of the server, and as many workers and CPUs [those of the host]
     #[arg(long, value_name = "N")]
     queues: Option<u32>,
+    /// Give each queue one more CPU, for its interrupt or NAPI thread; it counts in cpu% and cyc/req.
+    #[arg(long)]
+    irqs_apart: bool,
     /// Connections in all [560 for each queue, as published]
     #[arg(long, value_name = "N")]
     connections: Option<u32>,
@@ -108,6 +111,7 @@ fn setup(args: &RunArgs) -> Result<Setup, Failure> {
         setup.connections = connections as usize;
     }
     super::check_connections(&setup)?;
+    setup.irqs_apart = args.irqs_apart;
     setup.measured_ns = super::measured_ns(args.seconds)?;
     setup.warm_up_ns = super::warm_up_ns(args.warm_up)?;
     Ok(setup)
