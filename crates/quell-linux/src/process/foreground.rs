@@ -12,6 +12,7 @@ use std::os::unix::process::CommandExt as _;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::ProcessError;
+use super::inherited::{Image, give_back, remember_children};
 use super::spawn::{Step, handle};
 use crate::Pid;
 use crate::pidfd::PidFd;
@@ -27,8 +28,10 @@ pub struct Foreground {
 }
 
 impl Foreground {
-    /// Starts the program at `path`, which is told that it is called as the first of `words`. Signals that this program
-    /// has blocked for `signals`, it has not.
+    /// Starts the program at `path` with `words[0]` as `argv[0]`. It has everything that this process inherited as this
+    /// process inherited it, `environment` apart: also the signals that this process has blocked for `signals`.
+    ///
+    /// This process no longer ignores SIGCHLD afterwards, or it would not learn how the program ends.
     ///
     /// # Errors
     /// When it cannot be executed; [`ProcessError::Spawn`] has the kernel's answer.
@@ -38,16 +41,20 @@ impl Foreground {
         environment: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>,
         signals: &SignalQueue,
     ) -> Result<Self, ProcessError> {
+        let failed =
+            |source| ProcessError::Spawn { program: path.to_string_lossy().into_owned(), step: Step::Exec, source };
+        let image = Image::new(path, words, environment)?;
+        remember_children();
+        let unblock = signals.mask_before();
         let mut command = Command::new(path);
-        if let Some((name, arguments)) = words.split_first() {
-            command.arg0(name).args(arguments);
-        }
-        command.envs(environment);
-        // SAFETY: what is done in the child is one system call on a value of its own.
-        unsafe { command.pre_exec(signals.mask_before()) };
-        let program = path.to_string_lossy().into_owned();
-        let mut process =
-            command.spawn().map_err(|source| ProcessError::Spawn { program, step: Step::Exec, source })?;
+        let in_child = move || {
+            give_back()?;
+            unblock()?;
+            Err(image.execute())
+        };
+        // SAFETY: in the child only system calls are made, on values that were there before.
+        unsafe { command.pre_exec(in_child) };
+        let mut process = command.spawn().map_err(failed)?;
         match handle(&process) {
             Ok((identity, pidfd)) => Ok(Self { process, identity, pidfd }),
             Err(error) => {

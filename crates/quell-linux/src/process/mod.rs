@@ -3,6 +3,7 @@
 //! this program did. Which program to start, and when, is decided above.
 
 mod foreground;
+mod inherited;
 mod open_files;
 mod output_tail;
 mod session;

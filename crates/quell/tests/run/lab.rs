@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -135,16 +135,12 @@ impl RunLab {
 
     /// A small server in C, by its path; `None`, with the reason on stderr, where it cannot be compiled.
     pub(crate) fn compile(&self, options: &[&str]) -> Option<String> {
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/waiter.c");
-        let program = self.dir.path().join(format!("waiter{}", options.concat()));
-        let output = Command::new("cc").args(options).arg(source).arg("-o").arg(&program).output();
-        match output {
-            Ok(output) if output.status.success() => Some(program.to_str().unwrap().to_owned()),
-            failed => {
-                eprintln!("skipped: cc {options:?}: {failed:?}");
-                None
-            }
-        }
+        compile("waiter", options, self.dir.path())
+    }
+
+    /// Runs a command in the server's namespace to its end.
+    pub(crate) fn output(&self, command: &mut Command) -> Output {
+        self.veth.server.namespace.run(|| command.output().unwrap()).unwrap()
     }
 
     /// defer-hard-irqs, gro-flush-timeout and irq-suspend-timeout of each queue.
@@ -281,6 +277,20 @@ impl Drop for Running {
 
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()
+}
+
+/// A program in C of this directory, compiled into `dir`; `None`, with the reason on stderr, where that cannot be.
+pub(crate) fn compile(name: &str, options: &[&str], dir: &Path) -> Option<String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run").join(name).with_extension("c");
+    let program = dir.join(format!("{name}{}", options.concat()));
+    let output = Command::new("cc").args(options).arg(source).arg("-o").arg(&program).output();
+    match output {
+        Ok(output) if output.status.success() => Some(program.to_str().unwrap().to_owned()),
+        failed => {
+            eprintln!("skipped: cc {options:?}: {failed:?}");
+            None
+        }
+    }
 }
 
 /// Tries until it succeeds; fails with the last reason when that takes too long.

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
+mod inherited;
 mod lab;
 #[path = "../../../quell-bench/tests/common/lab_turn.rs"]
 mod lab_turn;
