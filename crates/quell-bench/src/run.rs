@@ -234,7 +234,7 @@ fn measure(
 
 /// Stores the keys, unless the server ends or the user has enough meanwhile.
 fn preload(generator: &mut Generator, server: &mut Server, stopped: &dyn Fn() -> bool) -> Result<(), BenchError> {
-    match generator.preload(&mut UntilStopped(stopped)) {
+    match generator.preload(Generator::PRELOAD_LIMIT, &mut UntilStopped(stopped)) {
         Ok(_) => Ok(()),
         Err(LoadError::Cancelled) => Err(BenchError::Interrupted),
         Err(_) if !server.is_running()? => Err(BenchError::ServerEnded),

@@ -144,7 +144,8 @@ impl TcpListener {
     /// `InvalidInput` after [`TcpListener::shut_down`].
     pub fn accept(&self, blocking: Blocking) -> io::Result<TcpConnection> {
         let connection = accept_with(&self.0, flags(blocking))?;
-        sockopt::set_tcp_nodelay(&connection, true)?;
+        // A connection that ended already is no reason to stop listening.
+        sockopt::set_tcp_nodelay(&connection, true).map_err(|_| io::ErrorKind::ConnectionAborted)?;
         Ok(TcpConnection(connection))
     }
 
@@ -160,6 +161,34 @@ impl TcpListener {
 impl AsFd for TcpListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// What an error of [`TcpListener::accept`] means for a server that goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcceptFailure {
+    /// No connection waits.
+    NoneWaits,
+    /// One connection is lost; the next may be accepted at once.
+    ConnectionLost,
+    /// File descriptors or memory are used up: the connections wait until something is freed.
+    Exhausted,
+    /// The listener takes no connections any more.
+    Final,
+}
+
+impl AcceptFailure {
+    /// As `accept(2)` has it.
+    #[must_use]
+    pub fn of(error: &io::Error) -> Self {
+        match Errno::from_io_error(error) {
+            Some(Errno::AGAIN) => Self::NoneWaits,
+            Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => Self::Exhausted,
+            Some(Errno::INTR | Errno::CONNABORTED | Errno::PROTO | Errno::NOPROTOOPT)
+            | Some(Errno::NETDOWN | Errno::NETUNREACH | Errno::HOSTDOWN | Errno::HOSTUNREACH | Errno::NONET)
+            | None => Self::ConnectionLost,
+            Some(_) => Self::Final,
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use quell_linux::netns::NamespaceError;
 use quell_linux::sched::SchedError;
@@ -55,6 +56,21 @@ pub enum LoadError {
         present: u64,
         /// What went wrong on the way, in words.
         errors: String,
+    },
+    /// The server took too long to store the keys.
+    #[error(
+        "preload: the server has {phase} {done} of {keys} keys, and {limit:?} are over; \
+         allow it more time, or ask for fewer keys"
+    )]
+    PreloadTooSlow {
+        /// How many keys were to be stored and read back.
+        keys: u64,
+        /// What was being done: `stored` or `read back`.
+        phase: &'static str,
+        /// How many keys that was done with.
+        done: u64,
+        /// The time for all of it.
+        limit: Duration,
     },
     /// The run was cancelled by its observer.
     #[error("the load was cancelled")]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quell_linux::clock::monotonic_ns;
 use quell_linux::netns::Namespace;
@@ -54,6 +54,24 @@ pub struct Progress {
     pub planned: Duration,
     /// Requests answered so far.
     pub answered: u64,
+}
+
+/// Cancels what takes longer than until then, beside what its observer does.
+struct Deadline<'a> {
+    observer: &'a mut dyn RunObserver,
+    until: Instant,
+    /// Answers when it was too late.
+    answered_late: Option<u64>,
+}
+
+impl RunObserver for Deadline<'_> {
+    fn progress(&mut self, progress: &Progress) -> ControlFlow<()> {
+        if Instant::now() >= self.until {
+            self.answered_late = Some(progress.answered);
+            return ControlFlow::Break(());
+        }
+        self.observer.progress(progress)
+    }
 }
 
 /// One generator thread, from outside.
@@ -154,20 +172,32 @@ impl Generator {
         &self.spec
     }
 
-    /// Stores every key and reads every one back; returns how many there are. Nothing is done for
+    /// How long a server usually has for [`Generator::preload`]; a memcached on one core stores and returns ten million
+    /// keys in this time.
+    pub const PRELOAD_LIMIT: Duration = Duration::from_secs(120);
+
+    /// Stores every key and reads every one back, both within `limit`; returns how many there are. Nothing is done for
     /// workloads without keys. It stops at the first thing that goes wrong.
     ///
     /// # Errors
-    /// [`LoadError::Preload`] when not every key has its value afterwards;
-    /// [`LoadError::Cancelled`] by the observer.
-    pub fn preload(&mut self, observer: &mut dyn RunObserver) -> Result<u64, LoadError> {
+    /// [`LoadError::Preload`] when not every key has its value afterwards; [`LoadError::PreloadTooSlow`] when the time is
+    /// over; [`LoadError::Cancelled`] by the observer.
+    pub fn preload(&mut self, limit: Duration, observer: &mut dyn RunObserver) -> Result<u64, LoadError> {
         let keys = u64::from(self.content.keys());
         if keys == 0 {
             return Ok(0);
         }
-        let stored = self.ask_every_key(Request::Set, observer)?;
-        let read =
-            if stored.errors.is_empty() { self.ask_every_key(Request::Get, observer)? } else { Tally::default() };
+        let until = Instant::now() + limit;
+        let mut ask = |request, phase| {
+            let mut deadline = Deadline { observer: &mut *observer, until, answered_late: None };
+            let asked = self.ask_every_key(request, &mut deadline);
+            match (asked, deadline.answered_late) {
+                (Err(LoadError::Cancelled), Some(done)) => Err(LoadError::PreloadTooSlow { keys, phase, done, limit }),
+                (asked, _) => asked,
+            }
+        };
+        let stored = ask(Request::Set, "stored")?;
+        let read = if stored.errors.is_empty() { ask(Request::Get, "read back")? } else { Tally::default() };
         if read.hits == keys {
             return Ok(keys);
         }

@@ -7,15 +7,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quell_linux::clock::monotonic_ns;
 use quell_linux::event::{Epoll, Event, Trigger};
 use quell_linux::netns::Namespace;
 use quell_linux::sched::set_affinity;
-use quell_linux::tcp::{Blocking, TcpConnection, TcpListener};
+use quell_linux::tcp::{AcceptFailure, Blocking, TcpConnection, TcpListener};
 use quell_linux::udp::UdpSocket;
 use quell_linux::{CpuList, Pid};
 use schemars::JsonSchema;
@@ -64,6 +64,9 @@ pub struct ResponderStats {
     pub answered: u64,
     /// Connections accepted.
     pub accepted: u64,
+    /// Times that accepting paused because file descriptors or memory were used up. Connections wait in the kernel then,
+    /// until one of the accepted ones is closed.
+    pub accept_pauses: u64,
 }
 
 /// A running responder. Dropping it stops it.
@@ -78,8 +81,14 @@ struct Shared {
     spec: ResponderSpec,
     stop: AtomicBool,
     stop_event: Event,
+    /// Raised when a caller should look at [`Responder::failure`] and [`ResponderStats::accept_pauses`].
+    trouble: Event,
+    failure: Mutex<Option<String>>,
     answered: AtomicU64,
     accepted: AtomicU64,
+    accept_pauses: AtomicU64,
+    /// Something of what connections need was freed.
+    room: Condvar,
     /// What blocked threads wait on, to be shut down.
     open: Mutex<Blocked>,
 }
@@ -93,6 +102,9 @@ struct Blocked {
 
 /// Blocking UDP workers look at the stop flag so often.
 const UDP_PATIENCE: Duration = Duration::from_millis(20);
+
+/// A responder that ran out of descriptors tries again after this long, should others have freed some.
+const ROOM_RETRY: Duration = Duration::from_millis(100);
 
 const BUFFER_BYTES: usize = 128 * 1024;
 
@@ -113,13 +125,17 @@ impl Responder {
     /// be bound; [`LoadError::Pin`]. Nothing is left running then.
     pub fn start(spec: ResponderSpec, namespace: Option<Arc<Namespace>>) -> Result<Self, LoadError> {
         check(&spec)?;
-        let stop_event = Event::new().map_err(LoadError::system("making an event"))?;
+        let event = || Event::new().map_err(LoadError::system("making an event"));
         let shared = Arc::new(Shared {
             spec,
             stop: AtomicBool::new(false),
-            stop_event,
+            stop_event: event()?,
+            trouble: event()?,
+            failure: Mutex::default(),
             answered: AtomicU64::new(0),
             accepted: AtomicU64::new(0),
+            accept_pauses: AtomicU64::new(0),
+            room: Condvar::new(),
             open: Mutex::default(),
         });
         let address = shared.spec.address;
@@ -163,7 +179,20 @@ impl Responder {
         ResponderStats {
             answered: self.shared.answered.load(Ordering::Relaxed),
             accepted: self.shared.accepted.load(Ordering::Relaxed),
+            accept_pauses: self.shared.accept_pauses.load(Ordering::Relaxed),
         }
+    }
+
+    /// Why a worker serves no longer, if one does not.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Becomes readable again each time that accepting pauses or a worker fails.
+    #[must_use]
+    pub fn trouble(&self) -> &Event {
+        &self.shared.trouble
     }
 
     /// Closes everything, waits for the workers, and tells what was done.
@@ -221,14 +250,15 @@ fn run_worker(
             return;
         }
     };
-    // The only errors that end a worker are those of its own socket, after which nobody is served;
-    // clients see that at once.
-    let _ = match (endpoint, shared.spec.shape) {
+    let served = match (endpoint, shared.spec.shape) {
         (Endpoint::Tcp(listener), ServeShape::Epoll) => serve_tcp_epoll(shared, &listener),
         (Endpoint::Tcp(listener), ServeShape::Blocking) => serve_tcp_blocking(shared, listener),
         (Endpoint::Udp(socket), ServeShape::Epoll) => serve_udp_epoll(shared, &socket),
         (Endpoint::Udp(socket), ServeShape::Blocking) => serve_udp_blocking(shared, &socket),
     };
+    if let Err(error) = served {
+        shared.fail(format!("worker {worker} at {address} serves no longer: {error}"));
+    }
 }
 
 fn open_worker(
@@ -268,11 +298,30 @@ impl Shared {
 
     fn shut_down_blocked(&self) {
         let blocked = self.blocked();
+        self.room.notify_all();
         for listener in &blocked.listeners {
             let _ = listener.shut_down();
         }
         for connection in blocked.connections.values() {
             let _ = connection.shut_down();
+        }
+    }
+
+    fn fail(&self, why: String) {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+        let _ = self.trouble.raise();
+    }
+
+    fn pause_accepting(&self) {
+        self.accept_pauses.fetch_add(1, Ordering::Relaxed);
+        let _ = self.trouble.raise();
+    }
+
+    /// Waits until a connection is closed, [`ROOM_RETRY`] is over, or everything ends.
+    fn wait_for_room(&self) {
+        let blocked = self.blocked();
+        if !self.is_stopped() {
+            let _ = self.room.wait_timeout(blocked, ROOM_RETRY);
         }
     }
 
@@ -344,29 +393,70 @@ fn serve_tcp_epoll(shared: &Shared, listener: &TcpListener) -> io::Result<()> {
     let mut epoll = Epoll::new(EVENTS_MAX)?;
     epoll.add(listener, LISTENER, Trigger::Level)?;
     epoll.add(&shared.stop_event, STOP, Trigger::Level)?;
-    let mut connections: HashMap<u64, (TcpConnection, Answerer)> = HashMap::new();
-    let mut next = 0;
+    let mut connections = Connections::default();
     let mut buffer = vec![0; BUFFER_BYTES];
     let response = responses(shared.spec.sizes.response_bytes);
+    // Set while the listener is not watched: its connections cannot be accepted, and would be reported at each wait.
+    let mut retry_at: Option<Instant> = None;
     while !shared.is_stopped() {
-        epoll.wait(None)?;
+        epoll.wait(retry_at.map(|at| at.saturating_duration_since(Instant::now())))?;
+        let mut accepts = false;
         for index in 0..epoll.len() {
             let Some(ready) = epoll.get(index) else { break };
             if ready.token == LISTENER {
-                while let Ok(connection) = listener.accept(Blocking::No) {
-                    shared.accepted.fetch_add(1, Ordering::Relaxed);
-                    epoll.add(&connection, next, Trigger::Edge)?;
-                    connections.insert(next, (connection, Answerer::new()));
-                    next += 1;
-                }
-            } else if let Some((connection, answerer)) = connections.get_mut(&ready.token)
+                accepts = true;
+            } else if let Some((connection, answerer)) = connections.open.get_mut(&ready.token)
                 && serve_ready(shared, connection, answerer, &mut buffer, &response).is_err()
             {
-                connections.remove(&ready.token);
+                connections.open.remove(&ready.token);
+                accepts |= retry_at.is_some();
+            }
+        }
+        if !accepts && retry_at.is_none_or(|at| Instant::now() < at) {
+            continue;
+        }
+        let is_exhausted = !connections.accept_all(shared, listener, &epoll)?;
+        if is_exhausted != retry_at.is_some() {
+            epoll.rearm(listener, LISTENER, if is_exhausted { Trigger::Unasked } else { Trigger::Level })?;
+        }
+        retry_at = is_exhausted.then(|| Instant::now() + ROOM_RETRY);
+    }
+    Ok(())
+}
+
+/// The connections of a worker in the epoll shape, by their tokens.
+#[derive(Default)]
+struct Connections {
+    open: HashMap<u64, (TcpConnection, Answerer)>,
+    next: u64,
+}
+
+impl Connections {
+    /// Accepts every connection that waits; `false` when descriptors or memory were used up before.
+    fn accept_all(&mut self, shared: &Shared, listener: &TcpListener, epoll: &Epoll) -> io::Result<bool> {
+        loop {
+            let watched = |connection: TcpConnection| {
+                epoll.add(&connection, self.next, Trigger::Edge)?;
+                Ok(connection)
+            };
+            match listener.accept(Blocking::No).and_then(watched) {
+                Ok(connection) => {
+                    shared.accepted.fetch_add(1, Ordering::Relaxed);
+                    self.open.insert(self.next, (connection, Answerer::new()));
+                    self.next += 1;
+                }
+                Err(error) => match AcceptFailure::of(&error) {
+                    AcceptFailure::NoneWaits => return Ok(true),
+                    AcceptFailure::ConnectionLost => {}
+                    AcceptFailure::Exhausted => {
+                        shared.pause_accepting();
+                        return Ok(false);
+                    }
+                    AcceptFailure::Final => return Err(error),
+                },
             }
         }
     }
-    Ok(())
 }
 
 /// Reads a connection empty; an error means that it has ended.
@@ -397,31 +487,57 @@ fn serve_ready(
 fn serve_tcp_blocking(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
     let listener = Arc::new(listener);
     shared.blocked().listeners.push(Arc::clone(&listener));
-    let mut threads = Vec::new();
+    let mut threads: Vec<JoinHandle<()>> = Vec::new();
+    let mut outcome = Ok(());
     while !shared.is_stopped() {
-        let Ok(connection) = listener.accept(Blocking::Yes) else { break };
-        shared.accepted.fetch_add(1, Ordering::Relaxed);
-        let connection = Arc::new(connection);
-        let number = {
-            let mut blocked = shared.blocked();
-            blocked.next += 1;
-            let number = blocked.next;
-            blocked.connections.insert(number, Arc::clone(&connection));
-            number
-        };
-        let shared = Arc::clone(shared);
-        threads.retain(|thread: &JoinHandle<()>| !thread.is_finished());
-        threads.push(std::thread::Builder::new().spawn(move || {
-            // The peer's end of the connection is how such a thread usually ends.
-            let _ = serve_blocking_connection(&shared, &connection);
-            shared.blocked().connections.remove(&number);
-        })?);
+        threads.retain(|thread| !thread.is_finished());
+        match listener.accept(Blocking::Yes).and_then(|connection| start_connection(shared, connection)) {
+            Ok(thread) => threads.push(thread),
+            Err(_) if shared.is_stopped() => break,
+            Err(error) => match AcceptFailure::of(&error) {
+                AcceptFailure::ConnectionLost => {}
+                // A thread that cannot be started is refused with EAGAIN.
+                AcceptFailure::NoneWaits | AcceptFailure::Exhausted => {
+                    shared.pause_accepting();
+                    shared.wait_for_room();
+                }
+                AcceptFailure::Final => {
+                    outcome = Err(error);
+                    break;
+                }
+            },
+        }
     }
     shared.shut_down_blocked();
     for thread in threads {
         let _ = thread.join();
     }
-    Ok(())
+    outcome
+}
+
+/// Starts the thread of a connection; a connection that gets none is closed.
+fn start_connection(shared: &Arc<Shared>, connection: TcpConnection) -> io::Result<JoinHandle<()>> {
+    shared.accepted.fetch_add(1, Ordering::Relaxed);
+    let connection = Arc::new(connection);
+    let number = {
+        let mut blocked = shared.blocked();
+        blocked.next += 1;
+        let number = blocked.next;
+        blocked.connections.insert(number, Arc::clone(&connection));
+        number
+    };
+    let of_thread = Arc::clone(shared);
+    let started = std::thread::Builder::new().spawn(move || {
+        // The peer's end of the connection is how such a thread usually ends.
+        let _ = serve_blocking_connection(&of_thread, &connection);
+        of_thread.blocked().connections.remove(&number);
+        drop(connection);
+        of_thread.room.notify_one();
+    });
+    if started.is_err() {
+        shared.blocked().connections.remove(&number);
+    }
+    started
 }
 
 fn serve_blocking_connection(shared: &Shared, connection: &TcpConnection) -> io::Result<()> {

@@ -207,8 +207,26 @@ fn preloading_a_server_that_forgets_says_how_much_is_missing() {
         }
     }
     let mut generator = Generator::connect(spec(server(forgetful), memcached()), None).unwrap();
-    let error = generator.preload(&mut ()).unwrap_err();
+    let error = generator.preload(Generator::PRELOAD_LIMIT, &mut ()).unwrap_err();
     assert!(matches!(error, LoadError::Preload { keys: 10, present: 0, .. }), "{error}");
+}
+
+#[test]
+fn preloading_a_server_that_answers_slowly_ends_when_its_time_is_over() {
+    fn slow(mut connection: TcpStream) {
+        while read_some(&mut connection) {
+            thread::sleep(Duration::from_millis(50));
+            if connection.write_all(b"STORED\r\n").is_err() {
+                return;
+            }
+        }
+    }
+    let Workload::Memcached(few) = memcached() else { unreachable!() };
+    let many = Workload::Memcached(Memcached { keys: 1_000_000, ..few });
+    let mut generator = Generator::connect(spec(server(slow), many), None).unwrap();
+    let limit = Duration::from_millis(300);
+    let error = generator.preload(limit, &mut ()).unwrap_err();
+    assert!(matches!(error, LoadError::PreloadTooSlow { keys: 1_000_000, phase: "stored", .. }), "{error}");
 }
 
 #[test]

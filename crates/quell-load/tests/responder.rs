@@ -136,7 +136,7 @@ fn memcached_holds_what_was_preloaded_and_every_get_hits() {
     let spec =
         LoadSpec { threads: 2, depth: 4, ..LoadSpec::new(address, Transport::Tcp, Workload::Memcached(workload)) };
     let mut generator = Generator::connect(spec, None).unwrap();
-    assert_eq!(generator.preload(&mut ()).unwrap(), 500);
+    assert_eq!(generator.preload(Generator::PRELOAD_LIMIT, &mut ()).unwrap(), 500);
     let run = RunSpec { schedule: Schedule::Closed, warm_up_ms: 20, measure_ms: 200 };
     let report = generator.run(&run, &mut ()).unwrap();
     server.terminate(Duration::from_secs(5)).unwrap();

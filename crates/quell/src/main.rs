@@ -32,9 +32,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether it holds a file for each process or socket of a program, and starts nothing but itself.
+/// Whether it holds a file for each process or socket of a program, or for each connection, and starts nothing but itself.
 fn holds_many_files(command: &Command) -> bool {
-    matches!(command, Command::Attach(_) | Command::Detach(_) | Command::Keeper(_) | Command::Revert(_))
+    use Command::{Attach, Detach, Keeper, Load, Respond, Revert};
+    matches!(command, Attach(_) | Detach(_) | Keeper(_) | Revert(_) | Load(_) | Respond(_))
 }
 
 fn run(command: &Command) -> Result<ExitCode, Failure> {

@@ -3,13 +3,14 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use quell_linux::Pid;
 use quell_linux::pidfd::{PidFd, Signal};
+use quell_linux::proc::ProcRoot;
 use serde_json::Value;
 
 /// A server that is killed when it is dropped.
@@ -28,13 +29,31 @@ impl Drop for Server {
 impl Server {
     /// `quell respond` on a port that the kernel chose.
     fn respond(options: &[&str]) -> Self {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_quell"));
+        Self::respond_by(Command::new(env!("CARGO_BIN_EXE_quell")), options)
+    }
+
+    /// The same, started by way of another program.
+    fn respond_by(mut program: Command, options: &[&str]) -> Self {
         program.args(["respond", "127.0.0.1:0", "--json"]).args(options);
         let mut child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("it said {line:?}"));
         Self { address: address.parse().unwrap(), child }
+    }
+
+    /// A connection with a request, which waits at most half a second for the answer.
+    fn ask(&self) -> TcpStream {
+        let mut connection = TcpStream::connect(self.address).unwrap();
+        connection.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        connection.write_all(&[0; 64]).unwrap();
+        connection
+    }
+
+    /// CPU time that it has taken.
+    fn cpu_time(&self) -> Duration {
+        let stat = ProcRoot::default().process(Pid::from_kernel(self.child.id()).unwrap()).stat().unwrap();
+        stat.utime.duration() + stat.stime.duration()
     }
 
     /// Ends it with a signal; its exit code and its report.
@@ -106,6 +125,34 @@ fn an_address_that_is_taken_is_named_with_the_kernels_answer() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains(&address) && text.contains("in use"), "{text}");
+}
+
+#[test]
+fn without_descriptors_connections_wait_until_others_are_closed_and_nothing_spins() {
+    const DESCRIPTORS: usize = 40;
+    const CLIENTS: usize = 60;
+    let hears = |client: &mut TcpStream| client.read_exact(&mut [0; 64]).is_ok();
+    for shape in ["--shape=epoll", "--shape=blocking"] {
+        let limit = format!("ulimit -n {DESCRIPTORS} && exec \"$0\" \"$@\"");
+        let mut program = Command::new("sh");
+        program.args(["-c", &limit, env!("CARGO_BIN_EXE_quell")]);
+        let responder = Server::respond_by(program, &[shape]);
+        let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| responder.ask()).collect();
+        let answered = clients.iter_mut().map(hears).take_while(|answered| *answered).count();
+        assert!((1..DESCRIPTORS).contains(&answered), "{shape}: {answered} answered");
+        let (spent, began) = (responder.cpu_time(), Instant::now());
+        assert!(!hears(&mut clients[CLIENTS - 1]), "{shape}: a connection without a descriptor cannot be answered");
+        let share = (responder.cpu_time() - spent).as_secs_f64() / began.elapsed().as_secs_f64();
+        assert!(share < 0.1, "{shape}: {share:.2} of a CPU while connections wait");
+        for mut client in clients.split_off(answered) {
+            clients.pop();
+            client.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+            assert!(hears(&mut client), "{shape}: one of those that waited");
+        }
+        let (code, served) = responder.interrupt();
+        assert_eq!((code, served["accepted"].as_u64()), (Some(0), Some(CLIENTS as u64)), "{shape}: {served}");
+        assert!(served["accept-pauses"].as_u64() > Some(0), "{shape}: {served}");
+    }
 }
 
 #[test]

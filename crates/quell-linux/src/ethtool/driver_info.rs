@@ -9,9 +9,9 @@ use super::ioctl::put;
 use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, Target};
 
-const ETHTOOL_GDRVINFO: u32 = 0x0000_0003;
+pub(super) const ETHTOOL_GDRVINFO: u32 = 0x0000_0003;
 /// Bytes of `struct ethtool_drvinfo`: the command, five texts, what is reserved, five counts.
-const DRVINFO_BYTES: usize = 4 + 5 * TEXT_BYTES + 12 + 5 * 4;
+pub(super) const DRVINFO_BYTES: usize = 4 + 5 * TEXT_BYTES + 12 + 5 * 4;
 const TEXT_BYTES: usize = 32;
 
 /// What a driver says of itself. A text that it leaves empty is `None`.

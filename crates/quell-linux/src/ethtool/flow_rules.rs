@@ -9,11 +9,11 @@ use super::{Ethtool, FlowRule, InstalledFlowRule};
 use crate::interface::Ifindex;
 use crate::netlink::{Cause, Malformed, NetlinkError, Target};
 
-const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
-const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
-const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
-const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
-const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
+pub(super) const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
+pub(super) const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
+pub(super) const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
+pub(super) const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
+pub(super) const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
 /// In the answer to the count: the driver chooses places itself. In a place: which kind of choice.
 const RX_CLS_LOC_SPECIAL: u32 = 0x8000_0000;
 const RX_CLS_LOC_ANY: u32 = u32::MAX;
@@ -34,7 +34,9 @@ struct RxnfcLayout {
 
 const SPEC: usize = offset_of!(RxnfcLayout, spec);
 const LOCATION: usize = SPEC + offset_of!(FlowSpecLayout, location);
-const RULE_COUNT: usize = offset_of!(RxnfcLayout, rule_cnt);
+pub(super) const RULE_COUNT: usize = offset_of!(RxnfcLayout, rule_cnt);
+/// Without the places of rules that follow it.
+pub(super) const RXNFC_BYTES: usize = size_of::<RxnfcLayout>();
 const RULE_LOCATIONS: usize = offset_of!(RxnfcLayout, rule_locs);
 
 /// The flow rules of an interface.
@@ -120,7 +122,7 @@ impl Ethtool {
 
 /// A `struct ethtool_rxnfc` with room for the places of so many rules.
 fn command(number: u32, rules: u32) -> Vec<u8> {
-    let mut buffer = vec![0; size_of::<RxnfcLayout>() + rules as usize * 4];
+    let mut buffer = vec![0; RXNFC_BYTES + rules as usize * 4];
     put(&mut buffer, 0, &number.to_ne_bytes());
     buffer
 }

@@ -78,7 +78,7 @@ impl Ethtool {
         Ok(Self { socket: NetlinkSocket::open_in(namespace, open_socket)? })
     }
 
-    /// Runs a command that netlink does not have; see [`ioctl::call`] about `buffer`.
+    /// Runs a command that netlink does not have; see [`ioctl::call`].
     fn ioctl(
         &mut self,
         action: &'static str,

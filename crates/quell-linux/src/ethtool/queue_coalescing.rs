@@ -7,15 +7,15 @@ use super::ioctl::{put, u32_at};
 use crate::interface::Ifindex;
 use crate::netlink::{Cause, Malformed, NetlinkError, Target};
 
-const ETHTOOL_GCOALESCE: u32 = 0x0000_000e;
-const ETHTOOL_SCOALESCE: u32 = 0x0000_000f;
-const ETHTOOL_PERQUEUE: u32 = 0x0000_004b;
+pub(super) const ETHTOOL_GCOALESCE: u32 = 0x0000_000e;
+pub(super) const ETHTOOL_SCOALESCE: u32 = 0x0000_000f;
+pub(super) const ETHTOOL_PERQUEUE: u32 = 0x0000_004b;
 /// `MAX_NUM_QUEUE` of `include/uapi/linux/ethtool.h`.
 const QUEUES_MAX: u32 = 4096;
 /// Bytes of `struct ethtool_per_queue_op` before its data: two commands and a bit for each queue.
-const HEADER_BYTES: usize = 8 + QUEUES_MAX as usize / 8;
+pub(super) const HEADER_BYTES: usize = 8 + QUEUES_MAX as usize / 8;
 /// Bytes of `struct ethtool_coalesce`: the command and 22 parameters.
-const COALESCE_BYTES: usize = 4 + 22 * 4;
+pub(super) const COALESCE_BYTES: usize = 4 + 22 * 4;
 /// The parameters in the struct are those with the netlink numbers 2 to 23, in the same order.
 const FIRST_PARAMETER: u16 = CoalesceParameter::RxUsecs as u16;
 const LAST_PARAMETER: u16 = CoalesceParameter::RateSampleInterval as u16;

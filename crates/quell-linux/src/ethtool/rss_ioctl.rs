@@ -6,19 +6,19 @@ use super::{Ethtool, RssContextId, RssRequest};
 use crate::interface::Ifindex;
 use crate::netlink::{Cause, NetlinkError, Target};
 
-const ETHTOOL_GRSSH: u32 = 0x0000_0046;
-const ETHTOOL_SRSSH: u32 = 0x0000_0047;
+pub(super) const ETHTOOL_GRSSH: u32 = 0x0000_0046;
+pub(super) const ETHTOOL_SRSSH: u32 = 0x0000_0047;
 /// Bytes of `struct ethtool_rxfh` before the table and the key.
-const HEADER_BYTES: usize = 24;
+pub(super) const HEADER_BYTES: usize = 24;
 const CONTEXT: usize = 4;
-const INDIRECTION_SIZE: usize = 8;
-const KEY_SIZE: usize = 12;
+pub(super) const INDIRECTION_SIZE: usize = 8;
+pub(super) const KEY_SIZE: usize = 12;
 const HASH_FUNCTION: usize = 16;
 const INPUT_TRANSFORM: usize = 17;
 /// `ETH_RXFH_CONTEXT_ALLOC`.
 const NEW_CONTEXT: u32 = u32::MAX;
 /// `ETH_RXFH_INDIR_NO_CHANGE`.
-const SAME_TABLE: u32 = u32::MAX;
+pub(super) const SAME_TABLE: u32 = u32::MAX;
 /// `RXH_XFRM_NO_CHANGE`.
 const SAME_TRANSFORM: u8 = u8::MAX;
 

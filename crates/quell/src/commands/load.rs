@@ -3,6 +3,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use quell_linux::CpuList;
@@ -76,6 +77,9 @@ pub(crate) struct LoadArgs {
     /// memcached: do not store the keys first.
     #[arg(long)]
     pub(crate) no_preload: bool,
+    /// memcached: how long the server has to store the keys, in seconds.
+    #[arg(long, value_name = "S", default_value_t = Generator::PRELOAD_LIMIT.as_secs_f64())]
+    pub(crate) preload_seconds: f64,
     /// request-response: bytes of a request.
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     pub(crate) request_bytes: u32,
@@ -131,10 +135,12 @@ struct Document<'a> {
 /// With the exit code of what went wrong; failed requests are in the report, and no error.
 pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
     let (spec, run) = (spec(args)?, run_spec(args)?);
+    let limit = Duration::from_millis(milliseconds("--preload-seconds", args.preload_seconds, 0.001)?.into());
+    let preload = (!args.no_preload).then_some(limit);
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let progress = Progress::new();
     let mut watch = Watch { progress: &progress, stop: interruption.flag() };
-    let outcome = measure(&spec, &run, args.no_preload, &mut watch);
+    let outcome = measure(&spec, &run, preload, &mut watch);
     progress.finish();
     let report = outcome.map_err(failure)?;
     if args.json {
@@ -144,12 +150,18 @@ pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
     output::data(&load_report::render(&report))
 }
 
-fn measure(spec: &LoadSpec, run: &RunSpec, no_preload: bool, watch: &mut Watch<'_>) -> Result<LoadReport, LoadError> {
+/// `preload`: time for storing the keys, if they are to be stored.
+fn measure(
+    spec: &LoadSpec,
+    run: &RunSpec,
+    preload: Option<Duration>,
+    watch: &mut Watch<'_>,
+) -> Result<LoadReport, LoadError> {
     watch.progress.doing("connecting");
     let mut generator = Generator::connect(spec.clone(), None)?;
-    if !no_preload {
+    if let Some(limit) = preload {
         watch.progress.doing("storing the keys");
-        generator.preload(watch)?;
+        generator.preload(limit, watch)?;
     }
     generator.run(run, watch)
 }

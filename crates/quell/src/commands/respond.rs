@@ -1,12 +1,12 @@
 //! `quell respond`: starts the plain responder, says where it listens, and serves until it is interrupted.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use quell_linux::CpuList;
+use quell_linux::event::{Epoll, Trigger};
 use quell_linux::signal::Interruption;
-use quell_load::{LoadError, RequestResponse, Responder, ResponderSpec, ServeShape, Transport};
+use quell_load::{LoadError, RequestResponse, Responder, ResponderSpec, ResponderStats, ServeShape, Transport};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure};
@@ -60,25 +60,45 @@ struct Document {
     address: SocketAddr,
     accepted: u64,
     answered: u64,
+    accept_pauses: u64,
 }
 
 /// Runs the command until SIGINT, SIGTERM or SIGHUP, which is how it is meant to end.
 ///
 /// # Errors
-/// When the address cannot be bound or a worker not be started.
+/// When the address cannot be bound, or a worker cannot be started or go on.
 pub(crate) fn respond(args: &RespondArgs) -> Result<(), Failure> {
     let refused = |error: std::io::Error| Failure::new(Exit::KernelRefused, error);
     let interruption = Interruption::listen().map_err(refused)?;
     let responder = Responder::start(spec(args), None).map_err(|error| failure(args.address, &error))?;
     let address = responder.address();
     output::say(&format!("listening on {address}"));
-    while interruption.wait(Duration::from_secs(3_600)).map_err(refused)?.is_none() {}
+    serve(&responder, &interruption).map_err(refused)?;
     let done = responder.stats();
     if args.json {
-        let (accepted, answered) = (done.accepted, done.answered);
-        return output::json(&Document { schema: "quell-respond/1", address, accepted, answered });
+        let ResponderStats { accepted, answered, accept_pauses } = done;
+        output::json(&Document { schema: "quell-respond/1", address, accepted, answered, accept_pauses })?;
+    } else {
+        output::data(&format!("{} connections accepted, {} requests answered\n", done.accepted, done.answered))?;
     }
-    output::data(&format!("{} connections accepted, {} requests answered\n", done.accepted, done.answered))
+    responder.failure().map_or(Ok(()), |why| Err(Failure::new(Exit::KernelRefused, why)))
+}
+
+/// Waits for the interruption, or the failure of a worker; says once that connections wait.
+fn serve(responder: &Responder, interruption: &Interruption) -> std::io::Result<()> {
+    let mut epoll = Epoll::new(2)?;
+    epoll.add(interruption, 0, Trigger::Level)?;
+    epoll.add(responder.trouble(), 1, Trigger::ReadEdge)?;
+    let mut has_said = false;
+    while interruption.flag().get().is_none() && responder.failure().is_none() {
+        epoll.wait(None)?;
+        if responder.stats().accept_pauses > 0 && !has_said {
+            has_said = true;
+            let text = "quell: no file descriptor is left: further connections wait until one is closed (ulimit -n)";
+            output::say(text);
+        }
+    }
+    Ok(())
 }
 
 fn spec(args: &RespondArgs) -> ResponderSpec {
