@@ -9,12 +9,12 @@ use quell_linux::{NapiId, Pid};
 use crate::journal::claims::{Claims, Others};
 use crate::journal::record::Record;
 use crate::journal::{
-    Change, Entry, History, Journal, JournalError, JournalFile, Keeper, ListedJournal, OwnedJournal, Stay, Undoing,
-    UnusableJournal, Watchdog,
+    Change, Entry, EpollParameters, History, Journal, JournalError, JournalFile, Keeper, ListedJournal, OwnedJournal,
+    Stay, Undoing, UnusableJournal, Watchdog,
 };
 use crate::settings::host::KnownContexts;
 use crate::transaction::ChangeError;
-use crate::undo::{UndoError, undo};
+use crate::undo::{UndoError, undo, undo_epolls};
 
 /// What reverting came to.
 #[derive(Debug, Default)]
@@ -165,22 +165,42 @@ pub(crate) fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot
     let mut reverted = Reverted::default();
     let mut contexts = KnownContexts::default();
     let others = Others::beside(journal.path(), boot_id.to_string());
-    for (seq, entry) in in_the_order_of_undoing(journal.history()) {
+    let pending = in_the_order_of_undoing(journal.history());
+    let are_epolls =
+        |(_, one): &(u32, Entry), (_, other): &(u32, Entry)| epoll_of(one).is_some() && epoll_of(other).is_some();
+    for together in pending.chunk_by(are_epolls) {
+        let (_, first) = &together[0];
         // Held until it is written down: of two that undo the same queue, the second is to see that the first did.
-        let _turn = is_of_a_queue(&entry).then(|| others.turn());
-        match undo(&entry, boot_id, proc, &mut contexts, &claims_of_others(&others, &entry)) {
-            Ok(undoing) => {
-                reverted.add(entry.change, undoing.clone());
-                // On a full disk the rest is to be undone all the same; undoing this one again would do no harm.
-                let _ = journal.write(Record::Undone { seq, undoing });
+        let _turn = is_of_a_queue(first).then(|| others.turn());
+        let epolls: Vec<&EpollParameters> = together.iter().filter_map(|(_, entry)| epoll_of(entry)).collect();
+        let undoings = match epolls.is_empty() {
+            true => vec![undo(first, boot_id, proc, &mut contexts, &claims_of_others(&others, first))],
+            false => undo_epolls(&epolls, boot_id, proc),
+        };
+        let mut undone = Vec::new();
+        for ((seq, entry), undoing) in together.iter().zip(undoings) {
+            match undoing {
+                Ok(undoing) => {
+                    reverted.add(entry.change.clone(), undoing.clone());
+                    undone.push(Record::Undone { seq: *seq, undoing });
+                }
+                Err(error) => reverted.failed.push((entry.change.clone(), error)),
             }
-            Err(error) => reverted.failed.push((entry.change, error)),
         }
+        // On a full disk the rest is to be undone all the same; undoing this again would do no harm.
+        let _ = journal.write_all(undone);
     }
     if reverted.failed.is_empty() {
         journal.remove()?;
     }
     Ok(reverted)
+}
+
+fn epoll_of(entry: &Entry) -> Option<&EpollParameters> {
+    match &entry.change {
+        Change::EpollParameters(change) => Some(change),
+        _ => None,
+    }
 }
 
 fn is_of_a_queue(entry: &Entry) -> bool {

@@ -4,10 +4,11 @@
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use quell_linux::NapiId;
 use quell_linux::epoll_params::EpollParams;
-use quell_linux::io_uring_polling::{self, RingPolling};
+use quell_linux::io_uring_polling::RingPolling;
 use quell_linux::link::{Links, VethEnd, VethPair};
 use quell_linux::netdev::NapiChange;
 use quell_linux::netlink::{Failure, NetlinkError};
@@ -15,6 +16,7 @@ use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{BootId, ProcError, ProcRoot, ProcessIdentity};
 use quell_linux::process::{Child, ProcessError, Spawn};
 
+use crate::attach::SocketId;
 use crate::journal::claims::Others;
 use crate::journal::record::Record;
 use crate::journal::{
@@ -23,11 +25,10 @@ use crate::journal::{
 };
 use crate::plan;
 use crate::recovery::{Reverted, revert};
-use crate::settings::epoll::ForeignEpoll;
 use crate::settings::host::{Kernel, KnownContexts, make};
 use crate::settings::ring::Ring;
 use crate::settings::values::{EpollValues, NapiValues, SocketPolling};
-use crate::settings::{SettingsError, affinity, napi, reuseport, ring, socket};
+use crate::settings::{SettingsError, affinity, epoll, napi, reuseport, ring, socket};
 use crate::steer::{Pin, Steering};
 
 /// Changes that belong together and are undone together.
@@ -36,6 +37,27 @@ pub struct Transaction {
     journal: Option<OwnedJournal>,
     boot_id: BootId,
     proc: ProcRoot,
+}
+
+/// An epoll that is to get busy-poll parameters.
+#[derive(Debug, Clone)]
+pub struct EpollToSet {
+    /// The process that has it open.
+    pub process: ProcessIdentity,
+    /// Its number there.
+    pub fd: i32,
+    /// Sockets that it was seen to watch. Another epoll that got its number by now is known by not watching them.
+    pub watched: Vec<SocketId>,
+    /// The parameters.
+    pub new: EpollValues,
+}
+
+impl EpollToSet {
+    fn change_from(&self, old: EpollValues) -> EpollParameters {
+        let ProcessIdentity { pid, starttime, .. } = self.process;
+        let (pid, start_time_ticks) = (pid.get().unsigned_abs(), starttime.0);
+        EpollParameters { pid, start_time_ticks, fd: self.fd, old, new: self.new }
+    }
 }
 
 /// How far a change got.
@@ -184,36 +206,84 @@ impl Transaction {
     /// # Errors
     /// As [`Self::set_napi`]; also when the process is gone or may not be looked into.
     pub fn set_epoll(&mut self, process: ProcessIdentity, fd: i32, wanted: EpollParams) -> Result<bool, ChangeError> {
-        self.set_epoll_watched(process, fd, wanted, &mut |_| ControlFlow::Continue(()))
+        let wanted = EpollToSet { process, fd, watched: Vec::new(), new: wanted.into() };
+        let mut outcomes = self.set_epolls(&[wanted], &mut |_, _| ControlFlow::Continue(()))?;
+        Ok(outcomes.pop().unwrap_or(Ok(false))?)
     }
 
-    /// As [`Self::set_epoll`], while `looks_on` looks on.
+    /// As [`Self::set_epoll`], of several epolls, which share their writes to disk and, within one process, the freeing of
+    /// queues. `looks_on` is called with the place of each epoll. The outcomes are in the order of the epolls.
     ///
     /// # Errors
-    /// As there, and when `looks_on` had enough.
-    pub fn set_epoll_watched(
+    /// When they could not be written down, or `looks_on` had enough.
+    pub fn set_epolls(
         &mut self,
-        process: ProcessIdentity,
-        fd: i32,
-        wanted: EpollParams,
-        looks_on: &mut LooksOn<'_>,
-    ) -> Result<bool, ChangeError> {
-        hears(looks_on, Moment::Before)?;
-        let proc = self.proc.clone();
-        let epoll = ForeignEpoll::open(&proc, process, fd)?;
-        let (old, new) = (epoll.get()?, EpollValues::from(wanted));
-        if old == new {
-            return Ok(false);
+        epolls: &[EpollToSet],
+        looks_on: &mut dyn FnMut(usize, Moment) -> ControlFlow<()>,
+    ) -> Result<Vec<Result<bool, SettingsError>>, ChangeError> {
+        let mut hears = |place, moment| hears(&mut |moment| looks_on(place, moment), moment);
+        let mut outcomes = Vec::with_capacity(epolls.len());
+        let mut planned: Vec<(usize, ProcessIdentity, EpollParameters)> = Vec::new();
+        for of_process in epolls.chunk_by(|one, other| one.process == other.process) {
+            let process = of_process[0].process;
+            let program = epoll::Program::open(&self.proc, process, false).map_err(Arc::new);
+            for wanted in of_process {
+                let place = outcomes.len();
+                hears(place, Moment::Before)?;
+                let old = match &program {
+                    Ok(program) => program.get(wanted.fd, &wanted.watched),
+                    Err(error) => Err(SettingsError::OfAll(Arc::clone(error))),
+                };
+                if let Ok(old) = old
+                    && old != wanted.new
+                {
+                    planned.push((place, process, wanted.change_from(old)));
+                }
+                outcomes.push(old.map(|_| false));
+            }
         }
-        let pid = process.pid.get().unsigned_abs();
-        let start_time_ticks = process.starttime.0;
-        let change = EpollParameters { pid, start_time_ticks, fd, old, new };
-        let seq = self.intend(Change::EpollParameters(change))?;
-        hears(looks_on, Moment::WrittenDown)?;
-        epoll.set(new)?;
-        hears(looks_on, Moment::Made)?;
-        self.done(seq, Outcome::Made)?;
-        Ok(true)
+        let first = self.next_seq();
+        let changes = planned.iter().map(|(.., change)| Change::EpollParameters(*change));
+        let intents = (first..).zip(changes).map(|(seq, change)| Record::Intend { seq, change });
+        let intents: Vec<Record> = intents.collect();
+        self.journal_mut().write_all(intents)?;
+        for of_process in planned.chunk_by(|(_, one, _), (_, other, _)| one == other) {
+            let can_stall = |(.., change): &(_, _, EpollParameters)| change.old.prefer_busy_poll;
+            let program = epoll::Program::open(&self.proc, of_process[0].1, of_process.iter().any(can_stall));
+            let program = program.map_err(Arc::new);
+            for together in of_process.chunks(epoll::AT_ONCE) {
+                let mut set_all = |program: &epoll::Program| {
+                    for (place, _, change) in together {
+                        hears(*place, Moment::WrittenDown)?;
+                        outcomes[*place] = match program.change(change.fd, change.old, change.new) {
+                            Ok(current) if current == change.old => Ok(true),
+                            Ok(_) => {
+                                Err(SettingsError::Gone { what: format!("epoll {} of {}", change.fd, change.pid) })
+                            }
+                            Err(error) => Err(error),
+                        };
+                        hears(*place, Moment::Made)?;
+                    }
+                    Ok::<(), ChangeError>(())
+                };
+                let freed = match &program {
+                    Ok(program) => {
+                        let (set, freed) = program.with_queues_freed(|| set_all(program));
+                        set?;
+                        freed.map_err(Arc::new)
+                    }
+                    Err(error) => Err(Arc::clone(error)),
+                };
+                if let Err(error) = freed {
+                    let failed = together.iter().map(|(place, ..)| *place);
+                    failed.for_each(|place| outcomes[place] = Err(SettingsError::OfAll(Arc::clone(&error))));
+                }
+            }
+        }
+        let made = (first..).zip(&planned).filter(|(_, (place, ..))| matches!(outcomes[*place], Ok(true)));
+        let made: Vec<Record> = made.map(|(seq, _)| Record::Done { seq, outcome: Outcome::Made }).collect();
+        self.journal_mut().write_all(made)?;
+        Ok(outcomes)
     }
 
     /// Gives a reuseport group its filter, in the place of any that it had. One of this transaction is over with that, and
@@ -226,7 +296,7 @@ impl Transaction {
         let put_on = reuseport::PutOn::prepare(&self.proc, steering)?;
         let over = self.filters_over_with(&put_on);
         let seq = self.intend(Change::ReuseportFilter(put_on.change().clone()))?;
-        put_on.make(steering)?;
+        put_on.make(&self.proc, steering)?;
         self.done(seq, Outcome::Made)?;
         for earlier in over {
             self.journal_mut().write(Record::Undone { seq: earlier, undoing: Undoing::AlreadyGone })?;
@@ -259,18 +329,17 @@ impl Transaction {
         Ok(true)
     }
 
-    /// Lets the sockets that `process` has open under these numbers poll by themselves; numbers that are closed by now
-    /// are left out. Returns how many were changed; if none, nothing is written down.
+    /// Lets these sockets of `process` poll by themselves; those that are closed by now are left out. Returns how many were changed; if none, nothing is written down.
     ///
     /// # Errors
     /// When it could not be written down or set; also when the process is gone or may not be looked into.
     pub fn set_sockets(
         &mut self,
         process: ProcessIdentity,
-        fds: &[i32],
+        sockets: &[SocketId],
         wanted: SocketPolling,
     ) -> Result<usize, ChangeError> {
-        let prepared = socket::prepare(&self.proc, process, fds, wanted)?;
+        let prepared = socket::prepare(&self.proc, process, sockets, wanted)?;
         let Some(change) = prepared.change() else { return Ok(0) };
         let seq = self.intend(Change::SocketsPolling(change.clone()))?;
         let changed = prepared.make()?;
@@ -289,12 +358,12 @@ impl Transaction {
         fd: i32,
         wanted: RingPolling,
     ) -> Result<Option<String>, ChangeError> {
-        let (ring, change) = match ring::look(&self.proc, process, fd, wanted)? {
-            Ring::CanBeTold(ring, change) => (ring, change),
+        let change = match ring::look(&self.proc, process, fd, wanted)? {
+            Ring::CanBeTold(change) => change,
             Ring::LeftAlone(why) => return Ok(Some(why)),
         };
         let seq = self.intend(Change::RingPolling(change))?;
-        io_uring_polling::set(&ring, wanted).map_err(SettingsError::from)?;
+        ring::make(&self.proc, process, &change)?;
         self.done(seq, Outcome::Made)?;
         Ok(None)
     }
@@ -408,10 +477,13 @@ impl Transaction {
     }
 
     fn intend(&mut self, change: Change) -> Result<u32, JournalError> {
-        let journal = self.journal_mut();
-        let seq = u32::try_from(journal.history().entries.len()).unwrap_or(u32::MAX);
-        journal.write(Record::Intend { seq, change })?;
+        let seq = self.next_seq();
+        self.journal_mut().write(Record::Intend { seq, change })?;
         Ok(seq)
+    }
+
+    fn next_seq(&mut self) -> u32 {
+        u32::try_from(self.journal_mut().history().entries.len()).unwrap_or(u32::MAX)
     }
 
     fn done(&mut self, seq: u32, outcome: Outcome) -> Result<(), JournalError> {

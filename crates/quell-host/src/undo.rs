@@ -12,7 +12,7 @@ use quell_linux::{InterfaceName, Pid};
 
 use crate::inhabitants::end_inhabitants;
 use crate::journal::claims::Claims;
-use crate::journal::{Change, Entry, HostSetting, Outcome, Undoing};
+use crate::journal::{Change, Entry, EpollParameters, HostSetting, Outcome, Undoing};
 use crate::namespaces;
 use crate::settings::host::{Kernel, KnownContexts};
 use crate::settings::{self, SettingsError};
@@ -111,10 +111,30 @@ pub(crate) fn undo(
             Ok(settings::affinity::put_back(proc, pid, tid, change)?)
         }
         (Change::EpollParameters(change), _) => {
-            let process = identity(change.pid, change.start_time_ticks, boot_id)?;
-            Ok(settings::epoll::put_back(proc, process, change)?)
+            undo_epolls(&[change], boot_id, proc).pop().unwrap_or(Ok(Undoing::AlreadyGone))
         }
     }
+}
+
+/// Undoes changes of epolls, in this order. Those of one process that follow upon each other share what is looked for in
+/// the process.
+pub(crate) fn undo_epolls(
+    changes: &[&EpollParameters],
+    boot_id: BootId,
+    proc: &ProcRoot,
+) -> Vec<Result<Undoing, UndoError>> {
+    let of_one_process = |one: &&EpollParameters, other: &&EpollParameters| {
+        (one.pid, one.start_time_ticks) == (other.pid, other.start_time_ticks)
+    };
+    let process_of = |change: &EpollParameters| identity(change.pid, change.start_time_ticks, boot_id);
+    let undo = |changes: &[&EpollParameters]| match process_of(changes[0]) {
+        Ok(process) => {
+            let undoings = settings::epoll::put_back(proc, process, changes);
+            undoings.into_iter().map(|undoing| undoing.map_err(UndoError::from)).collect()
+        }
+        Err(_) => changes.iter().filter_map(|change| process_of(change).err()).map(Err).collect::<Vec<_>>(),
+    };
+    changes.chunk_by(of_one_process).flat_map(undo).collect()
 }
 
 fn put_back(

@@ -33,7 +33,7 @@ fn stalled_until_polled(lab: &Lab, program: &Program) {
     assert_eq!(program.receives_within(WATCHED), None, "the wrong order stalls");
     // Polling frees it also when the values that it was suspended by are gone.
     let resumer = Resumer::of_queue(&ProcRoot::default(), &lab.napi(), &[Pid::of_this_process()]);
-    assert!(matches!(resumer.poll(), Ok(Freed::ThroughSocket { .. })));
+    assert!(matches!(resumer.poll_through_socket(), Some(Freed::ThroughSocket { .. })));
     assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2));
 }
 

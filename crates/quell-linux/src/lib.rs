@@ -21,6 +21,7 @@ pub mod fuzzing;
 mod interface;
 pub mod io_uring;
 pub mod io_uring_polling;
+pub mod kcmp;
 pub mod kernel;
 pub mod link;
 mod napi_id;

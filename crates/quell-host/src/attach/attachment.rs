@@ -23,7 +23,7 @@ use crate::picture::{Picture, Scope, TakeError, take};
 use crate::recovery::{Reverted, is_running};
 use crate::settings::SettingsError;
 use crate::settings::values::EpollValues;
-use crate::transaction::{ChangeError, Moment, Transaction};
+use crate::transaction::{ChangeError, EpollToSet, Moment, Transaction};
 
 /// What a journal of this module says that it is for, before the mode.
 const PURPOSE: &str = "attach ";
@@ -176,9 +176,10 @@ impl Attachment {
     /// # Errors
     /// With the first change that cannot be made; [`Self::end`] undoes those before it. What went away meanwhile is none.
     pub fn make(&mut self, plan: &Plan, looks_on: &mut LooksOn<'_>) -> Result<(), AttachError> {
-        for step in &plan.steps {
-            self.set(step, looks_on)
-                .map_err(|source| AttachError::Change { step: Box::new(step.clone()), source: Box::new(source) })?;
+        for steps in plan.steps.chunk_by(are_made_together) {
+            for (step, made) in steps.iter().zip(self.set_together(steps, looks_on)) {
+                made.map_err(|source| AttachError::Change { step: Box::new(step.clone()), source: Box::new(source) })?;
+            }
         }
         Ok(())
     }
@@ -215,6 +216,7 @@ impl Attachment {
             plan = super::plan::plan(&observe()?, None, &self.targets.pids(), &self.request);
             self.unknown_queues = unknown_queues(&plan);
         }
+        let mut due = Vec::new();
         for step in plan.steps {
             match self.is_to_be_set(&step) {
                 Due::No => {}
@@ -222,14 +224,19 @@ impl Attachment {
                     self.given_up.insert(key(&step));
                     pass.changed_by_others.push(step);
                 }
-                Due::Yes => match self.set(&step, looks_on) {
-                    Ok(true) => pass.made.push(step),
+                Due::Yes => due.push(step),
+            }
+        }
+        for steps in due.chunk_by(are_made_together) {
+            for (step, made) in steps.iter().zip(self.set_together(steps, looks_on)) {
+                match made {
+                    Ok(true) => pass.made.push(step.clone()),
                     Ok(false) => {}
                     Err(error) => {
-                        self.given_up.insert(key(&step));
-                        pass.failed.push((step, error));
+                        self.given_up.insert(key(step));
+                        pass.failed.push((step.clone(), error));
                     }
-                },
+                }
             }
         }
         pass.picture = Some(picture);
@@ -360,6 +367,30 @@ impl Attachment {
         act(&mut self.transaction)
     }
 
+    /// Carries out steps that [`are_made_together`]; says of each whether anything was changed. After the first error of the
+    /// journal, or when `looks_on` had enough, the others are left out.
+    fn set_together(&mut self, steps: &[Step], looks_on: &mut LooksOn<'_>) -> Vec<Result<bool, ChangeError>> {
+        let epolls: Vec<EpollToSet> = steps.iter().filter_map(|step| self.epoll_to_set(step)).collect();
+        if epolls.is_empty() {
+            return steps.iter().map(|step| self.set(step, looks_on)).collect();
+        }
+        let first = self.changes;
+        self.changes += epolls.len();
+        let made = self.transaction.set_epolls(&epolls, &mut |place, moment| looks_on(first + place, moment));
+        match made {
+            Ok(made) => {
+                steps.iter().zip(made).map(|(step, made)| self.came_of(step, made.map_err(Into::into))).collect()
+            }
+            Err(error) => vec![Err(error)],
+        }
+    }
+
+    fn epoll_to_set(&self, step: &Step) -> Option<EpollToSet> {
+        let Step::Epoll(EpollStep { pid, start_time_ticks, fd, watched, new, .. }) = step else { return None };
+        let process = self.targets.identity(*pid, *start_time_ticks);
+        Some(EpollToSet { process, fd: *fd, watched: watched.clone(), new: *new })
+    }
+
     /// Says whether anything was changed.
     fn set(&mut self, step: &Step, looks_on: &mut LooksOn<'_>) -> Result<bool, ChangeError> {
         let number = self.changes;
@@ -372,14 +403,11 @@ impl Attachment {
                 let Some(namespace) = namespace else { return Ok(false) };
                 self.set_queue(&namespace, queue, &mut hears)
             }
-            Step::Epoll(epoll) => {
-                let process = self.targets.identity(epoll.pid, epoll.start_time_ticks);
-                self.transaction.set_epoll_watched(process, epoll.fd, epoll.new.into(), &mut hears)
-            }
+            Step::Epoll(_) => unreachable!("epolls are made together"),
             Step::Sockets(step) => {
                 let process = self.targets.identity(step.pid, step.start_time_ticks);
-                let fds = self.told.tell(step);
-                self.transaction.set_sockets(process, &fds, step.new).map(|changed| changed > 0)
+                let sockets = self.told.tell(step);
+                self.transaction.set_sockets(process, &sockets, step.new).map(|changed| changed > 0)
             }
             Step::Ring(step) => {
                 let process = self.targets.identity(step.pid, step.start_time_ticks);
@@ -388,6 +416,10 @@ impl Attachment {
                     .map(|left_alone| self.told.tried(step, left_alone))
             }
         };
+        self.came_of(step, made)
+    }
+
+    fn came_of(&mut self, step: &Step, made: Result<bool, ChangeError>) -> Result<bool, ChangeError> {
         match made {
             Err(ChangeError::Settings(error)) if error.is_absent() => Ok(false),
             other => {
@@ -414,6 +446,11 @@ impl Attachment {
     ) -> Result<bool, ChangeError> {
         self.transaction.set_napi_watched(namespace, step.napi, &step.new.as_change(), hears)
     }
+}
+
+/// Epolls share their writes to disk.
+fn are_made_together(one: &Step, other: &Step) -> bool {
+    matches!((one, other), (Step::Epoll(_), Step::Epoll(_)))
 }
 
 fn unknown_queues(plan: &Plan) -> BTreeSet<NapiId> {

@@ -9,10 +9,10 @@ use quell_mode::{DeliveryMode, NapiSettings, ProgramWait, Requirement, Threaded}
 use serde::Serialize;
 
 use super::neighbours::{Neighbour, neighbours};
-use super::pollers::{self, RingStep, SocketsStep};
+use super::pollers::{self, RingStep, SocketId, SocketsStep};
 use super::quiet::{self, QuietEpoll};
 use crate::findings::view::{EpollView, View, irq_of, napi_of};
-use crate::picture::{Device, Napi, Picture, Process, Reading, Why};
+use crate::picture::{Device, Napi, Picture, Process, Reading, WatchedFile, Why};
 use crate::settings::values::{EpollValues, NapiValues};
 
 /// Who sets the parameters of the program's epolls.
@@ -100,6 +100,9 @@ pub struct EpollStep {
     pub fd: i32,
     /// TCP and UDP sockets that it watches.
     pub sockets: usize,
+    /// The oldest of these sockets, by which the epoll is recognised when it is set.
+    #[serde(skip)]
+    pub watched: Vec<SocketId>,
     /// The instances that they arrive by.
     pub napis: Vec<NapiId>,
     /// As they are.
@@ -316,6 +319,7 @@ impl Plan {
                 process: epoll.process.name.clone(),
                 fd,
                 sockets,
+                watched: oldest_sockets(epoll),
                 napis: epoll.by_napi.keys().copied().collect(),
                 old: (*params).into(),
                 new,
@@ -417,6 +421,20 @@ impl Step {
             Self::Ring(_) => false,
         }
     }
+}
+
+/// Sockets by which an epoll is recognised: several, for a program may take one out of it.
+const RECOGNISED_BY: usize = 4;
+
+/// The oldest sockets that an epoll watches, which are the least likely to be closed soon. Inodes of sockets are given out
+/// in ascending order, but for blocks by CPU (`get_next_ino` in `fs/inode.c`).
+fn oldest_sockets(epoll: &EpollView<'_>) -> Vec<SocketId> {
+    let watched = epoll.epoll.targets.known_elements().filter_map(|target| match target.file {
+        WatchedFile::Socket { inode } => Some((inode, target.fd)),
+        WatchedFile::Other { .. } => None,
+    });
+    let by_age: BTreeSet<(u64, i32)> = watched.collect();
+    by_age.into_iter().take(RECOGNISED_BY).map(|(inode, fd)| SocketId { fd, inode: Some(inode) }).collect()
 }
 
 /// TCP and UDP sockets, each counted once.

@@ -138,10 +138,10 @@ impl Told {
         step.sockets.iter().all(|socket| self.sockets.contains(&(step.pid, step.start_time_ticks, *socket)))
     }
 
-    /// The numbers of those sockets that were not told yet, and now are.
-    pub(super) fn tell(&mut self, step: &SocketsStep) -> Vec<i32> {
+    /// Those sockets that were not told yet, and now are.
+    pub(super) fn tell(&mut self, step: &SocketsStep) -> Vec<SocketId> {
         let key = |socket: &&SocketId| (step.pid, step.start_time_ticks, **socket);
-        step.sockets.iter().filter(|socket| self.sockets.insert(key(socket))).map(|socket| socket.fd).collect()
+        step.sockets.iter().filter(|socket| self.sockets.insert(key(socket))).copied().collect()
     }
 
     pub(super) fn has_tried(&self, step: &RingStep) -> bool {

@@ -68,7 +68,7 @@ impl Journal {
         DirBuilder::new().recursive(true).mode(0o755).create(&self.dir)?;
         let file = create_locked(temporary)?;
         let mut owned = OwnedJournal { path, file, history: History::new(begin.clone()), whole_bytes: 0 };
-        let begun = owned.append(&Record::Begin(begin));
+        let begun = owned.append(&[Record::Begin(begin)]);
         // Unlike a rename, this does not replace a journal of the same name.
         let named = begun.and_then(|()| fs::hard_link(temporary, &owned.path));
         let removed = fs::remove_file(temporary);
@@ -107,17 +107,31 @@ impl OwnedJournal {
     /// # Panics
     /// When the record cannot follow upon those before it: an error in this crate.
     pub fn write(&mut self, record: Record) -> Result<(), JournalError> {
-        let attempt = match record {
-            Record::Begin(_) => Attempt::Begin,
-            Record::Intend { .. } => Attempt::WriteIntent,
-            Record::Done { .. } => Attempt::WriteOutcome,
-            Record::Undone { .. } => Attempt::WriteUndone,
-            Record::Target(_) => Attempt::WriteTarget,
-            Record::Keep | Record::KeepIfConfirmed(_) | Record::KeptBy(_) => Attempt::WriteKeep,
-            Record::Release => Attempt::WriteRelease,
+        self.write_all(vec![record])
+    }
+
+    /// As [`Self::write`], of several records of one kind, which reach the disk together.
+    ///
+    /// # Errors
+    /// When they could not be written; none of them is in the journal then.
+    ///
+    /// # Panics
+    /// When a record cannot follow upon those before it: an error in this crate.
+    pub fn write_all(&mut self, records: Vec<Record>) -> Result<(), JournalError> {
+        let attempt = match records.first() {
+            None => return Ok(()),
+            Some(Record::Begin(_)) => Attempt::Begin,
+            Some(Record::Intend { .. }) => Attempt::WriteIntent,
+            Some(Record::Done { .. }) => Attempt::WriteOutcome,
+            Some(Record::Undone { .. }) => Attempt::WriteUndone,
+            Some(Record::Target(_)) => Attempt::WriteTarget,
+            Some(Record::Keep | Record::KeepIfConfirmed(_) | Record::KeptBy(_)) => Attempt::WriteKeep,
+            Some(Record::Release) => Attempt::WriteRelease,
         };
-        self.append(&record).map_err(|source| JournalError { attempt, path: self.path.clone(), source })?;
-        self.history.append(record).unwrap_or_else(|why| unreachable!("a record written by Quell: {why}"));
+        self.append(&records).map_err(|source| JournalError { attempt, path: self.path.clone(), source })?;
+        for record in records {
+            self.history.append(record).unwrap_or_else(|why| unreachable!("a record written by Quell: {why}"));
+        }
         Ok(())
     }
 
@@ -130,13 +144,13 @@ impl OwnedJournal {
         fs::remove_file(&path).map_err(|source| JournalError { attempt: Attempt::Remove, path, source })
     }
 
-    fn append(&mut self, record: &Record) -> io::Result<()> {
+    fn append(&mut self, records: &[Record]) -> io::Result<()> {
         // What an earlier failure left and could not cut off itself.
         self.cut_off_torn_line()?;
-        let line = record.to_line();
-        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
+        let lines: String = records.iter().map(Record::to_line).collect();
+        let written = self.file.write_all(lines.as_bytes()).and_then(|()| self.file.sync_data());
         match written {
-            Ok(()) => self.whole_bytes += line.len() as u64,
+            Ok(()) => self.whole_bytes += lines.len() as u64,
             Err(_) => {
                 // Tried again before the next record.
                 let _ = self.cut_off_torn_line();

@@ -3,10 +3,10 @@
 //! before and after, or its packets lie until the old timeout is over.
 //!
 //! A wait on the program's own epoll would free the queue too, and take from the program the edge-triggered and one-shot
-//! events that it reports. So the queue is polled from elsewhere: by an epoll of our own that watches a duplicate of
-//! one of its sockets for nothing, or by an io_uring that is told the NAPI id. Either poll takes the packets that lie
-//! there to their sockets and arms the queue's timer anew, with gro-flush-timeout (`busy_poll_stop` in
-//! `net/core/dev.c`).
+//! events that it reports. So the queue is polled from elsewhere: by an io_uring that is given the NAPI id, or, where
+//! there is no io_uring, by an epoll of our own that watches a duplicate of one of the program's sockets for nothing.
+//! Either poll takes the packets that lie there to their sockets and re-arms the queue's timer with gro-flush-timeout
+//! (`busy_poll_stop` in `net/core/dev.c`).
 
 mod sockets;
 
@@ -26,8 +26,9 @@ use quell_linux::{NapiId, Pid};
 pub use sockets::SocketsError;
 use sockets::{CANDIDATES, SocketOnNapi, sockets_on};
 
-/// A timeout of zero neither polls nor resumes (`ep_poll` in `fs/eventpoll.c`).
-const OWN_WAIT: Duration = Duration::from_millis(1);
+/// A timeout of zero neither polls nor resumes (`ep_poll` in `fs/eventpoll.c`). The poll comes before the sleep, which is
+/// short because a duplicate of the program's socket is open during it.
+const OWN_WAIT: Duration = Duration::from_micros(1);
 /// Waits of an own epoll until it reports nothing: a hang-up and an error are reported once each.
 const OWN_WAITS_MAX: usize = 3;
 const NO_SOCKET: &str = "no socket arrives by it";
@@ -125,12 +126,17 @@ impl Resumer {
     /// # Errors
     /// Says why io_uring, the last means, did not do it.
     pub fn poll(&self) -> Result<Freed, NapiPollError> {
+        let Err(no_ring) = poll_napi_once(self.napi) else { return Ok(Freed::ThroughIoUring) };
+        self.poll_through_socket().ok_or(no_ring)
+    }
+
+    /// Polls the queue as a kernel has it done that has no io_uring: through a duplicate of one of the sockets, for some
+    /// microseconds. `None`: none of them arrives by it.
+    #[must_use]
+    pub fn poll_through_socket(&self) -> Option<Freed> {
         // A socket that no longer arrives by the queue, or whose program is gone, leaves its place to the next.
-        let through = self.candidates.iter().find(|socket| matches!(poll_through(socket, self.napi), Ok(true)));
-        match through {
-            Some(socket) => Ok(Freed::ThroughSocket { pid: socket.pid, fd: socket.fd }),
-            None => poll_napi_once(self.napi).map(|()| Freed::ThroughIoUring),
-        }
+        let through = self.candidates.iter().find(|socket| matches!(poll_through(socket, self.napi), Ok(true)))?;
+        Some(Freed::ThroughSocket { pid: through.pid, fd: through.fd })
     }
 
     /// Polls the queue, or waits until the suspension that was possible when this value was made is over.
@@ -174,8 +180,9 @@ fn poll_through(socket: &SocketOnNapi, napi: NapiId) -> Result<bool, OwnEpollErr
     // Before the socket is added: the id is noted only while busy polling is on.
     let prefer = EpollParams { prefer_busy_poll: true, ..EpollParams::default() };
     epoll_params::set(&epoll, prefer)?;
-    epoll.add(&socket.socket, 0, Trigger::Unasked)?;
-    let arrives = || Ok::<bool, OwnEpollError>(socket_options::incoming_napi_id(&socket.socket)? == Some(napi));
+    let Some(duplicate) = socket.duplicate() else { return Ok(false) };
+    epoll.add(&duplicate, 0, Trigger::Unasked)?;
+    let arrives = || Ok::<bool, OwnEpollError>(socket_options::incoming_napi_id(&duplicate)? == Some(napi));
     if !arrives()? {
         return Ok(false);
     }

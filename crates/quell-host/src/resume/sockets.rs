@@ -1,5 +1,5 @@
-//! Which sockets of a process arrive by which NAPI instance: duplicates of them are what an own epoll learns a NAPI id
-//! from. Nothing of the process is changed, and no socket is read.
+//! Which sockets of a process arrive by which NAPI instance: a duplicate of one is what an own epoll learns a NAPI id
+//! from. Nothing of the process is changed, no socket is read, and no duplicate outlives the question that it is for.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use quell_linux::pidfd::{DuplicatedFd, PidFd, PidFdError};
 use quell_linux::proc::{FdKind, ProcError, ProcRoot};
 use quell_linux::{NapiId, Pid, socket_options};
 
-/// Candidates kept of one NAPI instance: some may be closed, or arrive by another one, a moment later.
+/// Candidates of one NAPI instance: some may be closed, or arrive by another one, a moment later.
 pub(super) const CANDIDATES: usize = 3;
 
-/// A socket of another process, duplicated, that received its last packet by a NAPI instance.
-#[derive(Debug)]
+/// A socket of another process that received its last packet by a NAPI instance.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct SocketOnNapi {
     pub(super) pid: Pid,
     /// Its number in that process.
     pub(super) fd: i32,
-    pub(super) socket: DuplicatedFd,
+    inode: u64,
 }
 
 /// Why the sockets of a process could not be looked at.
@@ -29,6 +29,15 @@ pub enum SocketsError {
     /// Its files cannot be duplicated.
     #[error(transparent)]
     PidFd(#[from] PidFdError),
+}
+
+impl SocketOnNapi {
+    /// A duplicate; `None` when the socket is closed by now.
+    pub(super) fn duplicate(&self) -> Option<DuplicatedFd> {
+        let duplicate = PidFd::open(self.pid).and_then(|process| process.duplicate(self.fd)).ok()?;
+        // The number may be another file's by now.
+        (duplicate.inode().ok() == Some(self.inode)).then_some(duplicate)
+    }
 }
 
 /// Sockets of a process by the instance that they arrive by, at most [`CANDIDATES`] each; with `wanted`, only those on
@@ -44,21 +53,19 @@ pub(super) fn sockets_on(
     let handle = PidFd::open(pid)?;
     let mut found: BTreeMap<NapiId, Vec<SocketOnNapi>> = BTreeMap::new();
     for open in proc.process(pid).fds()? {
-        if !matches!(open.kind, FdKind::Socket { .. }) {
-            continue;
-        }
-        let socket = match handle.duplicate(open.number) {
-            Ok(socket) => socket,
+        let FdKind::Socket { inode } = open.kind else { continue };
+        let napi = match handle.duplicate(open.number) {
+            Ok(socket) => socket_options::incoming_napi_id(&socket),
             Err(PidFdError::NoSuchFd { .. }) => continue,
             Err(error) => return Err(error.into()),
         };
-        let Ok(Some(napi)) = socket_options::incoming_napi_id(&socket) else { continue };
+        let Ok(Some(napi)) = napi else { continue };
         if wanted.is_some_and(|wanted| wanted != napi) {
             continue;
         }
         let candidates = found.entry(napi).or_default();
         if candidates.len() < CANDIDATES {
-            candidates.push(SocketOnNapi { pid, fd: open.number, socket });
+            candidates.push(SocketOnNapi { pid, fd: open.number, inode });
         } else if wanted.is_some() {
             break;
         }

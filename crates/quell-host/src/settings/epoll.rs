@@ -1,128 +1,174 @@
-//! Busy-poll parameters of one epoll of another process: changed in the order that leaves no suspended queue stalled,
-//! read back, put back.
+//! Busy-poll parameters of epolls of another process: changed in the order that leaves no suspended queue stalled, read
+//! back, restored. Each epoll is duplicated for a few system calls only, never over a wait or a write to disk: while a
+//! duplicate is open, the program's own close is not the last.
 
+use std::sync::Arc;
+
+use quell_linux::Pid;
 use quell_linux::epoll_params::{self, EpollParams};
+use quell_linux::kcmp::epoll_watches;
 use quell_linux::netlink::Failure;
 use quell_linux::netns::Namespace;
 use quell_linux::pidfd::{DuplicatedFd, PidFd};
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
 
-use super::SettingsError;
 use super::napi::suspending;
 use super::values::EpollValues;
+use super::{SettingsError, handle_of};
+use crate::attach::SocketId;
 use crate::journal::{EpollParameters, Undoing};
 use crate::resume::Resumer;
 
-/// An epoll of a process, by a duplicate that is closed as soon as possible: while it is open, the program's own close
-/// is not the last.
+/// Epolls that change between two times that the queues are freed. One change takes some microseconds, so that a queue
+/// which is suspended in between is freed long before the shortest suspension that is of use would end.
+pub(crate) const AT_ONCE: usize = 500;
+
+/// A process whose epolls are about to change.
 #[derive(Debug)]
-pub(crate) struct ForeignEpoll<'a> {
-    proc: &'a ProcRoot,
+pub(crate) struct Program {
     process: ProcessIdentity,
-    fd: i32,
-    epoll: DuplicatedFd,
+    handle: PidFd,
+    /// What frees the queues that the process can have suspended; empty when no change can leave one stalled.
+    resumers: Vec<Resumer>,
 }
 
-impl<'a> ForeignEpoll<'a> {
-    /// Duplicates it.
+impl Program {
+    /// Opens the process. With `can_stall`, its sockets are listed once for all changes.
     ///
     /// # Errors
-    /// When the process is gone or may not be looked into, or has no such file.
-    pub(crate) fn open(proc: &'a ProcRoot, process: ProcessIdentity, fd: i32) -> Result<Self, SettingsError> {
-        let handle = PidFd::open(process.pid)?;
-        // Looked at while the handle is open: what is seen now is the process that the handle names.
-        if !process.is_running(proc)? {
-            return Err(SettingsError::ProcessGone { pid: process.pid.get() });
+    /// When the process is gone or may not be looked into, or queues cannot be listed.
+    pub(crate) fn open(proc: &ProcRoot, process: ProcessIdentity, can_stall: bool) -> Result<Self, SettingsError> {
+        let handle = handle_of(proc, process)?;
+        let resumers = if can_stall { resumers(proc, process.pid)? } else { Vec::new() };
+        Ok(Self { process, handle, resumers })
+    }
+
+    /// The parameters of the epoll `fd`.
+    ///
+    /// # Errors
+    /// When it is no epoll any more, or another one than the epoll that was seen to watch one of `watched`.
+    pub(crate) fn get(&self, fd: i32, watched: &[SocketId]) -> Result<EpollValues, SettingsError> {
+        let epoll = self.handle.duplicate(fd)?;
+        if self.is_another(&epoll, watched) {
+            let what = format!("the epoll that process {} had under number {fd}", self.process.pid);
+            return Err(SettingsError::Gone { what });
         }
-        Ok(Self { proc, process, fd, epoll: handle.duplicate(fd)? })
+        Ok(epoll_params::get(&epoll)?.into())
     }
 
-    /// Its parameters.
+    /// Sets the parameters of the epoll `fd` if they are `from`, and reads them back. Returns what they were.
     ///
     /// # Errors
-    /// When it is no epoll, or the kernel has no parameters of one.
-    pub(crate) fn get(&self) -> Result<EpollValues, SettingsError> {
-        Ok(epoll_params::get(&self.epoll)?.into())
+    /// When it is no epoll any more, the kernel refuses, or reads something else back.
+    pub(crate) fn change(&self, fd: i32, from: EpollValues, to: EpollValues) -> Result<EpollValues, SettingsError> {
+        let epoll = self.handle.duplicate(fd)?;
+        let current = epoll_params::get(&epoll)?.into();
+        if current != from {
+            return Ok(current);
+        }
+        epoll_params::set(&epoll, EpollParams::from(to))?;
+        let read = epoll_params::get(&epoll)?.into();
+        if read != to {
+            let pid = self.process.pid.get();
+            return Err(SettingsError::EpollReadBack { pid, fd, asked: to, read });
+        }
+        Ok(current)
     }
 
-    /// Sets its parameters, frees the queues that it could leave stalled, and reads back.
-    ///
-    /// # Errors
-    /// When the kernel refuses, reads something else back, or a queue cannot be freed.
-    pub(crate) fn set(&self, values: EpollValues) -> Result<(), SettingsError> {
-        let before = self.get()?;
-        let stalls = before.prefer_busy_poll && !values.prefer_busy_poll;
-        let resumers = if stalls { self.resumers()? } else { Vec::new() };
-        for resumer in &resumers {
+    /// Calls `act`, with every queue freed before and after that the process can have suspended. A queue that is freed
+    /// needlessly is polled once more than it would have been.
+    pub(crate) fn with_queues_freed<T>(&self, act: impl FnOnce() -> T) -> (T, Result<(), SettingsError>) {
+        for resumer in &self.resumers {
             // What cannot be polled is waited out, which is worth it only when it cannot be suspended again.
             let _ = resumer.poll();
         }
-        epoll_params::set(&self.epoll, EpollParams::from(values))?;
-        for resumer in &resumers {
-            resumer.poll_or_wait_out()?;
-        }
-        let read = self.get()?;
-        if read != values {
-            let (pid, fd) = (self.process.pid.get(), self.fd);
-            return Err(SettingsError::EpollReadBack { pid, fd, asked: values, read });
-        }
-        Ok(())
+        let result = act();
+        let freed = self.resumers.iter().try_for_each(|resumer| resumer.poll_or_wait_out().map(drop));
+        (result, freed.map_err(SettingsError::from))
     }
 
-    /// What frees every queue that the process can have suspended: the sockets that told the epoll of a queue may be
-    /// closed by now. A queue that is freed needlessly is polled once more than it would have been.
-    fn resumers(&self) -> Result<Vec<Resumer>, SettingsError> {
-        let pid = self.process.pid;
-        let namespace = match Namespace::open_pid(self.proc.path(), pid) {
-            Err(error) if error.is_absent() => return Err(SettingsError::ProcessGone { pid: pid.get() }),
-            namespace => namespace?,
+    /// Whether an epoll is provably not the one that was seen to watch these sockets: one of them is still there, and the
+    /// epoll watches none of those. A socket that was closed proves nothing.
+    fn is_another(&self, epoll: &DuplicatedFd, watched: &[SocketId]) -> bool {
+        let watches = |socket: &SocketId| {
+            let duplicate = self.handle.duplicate(socket.fd).ok()?;
+            let is_same = socket.inode.is_some() && duplicate.inode().ok() == socket.inode;
+            epoll_watches(epoll, socket.fd, &duplicate).ok().filter(|_| is_same)
         };
-        let others = match suspending(&namespace) {
-            Ok(napis) => napis,
-            // A kernel without these settings does not suspend.
-            Err(error) if error.failure() == Failure::Unsupported => Vec::new(),
-            Err(error) => return Err(error.into()),
-        };
-        Ok(Resumer::of_program(self.proc, pid, &others))
-    }
-
-    /// Puts `old` back. A process that ends meanwhile takes its epoll with it, which frees the queues.
-    fn put_back(&self, old: EpollValues) -> Result<Undoing, SettingsError> {
-        match self.set(old) {
-            Ok(()) => Ok(Undoing::Undone),
-            Err(error) if error.is_absent() || !self.process.is_running(self.proc)? => Ok(Undoing::AlreadyGone),
-            Err(error) => Err(error),
-        }
+        let known: Vec<bool> = watched.iter().filter_map(watches).collect();
+        !known.is_empty() && !known.contains(&true)
     }
 }
 
-/// Puts an epoll's parameters back where they are still those that were set.
-///
-/// # Errors
-/// When the process may not be looked into, the kernel refuses, or a queue cannot be freed.
+/// The queues that the process can have suspended: those of its namespace, and those that its sockets arrive by. The
+/// sockets that told an epoll of a queue may be closed by now.
+fn resumers(proc: &ProcRoot, pid: Pid) -> Result<Vec<Resumer>, SettingsError> {
+    let namespace = match Namespace::open_pid(proc.path(), pid) {
+        Err(error) if error.is_absent() => return Err(SettingsError::ProcessGone { pid: pid.get() }),
+        namespace => namespace?,
+    };
+    let others = match suspending(&namespace) {
+        Ok(napis) => napis,
+        // A kernel without these settings does not suspend.
+        Err(error) if error.failure() == Failure::Unsupported => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Resumer::of_program(proc, pid, &others))
+}
+
+/// Restores the parameters of epolls of one process where they are still those that were set, in this order. An epoll is
+/// recognised by its number and parameters: the sockets that it watched may have moved to another one since.
 pub(crate) fn put_back(
     proc: &ProcRoot,
     process: ProcessIdentity,
-    change: &EpollParameters,
-) -> Result<Undoing, SettingsError> {
-    let EpollParameters { fd, old, new, .. } = *change;
-    let read = ForeignEpoll::open(proc, process, fd).and_then(|epoll| Ok((epoll.get()?, epoll)));
-    let (current, epoll) = match read {
-        Ok(read) => read,
-        Err(error) if error.is_absent() => return Ok(Undoing::AlreadyGone),
-        Err(error) => return Err(error),
+    changes: &[&EpollParameters],
+) -> Vec<Result<Undoing, SettingsError>> {
+    let can_stall = changes.iter().any(|change| change.new.prefer_busy_poll && !change.old.prefer_busy_poll);
+    let program = match Program::open(proc, process, can_stall) {
+        Ok(program) => program,
+        Err(error) => return of_all(proc, process, error, changes.len()),
     };
-    if current == old {
-        return Ok(Undoing::AlreadyGone);
+    let mut undoings = Vec::with_capacity(changes.len());
+    for changes in changes.chunks(AT_ONCE) {
+        let (outcomes, freed) = program
+            .with_queues_freed(|| changes.iter().map(|change| put_back_one(&program, change)).collect::<Vec<_>>());
+        match freed {
+            Ok(()) => undoings.extend(outcomes),
+            Err(error) => undoings.extend(of_all(proc, process, error, changes.len())),
+        }
     }
-    if current != new {
-        let pid = process.pid;
-        return Ok(Undoing::InPart(format!(
-            "epoll {fd} of process {pid} is not as Quell set it ({new}) but {current}: it was changed since, or is \
-             another epoll under that number, and was left alone; before Quell it was {old}"
-        )));
+    undoings
+}
+
+fn put_back_one(program: &Program, change: &EpollParameters) -> Result<Undoing, SettingsError> {
+    let EpollParameters { fd, old, new, .. } = *change;
+    match program.change(fd, new, old) {
+        Ok(current) if current == new => Ok(Undoing::Undone),
+        Ok(current) if current == old => Ok(Undoing::AlreadyGone),
+        Ok(current) => {
+            let pid = program.process.pid;
+            Ok(Undoing::InPart(format!(
+                "epoll {fd} of process {pid} is not as Quell set it ({new}) but {current}: it was changed since, or is \
+                 another epoll under that number, and was left alone; before Quell it was {old}"
+            )))
+        }
+        Err(error) if error.is_absent() => Ok(Undoing::AlreadyGone),
+        Err(error) => Err(error),
     }
-    epoll.put_back(old)
+}
+
+/// What an error means for every epoll of the process. One that has ended took its epolls with it, which frees the queues.
+fn of_all(
+    proc: &ProcRoot,
+    process: ProcessIdentity,
+    error: SettingsError,
+    count: usize,
+) -> Vec<Result<Undoing, SettingsError>> {
+    if error.is_absent() || process.is_running(proc).is_ok_and(|runs| !runs) {
+        return (0..count).map(|_| Ok(Undoing::AlreadyGone)).collect();
+    }
+    let error = Arc::new(error);
+    (0..count).map(|_| Err(SettingsError::OfAll(Arc::clone(&error)))).collect()
 }
 
 #[cfg(test)]
@@ -130,25 +176,79 @@ mod tests {
     use std::os::fd::{AsFd as _, AsRawFd as _};
     use std::process::Command;
 
-    use quell_linux::Pid;
-    use quell_linux::event::Epoll;
+    use quell_linux::event::{Epoll, Trigger};
+    use quell_linux::tcp::Blocking;
+    use quell_linux::udp::UdpSocket;
 
     use super::*;
 
-    #[test]
-    fn a_process_that_ends_while_its_epoll_is_put_back_leaves_nothing_to_be_undone() {
-        let (proc, own) = (ProcRoot::default(), Epoll::new(1).unwrap());
-        let prefers = EpollParams { prefer_busy_poll: true, ..EpollParams::default() };
-        if let Err(error) = epoll_params::set(&own, prefers) {
-            return eprintln!("skipped: {error}");
+    const PREFERS: EpollParams = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 8, prefer_busy_poll: true };
+
+    fn identity(proc: &ProcRoot, pid: Pid) -> ProcessIdentity {
+        ProcessIdentity::of(proc, pid).unwrap()
+    }
+
+    fn set_here(epoll: &Epoll) -> Option<EpollParameters> {
+        if let Err(error) = epoll_params::set(epoll, PREFERS) {
+            eprintln!("skipped: {error}");
+            return None;
         }
-        let fd = own.as_fd().as_raw_fd();
-        let epoll = PidFd::open(Pid::of_this_process()).unwrap().duplicate(fd).unwrap();
+        let proc = ProcRoot::default();
+        let ProcessIdentity { pid, starttime, .. } = identity(&proc, Pid::of_this_process());
+        Some(EpollParameters {
+            pid: pid.get().unsigned_abs(),
+            start_time_ticks: starttime.0,
+            fd: epoll.as_fd().as_raw_fd(),
+            old: EpollParams::default().into(),
+            new: PREFERS.into(),
+        })
+    }
+
+    #[test]
+    fn epolls_are_restored_in_order_and_one_that_is_closed_is_gone() {
+        let (proc, one, two) = (ProcRoot::default(), Epoll::new(1).unwrap(), Epoll::new(1).unwrap());
+        let (Some(one_changed), Some(two_changed)) = (set_here(&one), set_here(&two)) else { return };
+        drop(two);
+        let process = identity(&proc, Pid::of_this_process());
+        let undoings = put_back(&proc, process, &[&one_changed, &two_changed, &one_changed]);
+        let undoings: Vec<Undoing> = undoings.into_iter().map(Result::unwrap).collect();
+        assert_eq!(undoings, [Undoing::Undone, Undoing::AlreadyGone, Undoing::AlreadyGone]);
+        assert_eq!(epoll_params::get(&one).unwrap(), EpollParams::default());
+    }
+
+    #[test]
+    fn a_process_that_ended_leaves_nothing_to_be_undone() {
+        let (proc, own) = (ProcRoot::default(), Epoll::new(1).unwrap());
+        let Some(change) = set_here(&own) else { return };
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let process = ProcessIdentity::of(&proc, Pid::from_kernel(child.id()).unwrap()).unwrap();
-        let epoll = ForeignEpoll { proc: &proc, process, fd, epoll };
+        let process = identity(&proc, Pid::from_kernel(child.id()).unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(epoll.put_back(EpollParams::default().into()).unwrap(), Undoing::AlreadyGone);
+        assert_eq!(put_back(&proc, process, &[&change]).pop().unwrap().unwrap(), Undoing::AlreadyGone);
+        let failed = of_all(&proc, process, SettingsError::HeldElsewhere { group: String::new() }, 1);
+        assert!(matches!(failed[..], [Ok(Undoing::AlreadyGone)]), "whatever failed first");
+    }
+
+    #[test]
+    fn an_epoll_that_watches_none_of_the_sockets_it_was_seen_to_watch_is_another_one() {
+        let (proc, seen, other) = (ProcRoot::default(), Epoll::new(1).unwrap(), Epoll::new(1).unwrap());
+        let socket = UdpSocket::bind("127.0.0.1:0".parse().unwrap(), false, Blocking::No).unwrap();
+        seen.add(&socket, 0, Trigger::Level).unwrap();
+        let own = PidFd::open(Pid::of_this_process()).unwrap();
+        let fd = socket.as_fd().as_raw_fd();
+        let inode = Some(own.duplicate(fd).unwrap().inode().unwrap());
+        if let Err(error) = epoll_watches(&seen, fd, &socket) {
+            return eprintln!("skipped: {error}");
+        }
+        let program = Program::open(&proc, identity(&proc, Pid::of_this_process()), false).unwrap();
+        let get = |epoll: &Epoll, watched: &[SocketId]| program.get(epoll.as_fd().as_raw_fd(), watched);
+        let watched = [SocketId { fd, inode }];
+        assert!(get(&seen, &watched).is_ok());
+        assert!(get(&other, &watched).unwrap_err().is_absent());
+        assert!(
+            get(&other, &[SocketId { fd, inode: inode.map(|inode| inode + 1) }]).is_ok(),
+            "a closed one says nothing"
+        );
+        assert!(get(&other, &[]).is_ok());
     }
 }

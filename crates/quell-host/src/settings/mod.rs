@@ -10,6 +10,8 @@ pub(crate) mod ring;
 pub(crate) mod socket;
 pub mod values;
 
+use std::sync::Arc;
+
 use quell_linux::CpuList;
 use quell_linux::epoll_params::EpollParamsError;
 use quell_linux::ethtool::FeatureError;
@@ -17,8 +19,8 @@ use quell_linux::io_uring_polling::RingPollingError;
 use quell_linux::netdev::DeviceThreadingError;
 use quell_linux::netlink::{Failure, NetlinkError};
 use quell_linux::netns::NamespaceError;
-use quell_linux::pidfd::PidFdError;
-use quell_linux::proc::{InvalidSysctlName, ProcError, ProcWriteError};
+use quell_linux::pidfd::{PidFd, PidFdError};
+use quell_linux::proc::{InvalidSysctlName, ProcError, ProcRoot, ProcWriteError, ProcessIdentity};
 use quell_linux::reuseport::ReuseportError;
 use quell_linux::sched::SchedError;
 use quell_linux::socket_options::SocketOptionError;
@@ -149,6 +151,22 @@ pub enum SettingsError {
         /// What came back.
         read: EpollValues,
     },
+    /// All changes of one process failed for one reason.
+    #[error(transparent)]
+    OfAll(Arc<SettingsError>),
+}
+
+/// A handle of the process, through which its files are duplicated. It holds none of them.
+///
+/// # Errors
+/// When the process is gone, or may not be looked at.
+fn handle_of(proc: &ProcRoot, process: ProcessIdentity) -> Result<PidFd, SettingsError> {
+    let handle = PidFd::open(process.pid)?;
+    // Looked at while the handle is open: what is seen now is the process that the handle names.
+    match process.is_running(proc)? {
+        true => Ok(handle),
+        false => Err(SettingsError::ProcessGone { pid: process.pid.get() }),
+    }
 }
 
 impl SettingsError {
@@ -163,6 +181,7 @@ impl SettingsError {
             Self::ProcWrite(error) => error.is_absent(),
             Self::PidFd(PidFdError::NoSuchFd { .. }) | Self::Epoll(EpollParamsError::NotAnEpoll) => true,
             Self::PidFd(error) => error.is_gone(),
+            Self::OfAll(error) => error.is_absent(),
             Self::Sched(SchedError::Gone { .. }) | Self::Gone { .. } | Self::ProcessGone { .. } => true,
             _ => false,
         }

@@ -1,5 +1,6 @@
 //! The filter of a reuseport group of another process, put on and taken off through a duplicate of one of its sockets.
-//! The duplicate is closed at once: while it is open the program's own close is not the last.
+//! It is duplicated for a few system calls, never over a write to disk: while a duplicate is open, the program's own
+//! close is not the last.
 
 use quell_linux::pidfd::{DuplicatedFd, PidFd};
 use quell_linux::proc::{FdKind, ProcRoot};
@@ -16,7 +17,6 @@ pub(crate) struct PutOn {
     change: ReuseportFilter,
     /// All that waits for connections or datagrams in the namespace.
     waiting: Vec<u64>,
-    socket: DuplicatedFd,
 }
 
 impl PutOn {
@@ -36,12 +36,12 @@ impl PutOn {
         if !there.iter().eq(steering.group.members.iter().map(|member| &member.inode)) {
             return Err(SettingsError::GroupChanged { group: group() });
         }
-        let socket = held(proc, &there)?.ok_or_else(|| SettingsError::HeldElsewhere { group: group() })?;
+        held(proc, &there)?.ok_or_else(|| SettingsError::HeldElsewhere { group: group() })?;
         let namespace_cookie = namespace.cookie()?;
         let GroupKey { protocol, local, .. } = key;
         let change = ReuseportFilter { namespace_cookie, protocol, local, sockets: there };
         let waiting = waiting.iter().map(|socket| socket.inode).collect();
-        Ok(Self { change, waiting, socket })
+        Ok(Self { change, waiting })
     }
 
     /// Whether nothing is left of an earlier filter once this one is on: it was the same group's, or its sockets are
@@ -60,9 +60,11 @@ impl PutOn {
     /// Puts the filter on.
     ///
     /// # Errors
-    /// When the kernel refuses.
-    pub(crate) fn make(self, steering: &Steering) -> Result<(), SettingsError> {
-        Ok(attach(&self.socket, &steering.filter)?)
+    /// When the sockets are closed by now, or the kernel refuses.
+    pub(crate) fn make(self, proc: &ProcRoot, steering: &Steering) -> Result<(), SettingsError> {
+        let group = || steering.group.key.to_string();
+        let socket = held(proc, &self.change.sockets)?.ok_or_else(|| SettingsError::GroupChanged { group: group() })?;
+        Ok(attach(&socket, &steering.filter)?)
     }
 }
 

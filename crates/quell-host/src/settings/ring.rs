@@ -1,18 +1,21 @@
 //! Busy polling of an io_uring of another process, told through a duplicate and taken back if it still polls so. A ring
 //! that polls already is left alone: telling it anew would lose what its program told it.
 
-use quell_linux::io_uring_polling::{RingPolling, RingPollingInfo, clear, may_tell};
-use quell_linux::pidfd::{DuplicatedFd, PidFd};
-use quell_linux::proc::{ProcRoot, ProcessIdentity};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use super::SettingsError;
+use quell_linux::Pid;
+use quell_linux::io_uring_polling::{RingPolling, RingPollingInfo, clear, may_tell, set};
+use quell_linux::pidfd::DuplicatedFd;
+use quell_linux::proc::{ProcError, ProcRoot, ProcessIdentity};
+
+use super::{SettingsError, handle_of};
 use crate::journal::{RingPollingChange, Undoing};
 
 /// What came of looking at a ring.
 #[derive(Debug)]
 pub(crate) enum Ring {
     /// It does not poll, and may be told to.
-    CanBeTold(DuplicatedFd, RingPollingChange),
+    CanBeTold(RingPollingChange),
     /// It is left alone, for this reason.
     LeftAlone(String),
 }
@@ -27,8 +30,8 @@ pub(crate) fn look(
     fd: i32,
     new: RingPolling,
 ) -> Result<Ring, SettingsError> {
-    let ring = duplicate(proc, process, fd)?;
-    match proc.process(process.pid).ring_polling(fd)? {
+    let ring = handle_of(proc, process)?.duplicate(fd)?;
+    match polling_of(proc, &ring)? {
         RingPollingInfo::Off => {}
         RingPollingInfo::On(polling) => {
             let RingPolling { busy_poll_us, .. } = polling;
@@ -44,15 +47,24 @@ pub(crate) fn look(
         return Ok(Ring::LeftAlone(error.to_string()));
     }
     let (pid, start_time_ticks) = (process.pid.get().unsigned_abs(), process.starttime.0);
-    Ok(Ring::CanBeTold(ring, RingPollingChange { pid, start_time_ticks, fd, new }))
+    Ok(Ring::CanBeTold(RingPollingChange { pid, start_time_ticks, fd, new }))
 }
 
-fn duplicate(proc: &ProcRoot, process: ProcessIdentity, fd: i32) -> Result<DuplicatedFd, SettingsError> {
-    let handle = PidFd::open(process.pid)?;
-    if !process.is_running(proc)? {
-        return Err(SettingsError::ProcessGone { pid: process.pid.get() });
+/// How the ring polls, by its duplicate: its number in the process may be another file's by now.
+fn polling_of(proc: &ProcRoot, ring: &DuplicatedFd) -> Result<RingPollingInfo, ProcError> {
+    proc.process(Pid::of_this_process()).ring_polling(ring.as_fd().as_raw_fd())
+}
+
+/// Has a ring poll that [`look`] found not to.
+///
+/// # Errors
+/// When it is closed, polls by now, or the kernel refuses.
+pub(crate) fn make(proc: &ProcRoot, process: ProcessIdentity, change: &RingPollingChange) -> Result<(), SettingsError> {
+    let ring = handle_of(proc, process)?.duplicate(change.fd)?;
+    match polling_of(proc, &ring)? {
+        RingPollingInfo::Off => Ok(set(&ring, change.new)?),
+        _ => Err(SettingsError::Gone { what: format!("the io_uring {} of process {}", change.fd, process.pid) }),
     }
-    Ok(handle.duplicate(fd)?)
 }
 
 /// Has a ring poll no more, if it still polls as it was told.
@@ -64,16 +76,13 @@ pub(crate) fn put_back(
     process: ProcessIdentity,
     change: &RingPollingChange,
 ) -> Result<Undoing, SettingsError> {
-    let ring = match duplicate(proc, process, change.fd) {
+    let duplicate = handle_of(proc, process).and_then(|handle| Ok(handle.duplicate(change.fd)?));
+    let ring = match duplicate {
         Ok(ring) => ring,
         Err(error) if error.is_absent() => return Ok(Undoing::AlreadyGone),
         Err(error) => return Err(error),
     };
-    let told = match proc.process(process.pid).ring_polling(change.fd) {
-        Err(error) if error.is_absent() => return Ok(Undoing::AlreadyGone),
-        told => told?,
-    };
-    match told {
+    match polling_of(proc, &ring)? {
         RingPollingInfo::On(polling) if polling == change.new => {
             clear(&ring)?;
             Ok(Undoing::Undone)

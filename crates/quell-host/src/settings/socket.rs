@@ -2,7 +2,7 @@
 //! nobody else has changed it since. Connections inherit it from the socket that accepts them, so what is put back are
 //! also those that came since.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quell_linux::Pid;
 use quell_linux::pidfd::{DuplicatedFd, PidFd, PidFdError};
@@ -12,40 +12,34 @@ use quell_linux::socket_options::{
     set_prefer_busy_poll,
 };
 
-use super::SettingsError;
 use super::values::{SocketPolling, SocketValues};
+use super::{SettingsError, handle_of};
+use crate::attach::SocketId;
 use crate::journal::{SocketsAlike, SocketsPolling, Undoing};
 
 /// Sockets of a process that are about to poll.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     change: SocketsPolling,
-    sockets: Vec<(DuplicatedFd, SocketValues)>,
+    process: PidFd,
+    sockets: Vec<(i32, u64, SocketValues)>,
 }
 
-/// Duplicates those of these sockets that do not poll so already, and notes how they do.
+/// Looks which of these sockets do not poll so already, and notes how they do. None is held.
 ///
 /// # Errors
 /// When the process is gone or may not be looked into, or a socket cannot be read.
 pub(crate) fn prepare(
     proc: &ProcRoot,
     process: ProcessIdentity,
-    fds: &[i32],
+    sockets: &[SocketId],
     wanted: SocketPolling,
 ) -> Result<Prepared, SettingsError> {
-    let handle = PidFd::open(process.pid)?;
-    if !process.is_running(proc)? {
-        return Err(SettingsError::ProcessGone { pid: process.pid.get() });
-    }
+    let handle = handle_of(proc, process)?;
     let mut alike: BTreeMap<(bool, SocketValues), Vec<u64>> = BTreeMap::new();
-    let mut sockets = Vec::new();
-    for &fd in fds {
-        let socket = match handle.duplicate(fd) {
-            Ok(socket) => socket,
-            // It was closed meanwhile.
-            Err(PidFdError::NoSuchFd { .. }) => continue,
-            Err(error) => return Err(error.into()),
-        };
+    let mut others = Vec::new();
+    for SocketId { fd, inode: seen } in sockets {
+        let Some((socket, inode)) = duplicate(&handle, *fd, *seen)? else { continue };
         let old = match read(&socket) {
             Ok(old) if old == wanted.values => continue,
             Ok(old) => old,
@@ -53,13 +47,23 @@ pub(crate) fn prepare(
             Err(error) if error.is_no_socket() => continue,
             Err(error) => return Err(error.into()),
         };
-        let listens = is_listening(&socket)?;
-        alike.entry((listens, old)).or_default().push(socket.inode().map_err(SettingsError::Duplicate)?);
-        sockets.push((socket, old));
+        alike.entry((is_listening(&socket)?, old)).or_default().push(inode);
+        others.push((*fd, inode, old));
     }
     let alike = alike.into_iter().map(|((listens, old), inodes)| SocketsAlike { listens, old, inodes });
     let change = SocketsPolling { pid: process.pid.get().unsigned_abs(), new: wanted, sockets: alike.collect() };
-    Ok(Prepared { change, sockets })
+    Ok(Prepared { change, process: handle, sockets: others })
+}
+
+/// A duplicate of the socket with its inode; `None` when it is closed, also when its number is another file's by now.
+fn duplicate(process: &PidFd, fd: i32, inode: Option<u64>) -> Result<Option<(DuplicatedFd, u64)>, SettingsError> {
+    let socket = match process.duplicate(fd) {
+        Ok(socket) => socket,
+        Err(PidFdError::NoSuchFd { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let found = socket.inode().map_err(SettingsError::Duplicate)?;
+    Ok(inode.is_none_or(|inode| inode == found).then_some((socket, found)))
 }
 
 impl Prepared {
@@ -68,16 +72,21 @@ impl Prepared {
         (!self.sockets.is_empty()).then_some(&self.change)
     }
 
-    /// Sets them all and reads each back. Returns how many.
+    /// Sets those that are still open and poll as they did, and reads each back. Returns how many.
     ///
     /// # Errors
-    /// When the kernel refuses or reads something else back.
+    /// When the process may not be looked into any more, the kernel refuses or reads something else back.
     pub(crate) fn make(self) -> Result<usize, SettingsError> {
-        for (socket, old) in &self.sockets {
-            let budget = self.change.new.budget.filter(|_| !old.polls());
-            set(socket, self.change.new.values, budget)?;
+        let mut made = 0;
+        for (fd, inode, old) in &self.sockets {
+            let Some((socket, _)) = duplicate(&self.process, *fd, Some(*inode))? else { continue };
+            if read(&socket)? == *old {
+                let budget = self.change.new.budget.filter(|_| !old.polls());
+                set(&socket, self.change.new.values, budget)?;
+                made += 1;
+            }
         }
-        Ok(self.sockets.len())
+        Ok(made)
     }
 }
 
@@ -125,7 +134,7 @@ struct PutBack<'a> {
     old: BTreeMap<u64, SocketValues>,
     /// What a connection would have inherited; absent when the listening sockets were not alike.
     inherited: Option<SocketValues>,
-    listening: Vec<u64>,
+    listening: BTreeSet<u64>,
     undone: usize,
     changed_since: usize,
 }
@@ -147,24 +156,18 @@ impl<'a> PutBack<'a> {
 
     fn sockets_of(&mut self, pid: Pid, sockets: &[(i32, u64)]) -> Result<(), SettingsError> {
         let accepts = sockets.iter().any(|(_, inode)| self.listening.contains(inode));
-        for &(fd, inode) in sockets {
-            let old = match self.old.get(&inode) {
-                Some(old) => *old,
-                None => match self.inherited.filter(|_| accepts) {
-                    Some(inherited) => inherited,
-                    None => continue,
-                },
-            };
-            let socket = match PidFd::open(pid).and_then(|process| process.duplicate(fd)) {
-                Ok(socket) => socket,
-                // Its process may have ended, or not be looked into; of the one that was changed its sockets are said to
-                // be gone.
-                Err(PidFdError::Refused { source, .. }) => return Err(SettingsError::Duplicate(source)),
-                Err(_) => continue,
-            };
-            // The number may be another file's by now.
-            if socket.inode().map_err(SettingsError::Duplicate)? == inode {
-                self.socket(&socket, old, self.old.contains_key(&inode))?;
+        let old_of = |inode| self.old.get(&inode).copied().or(self.inherited.filter(|_| accepts));
+        let its: Vec<_> = sockets.iter().filter_map(|&(fd, inode)| Some((fd, inode, old_of(inode)?))).collect();
+        if its.is_empty() {
+            return Ok(());
+        }
+        // It may have ended, or not be looked into; of the one that was changed its sockets are said to be gone.
+        let Ok(process) = PidFd::open(pid) else { return Ok(()) };
+        for (fd, inode, old) in its {
+            match duplicate(&process, fd, Some(inode)) {
+                Ok(Some((socket, _))) => self.socket(&socket, old, self.old.contains_key(&inode))?,
+                Ok(None) | Err(SettingsError::PidFd(PidFdError::Gone { .. } | PidFdError::Denied { .. })) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())
