@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd as _};
 use std::time::Duration;
 
 use common::{ARRIVES_WITHIN, Lab, Program, id, skipped};
+use quell_host::attach::SocketId;
 use quell_host::journal::Journal;
 use quell_host::settings::values::{SocketPolling, SocketValues};
 use quell_host::transaction::Transaction;
@@ -28,6 +29,10 @@ fn values(socket: impl AsFd) -> SocketValues {
         busy_poll_us: socket_options::busy_poll_us(&socket).unwrap(),
         prefer_busy_poll: socket_options::prefer_busy_poll(&socket).unwrap(),
     }
+}
+
+fn numbered(socket: &impl AsFd) -> SocketId {
+    SocketId { fd: socket.as_fd().as_raw_fd(), inode: None }
 }
 
 fn begin(dir: &tempfile::TempDir, test: &str) -> Transaction {
@@ -49,9 +54,9 @@ fn connections_inherit_polling_from_their_listener_and_all_are_put_back() {
     let (early, early_client) = accept(&listener);
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = begin(&dir, "sp-inherit");
-    let fds = [listener.as_raw_fd(), early.as_raw_fd()];
-    assert_eq!(transaction.set_sockets(Program::process(), &fds, POLLING).unwrap(), 2);
-    assert_eq!(transaction.set_sockets(Program::process(), &fds, POLLING).unwrap(), 0, "they poll so already");
+    let sockets = [numbered(&listener), numbered(&early)];
+    assert_eq!(transaction.set_sockets(Program::process(), &sockets, POLLING).unwrap(), 2);
+    assert_eq!(transaction.set_sockets(Program::process(), &sockets, POLLING).unwrap(), 0, "they poll so already");
     assert_eq!([values(&listener), values(&early)], [POLLING.values; 2]);
     let (late, late_client) = accept(&listener);
     let (by_somebody_else, _client) = accept(&listener);
@@ -74,8 +79,8 @@ fn a_socket_that_somebody_else_told_otherwise_since_is_left_alone_and_said() {
     let untouched = values(&sockets[0]);
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = begin(&dir, "sp-others");
-    let fds = sockets.each_ref().map(|socket| socket.as_raw_fd());
-    assert_eq!(transaction.set_sockets(Program::process(), &fds, POLLING).unwrap(), 2);
+    let numbers = sockets.each_ref().map(numbered);
+    assert_eq!(transaction.set_sockets(Program::process(), &numbers, POLLING).unwrap(), 2);
     socket_options::set_busy_poll_us(&sockets[1], 9).unwrap();
     let reverted = transaction.revert().unwrap();
     let [(_, why)] = &reverted.in_part[..] else { panic!("{reverted:?}") };
@@ -91,10 +96,24 @@ fn sockets_that_are_closed_are_nothing_to_be_undone() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = begin(&dir, "sp-closed");
-    let fds = [socket.as_raw_fd(), i32::MAX];
-    assert_eq!(transaction.set_sockets(Program::process(), &fds, POLLING).unwrap(), 1, "one number is not open");
+    let sockets = [numbered(&socket), SocketId { fd: i32::MAX, inode: None }];
+    assert_eq!(transaction.set_sockets(Program::process(), &sockets, POLLING).unwrap(), 1, "one number is not open");
     drop(socket);
     assert_eq!(transaction.revert().unwrap().already_gone.len(), 1);
+}
+
+#[test]
+fn a_number_that_is_another_sockets_by_now_is_left_alone() {
+    if skipped() {
+        return;
+    }
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let untouched = values(&socket);
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = begin(&dir, "sp-number");
+    let seen_before = SocketId { inode: Some(1), ..numbered(&socket) };
+    assert_eq!(transaction.set_sockets(Program::process(), &[seen_before], POLLING).unwrap(), 0);
+    assert_eq!(values(&socket), untouched);
 }
 
 /// Packets that busy polling received in the lab's server namespace.
@@ -116,7 +135,7 @@ fn a_blocking_receive_polls_its_queue_once_its_socket_is_told_to() {
     let long = SocketPolling { values: SocketValues { busy_poll_us: 200_000, prefer_busy_poll: true }, ..POLLING };
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = begin(&dir, "sp-polls-t");
-    assert_eq!(transaction.set_sockets(Program::process(), &[program.socket.as_raw_fd()], long).unwrap(), 1);
+    assert_eq!(transaction.set_sockets(Program::process(), &[numbered(&program.socket)], long).unwrap(), 1);
     let deferral = quell_linux::netdev::NapiChange {
         defer_hard_irqs: Some(100),
         gro_flush_timeout_ns: Some(u64::try_from(Duration::from_secs(1).as_nanos()).unwrap()),

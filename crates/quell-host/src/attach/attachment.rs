@@ -494,7 +494,8 @@ fn epoll_key(step: &EpollStep) -> EpollKey {
 pub fn refuse_what_is_attached(journal: &Journal, targets: &Targets) -> Result<(), AttachError> {
     let living: Vec<&Target> = targets.living().collect();
     for attached in attachments(journal)? {
-        if let Some(target) = attached.history.targets.iter().find(|target| living.contains(target)) {
+        let is_living = |target: &&Target| living.iter().any(|living| living.is_same_process(target));
+        if let Some(target) = attached.history.targets.iter().find(is_living) {
             return Err(AttachError::AlreadyAttached { pid: target.pid, purpose: attached.history.begin.purpose });
         }
     }

@@ -106,8 +106,9 @@ impl Targets {
             roots.extend(cgroup.processes()?);
         }
         let living = with_descendants(&seen, &roots);
-        let is_new = |target: &&Target| !self.living.values().any(|known| known == *target);
-        let came = living.values().filter(is_new).cloned().collect();
+        let is_new =
+            |(pid, target): &(&Pid, &Target)| self.living.get(pid).is_none_or(|known| !known.is_same_process(target));
+        let came = living.iter().filter(is_new).map(|(_, target)| target.clone()).collect();
         self.living = living;
         Ok(Turnover { came, ended })
     }
@@ -164,6 +165,8 @@ fn with_descendants(seen: &BTreeMap<Pid, Seen>, roots: &[Pid]) -> BTreeMap<Pid, 
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+
     use super::*;
 
     fn seen(processes: &[(i32, i32)]) -> BTreeMap<Pid, Seen> {
@@ -213,6 +216,26 @@ mod tests {
         child.wait().unwrap();
         let ended = targets.refresh().unwrap().ended;
         assert!(ended.iter().any(|target| target.pid == child.id()), "{ended:?}");
+    }
+
+    #[test]
+    fn a_process_that_is_renamed_is_no_new_one() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "while read name; do printf %s $name >/proc/$$/comm; echo; done"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (mut names, mut done) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut targets = Targets::find(Selection::Processes(vec![Pid::from_kernel(child.id()).unwrap()])).unwrap();
+        for name in ["one", "another"] {
+            writeln!(names, "{name}").unwrap();
+            done.read_exact(&mut [0]).unwrap();
+            assert_eq!(targets.refresh().unwrap(), Turnover::default());
+            assert!(targets.living().any(|target| target.name == name), "{targets:?}");
+        }
+        drop(names);
+        child.wait().unwrap();
     }
 
     #[test]

@@ -130,7 +130,11 @@ impl History {
                 Ok(())
             }
             Record::Target(target) => {
-                self.targets.push(target);
+                // An earlier version wrote one that had been renamed once more.
+                match self.targets.iter_mut().find(|known| known.is_same_process(&target)) {
+                    Some(known) => known.name = target.name,
+                    None => self.targets.push(target),
+                }
                 Ok(())
             }
             Record::KeptBy(keeper) => self.stay(Stay::KeptBy(keeper)),
@@ -240,6 +244,14 @@ mod tests {
     fn a_journal_of_format_4_is_read() {
         let older = Record::Begin(Begin { format: "quell-journal/4".into(), ..begin() }).to_line();
         assert!(History::parse(&older).is_ok());
+    }
+
+    #[test]
+    fn a_process_that_was_renamed_is_one_target() {
+        let target = |pid, name: &str| Target { pid, start_time_ticks: 9, name: name.into() };
+        let records = [("sh", 7), ("worker", 8), ("server", 7)].map(|(name, pid)| Record::Target(target(pid, name)));
+        let history = History::parse(&text(&records)).unwrap();
+        assert_eq!(history.targets, [target(7, "server"), target(8, "worker")]);
     }
 
     #[test]

@@ -94,6 +94,14 @@ pub struct Target {
     pub name: String,
 }
 
+impl Target {
+    /// Whether both are one process. Its name is the program's to change, by `exec` and `prctl`.
+    #[must_use]
+    pub fn is_same_process(&self, other: &Self) -> bool {
+        (self.pid, self.start_time_ticks) == (other.pid, other.start_time_ticks)
+    }
+}
+
 /// Who began a journal, where, and what for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
