@@ -182,7 +182,7 @@ fn values_of_a_wrong_type_or_beyond_their_range_are_refused() {
         let error = parse(&format!("[device.nic]\n{line}")).unwrap_err();
         assert_eq!(error.place().to_string(), place, "{line}: {error}");
     }
-    for name in ["busy_poll", "net.core.", "net.co re.x"] {
+    for name in ["busy_poll", "net.core.", "net.co re.x", "kernel.core_pattern", "vm.swappiness", "network.x"] {
         assert!(parse(&format!("[sysctl]\n\"{name}\" = 1")).is_err(), "{name}");
     }
 }
@@ -240,4 +240,38 @@ proptest! {
             prop_assert!(error.place().line() >= 1);
         }
     }
+}
+
+#[test]
+fn a_key_or_value_of_others_stays_on_the_line_of_the_error() {
+    for text in [
+        "\"a\\nb\" = 1",
+        "[device.\"a\\u001b[2J\"]\nname = 'x'",
+        "[device.a]\nname = \"e\\n[\"",
+        "[sysctl]\n\"a\\nb\" = 1",
+    ] {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(!error.contains(char::is_control), "{error:?}");
+    }
+}
+
+#[test]
+fn a_profile_without_measure_is_refused_and_not_worked_on() {
+    let sections = |count: usize, line: &dyn Fn(usize) -> String| {
+        let lines: String = (0..count).map(line).collect();
+        parse(&format!("[device.a]\nname = 'a'\n{lines}"))
+    };
+    let groups = sections(20_000, &|n| format!("[device.a.queues.g{n}]\nqueues = '{n}'\n")).unwrap_err();
+    assert!(groups.to_string().ends_with(":18: `queues` has more than 1000 tables"), "{groups}");
+    let flow = |n: usize| format!("[device.a.flow.f{n}]\nprotocol = 'tcp'\nport = 1\nto-queue = 1\n");
+    assert!(sections(20_000, &flow).unwrap_err().to_string().ends_with("`flow` has more than 1000 tables"));
+    assert!(parse(&(0..20_000).map(|n| format!("[device.d{n}]\nname = 'a'\n")).collect::<String>()).is_err());
+    // Groups as large as they can be that have nothing in common.
+    let group = |n: usize| format!("[device.a.queues.g{n}]\nqueues = '0-65535'\n");
+    assert!(sections(100, &group).is_ok());
+    assert!(parse(&format!("[device.a.queues.g]\nqueues = '{}'", "0-65535,".repeat(100_000))).is_err());
+    assert!(parse(&"a.".repeat(500_000)).is_err());
+    assert!(parse(&format!("{}1 = 1", "a.".repeat(200_000))).is_err());
+    assert!(parse(&format!("a = {}", "[".repeat(500_000))).is_err());
+    assert!(parse(&format!("[sysctl]\n{}", "net.".repeat(200_000))).is_err());
 }

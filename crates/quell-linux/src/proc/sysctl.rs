@@ -1,6 +1,6 @@
-//! `/proc/sys`: any sysctl by its name, as text, and by type those of packet delivery (`net/core/sysctl_net_core.c`),
-//! above all the two that switch busy polling on for the whole machine, whatever an epoll or a socket says. Those below
-//! `net` are of the calling thread's network namespace.
+//! `/proc/sys/net`: any network sysctl by its name, as text, and by type those of packet delivery
+//! (`net/core/sysctl_net_core.c`), above all the two that switch busy polling on for the whole machine, whatever an epoll
+//! or a socket says. All are those of the calling thread's network namespace; some exist in the initial one alone.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,14 +11,15 @@ use super::irq::ProcWriteError;
 use super::text::{Malformed, first_line};
 use super::{ProcError, ProcRoot};
 
-/// The name of a sysctl with dots, as `sysctl(8)` has it: `net.core.busy_poll`. A dot within a part is written as a
-/// slash (`net.ipv4.conf.eth0/100.rp_filter`).
+/// The name of a network sysctl with dots, as `sysctl(8)` has it: `net.core.busy_poll`. A dot within a part is written
+/// as a slash (`net.ipv4.conf.eth0/100.rp_filter`). Sysctls outside `net` can run programs (`kernel.core_pattern`), so
+/// that none of them has a name here.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SysctlName(String);
 
-/// A text that is no name of a sysctl.
+/// A text that is no name of a network sysctl.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no name of a sysctl: parts of letters, digits, `_`, `-` and `/`, separated by dots")]
+#[error("{0:?} is no name of a network sysctl: net and parts of letters, digits, `_`, `-` and `/`, separated by dots")]
 pub struct InvalidSysctlName(String);
 
 impl SysctlName {
@@ -48,7 +49,7 @@ impl FromStr for SysctlName {
             bytes.next().is_some_and(|first| first.is_ascii_alphanumeric() || first == b'_')
                 && bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'/'))
         };
-        let is_name = name.contains('.') && name.split('.').all(is_part);
+        let is_name = name.starts_with("net.") && name.split('.').all(is_part);
         if is_name { Ok(Self(name.to_owned())) } else { Err(InvalidSysctlName(name.to_owned())) }
     }
 }
@@ -131,7 +132,19 @@ mod tests {
         let file = |name: &str| name.parse::<SysctlName>().map(|name| name.file());
         assert_eq!(file("net.core.busy_poll").as_deref(), Ok("sys/net/core/busy_poll"));
         assert_eq!(file("net.ipv4.conf.eth0/100.rp_filter").as_deref(), Ok("sys/net/ipv4/conf/eth0.100/rp_filter"));
-        for name in ["", "busy_poll", "net..core", ".net.core", "net.//.core", "net.core.", "net.co re", "net.-a"] {
+        for name in [
+            "",
+            "busy_poll",
+            "net..core",
+            ".net.core",
+            "net.//.core",
+            "net.core.",
+            "net.co re",
+            "net.-a",
+            "kernel.core_pattern",
+            "net",
+            "network.x",
+        ] {
             assert!(file(name).is_err(), "{name:?}");
         }
     }

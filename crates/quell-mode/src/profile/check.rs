@@ -94,9 +94,9 @@ fn settings(group: &QueueGroup) -> impl Iterator<Item = (&'static str, &Place)> 
 fn check_twice(groups: &[QueueGroup]) -> Checked {
     for (position, group) in groups.iter().enumerate() {
         for other in &groups[..position] {
-            let Some(queue) = common_queue(&group.queues, &other.queues) else { continue };
             let twice = settings(group).find(|(key, _)| settings(other).any(|(other_key, _)| other_key == *key));
-            if let Some((key, place)) = twice {
+            let Some((key, place)) = twice else { continue };
+            if let Some(queue) = common_queue(&group.queues, &other.queues) {
                 return refuse(place, Contradiction::QueueTwice { queue, other: other.label.clone(), key });
             }
         }
@@ -107,7 +107,10 @@ fn check_twice(groups: &[QueueGroup]) -> Checked {
 fn common_queue(one: &QueueSet, other: &QueueSet) -> Option<u32> {
     match (one, other) {
         (QueueSet::All, QueueSet::All) => Some(0),
-        (QueueSet::These(one), QueueSet::These(other)) => one.iter().copied().find(|queue| other.contains(queue)),
+        (QueueSet::These(one), QueueSet::These(other)) => {
+            // Both ascend.
+            one.iter().copied().find(|queue| other.binary_search(queue).is_ok())
+        }
         _ => None,
     }
 }

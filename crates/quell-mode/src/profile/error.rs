@@ -5,7 +5,7 @@ use crate::refusal::Refusal;
 
 /// A text that is no profile. Displayed with its place; [`ProfileError::caret`] shows the line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {refusal}")]
+#[error("{place}: {}", on_one_line(refusal))]
 pub struct ProfileError {
     place: Place,
     refusal: Box<ProfileRefusal>,
@@ -33,6 +33,15 @@ impl ProfileError {
     pub fn caret(&self) -> String {
         self.place.caret()
     }
+}
+
+/// Keys and values of a file of others are quoted in it.
+fn on_one_line(refusal: &ProfileRefusal) -> String {
+    let escaped = |letter: char| match letter.is_control() {
+        true => letter.escape_default().to_string(),
+        false => letter.to_string(),
+    };
+    refusal.to_string().chars().map(escaped).collect()
 }
 
 /// What is wrong with a profile.
@@ -67,6 +76,14 @@ pub enum ProfileRefusal {
         key: String,
         /// What it should be.
         expected: &'static str,
+    },
+    /// More tables under one key than any host needs.
+    #[error("`{key}` has more than {max} tables")]
+    TooMany {
+        /// The key.
+        key: &'static str,
+        /// The most that it may have.
+        max: usize,
     },
     /// A key that must be there.
     #[error("`{key}` is missing")]

@@ -88,21 +88,21 @@ fn read_sysctls(table: &Table) -> Result<BTreeMap<String, Placed<String>>, Profi
     for (name, leaf) in table.leaves() {
         let value = leaf.as_sysctl().ok_or_else(|| leaf.wrong_type(&name, "a number or a text"))?;
         if !is_sysctl_name(&name) {
-            let refusal =
-                ProfileRefusal::Value { key: name, expected: "the name of a sysctl, such as net.core.busy_poll" };
-            return Err(ProfileError::new(&leaf.place, refusal));
+            let expected = "not the name of a network sysctl: a profile sets net.* only, such as net.core.busy_poll";
+            return Err(ProfileError::new(&leaf.place, ProfileRefusal::Value { key: name, expected }));
         }
         sysctls.insert(name, Placed { value, place: leaf.place.clone() });
     }
     Ok(sysctls)
 }
 
-/// Parts of letters, digits, `_`, `-` and `/` (for a dot within a part), separated by dots.
+/// `net` and parts of letters, digits, `_`, `-` and `/` (for a dot within a part), separated by dots. Others than those
+/// of the network (`kernel.core_pattern`) can run programs, and none of them is about packet delivery.
 fn is_sysctl_name(name: &str) -> bool {
     let is_part = |part: &str| {
         let mut bytes = part.bytes();
         bytes.next().is_some_and(|first| first.is_ascii_alphanumeric() || first == b'_')
             && bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'/'))
     };
-    name.contains('.') && name.split('.').all(is_part)
+    name.starts_with("net.") && name.split('.').all(is_part)
 }

@@ -44,6 +44,9 @@ pub(super) fn parse_numbers(text: &str) -> Option<Vec<u32>> {
             return None;
         }
         numbers.extend(first..=last);
+        if numbers.len() > NUMBER_LIMIT as usize {
+            return None;
+        }
     }
     Some(numbers)
 }
@@ -55,7 +58,7 @@ mod tests {
     #[test]
     fn numbers_keep_their_order() {
         assert_eq!(parse_numbers("8, 0-2"), Some(vec![8, 0, 1, 2]));
-        for text in ["", "3-1", "1,,2", "+1", "0-4294967295", "a"] {
+        for text in ["", "3-1", "1,,2", "+1", "0-4294967295", "a", "0-65535,0-65535"] {
             assert_eq!(parse_numbers(text), None, "{text:?}");
         }
     }

@@ -6,6 +6,8 @@ use super::place::{Place, Placed};
 use super::queue_set::parse_numbers;
 use super::tree::{Leaf, Node, Table, Value};
 
+/// A host has fewer devices, queues, contexts and rules than this; the checks compare them with each other.
+const TABLES_MAX: usize = 1_000;
 /// A name must be this similar (Jaro-Winkler) to be offered instead.
 const SIMILAR: f64 = 0.8;
 
@@ -127,6 +129,9 @@ impl<'a> Section<'a> {
     /// The tables within the table of this name.
     pub(super) fn tables(&self, key: &'static str) -> Result<Vec<Labelled<'a>>, ProfileError> {
         let Some(table) = self.table(key)? else { return Ok(Vec::new()) };
+        if let Some((_, entry)) = table.iter().nth(TABLES_MAX) {
+            return Err(ProfileError::new(&entry.key, ProfileRefusal::TooMany { key, max: TABLES_MAX }));
+        }
         let labelled = table.iter().map(|(label, entry)| match &entry.node {
             Node::Table(table) => Ok(Labelled { label, place: &entry.key, table }),
             Node::Leaf(leaf) => Err(leaf.wrong_type(label, "a table: what is set goes into a table with a label")),

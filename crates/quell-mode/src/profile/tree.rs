@@ -51,18 +51,25 @@ pub(super) fn parse(source: &Source) -> Result<Table, ProfileError> {
         let span = error.span().unwrap_or(0..0);
         ProfileError::new(&source.place(span), ProfileRefusal::Syntax(error.message().to_owned()))
     })?;
-    Ok(table(source, root.get_ref()))
+    table(source, root.get_ref())
 }
 
-fn table(source: &Source, entries: &DeTable<'_>) -> Table {
+/// A key is the name of something, and is printed within lines: one with a line end is refused.
+fn table(source: &Source, entries: &DeTable<'_>) -> Result<Table, ProfileError> {
     let entries = entries.iter().map(|(key, value)| {
+        let place = source.place(key.span());
+        if key.get_ref().contains(char::is_control) {
+            let refusal =
+                ProfileRefusal::Value { key: key.get_ref().to_string(), expected: "no key: it has control characters" };
+            return Err(ProfileError::new(&place, refusal));
+        }
         let node = match value.get_ref() {
-            DeValue::Table(entries) => Node::Table(table(source, entries)),
+            DeValue::Table(entries) => Node::Table(table(source, entries)?),
             leaf_value => Node::Leaf(leaf(source, leaf_value, source.place(value.span()))),
         };
-        (key.get_ref().to_string(), Entry { key: source.place(key.span()), node })
+        Ok((key.get_ref().to_string(), Entry { key: place, node }))
     });
-    Table { entries: entries.collect() }
+    Ok(Table { entries: entries.collect::<Result<_, _>>()? })
 }
 
 fn leaf(source: &Source, value: &DeValue<'_>, place: Place) -> Leaf {
