@@ -36,7 +36,8 @@ pub enum UndoError {
     /// What has the name now is not what was made then.
     #[error(
         "network namespace {name}: the one of this name today (cookie {today}) is not the one that was made \
-         (cookie {made}), so it is left alone; if it is yours to delete, `ip netns delete {name}`"
+         (cookie {made}), so it is left alone; if it is yours to delete, `ip netns delete {}`",
+        shell_words::quote(name)
     )]
     NotTheSame {
         /// The name.

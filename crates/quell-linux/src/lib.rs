@@ -39,9 +39,11 @@ pub mod signal;
 pub mod signal_queue;
 pub mod sock_diag;
 pub mod socket_options;
+pub mod stdio;
 pub mod sysfs;
 pub mod tcp;
 pub mod udp;
+pub mod visible;
 
 pub use cpu_list::{CPU_LIMIT, CpuList, CpuListError, CpuSetReadError};
 pub use interface::{Ifindex, InterfaceName, InvalidIfindex, InvalidInterfaceName, InvalidMacAddress, MacAddress};

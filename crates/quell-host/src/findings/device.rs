@@ -1,6 +1,6 @@
 //! Rules about devices: what keeps their packets from NAPI, or moves them elsewhere after it.
 
-use super::mend::{Mend, quoted};
+use super::mend::Mend;
 use super::view::{View, counted, napi_of};
 use super::{Node, Observation, Rule, Severity};
 use crate::picture::{Device, RxQueue};
@@ -82,13 +82,12 @@ fn rps(view: &View<'_>) -> Vec<Observation> {
     let of = |device: &Device, queue: &RxQueue| {
         let cpus = queue.rps_cpus.known().filter(|cpus| !cpus.is_empty())?;
         let (_, napi) = view.napi(napi_of(queue)?).filter(|(_, napi)| view.is_polled(napi))?;
-        let script = format!("echo 0 > /sys/class/net/{}/queues/rx-{}/rps_cpus", device.name, queue.id);
-        let command = format!("sh -c {}", quoted(&script));
+        let file = format!("/sys/class/net/{}/queues/rx-{}/rps_cpus", device.name, queue.id);
         Some(Observation {
             severity: Severity::Warning,
             nodes: vec![Node::RxQueue { device: device.name.clone(), queue: queue.id }, view.napi_node(napi.id)],
             seen: format!("rps_cpus is {cpus}"),
-            mend: vec![Mend::in_namespace(view, device.namespace, &command)],
+            mend: vec![Mend::write(view, device.namespace, "0", &file)],
         })
     };
     let queues =

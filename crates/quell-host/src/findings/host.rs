@@ -32,7 +32,7 @@ fn system_wide(view: &View<'_>) -> Vec<Observation> {
             severity: Severity::Warning,
             nodes: vec![Node::Host],
             seen: format!("{name} is {us} µs"),
-            mend: vec![Mend::command(format!("sysctl -w {name}=0"))],
+            mend: vec![Mend::command(&["sysctl", "-w", &format!("{name}=0")])],
         })
     };
     sysctls.into_iter().filter_map(on).collect()
@@ -59,7 +59,7 @@ fn services(view: &View<'_>) -> Vec<Observation> {
         severity: if matters { Severity::Warning } else { Severity::Note },
         nodes: vec![service.into()],
         seen: format!("{} runs", service.name),
-        mend: vec![Mend::command(format!("systemctl stop {}", super::mend::quoted(&service.name)))],
+        mend: vec![Mend::command(&["systemctl", "stop", &service.name])],
     };
     view.now.services.known_elements().map(of).collect()
 }

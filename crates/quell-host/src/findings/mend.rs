@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use quell_linux::{CpuList, NapiId, Pid};
+use quell_linux::{CpuList, NapiId, Pid, visible};
 use quell_mode::DeliveryMode;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -35,31 +35,37 @@ impl Mend {
         Self::Advice(text.into())
     }
 
-    /// A command that means the same in every network namespace.
-    pub(super) fn command(text: impl Into<String>) -> Self {
-        Self::Command(text.into())
+    /// A command that means the same in every network namespace. It is given as words: names of others are among them,
+    /// and are quoted here.
+    pub(super) fn command(words: &[&str]) -> Self {
+        Self::Command(typed(words))
     }
 
     /// A command in the namespace of this inode.
-    pub(super) fn in_namespace(view: &View<'_>, namespace: u64, command: &str) -> Self {
+    pub(super) fn in_namespace(view: &View<'_>, namespace: u64, words: &[&str]) -> Self {
         let known = view.now.namespaces.iter().find(|known| known.inode == namespace);
-        let Some(known) = known.filter(|known| !known.is_readers) else { return Self::Command(command.to_owned()) };
+        let Some(known) = known.filter(|known| !known.is_readers) else { return Self::command(words) };
         if let Some(name) = known.names.first() {
-            let name = quoted(name);
-            return Self::Command(format!("ip netns exec {name} {command}"));
+            return Self::command(&[&["ip", "netns", "exec", name], words].concat());
         }
         let inhabitant = view.now.processes.iter().find(|process| process.namespace.known() == Some(&namespace));
         match inhabitant {
-            Some(process) => Self::Command(format!("nsenter -t {} -n {command}", process.pid)),
-            None => Self::Advice(format!("in network namespace {namespace}: {command}")),
+            Some(process) => Self::command(&[&["nsenter", "-t", &process.pid.to_string(), "-n"], words].concat()),
+            None => Self::Advice(format!("in network namespace {namespace}: {}", typed(words))),
         }
+    }
+
+    /// Writes a value to a file, which may be one of sysfs: those are of the namespace that they are written in.
+    pub(super) fn write(view: &View<'_>, namespace: u64, value: &str, file: &str) -> Self {
+        Self::in_namespace(view, namespace, &["sh", "-c", r#"echo "$0" > "$1""#, value, file])
     }
 
     /// Sets a value of a NAPI instance by the kernel's own tool (`tools/net/ynl` of its source).
     pub(super) fn napi_set(view: &View<'_>, device: &Device, id: NapiId, values: &[(&str, u64)]) -> Self {
         let values: String = values.iter().map(|(name, value)| format!(", \"{name}\": {value}")).collect();
-        let command = format!("ynl --family netdev --do napi-set --json '{{\"id\": {id}{values}}}'");
-        Self::in_namespace(view, device.namespace, &command)
+        let json = format!("{{\"id\": {id}{values}}}");
+        let words = ["ynl", "--family", "netdev", "--do", "napi-set", "--json", &json];
+        Self::in_namespace(view, device.namespace, &words)
     }
 
     /// Gives programs the mode that a queue suspends by, so that their epolls poll it; `otherwise` is said where the
@@ -73,7 +79,7 @@ impl Mend {
     /// Switches a feature of a device.
     pub(super) fn feature(view: &View<'_>, device: &Device, feature: &str, on: bool) -> Self {
         let word = if on { "on" } else { "off" };
-        Self::in_namespace(view, device.namespace, &format!("ethtool -K {} {feature} {word}", quoted(&device.name)))
+        Self::in_namespace(view, device.namespace, &["ethtool", "-K", &device.name, feature, word])
     }
 
     /// Pins a thread to CPUs.
@@ -96,9 +102,22 @@ fn suspending_mode(napi: &Napi) -> Option<DeliveryMode> {
     text.parse().ok()
 }
 
-/// A name as a shell takes it for one word.
-pub(super) fn quoted(name: &str) -> String {
-    shell_words::quote(name).into_owned()
+/// A command as it is typed into a shell, which takes it apart into these words again.
+fn typed(words: &[&str]) -> String {
+    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// A word as it is typed into a shell (POSIX). One with characters that cannot be seen or typed is written by `printf`,
+/// which loses only a line end at the end.
+fn quoted(word: &str) -> String {
+    if visible::name(word) == word {
+        return shell_words::quote(word).into_owned();
+    }
+    let written = |byte: u8| match byte {
+        b' '..=b'~' if !matches!(byte, b'\\' | b'\'' | b'%') => char::from(byte).to_string(),
+        other => format!("\\{other:03o}"),
+    };
+    format!("\"$(printf '{}')\"", word.bytes().map(written).collect::<String>())
 }
 
 #[cfg(test)]
@@ -128,6 +147,36 @@ mod tests {
     fn programs_are_given_the_mode_that_their_queue_has() {
         assert_eq!(attached(&napi(100, 20_000, 20_000_000)), "quell attach suspend20 7 8");
         assert_eq!(attached(&napi(10, 20_500, 20_000_000)), "quell attach suspend20.5,defer-hard-irqs=10 7 8");
+    }
+
+    /// What a shell makes of a command.
+    fn parsed_by_sh(command: &str) -> Vec<String> {
+        let script = format!("printf '%s\\0' {command}");
+        let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{script}: {output:?}");
+        let words = String::from_utf8(output.stdout).unwrap();
+        words.split_terminator('\0').map(ToOwned::to_owned).collect()
+    }
+
+    #[test]
+    fn a_name_with_shell_syntax_is_one_word_of_the_command() {
+        for name in
+            ["$(id)", "`id`", "a;b", "a b", "a'b", "\\", "#", "~", "*", "-rf", "\u{1b}[2J%s", "\u{202e}a", "!!", ""]
+        {
+            assert_eq!(parsed_by_sh(&typed(&["ethtool", "-K", name, "gro"])), ["ethtool", "-K", name, "gro"]);
+        }
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::test_runner::Config::with_cases(64))]
+        #[test]
+        fn a_shell_parses_a_command_back_to_its_words(
+            words in proptest::collection::vec("[^\\x00]{0,12}", 1..4),
+        ) {
+            let words: Vec<String> = words.iter().map(|word| word.trim_end_matches('\n').to_owned()).collect();
+            let borrowed: Vec<&str> = words.iter().map(String::as_str).collect();
+            proptest::prop_assert_eq!(parsed_by_sh(&typed(&borrowed)), words);
+        }
     }
 
     #[test]

@@ -85,8 +85,7 @@ fn drops(view: &View<'_>) -> Vec<Observation> {
         let ring = device.rings.known().and_then(|rings| Some((rings.rx?, rings.rx_max?)));
         let mend = match ring.filter(|(now, max)| now < max) {
             Some((_, max)) => {
-                let name = super::mend::quoted(&device.name);
-                Mend::in_namespace(view, device.namespace, &format!("ethtool -G {name} rx {max}"))
+                Mend::in_namespace(view, device.namespace, &["ethtool", "-G", &device.name, "rx", &max.to_string()])
             }
             None => Mend::advice("fewer connections for each queue, more queues, or a shorter irq-suspend-timeout"),
         };

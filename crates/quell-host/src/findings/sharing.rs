@@ -81,9 +81,8 @@ fn shared_queue(view: &View<'_>) -> Vec<Observation> {
         let device = view.napi(id).map(|(device, _)| device);
         let mend = match device.and_then(|device| Some((device, device.channels.known()?))) {
             Some((device, channels)) if can_have(channels, epolls.len()) => {
-                let name = super::mend::quoted(&device.name);
-                let command = format!("ethtool -L {name} combined {}", epolls.len());
-                Mend::in_namespace(view, device.namespace, &command)
+                let count = epolls.len().to_string();
+                Mend::in_namespace(view, device.namespace, &["ethtool", "-L", &device.name, "combined", &count])
             }
             _ => Mend::advice("as many queues as workers, or as many workers as queues"),
         };

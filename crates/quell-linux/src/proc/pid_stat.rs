@@ -78,6 +78,13 @@ pub struct PidStat {
 }
 
 impl PidStat {
+    /// The name as `Name:` of `/proc/PID/status` has it: a line end in it is a backslash and an `n`, a backslash is two
+    /// (`proc_task_name` in `fs/proc/array.c`). So it is on one line wherever it is printed.
+    #[must_use]
+    pub fn name(&self) -> String {
+        String::from_utf8_lossy(&self.comm).replace('\\', r"\\").replace('\n', r"\n")
+    }
+
     /// Whether the whole process has ended and only waits to be reaped. A main thread that ended
     /// before the others is a zombie too, but its process runs on.
     #[must_use]
