@@ -110,7 +110,12 @@ pub fn observe(netns: Option<&NamespaceName>, profile: &Profile) -> Result<Obser
     let namespace = open(netns)?;
     let read = || profile.sysctls.keys().map(|name| (name.clone(), sysctl(name))).collect();
     let sysctls: BTreeMap<String, Reading<String>> = namespace.run(read)?;
-    Ok(Observed { picture, sysctls })
+    let is_absent = |reading: &Reading<String>| reading.why_unknown().is_some_and(|unknown| unknown.why == Why::Absent);
+    // Those of the whole host are in the initial namespace alone, which is mostly the caller's.
+    let elsewhere = sysctls.iter().filter(|(_, reading)| netns.is_some() && is_absent(reading));
+    let on_host = elsewhere.map(|(name, _)| (name.clone(), sysctl(name))).filter(|(_, reading)| !is_absent(reading));
+    let host_wide_sysctls = on_host.collect();
+    Ok(Observed { picture, sysctls, host_wide_sysctls })
 }
 
 fn open(netns: Option<&NamespaceName>) -> Result<Namespace, NamespaceError> {

@@ -336,7 +336,9 @@ impl Plan {
 
     pub(super) fn add_queue(&mut self, view: &View<'_>, device: &Device, napi: &Napi, mode: &DeliveryMode) {
         let what = || format!("set NAPI {} of {}", napi.id, device.name);
-        let (old, new) = match values(napi, &mode.napi()) {
+        let wanted = mode.napi();
+        let taken = view.now.refuses_threading(wanted.threaded).map_or(Ok(()), |why| Err(why.to_owned()));
+        let (old, new) = match taken.and_then(|()| values(napi, &wanted)) {
             Ok(values) => values,
             Err(why) => return self.impossible.push(Impossible { what: what(), why }),
         };

@@ -6,7 +6,7 @@ use quell_linux::capability::Capability;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Reading, Unknown};
+use super::{Reading, Unknown, Why};
 
 /// When a picture was taken. The difference of two `monotonic-ns` is the time between them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -46,6 +46,14 @@ pub struct Kernel {
     pub version: String,
     /// The architecture, like `x86_64`.
     pub machine: String,
+    /// Whether a NAPI can be polled by a thread without end (`threaded` of 2, Linux 6.19), by the limits of `napi-set`.
+    #[serde(default = "not_asked")]
+    pub threaded_busy_poll: Reading<bool>,
+}
+
+/// What a picture of an earlier version of this program says.
+fn not_asked() -> Reading<bool> {
+    Reading::unknown(Why::NotAsked, "not asked by the version that took the picture")
 }
 
 /// What the reader of the picture was allowed.

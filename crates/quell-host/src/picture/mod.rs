@@ -21,6 +21,7 @@ mod reading;
 mod socket;
 
 use quell_linux::Pid;
+use quell_mode::Threaded;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -110,6 +111,12 @@ impl Picture {
     #[must_use]
     pub fn index(&self) -> Index<'_> {
         Index::new(self)
+    }
+
+    /// Why queues of this kernel cannot have this threading; `None` where they can, or where that is not known.
+    pub(crate) fn refuses_threading(&self, wanted: Threaded) -> Option<&'static str> {
+        let lacks = wanted == Threaded::BusyPoll && self.kernel.threaded_busy_poll.known() == Some(&false);
+        lacks.then_some("threaded busy polling (threaded=2) needs Linux 6.19: napi-set of this kernel does not take it")
     }
 
     /// The JSON Schema of pictures.

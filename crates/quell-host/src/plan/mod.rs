@@ -27,6 +27,9 @@ pub struct Observed {
     pub picture: Picture,
     /// The values of [`Profile::sysctls`], by name, as text.
     pub sysctls: BTreeMap<String, Reading<String>>,
+    /// Those of them that the namespace does not have, because they hold for the whole host: with the value that they
+    /// have there.
+    pub host_wide_sysctls: BTreeMap<String, Reading<String>>,
 }
 
 /// One change of a plan, and which line of a profile wants it.
@@ -88,7 +91,10 @@ impl Plan {
             }
         }
         for (name, wanted) in &profile.sysctls {
-            plan.sysctl(name, wanted, observed.sysctls.get(name));
+            match observed.host_wide_sysctls.get(name) {
+                Some(on_host) => plan.host_wide_sysctl(name, wanted, on_host),
+                None => plan.sysctl(name, wanted, observed.sysctls.get(name)),
+            }
         }
         plan.sort();
         plan
@@ -106,6 +112,22 @@ impl Plan {
         let wish = Some((normalised(&wanted.value), &wanted.place));
         let current = Current::from(current).map(|value| normalised(&value));
         self.settle(format!("sysctl {name}"), Made::Stays, current, wish, None, make);
+    }
+
+    /// Set for the whole host it would reach more than the namespace that is meant; it may have the value already.
+    fn host_wide_sysctl(&mut self, name: &str, wanted: &Placed<String>, on_host: &Reading<String>) {
+        let what = format!("sysctl {name}");
+        match on_host {
+            Reading::Known(value) if normalised(value) == normalised(&wanted.value) => {}
+            Reading::Known(value) => {
+                let said = format!(
+                    "it holds for the whole host, where it is {value}, and network namespaces have none of their own: \
+                     apply it without --netns"
+                );
+                self.cannot(&wanted.place, what, Why::Absent, &said);
+            }
+            Reading::Unknown(reading) => self.cannot_know(&wanted.place, what, &reading.unknown),
+        }
     }
 
     /// Notes what cannot be done.

@@ -191,6 +191,9 @@ impl<'a> Queues<'a> {
         wishes: &Wishes<'_>,
     ) {
         let what = format!("NAPI of queue {queue} of {}", self.id);
+        if let Some((mode, said)) = self.refused_threading(wishes) {
+            return plan.cannot(&mode.place, what, Why::UnsupportedByKernel, said);
+        }
         let readings = napi.map(values);
         let current = match (&readings, now) {
             (Some(values), _) => values.clone(),
@@ -215,6 +218,12 @@ impl<'a> Queues<'a> {
         plan.settle(what, made, current, wish, Some(&default), make);
     }
 
+    /// The mode of a queue whose threading this kernel lacks, and why.
+    fn refused_threading<'w>(&self, wishes: &Wishes<'w>) -> Option<(&'w Placed<DeliveryMode>, &'static str)> {
+        let mode = wishes.mode?;
+        Some((mode, self.picture.refuses_threading(mode.value.napi().threaded)?))
+    }
+
     /// Whether this kernel has threaded NAPI per instance, by what the others say.
     fn knows_threading(&self) -> bool {
         let mut napis = self.picture.devices.iter().flat_map(|device| device.napis.known_elements());
@@ -226,7 +235,12 @@ impl<'a> Queues<'a> {
         if self.knows_threading() {
             return;
         }
-        let modes: Vec<_> = self.wishes.values().filter_map(|wishes| wishes.mode).collect();
+        let modes: Vec<_> = self
+            .wishes
+            .values()
+            .filter(|wishes| self.refused_threading(wishes).is_none())
+            .filter_map(|wishes| wishes.mode)
+            .collect();
         let Some(first) = modes.first() else { return };
         let is_threaded = |mode: &Placed<DeliveryMode>| mode.value.napi().threaded.kernel_value() > 0;
         let what = format!("threaded NAPI of {}", self.id);

@@ -179,7 +179,12 @@ pub(crate) fn host(queues: u32) -> Observed {
         schema: SCHEMA.to_owned(),
         taken: Taken { unix_s: 0, monotonic_ns: 0, took_ns: 0, boot_id: unread() },
         scope: Scope::default(),
-        kernel: Kernel { release: "6.18".to_owned(), version: String::new(), machine: "x86_64".to_owned() },
+        kernel: Kernel {
+            release: "6.18".to_owned(),
+            version: String::new(),
+            machine: "x86_64".to_owned(),
+            threaded_busy_poll: Reading::Known(true),
+        },
         privileges: Privileges { capabilities: unread(), in_initial_user_namespace: unread() },
         sysctls: Sysctls {
             busy_poll_us: Reading::Known(50),
@@ -207,7 +212,7 @@ pub(crate) fn host(queues: u32) -> Observed {
     };
     let sysctls = [("net.core.busy_poll", "50"), ("net.core.busy_read", "0")];
     let sysctls = sysctls.map(|(name, value)| (name.to_owned(), Reading::Known(value.to_owned())));
-    Observed { picture, sysctls: sysctls.into_iter().collect() }
+    Observed { picture, sysctls: sysctls.into_iter().collect(), host_wide_sysctls: BTreeMap::new() }
 }
 
 /// The known value of a reading.

@@ -4,6 +4,7 @@
 
 mod device_threading;
 mod napi;
+mod policy;
 mod qstats;
 mod queue;
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use quell_linux::capability::{self, Capability};
 use quell_linux::kernel::Kernel as RunningKernel;
+use quell_linux::netdev::Netdev;
 use quell_linux::proc::{Interrupts, ProcRoot};
 
 use super::super::{Irq, Kernel, Privileges, Reading, Service, Sysctls, Why};
@@ -15,7 +16,8 @@ const SERVICES: &[&str] = &["irqbalance", "tuned", "numad", "cpufreqd", "auto-cp
 
 pub(super) fn kernel() -> Kernel {
     let RunningKernel { release, version, machine } = RunningKernel::running();
-    Kernel { release, version, machine }
+    let threaded_busy_poll = Netdev::open().and_then(|mut netdev| netdev.takes_threaded_busy_poll()).outcome();
+    Kernel { release, version, machine, threaded_busy_poll }
 }
 
 pub(super) fn privileges(proc: &ProcRoot) -> Privileges {

@@ -1,0 +1,88 @@
+//! What the kernel's `napi-set` takes, as its policy of the request says (`CTRL_CMD_GETPOLICY`): asked, and not concluded
+//! from a version. No privilege is needed, and nothing is set.
+
+use netlink_bindings::nlctrl;
+use netlink_bindings::utils::find_attr;
+
+use super::{NapiThreading, Netdev};
+use crate::netlink::{Malformed, NetlinkError, Target};
+
+/// `NETDEV_CMD_NAPI_SET` of `include/uapi/linux/netdev.h`.
+const NETDEV_CMD_NAPI_SET: u32 = 14;
+/// `NETDEV_A_NAPI_THREADED` of the same file.
+const NETDEV_A_NAPI_THREADED: u16 = 8;
+/// `CTRL_ATTR_POLICY` of `include/uapi/linux/genetlink.h`: by the policy's number and the attribute's, its limits.
+const CTRL_ATTR_POLICY: u16 = 8;
+/// The policy of the request itself; others are those of nested attributes.
+const OF_THE_REQUEST: u16 = 0;
+/// `NL_POLICY_TYPE_ATTR_MAX_VALUE_U` of `include/uapi/linux/netlink.h`.
+const NL_POLICY_TYPE_ATTR_MAX_VALUE_U: u16 = 5;
+/// Bytes of `struct genlmsghdr`.
+const GENERIC_HEADER_BYTES: usize = 4;
+
+impl Netdev {
+    /// Whether `napi-set` takes [`NapiThreading::BusyPoll`] (Linux 6.19).
+    ///
+    /// # Errors
+    /// [`NetlinkError`]; `Unsupported` before Linux 6.13, which has no `napi-set`.
+    pub fn takes_threaded_busy_poll(&mut self) -> Result<bool, NetlinkError> {
+        let mut request = nlctrl::Request::new().op_getpolicy_dump();
+        request.encode().push_family_name_bytes(b"netdev").push_op(NETDEV_CMD_NAPI_SET);
+        let limits =
+            self.socket.collect("ask for the limits of napi-set in", &Target::Namespace, &request, threaded_max)?;
+        Ok(limits.into_iter().flatten().any(|max| max >= u64::from(NapiThreading::BusyPoll.as_kernel())))
+    }
+}
+
+/// The greatest value of `threaded`; `None` in the messages about other attributes.
+pub(crate) fn threaded_max(reply: &[u8]) -> Result<Option<u64>, Malformed> {
+    let attributes = reply.get(GENERIC_HEADER_BYTES..).ok_or(Malformed("a policy without a header"))?;
+    let path = [CTRL_ATTR_POLICY, OF_THE_REQUEST, NETDEV_A_NAPI_THREADED, NL_POLICY_TYPE_ATTR_MAX_VALUE_U];
+    let Some(max) = path.into_iter().try_fold(attributes, find_attr) else { return Ok(None) };
+    let max = max.try_into().map_err(|_| Malformed("a limit that is no number of 64 bits"))?;
+    Ok(Some(u64::from_ne_bytes(max)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::{any_reply, push};
+    use proptest::prelude::*;
+
+    fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        push(&mut bytes, kind, payload);
+        bytes
+    }
+
+    /// The message about one attribute of `napi-set`, as 6.18 answers.
+    fn message(attribute_kind: u16, max: u64) -> Vec<u8> {
+        const NLA_F_NESTED: u16 = 1 << 15;
+        let limits = attribute(NL_POLICY_TYPE_ATTR_MAX_VALUE_U, &max.to_ne_bytes());
+        let by_attribute = attribute(attribute_kind | NLA_F_NESTED, &limits);
+        let by_policy = attribute(OF_THE_REQUEST | NLA_F_NESTED, &by_attribute);
+        [vec![10, 2, 0, 0], attribute(CTRL_ATTR_POLICY | NLA_F_NESTED, &by_policy)].concat()
+    }
+
+    #[test]
+    fn the_limit_of_threaded_is_read_and_others_are_not() {
+        assert_eq!(threaded_max(&message(8, 1)), Ok(Some(1)));
+        assert_eq!(threaded_max(&message(8, 2)), Ok(Some(2)));
+        assert_eq!(threaded_max(&message(7, u64::MAX)), Ok(None));
+    }
+
+    #[test]
+    fn this_kernel_answers() {
+        match Netdev::open().and_then(|mut netdev| netdev.takes_threaded_busy_poll()) {
+            Ok(takes) => println!("threaded=2 is taken: {takes}"),
+            Err(error) => println!("skipped: {error}"),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_answers_never_panic(bytes in any_reply(4)) {
+            let _ = threaded_max(&bytes);
+        }
+    }
+}
