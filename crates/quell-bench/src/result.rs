@@ -154,6 +154,14 @@ pub struct Check {
     pub holds: bool,
 }
 
+impl Check {
+    /// What is said where it does not hold: what should be so, and what is.
+    #[must_use]
+    pub fn violation(&self) -> String {
+        format!("expected: {}; found: {}", self.claim, self.seen)
+    }
+}
+
 /// The server that was measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]

@@ -99,7 +99,7 @@ pub enum BenchError {
     #[error(transparent)]
     Cpus(#[from] CpuError),
     /// A check before measuring does not hold.
-    #[error("{}: {}; the figures would not mean what they say", .0.claim, .0.seen)]
+    #[error("lab check failed, and figures of this lab would be wrong; {}", .0.violation())]
     Check(Check),
     /// What killed runs left could not be removed, or journals not be read.
     #[error(transparent)]
@@ -313,7 +313,7 @@ fn shared_core(cpus: &CpuLayout) -> Option<bool> {
 }
 
 fn not_a_measurement(lab: &LabFacts, broken: Option<Check>) -> Option<String> {
-    let check = broken.map(|check| format!("it does not hold that {}: {}", check.claim, check.seen));
+    let check = broken.map(|check| check.violation());
     lab.cpus.overcommitted.clone().or(check)
 }
 

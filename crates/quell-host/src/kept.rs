@@ -9,6 +9,7 @@ use quell_linux::Pid;
 use quell_linux::pidfd::{PidFd, PidFdError, Signal};
 use quell_linux::proc::{BootId, ProcError, ProcRoot};
 use quell_linux::signal::Interruption;
+use quell_linux::visible;
 
 use crate::journal::record::Record;
 use crate::journal::{
@@ -41,6 +42,8 @@ pub enum Standing {
     Unconfirmed(Watchdog),
     /// As long as this process lives.
     KeptBy(Keeper),
+    /// As long as a process lives that is not visible here: it has this number in another PID namespace.
+    OutOfSight(u32),
     /// They were made before the last boot, which undid them all.
     BeforeThisBoot,
 }
@@ -56,7 +59,10 @@ pub enum KeptError {
     #[error(transparent)]
     Proc(#[from] ProcError),
     /// The watchdog could not be told.
-    #[error("could not tell the watchdog of {}: {source}; unless it is told in time it undoes everything", path.display())]
+    #[error(
+        "could not tell the watchdog of {}: {source}; unless it is told in time it undoes everything",
+        visible::path(path)
+    )]
     Watchdog {
         /// The journal.
         path: PathBuf,
@@ -64,7 +70,10 @@ pub enum KeptError {
         source: PidFdError,
     },
     /// The keeper of an attachment could not be told.
-    #[error("could not tell the keeper of {}: {source}; the attachment stays until its programs end", path.display())]
+    #[error(
+        "could not tell the keeper of {}: {source}; the attachment stays until its programs end",
+        visible::path(path)
+    )]
     Keeper {
         /// The journal.
         path: PathBuf,
@@ -72,7 +81,7 @@ pub enum KeptError {
         source: PidFdError,
     },
     /// It was told, and has not ended yet.
-    #[error("process {pid}, which sees to {}, was told to end and has not after {after:?}", path.display())]
+    #[error("process {pid}, which sees to {}, was told to end and has not after {after:?}", visible::path(path))]
     StillAtIt {
         /// The journal.
         path: PathBuf,
@@ -81,8 +90,23 @@ pub enum KeptError {
         /// How long it was waited for.
         after: Duration,
     },
+    /// It lives in another PID namespace.
+    #[error(
+        "{} is held by a process that is not visible here (process {pid} of another PID namespace): run this there; nothing \
+         was changed",
+        visible::path(path)
+    )]
+    OutOfSight {
+        /// The journal.
+        path: PathBuf,
+        /// The number that the process has there.
+        pid: u32,
+    },
     /// The time was over, or the watchdog was ended.
-    #[error("{} was not confirmed: its watchdog had undone it, or was ended; `quell status` shows what is applied now", path.display())]
+    #[error(
+        "{} was not confirmed: its watchdog had undone it, or was ended; `quell status` shows what is applied now",
+        visible::path(path)
+    )]
     TooLate {
         /// The journal.
         path: PathBuf,
@@ -91,7 +115,7 @@ pub enum KeptError {
     #[error("could not listen for a confirmation: {0}")]
     Listen(#[source] io::Error),
     /// The journal cannot be acted upon.
-    #[error("the journal {} cannot be acted upon and is left alone: {why}", path.display())]
+    #[error("the journal {} cannot be acted upon and is left alone: {why}", visible::path(path))]
     Unusable {
         /// Where it is.
         path: PathBuf,
@@ -119,12 +143,18 @@ pub fn list(journal: &Journal) -> Result<Vec<Kept>, KeptError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
     let kept = |listed| {
-        let (path, history) = match listed {
-            ListedJournal::Running { path, history } => (path, history?),
-            ListedJournal::Abandoned { path, history } => (path, history),
+        let (path, history, is_locked) = match listed {
+            ListedJournal::Running { path, history } => (path, history?, true),
+            ListedJournal::Abandoned { path, history } => (path, history, false),
             ListedJournal::Unusable(_) | ListedJournal::Unreadable(_) => return None,
         };
-        let standing = standing(&history, boot_id, &proc)?;
+        let out_of_sight = || match history.stay {
+            Stay::UntilConfirmed(Watchdog { pid, .. }) | Stay::KeptBy(Keeper { pid, .. }) if is_locked => {
+                Some(Standing::OutOfSight(pid))
+            }
+            _ => None,
+        };
+        let standing = standing(&history, boot_id, &proc).or_else(out_of_sight)?;
         Some(Kept { path, history, standing })
     };
     Ok(journal.list()?.into_iter().filter_map(kept).collect())
@@ -195,6 +225,7 @@ pub fn confirm(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<()
 pub fn give_up(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<Reverted, KeptError> {
     let Some(mut witness) = journal.witness(path)? else { return Ok(Reverted::default()) };
     tell(path, SeesTo::Watchdog(*watchdog), Signal::TERM, CONFIRMED_WITHIN)?;
+    refuse_what_is_held_out_of_sight(journal, path, watchdog.pid)?;
     Ok(Reverted::as_told_by(&witness.history().map_err(KeptError::Listen)?))
 }
 
@@ -245,6 +276,15 @@ pub(crate) fn tell(path: &Path, who: SeesTo, signal: Signal, within: Duration) -
         Ok(false) => Err(KeptError::StillAtIt { path: path.to_owned(), pid, after: within }),
         Err(error) if error.is_gone() => Ok(()),
         Err(error) => Err(who.could_not_be_told(path, error)),
+    }
+}
+
+/// A journal whose keeper is not running is locked by nobody: one that is has its keeper in another PID namespace, where
+/// numbers mean other processes.
+pub(crate) fn refuse_what_is_held_out_of_sight(journal: &Journal, path: &Path, pid: u32) -> Result<(), KeptError> {
+    match journal.take(path)? {
+        Some(JournalFile::Running { .. }) => Err(KeptError::OutOfSight { path: path.to_owned(), pid }),
+        _ => Ok(()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Journals whose owners are gone: what they speak of is undone, the last change first, by whoever finds them. What was
 //! to stay is left alone; [`crate::kept`] is about that.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use quell_linux::proc::{BootId, ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::{NapiId, Pid};
@@ -103,20 +103,33 @@ pub enum Found {
 pub fn recover(journal: &Journal) -> Result<Vec<Found>, ChangeError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
-    let recover_one = |file| match file {
+    Ok(journal.files()?.into_iter().map(|file| recover_file(file, boot_id, &proc)).collect())
+}
+
+/// As [`recover`] for the journal at `path` alone. `None`: there is no such journal.
+///
+/// # Errors
+/// When it cannot be read, or this boot not be identified.
+pub fn recover_one(journal: &Journal, path: &Path) -> Result<Option<Found>, ChangeError> {
+    let proc = ProcRoot::default();
+    let boot_id = proc.boot_id()?;
+    Ok(journal.take(path)?.map(|file| recover_file(file, boot_id, &proc)))
+}
+
+fn recover_file(file: JournalFile, boot_id: BootId, proc: &ProcRoot) -> Found {
+    match file {
         JournalFile::Running { path, history } => Found::Running { path, history },
         JournalFile::Unusable(unusable) => Found::Unusable(unusable),
         JournalFile::Unreadable(error) => Found::Failed(error),
-        JournalFile::Abandoned(owned) if stays(owned.history(), boot_id, &proc) => {
+        JournalFile::Abandoned(owned) if stays(owned.history(), boot_id, proc) => {
             Found::Kept { path: owned.path().to_owned(), history: owned.history().clone() }
         }
         JournalFile::Abandoned(owned) => {
             let path = owned.path().to_owned();
-            let reverted = revert(owned, boot_id, &proc);
+            let reverted = revert(owned, boot_id, proc);
             reverted.map_or_else(Found::Failed, |reverted| Found::Recovered { path, reverted })
         }
-    };
-    Ok(journal.files()?.into_iter().map(recover_one).collect())
+    }
 }
 
 /// What the journals that [`recover`] would revert say that they are for. Only reads.

@@ -1,6 +1,7 @@
 //! How the program ends: the exit codes that scripts rely on, and how an error reads.
 
 use std::fmt;
+use std::io;
 use std::process::ExitCode;
 
 /// The exit codes of every command.
@@ -55,10 +56,24 @@ impl Failure {
         Self { exit, text: text.to_string() }
     }
 
+    /// The kernel refused, or, where it did so for a missing privilege, it is not possible for this user.
+    pub(crate) fn refused(error: impl std::error::Error + 'static) -> Self {
+        match is_denied(&error) {
+            true => Self::new(Exit::NotSupported, format!("{error}; this needs root")),
+            false => Self::new(Exit::KernelRefused, error),
+        }
+    }
+
     /// A wrong command line.
     pub(crate) fn usage(text: impl fmt::Display) -> Self {
         Self::new(Exit::Usage, text)
     }
+}
+
+/// Whether a missing privilege is what an error comes from.
+fn is_denied(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|io| io.kind() == io::ErrorKind::PermissionDenied))
 }
 
 impl From<Exit> for ExitCode {

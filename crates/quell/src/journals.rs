@@ -4,6 +4,7 @@
 use quell_host::attach::attachment::mode_of;
 use quell_host::journal::Journal;
 use quell_host::recovery::Found;
+use quell_linux::visible;
 
 use crate::render::progress::Progress;
 
@@ -21,16 +22,15 @@ pub(crate) fn journal() -> Journal {
 pub(crate) fn tell_of_recovery(progress: &Progress, found: &Found) {
     match found {
         Found::Running { history: Some(history), .. } if mode_of(history).is_some() => {}
-        Found::Running { path, .. } => {
-            progress.say(&format!("another lab is running ({}): the two disturb each other's figures", path.display()))
-        }
+        Found::Running { path, .. } => progress
+            .say(&format!("another lab is running ({}): the two disturb each other's figures", visible::path(path))),
         // Settings of this host, which no lab shares.
         Found::Kept { .. } => {}
         Found::Recovered { path, reverted } => {
             progress.say(&format!(
                 "removed what a killed run left behind ({} things, {})",
                 reverted.undone.len(),
-                path.display()
+                visible::path(path)
             ));
             for (_, error) in &reverted.failed {
                 progress.say(&format!("  not removed: {error}"));

@@ -73,9 +73,15 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
 
 /// Help and version are answers, the rest is a wrong command line.
 fn usage(error: &clap::Error) -> ExitCode {
-    let _ = error.print();
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-        _ => Exit::Usage.into(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        // It quotes what was typed, or what a script has taken from elsewhere.
+        _ => {
+            output::say(error.to_string().trim_end());
+            Exit::Usage.into()
+        }
     }
 }

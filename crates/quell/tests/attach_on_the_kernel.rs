@@ -220,7 +220,7 @@ fn the_capabilities_of_the_service_are_enough() {
     }
     assert!(stage.is_set());
     // Its keeper has no more than it has.
-    stage.says(0, &["detach"]);
+    stage.says(0, &["detach", "--all"]);
     stage.assert_back();
 }
 
@@ -234,7 +234,7 @@ fn no_profile_is_applied_below_an_attachment() {
     let refused = stage.says(1, &["apply", "--netns", &stage.lab.server_name, profile.to_str().unwrap()]);
     assert!(refused.contains("quell detach"), "{refused}");
     assert!(stage.is_set());
-    stage.says(0, &["detach"]);
+    stage.says(0, &["detach", "--all"]);
     stage.assert_back();
 }
 
@@ -256,7 +256,8 @@ fn a_report_for_programs_says_what_was_set() {
     let steps = report["plan"]["steps"].as_array().unwrap();
     assert!(steps.iter().any(|step| step["kind"] == "queue" && step["new"]["irq-suspend-timeout"] == 20_000_000));
     assert!(steps.iter().any(|step| step["kind"] == "epoll" && step["new"]["prefer_busy_poll"] == true));
-    let detached: Value = serde_json::from_slice(&stage.quell(&["detach", "--json"]).output().unwrap().stdout).unwrap();
+    let detached: Value =
+        serde_json::from_slice(&stage.quell(&["detach", "--all", "--json"]).output().unwrap().stdout).unwrap();
     assert_eq!(detached["detached"][0]["undone"].as_array().unwrap().len(), steps.len(), "{detached}");
     stage.assert_back();
 }
@@ -277,8 +278,8 @@ fn when_the_keeper_is_killed_the_next_command_says_so_and_puts_back() {
     kill(&stage.keeper());
     assert!(stage.is_set());
     let status = stage.says(0, &["status"]);
-    assert!(status.contains("left behind") && status.contains("quell detach"), "{status}");
-    assert!(stage.says(0, &["detach"]).contains("put back"));
+    assert!(status.contains("left behind") && status.contains("quell revert"), "{status}");
+    assert!(stage.says(0, &["detach", "--all"]).contains("put back"));
     stage.assert_back();
 }
 
@@ -324,4 +325,78 @@ fn when_a_follower_is_killed_its_keeper_puts_back() {
     follower.wait().unwrap();
     stage.assert_back();
     stage.answers();
+}
+
+#[test]
+fn an_attachment_whose_report_cannot_be_written_stays_and_is_not_called_restored() {
+    let Some(stage) = Stage::enter("cli-full") else { return };
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = stage.quell(&["attach", MODE, &stage.pid(), "--yes", "--json"]);
+    let said = command.stdout(full()).output().unwrap();
+    let text = String::from_utf8(said.stderr).unwrap();
+    assert_eq!(said.status.code(), Some(2), "{text}");
+    assert!(text.contains("No space left on device") && text.contains("the mode is set, and stays"), "{text}");
+    assert!(stage.is_set() && stage.says(0, &["status"]).contains(MODE));
+    stage.says(0, &["detach", &stage.pid()]);
+    stage.assert_back();
+}
+
+#[test]
+fn detach_without_a_pid_lists_what_there_is_and_asks() {
+    let Some(stage) = Stage::enter("cli-ask") else { return };
+    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    let asked = stage.says(1, &["detach"]);
+    assert!(asked.contains(&format!("memcached {} ({MODE})", stage.pid())) && asked.contains("--all"), "{asked}");
+    assert!(stage.is_set());
+    assert!(stage.says(0, &["detach", "--all"]).contains("put back"));
+    stage.assert_back();
+}
+
+#[test]
+fn detach_of_a_pid_leaves_what_a_killed_keeper_of_another_left() {
+    let Some(stage) = Stage::enter("cli-orphan") else { return };
+    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    kill(&stage.keeper());
+    assert!(stage.says(1, &["detach", "1"]).contains("process 1 is not attached to"));
+    assert!(stage.is_set() && stage.says(0, &["status"]).contains("left behind"));
+    assert!(stage.says(0, &["detach", &stage.pid()]).contains("put back"));
+    stage.assert_back();
+}
+
+#[test]
+fn every_process_is_selected_on_purpose_or_not_at_all() {
+    let Some(stage) = Stage::enter("cli-every") else { return };
+    for programs in
+        [&["1"][..], &[&stage.pid(), "1"], &["--cgroup", ""], &["--cgroup", "/"], &["--cgroup", "/sys/fs/cgroup"]]
+    {
+        let said = stage.says(1, &[&["attach", "base", "--dry-run"], programs].concat());
+        // Not everywhere are there control groups.
+        assert!(said.contains("--all-processes") || said.contains("there is no control group"), "{programs:?}: {said}");
+    }
+    let all = stage.quell(&["attach", MODE, "1", "--dry-run", "--all-processes"]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&all.stderr).contains("--all-processes"), "{all:?}");
+}
+
+#[test]
+fn an_attachment_of_another_pid_namespace_is_held_by_a_process_that_is_not_visible() {
+    let Some(stage) = Stage::enter("cli-pidns") else { return };
+    let quell = env!("CARGO_BIN_EXE_quell");
+    let script = format!(
+        "memcached -u root -U 0 -t 1 -l 127.0.0.1 -p 11999 & \
+         while ! {quell} attach {MODE} $! --yes --follow --seconds 0; do sleep 0.2; done"
+    );
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script]);
+    unshare.env("QUELL_JOURNAL_DIR", stage.journals()).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::null());
+    let Ok(mut inside) = unshare.spawn() else { return eprintln!("skipped: there is no unshare") };
+    let count = || std::fs::read_dir(stage.journals()).map_or(0, Iterator::count);
+    let shows = || String::from_utf8(stage.quell(&["status"]).output().unwrap().stdout).unwrap();
+    wait_until(|| count() > 0 && shows().contains("not visible here"), "the attachment inside does not come");
+    for command in [&["detach", "--all"][..], &["revert"]] {
+        assert!(stage.says(2, command).contains("not visible here"), "{command:?}");
+    }
+    inside.kill().unwrap();
+    inside.wait().unwrap();
+    wait_until(|| !shows().contains("not visible here"), "its owners are gone");
+    stage.quell(&["revert"]).output().unwrap();
 }

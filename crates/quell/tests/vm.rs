@@ -136,7 +136,7 @@ fn doctor_says_that_a_thread_that_polls_without_end_needs_a_cpu_of_its_own() {
 fn a_thread_that_polls_without_end_is_found_to_be_in_effect() {
     let Some(kernel) = lean() else { return };
     let attach = json!(["attach", "--yes", "--json", "--seconds", "5", "threadedbusy", "{pid}"]);
-    let done = done_in(&kernel, &[], &json!([attach, ["detach"]]));
+    let done = done_in(&kernel, &[], &json!([attach, ["detach", "--all"]]));
     if done[0]["code"] == 5 {
         eprintln!("skipped: {kernel}: {}", done[0]["diagnostics"]);
         return;

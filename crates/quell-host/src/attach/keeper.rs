@@ -13,7 +13,7 @@ use quell_linux::signal::Interruption;
 
 use super::wait::wait_for_all;
 use crate::journal::{Change, History, Journal, JournalFile, Keeper, OwnedJournal, Stay};
-use crate::kept::{KeptError, SeesTo, tell};
+use crate::kept::{self, KeptError, SeesTo, tell};
 use crate::recovery::{Reverted, revert};
 
 /// How long a keeper may take to put everything back: a queue that nothing can poll is waited for.
@@ -88,6 +88,7 @@ fn is_left_to_this_process(owned: &OwnedJournal, proc: &ProcRoot) -> Result<bool
 pub fn detach(journal: &Journal, path: &Path, keeper: &Keeper) -> Result<Option<Detached>, KeptError> {
     let Some(mut witness) = journal.witness(path)? else { return Ok(None) };
     tell(path, SeesTo::Keeper(*keeper), Signal::TERM, PUT_BACK_WITHIN)?;
+    kept::refuse_what_is_held_out_of_sight(journal, path, keeper.pid)?;
     let history = witness.history().map_err(KeptError::Listen)?;
     Ok(Some(Detached::of(&history)))
 }

@@ -140,7 +140,7 @@ impl Targets {
         let look = |pid: Pid| {
             // One that ended meanwhile, or waits for its parent to hear of its end, is none.
             let stat = self.proc.process(pid).stat().ok().filter(|stat| !stat.process_has_ended())?;
-            let name = String::from_utf8_lossy(&stat.comm).into_owned();
+            let name = stat.name();
             Some((pid, Seen { parent: stat.ppid, start_time_ticks: stat.starttime.0, name }))
         };
         Ok(self.proc.pids()?.into_iter().filter_map(look).collect())

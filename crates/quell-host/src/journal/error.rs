@@ -1,5 +1,6 @@
 //! What can go wrong with journals as files, in words: what was tried, on which file, and what that means for the host.
 
+use quell_linux::visible;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -67,7 +68,7 @@ impl fmt::Display for Attempt {
 
 /// Why a journal could not be read or written. Its text says what of the host was changed all the same.
 #[derive(Debug, thiserror::Error)]
-#[error("could not {attempt} {}: {source}; {}", path.display(), attempt.consequence())]
+#[error("could not {attempt} {}: {source}; {}", visible::path(path), attempt.consequence())]
 pub struct JournalError {
     /// What was tried.
     pub attempt: Attempt,
@@ -82,7 +83,7 @@ pub struct JournalError {
 #[error(
     "the journal {} cannot be acted upon and is left alone: {why}; once nothing of what it names is left \
      (`ip netns list` shows the namespaces), remove the file",
-    path.display()
+    visible::path(path)
 )]
 pub struct UnusableJournal {
     /// Where it is.

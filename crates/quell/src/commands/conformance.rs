@@ -113,10 +113,11 @@ pub(crate) fn run(args: &ConformanceArgs) -> Result<(), Failure> {
         Who::Vm => (play_in_a_guest(&scenarios, &args.guest)?, false),
         who => play(&scenarios, who)?,
     };
+    let terminal = Terminal::of_stdout();
     if args.json {
         output::json(&report)?;
     } else {
-        output::data(&table::render(&report, &scenarios, Terminal::of_stdout()))?;
+        output::styled(&table::render(&report, &scenarios, terminal), terminal)?;
     }
     if interrupted {
         return Err(Failure::new(Exit::Interrupted, "interrupted: what is above was played until then"));
@@ -143,7 +144,8 @@ fn list(scenarios: &[Scenario], json: bool) -> Result<(), Failure> {
         let scenarios = scenarios.iter().map(Listed::of).collect();
         return output::json(&Listing { schema: "quell-conformance-list/1", scenarios });
     }
-    output::data(&table::list(scenarios, Terminal::of_stdout()))
+    let terminal = Terminal::of_stdout();
+    output::styled(&table::list(scenarios, terminal), terminal)
 }
 
 /// Without being asked, the kernel plays where it can; being asked and not being able to is an error.

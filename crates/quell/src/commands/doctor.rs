@@ -7,12 +7,13 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use quell_host::findings::{self, Report, Rule, Severity};
 use quell_host::picture::{self, Picture};
+use quell_linux::visible;
 
 use super::picture_scope::{ScopeArgs, not_taken};
 use crate::exit::{Exit, Failure};
-use crate::output;
 use crate::render::doctor as render;
 use crate::render::terminal::Terminal;
+use crate::{file, output};
 
 /// Options of `quell doctor`.
 #[derive(Debug, Args)]
@@ -54,7 +55,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     if args.json {
         output::json(&report)?;
     } else {
-        output::data(&render::report(&report, terminal))?;
+        output::styled(&render::report(&report, terminal), terminal)?;
     }
     verdict(&report)
 }
@@ -94,7 +95,6 @@ fn take(args: &DoctorArgs) -> Result<(Option<Picture>, Picture), Failure> {
 }
 
 fn read(path: &Path) -> Result<Picture, Failure> {
-    let shown = path.display();
-    let bytes = std::fs::read(path).map_err(|error| Failure::usage(format!("reading {shown}: {error}")))?;
-    Picture::parse(&bytes).map_err(|error| Failure::usage(format!("{shown}: {error}")))
+    let text = file::read_json(path)?;
+    Picture::parse(text.as_bytes()).map_err(|error| Failure::usage(format!("{}: {error}", visible::path(path))))
 }

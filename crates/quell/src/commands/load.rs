@@ -145,9 +145,14 @@ pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
     let report = outcome.map_err(failure)?;
     if args.json {
         let document = Document { schema: "quell-load/1", spec: &spec, run: &run, report: &report };
-        return output::json(&document);
+        output::json(&document)?;
+    } else {
+        output::data(&load_report::render(&report))?;
     }
-    output::data(&load_report::render(&report))
+    match report.answered_in_window {
+        0 => Err(Failure::new(Exit::VerifyFailed, format!("{} answered no request in the measured time", args.server))),
+        _ => Ok(()),
+    }
 }
 
 /// `preload`: time for storing the keys, if they are to be stored.

@@ -38,5 +38,5 @@ pub(crate) fn run(args: &ShowArgs) -> Result<(), Failure> {
         return output::json(&picture);
     }
     let style = show_tree::Style { terminal: Terminal::of_stdout(), verbose: args.verbose };
-    output::data(&show_tree::tree(&picture, style))
+    output::styled(&show_tree::tree(&picture, style), style.terminal)
 }

@@ -2,11 +2,12 @@
 
 use clap::Args;
 use quell_host::apply::{drift, profile_of};
-use quell_host::attach::attachment::{Attached, attachments, is_launched};
+use quell_host::attach::attachment::{Attached, attachments, is_launched, mode_of};
 use quell_host::attach::keeper::Detached;
 use quell_host::journal::{Journal, ListedJournal};
 use quell_host::kept::{self, Kept, KeptError, Standing, confirm, give_up, release};
 use quell_host::recovery::{self, Found, Reverted, recover};
+use quell_linux::visible;
 
 use super::attach::detach::{self, Ended, is_all_back};
 use super::lab::is_kept_lab;
@@ -23,13 +24,9 @@ pub(crate) struct StatusArgs {
     json: bool,
 }
 
-fn refused(error: impl std::fmt::Display) -> Failure {
-    Failure::new(Exit::KernelRefused, error)
-}
-
 /// What stays applied; a lab that is up is not.
 fn applied() -> Result<Vec<Kept>, Failure> {
-    let mut kept = kept::list(&journal()).map_err(refused)?;
+    let mut kept = kept::list(&journal()).map_err(Failure::refused)?;
     kept.retain(|kept| !is_kept_lab(kept));
     Ok(kept)
 }
@@ -40,14 +37,14 @@ fn applied() -> Result<Vec<Kept>, Failure> {
 /// With [`Exit::VerifyFailed`] when something has drifted.
 pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     let mut applied = applied()?.iter().map(describe).collect::<Result<Vec<_>, _>>()?;
-    let attached = attachments(&journal()).map_err(refused)?;
+    let attached = attachments(&journal()).map_err(Failure::refused)?;
     applied.extend(attached.iter().filter(|attached| is_launched(attached)).map(AppliedReport::launched));
-    let unusable = journal().list().map_err(refused)?.into_iter().filter_map(|listed| match listed {
+    let unusable = journal().list().map_err(Failure::refused)?.into_iter().filter_map(|listed| match listed {
         ListedJournal::Unusable(unusable) => Some(unusable.to_string()),
         ListedJournal::Unreadable(error) => Some(error.to_string()),
         _ => None,
     });
-    let left_behind = recovery::left_behind(&journal()).map_err(refused)?;
+    let left_behind = recovery::left_behind(&journal()).map_err(Failure::refused)?;
     let report = StatusReport::new(applied, unusable.collect(), left_behind);
     if args.json {
         output::json(&report)?;
@@ -66,8 +63,10 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
 
 fn describe(kept: &Kept) -> Result<AppliedReport, Failure> {
     let drifted = match kept.standing {
-        Standing::BeforeThisBoot => Vec::new(),
-        Standing::Kept | Standing::KeptBy(_) | Standing::Unconfirmed(_) => drift(&kept.history).map_err(refused)?,
+        Standing::BeforeThisBoot | Standing::OutOfSight(_) => Vec::new(),
+        Standing::Kept | Standing::KeptBy(_) | Standing::Unconfirmed(_) => {
+            drift(&kept.history).map_err(Failure::refused)?
+        }
     };
     Ok(AppliedReport::new(kept, drifted))
 }
@@ -79,17 +78,20 @@ fn describe(kept: &Kept) -> Result<AppliedReport, Failure> {
 pub(crate) fn revert(args: &StatusArgs) -> Result<(), Failure> {
     let journal = journal();
     // Before the profiles: they were set on top of them.
-    let Ended { detached, mut errors } = detach::end(&journal, attachments(&journal).map_err(refused)?);
+    let Ended { detached, mut errors } = detach::end(&journal, attachments(&journal).map_err(Failure::refused)?);
     let mut all = Vec::new();
-    for kept in applied()? {
+    // Of an attachment that is out of sight it was said already.
+    let is_profile =
+        |kept: &Kept| !matches!(kept.standing, Standing::OutOfSight(_)) || mode_of(&kept.history).is_none();
+    for kept in applied()?.into_iter().filter(is_profile) {
         match put_back(&journal, &kept) {
             Ok(reverted) => all.push((name(&kept), reverted)),
             Err(error) => errors.push(error),
         }
     }
-    for found in recover(&journal).map_err(refused)? {
+    for found in recover(&journal).map_err(Failure::refused)? {
         match found {
-            Found::Recovered { path, reverted } => all.push((path.display().to_string(), reverted)),
+            Found::Recovered { path, reverted } => all.push((visible::path(&path), reverted)),
             Found::Unusable(unusable) => output::say(&unusable.to_string()),
             Found::Failed(error) => output::say(&error.to_string()),
             Found::Running { .. } | Found::Kept { .. } => {}
@@ -101,13 +103,14 @@ pub(crate) fn revert(args: &StatusArgs) -> Result<(), Failure> {
 fn put_back(journal: &Journal, kept: &Kept) -> Result<Reverted, KeptError> {
     let by_watchdog = match kept.standing {
         Standing::Unconfirmed(watchdog) => give_up(journal, &kept.path, &watchdog)?,
+        Standing::OutOfSight(pid) => return Err(KeptError::OutOfSight { path: kept.path.clone(), pid }),
         _ => Reverted::default(),
     };
     Ok(release(journal, &kept.path)?.unwrap_or_default().after(by_watchdog))
 }
 
 fn name(kept: &Kept) -> String {
-    profile_of(&kept.history).map_or_else(|| kept.path.display().to_string(), |profile| format!("profile {profile}"))
+    profile_of(&kept.history).map_or_else(|| visible::path(&kept.path), |profile| format!("profile {profile}"))
 }
 
 fn tell(

@@ -3,6 +3,7 @@
 use quell_host::findings::{Finding, Mend, Node, Report, Rule, Severity};
 
 use super::terminal::Terminal;
+use crate::output::on_one_line;
 
 /// Places of one kind of finding that are shown; `--json` has them all.
 const PLACES_MAX: usize = 6;
@@ -61,7 +62,7 @@ fn of_kind(kind: &[&Finding], terminal: Terminal) -> String {
 fn mends(mends: &[Mend], terminal: Terminal) -> String {
     let text = |mend: &Mend| match mend {
         // A command is never broken: it is to be copied.
-        Mend::Command(command) => format!("{INDENT}mend: $ {command}\n"),
+        Mend::Command(command) => format!("{INDENT}mend: $ {}\n", on_one_line(command)),
         Mend::Advice(advice) => set(advice, "mend: ", terminal),
     };
     mends.iter().map(text).collect()
@@ -70,7 +71,7 @@ fn mends(mends: &[Mend], terminal: Terminal) -> String {
 fn set(text: &str, label: &str, terminal: Terminal) -> String {
     let first = format!("{INDENT}{label}");
     let rest = " ".repeat(first.len());
-    textwrap::fill(text, options(terminal).initial_indent(&first).subsequent_indent(&rest)) + "\n"
+    textwrap::fill(&on_one_line(text), options(terminal).initial_indent(&first).subsequent_indent(&rest)) + "\n"
 }
 
 /// The kernel's names have hyphens, and are not broken at them.

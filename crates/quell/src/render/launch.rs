@@ -7,6 +7,7 @@ use quell_host::attach::place;
 use quell_host::attach::{Pass, Plan, Step};
 use quell_launch::choice::Chosen;
 use quell_launch::program::Reach;
+use quell_linux::visible;
 use quell_preload_settings::{PreloadSettings, Wait};
 
 use super::attach::{impossible as impossible_lines, neighbour_line, queue_lines};
@@ -27,7 +28,7 @@ pub(crate) fn launch(launch: &Launch) -> String {
         Some(Chosen { value, by }) => writeln!(text, "devices     {} ({by})", value.join(", ")),
         None => writeln!(text, "devices     all of this network namespace"),
     };
-    let _ = writeln!(text, "program     {}", program.path.display());
+    let _ = writeln!(text, "program     {}", visible::path(&program.path));
     let _ = match (&program.reach, told) {
         (_, Some(settings)) => writeln!(text, "in it       {}", in_words(settings).join("; ")),
         (Reach::Preload, None) => writeln!(text, "in it       nothing is done"),

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::output;
+
 /// A bar that shows what is being done, how much of it is done, and how long it will take.
 #[derive(Debug)]
 pub(crate) struct Progress {
@@ -25,7 +27,7 @@ impl Progress {
 
     /// Says what is being done now, within a length that is not known yet.
     pub(crate) fn doing(&self, what: &str) {
-        self.bar.set_message(what.to_owned());
+        self.bar.set_message(output::on_one_line(what));
     }
 
     /// Says how much is done of how much, and what is being done now.
@@ -36,12 +38,12 @@ impl Progress {
         }
         self.bar.set_length(total as u64);
         self.bar.set_position(done as u64);
-        self.bar.set_message(what.to_owned());
+        self.bar.set_message(output::on_one_line(what));
     }
 
     /// Prints a line above the bar, also where there is no bar.
     pub(crate) fn say(&self, line: &str) {
-        self.bar.suspend(|| crate::output::say(line));
+        self.bar.suspend(|| output::say(line));
     }
 
     /// Takes the bar away.

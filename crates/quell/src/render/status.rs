@@ -9,6 +9,7 @@ use quell_host::attach::keeper::Detached;
 use quell_host::journal::{JournalError, Target};
 use quell_host::kept::{self, Kept};
 use quell_host::recovery::Reverted;
+use quell_linux::visible;
 use serde::Serialize;
 
 use super::attach::detached;
@@ -51,6 +52,7 @@ enum Standing {
     Attached,
     Launched,
     Unconfirmed,
+    OutOfSight,
     BeforeThisBoot,
 }
 
@@ -61,11 +63,12 @@ impl AppliedReport {
             kept::Standing::Unconfirmed(watchdog) => (Standing::Unconfirmed, Some(watchdog.deadline_unix_s)),
             kept::Standing::KeptBy(_) => (Standing::Attached, None),
             kept::Standing::BeforeThisBoot => (Standing::BeforeThisBoot, None),
+            kept::Standing::OutOfSight(_) => (Standing::OutOfSight, None),
         };
         Self {
             purpose: kept.history.begin.purpose.clone(),
             profile: profile_of(&kept.history).map(ToOwned::to_owned),
-            journal: kept.path.display().to_string(),
+            journal: visible::path(&kept.path),
             since_unix_s: kept.history.begin.began_unix_s,
             standing,
             goes_back_unix_s,
@@ -83,7 +86,7 @@ impl AppliedReport {
         Self {
             purpose: history.begin.purpose.clone(),
             profile: None,
-            journal: path.display().to_string(),
+            journal: visible::path(path),
             since_unix_s: history.begin.began_unix_s,
             standing: Standing::Launched,
             goes_back_unix_s: None,
@@ -114,7 +117,7 @@ impl fmt::Display for StatusReport {
             applied.fmt(f)?;
         }
         for purpose in &self.left_behind {
-            writeln!(f, "left behind by a killed run: {purpose}: `quell revert` or `quell detach` puts it back")?;
+            writeln!(f, "left behind by a killed run: {purpose}: `quell revert` puts it back")?;
         }
         self.unusable.iter().try_for_each(|unusable| writeln!(f, "{unusable}"))
     }
@@ -133,6 +136,9 @@ impl fmt::Display for AppliedReport {
         match (self.standing, self.goes_back_unix_s) {
             (Standing::BeforeThisBoot, _) => {
                 writeln!(f, "  from before the last boot, which undid it: `quell apply` applies it again")?;
+            }
+            (Standing::OutOfSight, _) => {
+                writeln!(f, "  held by a process that is not visible here: of another PID namespace")?
             }
             (Standing::Launched, _) => writeln!(f, "  by `quell run`: it goes back when the command ends")?,
             (_, Some(deadline)) => {

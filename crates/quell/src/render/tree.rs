@@ -5,6 +5,7 @@ use clap::builder::styling::{AnsiColor, Style};
 use textwrap::core::display_width;
 
 use super::terminal::Terminal;
+use crate::output::on_one_line;
 
 /// What a part means to whoever reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,12 +62,14 @@ impl Node {
 
     /// Adds a part.
     pub(crate) fn add(&mut self, meaning: Meaning, text: impl Into<String>) {
-        self.parts.push(Part { text: text.into(), meaning });
+        self.parts.push(Part { text: on_one_line(&text.into()), meaning });
     }
 
     /// Adds a part where there is something to say.
     pub(crate) fn add_if(&mut self, meaning: Meaning, text: Option<String>) {
-        self.parts.extend(text.map(|text| Part { text, meaning }));
+        if let Some(text) = text {
+            self.add(meaning, text);
+        }
     }
 
     /// Adds a line below.

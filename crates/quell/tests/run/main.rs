@@ -34,7 +34,7 @@ fn a_memcached_has_the_mode_before_its_first_connection_and_nothing_is_left_of_i
     lab.ask_memcached();
     let status = lab.quell(&["status"]);
     assert!(status.contains("attach suspend200") && status.contains("by `quell run`"), "{status}");
-    assert!(lab.quell(&["detach"]).contains("left alone: attach suspend200, by `quell run`"));
+    assert!(lab.quell(&["detach", "--all"]).contains("left alone: attach suspend200, by `quell run`"));
 
     quell.signal(Signal::TERM);
     let ended = quell.end();

@@ -177,7 +177,7 @@ fn one_kill(lab: &ServersLab, kill: Kill) {
         command.end();
     }
     // It says that nothing is attached where everything is back already.
-    let detached = (kill.victims != Victims::Server).then(|| lab.quell(&["detach"]));
+    let detached = (kill.victims != Victims::Server).then(|| lab.quell(&["detach", "--all"]));
     let said = format!("{kill:?}, {detached:?}");
     lab.wait_until_as_before(&before, &said);
     // A server that was started with a mode keeps its epolls as they were made.

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use quell_linux::proc::{EpollTarget, FdKind, Interrupts};
+use quell_linux::visible;
 use quell_linux::{NapiId, Pid};
 
 use super::super::{
@@ -139,8 +140,8 @@ fn watched_kind(target: &EpollTarget, kind: Option<&FdKind>) -> WatchedKind {
         Some(FdKind::TimerFd) => WatchedKind::TimerFd,
         Some(FdKind::SignalFd) => WatchedKind::SignalFd,
         Some(FdKind::AnonInode(name)) => WatchedKind::Named(name.clone()),
-        Some(FdKind::Path(path)) => WatchedKind::Named(path.display().to_string()),
-        Some(FdKind::Other(name)) => WatchedKind::Named(name.to_string_lossy().into_owned()),
+        Some(FdKind::Path(path)) => WatchedKind::Named(visible::path(path)),
+        Some(FdKind::Other(name)) => WatchedKind::Named(visible::name(&name.to_string_lossy()).into_owned()),
         Some(_) => WatchedKind::Named("unknown".to_owned()),
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn candidates(proc: &ProcRoot, scope: &Scope) -> Result<Vec<Candidate
         };
         Some(Candidate {
             pid,
-            name: threads::name(&stat),
+            name: stat.name(),
             start_time_ticks: stat.starttime.0,
             namespace,
             is_kernel_thread: is_kernel_thread(&stat),

@@ -20,7 +20,7 @@ pub(super) fn read(tid: Pid, directory: &ProcDir) -> Option<Thread> {
     };
     Some(Thread {
         tid,
-        name: name(&stat),
+        name: stat.name(),
         state: Reading::Known(stat.state),
         affinity: sched::affinity(tid).outcome(),
         scheduling: sched::scheduling(tid).outcome(),
@@ -29,11 +29,6 @@ pub(super) fn read(tid: Pid, directory: &ProcDir) -> Option<Thread> {
         wait_ns: schedstat.map(|stat| stat.wait_ns),
         epoll_wait: directory.syscall().outcome().map(|call| call.epoll_wait().map(wait)),
     })
-}
-
-/// The name of a process or thread.
-pub(super) fn name(stat: &PidStat) -> String {
-    String::from_utf8_lossy(&stat.comm).into_owned()
 }
 
 fn wait(call: EpollWaitCall) -> EpollWait {

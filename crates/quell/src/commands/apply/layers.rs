@@ -7,6 +7,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use quell_linux::visible;
 use quell_mode::profile::Source;
 
 use crate::exit::Failure;
@@ -25,14 +26,14 @@ pub(super) fn read(named: &[PathBuf]) -> Result<Vec<Source>, Failure> {
         let text = format!("no profile is named, and there is none in {}: name a file", DIRECTORIES.join(" or "));
         return Err(Failure::usage(text));
     }
-    files.iter().map(|path| Ok(Source::new(path.display().to_string(), file::read(path)?))).collect()
+    files.iter().map(|path| Ok(Source::new(visible::path(path), file::read(path, file::BY_HAND_MAX)?))).collect()
 }
 
 /// The `.toml` files of the directories, in the order of their names; of several of one name the last.
 fn installed(directories: &[&Path]) -> Result<Vec<PathBuf>, Failure> {
     let mut by_name: BTreeMap<OsString, PathBuf> = BTreeMap::new();
     for directory in directories {
-        let refused = |error| Failure::usage(format!("could not list {}: {error}", directory.display()));
+        let refused = |error| Failure::usage(format!("could not list {}: {error}", visible::path(directory)));
         let entries = match fs::read_dir(directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::NotFound => continue,

@@ -4,6 +4,7 @@
 mod layers;
 pub(crate) mod watchdog;
 
+use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use quell_host::recovery::recover;
 use quell_host::transaction::ChangeError;
 use quell_linux::netns::NamespaceName;
 use quell_linux::signal::Interruption;
+use quell_linux::visible;
 use quell_mode::profile::{Profile, ProfileError};
 
 use crate::exit::{Exit, Failure};
@@ -81,13 +83,18 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     let request = Request { netns: args.netns.as_ref(), profile: &profile, called: &called, partly: args.partly };
     if args.dry_run {
         let observed = observe(request.netns, &profile).map_err(failure)?;
-        return show(&Plan::of(&observed, &profile), args.json);
+        let plan = Plan::of(&observed, &profile);
+        show(&plan, args.json)?;
+        return match plan.impossible.is_empty() || args.partly {
+            true => Ok(()),
+            false => Err(failure(ApplyError::Impossible(plan))),
+        };
     }
     refuse_under_attachments()?;
     let applied = transact(&request, args.confirm).map_err(failure)?;
-    show(&applied.plan, args.json)?;
+    let shown = show(&applied.plan, args.json);
     say_what_next(&applied, args.confirm);
-    Ok(())
+    shown
 }
 
 fn refused(error: &ProfileError) -> Failure {
@@ -113,8 +120,7 @@ fn say_what_next(applied: &Applied, confirm: Option<Duration>) {
 
 /// What an attachment has set lies on top of what a profile sets: below it, neither could be put back exactly.
 fn refuse_under_attachments() -> Result<(), Failure> {
-    let refused = |error| Failure::new(Exit::KernelRefused, error);
-    let attached = attachments(&journal()).map_err(refused)?;
+    let attached = attachments(&journal()).map_err(Failure::refused)?;
     let sets_queues = |attached: &&Attached| {
         attached.history.pending().any(|(_, entry)| matches!(entry.change, Change::NapiSettings(_)))
     };
@@ -156,7 +162,9 @@ fn failure(error: ApplyError) -> Failure {
             );
             Failure::new(Exit::NotSupported, text)
         }
-        ApplyError::Begin(ChangeError::Journal(error)) => Failure::new(Exit::KernelRefused, begin_refused(&error)),
+        ApplyError::Begin(ChangeError::Journal(error)) if error.source.kind() == ErrorKind::AlreadyExists => {
+            Failure::new(Exit::KernelRefused, another_is_applied(&error))
+        }
         ApplyError::Change { ref source, ref reverted, .. } => {
             let stopped = matches!(**source, ChangeError::Stopped);
             let exit = if stopped { Exit::Interrupted } else { Exit::RolledBack };
@@ -166,21 +174,18 @@ fn failure(error: ApplyError) -> Failure {
             Failure::new(Exit::RolledBack, format!("{error}; {}", how_it_went_back(reverted)))
         }
         ApplyError::Keep(_) => Failure::new(Exit::RolledBack, error),
-        other => Failure::new(Exit::KernelRefused, other),
+        other => Failure::refused(other),
     }
 }
 
-fn begin_refused(error: &JournalError) -> String {
-    if error.source.kind() != std::io::ErrorKind::AlreadyExists {
-        return error.to_string();
-    }
+fn another_is_applied(error: &JournalError) -> String {
     let kept = kept::list(&journal()).unwrap_or_default();
     match kept.iter().find(|kept| kept.path == error.path) {
         Some(kept) => format!(
             "{} is applied here: `quell revert` first, then apply the other one; nothing was changed",
             profile_of(&kept.history).unwrap_or("another profile")
         ),
-        None => format!("another `quell apply` is at work ({}); nothing was changed", error.path.display()),
+        None => format!("another `quell apply` is at work ({}); nothing was changed", visible::path(&error.path)),
     }
 }
 
@@ -189,7 +194,7 @@ fn begin_refused(error: &JournalError) -> String {
 /// # Errors
 /// When there is none, or the journals cannot be read.
 fn applied_profiles() -> Result<Vec<Kept>, Failure> {
-    let kept = kept::list(&journal()).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let kept = kept::list(&journal()).map_err(Failure::refused)?;
     Ok(kept.into_iter().filter(|kept| profile_of(&kept.history).is_some()).collect())
 }
 
@@ -201,7 +206,7 @@ fn reassert(args: &ApplyArgs) -> Result<(), Failure> {
     }
     let mut drifted = Vec::new();
     for kept in &applied {
-        drifted.extend(apply::reassert(&kept.history).map_err(|error| Failure::new(Exit::KernelRefused, error))?);
+        drifted.extend(apply::reassert(&kept.history).map_err(Failure::refused)?);
     }
     if args.json {
         return output::json(&drifted);

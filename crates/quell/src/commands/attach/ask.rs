@@ -1,22 +1,24 @@
-//! Asking before a program is touched: at a terminal by a question, in a script by refusing to go on without `--yes`.
+//! Asking before a program is touched: at a terminal by a question, in a script by refusing to go on without the option
+//! that answers it.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
 use crate::exit::{Exit, Failure};
 
-/// Asks, unless `yes` was said already.
+/// Asks `question`, unless `yes` was said already, by `option`.
 ///
 /// # Errors
 /// When the answer is no, or there is nobody to ask.
-pub(super) fn unless(yes: bool) -> Result<(), Failure> {
+pub(super) fn unless(yes: bool, question: &str, option: &str) -> Result<(), Failure> {
     if yes {
         return Ok(());
     }
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(Failure::usage("nobody is there to be asked, so nothing was changed: say --yes in a script"));
+        let text = format!("nobody is there to be asked, so nothing was changed: a script adds {option}");
+        return Err(Failure::usage(text));
     }
     let mut err = io::stderr().lock();
-    let _ = write!(err, "set it? [y/N] ").and_then(|()| err.flush());
+    let _ = write!(err, "{question} [y/N] ").and_then(|()| err.flush());
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).map_err(|error| Failure::usage(format!("reading the answer: {error}")))?;
     match answer.trim() {

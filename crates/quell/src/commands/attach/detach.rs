@@ -5,9 +5,10 @@ use quell_host::attach::attachment::{Attached, attachments, is_launched};
 use quell_host::attach::keeper::{Detached, detach};
 use quell_host::journal::Journal;
 use quell_host::kept::KeptError;
-use quell_host::recovery::{Found, recover};
+use quell_host::recovery::{Found, recover_one};
 use quell_linux::Pid;
 
+use super::ask;
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
@@ -16,16 +17,15 @@ use crate::render::attach::detached as render;
 /// Options of `quell detach`.
 #[derive(Debug, Args)]
 pub(crate) struct DetachArgs {
-    /// The attachments of these processes; each goes as a whole [all attachments]
+    /// The attachments of these processes; each goes as a whole [all, after they were listed and it was asked]
     #[arg(value_name = "PID")]
     pids: Vec<Pid>,
+    /// All attachments of this host, whoever made them, without asking.
+    #[arg(long, conflicts_with = "pids")]
+    all: bool,
     /// Print JSON.
     #[arg(short, long)]
     json: bool,
-}
-
-fn refused(error: impl std::fmt::Display) -> Failure {
-    Failure::new(Exit::KernelRefused, error)
 }
 
 /// Runs the command.
@@ -34,12 +34,12 @@ fn refused(error: impl std::fmt::Display) -> Failure {
 /// When a process is not attached to, or something could not be put back.
 pub(crate) fn run(args: &DetachArgs) -> Result<(), Failure> {
     let journal = journal();
-    let mut all = orphaned(&journal)?;
-    let attached = attachments(&journal).map_err(refused)?;
-    let chosen = choose(attached, &args.pids, !all.is_empty())?;
-    let Ended { detached, errors } = end(&journal, chosen);
+    let chosen = choose(attachments(&journal).map_err(Failure::refused)?, args)?;
+    let mut all = orphaned(&journal, &chosen)?;
+    let is_left = |attached: &&Attached| !all.iter().any(|(ended, _)| ended.path == attached.path);
+    let Ended { detached, errors } = end(&journal, chosen.iter().filter(is_left).cloned().collect());
     all.extend(detached);
-    let put_back = put_back_by_nobody(&journal, &mut all);
+    let put_back = put_back_by_nobody(&journal, &chosen, &mut all);
     if args.json {
         output::json(&render::report(&all))?;
     } else {
@@ -57,13 +57,20 @@ pub(crate) fn is_all_back(errors: &[KeptError], failed_in_part: bool) -> Result<
     errors.iter().for_each(|error| output::say(&error.to_string()));
     match errors.is_empty() && !failed_in_part {
         true => Ok(()),
-        false => Err(refused("not everything could be put back: what is left stays in its journal, to be tried again")),
+        false => Err(Failure::new(
+            Exit::KernelRefused,
+            "not everything could be put back: what is left stays in its journal, to be tried again",
+        )),
     }
 }
 
 /// A keeper that is killed just when it is told has put back nothing, or a part: the rest is put back here.
-fn put_back_by_nobody(journal: &Journal, all: &mut Vec<(Attached, Detached)>) -> Result<(), Failure> {
-    for (attached, detached) in orphaned(journal)? {
+fn put_back_by_nobody(
+    journal: &Journal,
+    chosen: &[Attached],
+    all: &mut Vec<(Attached, Detached)>,
+) -> Result<(), Failure> {
+    for (attached, detached) in orphaned(journal, chosen)? {
         all.retain(|(told, _)| told.path != attached.path);
         all.push((attached, detached));
     }
@@ -96,33 +103,39 @@ pub(crate) fn end(journal: &Journal, chosen: Vec<Attached>) -> Ended {
     ended
 }
 
-/// Those whose keepers were killed.
-fn orphaned(journal: &Journal) -> Result<Vec<(Attached, Detached)>, Failure> {
-    let before = attachments(journal).map_err(refused)?;
+/// Those of `chosen` whose keepers were killed: they are put back here.
+fn orphaned(journal: &Journal, chosen: &[Attached]) -> Result<Vec<(Attached, Detached)>, Failure> {
     let mut orphaned = Vec::new();
-    for found in recover(journal).map_err(refused)? {
-        let Found::Recovered { path, reverted } = found else { continue };
-        if let Some(attached) = before.iter().find(|attached| attached.path == path) {
+    for attached in chosen {
+        if let Some(Found::Recovered { reverted, .. }) =
+            recover_one(journal, &attached.path).map_err(Failure::refused)?
+        {
             orphaned.push((attached.clone(), Detached::from(reverted)));
         }
     }
     Ok(orphaned)
 }
 
-fn choose(attached: Vec<Attached>, pids: &[Pid], found_some: bool) -> Result<Vec<Attached>, Failure> {
+/// Those of the processes that were named; without any, all of the host, also somebody else's, when that is confirmed.
+fn choose(attached: Vec<Attached>, args: &DetachArgs) -> Result<Vec<Attached>, Failure> {
     let is_of = |attached: &Attached, pid: Pid| {
         attached.history.targets.iter().any(|target| i64::from(target.pid) == i64::from(pid.get()))
     };
-    if pids.is_empty() {
-        return match attached.is_empty() && !found_some {
-            true => Err(Failure::usage("no program is attached to: `quell attach MODE PID` does that")),
-            false => Ok(attached),
-        };
+    if args.pids.is_empty() {
+        if attached.is_empty() {
+            return Err(Failure::usage("no program is attached to: `quell attach MODE PID` does that"));
+        }
+        if !args.all {
+            output::say("attachments of this host:");
+            attached.iter().for_each(|attached| output::say(&format!("  {}", render::name(attached))));
+            ask::unless(false, "detach all of them?", "--all, or the PID of a program")?;
+        }
+        return Ok(attached);
     }
-    if let Some(pid) = pids.iter().find(|pid| !found_some && !attached.iter().any(|attached| is_of(attached, **pid))) {
+    if let Some(pid) = args.pids.iter().find(|pid| !attached.iter().any(|attached| is_of(attached, **pid))) {
         return Err(Failure::usage(format!("process {pid} is not attached to: `quell status` shows which are")));
     }
-    Ok(attached.into_iter().filter(|attached| pids.iter().any(|pid| is_of(attached, *pid))).collect())
+    Ok(attached.into_iter().filter(|attached| args.pids.iter().any(|pid| is_of(attached, *pid))).collect())
 }
 
 #[cfg(test)]

@@ -50,6 +50,9 @@ pub(crate) struct AttachArgs {
     mode: DeliveryMode,
     #[command(flatten)]
     programs: ProgramsArgs,
+    /// Also when process 1 is among them, and so every process that is visible here.
+    #[arg(long)]
+    all_processes: bool,
     #[command(flatten)]
     placement: PlacementArgs,
     /// Do not ask.
@@ -76,9 +79,12 @@ pub(crate) struct AttachArgs {
 pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if !args.dry_run {
         // What a killed one left would be taken for the host's own values.
-        recover(&journal()).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+        recover(&journal()).map_err(Failure::refused)?;
     }
     let targets = args.programs.find().map_err(|error| failure(AttachError::Target(error)))?;
+    if !args.all_processes {
+        refuse_every_process(&targets)?;
+    }
     refuse_what_is_attached(&journal(), &targets).map_err(failure)?;
     let request = Request { mode: args.mode, epolls: EpollsSetBy::Attachment };
     let Looked { picture, plan, findings } =
@@ -90,13 +96,18 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         report.placement = Some(render::placement::report(&groups, None));
     }
     if args.dry_run {
-        return if args.json { output::json(&report) } else { show_plan(&report, &groups) };
+        if args.json {
+            output::json(&report)?;
+        } else {
+            show_plan(&report, &groups)?;
+        }
+        return refuse_what_cannot_be(&report);
     }
     refuse(&report, args.follow)?;
     if !args.json {
         show_plan(&report, &groups)?;
     }
-    ask::unless(args.yes)?;
+    ask::unless(args.yes, "set it?", "--yes")?;
     let told = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let mut placement = Placement::new(wanted);
     let watched = args.placement.is_asked_for().then_some(PLACEMENT_WATCHED);
@@ -111,14 +122,19 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         report.placement = Some(render::placement::report(&groups, Some(&placed)));
     }
     report.effect = effect(&request, &queues, Duration::from_secs(args.seconds), &told);
-    if args.json {
-        output::json(&report)?;
-    } else {
-        output::data(&render::rings_left_alone(&report.rings_left_alone))?;
-        output::data(&render::placement::placed(&groups, &placed))?;
-        output::data(&report.effect.as_ref().map(ToString::to_string).unwrap_or_default())?;
+    let printed = if args.json { output::json(&report) } else { show_what_was_set(&report, &groups, &placed) };
+    // A reader that is not there does not take the mode from the program.
+    if let Some(attachment) = kept {
+        follow::follow(attachment, placement, &told)?;
+        return printed;
     }
-    kept.map_or(Ok(()), |attachment| follow::follow(attachment, placement, &told))
+    printed.map_err(|failure| Failure { text: format!("{}; the mode is set, and stays", failure.text), ..failure })
+}
+
+fn show_what_was_set(report: &render::Report<'_>, groups: &Groups, placed: &Placed) -> Result<(), Failure> {
+    output::data(&render::rings_left_alone(&report.rings_left_alone))?;
+    output::data(&render::placement::placed(groups, placed))?;
+    output::data(&report.effect.as_ref().map(ToString::to_string).unwrap_or_default())
 }
 
 fn leave(attachment: Attachment) -> Result<Option<Attachment>, Failure> {
@@ -166,14 +182,27 @@ fn groups(wanted: &Wanted, picture: &Picture, targets: &Targets, follow: bool) -
     Ok(groups)
 }
 
-fn refuse(report: &render::Report<'_>, follow: bool) -> Result<(), Failure> {
-    if !report.plan.impossible.is_empty() {
-        let why = render::impossible(report.plan);
-        return Err(Failure::new(
-            Exit::NotSupported,
-            format!("it cannot be done here, so nothing was changed:\n{why}"),
-        ));
+/// Every process descends from process 1, and so do the programs of everybody else.
+fn refuse_every_process(targets: &Targets) -> Result<(), Failure> {
+    match targets.pids().iter().any(|pid| pid.get() == 1) {
+        true => Err(Failure::usage(
+            "process 1 is among the selected processes, and every process descends from it: name the programs, or add \
+             --all-processes; nothing was changed",
+        )),
+        false => Ok(()),
     }
+}
+
+fn refuse_what_cannot_be(report: &render::Report<'_>) -> Result<(), Failure> {
+    if report.plan.impossible.is_empty() {
+        return Ok(());
+    }
+    let why = render::impossible(report.plan);
+    Err(Failure::new(Exit::NotSupported, format!("it cannot be done here, so nothing was changed:\n{why}")))
+}
+
+fn refuse(report: &render::Report<'_>, follow: bool) -> Result<(), Failure> {
+    refuse_what_cannot_be(report)?;
     if report.plan.steps.is_empty() && !follow {
         let text = "there is nothing to set yet: no epoll with network sockets, and no packet has come by a queue; \
                     --follow waits for them";
@@ -233,7 +262,11 @@ fn failure(error: AttachError) -> Failure {
     let exit = match &error {
         AttachError::Target(TargetError::Proc(_)) => Exit::KernelRefused,
         AttachError::Target(_) | AttachError::AlreadyAttached { .. } => Exit::Usage,
-        _ => Exit::KernelRefused,
+        _ => return nothing_was_changed(Failure::refused(error)),
     };
-    Failure::new(exit, format!("{error}; nothing was changed"))
+    nothing_was_changed(Failure::new(exit, error))
+}
+
+fn nothing_was_changed(failure: Failure) -> Failure {
+    Failure { text: format!("{}; nothing was changed", failure.text), ..failure }
 }

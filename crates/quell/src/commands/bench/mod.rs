@@ -13,6 +13,7 @@ use quell_bench::plan::{Extent, Plan};
 use quell_bench::result::{BenchResult, SCHEMA};
 use quell_bench::run::BenchError;
 use quell_bench::vm::interrupts::{self, InterruptResult};
+use quell_linux::visible;
 use quell_mode::DeliveryMode;
 
 use args::Where;
@@ -53,7 +54,8 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     let written = file::write_json(&file, "the result", &result);
     show(&result, Form::of(args.json))?;
     written?;
-    output::say(&format!("\nresult file: {} (print it again: quell bench --show {0})", file.display()));
+    let again = shell_words::quote(&file.to_string_lossy()).into_owned();
+    output::say(&format!("\nresult file: {} (print it again: quell bench --show {again})", visible::path(&file)));
     if result.interrupted {
         return Err(Failure::new(Exit::Interrupted, "interrupted: the table holds what was measured until then"));
     }
@@ -120,8 +122,8 @@ fn unix_time() -> Duration {
 
 /// Prints what a file holds: a result of a lab or the model, or of the vm lab.
 fn show_file(file: &Path, form: Form) -> Result<(), Failure> {
-    let place = file.display();
-    let text = file::read(file)?;
+    let place = visible::path(file);
+    let text = file::read_json(file)?;
     let schema: serde_json::Value =
         serde_json::from_str(&text).map_err(|error| Failure::usage(format!("{place} is no JSON: {error}")))?;
     let no_result = |error| Failure::usage(format!("{place} is no result of a bench run: {error}"));

@@ -88,10 +88,9 @@ pub(super) fn failure(error: NotRun) -> Failure {
         BenchError::NotPossibleHere(missing) => Failure::new(Exit::NotSupported, not_possible(&missing)),
         BenchError::Cpus(error) => Failure::new(Exit::NotSupported, error),
         BenchError::NoModeLeft(_) => Failure::new(Exit::NotSupported, error),
-        BenchError::Check(_) => Failure::new(
-            Exit::VerifyFailed,
-            format!("the lab is not what it should be: {error}. --insist measures all the same and says so"),
-        ),
+        BenchError::Check(_) => {
+            Failure::new(Exit::VerifyFailed, format!("{error}; --insist measures all the same and says so"))
+        }
         BenchError::Interrupted | BenchError::Server(ServerError::Interrupted) => {
             Failure::new(Exit::Interrupted, error)
         }

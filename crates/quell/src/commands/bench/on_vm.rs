@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use quell_bench::result::Check;
 use quell_bench::vm::interrupts::InterruptResult;
 use quell_bench::vm::{self, Request, Seen, VmLabError};
 use quell_linux::signal::Interruption;
@@ -66,12 +67,12 @@ pub(super) fn show(result: &InterruptResult, json: bool) -> Result<(), Failure> 
 /// What has to hold and does not is a failure.
 fn verdict(result: &InterruptResult) -> Result<(), Failure> {
     let checks = result.checks();
-    let broken: Vec<&str> = checks.iter().filter(|check| !check.holds).map(|check| check.claim.as_str()).collect();
+    let broken: Vec<String> = checks.iter().filter(|check| !check.holds).map(Check::violation).collect();
     if broken.is_empty() {
         return Ok(());
     }
     let host = if result.starved_by().is_some() { "; this host kept the emulator waiting, so try again" } else { "" };
-    Err(Failure::new(Exit::VerifyFailed, format!("it does not hold here that {}{host}", broken.join("; "))))
+    Err(Failure::new(Exit::VerifyFailed, format!("check failed; {}{host}", broken.join("; "))))
 }
 
 fn count(args: &BenchArgs) -> Result<InterruptResult, Failure> {

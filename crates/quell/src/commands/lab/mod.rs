@@ -9,6 +9,7 @@ use quell_bench::lab::veth::PURPOSE;
 use quell_host::attach::attachment::mode_of;
 use quell_host::journal::{Change, History, ListedJournal, Stay};
 use quell_host::recovery::{Found, recover};
+use quell_linux::visible;
 use serde::Serialize;
 
 pub(super) use self::up::is_kept_lab;
@@ -79,7 +80,7 @@ pub(crate) fn run(command: &LabCommand) -> Result<(), Failure> {
 }
 
 fn list() -> Result<Vec<Entry>, Failure> {
-    let listed = journal().list().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let listed = journal().list().map_err(Failure::refused)?;
     Ok(listed.into_iter().filter_map(of_listed).collect())
 }
 
@@ -104,7 +105,7 @@ fn of_failure(path: &Path, why: &impl ToString) -> Entry {
 fn of_history(path: &Path, state: &'static str, history: Option<&History>) -> Entry {
     let changes = history.map(|history| history.pending().map(|(_, entry)| entry.change.clone()).collect());
     Entry {
-        journal: path.display().to_string(),
+        journal: visible::path(path),
         state,
         purpose: history.map(|history| history.begin.purpose.clone()),
         pid: history.map(|history| history.begin.pid),
@@ -114,7 +115,7 @@ fn of_history(path: &Path, state: &'static str, history: Option<&History>) -> En
 }
 
 fn clean() -> Result<Vec<Entry>, Failure> {
-    let found = recover(&journal()).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let found = recover(&journal()).map_err(Failure::refused)?;
     Ok(found.into_iter().filter_map(of_found).collect())
 }
 

@@ -38,7 +38,7 @@ pub(in crate::commands) fn is_kept_lab(kept: &Kept) -> bool {
 /// When it is up already, or cannot be raised.
 pub(super) fn up(args: &UpArgs) -> Result<(), Failure> {
     let journal = journal();
-    if list(&journal).map_err(refused)?.iter().any(is_kept_lab) {
+    if list(&journal).map_err(Failure::refused)?.iter().any(is_kept_lab) {
         return Err(Failure::usage("the lab is up already: `quell lab down` takes it down"));
     }
     let cpus: Vec<u32> = sched::affinity(Pid::of_this_process()).map_err(refused)?.iter().collect();
@@ -65,11 +65,11 @@ pub(super) fn up(args: &UpArgs) -> Result<(), Failure> {
 /// When it is not up, or not all of it could be removed.
 pub(super) fn down() -> Result<(), Failure> {
     let journal = journal();
-    let kept = list(&journal).map_err(refused)?;
+    let kept = list(&journal).map_err(Failure::refused)?;
     let Some(lab) = kept.iter().find(|kept| is_kept_lab(kept)) else {
         return Err(Failure::usage("no lab is up: `quell lab up` raises one"));
     };
-    let reverted = release(&journal, &lab.path).map_err(refused)?;
+    let reverted = release(&journal, &lab.path).map_err(Failure::refused)?;
     let failed: Vec<String> =
         reverted.iter().flat_map(|reverted| &reverted.failed).map(|(_, error)| format!("\n  {error}")).collect();
     if failed.is_empty() {

@@ -87,7 +87,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     if args.dry_run {
         output::data(&render::launch(&launch))?;
         if !args.no_queues {
-            output::data(&queues::planned(&launch.choice)?)?;
+            let plan = queues::plan(&launch.choice)?;
+            output::data(&render::queues(&plan))?;
+            queues::refuse_what_cannot_be(&launch.choice, &plan)?;
         }
         return Ok(ExitCode::SUCCESS);
     }

@@ -31,18 +31,23 @@ pub(super) struct Queues {
     verbose: bool,
 }
 
-/// What would be set, whom it touches, and what cannot be had, as text.
+/// What would be set, whom it touches, and what cannot be had.
 ///
 /// # Errors
 /// When the host cannot be looked at, or a device is not there.
-pub(super) fn planned(choice: &Choice) -> Result<String, Failure> {
-    Ok(render::queues(&plan(choice)?))
-}
-
-fn plan(choice: &Choice) -> Result<Plan, Failure> {
+pub(super) fn plan(choice: &Choice) -> Result<Plan, Failure> {
     let (picture, _) = take(&Scope::default()).map_err(|error| not_taken(&error))?;
     let named = choice.devices.as_ref().map(|chosen| chosen.value.as_slice());
     plan_of_devices(&picture, named, &choice.mode.value).map_err(Failure::usage)
+}
+
+/// What cannot be had is known before anything is started.
+pub(super) fn refuse_what_cannot_be(choice: &Choice, plan: &Plan) -> Result<(), Failure> {
+    if plan.impossible.is_empty() {
+        return Ok(());
+    }
+    let (mode, why) = (choice.mode.value, render::impossible(plan));
+    Err(Failure::new(Exit::NotSupported, format!("{mode} cannot be had here, so nothing was started:\n{why}")))
 }
 
 fn nobody_looks_on(_: usize, _: Moment) -> ControlFlow<()> {
@@ -60,10 +65,7 @@ impl Queues {
         let mode = choice.mode.value;
         let follows = follows || wanted != Wanted::default();
         let plan = plan(choice)?;
-        if !plan.impossible.is_empty() {
-            let text = format!("{mode} cannot be had here, so nothing was started:\n{}", render::impossible(&plan));
-            return Err(Failure::new(Exit::NotSupported, text));
-        }
+        refuse_what_cannot_be(choice, &plan)?;
         if !follows && plan.queues().all(|step| step.is_there()) {
             return Ok(Self::default());
         }
@@ -72,7 +74,7 @@ impl Queues {
         }
         let journal = journal();
         // What a killed one left would be taken for the host's own values.
-        recover(&journal).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+        recover(&journal).map_err(Failure::refused)?;
         let nobody = Targets::find(Selection::Processes(Vec::new())).map_err(|error| failure(&error.into()))?;
         let request = Request { mode, epolls: EpollsSetBy::Attachment };
         let mut attachment = Attachment::begin(&journal, nobody, request, &mut |path| keeper::start(path))

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, value_parser};
+use quell_linux::visible;
 use quell_mode::DeliveryMode;
 use quell_sim::{Constant, HostProfile, RunError, RunScale, sweep};
 use quell_sim_study::fit::{FITTED, Fit, Fitted};
@@ -124,7 +125,7 @@ pub(super) fn fit(args: &FitArgs) -> Result<(), Failure> {
     progress.finish();
     let (fitted, report) = outcome?;
     file::write(&output, "the profile", &fitted.host.to_toml())?;
-    output::say(&format!("profile: {}", output.display()));
+    output::say(&format!("profile: {}", visible::path(&output)));
     if args.json {
         return output::json(&report);
     }
@@ -133,7 +134,7 @@ pub(super) fn fit(args: &FitArgs) -> Result<(), Failure> {
 
 fn experiment(from: Option<&Path>) -> Result<IrqSuspension, Failure> {
     let Some(from) = from else { return IrqSuspension::published().map_err(Failure::usage) };
-    let text = file::read(from)?;
+    let text = file::read(from, file::BY_HAND_MAX)?;
     IrqSuspension::from_csv(&text, &text).map_err(|error| {
         let why = match &error {
             PublishedError::Csv { source, .. } => source.to_string(),
@@ -141,7 +142,7 @@ fn experiment(from: Option<&Path>) -> Result<IrqSuspension, Failure> {
             PublishedError::Load { source, .. } => source.to_string(),
             other => other.to_string(),
         };
-        Failure::usage(format!("{}: {why}", from.display()))
+        Failure::usage(format!("{}: {why}", visible::path(from)))
     })
 }
 

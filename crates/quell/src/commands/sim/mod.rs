@@ -78,7 +78,7 @@ pub(crate) fn profile(host: &str) -> Result<HostProfile, Failure> {
             Failure::usage(format!("{error}; a profile of your own is named by its path, which ends in .toml"))
         });
     }
-    let text = file::read(Path::new(host))?;
+    let text = file::read(Path::new(host), file::BY_HAND_MAX)?;
     HostProfile::from_toml(&text).map_err(|error| Failure::usage(format!("{host}: {error}")))
 }
 

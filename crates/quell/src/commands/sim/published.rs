@@ -53,7 +53,7 @@ pub(super) fn published(args: &PublishedArgs) -> Result<(), Failure> {
     }
     let terminal = Terminal::of_stdout();
     let shown: Vec<String> = compared.iter().map(|comparison| comparison::render(comparison, terminal)).collect();
-    output::data(&shown.join("\n\n"))
+    output::styled(&shown.join("\n\n"), terminal)
 }
 
 fn compare(experiment: Experiment, args: &PublishedArgs) -> Result<ExperimentComparison, Failure> {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, value_parser};
+use quell_linux::visible;
 use quell_sim::sweep::{self, Loads, Point, Row, Setup};
 use quell_sim::{RunScale, Trace};
 use serde::Serialize;
@@ -151,5 +152,5 @@ fn tell_of_trace(file: &Path, setup: &Setup, trace: &Trace) {
     } else {
         format!("{:.1} ms", ms(setup.measured_ns))
     };
-    output::say(&format!("trace file: {} ({much}); open it at https://ui.perfetto.dev", file.display()));
+    output::say(&format!("trace file: {} ({much}); open it at https://ui.perfetto.dev", visible::path(file)));
 }

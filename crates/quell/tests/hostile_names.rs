@@ -1,0 +1,169 @@
+//! Names that others choose (of processes, threads, interfaces, files, keys) in the output of every command that prints
+//! them: none reaches a terminal as what a terminal obeys, and none begins a line of its own. Needs root, Linux 6.13 and
+//! memcached.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+#[path = "../../quell-host/tests/common/mod.rs"]
+mod common;
+
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use common::{ARRIVES_WITHIN, Lab};
+use quell_linux::process::Spawn;
+
+/// What a process is called, by the name of the file that it executes: at most 15 bytes.
+const PROCESS: &str = "q\n\u{1b}[2Jset it?";
+/// What interfaces are called: at most 15 bytes, and neither blanks nor slashes.
+const INTERFACES: [&str; 2] = ["\u{1b}[2J$(id)\u{7}", "\u{202e}0hte\u{9b}1m"];
+
+struct Stage {
+    lab: Lab,
+    directory: tempfile::TempDir,
+    pid: String,
+}
+
+impl Stage {
+    fn enter() -> Option<Self> {
+        let found = Command::new("sh").args(["-c", "command -v memcached"]).output().unwrap();
+        if !found.status.success() {
+            eprintln!("skipped: there is no memcached");
+            return None;
+        }
+        let mut lab = Lab::raise("hostile", 2)?;
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join(PROCESS);
+        std::fs::copy(String::from_utf8(found.stdout).unwrap().trim_end(), &program).unwrap();
+        let words = ["-u", "root", "-U", "0", "-t", "2", "-l", "192.0.2.1", "-p", "11211"];
+        let server = lab.start(Spawn::new(&program).args(words));
+        let pid = server.pid().to_string();
+        // It ends with its namespace.
+        std::mem::forget(server);
+        Some(Self { lab, directory, pid })
+    }
+
+    /// Everything that `quell` prints with these arguments.
+    fn printed(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
+        command.args(arguments).env("QUELL_JOURNAL_DIR", self.directory.path().join("journal")).stdin(Stdio::null());
+        let output = command.output().unwrap();
+        String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+fn ip(arguments: &[&str]) {
+    let output = Command::new("ip").args(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+}
+
+fn assert_harmless(arguments: &[&str], text: &str) {
+    let obeyed = |letter: char| {
+        (letter.is_control() && letter != '\n' && letter != '\t') || matches!(letter, '\u{202a}'..='\u{202e}')
+    };
+    assert!(!text.contains(obeyed), "quell {arguments:?}: {text:?}");
+    let forged =
+        text.lines().find(|line| line.trim_start().starts_with(r"\u{1b}[2Jset") || line.starts_with("set it?"));
+    assert_eq!(forged, None, "quell {arguments:?}: {text}");
+}
+
+#[test]
+fn no_command_prints_what_a_terminal_obeys_or_a_line_that_it_did_not_write() {
+    let Some(stage) = Stage::enter() else { return };
+    let (pid, netns) = (stage.pid.as_str(), stage.lab.server_name.as_str());
+    for name in INTERFACES {
+        ip(&["-n", netns, "link", "add", name, "type", "dummy"]);
+    }
+    ip(&["-n", netns, "link", "set", "server0", "name", INTERFACES[0].trim_end_matches('\u{7}')]);
+    let connections = connect(&stage);
+
+    let profile = stage.file(
+        "a\n\u{1b}[2Jset it?.toml",
+        &format!("[device.\"{}\"]\nname = \"*\"\n[device.x.queues.all]\nmode = \"suspend200\"\n", "$(id)\u{202e}"),
+    );
+    let keys = stage.file("keys.toml", "[device.\"a\\n\\u001b[2Jset it?\"]\nname = \"*\"\n");
+    let values =
+        stage.file("values.toml", "[device.a]\nname = \"*\"\n[device.a.queues.all]\nmode = \"a\\nset it?\\u001b\"\n");
+    let shown = stage.printed(&["show", pid, "--json"]);
+    assert_harmless(&["show", "--json"], &shown);
+    let forged = stage.file("shown.json", &shown.replace(r"q\\n", r"q\n").replace("dummy", r"\u001b[2J\nset it? "));
+    let file = |arguments: &[&str], file: &str| -> Vec<String> {
+        arguments.iter().copied().chain([file]).map(ToOwned::to_owned).collect()
+    };
+    let words = |arguments: &[&str]| -> Vec<String> { arguments.iter().copied().map(ToOwned::to_owned).collect() };
+    for arguments in [
+        words(&["show", pid]),
+        words(&["show", pid, "--verbose"]),
+        words(&["show", "--netns", netns]),
+        words(&["show", "--all"]),
+        words(&["doctor", pid, "--seconds", "0"]),
+        words(&["doctor", "--netns", netns, "--seconds", "0", "--json"]),
+        words(&["attach", "suspend200", pid, "--dry-run"]),
+        words(&["attach", "suspend200", pid, "--yes", "--seconds", "0"]),
+        words(&["attach", "base", pid, "--yes"]),
+        words(&["status"]),
+        words(&["status", "--json"]),
+        words(&["lab", "list"]),
+        words(&["detach"]),
+        words(&["detach", pid]),
+        file(&["doctor", "--read"], &forged),
+        file(&["apply", "--dry-run", "--netns", netns], &profile),
+        file(&["apply", "--dry-run", "--netns", netns], &keys),
+        file(&["apply", "--dry-run", "--netns", netns], &values),
+        file(&["apply", "--dry-run"], "/nonexistent/\u{1b}[2J\nset it?"),
+        file(&["bench", "--show"], &forged),
+        file(
+            &["run", "--no-queues", "--dry-run", "base", "--"],
+            stage.directory.path().join(PROCESS).to_str().unwrap(),
+        ),
+        file(&["show", "--device"], INTERFACES[0]),
+        file(&["show", "--netns"], "a\n\u{1b}[2Jset it?"),
+        file(&["show"], "\u{1b}[2J"),
+        words(&["revert"]),
+    ] {
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        assert_harmless(&arguments, &stage.printed(&arguments));
+    }
+    let shown = stage.printed(&["show", pid]);
+    assert!(shown.contains(r"q\n\u{1b}[2Jset it?") && shown.contains(r"\u{1b}[2J$(id)"), "{shown}");
+    drop(connections);
+}
+
+/// Connections that wait for their answers, so that the program has epolls and queues.
+fn connect(stage: &Stage) -> Vec<TcpStream> {
+    let deadline = Instant::now() + ARRIVES_WITHIN;
+    let connect = || loop {
+        match TcpStream::connect("192.0.2.1:11211") {
+            Ok(mut connection) => {
+                connection.write_all(b"version\r\n").unwrap();
+                return connection;
+            }
+            Err(error) => assert!(Instant::now() < deadline, "memcached is deaf: {error}"),
+        }
+        std::thread::yield_now();
+    };
+    stage.lab.client.run(|| (0..8).map(|_| connect()).collect()).unwrap()
+}
+
+#[test]
+fn a_journal_with_a_hostile_name_is_listed_on_its_line() {
+    let journals = tempfile::tempdir().unwrap();
+    let hostile = journals.path().join("a\n\u{1b}[2Jset it?.journal");
+    std::fs::write(&hostile, "nonsense\n").unwrap();
+    assert!(Path::new(&hostile).exists());
+    for arguments in [&["status"][..], &["lab", "list"], &["revert"], &["lab", "clean"], &["status", "--json"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
+        let output = command.args(arguments).env("QUELL_JOURNAL_DIR", journals.path()).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+        assert_harmless(arguments, &text);
+    }
+}

@@ -1,0 +1,140 @@
+//! What cannot be done is said, and by the exit code too: output that cannot be written, missing privileges, kernels that
+//! lack a mode, inputs without end, servers that do not answer.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+
+#[path = "../../quell-host/tests/common/mod.rs"]
+mod common;
+
+use std::net::TcpListener;
+use std::process::{Command, Output, Stdio};
+
+use common::Lab;
+use quell_linux::netdev::Netdev;
+
+fn quell(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
+    command.args(arguments).env("QUELL_JOURNAL_DIR", "/nonexistent/journal").stdin(Stdio::null());
+    command
+}
+
+/// What `command` says when it exits with `code`.
+fn says(code: i32, command: &mut Command) -> String {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(code), "{command:?}\n{text}");
+    text
+}
+
+fn profile(text: &str) -> tempfile::TempPath {
+    let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    file.into_temp_path()
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    for arguments in [&["show", "--schema"][..], &["doctor", "--list"], &["sim", "hosts"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        assert!(says(2, quell(arguments).stdout(full)).contains("No space left on device"));
+        let mut closed = Command::new("sh");
+        closed.args(["-c", r#"exec "$0" "$@" >&-"#, env!("CARGO_BIN_EXE_quell")]).args(arguments);
+        assert!(says(2, &mut closed).contains("it is closed"));
+    }
+}
+
+#[test]
+fn an_input_without_end_is_refused() {
+    let sections: String = (0..20_000).map(|n| format!("[device.a.queues.g{n}]\nqueues = \"{n}\"\n")).collect();
+    let many = profile(&format!("[device.a]\nname = \"a\"\n{sections}"));
+    let many = many.to_str().unwrap();
+    for arguments in [
+        &["apply", "--dry-run", "/dev/zero"][..],
+        &["apply", "--dry-run", many],
+        &["bench", "--show", "/dev/zero"],
+        &["doctor", "--read", "/dev/zero"],
+        &["run", "--profile", "/dev/zero", "--", "true"],
+        &["sim", "fit", "/dev/zero"],
+    ] {
+        let said = says(1, &mut quell(arguments));
+        assert!(
+            said.contains("larger than") || said.contains("more than 1000") || said.contains("unexpected"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn who_lacks_the_privilege_is_told_that_it_is_not_possible() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let pid = std::process::id().to_string();
+    let file = profile("[sysctl]\n\"net.core.busy_poll\" = 7\n");
+    for arguments in [&["attach", "suspend200", &pid, "--yes"][..], &["apply", file.to_str().unwrap()]] {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]);
+        let directory = tempfile::tempdir().unwrap();
+        command.arg(env!("CARGO_BIN_EXE_quell")).args(arguments).env("QUELL_JOURNAL_DIR", directory.path());
+        let said = command.output().unwrap();
+        let text = String::from_utf8_lossy(&said.stderr);
+        if text.contains("setpriv:") {
+            return eprintln!("skipped: {text}");
+        }
+        assert_eq!(said.status.code(), Some(5), "{arguments:?}: {text}");
+    }
+    drop(listener);
+}
+
+#[test]
+fn a_load_that_nobody_answers_fails() {
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = deaf.local_addr().unwrap().to_string();
+    let said = says(
+        3,
+        &mut quell(&[
+            "load",
+            &address,
+            "--protocol",
+            "request-response",
+            "--no-preload",
+            "--connections",
+            "2",
+            "--warm-up",
+            "0",
+            "--seconds",
+            "0.2",
+        ]),
+    );
+    assert!(said.contains("answered no request"), "{said}");
+}
+
+#[test]
+fn a_dry_run_predicts_that_the_kernel_has_no_threaded_busy_polling() {
+    let Some(lab) = Lab::raise("refuse-t", 2) else { return };
+    match Netdev::open().and_then(|mut netdev| netdev.takes_threaded_busy_poll()) {
+        Ok(false) => {}
+        other => return eprintln!("skipped: {other:?}"),
+    }
+    let file = profile("[device.lab]\nname = \"server0\"\n[device.lab.queues.all]\nmode = \"threadedbusy\"\n");
+    let file = file.to_str().unwrap();
+    for dry_run in [&["--dry-run"][..], &[]] {
+        let said = says(5, quell(&["apply", "--netns", &lab.server_name, file]).args(dry_run));
+        assert!(said.contains("needs Linux 6.19") && said.contains(":4:8"), "{said}");
+        let launch = || says(5, quell(&["run"]).args(dry_run).args(["threadedbusy", "--", "true"]));
+        let said = lab.server.run(launch).unwrap();
+        assert!(said.contains("needs Linux 6.19"), "{said}");
+    }
+}
+
+#[test]
+fn a_sysctl_of_the_whole_host_is_not_set_by_way_of_a_namespace() {
+    let Some(lab) = Lab::raise("refuse-s", 1) else { return };
+    let apply = |text: &str, code| {
+        let file = profile(text);
+        says(code, &mut quell(&["apply", "--dry-run", "--netns", &lab.server_name, file.to_str().unwrap()]))
+    };
+    let now = std::fs::read_to_string("/proc/sys/net/core/busy_poll").unwrap();
+    let now = now.trim();
+    assert!(apply(&format!("[sysctl]\n\"net.core.busy_poll\" = {now}\n"), 0).contains("nothing to change"));
+    let said = apply(&format!("[sysctl]\n\"net.core.busy_poll\" = 1{now}\n"), 5);
+    assert!(said.contains("holds for the whole host") && said.contains("without --netns"), "{said}");
+}
