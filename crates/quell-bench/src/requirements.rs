@@ -7,6 +7,7 @@ use quell_linux::capability::{self, Capability};
 use quell_linux::netdev::{NapiChange, Netdev};
 use quell_linux::netlink::Failure;
 use quell_linux::proc::ProcRoot;
+use quell_linux::visible;
 use quell_linux::{NapiId, kernel};
 
 use crate::server::ServerCommand;
@@ -103,7 +104,7 @@ fn missing_server(server: &ServerCommand) -> Option<Missing> {
         }
         ServerCommand::Other(_) => "give the path of a program that exists",
     };
-    let what = format!("the server program {}", program.display());
+    let what = format!("the server program {}", visible::path(program));
     Some(Missing { what, seen: "there is no such executable file".into(), mend: mend.into() })
 }
 

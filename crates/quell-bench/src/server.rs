@@ -16,6 +16,7 @@ use quell_linux::process::{Child, Output, ProcessError, Spawn, session_members};
 use quell_linux::sched::{self, SchedError};
 use quell_linux::socket_options::{self, SocketOptionError};
 use quell_linux::tcp::TcpConnection;
+use quell_linux::visible;
 use quell_linux::{CpuList, NapiId, Pid};
 use quell_mode::EpollSettings;
 
@@ -136,7 +137,7 @@ impl ServerCommand {
         let workers = workers.to_string();
         match self {
             Self::Memcached { program } => {
-                let program = program.display().to_string();
+                let program = visible::path(program);
                 let fixed = ["-u", "root", "-U", "0", "-m", "512", "-c", "4096"].map(str::to_owned);
                 let chosen = ["-l", &ip, "-p", &port, "-t", &workers, "-N", &workers].map(str::to_owned);
                 std::iter::once(program).chain(fixed).chain(chosen).collect()

@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as 
 use std::path::{Path, PathBuf};
 
 use quell_linux::executable::{can_hold_code, effective_user};
+use quell_linux::visible;
 use tempfile::NamedTempFile;
 
 /// The shared object of `quell-preload`, for the kind of machine that this program was built for.
@@ -62,9 +63,9 @@ pub fn place() -> Result<PathBuf, PlaceError> {
     for directory in directories {
         match prepare(&directory, mode) {
             Ok(true) => return place_in(&directory),
-            Ok(false) => refused.push(format!("{} is mounted noexec", directory.display())),
+            Ok(false) => refused.push(format!("{} is mounted noexec", visible::path(&directory))),
             Err(PlaceError::File { action, path, source }) => {
-                refused.push(format!("{action} {}: {source}", path.display()));
+                refused.push(format!("{action} {}: {source}", visible::path(&path)));
             }
             Err(error) => return Err(error),
         }

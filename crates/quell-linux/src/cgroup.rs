@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::Pid;
+use crate::visible;
 
 /// Where control groups are mounted.
 const MOUNT: &str = "/sys/fs/cgroup";
@@ -22,7 +23,7 @@ const DEPTH_MAX: u32 = 16;
 #[non_exhaustive]
 pub enum CgroupError {
     /// There is no such group.
-    #[error("there is no control group {path} under {}", mount.display())]
+    #[error("there is no control group {path} under {}", visible::path(mount))]
     NoSuchGroup {
         /// As it was asked for.
         path: String,
@@ -30,7 +31,10 @@ pub enum CgroupError {
         mount: PathBuf,
     },
     /// No unit of that name runs.
-    #[error("no unit {unit} has a control group under {}: it does not run, or is written otherwise", mount.display())]
+    #[error(
+        "no unit {unit} has a control group under {}: it does not run, or is written otherwise",
+        visible::path(mount)
+    )]
     NoSuchUnit {
         /// Its name.
         unit: String,
@@ -38,7 +42,7 @@ pub enum CgroupError {
         mount: PathBuf,
     },
     /// Several groups have the name of the unit.
-    #[error("{} and {} are both called {unit}: name one with --cgroup", first.display(), second.display())]
+    #[error("{} and {} are both called {unit}: name one with --cgroup", visible::path(first), visible::path(second))]
     Ambiguous {
         /// Its name.
         unit: String,
@@ -48,7 +52,7 @@ pub enum CgroupError {
         second: PathBuf,
     },
     /// A directory or file could not be read.
-    #[error("reading {}: {source}", path.display())]
+    #[error("reading {}: {source}", visible::path(path))]
     Read {
         /// Which.
         path: PathBuf,

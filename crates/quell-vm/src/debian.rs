@@ -15,6 +15,7 @@ use crate::kernel_image::{self, ImageError};
 use crate::kernel_name::{Flavour, KernelName};
 use crate::modules;
 use crate::store::{Kernel, Origin, Store, StoreError, modules_dir};
+use quell_linux::visible;
 
 /// The suites whose kernels the lab is for, the newest first: Debian 13's backports, Debian 13, Debian 12.
 const SUITES: &[&str] = &["trixie-backports", "trixie", "bookworm"];
@@ -145,7 +146,7 @@ impl Archives {
 
     /// Read after the system's own configuration, whose proxies stay in force and whose actions after an update do not.
     fn configuration(&self) -> String {
-        let dir = self.dir.display();
+        let dir = visible::path(&self.dir);
         format!(
             "Dir::State \"{dir}\";\nDir::State::status \"{dir}/status\";\nDir::Cache \"{dir}/cache\";\n\
              Dir::Etc::sourcelist \"{dir}/sources.list\";\nDir::Etc::sourceparts \"/dev/null\";\n\

@@ -80,10 +80,8 @@ fn assert_harmless(arguments: &[&str], text: &str) {
 fn no_command_prints_what_a_terminal_obeys_or_a_line_that_it_did_not_write() {
     let Some(stage) = Stage::enter() else { return };
     let (pid, netns) = (stage.pid.as_str(), stage.lab.server_name.as_str());
-    for name in INTERFACES {
-        ip(&["-n", netns, "link", "add", name, "type", "dummy"]);
-    }
-    ip(&["-n", netns, "link", "set", "server0", "name", INTERFACES[0].trim_end_matches('\u{7}')]);
+    ip(&["-n", netns, "link", "set", "server0", "name", INTERFACES[0]]);
+    ip(&["-n", netns, "link", "add", INTERFACES[1], "type", "veth", "peer", "name", "\u{7f}$(id)\u{ad}"]);
     let connections = connect(&stage);
 
     let profile = stage.file(
@@ -95,7 +93,7 @@ fn no_command_prints_what_a_terminal_obeys_or_a_line_that_it_did_not_write() {
         stage.file("values.toml", "[device.a]\nname = \"*\"\n[device.a.queues.all]\nmode = \"a\\nset it?\\u001b\"\n");
     let shown = stage.printed(&["show", pid, "--json"]);
     assert_harmless(&["show", "--json"], &shown);
-    let forged = stage.file("shown.json", &shown.replace(r"q\\n", r"q\n").replace("dummy", r"\u001b[2J\nset it? "));
+    let forged = stage.file("shown.json", &shown.replace(r"q\\n", r"q\n").replace("veth", r"\u001b[2J\nset it? "));
     let file = |arguments: &[&str], file: &str| -> Vec<String> {
         arguments.iter().copied().chain([file]).map(ToOwned::to_owned).collect()
     };

@@ -7,6 +7,7 @@
 mod common;
 
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output, Stdio};
 
 use common::Lab;
@@ -29,6 +30,7 @@ fn says(code: i32, command: &mut Command) -> String {
 fn profile(text: &str) -> tempfile::TempPath {
     let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
     std::fs::write(file.path(), text).unwrap();
+    std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o644)).unwrap();
     file.into_temp_path()
 }
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use quell_linux::Pid;
 use quell_linux::cgroup::{Cgroup, CgroupError};
 use quell_linux::proc::{BootId, ProcError, ProcRoot, ProcessIdentity, Ticks};
+use quell_linux::visible;
 
 use crate::journal::Target;
 
@@ -44,7 +45,7 @@ pub enum TargetError {
     #[error("there is no process {0}")]
     NoSuchProcess(Pid),
     /// The group has no processes.
-    #[error("there is no process in {}", .0.path().display())]
+    #[error("there is no process in {}", visible::path(.0.path()))]
     Empty(Cgroup),
     /// They come and go faster than they can be looked at.
     #[error("the processes come and go faster than they can be looked at")]

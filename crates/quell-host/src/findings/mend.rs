@@ -110,6 +110,10 @@ fn typed(words: &[&str]) -> String {
 /// A word as it is typed into a shell (POSIX). One with characters that cannot be seen or typed is written by `printf`,
 /// which loses only a line end at the end.
 fn quoted(word: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-+=:,./@%".contains(&byte);
+    if !word.starts_with(['=', '~']) && !word.is_empty() && word.bytes().all(is_plain) {
+        return word.to_owned();
+    }
     if visible::name(word) == word {
         return shell_words::quote(word).into_owned();
     }

@@ -12,6 +12,7 @@ use crate::link::Links;
 use crate::netlink::NetlinkError;
 use crate::netns::Namespace;
 use crate::sysfs::{Sysfs, SysfsError};
+use crate::visible;
 
 /// Why threaded NAPI of a device could not be read or set.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +31,7 @@ pub enum DeviceThreadingError {
         name: InterfaceName,
     },
     /// A system call failed.
-    #[error("{action} {path}: {text}", path = path.display(), text = io::Error::from_raw_os_error(*errno))]
+    #[error("{action} {path}: {text}", path = visible::path(path), text = io::Error::from_raw_os_error(*errno))]
     System {
         /// What was tried.
         action: &'static str,
@@ -40,7 +41,7 @@ pub enum DeviceThreadingError {
         errno: i32,
     },
     /// The file holds something else than 0 or 1.
-    #[error("read {path}: {text:?} is neither 0 nor 1", path = path.display())]
+    #[error("read {path}: {text:?} is neither 0 nor 1", path = visible::path(path))]
     Unknown {
         /// The file.
         path: PathBuf,

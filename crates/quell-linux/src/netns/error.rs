@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::NamespaceName;
+use crate::visible;
 
 /// Why something about a namespace could not be done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,7 +34,7 @@ pub enum NamespaceError {
         what: String,
     },
     /// The file is there, but no namespace is mounted on it, as after a crash between the two steps.
-    #[error("{path}: a file, but no network namespace is mounted on it; delete it", path = path.display())]
+    #[error("{path}: a file, but no network namespace is mounted on it; delete it", path = visible::path(path))]
     NotANamespace {
         /// The file.
         path: PathBuf,
@@ -84,6 +85,6 @@ impl NamespaceError {
 
     pub(super) fn io(action: &'static str, what: &Path, error: &io::Error) -> Self {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        Self::System { action, what: what.display().to_string(), errno }
+        Self::System { action, what: visible::path(what), errno }
     }
 }

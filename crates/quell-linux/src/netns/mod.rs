@@ -24,6 +24,7 @@ use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
 use crate::pid::Pid;
+use crate::visible;
 
 pub use error::NamespaceError;
 
@@ -186,11 +187,11 @@ impl Namespace {
 
     fn open_path(path: &Path) -> Result<Self, NamespaceError> {
         let file = File::open(path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => NamespaceError::Absent { what: path.display().to_string() },
+            io::ErrorKind::NotFound => NamespaceError::Absent { what: visible::path(path) },
             _ => NamespaceError::io("open", path, &error),
         })?;
-        let fs =
-            rustix::fs::fstatfs(&file).map_err(|errno| NamespaceError::system("fstatfs", path.display(), errno))?;
+        let fs = rustix::fs::fstatfs(&file)
+            .map_err(|errno| NamespaceError::system("fstatfs", visible::path(path), errno))?;
         if fs.f_type != NSFS_MAGIC {
             return Err(NamespaceError::NotANamespace { path: path.to_owned() });
         }
@@ -232,7 +233,7 @@ impl Namespace {
                 Ok(()) => {}
                 Err(Errno::INVAL) => break,
                 Err(Errno::NOENT) => return Ok(Deletion::WasAbsent),
-                Err(errno) => return Err(NamespaceError::system("unmount", path.display(), errno)),
+                Err(errno) => return Err(NamespaceError::system("unmount", visible::path(&path), errno)),
             }
         }
         match fs::remove_file(&path) {
@@ -335,7 +336,7 @@ fn mount_new_namespace(path: &Path) -> Result<(), NamespaceError> {
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
         .map_err(|errno| NamespaceError::system("unshare", "the network namespace", errno))?;
     rustix::mount::mount_bind("/proc/thread-self/ns/net", path)
-        .map_err(|errno| NamespaceError::system("mount the network namespace on", path.display(), errno))
+        .map_err(|errno| NamespaceError::system("mount the network namespace on", visible::path(path), errno))
 }
 
 /// Makes `/run/netns` a shared mount, under the lock that iproute2 takes for the same work.
@@ -348,7 +349,7 @@ fn share_named_directory() -> Result<(), NamespaceError> {
         .map_err(|error| NamespaceError::io("create", path, &error))?;
     let directory = File::open(path).map_err(|error| NamespaceError::io("open", path, &error))?;
     rustix::fs::flock(&directory, FlockOperation::LockExclusive)
-        .map_err(|errno| NamespaceError::system("lock", path.display(), errno))?;
+        .map_err(|errno| NamespaceError::system("lock", visible::path(path), errno))?;
     let share = || {
         let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
         rustix::mount::mount_change(path, shared)
@@ -356,11 +357,11 @@ fn share_named_directory() -> Result<(), NamespaceError> {
     match share() {
         Ok(()) => return Ok(()),
         Err(Errno::INVAL) => {} // Not a mount yet.
-        Err(errno) => return Err(NamespaceError::system("share", path.display(), errno)),
+        Err(errno) => return Err(NamespaceError::system("share", visible::path(path), errno)),
     }
     rustix::mount::mount_bind_recursive(path, path)
         .and_then(|()| share())
-        .map_err(|errno| NamespaceError::system("mount and share", path.display(), errno))
+        .map_err(|errno| NamespaceError::system("mount and share", visible::path(path), errno))
 }
 
 #[cfg(test)]

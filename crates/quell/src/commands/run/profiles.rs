@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use quell_linux::visible;
 use quell_mode::profile::{Profile, ProgramProfile, Source};
 
 use crate::exit::Failure;
@@ -31,7 +32,7 @@ pub(super) fn read(named: &str) -> Result<ProgramProfile, Failure> {
 
 fn source(named: &str) -> Result<Source, Failure> {
     if named.contains('/') || named.ends_with(".toml") {
-        return Ok(Source::new(named, file::read(Path::new(named), file::BY_HAND_MAX)?));
+        return Ok(Source::new(visible::name(named), file::read(Path::new(named), file::BY_HAND_MAX)?));
     }
     let shipped = SHIPPED.iter().find(|(name, _)| *name == named);
     let (name, text) = shipped.ok_or_else(|| {
