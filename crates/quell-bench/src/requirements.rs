@@ -104,7 +104,7 @@ fn missing_server(server: &ServerCommand) -> Option<Missing> {
         }
         ServerCommand::Other(_) => "give the path of a program that exists",
     };
-    let what = format!("the server program {}", visible::path(program));
+    let what = format!("the server program {}", visible::path(&program));
     Some(Missing { what, seen: "there is no such executable file".into(), mend: mend.into() })
 }
 

@@ -39,7 +39,6 @@ pub mod signal;
 pub mod signal_queue;
 pub mod sock_diag;
 pub mod socket_options;
-pub mod stdio;
 pub mod sysfs;
 pub mod tcp;
 pub mod udp;

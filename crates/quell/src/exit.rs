@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use quell_linux::netns::NamespaceError;
+
 /// The exit codes of every command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -58,9 +60,11 @@ impl Failure {
 
     /// The kernel refused, or, where it did so for a missing privilege, it is not possible for this user.
     pub(crate) fn refused(error: impl std::error::Error + 'static) -> Self {
+        let text = error.to_string();
         match is_denied(&error) {
-            true => Self::new(Exit::NotSupported, format!("{error}; this needs root")),
-            false => Self::new(Exit::KernelRefused, error),
+            true if text.contains("needs root") => Self::new(Exit::NotSupported, text),
+            true => Self::new(Exit::NotSupported, format!("{text}; this needs root")),
+            false => Self::new(Exit::KernelRefused, text),
         }
     }
 
@@ -73,7 +77,11 @@ impl Failure {
 /// Whether a missing privilege is what an error comes from.
 fn is_denied(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
-    causes.any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|io| io.kind() == io::ErrorKind::PermissionDenied))
+    causes.any(|cause| match (cause.downcast_ref::<io::Error>(), cause.downcast_ref::<NamespaceError>()) {
+        (Some(error), _) => error.kind() == io::ErrorKind::PermissionDenied,
+        (_, Some(error)) => error.is_denied(),
+        (None, None) => false,
+    })
 }
 
 impl From<Exit> for ExitCode {

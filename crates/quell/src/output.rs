@@ -8,7 +8,7 @@
 
 use std::io::{self, Write as _};
 
-use quell_linux::stdio::stdout_was_closed;
+use quell_linux::process::stdout_was_closed;
 use quell_linux::visible::{self, Kept};
 use serde::Serialize;
 

@@ -72,6 +72,13 @@ fn ignore(signal: libc::c_int) {
     }
 }
 
+/// Whether the standard output was closed when this process began. What it prints is lost without an error then: the
+/// runtime has opened `/dev/null` in its place.
+#[must_use]
+pub fn stdout_was_closed() -> bool {
+    CLOSED.load(Ordering::Relaxed) & (1 << libc::STDOUT_FILENO) != 0
+}
+
 /// Lets this process wait for its children: where SIGCHLD is ignored, which is inherited too, the kernel forgets how they
 /// ended (`wait(2)`).
 pub(super) fn remember_children() {

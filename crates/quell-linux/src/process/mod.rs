@@ -20,6 +20,7 @@ use crate::proc::{ProcError, ProcRoot, ProcessIdentity};
 use crate::{CpuList, Pid};
 
 pub use foreground::{Foreground, end_by, is_not_found, leads_its_session};
+pub use inherited::stdout_was_closed;
 pub use open_files::raise_open_files_limit;
 use output_tail::OutputTail;
 pub use session::{SessionMember, kill_session, session_members};
