@@ -118,19 +118,24 @@ fn a_connection_is_followed_from_the_epoll_to_the_queue() {
     let params = epoll_params::EpollParams { busy_poll_usecs: 64, busy_poll_budget: 32, prefer_busy_poll: true };
     epoll_params::set(&epoll, params).unwrap();
 
-    // The test's process is in the reader's namespace, its sockets are in the lab's: only the whole host has both.
-    let picture = take(&Scope { whole_host: true, ..Scope::default() }).unwrap().0;
-    let index = picture.index();
-    let process = index.process(Pid::of_this_process()).unwrap();
-    let epolls = &process.files.known().unwrap().epolls;
-    let seen = epolls.iter().find(|epoll| epoll.params.known() == Some(&params)).unwrap();
-    let [target] = seen.targets.known().unwrap().as_slice() else { panic!("{seen:?}") };
-    let WatchedFile::Socket { inode } = target.file else { panic!("{target:?}") };
-    let socket = index.socket(inode).unwrap();
-    assert_eq!((socket.local, socket.remote), (accepted.local_addr().ok(), client.local_addr().ok()));
-    assert_eq!((socket.namespace, socket.receive_queue), (lab.server.inode(), Some(1)));
-    let napi = socket.napi.known().unwrap().unwrap();
-    let (device, _) = index.napi(napi).unwrap();
-    assert!(lab.napis.contains(&napi));
-    assert_eq!((device.name.as_str(), device.namespace), ("server0", lab.server.inode()));
+    // The test's process is in the reader's namespace, its sockets are in the lab's.
+    let (netns, pids) = (Some(format!("{}-server", id("path"))), vec![Pid::of_this_process()]);
+    let both = [Scope { whole_host: true, ..Scope::default() }, Scope { netns, pids, ..Scope::default() }];
+    for scope in both {
+        let picture = take(&scope).unwrap().0;
+        assert!(picture.namespaces.iter().any(|namespace| namespace.is_readers));
+        let index = picture.index();
+        let process = index.process(Pid::of_this_process()).unwrap();
+        let epolls = &process.files.known().unwrap().epolls;
+        let seen = epolls.iter().find(|epoll| epoll.params.known() == Some(&params)).unwrap();
+        let [target] = seen.targets.known().unwrap().as_slice() else { panic!("{seen:?}") };
+        let WatchedFile::Socket { inode } = target.file else { panic!("{target:?}") };
+        let socket = index.socket(inode).unwrap();
+        assert_eq!((socket.local, socket.remote), (accepted.local_addr().ok(), client.local_addr().ok()));
+        assert_eq!((socket.namespace, socket.receive_queue), (lab.server.inode(), Some(1)));
+        let napi = socket.napi.known().unwrap().unwrap();
+        let (device, _) = index.napi(napi).unwrap();
+        assert!(lab.napis.contains(&napi));
+        assert_eq!((device.name.as_str(), device.namespace), ("server0", lab.server.inode()));
+    }
 }

@@ -2,7 +2,8 @@
 //! verifies signatures and checksums, and downloads, all in a directory of this user. The system's packages and lists
 //! are only asked for the mirror.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use crate::store::{Kernel, Origin, Store, StoreError, modules_dir};
 use quell_linux::visible;
 
 /// The suites whose kernels the lab is for, the newest first: Debian 13's backports, Debian 13, Debian 12.
-const SUITES: &[&str] = &["trixie-backports", "trixie", "bookworm"];
+pub const SUITES: &[&str] = &["trixie-backports", "trixie", "bookworm"];
 /// The meta packages that name the current kernel of a suite.
 const META_PACKAGES: &[(&str, Flavour)] =
     &[("linux-image-cloud-amd64", Flavour::Cloud), ("linux-image-amd64", Flavour::Full)];
@@ -34,6 +35,39 @@ pub struct Offer {
     /// What it would be.
     pub origin: Origin,
     package: &'static str,
+}
+
+/// What is done next to fetch a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FetchStep {
+    /// apt downloads its packages.
+    Download {
+        /// How many.
+        packages: usize,
+        /// Their size together.
+        bytes: u64,
+    },
+    /// A package is unpacked.
+    Unpack {
+        /// The name of its file.
+        package: String,
+    },
+    /// The kernel is taken out of its compressed image.
+    Decompress,
+}
+
+impl fmt::Display for FetchStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Download { packages, bytes } => {
+                let mb = *bytes as f64 / 1e6;
+                write!(f, "downloading {packages} package{}, {mb:.1} MB", if *packages == 1 { "" } else { "s" })
+            }
+            Self::Unpack { package } => write!(f, "unpacking {package}"),
+            Self::Decompress => f.write_str("decompressing the kernel"),
+        }
+    }
 }
 
 /// Why a kernel could not be fetched.
@@ -192,15 +226,17 @@ impl Archives {
         found.ok_or_else(|| FetchError::NotOffered { name: name.clone(), offered: offered.join(", ") })
     }
 
-    /// Downloads a kernel, verified by apt, and keeps in the store what guests need of it.
+    /// Downloads a kernel, verified by apt, and keeps in the store what guests need of it. `progress` is notified of each
+    /// step before it begins.
     ///
     /// # Errors
     /// [`FetchError`]; the store is as it was then.
-    pub fn get(&self, offer: &Offer, store: &Store) -> Result<Kernel, FetchError> {
+    pub fn get(&self, offer: &Offer, store: &Store, progress: &mut dyn FnMut(FetchStep)) -> Result<Kernel, FetchError> {
         let downloads = tempfile::tempdir_in(&self.dir).map_err(prepare(&self.dir))?;
         let packages = self.packages_of(offer)?;
+        progress(FetchStep::Download { packages: packages.len(), bytes: packages.values().sum() });
         let mut command = Command::new("apt-get");
-        command.arg("--config-file").arg(self.dir.join("apt.conf")).arg("download").args(&packages);
+        command.arg("--config-file").arg(self.dir.join("apt.conf")).arg("download").args(packages.keys());
         run("apt-get", command.current_dir(downloads.path()))?;
 
         let staged = store.stage()?;
@@ -209,24 +245,33 @@ impl Archives {
         let mut image = None;
         for entry in fs::read_dir(downloads.path()).map_err(prepare(downloads.path()))? {
             let package = entry.map_err(prepare(downloads.path()))?.path();
+            let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            progress(FetchStep::Unpack { package: name });
             image = unpack(&package, &modules)?.or(image);
         }
         let version = &offer.origin.version;
         let image = image.ok_or_else(|| FetchError::NoKernel(version.clone()))?;
+        progress(FetchStep::Decompress);
         let vmlinux =
             kernel_image::vmlinux(&image).map_err(|source| FetchError::Image { package: version.clone(), source })?;
         Ok(store.keep(staged, &vmlinux, &offer.origin)?)
     }
 
-    /// The packages that make up a kernel, as `NAME=VERSION`: what the meta package depends on in just this version,
-    /// and what that depends on.
-    fn packages_of(&self, offer: &Offer) -> Result<BTreeSet<String>, FetchError> {
-        let mut found = BTreeSet::new();
-        let mut open = vec![format!("{}={}", offer.package, offer.origin.version)];
+    /// The packages that make up a kernel, as `NAME=VERSION`, with their sizes in bytes: what the meta package depends on
+    /// in just this version, and what that depends on.
+    fn packages_of(&self, offer: &Offer) -> Result<BTreeMap<String, u64>, FetchError> {
+        let meta = self.show(&format!("{}={}", offer.package, offer.origin.version))?;
+        let dependencies =
+            |entry: &str| -> Vec<String> { kernel_dependencies(field(entry, "Depends").unwrap_or_default()).collect() };
+        let mut found = BTreeMap::new();
+        let mut open = dependencies(&meta);
         while let Some(package) = open.pop() {
+            if found.contains_key(&package) {
+                continue;
+            }
             let entry = self.show(&package)?;
-            let depends = field(&entry, "Depends").unwrap_or_default();
-            open.extend(kernel_dependencies(depends).filter(|dependency| found.insert(dependency.clone())));
+            open.extend(dependencies(&entry));
+            found.insert(package, field(&entry, "Size").and_then(|size| size.parse().ok()).unwrap_or(0));
         }
         Ok(found)
     }
@@ -368,6 +413,17 @@ mod tests {
                        initramfs-tools (>= 0.120) | linux-initramfs-tool";
         let found: Vec<String> = kernel_dependencies(depends).collect();
         assert_eq!(found, ["linux-image-7.3=7.3-1", "linux-modules-7.3=7.3-1"]);
+    }
+
+    #[test]
+    fn each_step_of_fetching_is_said_in_words() {
+        let steps = [
+            FetchStep::Download { packages: 2, bytes: 31_560_000 },
+            FetchStep::Unpack { package: "linux-image.deb".to_owned() },
+            FetchStep::Decompress,
+        ];
+        let said = steps.map(|step| step.to_string());
+        assert_eq!(said, ["downloading 2 packages, 31.6 MB", "unpacking linux-image.deb", "decompressing the kernel"]);
     }
 
     #[test]

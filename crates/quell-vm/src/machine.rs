@@ -60,9 +60,29 @@ impl Nic {
     }
 }
 
+/// QEMU on this machine.
+#[derive(Debug, Clone)]
+pub struct Emulator {
+    program: PathBuf,
+}
+
+impl Emulator {
+    /// Looks for it on the PATH.
+    ///
+    /// # Errors
+    /// [`MachineError::NoEmulator`].
+    pub fn find() -> Result<Self, MachineError> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let found = std::env::split_paths(&path).map(|dir| dir.join(QEMU)).find(|program| program.is_file());
+        found.map(|program| Self { program }).ok_or(MachineError::NoEmulator { program: QEMU })
+    }
+}
+
 /// A guest to be started.
 #[derive(Debug, Clone)]
 pub struct Machine {
+    /// What emulates it.
+    pub emulator: Emulator,
     /// Its kernel.
     pub kernel: Kernel,
     /// Its NICs.
@@ -122,7 +142,7 @@ impl Machine {
     ) -> Result<Option<Ended>, MachineError> {
         let listener = files.listener()?;
         let started = Instant::now();
-        let qemu = Spawn::new(QEMU)
+        let qemu = Spawn::new(&self.emulator.program)
             .args(self.arguments(files))
             .args(["-chardev", &format!("file,id=console,path={}", files.console().display())])
             .args(["-serial", "chardev:console"])
@@ -147,9 +167,9 @@ impl Machine {
         initramfs.file(Path::new(SHELL), &static_busybox()?);
         let files = self.files(&mut initramfs, Run::Shell)?;
         let files = files.write(initramfs)?;
-        let mut qemu = Command::new(QEMU);
+        let mut qemu = Command::new(&self.emulator.program);
         qemu.args(self.arguments(&files)).args(["-serial", "mon:stdio", "-serial", "null"]);
-        let ended = qemu.status().map_err(prepare(Path::new(QEMU)))?;
+        let ended = qemu.status().map_err(prepare(&self.emulator.program))?;
         match ended.success() {
             true => Ok(()),
             false => Err(MachineError::Lost { qemu: ended.to_string(), console: String::new() }),
@@ -210,13 +230,6 @@ fn kernel_arguments() -> String {
         "console=ttyS0 quiet panic=-1 maxcpus=1 mitigations=off nokaslr tsc=unstable rdinit={PROGRAM} \
          LD_LIBRARY_PATH={LIBRARIES} -- {GUEST_COMMAND}"
     )
-}
-
-/// Whether the emulator is on the PATH.
-#[must_use]
-pub fn emulator_is_here() -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(QEMU).is_file())
 }
 
 fn static_busybox() -> Result<Vec<u8>, MachineError> {

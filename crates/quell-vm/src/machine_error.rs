@@ -15,8 +15,14 @@ use crate::store::StoreError;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MachineError {
-    /// QEMU is not installed, or could not be started.
-    #[error("{0}; the vm lab needs QEMU (Debian: qemu-system-x86)")]
+    /// QEMU is not installed.
+    #[error("{program} is not on the PATH; guests run under QEMU (Debian: apt install qemu-system-x86)")]
+    NoEmulator {
+        /// The program that was looked for.
+        program: &'static str,
+    },
+    /// QEMU could not be started, or waited for.
+    #[error(transparent)]
     Qemu(ProcessError),
     /// This machine is of another kind than the kernels.
     #[error("the kernels of the vm lab are for x86-64, and this program is built for {}", std::env::consts::ARCH)]

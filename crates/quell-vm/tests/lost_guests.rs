@@ -9,24 +9,20 @@
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
-use quell_vm::machine::{Machine, MachineError, Nic};
+use quell_vm::machine::{Emulator, Machine, MachineError, Nic};
 use quell_vm::store::Store;
 
 /// A kernel that is none, in a store of its own; `None` without QEMU.
 fn machine(dir: &Path) -> Option<Machine> {
-    if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
-        eprintln!("skipped: there is no qemu-system-x86_64 here");
-        return None;
-    }
+    let emulator = Emulator::find().inspect_err(|error| eprintln!("skipped: {error}")).ok()?;
     let kernel = dir.join("6.1");
     fs::create_dir_all(kernel.join("modules")).unwrap();
     fs::write(kernel.join("vmlinux"), b"no kernel").unwrap();
     fs::write(kernel.join("kernel.json"), r#"{"name":"6.1","version":"6.1-1","suite":"none"}"#).unwrap();
     let kernel = Store::in_dir(dir).newest().unwrap();
-    Some(Machine { kernel, nic: Nic::Virtio, cpus: 1, limit: Duration::from_secs(60) })
+    Some(Machine { emulator, kernel, nic: Nic::Virtio, cpus: 1, limit: Duration::from_secs(60) })
 }
 
 #[test]

@@ -37,3 +37,44 @@ fn a_result_that_is_shown_as_json_is_the_one_in_the_file() {
     let value = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).unwrap();
     assert!(value(&shown.stdout) == value(&std::fs::read("tests/fixtures/result.json").unwrap()));
 }
+
+fn quell(arguments: &[&str]) -> Command {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_quell"));
+    program.args(arguments);
+    program
+}
+
+#[test]
+fn a_guest_without_qemu_is_refused_before_anything_is_announced() {
+    let cache = tempfile::tempdir().unwrap();
+    let kernel = cache.path().join("quell/kernels/6.1");
+    std::fs::create_dir_all(&kernel).unwrap();
+    std::fs::write(kernel.join("kernel.json"), r#"{"name":"6.1","version":"6.1-1","suite":"none"}"#).unwrap();
+    for arguments in [&["bench", "--on", "vm"][..], &["vm", "run", "--", "lab", "list"], &["vm", "shell"]] {
+        let mut program = quell(arguments);
+        let ended = program.env("XDG_CACHE_HOME", cache.path()).env("PATH", "/nonexistent").output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(5), "{arguments:?}: {said}");
+        assert!(said.starts_with("quell: qemu-system-x86_64 is not on the PATH"), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn a_namespace_and_a_process_can_be_asked_for_together() {
+    let pid = std::process::id().to_string();
+    let ended = quell(&["show", "--netns", "quell-no-such-namespace", &pid]).output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(said.contains("quell-no-such-namespace") && !said.contains("cannot be used with"), "{said}");
+}
+
+#[test]
+fn devices_without_napi_share_one_line_unless_they_are_asked_for() {
+    let shown = |arguments: &[&str]| String::from_utf8(quell(arguments).output().unwrap().stdout).unwrap();
+    let begins = |text: &str, name: &str| text.lines().any(|line| line.split_whitespace().next() == Some(name));
+    let short = shown(&["show"]);
+    let line = short.lines().find(|line| line.starts_with("without NAPI")).expect(&short);
+    assert!(line.split_whitespace().any(|word| word == "lo") && !begins(&short, "lo"), "{short}");
+    for whole in [shown(&["show", "-v"]), shown(&["show", "--device", "lo"])] {
+        assert!(begins(&whole, "lo") && !whole.contains("without NAPI"), "{whole}");
+    }
+}

@@ -15,8 +15,8 @@ pub(super) struct ScopeArgs {
     /// Only this device, and the processes that its packets reach.
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
-    /// Another network namespace, by its name in /run/netns.
-    #[arg(long, value_name = "NAME", conflicts_with = "pids")]
+    /// Another network namespace, by its name in /run/netns; with a PID beside the process's own.
+    #[arg(long, value_name = "NAME")]
     netns: Option<String>,
     /// Every network namespace of the host.
     #[arg(long, conflicts_with_all = ["netns", "pids"])]

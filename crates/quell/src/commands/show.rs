@@ -14,7 +14,7 @@ use crate::render::terminal::Terminal;
 pub(crate) struct ShowArgs {
     #[command(flatten)]
     scope: ScopeArgs,
-    /// Every queue on a line of its own, also where several are alike.
+    /// Every queue on a line of its own, also where several are alike, and every device, also without NAPI.
     #[arg(short, long)]
     verbose: bool,
     /// Print the JSON Schema of pictures instead of one.

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use quell_linux::signal::{Interruption, InterruptionFlag};
-use quell_vm::debian::{Archives, FetchError, Offer};
-use quell_vm::machine::{Ended, Machine, MachineError, Nic};
+use quell_vm::debian::{Archives, FetchError, FetchStep, Offer, SUITES};
+use quell_vm::machine::{Emulator, Ended, Machine, MachineError, Nic};
 use quell_vm::store::{Kernel, Store, StoreError};
 use quell_vm::{Flavour, KernelName, guest};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::render::progress::Progress;
 
 /// What can be done with kernels.
 #[derive(Debug, Subcommand)]
@@ -73,7 +74,8 @@ impl GuestArgs {
     /// When its kernel is not here.
     pub(crate) fn machine(&self, limit: Duration) -> Result<Machine, Failure> {
         let kernel = stored_kernel(self.kernel.as_ref())?;
-        Ok(Machine { kernel, nic: self.nic.unwrap_or_default().into(), cpus: CPUS, limit })
+        let emulator = Emulator::find().map_err(|error| of_machine(&error))?;
+        Ok(Machine { emulator, kernel, nic: self.nic.unwrap_or_default().into(), cpus: CPUS, limit })
     }
 }
 
@@ -145,14 +147,27 @@ pub(crate) fn lab_in_guest(request: &str) -> Result<(), Failure> {
 
 fn get(wanted: &[KernelName], mirror: Option<&str>) -> Result<(), Failure> {
     let store = store()?;
-    output::say("reading the archive's indexes ...");
-    let archives = Archives::update(&store, mirror).map_err(|error| of_fetching(&error))?;
+    if let Err(missing) = Emulator::find() {
+        output::say(&format!("kernels can be fetched, but no guest starts: {missing}"));
+    }
+    let progress = Progress::new();
+    let outcome = fetch(wanted, mirror, &store, &progress);
+    progress.finish();
+    outcome
+}
+
+fn fetch(wanted: &[KernelName], mirror: Option<&str>, store: &Store, progress: &Progress) -> Result<(), Failure> {
+    let doing = |what: &str| {
+        progress.say(&format!("{what} ..."));
+        progress.doing(what);
+    };
+    doing(&format!("reading the indexes of {} by apt", SUITES.join(", ")));
+    let archives = Archives::update(store, mirror).map_err(|error| of_fetching(&error))?;
     for offer in offers(&archives, wanted).map_err(|error| of_fetching(&error))? {
-        output::say(&format!(
-            "fetching {} ({} of {}) ...",
-            offer.origin.name, offer.origin.version, offer.origin.suite
-        ));
-        let kernel = archives.get(&offer, &store).map_err(|error| of_fetching(&error))?;
+        let name = &offer.origin.name;
+        progress.say(&format!("{name} is {} of {}", offer.origin.version, offer.origin.suite));
+        let mut step = |step: FetchStep| doing(&format!("{name}: {step}"));
+        let kernel = archives.get(&offer, store, &mut step).map_err(|error| of_fetching(&error))?;
         output::data(&line(&kernel))?;
     }
     Ok(())
@@ -243,7 +258,7 @@ fn of_fetching(error: &FetchError) -> Failure {
 /// The failure of a guest, with its exit code.
 pub(crate) fn of_machine(error: &MachineError) -> Failure {
     let exit = match error {
-        MachineError::Qemu(_) | MachineError::Architecture | MachineError::NoBusybox => Exit::NotSupported,
+        MachineError::NoEmulator { .. } | MachineError::Architecture | MachineError::NoBusybox => Exit::NotSupported,
         MachineError::Interrupted => Exit::Interrupted,
         _ => Exit::RolledBack,
     };

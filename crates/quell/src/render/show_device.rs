@@ -29,6 +29,34 @@ pub(super) fn node(device: &Device, index: &Index<'_>, verbose: bool) -> Node {
     node
 }
 
+/// Whether anything decides about packets here: a NAPI instance, XDP, a queue whose packets RPS or XPS moves; or whether
+/// that cannot be said. Devices on top of others and `lo` mostly have none of it.
+pub(super) fn is_on_the_packet_path(device: &Device) -> bool {
+    let has_napi = device.napis.known().is_none_or(|napis| !napis.is_empty());
+    let on_queue = |queue: &RxQueue| {
+        queue.napi.known().is_none_or(Option::is_some) || queue.rps_cpus.known().is_some_and(|cpus| !cpus.is_empty())
+    };
+    let dropped = device.counters.known().is_some_and(|counters| counters.rx_dropped > 0);
+    has_napi
+        || device.rx_queues.known().is_none_or(|queues| queues.iter().any(on_queue))
+        || device.has_xdp.known() == Some(&true)
+        || !tx_groups(device).is_empty()
+        || dropped
+}
+
+/// The other devices, on one line.
+pub(super) fn without_napi(devices: &[&Device]) -> Option<Node> {
+    if devices.is_empty() {
+        return None;
+    }
+    let mut node = Node::named("without NAPI");
+    for device in devices {
+        let down = if device.is_up { "" } else { " (down)" };
+        node.add(Faint, format!("{}{down}", device.name));
+    }
+    Some(node)
+}
+
 fn describe(device: &Device, node: &mut Node) {
     let driver = device.driver.known().and_then(|driver| driver.driver.clone());
     node.add_if(Plain, device.kind.clone().filter(|kind| Some(kind) != driver.as_ref()));

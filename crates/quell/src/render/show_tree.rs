@@ -26,7 +26,11 @@ pub(crate) fn tree(picture: &Picture, style: Style) -> String {
         roots.extend((picture.namespaces.len() > 1).then(|| heading(namespace)));
         let devices = picture.devices.iter().filter(|device| device.namespace == namespace.inode);
         let index = picture.index();
-        roots.extend(devices.map(|device| show_device::node(device, &index, style.verbose)));
+        let every = style.verbose || picture.scope.device.is_some();
+        let (whole, others): (Vec<_>, Vec<_>) =
+            devices.partition(|device| every || show_device::is_on_the_packet_path(device));
+        roots.extend(whole.into_iter().map(|device| show_device::node(device, &index, style.verbose)));
+        roots.extend(show_device::without_napi(&others));
     }
     let context = show_process::Context {
         index: picture.index(),

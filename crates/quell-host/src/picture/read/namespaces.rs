@@ -78,18 +78,18 @@ pub(super) fn open(scope: &Scope, candidates: &[Candidate]) -> Result<Vec<Space>
     let readers = Namespace::current()?;
     let mut found = BTreeMap::new();
     let mut add = |namespace: Namespace| found.insert(namespace.inode(), namespace);
-    match &scope.netns {
-        Some(name) => drop(add(Namespace::open_named(&NamespaceName::new(name.clone())?)?)),
-        None if scope.whole_host => {
-            named().into_iter().for_each(|(_, namespace)| drop(add(namespace)));
-            of_processes(candidates.iter()).into_iter().for_each(|namespace| drop(add(namespace)));
-            add(Namespace::current()?);
-        }
-        None if !scope.pids.is_empty() => {
-            let asked = candidates.iter().filter(|candidate| scope.pids.contains(&candidate.pid));
-            of_processes(asked).into_iter().for_each(|namespace| drop(add(namespace)));
-        }
-        None => drop(add(Namespace::current()?)),
+    if let Some(name) = &scope.netns {
+        add(Namespace::open_named(&NamespaceName::new(name.clone())?)?);
+    }
+    if scope.whole_host {
+        named().into_iter().for_each(|(_, namespace)| drop(add(namespace)));
+        of_processes(candidates.iter()).into_iter().for_each(|namespace| drop(add(namespace)));
+        add(Namespace::current()?);
+    } else if !scope.pids.is_empty() {
+        let asked = candidates.iter().filter(|candidate| scope.pids.contains(&candidate.pid));
+        of_processes(asked).into_iter().for_each(|namespace| drop(add(namespace)));
+    } else if scope.netns.is_none() {
+        add(Namespace::current()?);
     }
     let names = named();
     let space = |namespace: Namespace| {

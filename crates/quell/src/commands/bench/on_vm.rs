@@ -9,7 +9,7 @@ use quell_bench::vm::{self, Request, Seen, VmLabError};
 use quell_linux::signal::Interruption;
 use quell_mode::DeliveryMode;
 use quell_vm::KernelName;
-use quell_vm::machine::{Machine, emulator_is_here};
+use quell_vm::machine::{Emulator, Machine};
 
 use super::args::BenchArgs;
 use super::measure_ms;
@@ -31,7 +31,7 @@ const SLOWNESS: u32 = 4;
 /// What a guest can tell a user whose machine cannot run the lab, and what it takes here.
 pub(super) fn offer() -> String {
     let newest = stored_kernel(None).ok().map(|kernel| kernel.origin.name);
-    offer_with(newest.as_ref(), emulator_is_here())
+    offer_with(newest.as_ref(), Emulator::find().is_ok())
 }
 
 fn offer_with(newest: Option<&KernelName>, emulator: bool) -> String {
@@ -79,7 +79,8 @@ fn count(args: &BenchArgs) -> Result<InterruptResult, Failure> {
     let request = request(args)?;
     let limit = OVERHEAD + SLOWNESS * request.measured_at_most();
     let kernel = stored_kernel(args.kernel.as_ref())?;
-    let machine = Machine { kernel, nic: args.nic.unwrap_or_default().into(), cpus: request.cpus(), limit };
+    let emulator = Emulator::find().map_err(|error| of_machine(&error))?;
+    let machine = Machine { emulator, kernel, nic: args.nic.unwrap_or_default().into(), cpus: request.cpus(), limit };
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
     output::say(&format!(
