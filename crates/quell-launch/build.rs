@@ -1,53 +1,32 @@
-//! Builds the preload library, so that it travels inside the program: `quell` stays one file to install. A build of its
-//! own, because nothing else of the workspace is a shared object that must not unwind.
+//! Builds the preload library, so that it travels inside the program: `quell` stays one file to install. Its README says
+//! why it is C.
 
 use std::env;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-/// What the library is made of, as places in the workspace.
-const SOURCES: [&str; 6] = [
-    "Cargo.toml",
-    "Cargo.lock",
-    "crates/quell-preload/Cargo.toml",
-    "crates/quell-preload/src",
-    "crates/quell-preload-settings/Cargo.toml",
-    "crates/quell-preload-settings/src",
+const SOURCE: &str = "preload/preload.c";
+
+/// No other library and no version of one is needed, so that it loads beside any glibc. A thread that is cancelled is
+/// unwound through it from any instruction.
+const OPTIONS: [&str; 9] = [
+    "-std=gnu11",
+    "-shared",
+    "-nostdlib",
+    "-fvisibility=hidden",
+    "-fasynchronous-unwind-tables",
+    "-fno-stack-protector",
+    "-Wl,-z,now,-z,relro,-z,noexecstack",
+    "-Wl,--build-id=none",
+    "-Wl,-s",
 ];
 
-/// Variables that are meant for the build that this one is part of: flags of an instrumented build, clippy in the place
-/// of the compiler.
-const NOT_INHERITED: [&str; 4] =
-    ["CARGO_ENCODED_RUSTFLAGS", "RUSTFLAGS", "RUSTC_WORKSPACE_WRAPPER", "CARGO_BUILD_TARGET"];
-
 fn main() {
-    let workspace = Path::new(&variable("CARGO_MANIFEST_DIR")).join("../..");
-    for source in SOURCES {
-        println!("cargo::rerun-if-changed={}", workspace.join(source).display());
-    }
-    let library = build(&workspace);
+    println!("cargo::rerun-if-changed={SOURCE}");
+    let out = env::var("OUT_DIR").unwrap_or_else(|error| panic!("cargo sets OUT_DIR for build scripts: {error}"));
+    let library = Path::new(&out).join("libquell-preload.so");
+    let mut cc = cc::Build::new().opt_level(2).debug(false).pic(true).get_compiler().to_command();
+    cc.args(OPTIONS).arg("-o").arg(&library).arg(SOURCE);
+    let status = cc.status().unwrap_or_else(|error| panic!("{cc:?}: {error}; install a C compiler, or name it in CC"));
+    assert!(status.success(), "the preload library was not built: {cc:?}: {status}");
     println!("cargo::rustc-env=QUELL_PRELOAD_LIBRARY={}", library.display());
-}
-
-/// Runs a cargo with a target directory of its own: that of the outer one is locked.
-fn build(workspace: &Path) -> PathBuf {
-    let (target, target_dir) = (variable("TARGET"), Path::new(&variable("OUT_DIR")).join("preload"));
-    let mut cargo = Command::new(variable("CARGO"));
-    cargo
-        .current_dir(workspace)
-        .args(["rustc", "--quiet", "--locked", "--offline", "--package=quell-preload", "--crate-type=cdylib"])
-        .args(["--profile=preload", "--target", &target, "--target-dir"])
-        .arg(&target_dir)
-        // A thread that is cancelled while it waits is unwound through the library.
-        .args(["--", "-C", "force-unwind-tables=yes"]);
-    for name in NOT_INHERITED {
-        cargo.env_remove(name);
-    }
-    let status = cargo.status().unwrap_or_else(|error| panic!("{cargo:?}: {error}"));
-    assert!(status.success(), "the preload library was not built: {cargo:?}: {status}");
-    target_dir.join(target).join("preload/libquell_preload.so")
-}
-
-fn variable(name: &str) -> String {
-    env::var(name).unwrap_or_else(|error| panic!("cargo sets {name} for build scripts: {error}"))
 }

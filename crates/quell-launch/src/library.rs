@@ -10,7 +10,7 @@ use quell_linux::executable::{can_hold_code, effective_user};
 use quell_linux::visible;
 use tempfile::NamedTempFile;
 
-/// The shared object of `quell-preload`, for the kind of machine that this program was built for.
+/// The shared object of `preload/preload.c`, for the kind of machine that this program was built for.
 pub const LIBRARY: &[u8] = include_bytes!(env!("QUELL_PRELOAD_LIBRARY"));
 
 /// What the file is called, before what it holds as a number: another version does not replace what programs have mapped.

@@ -6,11 +6,11 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 
 use quell_mode::{BUDGET_WITHOUT_CAPABILITY, DeliveryMode, EpollSettings, ProgramWait};
-use quell_preload_settings::{
-    BusyPoll, ENVIRONMENT_VARIABLE, EventsMax, PreloadSettings, SpinMicros, Wait, WaitMillis,
-};
 
 use crate::library::FILE_NAME;
+use crate::preload_settings::{
+    BusyPoll, ENVIRONMENT_VARIABLE, EventsMax, PreloadSettings, SpinMicros, Wait, WaitMillis,
+};
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
 

@@ -1,5 +1,5 @@
-//! The repository itself: the floors of ARCHITECTURE.md hold, only `quell-linux` (and in programs of others
-//! `quell-preload`) talks to the kernel, only `quell` prints, and every file says what it is for. It reads the tree as text; what clippy can hold, clippy holds.
+//! The repository itself: the floors of ARCHITECTURE.md hold, only `quell-linux` talks to the kernel, only
+//! `quell` prints, and every file says what it is for. It reads the tree as text; what clippy can hold, clippy holds.
 
 #![allow(clippy::unwrap_used, reason = "a tree that cannot be read fails the test")]
 
@@ -10,13 +10,11 @@ use std::path::{Path, PathBuf};
 /// The floors: a crate imports only from floors below its own. A crate that is not listed here has no floor yet.
 const FLOORS: &[(&str, u8)] = &[
     ("quell-mode", 0),
-    ("quell-preload-settings", 0),
     ("quell-stats", 0),
     ("quell-sim", 1),
     ("quell-linux", 1),
     ("quell-host", 2),
     ("quell-load", 2),
-    ("quell-preload", 2),
     ("quell-sim-study", 2),
     ("quell-vm", 2),
     ("quell-bench", 3),
@@ -28,8 +26,8 @@ const FLOORS: &[(&str, u8)] = &[
 /// Crates that reach the kernel past the standard library.
 const KERNEL_CRATES: &[&str] = &["libc", "rustix", "nix", "netlink-bindings", "signal-hook", "io-uring", "aya"];
 
-/// The crates that may: the kernel's interfaces of this program, and the library that lives in programs of others.
-const REACHING_THE_KERNEL: &[&str] = &["quell-linux", "quell-preload"];
+/// The crate that may.
+const REACHING_THE_KERNEL: &[&str] = &["quell-linux"];
 
 /// The longest file that still counts as one room.
 const LINES_MAX: usize = 500;
@@ -124,7 +122,7 @@ fn no_crate_imports_upwards_or_sideways() {
 }
 
 #[test]
-fn only_quell_linux_and_the_preload_library_depend_on_crates_that_reach_the_kernel() {
+fn only_quell_linux_depends_on_crates_that_reach_the_kernel() {
     for manifest in manifests().iter().filter(|manifest| !REACHING_THE_KERNEL.contains(&manifest.name.as_str())) {
         let reaching = manifest.dependencies.iter().find(|dependency| KERNEL_CRATES.contains(&dependency.as_str()));
         assert_eq!(reaching, None, "{} reaches the kernel by itself", manifest.name);

@@ -27,7 +27,7 @@ fn every_epoll_has_its_parameters_at_birth() {
         return;
     }
     let runtime = programs.path("runtime");
-    let written = programs.told(SUSPEND).run(&["births", runtime.to_str().unwrap()]);
+    let written = programs.with(SUSPEND).run(&["births", runtime.to_str().unwrap()]);
     let expected = "create1 0/64/1\ncreate 0/64/1\nerrno ENOTTY\nthread 0/64/1\nforked 0/64/1\nclosed 0/64/1\n\
                     dlopened 0/64/1\nrefused -1 EINVAL\nexecuted 0/64/1\n";
     assert_eq!(written.out, expected);
@@ -39,7 +39,7 @@ fn an_epoll_made_before_the_librarys_constructor_has_them_too() {
     if !there_are_parameters(programs) {
         return;
     }
-    let run = programs.told(SUSPEND).and("runtime").variable("MAKE_AN_EPOLL_EARLY", "1");
+    let run = programs.with(SUSPEND).and("runtime").variable("MAKE_AN_EPOLL_EARLY", "1");
     assert_eq!(run.run(&["waits"]).err, "early 0/64/1\n");
 }
 
@@ -56,7 +56,7 @@ fn settings_that_are_not_understood_change_nothing() {
 #[test]
 fn a_kernel_that_refuses_the_parameters_leaves_errno_alone() {
     let Some(programs) = Programs::compile() else { return };
-    let run = programs.told(SUSPEND).and("recorder").variable("REFUSE", "ioctl").variable("REFUSE_WITH", "5");
+    let run = programs.with(SUSPEND).and("recorder").variable("REFUSE", "ioctl").variable("REFUSE_WITH", "5");
     let written = run.run(&["births", "/nonexistent"]);
     assert!(written.out.contains("errno EIO\n"), "{written:?}");
 }
@@ -66,14 +66,14 @@ fn results_and_errors_of_waits_are_those_of_the_kernel() {
     let Some(programs) = Programs::compile() else { return };
     assert_eq!(programs.bare().run(&["waits"]).out, WAITS);
     for settings in [SUSPEND, FULLBUSY, SPIN, "1,events-max=64"] {
-        assert_eq!(programs.told(settings).run(&["waits"]).out, WAITS, "{settings}");
+        assert_eq!(programs.with(settings).run(&["waits"]).out, WAITS, "{settings}");
     }
 }
 
 #[test]
 fn under_suspension_a_wait_of_zero_is_one_of_1_ns_and_all_others_are_as_written() {
     let Some(programs) = Programs::compile() else { return };
-    let written = programs.told(SUSPEND).and("recorder").run(&["waits"]);
+    let written = programs.with(SUSPEND).and("recorder").run(&["waits"]);
     let timed = "epoll_pwait2 64 0.000000001\n";
     let expected = format!(
         "epoll_wait 64 -1\n{timed}epoll_pwait2 64 -\n{timed}{timed}{timed}epoll_pwait2 0 0.000000001\n\
@@ -86,7 +86,7 @@ fn under_suspension_a_wait_of_zero_is_one_of_1_ns_and_all_others_are_as_written(
 fn where_epoll_pwait2_is_refused_a_wait_of_zero_is_one_of_1_ms() {
     let Some(programs) = Programs::compile() else { return };
     for refused_with in ["1", "38"] {
-        let run = programs.told(SUSPEND).and("recorder").variable("REFUSE", "epoll_pwait2");
+        let run = programs.with(SUSPEND).and("recorder").variable("REFUSE", "epoll_pwait2");
         let written = run.variable("REFUSE_WITH", refused_with).run(&["waits"]);
         assert!(written.out.contains("zero 0 -\nzero-p 0 -\n"), "{written:?}");
         assert!(written.err.contains("epoll_pwait2 64 0.000000001\nepoll_pwait 64 1\n"), "{written:?}");
@@ -99,7 +99,7 @@ fn where_epoll_pwait2_is_refused_a_wait_of_zero_is_one_of_1_ms() {
 #[test]
 fn a_wait_of_zero_is_not_ended_by_a_signal() {
     let Some(programs) = Programs::compile() else { return };
-    let run = programs.told(SUSPEND).and("recorder").variable("REFUSE", "epoll_pwait2").variable("REFUSE_WITH", "4");
+    let run = programs.with(SUSPEND).and("recorder").variable("REFUSE", "epoll_pwait2").variable("REFUSE_WITH", "4");
     let written = run.run(&["waits"]);
     assert!(written.out.contains("zero 0 -\nzero-p 0 -\nzero-p2 0 -\n"), "{written:?}");
 }
@@ -107,7 +107,7 @@ fn a_wait_of_zero_is_not_ended_by_a_signal() {
 #[test]
 fn long_waits_are_made_of_short_ones_and_not_over_too_early() {
     let Some(programs) = Programs::compile() else { return };
-    let written = programs.told(FULLBUSY).and("recorder").run(&["long-waits"]);
+    let written = programs.with(FULLBUSY).and("recorder").run(&["long-waits"]);
     assert_eq!(written.out, "40ms 0 -\nearly 0\n30.5ms 0 -\nearly 0\n1ms 0 -\n");
     let longest = |line: &str| matches!(line, "epoll_pwait 64 1" | "epoll_pwait 64 0");
     let exact =
@@ -120,7 +120,7 @@ fn long_waits_are_made_of_short_ones_and_not_over_too_early() {
 #[test]
 fn before_it_sleeps_a_wait_spins() {
     let Some(programs) = Programs::compile() else { return };
-    let written = programs.told(SPIN).and("recorder").run(&["long-waits"]);
+    let written = programs.with(SPIN).and("recorder").run(&["long-waits"]);
     assert_eq!(written.out, "40ms 0 -\nearly 0\n30.5ms 0 -\nearly 0\n1ms 0 -\n");
     let first: Vec<&str> = written.err.lines().take_while(|line| line.starts_with("epoll_pwait ")).collect();
     let (sleep, spins) = first.split_last().unwrap();
@@ -131,7 +131,7 @@ fn before_it_sleeps_a_wait_spins() {
 #[test]
 fn no_wait_returns_more_events_than_the_cap() {
     let Some(programs) = Programs::compile() else { return };
-    let written = programs.told("1,events-max=3").and("recorder").run(&["waits"]);
+    let written = programs.with("1,events-max=3").and("recorder").run(&["waits"]);
     assert!(written.out.starts_with("ready 3 -\nready-p 3 -\nready-p2 3 -\n"), "{written:?}");
     assert!(written.out.ends_with(&WAITS[WAITS.find("zero").unwrap()..]), "{written:?}");
     assert!(written.err.contains("epoll_wait 1 -1\n"), "a smaller number of the program's own stays: {written:?}");
@@ -150,25 +150,69 @@ fn a_signal_ends_a_wait_and_finds_the_mask_that_the_program_set() {
                     handled 1\nmask kept 1\n";
     assert_eq!(programs.bare().run(&["signals"]).out, expected);
     for settings in [SUSPEND, FULLBUSY, SPIN] {
-        let written = programs.told(settings).run(&["signals"]);
+        let written = programs.with(settings).run(&["signals"]);
         assert_eq!(written.out, expected, "{settings}");
         were_not_lost(&written);
     }
 }
 
+/// In each function, with and without an end, deferred and asynchronous: 20 times each.
 #[test]
-fn a_thread_that_waits_can_be_cancelled() {
+fn a_thread_that_waits_can_be_cancelled_and_finds_its_signal_mask() {
     let Some(programs) = Programs::compile() else { return };
+    let expected = "20 20 20\n".repeat(18);
+    assert_eq!(programs.bare().run(&["cancel"]).out, expected);
     for settings in ["", SUSPEND, FULLBUSY, SPIN, "1,events-max=3"] {
         let written = programs.with(settings).run(&["cancel"]);
-        assert_eq!(written.out, "cancelled 1 cleaned-up 1\n", "{settings}");
+        assert_eq!(written.out, expected, "{settings}");
+    }
+}
+
+/// The first call only asks, the second is made with signals blocked, and so is the tenth.
+#[test]
+fn a_cancellation_between_the_calls_of_a_wait_restores_the_signal_mask() {
+    let Some(programs) = Programs::compile() else { return };
+    for settings in [FULLBUSY, SPIN] {
+        for call in ["1", "2", "10"] {
+            let written = programs.with(settings).and("recorder").variable("CANCEL_AT", call).run(&["cancelled"]);
+            assert_eq!(written.out, "1 1 1\n".repeat(3), "{settings} at call {call}");
+        }
+    }
+}
+
+#[test]
+fn a_handler_may_leave_a_wait_by_a_jump_and_the_thread_still_ends() {
+    let Some(programs) = Programs::compile() else { return };
+    for settings in ["", SUSPEND, FULLBUSY, SPIN, "1,spin-usecs=1000000"] {
+        let written = programs.with(settings).run(&["jumps"]);
+        assert_eq!(written.out, "jumps 20 mask kept 1\nended 1\n", "{settings}");
+    }
+}
+
+/// Also one that spins for ten seconds before it sleeps.
+#[test]
+fn a_signal_ends_a_wait_that_spins_at_once() {
+    let Some(programs) = Programs::compile() else { return };
+    for settings in ["", FULLBUSY, SPIN, "1,spin-usecs=10000000"] {
+        let written = programs.with(settings).run(&["interruptions"]);
+        assert_eq!(written.out, "wait -1 EINTR\nin time 1\n".repeat(9), "{settings}");
+    }
+}
+
+/// A signal that comes in the instructions between a look at what is pending and the next call is the exception.
+#[test]
+fn signals_that_are_ignored_end_no_wait() {
+    let Some(programs) = Programs::compile() else { return };
+    for settings in ["", SUSPEND, FULLBUSY, SPIN, "1,spin-usecs=10000"] {
+        let ended: u32 = programs.with(settings).run(&["ignored"]).out.trim().parse().unwrap();
+        assert!(ended <= 2, "{settings}: {ended} of 20");
     }
 }
 
 #[test]
 fn internet_sockets_have_their_options_at_birth_and_so_have_accepted_ones() {
     let Some(programs) = Programs::compile() else { return };
-    let written = programs.told("1,sockets=50/64/1").run(&["sockets"]);
+    let written = programs.with("1,sockets=50/64/1").run(&["sockets"]);
     if written.out.contains("tcp 0 ") {
         eprintln!("skipped: SO_BUSY_POLL needs CAP_NET_ADMIN");
         return;
@@ -180,7 +224,7 @@ fn internet_sockets_have_their_options_at_birth_and_so_have_accepted_ones() {
 #[test]
 fn the_budget_of_a_socket_which_no_kernel_tells_is_set_too() {
     let Some(programs) = Programs::compile() else { return };
-    let written = programs.told("1,sockets=50/32/0").and("recorder").run(&["sockets"]);
+    let written = programs.with("1,sockets=50/32/0").and("recorder").run(&["sockets"]);
     let (so_busy_poll, so_prefer_busy_poll, so_busy_poll_budget) = (46, 69, 70);
     let one = format!(
         "setsockopt {so_busy_poll} 50\nsetsockopt {so_prefer_busy_poll} 0\nsetsockopt {so_busy_poll_budget} 32\n"

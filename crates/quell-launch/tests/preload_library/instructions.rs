@@ -33,7 +33,7 @@ fn a_wait_that_is_passed_through_costs_less_than_40_instructions() {
     eprintln!("{:6.1} instructions a wait and its loop without the library", bare);
     for settings in ["1", "1,epoll=0/64/1", "1,epoll=0/64/1,zero-waits=timed", "1,events-max=16", "1,wait-at-most-ms=1"]
     {
-        let more = instructions_per_wait(programs, &programs.told(settings)) - bare;
+        let more = instructions_per_wait(programs, &programs.with(settings)) - bare;
         eprintln!("{more:+6.1} with {settings}");
         let is_touched = settings.contains("wait-at-most");
         assert!(is_touched || more < TOO_MANY, "{settings}: {more}");

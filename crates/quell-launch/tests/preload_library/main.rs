@@ -6,3 +6,4 @@ mod behaviour;
 mod file;
 mod instructions;
 mod programs;
+mod settings;

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::LazyLock;
 
 use quell_launch::library::LIBRARY;
-use quell_preload_settings::{ENVIRONMENT_VARIABLE, PreloadSettings};
+use quell_launch::preload_settings::ENVIRONMENT_VARIABLE;
 
 /// Where a test binary's programs are.
 pub(crate) struct Programs(PathBuf);
@@ -35,6 +35,7 @@ impl Programs {
             programs.cc("subject", &["-pthread"]);
             programs.cc("recorder", &["-shared", "-fPIC"]);
             programs.cc("runtime", &["-shared", "-fPIC"]);
+            programs.cc("settings", &["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"]);
             programs
         });
         if let Err(error) = Command::new("cc").arg("--version").output() {
@@ -63,15 +64,9 @@ impl Programs {
         Run { programs: self, preloaded: Vec::new(), settings: String::new(), variables: Vec::new() }
     }
 
-    /// The program with the library, which is told `settings`.
+    /// The program with the library and these settings.
     pub(crate) fn with(&self, settings: &str) -> Run<'_> {
         Run { preloaded: vec!["quell.so"], settings: settings.to_owned(), ..self.bare() }
-    }
-
-    /// As [`Self::with`]; the settings are known to be good.
-    pub(crate) fn told(&self, settings: &str) -> Run<'_> {
-        settings.parse::<PreloadSettings>().unwrap();
-        self.with(settings)
     }
 }
 

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use quell_host::attach::place;
 use quell_host::attach::{Pass, Plan, Step};
 use quell_launch::choice::Chosen;
+use quell_launch::preload_settings::{PreloadSettings, Wait};
 use quell_launch::program::Reach;
 use quell_linux::visible;
-use quell_preload_settings::{PreloadSettings, Wait};
 
 use super::attach::{impossible as impossible_lines, neighbour_line, queue_lines};
 use crate::commands::run::Launch;

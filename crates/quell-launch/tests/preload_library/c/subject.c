@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -183,33 +184,168 @@ static void signals(void)
 	printf("mask kept %d\n", !sigismember(&during, SIGALRM) && !sigismember(&during, SIGTERM));
 }
 
-static int cleaned_up;
+/* A thread that waits in one way until it is cancelled. */
+struct waiter {
+	int epfd, function, timeout, type, cleaned_up, mask_was_kept;
+	pthread_barrier_t started;
+};
 
-static void clean_up(void *unused)
+static int wait_by(int function, int epfd, int timeout)
 {
-	(void)unused;
-	cleaned_up = 1;
+	struct timespec time = { timeout / 1000, timeout % 1000 * 1000000L };
+	if (function == 0)
+		return epoll_wait(epfd, events, 64, timeout);
+	if (function == 1)
+		return epoll_pwait(epfd, events, 64, timeout, NULL);
+	return epoll_pwait2(epfd, events, 64, timeout < 0 ? NULL : &time, NULL);
 }
 
-static void *wait_for_ever(void *epfd)
+static void clean_up(void *argument)
 {
-	pthread_cleanup_push(clean_up, NULL);
+	struct waiter *waiter = argument;
+	sigset_t mask;
+	pthread_sigmask(SIG_SETMASK, NULL, &mask);
+	waiter->cleaned_up = 1;
+	waiter->mask_was_kept = sigismember(&mask, SIGUSR1) && !sigismember(&mask, SIGUSR2) && !sigismember(&mask, SIGTERM);
+}
+
+static void *wait_for_ever(void *argument)
+{
+	struct waiter *waiter = argument;
+	sigset_t mask;
+	sigemptyset(&mask);
+	sigaddset(&mask, SIGUSR1);
+	pthread_sigmask(SIG_SETMASK, &mask, NULL);
+	pthread_cleanup_push(clean_up, waiter);
+	pthread_barrier_wait(&waiter->started);
+	pthread_setcanceltype(waiter->type, NULL);
 	for (;;)
-		epoll_wait(*(int *)epfd, events, 64, -1);
+		wait_by(waiter->function, waiter->epfd, waiter->timeout);
 	pthread_cleanup_pop(0);
 	return NULL;
 }
 
+/* Cancelled at moments of which some are in a wait and some between the calls that a wait is made of. */
 static void cancel(void)
 {
+	static const int types[] = { PTHREAD_CANCEL_DEFERRED, PTHREAD_CANCEL_ASYNCHRONOUS }, timeouts[] = { -1, 0, 3 };
+	int idle = epoll_with_ready(0);
+	for (int combination = 0; combination < 18; combination++) {
+		int cancelled = 0, cleaned_up = 0, masks = 0;
+		for (int i = 0; i < 20; i++) {
+			struct waiter waiter = { .epfd = idle, .function = combination % 3, .timeout = timeouts[combination / 6],
+						 .type = types[combination / 3 % 2] };
+			pthread_t thread;
+			void *result;
+			pthread_barrier_init(&waiter.started, NULL, 2);
+			pthread_create(&thread, NULL, wait_for_ever, &waiter);
+			pthread_barrier_wait(&waiter.started);
+			usleep(i * 131);
+			pthread_cancel(thread);
+			pthread_join(thread, &result);
+			cancelled += result == PTHREAD_CANCELED;
+			cleaned_up += waiter.cleaned_up;
+			masks += waiter.mask_was_kept;
+		}
+		printf("%d %d %d\n", cancelled, cleaned_up, masks);
+	}
+}
+
+/* Cancelled by the library behind the preload library (CANCEL_AT of the recorder), at the entry of one of the calls. */
+static void cancelled(void)
+{
+	for (int function = 0; function < 3; function++) {
+		struct waiter waiter = { .epfd = epoll_with_ready(0), .function = function, .timeout = -1 };
+		pthread_t thread;
+		void *result;
+		pthread_barrier_init(&waiter.started, NULL, 1);
+		pthread_create(&thread, NULL, wait_for_ever, &waiter);
+		pthread_join(thread, &result);
+		printf("%d %d %d\n", result == PTHREAD_CANCELED, waiter.cleaned_up, waiter.mask_was_kept);
+	}
+}
+
+static sigjmp_buf before_the_wait;
+static volatile sig_atomic_t is_waiting;
+
+static void jump(int signal)
+{
+	(void)signal;
+	if (!is_waiting)
+		return;
+	is_waiting = 0;
+	siglongjmp(before_the_wait, 1);
+}
+
+static void *jump_out_of_waits(void *epfd)
+{
+	volatile int jumps = 0;
+	sigset_t mask;
+	while (jumps < 20) {
+		if (sigsetjmp(before_the_wait, 1)) {
+			jumps++;
+			continue;
+		}
+		is_waiting = 1;
+		signal_in(3000 + 37 * jumps, 100);
+		epoll_wait(*(int *)epfd, events, 64, -1);
+	}
+	signal_in(0, 0);
+	pthread_sigmask(SIG_SETMASK, NULL, &mask);
+	printf("jumps %d mask kept %d\n", jumps, !sigismember(&mask, SIGALRM) && !sigismember(&mask, SIGTERM));
+	pthread_exit(PTHREAD_CANCELED);
+}
+
+/* A handler that leaves a wait by siglongjmp(); then the thread is unwound from its end, as by a cancellation. */
+static void jumps(void)
+{
+	struct sigaction action = { .sa_handler = jump };
 	int idle = epoll_with_ready(0);
 	pthread_t thread;
+	sigset_t alarm;
 	void *result;
-	pthread_create(&thread, NULL, wait_for_ever, &idle);
-	usleep(20000);
-	pthread_cancel(thread);
+	sigaction(SIGALRM, &action, NULL);
+	pthread_create(&thread, NULL, jump_out_of_waits, &idle);
+	sigemptyset(&alarm);
+	sigaddset(&alarm, SIGALRM);
+	pthread_sigmask(SIG_BLOCK, &alarm, NULL);
 	pthread_join(thread, &result);
-	printf("cancelled %d cleaned-up %d\n", result == PTHREAD_CANCELED, cleaned_up);
+	printf("ended %d\n", result == PTHREAD_CANCELED);
+}
+
+/* With a spin of seconds before them: a signal ends waits that would be over within the spin, and ones that would not. */
+static void interruptions(void)
+{
+	struct sigaction action = { .sa_handler = on_signal };
+	static const int timeouts[] = { -1, 3000, 100000 };
+	int idle = epoll_with_ready(0);
+	sigaction(SIGALRM, &action, NULL);
+	for (int i = 0; i < 9; i++) {
+		int64_t begin = now_ms();
+		signal_in(5000, 500);
+		int result = wait_by(i % 3, idle, timeouts[i / 3]), error = errno;
+		signal_in(0, 0);
+		errno = error;
+		show_result("wait", result);
+		printf("in time %d\n", now_ms() - begin < 2000);
+	}
+}
+
+/* Signals that are ignored, by themselves or by the program, end no wait. How many they did end. */
+static void ignored(void)
+{
+	int idle = epoll_with_ready(0), ended = 0;
+	signal(SIGUSR1, SIG_IGN);
+	for (int i = 0; i < 20; i++) {
+		struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = i % 2 ? SIGUSR1 : SIGURG };
+		struct itimerspec when = { .it_value = { 0, 5000000 + 37000 * i } };
+		timer_t timer;
+		timer_create(CLOCK_MONOTONIC, &event, &timer);
+		timer_settime(timer, 0, &when, NULL);
+		ended += wait_by(i % 3, idle, 12) != 0;
+		timer_delete(timer);
+	}
+	printf("%d\n", ended);
 }
 
 static void show_socket(const char *which, int fd)
@@ -261,6 +397,14 @@ int main(int argc, char **argv)
 		signals();
 	else if (!strcmp(what, "cancel"))
 		cancel();
+	else if (!strcmp(what, "cancelled"))
+		cancelled();
+	else if (!strcmp(what, "jumps"))
+		jumps();
+	else if (!strcmp(what, "interruptions"))
+		interruptions();
+	else if (!strcmp(what, "ignored"))
+		ignored();
 	else if (!strcmp(what, "sockets"))
 		sockets();
 	else if (!strcmp(what, "count"))

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use clap::Args;
 use quell_host::attach::placement::Wanted;
 use quell_launch::choice::{Choice, Said};
+use quell_launch::preload_settings::PreloadSettings;
 use quell_launch::program::{Program, ProgramError, Reach, Why};
 use quell_launch::{library, told};
 use quell_linux::epoll_params::{self, EpollParamsError};
@@ -19,7 +20,6 @@ use quell_linux::event::Epoll;
 use quell_linux::process::{Foreground, ProcessError, is_not_found};
 use quell_linux::signal_queue::SignalQueue;
 use quell_mode::{DeliveryMode, Requirement};
-use quell_preload_settings::PreloadSettings;
 
 use self::queues::Queues;
 use super::placement_args::PlacementArgs;

@@ -1,8 +1,8 @@
-//! What the preload library is told by the launcher: types that hold no nonsense, and the one line of text that carries
-//! them in the environment. Reading it allocates nothing, for it is read in programs of others, before their `main`.
+//! What the launcher asks of the preload library: types that hold no nonsense, and the one line of text that carries them
+//! in the environment. The library reads it (`parse` in `preload/preload.c`).
 //!
 //! ```
-//! use quell_preload_settings::{BusyPoll, PreloadSettings};
+//! use quell_launch::preload_settings::{BusyPoll, PreloadSettings};
 //!
 //! let settings = PreloadSettings {
 //!     epoll: BusyPoll::new(0, 64, true),
@@ -10,16 +10,9 @@
 //!     ..PreloadSettings::default()
 //! };
 //! assert_eq!(settings.to_string(), "1,epoll=0/64/1,zero-waits=timed");
-//! assert_eq!("1,epoll=0/64/1,zero-waits=timed".parse(), Ok(settings));
 //! ```
 
-#![no_std]
-#![forbid(unsafe_code)]
-
-mod parse;
-mod text;
-
-pub use parse::{ParseError, Reason};
+use std::fmt;
 
 /// The environment variable that carries the text.
 pub const ENVIRONMENT_VARIABLE: &str = "QUELL_PRELOAD_SETTINGS";
@@ -119,3 +112,35 @@ pub type SpinMicros = Ranged<1, { i32::MAX as u32 }>;
 
 /// Events a wait: at least one, at most what the kernel takes (`EP_MAX_EVENTS` in `fs/eventpoll.c`, with 12 bytes each).
 pub type EventsMax = Ranged<1, { i32::MAX as u32 / 12 }>;
+
+/// The version, then what differs from doing nothing, separated by commas, in one order.
+impl fmt::Display for PreloadSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(VERSION)?;
+        if let Some(epoll) = self.epoll {
+            write!(f, ",epoll={epoll}")?;
+        }
+        if let Some(sockets) = self.sockets {
+            write!(f, ",sockets={sockets}")?;
+        }
+        if self.timed_zero_waits {
+            f.write_str(",zero-waits=timed")?;
+        }
+        match self.wait {
+            Wait::AsWritten => {}
+            Wait::AtMost(millis) => write!(f, ",wait-at-most-ms={}", millis.get())?,
+            Wait::SpinBeforeSleep(micros) => write!(f, ",spin-usecs={}", micros.get())?,
+        }
+        if let Some(events) = self.events_max {
+            write!(f, ",events-max={}", events.get())?;
+        }
+        Ok(())
+    }
+}
+
+/// As the modes' table has it: usecs/budget/prefer.
+impl fmt::Display for BusyPoll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.usecs, self.budget, u8::from(self.prefer))
+    }
+}

@@ -1,0 +1,108 @@
+//! What the preload library makes of the line that tells it what to do: that which `preload_settings` wrote, and
+//! nothing of a line that it does not understand whole.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use proptest::prelude::*;
+use quell_launch::preload_settings::{BusyPoll, EventsMax, PreloadSettings, SpinMicros, Wait, WaitMillis};
+
+use crate::programs::Programs;
+
+/// What the library takes each line for; `None`, with the reason on stderr, where there is no C compiler.
+fn read_back(lines: &[String]) -> Option<Vec<String>> {
+    let reader = Programs::compile()?.path("settings");
+    let mut reader = Command::new(reader).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdin = reader.stdin.take().unwrap();
+    let text = lines.join("\n") + "\n";
+    std::thread::spawn(move || stdin.write_all(text.as_bytes()).unwrap());
+    let output = reader.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}: {lines:?}", output.status);
+    Some(String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect())
+}
+
+fn busy_poll() -> impl Strategy<Value = BusyPoll> {
+    let parts = (0..=BusyPoll::USECS_MAX, any::<u16>(), any::<bool>());
+    parts.prop_map(|(usecs, budget, prefer)| BusyPoll::new(usecs, budget, prefer).unwrap())
+}
+
+fn wait() -> impl Strategy<Value = Wait> {
+    prop_oneof![
+        Just(Wait::AsWritten),
+        (1_u32..=1_000).prop_map(|millis| Wait::AtMost(WaitMillis::new(millis).unwrap())),
+        (1..=i32::MAX as u32).prop_map(|micros| Wait::SpinBeforeSleep(SpinMicros::new(micros).unwrap())),
+    ]
+}
+
+fn settings() -> impl Strategy<Value = PreloadSettings> {
+    let events = (1..=i32::MAX as u32 / 12).prop_map(|events| EventsMax::new(events).unwrap());
+    let parts =
+        (prop::option::of(busy_poll()), prop::option::of(busy_poll()), any::<bool>(), wait(), prop::option::of(events));
+    parts.prop_map(|(epoll, sockets, timed_zero_waits, wait, events_max)| PreloadSettings {
+        epoll,
+        sockets,
+        timed_zero_waits,
+        wait,
+        events_max,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    #[test]
+    fn what_is_written_is_read_back(all in prop::collection::vec(settings(), 100)) {
+        let lines: Vec<String> = all.iter().map(ToString::to_string).collect();
+        let Some(read) = read_back(&lines) else { return Ok(()) };
+        prop_assert_eq!(read, lines);
+    }
+
+    #[test]
+    fn whatever_is_read_is_written_so_that_it_reads_the_same(
+        lines in prop::collection::vec("1(,[a-z-]{1,16}=[0-9/]{1,12}|,(epoll|sockets|events-max)=[0-9/]{1,12}){0,4}", 100)
+    ) {
+        let Some(read) = read_back(&lines) else { return Ok(()) };
+        prop_assert_eq!(read_back(&read).unwrap(), read);
+    }
+
+    #[test]
+    fn no_line_makes_it_crash(lines in prop::collection::vec("[^\n\0]{0,60}", 100)) {
+        read_back(&lines);
+    }
+}
+
+#[test]
+fn a_line_that_is_not_understood_whole_is_as_none() {
+    let lines = [
+        "",
+        "2,epoll=0/64/1",
+        "01",
+        "1x",
+        "1,",
+        "1,epol=0/64/1",
+        "1,epoll",
+        "1, epoll=0/64/1",
+        "1,epoll=0/64/1x",
+        "1,epoll=0/64/1,",
+        "1,epoll=0/64/1,epoll=0/64/1",
+        "1,zero-waits=timed,zero-waits=timed",
+        "1,spin-usecs=5,wait-at-most-ms=1",
+        "1,events-max=5,events-max=5",
+        "1,epoll=2147483648/64/1",
+        "1,epoll=0/65536/1",
+        "1,epoll=0/64/2",
+        "1,epoll=0/64",
+        "1,sockets=+5/64/1",
+        "1,sockets=/64/1",
+        "1,zero-waits=on",
+        "1,zero-waits=timedx",
+        "1,wait-at-most-ms=0",
+        "1,wait-at-most-ms=1001",
+        "1,spin-usecs=0",
+        "1,spin-usecs=99999999999999999999999",
+        "1,events-max=0",
+        "1,events-max=178956971",
+    ];
+    let Some(read) = read_back(&lines.map(str::to_owned)) else { return };
+    assert_eq!(read, ["1"; 28]);
+}
