@@ -1,5 +1,5 @@
 //! A profile applied as one transaction: picture, plan, changes, picture again, and nothing left to be done; otherwise
-//! everything goes back. Also how what was applied has drifted since. What is to be changed is decided in
+//! everything goes back. How it drifts since is [`crate::drift`]'s. What is to be changed is decided in
 //! [`crate::plan`], how a change is made and undone in [`crate::settings`].
 
 use std::collections::BTreeMap;
@@ -10,16 +10,14 @@ use std::time::Duration;
 use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{ProcRoot, SysctlName};
 use quell_mode::profile::Profile;
-use serde::Serialize;
 
-use crate::journal::{Change, History, Journal, JournalError, Watchdog};
-use crate::kept::{KeptError, forget_earlier_boots};
-use crate::namespaces;
+use crate::journal::{Change, Entry, History, Journal, JournalError, Watchdog};
+use crate::kept::{self, Kept, KeptError, forget_earlier_boots};
 use crate::picture::{Reading, Scope, TakeError, Why, take};
 use crate::plan::{ChangeText, Observed, Plan};
 use crate::recovery::Reverted;
 use crate::settings::SettingsError;
-use crate::settings::host::{Kernel, KnownContexts, differs, make};
+use crate::settings::host::Place;
 use crate::transaction::{ChangeError, Moment, Transaction};
 
 /// How often the host is looked at until it is as it was told to be: links and queues take a moment to come back.
@@ -65,9 +63,20 @@ pub enum ApplyError {
     /// Something cannot be done here, and nothing was done.
     #[error("{} of what the profile asks for cannot be done here, so nothing was changed", .0.impossible.len())]
     Impossible(Plan),
-    /// The journals from before the last boot could not be removed.
+    /// The journals of profiles of which nothing is left could not be found or removed.
     #[error(transparent)]
     Forget(KeptError),
+    /// Whether anything is left of an earlier profile could not be found out.
+    #[error("could not find what an earlier profile has changed: {0}; nothing was changed")]
+    Find(SettingsError),
+    /// A profile is applied to the namespace already.
+    #[error("{} is applied here already; nothing was changed", profile_of(history).unwrap_or("a profile"))]
+    AlreadyApplied {
+        /// Its journal.
+        path: PathBuf,
+        /// What the journal says.
+        history: Box<History>,
+    },
     /// The transaction could not be begun.
     #[error(transparent)]
     Begin(ChangeError),
@@ -153,9 +162,15 @@ pub fn apply(
         return Ok(Applied { journal: None, plan });
     }
     forget_earlier_boots(journal).map_err(ApplyError::Forget)?;
+    request.netns.map_or(Ok(()), |name| forget_namesakes(journal, name))?;
     let namespace = open(request.netns)?;
-    let purpose = format!("{PURPOSE}{}", request.called);
-    let mut transaction = Transaction::begin(journal, &id(request.netns), &purpose).map_err(ApplyError::Begin)?;
+    let cookie = namespace.cookie()?;
+    if let Some(applied) = applied_in(journal, cookie).map_err(ApplyError::Forget)? {
+        return Err(ApplyError::AlreadyApplied { path: applied.path, history: Box::new(applied.history) });
+    }
+    let place = request.netns.map(|name| format!("{IN_NAMESPACE}{name}")).unwrap_or_default();
+    let purpose = format!("{PURPOSE}{}{place}", request.called);
+    let mut transaction = Transaction::begin(journal, &id(cookie), &purpose).map_err(ApplyError::Begin)?;
     let watchdog = watchdog.map(|start| start(transaction.journal_path())).transpose().map_err(ApplyError::Watchdog)?;
     for (number, step) in plan.steps.iter().enumerate() {
         if let Err(source) = transaction.set(&namespace, &step.change, &mut |moment| looks_on(number, moment)) {
@@ -176,16 +191,58 @@ pub fn apply(
 
 /// What a journal of this module says that it is for, before the profile.
 const PURPOSE: &str = "profile ";
+/// What it says before the namespace's name, where the profile is not for the caller's own.
+const IN_NAMESPACE: &str = " in namespace ";
 
-/// The journal of the profile that is applied to a namespace: there is one at most.
-fn id(netns: Option<&NamespaceName>) -> String {
-    netns.map_or_else(|| "profile".to_owned(), |name| format!("profile-netns-{name}"))
+/// The journal of the profile that is applied to a namespace: there is one at most, under whichever name, for names are
+/// given again.
+fn id(namespace_cookie: u64) -> String {
+    format!("profile-{namespace_cookie}")
+}
+
+fn applied_in(journal: &Journal, namespace_cookie: u64) -> Result<Option<Kept>, KeptError> {
+    let is_here = |entry: &Entry| match &entry.change {
+        Change::HostSetting(change) => change.namespace_cookie == namespace_cookie,
+        _ => false,
+    };
+    let is_applied_here =
+        |kept: &Kept| profile_of(&kept.history).is_some() && kept.history.pending().any(|(_, entry)| is_here(entry));
+    Ok(kept::list(journal)?.into_iter().find(is_applied_here))
+}
+
+/// Removes the journal of a profile that was applied to an earlier namespace of this name, if all that it changed went with
+/// that namespace: the name alone would keep it in `quell status`.
+fn forget_namesakes(journal: &Journal, name: &NamespaceName) -> Result<(), ApplyError> {
+    let proc = ProcRoot::default();
+    for kept in kept::list(journal).map_err(ApplyError::Forget)? {
+        if namespace_of(&kept.history) == Some(name.as_str()) && is_gone(&proc, &kept.history)? {
+            kept::release(journal, &kept.path).map_err(ApplyError::Forget)?;
+        }
+    }
+    Ok(())
+}
+
+fn is_gone(proc: &ProcRoot, history: &History) -> Result<bool, ApplyError> {
+    for (_, entry) in history.pending() {
+        let Change::HostSetting(change) = &entry.change else { return Ok(false) };
+        if Place::find(proc, change).map_err(ApplyError::Find)?.is_some() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The profile that a journal is about; `None` when it is about something else.
 #[must_use]
 pub fn profile_of(history: &History) -> Option<&str> {
-    history.begin.purpose.strip_prefix(PURPOSE)
+    let of = history.begin.purpose.strip_prefix(PURPOSE)?;
+    Some(of.rsplit_once(IN_NAMESPACE).map_or(of, |(profile, _)| profile))
+}
+
+/// The name by which the network namespace of a profile was given.
+fn namespace_of(history: &History) -> Option<&str> {
+    let of = history.begin.purpose.strip_prefix(PURPOSE)?;
+    of.rsplit_once(IN_NAMESPACE).map(|(_, name)| name)
 }
 
 fn what_is_left(request: &Request<'_>) -> Result<Plan, ApplyError> {
@@ -198,71 +255,4 @@ fn what_is_left(request: &Request<'_>) -> Result<Plan, ApplyError> {
         std::thread::sleep(BETWEEN_LOOKS);
     }
     Ok(left)
-}
-
-/// A setting that is not as it was made any more.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct Drift {
-    /// The device; absent for a sysctl.
-    pub device: Option<String>,
-    /// The queue, where it is one's.
-    pub queue: Option<u32>,
-    /// What it is.
-    pub setting: String,
-    /// As it was made.
-    pub made: String,
-    /// As it is; absent when the thing that it was set on is gone.
-    pub now: Option<String>,
-}
-
-/// What of the settings in a journal is not as it was made any more.
-///
-/// # Errors
-/// When a setting cannot be read.
-pub fn drift(history: &History) -> Result<Vec<Drift>, SettingsError> {
-    let proc = ProcRoot::default();
-    let mut drifted = Vec::new();
-    for_each_setting(history, &proc, |kernel, setting| {
-        if let Some((made, now)) = differs(kernel, setting)? {
-            let device = setting.device().map(ToString::to_string);
-            drifted.push(Drift { device, queue: setting.queue(), setting: setting.text().what, made, now });
-        }
-        Ok(())
-    })?;
-    Ok(drifted)
-}
-
-/// Makes again what has drifted, and returns what had. What it was before all is in the journal already.
-///
-/// # Errors
-/// When a setting cannot be read or made.
-pub fn reassert(history: &History) -> Result<Vec<Drift>, SettingsError> {
-    let drifted = drift(history)?;
-    let proc = ProcRoot::default();
-    for_each_setting(history, &proc, |kernel, setting| match differs(kernel, setting)? {
-        Some((_, Some(_))) => make(kernel, &KnownContexts::default(), setting).map(drop),
-        _ => Ok(()),
-    })?;
-    Ok(drifted)
-}
-
-/// Every setting that was made and not undone, in the order in which it was.
-fn for_each_setting(
-    history: &History,
-    proc: &ProcRoot,
-    mut act: impl FnMut(&Kernel<'_>, &crate::plan::Change) -> Result<(), SettingsError>,
-) -> Result<(), SettingsError> {
-    let mut opened: Option<(u64, Option<Namespace>)> = None;
-    for entry in history.entries.iter().filter(|entry| entry.undone.is_none()) {
-        let Change::HostSetting(change) = &entry.change else { continue };
-        let cookie = change.namespace_cookie;
-        if opened.as_ref().is_none_or(|(of, _)| *of != cookie) {
-            opened = Some((cookie, namespaces::by_cookie(proc, cookie)?));
-        }
-        if let Some((_, Some(namespace))) = &opened {
-            act(&Kernel::new(namespace, proc), &change.setting)?;
-        }
-    }
-    Ok(())
 }

@@ -11,6 +11,8 @@
 pub mod apply;
 pub mod attach;
 mod concluded;
+mod devices;
+pub mod drift;
 pub mod findings;
 mod inhabitants;
 pub mod journal;

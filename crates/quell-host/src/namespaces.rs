@@ -36,7 +36,11 @@ pub(crate) fn by_inode(proc: &ProcRoot, inode: u64) -> Result<Option<Namespace>,
     find(proc, |namespace| Ok(namespace.inode() == inode))
 }
 
-fn find(
+/// The first namespace that `is_it` accepts: the caller's, named ones, then those of processes.
+///
+/// # Errors
+/// See [`SearchError`].
+pub(crate) fn find(
     proc: &ProcRoot,
     is_it: impl FnMut(&Namespace) -> Result<bool, NamespaceError>,
 ) -> Result<Option<Namespace>, SearchError> {

@@ -3,15 +3,16 @@
 
 use std::path::{Path, PathBuf};
 
+use quell_linux::Pid;
 use quell_linux::proc::{BootId, ProcRoot, ProcessIdentity, Ticks};
-use quell_linux::{NapiId, Pid};
 
 use crate::journal::claims::{Claims, Others};
 use crate::journal::record::Record;
 use crate::journal::{
-    Change, Entry, EpollParameters, History, Journal, JournalError, JournalFile, Keeper, ListedJournal, OwnedJournal,
-    Stay, Undoing, UnusableJournal, Watchdog,
+    Change, Entry, EpollParameters, History, HostSetting, Journal, JournalError, JournalFile, Keeper, ListedJournal,
+    OwnedJournal, Stay, Undoing, UnusableJournal, Watchdog,
 };
+use crate::plan;
 use crate::settings::host::KnownContexts;
 use crate::transaction::ChangeError;
 use crate::undo::{UndoError, undo, undo_epolls};
@@ -23,9 +24,13 @@ pub struct Reverted {
     pub undone: Vec<Change>,
     /// Changes of which nothing was left.
     pub already_gone: Vec<Change>,
-    /// Changes of which a part was left alone, because somebody else has changed it since or because it no longer
-    /// exists, with the reason in words.
+    /// Changes of which a part was undone, and the rest left alone, with the reason in words.
     pub in_part: Vec<(Change, String)>,
+    /// Changes of which nothing was undone, because somebody else has changed it since, with the reason in words.
+    pub left_alone: Vec<(Change, String)>,
+    /// Changes of queues that have no NAPI instance now, in words; the journal keeps them, to be undone once the queue is
+    /// in use.
+    pub waiting: Vec<(Change, String)>,
     /// Changes that could not be undone; the journal keeps them.
     pub failed: Vec<(Change, UndoError)>,
 }
@@ -52,8 +57,16 @@ impl Reverted {
             undone: joined(before.undone, self.undone),
             already_gone: joined(before.already_gone, self.already_gone),
             in_part: joined(before.in_part, self.in_part),
+            left_alone: joined(before.left_alone, self.left_alone),
+            waiting: joined(before.waiting, self.waiting),
             failed: self.failed,
         }
+    }
+
+    /// How many changes were undone, wholly or in part.
+    #[must_use]
+    pub fn restored(&self) -> usize {
+        self.undone.len() + self.in_part.len()
     }
 
     fn add(&mut self, change: Change, undoing: Undoing) {
@@ -61,6 +74,8 @@ impl Reverted {
             Undoing::Undone => self.undone.push(change),
             Undoing::AlreadyGone => self.already_gone.push(change),
             Undoing::InPart(why) => self.in_part.push((change, why)),
+            Undoing::LeftAlone(why) => self.left_alone.push((change, why)),
+            Undoing::Waits(why) => self.waiting.push((change, why)),
         }
     }
 }
@@ -132,18 +147,18 @@ fn recover_file(file: JournalFile, boot_id: BootId, proc: &ProcRoot) -> Found {
     }
 }
 
-/// What the journals that [`recover`] would revert say that they are for. Only reads.
+/// What the journals that [`recover`] would revert say. Only reads.
 ///
 /// # Errors
 /// As [`recover`].
-pub fn left_behind(journal: &Journal) -> Result<Vec<String>, ChangeError> {
+pub fn left_behind(journal: &Journal) -> Result<Vec<History>, ChangeError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
-    let purpose = |listed| match listed {
-        ListedJournal::Abandoned { history, .. } if !stays(&history, boot_id, &proc) => Some(history.begin.purpose),
+    let history = |listed| match listed {
+        ListedJournal::Abandoned { history, .. } if !stays(&history, boot_id, &proc) => Some(history),
         _ => None,
     };
-    Ok(journal.list()?.into_iter().filter_map(purpose).collect())
+    Ok(journal.list()?.into_iter().filter_map(history).collect())
 }
 
 /// Whether a journal whose owner is gone is to be left alone.
@@ -167,10 +182,11 @@ pub(crate) fn is_running(pid: u32, start_time_ticks: u64, boot_id: BootId, proc:
 }
 
 /// Undoes everything that a journal speaks of. Nothing that it can speak of outlives a boot, so of an earlier boot's
-/// there is nothing to undo.
+/// there is nothing to undo. What waits for its queue stays in the journal, under another name, so that it is in nobody's
+/// way.
 ///
 /// # Errors
-/// When the journal could not be removed; everything was undone then.
+/// When the journal could not be removed or renamed; everything else was undone then.
 pub(crate) fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Result<Reverted, JournalError> {
     if journal.history().begin.boot_id != boot_id.to_string() {
         return forget(journal);
@@ -203,8 +219,10 @@ pub(crate) fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot
         // On a full disk the rest is to be undone all the same; undoing this again would do no harm.
         let _ = journal.write_all(undone);
     }
-    if reverted.failed.is_empty() {
-        journal.remove()?;
+    match (reverted.failed.is_empty(), reverted.waiting.is_empty()) {
+        (true, true) => journal.remove()?,
+        (true, false) => journal.set_aside()?,
+        (false, _) => {}
     }
     Ok(reverted)
 }
@@ -223,20 +241,22 @@ fn is_of_a_queue(entry: &Entry) -> bool {
 /// Journals that cannot be listed must not keep a queue from going back to what it was.
 fn claims_of_others(others: &Others, entry: &Entry) -> Claims {
     match &entry.change {
-        Change::NapiSettings(change) => {
-            NapiId::from_kernel(change.napi_id).and_then(|id| others.claims(id).ok()).unwrap_or_default()
-        }
+        Change::NapiSettings(change) => others.claims(change).unwrap_or_default(),
         _ => Claims::default(),
     }
 }
 
 /// The last change first; but before all else the settings of a plan, in the order of plans: what makes queues anew comes
-/// before what is set on them, in both directions.
+/// before what is set on them, in both directions. Queues that the plan has made come first of all: they go with what made
+/// them, and what outlives them could not be undone any more.
 fn in_the_order_of_undoing(history: &History) -> Vec<(u32, Entry)> {
     let mut pending: Vec<(u32, Entry)> = history.pending().map(|(seq, entry)| (seq, entry.clone())).collect();
     pending.sort_by_key(|(_, entry)| match &entry.change {
-        Change::HostSetting(change) => (0, change.setting.inverse().rank()),
-        _ => (1, 0),
+        Change::HostSetting(HostSetting { setting: plan::Change::Napi { values, .. }, .. }) if values.old.is_none() => {
+            (0, 0)
+        }
+        Change::HostSetting(change) => (1, change.setting.inverse().rank()),
+        _ => (2, 0),
     });
     pending
 }

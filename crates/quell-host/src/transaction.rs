@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quell_linux::NapiId;
+use quell_linux::clock::boottime_ns;
 use quell_linux::epoll_params::EpollParams;
 use quell_linux::io_uring_polling::RingPolling;
 use quell_linux::link::{Links, VethEnd, VethPair};
@@ -17,6 +18,7 @@ use quell_linux::proc::{BootId, ProcError, ProcRoot, ProcessIdentity};
 use quell_linux::process::{Child, ProcessError, Spawn};
 
 use crate::attach::SocketId;
+use crate::devices;
 use crate::journal::claims::Others;
 use crate::journal::record::Record;
 use crate::journal::{
@@ -189,8 +191,10 @@ impl Transaction {
         let others = Others::beside(self.journal_path(), self.boot_id.to_string());
         // Until it is set: whoever sets or undoes the same queue comes before that or after it, never in between.
         let _turn = others.turn()?;
-        let planned = napi::plan(namespace, id, &NapiValues::of_change(wanted), &others.claims(id)?)?;
-        let Some(change) = planned else { return Ok(false) };
+        let found = napi::look(namespace, id)?;
+        let claims = others.claims(&found)?;
+        let wanted = NapiValues::of_change(wanted);
+        let Some(change) = napi::plan(found, &wanted, &claims, boottime_ns()) else { return Ok(false) };
         let new = change.new;
         let seq = self.intend(Change::NapiSettings(change))?;
         hears(looks_on, Moment::WrittenDown)?;
@@ -380,11 +384,18 @@ impl Transaction {
         looks_on: &mut LooksOn<'_>,
     ) -> Result<(), ChangeError> {
         hears(looks_on, Moment::Before)?;
-        let change = HostSetting { namespace_cookie: namespace.cookie()?, setting: setting.clone() };
+        let proc = self.proc.clone();
+        let kernel = Kernel::new(namespace, &proc);
+        let link = setting.device().map(|device| kernel.link(device)).transpose()?;
+        let change = HostSetting {
+            namespace_cookie: namespace.cookie()?,
+            sysfs_inode: link.and_then(|link| devices::sysfs_inode(namespace, &link)),
+            setting: setting.clone(),
+        };
         let seq = self.intend(Change::HostSetting(change))?;
         hears(looks_on, Moment::WrittenDown)?;
         let contexts = self.contexts_made();
-        let outcome = make(&Kernel::new(namespace, &self.proc), &contexts, setting)?;
+        let outcome = make(&kernel, &contexts, setting)?;
         hears(looks_on, Moment::Made)?;
         Ok(self.done(seq, outcome)?)
     }

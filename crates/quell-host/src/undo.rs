@@ -13,8 +13,7 @@ use quell_linux::{InterfaceName, Pid};
 use crate::inhabitants::end_inhabitants;
 use crate::journal::claims::Claims;
 use crate::journal::{Change, Entry, EpollParameters, HostSetting, Outcome, Undoing};
-use crate::namespaces;
-use crate::settings::host::{Kernel, KnownContexts};
+use crate::settings::host::{KnownContexts, Place};
 use crate::settings::{self, SettingsError};
 
 /// Why a change could not be undone. The journal keeps it, so it can be tried again.
@@ -144,9 +143,10 @@ fn put_back(
     change: &HostSetting,
     outcome: Option<Outcome>,
 ) -> Result<Undoing, UndoError> {
-    let namespace = namespaces::by_cookie(proc, change.namespace_cookie).map_err(SettingsError::from)?;
-    let Some(namespace) = namespace else { return Ok(Undoing::AlreadyGone) };
-    Ok(settings::host::put_back(&Kernel::new(&namespace, proc), contexts, &change.setting, outcome)?)
+    match Place::find(proc, change)? {
+        Some(place) => Ok(settings::host::put_back(&place.kernel(proc), contexts, &change.setting, outcome)?),
+        None => Ok(Undoing::AlreadyGone),
+    }
 }
 
 fn namespace_name(name: &str) -> Result<NamespaceName, UndoError> {

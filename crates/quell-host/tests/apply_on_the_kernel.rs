@@ -10,13 +10,14 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Lab, go_on};
-use quell_host::apply::{self, ApplyError, Request, drift, observe, profile_of, reassert};
+use quell_host::apply::{self, ApplyError, Request, observe, profile_of};
+use quell_host::drift::{condition, reassert};
 use quell_host::journal::Journal;
 use quell_host::kept;
 use quell_host::picture::Device;
 use quell_host::plan::Plan;
 use quell_host::recovery::{Found, recover};
-use quell_host::transaction::{ChangeError, Moment};
+use quell_host::transaction::Moment;
 use quell_linux::netdev::{NapiChange, Netdev};
 use quell_linux::netns::NamespaceName;
 use quell_linux::pidfd::{PidFd, Signal};
@@ -92,13 +93,14 @@ fn what_was_applied_lasts_until_it_is_released_and_then_all_is_as_before() {
 
     let kept = kept::list(&journal).unwrap();
     assert_eq!(profile_of(&kept[0].history), Some("test.toml"));
-    assert!(drift(&kept[0].history).unwrap().is_empty());
+    let drifted = || condition(&kept[0].path, &kept[0].history).unwrap().drifted;
+    assert!(drifted().is_empty());
     let mut netdev = Netdev::open_in(&lab.server).unwrap();
     netdev.set_napi(lab.napis[3], &NapiChange { gro_flush_timeout_ns: Some(7), ..NapiChange::default() }).unwrap();
-    let drifted = drift(&kept[0].history).unwrap();
-    assert_eq!((drifted.len(), drifted[0].queue), (1, Some(3)), "{drifted:?}");
-    assert_eq!(reassert(&kept[0].history).unwrap(), drifted);
-    assert!(drift(&kept[0].history).unwrap().is_empty());
+    let changed = drifted();
+    assert_eq!((changed.len(), changed[0].queue), (1, Some(3)), "{changed:?}");
+    assert_eq!(reassert(&kept[0].path, &kept[0].history).unwrap().drifted, changed);
+    assert!(drifted().is_empty());
 
     let reverted = kept::release(&journal, &kept[0].path).unwrap().unwrap();
     assert_eq!((reverted.undone.len(), reverted.failed.len()), (applied.plan.steps.len(), 0), "{reverted:?}");
@@ -114,7 +116,7 @@ fn a_second_profile_is_refused_while_one_is_applied() {
     let other = profile("[sysctl]\n\"net.core.somaxconn\" = 99\n");
     let before = state(&netns, &other);
     let refused = apply::apply(&journal, &request(&netns, &other), None, &mut go_on);
-    assert!(matches!(refused, Err(ApplyError::Begin(ChangeError::Journal(_)))), "{refused:?}");
+    assert!(matches!(refused, Err(ApplyError::AlreadyApplied { .. })), "{refused:?}");
     assert_eq!(state(&netns, &other), before);
     let kept = kept::list(&journal).unwrap();
     kept::release(&journal, &kept[0].path).unwrap();

@@ -67,7 +67,7 @@ fn workers_are_bound_to_the_cpu_of_their_queue_and_put_back_unless_somebody_else
     let by_somebody_else = decided.pins.iter().find(|pin| pin.new == CpuList::from_iter([0])).unwrap();
     sched::set_affinity(by_somebody_else.tid, &CpuList::from_iter([1])).unwrap();
     let reverted = transaction.revert().unwrap();
-    assert_eq!((reverted.undone.len(), reverted.in_part.len(), reverted.failed.len()), (4, 1, 0), "{reverted:?}");
+    assert_eq!((reverted.undone.len(), reverted.left_alone.len(), reverted.failed.len()), (4, 1, 0), "{reverted:?}");
     for pin in &decided.pins {
         let expected = if pin.tid == by_somebody_else.tid { CpuList::from_iter([1]) } else { everywhere.clone() };
         assert_eq!(affinity(pin.tid), expected);

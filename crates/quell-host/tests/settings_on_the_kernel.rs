@@ -58,7 +58,7 @@ fn a_value_that_somebody_else_changed_since_is_left_alone_and_told() {
 }
 
 #[test]
-fn of_a_queue_that_was_made_anew_only_what_it_kept_is_put_back() {
+fn of_a_queue_that_was_made_again_what_it_kept_is_restored() {
     let Some(lab) = Lab::raise("anew", 2) else { return };
     let before = Netdev::open_in(&lab.server).unwrap().napis(lab.server_index).unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -75,8 +75,7 @@ fn of_a_queue_that_was_made_anew_only_what_it_kept_is_put_back() {
         return;
     }
     let reverted = transaction.revert().unwrap();
-    assert_eq!((reverted.in_part.len(), reverted.failed.len()), (2, 0), "{reverted:?}");
-    assert!(reverted.in_part[0].1.contains("no longer exists"), "{reverted:?}");
+    assert_eq!((reverted.undone.len(), reverted.failed.len()), (2, 0), "{reverted:?}");
     for (now, before) in Netdev::open_in(&lab.server).unwrap().napis(lab.server_index).unwrap().iter().zip(&before) {
         let values = |napi: &quell_linux::netdev::Napi| {
             (napi.defer_hard_irqs, napi.gro_flush_timeout_ns, napi.irq_suspend_timeout_ns)
@@ -172,7 +171,7 @@ fn an_epoll_that_somebody_else_changed_since_is_left_alone_and_told() {
     let theirs = EpollParams { busy_poll_usecs: 7, ..PREFER };
     program.set_epoll(theirs);
     let reverted = transaction.revert().unwrap();
-    let [(_, why)] = &reverted.in_part[..] else { panic!("{reverted:?}") };
+    let [(_, why)] = &reverted.left_alone[..] else { panic!("{reverted:?}") };
     assert!(why.contains("busy_poll_usecs 7"), "{why}");
     assert_eq!(epoll_params::get(&program.epoll).unwrap(), theirs);
 }

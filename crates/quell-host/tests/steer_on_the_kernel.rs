@@ -197,7 +197,7 @@ fn a_filter_of_a_server_that_is_gone_or_was_started_again_is_not_touched() {
     let own = steered.plan(&[]).1.unwrap().filter;
     reuseport::attach(steered.socket(), &own).unwrap();
     let reverted = transaction.revert().unwrap();
-    assert_eq!((reverted.in_part.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
+    assert_eq!((reverted.left_alone.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
     assert_eq!(reuseport::detach(steered.socket()).unwrap(), Detachment::Detached, "it is the server's own");
 }
 

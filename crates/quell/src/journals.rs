@@ -7,6 +7,7 @@ use quell_host::recovery::Found;
 use quell_linux::visible;
 
 use crate::render::progress::Progress;
+use crate::render::status::waits;
 
 /// Where the journals of this machine are kept: on disk, for a journal is to outlive a crash.
 const JOURNAL_DIR: &str = "/var/lib/quell/journal";
@@ -26,10 +27,13 @@ pub(crate) fn tell_of_recovery(progress: &Progress, found: &Found) {
             .say(&format!("another lab is running ({}): the two disturb each other's figures", visible::path(path))),
         // Settings of this host, which no lab shares.
         Found::Kept { .. } => {}
+        Found::Recovered { path, reverted } if reverted.restored() == 0 && !reverted.waiting.is_empty() => {
+            progress.say(&format!("left behind: {} ({})", waits(reverted.waiting.len()), visible::path(path)));
+        }
         Found::Recovered { path, reverted } => {
             progress.say(&format!(
                 "removed what a killed run left behind ({} things, {})",
-                reverted.undone.len(),
+                reverted.restored(),
                 visible::path(path)
             ));
             for (_, error) in &reverted.failed {

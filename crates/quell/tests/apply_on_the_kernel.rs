@@ -78,10 +78,10 @@ fn from_nothing_to_a_memcached_that_the_doctor_finds_healthy_and_back() {
     assert!(!verdict.contains("serious"), "{verdict}");
 
     assert!(quell.says(1, &["confirm"]).contains("nothing waits"));
-    assert!(quell.says(0, &["revert"]).contains("4 settings put back"));
+    assert!(quell.says(0, &["revert"]).contains("4 settings restored"));
     assert!(quell.says(0, &["status"]).contains("nothing is applied"));
     assert!(quell.says(0, &["apply", "--netns", SERVER, "--confirm", "60m", profile]).contains("quell confirm"));
-    assert!(quell.says(0, &["revert"]).contains("4 settings put back"), "its watchdog's work is told too");
+    assert!(quell.says(0, &["revert"]).contains("4 settings restored"), "its watchdog's work is told too");
     assert!(quell.says(0, &["apply", "--netns", SERVER, "--confirm", "1s", profile]).contains("quell confirm"));
     // While it goes back, a status may see half of it.
     while !String::from_utf8(quell.output(&["status"]).stdout).unwrap().contains("nothing is applied") {

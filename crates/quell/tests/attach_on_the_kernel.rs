@@ -167,7 +167,7 @@ fn a_running_memcached_gets_a_mode_and_is_detached_from() {
     assert!(status.contains("memcached") && status.contains(MODE), "{status}");
 
     let detached = stage.says(0, &["detach", &pid]);
-    assert!(detached.contains("memcached") && detached.contains("put back"), "{detached}");
+    assert!(detached.contains("memcached") && detached.contains("restored"), "{detached}");
     stage.assert_back();
     stage.answers();
     assert!(stage.says(1, &["detach", &pid]).contains("is not attached to"));
@@ -272,6 +272,27 @@ fn when_the_program_is_killed_everything_goes_back() {
 }
 
 #[test]
+fn what_is_detached_while_the_link_is_down_waits_until_it_is_up() {
+    let Some(stage) = Stage::enter("at-down") else { return };
+    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    let index = stage.lab.server_index;
+    quell_linux::link::Links::open_in(&stage.lab.server).unwrap().set_down(index).unwrap();
+    let detached = stage.says(3, &["detach", &stage.pid()]);
+    assert!(
+        detached.contains("  waits: queue 0 of server0") && detached.contains("wait for their queues"),
+        "{detached}"
+    );
+    let status = stage.says(0, &["status"]);
+    assert!(status.contains("nothing is applied") && status.contains("reverted but for 2 settings"), "{status}");
+    quell_linux::link::Links::open_in(&stage.lab.server).unwrap().set_up(index).unwrap();
+    let reverted = stage.says(0, &["revert"]);
+    assert!(reverted.contains("2 settings restored"), "{reverted}");
+    let napis = quell_linux::netdev::Netdev::open_in(&stage.lab.server).unwrap().napis(index).unwrap();
+    assert!(napis.iter().all(|napi| napi.irq_suspend_timeout_ns == Some(0)), "{napis:?}");
+    assert_eq!(std::fs::read_dir(stage.journals()).unwrap().count(), 0);
+}
+
+#[test]
 fn when_the_keeper_is_killed_the_next_command_says_so_and_puts_back() {
     let Some(stage) = Stage::enter("cli-keep") else { return };
     stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
@@ -279,7 +300,7 @@ fn when_the_keeper_is_killed_the_next_command_says_so_and_puts_back() {
     assert!(stage.is_set());
     let status = stage.says(0, &["status"]);
     assert!(status.contains("left behind") && status.contains("quell revert"), "{status}");
-    assert!(stage.says(0, &["detach", "--all"]).contains("put back"));
+    assert!(stage.says(0, &["detach", "--all"]).contains("restored"));
     stage.assert_back();
 }
 
@@ -303,7 +324,7 @@ fn a_follower_tells_that_it_is_ready_finds_what_comes_later_and_puts_back_when_i
 fn a_follower_is_ended_by_detach() {
     let Some(stage) = Stage::enter("cli-f-det") else { return };
     let mut follower = stage.follow();
-    assert!(stage.says(0, &["detach", &stage.pid()]).contains("put back"));
+    assert!(stage.says(0, &["detach", &stage.pid()]).contains("restored"));
     assert!(follower.wait().unwrap().success());
     stage.assert_back();
 }

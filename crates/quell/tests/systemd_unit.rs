@@ -50,7 +50,7 @@ fn the_capabilities_of_the_unit_are_enough_to_apply_and_to_revert() {
                 return;
             }
             assert!(output.status.success(), "{said}");
-            assert!(String::from_utf8_lossy(&output.stdout).contains("1 setting put back"), "{output:?}");
+            assert!(String::from_utf8_lossy(&output.stdout).contains("1 setting restored"), "{output:?}");
         }
     }
 }

@@ -113,7 +113,7 @@ pub fn attachments(journal: &Journal) -> Result<Vec<Attached>, KeptError> {
     };
     let listed = journal.list()?.into_iter().filter_map(attached);
     let attachment = |(path, history): (PathBuf, History)| {
-        mode_of(&history)?;
+        mode_of(&history).filter(|_| !history.only_waits())?;
         let keeper = match history.stay {
             Stay::KeptBy(keeper) => Some(keeper),
             _ => None,

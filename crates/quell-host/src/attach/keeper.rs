@@ -35,8 +35,12 @@ pub struct Detached {
     pub undone: Vec<Change>,
     /// What was as before already, or is gone.
     pub already_gone: Vec<Change>,
-    /// What was left alone in part, and why.
+    /// What was undone in part, and why the rest was left alone.
     pub in_part: Vec<(Change, String)>,
+    /// What was left alone, and why.
+    pub left_alone: Vec<(Change, String)>,
+    /// What waits for a queue, and why; it stays in the journal.
+    pub waiting: Vec<(Change, String)>,
     /// What could not be undone; it stays in the journal.
     pub failed: Vec<Change>,
 }
@@ -95,14 +99,22 @@ pub fn detach(journal: &Journal, path: &Path, keeper: &Keeper) -> Result<Option<
 
 impl From<Reverted> for Detached {
     fn from(reverted: Reverted) -> Self {
-        let Reverted { undone, already_gone, in_part, failed } = reverted;
-        Self { undone, already_gone, in_part, failed: failed.into_iter().map(|(change, _)| change).collect() }
+        let Reverted { undone, already_gone, in_part, left_alone, waiting, failed } = reverted;
+        let failed = failed.into_iter().map(|(change, _)| change).collect();
+        Self { undone, already_gone, in_part, left_alone, waiting, failed }
     }
 }
 
 impl Detached {
+    /// How many changes were undone, wholly or in part.
+    #[must_use]
+    pub fn restored(&self) -> usize {
+        self.undone.len() + self.in_part.len()
+    }
+
     fn of(history: &History) -> Self {
-        let failed = history.pending().map(|(_, entry)| entry.change.clone()).collect();
+        let not_undone = history.entries.iter().rev().filter(|entry| entry.undone.is_none());
+        let failed = not_undone.map(|entry| entry.change.clone()).collect();
         Self { failed, ..Reverted::as_told_by(history).into() }
     }
 }

@@ -4,8 +4,6 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use quell_linux::NapiId;
-
 use super::error::{Attempt, JournalError};
 use super::found::ListedJournal;
 use super::record::{Change, NapiSettings};
@@ -45,12 +43,12 @@ impl Others {
         lock().map_err(|source| JournalError { attempt: Attempt::List, path: dir.to_owned(), source })
     }
 
-    /// The settings that they made of a queue and have not undone, whether or not their owners live: who died will be
-    /// undone by whoever comes next. In the order in which they were set.
+    /// The settings that they made of the queue of a change and have not undone, whether or not their owners live: who died
+    /// will be undone by whoever comes next. In the order in which they were set.
     ///
     /// # Errors
     /// When the journals cannot be listed.
-    pub(crate) fn claims(&self, napi: NapiId) -> Result<Claims, JournalError> {
+    pub(crate) fn claims(&self, queue: &NapiSettings) -> Result<Claims, JournalError> {
         let mut claims = Vec::new();
         for listed in self.journal.list()? {
             let (path, history) = match listed {
@@ -62,7 +60,7 @@ impl Others {
                 continue;
             }
             let of_queue = history.pending().filter_map(|(_, entry)| match &entry.change {
-                Change::NapiSettings(change) if change.napi_id == napi.get() => Some(change.clone()),
+                Change::NapiSettings(change) if change.is_of_the_queue_of(queue) => Some(change.clone()),
                 _ => None,
             });
             let mut of_queue: Vec<NapiSettings> = of_queue.collect();
@@ -121,8 +119,11 @@ mod tests {
         NapiSettings {
             namespace_cookie: 1,
             device: "eth0".into(),
+            ifindex: None,
+            sysfs_inode: Some(5),
             napi_id: 9,
             place: 0,
+            rx_queue: Some(0),
             old: suspend(old),
             new: suspend(new),
             set_at_boot_ns: None,
@@ -169,6 +170,19 @@ mod tests {
         let others = Claims(vec![claim(0, 20), claim(0, 30)]);
         assert_eq!(others.instead_of(&suspend(0), &suspend(50)), suspend(30));
         assert_eq!(Claims::default().instead_of(&suspend(0), &suspend(50)), suspend(0));
+    }
+
+    #[test]
+    fn a_queue_is_the_same_under_another_napi_id_and_another_name() {
+        let change = claim(0, 20);
+        let renamed_and_made_again = NapiSettings { device: "lan0".into(), napi_id: 12, ..change.clone() };
+        assert!(renamed_and_made_again.is_of_the_queue_of(&change));
+        let other_queue = NapiSettings { napi_id: 12, place: 1, rx_queue: Some(1), ..change.clone() };
+        assert!(!other_queue.is_of_the_queue_of(&change));
+        let other_device = NapiSettings { napi_id: 12, sysfs_inode: Some(6), ..change.clone() };
+        assert!(!other_device.is_of_the_queue_of(&change));
+        let unidentified = NapiSettings { sysfs_inode: None, ..renamed_and_made_again };
+        assert!(!unidentified.is_of_the_queue_of(&change));
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub enum Attempt {
     WriteKeep,
     /// Writing down that what was kept is to be undone.
     WriteRelease,
+    /// Renaming it once what is left in it waits for queues.
+    SetAside,
     /// Removing it once everything was undone.
     Remove,
 }
@@ -44,6 +46,7 @@ impl Attempt {
             Self::WriteTarget => "nothing is changed for its sake",
             Self::WriteKeep => "what was changed does not stay: it is undone",
             Self::WriteRelease => "nothing was undone",
+            Self::SetAside => "what waits for its queue stays in it",
             Self::Remove => "everything was undone; `quell lab clean` tries to remove it again",
         }
     }
@@ -61,6 +64,7 @@ impl fmt::Display for Attempt {
             Self::WriteTarget => "write down whose sake a change is for in the journal",
             Self::WriteKeep => "write down what is to stay in the journal",
             Self::WriteRelease => "write down what is to be undone in the journal",
+            Self::SetAside => "rename the journal",
             Self::Remove => "remove the journal",
         })
     }

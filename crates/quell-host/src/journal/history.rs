@@ -38,7 +38,7 @@ pub struct Entry {
     pub change: Change,
     /// What came of it; absent when the writer died in between, so that it may or may not have been made.
     pub outcome: Option<Outcome>,
-    /// What undoing it came to; absent when it was not undone.
+    /// What undoing it came to; absent when that was not tried.
     pub undone: Option<Undoing>,
 }
 
@@ -149,8 +149,15 @@ impl History {
 
     /// The changes that are still to be undone, the last one first, with their numbers.
     pub fn pending(&self) -> impl Iterator<Item = (u32, &Entry)> {
-        let numbered = self.entries.iter().enumerate().rev().filter(|(_, entry)| entry.undone.is_none());
+        let numbered = self.entries.iter().enumerate().rev().filter(|(_, entry)| entry.is_pending());
         numbered.map(|(seq, entry)| (u32::try_from(seq).unwrap_or(u32::MAX), entry))
+    }
+
+    /// Whether it was reverted, and what is left waits for queues that are not there now.
+    #[must_use]
+    pub fn only_waits(&self) -> bool {
+        let waits = |(_, entry): (u32, &Entry)| matches!(entry.undone, Some(Undoing::Waits(_)));
+        self.pending().next().is_some() && self.pending().all(waits)
     }
 
     fn stay(&mut self, stay: Stay) -> Result<(), &'static str> {
@@ -163,6 +170,14 @@ impl History {
 
     fn entry(&mut self, seq: u32) -> Result<&mut Entry, &'static str> {
         self.entries.get_mut(seq as usize).ok_or("it speaks of a change that was never intended")
+    }
+}
+
+impl Entry {
+    /// Whether it is still to be undone.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        matches!(self.undone, None | Some(Undoing::Waits(_)))
     }
 }
 
@@ -241,9 +256,29 @@ mod tests {
     }
 
     #[test]
+    fn a_change_that_waits_for_its_queue_is_pending() {
+        let waits = |seq| Record::Undone { seq, undoing: Undoing::Waits("link down".into()) };
+        let history = |records: &[Record]| History::parse(&text(records)).unwrap();
+        assert!(!history(&[intend(0), intend(1), waits(1)]).only_waits(), "0 was not tried");
+        assert!(!history(&[intend(0), undone(0)]).only_waits(), "nothing is left");
+        let waiting = history(&[intend(0), intend(1), waits(1), undone(0)]);
+        assert!(waiting.only_waits());
+        assert_eq!(waiting.pending().map(|(seq, _)| seq).collect::<Vec<_>>(), [1]);
+        assert_eq!(history(&[intend(0), waits(0), undone(0)]).pending().count(), 0, "its queue came back");
+    }
+
+    #[test]
     fn a_journal_of_format_4_is_read() {
-        let older = Record::Begin(Begin { format: "quell-journal/4".into(), ..begin() }).to_line();
-        assert!(History::parse(&older).is_ok());
+        let begin = Record::Begin(Begin { format: "quell-journal/4".into(), ..begin() }).to_line();
+        let napi = r#"{"record":"intend","seq":0,"change":{"change":"napi-settings","namespace-cookie":1,"device":"eth0",
+            "napi-id":9,"place":0,"old":{"defer-hard-irqs":0},"new":{"defer-hard-irqs":100}}}"#;
+        let napi = napi.split_whitespace().collect::<String>();
+        let undone = r#"{"record":"undone","seq":0,"undoing":{"undoing":"in-part","why":"changed"}}"#;
+        let line = |json: &str| format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()));
+        let history = History::parse(&(begin.clone() + &line(&napi))).unwrap();
+        let Change::NapiSettings(change) = &history.entries[0].change else { panic!("{history:?}") };
+        assert_eq!((change.ifindex, change.sysfs_inode, change.rx_queue), (None, None, None));
+        assert_eq!(History::parse(&(begin + &line(&napi) + &line(undone))).unwrap().pending().count(), 0);
     }
 
     #[test]

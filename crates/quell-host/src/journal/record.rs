@@ -7,18 +7,20 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use quell_linux::CpuList;
 use quell_linux::ethtool::RssContextId;
 use quell_linux::executable::FileId;
 use quell_linux::io_uring_polling::RingPolling;
+use quell_linux::{CpuList, Ifindex};
 
+use crate::devices::DeviceKey;
 use crate::picture::Protocol;
 use crate::plan;
 use crate::settings::values::{EpollValues, NapiValues, SocketPolling, SocketValues};
 
 /// The format of the journals that this version writes.
 pub const FORMAT: &str = "quell-journal/5";
-/// The formats that this version reads. Format 4 lacks `set-at-boot-ns` of NAPI settings and `executable` of processes.
+/// The formats that this version reads. Format 4 lacks `set-at-boot-ns`, `ifindex`, `sysfs-inode` and `rx-queue` of
+/// settings, and `executable` of processes.
 pub const READABLE_FORMATS: [&str; 2] = ["quell-journal/4", FORMAT];
 
 /// One line of a journal.
@@ -166,6 +168,11 @@ pub enum Change {
 pub struct HostSetting {
     /// `SO_NETNS_COOKIE` of the namespace.
     pub namespace_cookie: u64,
+    /// The inode of the device's directory in sysfs, by which the device is found again under another name or in another
+    /// namespace; absent where it could not be read, and for what is not of a
+    /// device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sysfs_inode: Option<u64>,
     /// What is set there, from what to what.
     pub setting: plan::Change,
 }
@@ -178,10 +185,22 @@ pub struct NapiSettings {
     pub namespace_cookie: u64,
     /// The device's name.
     pub device: String,
+    /// The device's number in that namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ifindex: Option<Ifindex>,
+    /// The inode of the device's directory in sysfs, by which the device is found again under another name or in another
+    /// namespace; absent where it could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sysfs_inode: Option<u64>,
     /// The instance's id, which no other has until all ids, 2³² of them, have been given out.
     pub napi_id: u32,
-    /// Its place, from 0, among the device's instances in the order of their ids: what takes its place takes the queue.
+    /// Its place, from 0, among the device's instances in the order of their ids: what takes its place takes the queue,
+    /// where `rx_queue` is absent.
     pub place: u32,
+    /// The receive queue that it polls: the instance that polls this queue later is its successor. Absent where the
+    /// kernel does not say and nothing else does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_queue: Option<u32>,
     /// What is changed, as it was; absent is what the kernel did not report.
     pub old: NapiValues,
     /// What is changed, as it is to be.
@@ -286,8 +305,12 @@ pub enum Undoing {
     Undone,
     /// There was nothing left to be undone.
     AlreadyGone,
-    /// What still applies is undone; the rest was left alone for this reason.
+    /// A part is undone; the rest was left alone for this reason. In format 4 also where nothing was undone.
     InPart(String),
+    /// Nothing was undone, for this reason: somebody else has changed it since.
+    LeftAlone(String),
+    /// Its queue has no NAPI instance now, and may come back with the value that was set. It is still to be undone.
+    Waits(String),
 }
 
 /// What is known about a change only after it was made.
@@ -321,6 +344,30 @@ pub enum Outcome {
         /// The place.
         location: u32,
     },
+}
+
+impl NapiSettings {
+    /// Whether both are about one queue: by its NAPI instance, or by device and queue where the instance is another one
+    /// since.
+    pub(crate) fn is_of_the_queue_of(&self, other: &Self) -> bool {
+        let queue = |change: &Self| change.rx_queue.map_or((None, Some(change.place)), |queue| (Some(queue), None));
+        let same_device = self.sysfs_inode.is_some() && self.sysfs_inode == other.sysfs_inode;
+        self.napi_id == other.napi_id || (same_device && queue(self) == queue(other))
+    }
+
+    pub(crate) fn device_key(&self) -> DeviceKey<'_> {
+        let Self { namespace_cookie, ifindex, sysfs_inode, .. } = *self;
+        DeviceKey { namespace_cookie, ifindex, name: &self.device, sysfs_inode }
+    }
+}
+
+impl HostSetting {
+    /// `None` for what is not of a device.
+    pub(crate) fn device_key(&self) -> Option<DeviceKey<'_>> {
+        let device = self.setting.device()?;
+        let Self { namespace_cookie, sysfs_inode, .. } = *self;
+        Some(DeviceKey { namespace_cookie, ifindex: Some(device.ifindex), name: &device.name, sysfs_inode })
+    }
 }
 
 /// Why a line of a journal is not a record.

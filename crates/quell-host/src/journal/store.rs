@@ -9,12 +9,14 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::error::{Attempt, JournalError};
-use super::history::History;
+use super::history::{History, Stay};
 use super::record::{Begin, FORMAT, Record};
 
 pub(super) const EXTENSION: &str = "journal";
 /// Of a journal that has no name yet: `<id>.<pid>.journal-new`.
 pub(super) const TEMPORARY_EXTENSION: &str = "journal-new";
+/// What the name of a journal begins with that was reverted, and whose rest waits for queues.
+const WAITING: &str = "waiting-";
 
 /// The directory that holds the journals of one host.
 #[derive(Debug, Clone)]
@@ -144,6 +146,30 @@ impl OwnedJournal {
         fs::remove_file(&path).map_err(|source| JournalError { attempt: Attempt::Remove, path, source })
     }
 
+    /// Gives it a name that no journal of another purpose has, for what is left in it waits, and nobody is to wait with it.
+    ///
+    /// # Errors
+    /// When it cannot be renamed.
+    pub(crate) fn set_aside(mut self) -> Result<(), JournalError> {
+        if self.history.stay != Stay::WithOwner {
+            self.write(Record::Release)?;
+        }
+        if file_name(&self.path).starts_with(WAITING) {
+            return Ok(());
+        }
+        // Unlike a rename, a link does not replace a journal of the same name.
+        let link = |number: u32| {
+            let aside = self.path.with_file_name(format!("{WAITING}{number}-{}", file_name(&self.path)));
+            match fs::hard_link(&self.path, &aside) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
+                linked => Some(linked),
+            }
+        };
+        let linked = (0..).find_map(link).unwrap_or(Ok(()));
+        let renamed = linked.and_then(|()| fs::remove_file(&self.path));
+        renamed.map_err(|source| JournalError { attempt: Attempt::SetAside, path: self.path.clone(), source })
+    }
+
     fn append(&mut self, records: &[Record]) -> io::Result<()> {
         // What an earlier failure left and could not cut off itself.
         self.cut_off_torn_line()?;
@@ -162,6 +188,10 @@ impl OwnedJournal {
     fn cut_off_torn_line(&self) -> io::Result<()> {
         if self.file.metadata()?.len() > self.whole_bytes { self.file.set_len(self.whole_bytes) } else { Ok(()) }
     }
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// A new file at `path`, locked.

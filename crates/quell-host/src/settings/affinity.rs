@@ -41,27 +41,36 @@ pub(crate) fn set(tid: Pid, cpus: &CpuList) -> Result<(), SettingsError> {
     Ok(())
 }
 
+/// The CPUs that the thread of a change may run on now; `None` when the thread is gone.
+///
+/// # Errors
+/// When the thread cannot be looked at.
+pub(crate) fn now(proc: &ProcRoot, change: &ThreadAffinity) -> Result<Option<CpuList>, SettingsError> {
+    let (Some(pid), Some(tid)) = (Pid::from_kernel(change.pid), Pid::from_kernel(change.tid)) else { return Ok(None) };
+    match proc.process(pid).thread(tid).stat() {
+        Ok(stat) if stat.starttime.0 == change.thread_start_time_ticks => {}
+        Ok(_) => return Ok(None),
+        Err(error) if error.is_absent() => return Ok(None),
+        Err(error) => return Err(error.into()),
+    }
+    match sched::affinity(tid) {
+        Ok(current) => Ok(Some(current)),
+        Err(SchedError::Gone { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Puts the CPUs of a thread back where they are still those that it was bound to.
 ///
 /// # Errors
 /// When the thread cannot be looked at, or the kernel refuses.
 pub(crate) fn put_back(proc: &ProcRoot, pid: Pid, tid: Pid, change: &ThreadAffinity) -> Result<Undoing, SettingsError> {
-    match proc.process(pid).thread(tid).stat() {
-        Ok(stat) if stat.starttime.0 == change.thread_start_time_ticks => {}
-        Ok(_) => return Ok(Undoing::AlreadyGone),
-        Err(error) if error.is_absent() => return Ok(Undoing::AlreadyGone),
-        Err(error) => return Err(error.into()),
-    }
-    let current = match sched::affinity(tid) {
-        Ok(current) => current,
-        Err(SchedError::Gone { .. }) => return Ok(Undoing::AlreadyGone),
-        Err(error) => return Err(error.into()),
-    };
+    let Some(current) = now(proc, change)? else { return Ok(Undoing::AlreadyGone) };
     if current == change.old {
         return Ok(Undoing::AlreadyGone);
     }
     if current != change.new {
-        return Ok(Undoing::InPart(format!(
+        return Ok(Undoing::LeftAlone(format!(
             "thread {tid} of process {pid} is bound to CPUs {current} by somebody else since, and was left alone; before \
              Quell it might run on {}",
             change.old

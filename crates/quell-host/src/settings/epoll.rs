@@ -10,7 +10,7 @@ use quell_linux::kcmp::epoll_watches;
 use quell_linux::netlink::Failure;
 use quell_linux::netns::Namespace;
 use quell_linux::pidfd::{DuplicatedFd, PidFd};
-use quell_linux::proc::{ProcRoot, ProcessIdentity};
+use quell_linux::proc::{ProcRoot, ProcessIdentity, Ticks};
 
 use super::napi::suspending;
 use super::values::EpollValues;
@@ -116,6 +116,20 @@ fn resumers(proc: &ProcRoot, pid: Pid) -> Result<Vec<Resumer>, SettingsError> {
     Ok(Resumer::of_program(proc, pid, &others))
 }
 
+/// The parameters that the epoll of a change has now; `None` when it was closed or its process has ended.
+///
+/// # Errors
+/// When the process may not be looked into.
+pub(crate) fn now(proc: &ProcRoot, change: &EpollParameters) -> Result<Option<EpollValues>, SettingsError> {
+    let Some(pid) = Pid::from_kernel(change.pid) else { return Ok(None) };
+    let process = ProcessIdentity { pid, starttime: Ticks(change.start_time_ticks), boot_id: proc.boot_id()? };
+    match Program::open(proc, process, false).and_then(|program| program.get(change.fd, &[])) {
+        Ok(values) => Ok(Some(values)),
+        Err(error) if error.is_absent() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Restores the parameters of epolls of one process where they are still those that were set, in this order. An epoll is
 /// recognised by its number and parameters: the sockets that it watched may have moved to another one since.
 pub(crate) fn put_back(
@@ -147,7 +161,7 @@ fn put_back_one(program: &Program, change: &EpollParameters) -> Result<Undoing, 
         Ok(current) if current == old => Ok(Undoing::AlreadyGone),
         Ok(current) => {
             let pid = program.process.pid;
-            Ok(Undoing::InPart(format!(
+            Ok(Undoing::LeftAlone(format!(
                 "epoll {fd} of process {pid} is not as Quell set it ({new}) but {current}: it was changed since, or is \
                  another epoll under that number, and was left alone; before Quell it was {old}"
             )))

@@ -1,51 +1,77 @@
 //! Settings of one NAPI instance: changed in the order that leaves no suspended queue stalled, read back, put back.
 
-use quell_linux::clock::boottime_ns;
 use quell_linux::io_uring::poll_napi_once;
-use quell_linux::link::Links;
-use quell_linux::netdev::{Napi, Netdev};
+use quell_linux::link::{Link, Links};
+use quell_linux::netdev::{Napi, Netdev, Queue, QueueKind};
 use quell_linux::netlink::{Failure, NetlinkError};
 use quell_linux::netns::Namespace;
 use quell_linux::proc::ProcRoot;
-use quell_linux::{InterfaceName, NapiId, Pid};
+use quell_linux::{NapiId, Pid};
 
 use super::SettingsError;
 use super::values::{NapiValues, Restoration};
+use crate::concluded::napis_follow_queues;
+use crate::devices::{self, FoundDevice};
 use crate::journal::claims::Claims;
 use crate::journal::{NapiSettings, Undoing};
-use crate::namespaces;
 use crate::resume::Resumer;
 
-/// What setting `wanted` on an instance would change, as the journal keeps it; `None` when it is so already, and not by
-/// others who may end before. What the kernel does not report is asked for all the same, and has no old value.
+/// An instance as it is, as the journal keeps it: with the values that it has, and none that are to be set.
 ///
 /// # Errors
 /// When the instance or its device cannot be read.
-pub(crate) fn plan(
-    namespace: &Namespace,
-    id: NapiId,
-    wanted: &NapiValues,
-    others: &Claims,
-) -> Result<Option<NapiSettings>, SettingsError> {
+pub(crate) fn look(namespace: &Namespace, id: NapiId) -> Result<NapiSettings, SettingsError> {
     let mut netdev = Netdev::open_in(namespace)?;
     let napi = netdev.napi(id)?;
-    let current = NapiValues::of(&napi);
-    let before_all = others.before_all(&current);
-    let new = wanted.unlike(&current).changed_by(&wanted.unlike(&before_all));
-    if new.is_empty() {
-        return Ok(None);
-    }
-    let device = Links::open_in(namespace)?.by_index(napi.ifindex)?.name;
+    let link = Links::open_in(namespace)?.by_index(napi.ifindex)?;
     let place = netdev.napis(napi.ifindex)?.iter().position(|other| other.id == id);
-    Ok(Some(NapiSettings {
+    let polls = |(_, polled_by): &(u32, Napi)| polled_by.id == id;
+    Ok(NapiSettings {
         namespace_cookie: namespace.cookie()?,
-        device,
+        ifindex: Some(napi.ifindex),
+        sysfs_inode: devices::sysfs_inode(namespace, &link),
         napi_id: id.get(),
         place: place.and_then(|place| u32::try_from(place).ok()).unwrap_or(0),
-        old: before_all.where_present_in(&new),
-        new,
-        set_at_boot_ns: Some(others.next_boot_ns(boottime_ns())),
-    }))
+        rx_queue: rx_queues(&mut netdev, &link)?.into_iter().find(polls).map(|(queue, _)| queue),
+        device: link.name,
+        old: NapiValues::of(&napi),
+        new: NapiValues::default(),
+        set_at_boot_ns: None,
+    })
+}
+
+/// What setting `wanted` on an instance would change; `None` when it is so already, and not by others who may end before.
+/// What the kernel does not report is asked for all the same, and has no old value. Pure.
+pub(crate) fn plan(
+    found: NapiSettings,
+    wanted: &NapiValues,
+    others: &Claims,
+    now_boot_ns: u64,
+) -> Option<NapiSettings> {
+    let before_all = others.before_all(&found.old);
+    let new = wanted.unlike(&found.old).changed_by(&wanted.unlike(&before_all));
+    let old = before_all.where_present_in(&new);
+    let set_at_boot_ns = Some(others.next_boot_ns(now_boot_ns));
+    (!new.is_empty()).then_some(NapiSettings { old, new, set_at_boot_ns, ..found })
+}
+
+/// The receive queues of a device, each with the instance that polls it: as the kernel says, or as is concluded where it
+/// does not say. A device whose link is down has none.
+///
+/// # Errors
+/// When they cannot be listed.
+pub(crate) fn rx_queues(netdev: &mut Netdev, link: &Link) -> Result<Vec<(u32, Napi)>, NetlinkError> {
+    let napis = netdev.napis(link.index)?;
+    let mut queues = netdev.queues(link.index)?;
+    queues.retain(|queue| queue.kind == QueueKind::Rx);
+    let follow = napis_follow_queues(link.kind.as_deref(), napis.len(), queues.len());
+    let napi_of = |(place, queue): (usize, &Queue)| match queue.napi_id {
+        Some(id) => napis.iter().find(|napi| napi.id == id).copied(),
+        None if follow => napis.get(place).copied(),
+        None => None,
+    };
+    let numbered = queues.iter().enumerate();
+    Ok(numbered.filter_map(|(place, queue)| Some((queue.id, napi_of((place, queue))?))).collect())
 }
 
 /// Sets `values` on an instance, freeing its queue where they could leave it stalled, and reads them back.
@@ -91,68 +117,68 @@ fn resumer(namespace: &Namespace, proc: &ProcRoot, napi: &Napi) -> Result<Resume
     Ok(Resumer::of_queue(proc, napi, &programs))
 }
 
+/// The instance that polls the queue of a change now: the one that was set, or its successor.
+///
+/// # Errors
+/// When they cannot be listed.
+pub(crate) fn instance_now(device: &FoundDevice, change: &NapiSettings) -> Result<Option<Napi>, NetlinkError> {
+    let mut netdev = Netdev::open_in(&device.namespace)?;
+    let napis = netdev.napis(device.link.index)?;
+    if let Some(same) = napis.iter().find(|napi| napi.id.get() == change.napi_id) {
+        return Ok(Some(*same));
+    }
+    match change.rx_queue {
+        Some(queue) => {
+            let polled = rx_queues(&mut netdev, &device.link)?;
+            Ok(polled.into_iter().find(|(of, _)| *of == queue).map(|(_, napi)| napi))
+        }
+        None => Ok(napis.get(change.place as usize).copied()),
+    }
+}
+
 /// Puts back what a change of settings did, as far as it still applies and no other journal wants something else.
 ///
 /// # Errors
-/// When the namespace cannot be looked for, the kernel refuses, or the queue cannot be freed.
+/// When the device cannot be looked for, the kernel refuses, or the queue cannot be freed.
 pub(crate) fn put_back(proc: &ProcRoot, change: &NapiSettings, others: &Claims) -> Result<Undoing, SettingsError> {
-    let Some(namespace) = namespaces::by_cookie(proc, change.namespace_cookie)? else {
-        return Ok(Undoing::AlreadyGone);
-    };
-    let Some(id) = NapiId::from_kernel(change.napi_id) else { return Ok(Undoing::AlreadyGone) };
-    let current = match Netdev::open_in(&namespace)?.napi(id) {
-        Ok(napi) => NapiValues::of(&napi),
-        Err(error) if error.failure() == Failure::Absent => return of_successor(&namespace, proc, change),
-        Err(error) => return Err(error.into()),
+    let Some(device) = devices::find(proc, &change.device_key())? else { return Ok(Undoing::AlreadyGone) };
+    let Some(napi) = instance_now(&device, change)? else {
+        return Ok(Undoing::Waits(waits(&describe_queue(change), &device.link.name, &change.new)));
     };
     let target = others.instead_of(&change.old, &change.new);
-    let Restoration { back, changed_by_others } = Restoration::plan(&target, &change.new, &current);
+    let Restoration { back, changed_by_others } = Restoration::plan(&target, &change.new, &NapiValues::of(&napi));
     let changed_by_others = others.without_theirs(&changed_by_others);
     if !back.is_empty() {
-        set(&namespace, proc, id, &back)?;
+        set(&device.namespace, proc, napi.id, &back)?;
     }
     Ok(match (changed_by_others.is_empty(), back.is_empty()) {
         (true, true) => Undoing::AlreadyGone,
         (true, false) => Undoing::Undone,
-        (false, _) => Undoing::InPart(format!(
-            "somebody else has changed NAPI {id} of {} since, to {changed_by_others}: that was left alone; before Quell \
-             it was {}",
-            change.device,
-            change.old.where_present_in(&changed_by_others)
-        )),
+        (false, nothing_set) => {
+            let why = format!(
+                "NAPI {} of {} was changed to {changed_by_others} since, not by Quell: that was left alone; before Quell it \
+                 was {}",
+                napi.id,
+                device.link.name,
+                change.old.where_present_in(&changed_by_others)
+            );
+            if nothing_set { Undoing::LeftAlone(why) } else { Undoing::InPart(why) }
+        }
     })
 }
 
-/// The instance is gone, and its settings with it: the link went down, or the driver made its queues anew. Drivers
-/// that keep settings keep the id too; what outlives the id on others is irq-suspend-timeout, which
-/// `netif_napi_add_weight` does not reset (seen on veth).
-fn of_successor(namespace: &Namespace, proc: &ProcRoot, change: &NapiSettings) -> Result<Undoing, SettingsError> {
-    let Ok(name) = InterfaceName::new(&change.device) else { return Ok(Undoing::AlreadyGone) };
-    let link = match Links::open_in(namespace)?.by_name(&name) {
-        Ok(link) => link,
-        Err(error) if error.failure() == Failure::Absent => return Ok(Undoing::AlreadyGone),
-        Err(error) => return Err(error.into()),
-    };
-    let napis = Netdev::open_in(namespace)?.napis(link.index)?;
-    let gone = format!(
-        "NAPI {} of {name} no longer exists (its link went down, or its queues were made anew), and its settings went \
-         with it",
-        change.napi_id
-    );
-    let Some(successor) = napis.get(change.place as usize) else { return Ok(Undoing::InPart(gone)) };
-    let inherited = |values: &NapiValues| NapiValues {
-        irq_suspend_timeout_ns: values.irq_suspend_timeout_ns,
-        ..NapiValues::default()
-    };
-    let plan = Restoration::plan(&inherited(&change.old), &inherited(&change.new), &NapiValues::of(successor));
-    if plan.back.is_empty() {
-        return Ok(Undoing::InPart(gone));
+fn describe_queue(change: &NapiSettings) -> String {
+    match change.rx_queue {
+        Some(queue) => format!("queue {queue}"),
+        None => format!("NAPI {}", change.napi_id),
     }
-    set(namespace, proc, successor.id, &plan.back)?;
-    Ok(Undoing::InPart(format!(
-        "{gone}, but for what NAPI {} in its place kept: that is back at {}",
-        successor.id, plan.back
-    )))
+}
+
+/// Why a change of a queue's settings cannot be undone yet. The memory of an instance outlives it in some drivers, and
+/// what `netif_napi_add_weight` does not set outlives it with that: on veth irq-suspend-timeout. Drivers with persistent
+/// settings bring all of them back.
+pub(crate) fn waits(queue: &str, device: &str, values: &NapiValues) -> String {
+    format!("{queue} of {device} (no NAPI instance now): {values}")
 }
 
 /// The instances in the namespace that can suspend at all.

@@ -86,7 +86,7 @@ pub(crate) fn take_off(proc: &ProcRoot, change: &ReuseportFilter) -> Result<Undo
     if ours.is_empty() {
         return Ok(match others.is_empty() {
             true => Undoing::AlreadyGone,
-            false => Undoing::InPart(format!(
+            false => Undoing::LeftAlone(format!(
                 "the sockets at {} that were given a filter are closed, and others are there: if these joined the group \
                  before, they have the filter still, and lose it when the server is restarted; it was left alone, for it \
                  may as well be the server's own",

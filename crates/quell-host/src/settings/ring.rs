@@ -87,7 +87,7 @@ pub(crate) fn put_back(
             clear(&ring)?;
             Ok(Undoing::Undone)
         }
-        RingPollingInfo::On(_) => Ok(Undoing::InPart(format!(
+        RingPollingInfo::On(_) => Ok(Undoing::LeftAlone(format!(
             "io_uring {} of process {} was told otherwise by somebody else since, and was left alone",
             change.fd, process.pid
         ))),

@@ -191,10 +191,13 @@ impl<'a> PutBack<'a> {
         match (self.undone, self.changed_since) {
             (0, 0) => Undoing::AlreadyGone,
             (_, 0) => Undoing::Undone,
-            (_, changed) => Undoing::InPart(format!(
-                "{changed} sockets of process {} poll otherwise by now than they were told ({}): they were left alone",
-                self.change.pid, self.change.new.values
-            )),
+            (undone, changed) => {
+                let why = format!(
+                    "{changed} sockets of process {} were changed since, not by Quell, which set {}: they were left alone",
+                    self.change.pid, self.change.new.values
+                );
+                if undone > 0 { Undoing::InPart(why) } else { Undoing::LeftAlone(why) }
+            }
         }
     }
 }

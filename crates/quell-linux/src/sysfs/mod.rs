@@ -124,6 +124,15 @@ impl Sysfs {
         if *namespace == Namespace::current()? {
             return Ok(Self::default());
         }
+        Self::mount_of(namespace)
+    }
+
+    /// A mount of its own for a namespace, also for the caller's: `/sys` shows the namespace of whoever mounted it, which
+    /// after `nsenter --net` is another one.
+    ///
+    /// # Errors
+    /// [`SysfsError`]; needs `CAP_SYS_ADMIN`.
+    pub fn mount_of(namespace: &Namespace) -> Result<Self, SysfsError> {
         let mount = namespace.run(mount_nowhere)??;
         // The descriptor is the process's, so that any thread of it can take this way.
         let root = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));

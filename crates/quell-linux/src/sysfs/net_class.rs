@@ -4,12 +4,13 @@
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
 use super::{Sysfs, SysfsError};
-use crate::interface::InterfaceName;
+use crate::interface::{InterfaceName, MacAddress};
 use crate::proc::Malformed;
 use crate::proc::text::{Line, first_line, number};
 
@@ -28,7 +29,52 @@ impl Sysfs {
     }
 }
 
+impl Sysfs {
+    /// The interface whose directory has this inode ([`NetClass::inode`]).
+    ///
+    /// # Errors
+    /// [`SysfsError`].
+    pub fn interface_of_inode(&self, inode: u64) -> Result<Option<InterfaceName>, SysfsError> {
+        let directory = self.path().join("class/net");
+        let failed = |error| SysfsError::new("list", &directory, error);
+        for entry in fs::read_dir(&directory).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            // `bonding_masters` is a file here, and no interface.
+            let Some(name) = name.to_str().and_then(|name| InterfaceName::new(name).ok()) else { continue };
+            match self.net_class(&name).inode() {
+                Ok(found) if found == inode => return Ok(Some(name)),
+                Err(error) if !error.is_absent() => return Err(error),
+                // Deleted or renamed after it was listed.
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(None)
+    }
+}
+
 impl NetClass<'_> {
+    /// The inode of the directory: the device's identity for the time of one boot. The kernel numbers the nodes of sysfs
+    /// with 64 bits and gives no number again (`__kernfs_new_node` in `fs/kernfs/dir.c`). Renaming a device and moving
+    /// it to another network namespace keep the node (`kernfs_rename_ns`).
+    ///
+    /// # Errors
+    /// [`SysfsError`].
+    pub fn inode(&self) -> Result<u64, SysfsError> {
+        let path = self.sysfs.path().join(&self.directory);
+        match fs::metadata(&path) {
+            Ok(metadata) => Ok(metadata.ino()),
+            Err(error) => Err(SysfsError::new("look at", &path, error)),
+        }
+    }
+
+    /// The hardware address; `None` for anything but an Ethernet address of one interface.
+    ///
+    /// # Errors
+    /// [`SysfsError`].
+    pub fn address(&self) -> Result<Option<MacAddress>, SysfsError> {
+        self.read("address", |text| Ok(String::from_utf8_lossy(text).trim_end().to_owned().try_into().ok()))
+    }
+
     /// The speed in Mbit/s; `None` where the driver knows none: without a cable, on virtual interfaces.
     ///
     /// # Errors

@@ -1,15 +1,16 @@
 //! `quell status`, `quell revert`, `quell confirm`: what stays applied, what of it has drifted, and its end.
 
 use clap::Args;
-use quell_host::apply::{drift, profile_of};
+use quell_host::apply::profile_of;
 use quell_host::attach::attachment::{Attached, attachments, is_launched, mode_of};
 use quell_host::attach::keeper::Detached;
-use quell_host::journal::{Journal, ListedJournal};
+use quell_host::drift::{Condition, condition};
+use quell_host::journal::{Change, Journal, ListedJournal};
 use quell_host::kept::{self, Kept, KeptError, Standing, confirm, give_up, release};
 use quell_host::recovery::{self, Found, Reverted, recover};
 use quell_linux::visible;
 
-use super::attach::detach::{self, Ended, is_all_back};
+use super::attach::detach::{self, Ended, is_all_back, nothing_waits};
 use super::lab::is_kept_lab;
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
@@ -37,38 +38,36 @@ fn applied() -> Result<Vec<Kept>, Failure> {
 /// With [`Exit::VerifyFailed`] when something has drifted.
 pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     let mut applied = applied()?.iter().map(describe).collect::<Result<Vec<_>, _>>()?;
-    let attached = attachments(&journal()).map_err(Failure::refused)?;
-    applied.extend(attached.iter().filter(|attached| is_launched(attached)).map(AppliedReport::launched));
+    for launched in attachments(&journal()).map_err(Failure::refused)?.iter().filter(|attached| is_launched(attached)) {
+        let condition = condition(&launched.path, &launched.history).map_err(Failure::refused)?;
+        applied.push(AppliedReport::launched(launched, condition));
+    }
     let unusable = journal().list().map_err(Failure::refused)?.into_iter().filter_map(|listed| match listed {
         ListedJournal::Unusable(unusable) => Some(unusable.to_string()),
         ListedJournal::Unreadable(error) => Some(error.to_string()),
         _ => None,
     });
     let left_behind = recovery::left_behind(&journal()).map_err(Failure::refused)?;
-    let report = StatusReport::new(applied, unusable.collect(), left_behind);
+    let report = StatusReport::new(applied, unusable.collect(), &left_behind);
     if args.json {
         output::json(&report)?;
     } else {
         output::data(&report.to_string())?;
     }
-    match report.drifted() {
-        0 => Ok(()),
-        1 => Err(Failure::new(Exit::VerifyFailed, "1 setting has drifted: `quell apply --reassert` sets it again")),
-        many => {
-            let text = format!("{many} settings have drifted: `quell apply --reassert` sets them again");
-            Err(Failure::new(Exit::VerifyFailed, text))
-        }
+    match report.advice() {
+        None => Ok(()),
+        Some(advice) => Err(Failure::new(Exit::VerifyFailed, advice)),
     }
 }
 
 fn describe(kept: &Kept) -> Result<AppliedReport, Failure> {
-    let drifted = match kept.standing {
-        Standing::BeforeThisBoot | Standing::OutOfSight(_) => Vec::new(),
+    let condition = match kept.standing {
+        Standing::BeforeThisBoot | Standing::OutOfSight(_) => Condition::default(),
         Standing::Kept | Standing::KeptBy(_) | Standing::Unconfirmed(_) => {
-            drift(&kept.history).map_err(Failure::refused)?
+            condition(&kept.path, &kept.history).map_err(Failure::refused)?
         }
     };
-    Ok(AppliedReport::new(kept, drifted))
+    Ok(AppliedReport::new(kept, condition))
 }
 
 /// Puts back everything that stays applied, and what killed runs left.
@@ -91,13 +90,30 @@ pub(crate) fn revert(args: &StatusArgs) -> Result<(), Failure> {
     }
     for found in recover(&journal).map_err(Failure::refused)? {
         match found {
-            Found::Recovered { path, reverted } => all.push((visible::path(&path), reverted)),
+            Found::Recovered { path, reverted } => {
+                // What was set aside just now has been tried a second time.
+                let is_new = |change: &Change| !waiting_since(&detached, &all).any(|waiting| waiting == change);
+                if reverted.restored() > 0
+                    || !reverted.failed.is_empty()
+                    || reverted.waiting.iter().any(|(change, _)| is_new(change))
+                {
+                    all.push((visible::path(&path), reverted));
+                }
+            }
             Found::Unusable(unusable) => output::say(&unusable.to_string()),
             Found::Failed(error) => output::say(&error.to_string()),
             Found::Running { .. } | Found::Kept { .. } => {}
         }
     }
     tell(&detached, &all, &errors, args.json)
+}
+
+fn waiting_since<'a>(
+    detached: &'a [(Attached, Detached)],
+    all: &'a [(String, Reverted)],
+) -> impl Iterator<Item = &'a Change> {
+    let of_attachments = detached.iter().flat_map(|(_, detached)| &detached.waiting);
+    of_attachments.chain(all.iter().flat_map(|(_, reverted)| &reverted.waiting)).map(|(change, _)| change)
 }
 
 fn put_back(journal: &Journal, kept: &Kept) -> Result<Reverted, KeptError> {
@@ -126,7 +142,9 @@ fn tell(
     } else {
         output::data(&render::reverted(detached, all))?;
     }
-    is_all_back(errors, failed)
+    is_all_back(errors, failed)?;
+    let of_attachments: usize = detached.iter().map(|(_, detached)| detached.waiting.len()).sum();
+    nothing_waits(of_attachments + all.iter().map(|(_, reverted)| reverted.waiting.len()).sum::<usize>())
 }
 
 /// Lets stay what was applied with `--confirm`.

@@ -1,12 +1,14 @@
 //! What stays applied, and what reverting came to, as text and as JSON.
 
 use std::fmt;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use quell_host::apply::{Drift, profile_of};
+use quell_host::apply::profile_of;
 use quell_host::attach::attachment::Attached;
 use quell_host::attach::keeper::Detached;
-use quell_host::journal::{JournalError, Target};
+use quell_host::drift::{Condition, Drift};
+use quell_host::journal::{Change, History, JournalError, Target, Undoing};
 use quell_host::kept::{self, Kept};
 use quell_host::recovery::Reverted;
 use quell_linux::visible;
@@ -25,6 +27,17 @@ pub(crate) struct StatusReport {
     unusable: Vec<String>,
     /// What killed runs left, by its purpose.
     left_behind: Vec<String>,
+    /// What was reverted and waits for queues.
+    waiting: Vec<WaitingReport>,
+}
+
+/// The rest of a journal that was reverted while queues were not there.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct WaitingReport {
+    purpose: String,
+    /// Each of its settings, in words.
+    settings: Vec<String>,
 }
 
 /// One profile, or whatever else a journal keeps.
@@ -37,8 +50,14 @@ pub(crate) struct AppliedReport {
     since_unix_s: u64,
     standing: Standing,
     goes_back_unix_s: Option<u64>,
+    /// How many settings there are.
     settings: usize,
+    /// How many are gone beside these, with their device or their network namespace.
+    gone: usize,
     drifted: Vec<Drift>,
+    /// It sets queues as attachments do, on top of what a profile sets.
+    #[serde(skip)]
+    is_on_top_of_profiles: bool,
     /// Of an attachment: its programs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     programs: Vec<Target>,
@@ -57,7 +76,7 @@ enum Standing {
 }
 
 impl AppliedReport {
-    pub(crate) fn new(kept: &Kept, drifted: Vec<Drift>) -> Self {
+    pub(crate) fn new(kept: &Kept, condition: Condition) -> Self {
         let (standing, goes_back_unix_s) = match kept.standing {
             kept::Standing::Kept => (Standing::Applied, None),
             kept::Standing::Unconfirmed(watchdog) => (Standing::Unconfirmed, Some(watchdog.deadline_unix_s)),
@@ -65,46 +84,87 @@ impl AppliedReport {
             kept::Standing::BeforeThisBoot => (Standing::BeforeThisBoot, None),
             kept::Standing::OutOfSight(_) => (Standing::OutOfSight, None),
         };
-        Self {
-            purpose: kept.history.begin.purpose.clone(),
-            profile: profile_of(&kept.history).map(ToOwned::to_owned),
-            journal: visible::path(&kept.path),
-            since_unix_s: kept.history.begin.began_unix_s,
-            standing,
-            goes_back_unix_s,
-            settings: kept.history.pending().count(),
-            drifted,
-            programs: kept.history.targets.clone(),
-        }
+        let profile = profile_of(&kept.history).map(ToOwned::to_owned);
+        let of_journal = Self::of_journal(&kept.path, &kept.history, standing, condition);
+        Self { profile, goes_back_unix_s, ..of_journal }
     }
-}
 
-impl AppliedReport {
     /// Of a program that `quell run` has launched.
-    pub(crate) fn launched(attached: &Attached) -> Self {
-        let Attached { path, history, .. } = attached;
+    pub(crate) fn launched(attached: &Attached, condition: Condition) -> Self {
+        Self::of_journal(&attached.path, &attached.history, Standing::Launched, condition)
+    }
+
+    fn of_journal(path: &Path, history: &History, standing: Standing, condition: Condition) -> Self {
+        let Condition { drifted, gone } = condition;
         Self {
             purpose: history.begin.purpose.clone(),
             profile: None,
             journal: visible::path(path),
             since_unix_s: history.begin.began_unix_s,
-            standing: Standing::Launched,
+            standing,
             goes_back_unix_s: None,
-            settings: history.pending().count(),
-            drifted: Vec::new(),
+            settings: history.pending().count() - gone,
+            gone,
+            drifted,
+            is_on_top_of_profiles: history.pending().any(|(_, entry)| matches!(entry.change, Change::NapiSettings(_))),
             programs: history.targets.clone(),
         }
     }
 }
 
 impl StatusReport {
-    pub(crate) fn new(applied: Vec<AppliedReport>, unusable: Vec<String>, left_behind: Vec<String>) -> Self {
-        Self { schema: "quell-status/1", applied, unusable, left_behind }
+    pub(crate) fn new(applied: Vec<AppliedReport>, unusable: Vec<String>, left: &[History]) -> Self {
+        let (waiting, left_behind): (Vec<&History>, Vec<&History>) = left.iter().partition(|left| left.only_waits());
+        Self {
+            schema: "quell-status/1",
+            applied,
+            unusable,
+            left_behind: left_behind.iter().map(|left| left.begin.purpose.clone()).collect(),
+            waiting: waiting.into_iter().map(WaitingReport::of).collect(),
+        }
     }
 
-    /// How many settings have drifted.
-    pub(crate) fn drifted(&self) -> usize {
-        self.applied.iter().map(|applied| applied.drifted.len()).sum()
+    /// What is not as it was applied, and what to do about it.
+    pub(crate) fn advice(&self) -> Option<String> {
+        let drifted = |is_meant: fn(Standing) -> bool| -> usize {
+            self.applied.iter().filter(|applied| is_meant(applied.standing)).map(|applied| applied.drifted.len()).sum()
+        };
+        let of_launched = drifted(|standing| matches!(standing, Standing::Launched));
+        let of_attached = drifted(|standing| matches!(standing, Standing::Attached));
+        let of_profiles = drifted(|standing| !matches!(standing, Standing::Launched | Standing::Attached));
+        let reassert = match self.applied.iter().any(|applied| applied.is_on_top_of_profiles) {
+            true => "`quell detach` first, then `quell apply --reassert`",
+            false => "`quell apply --reassert`",
+        };
+        let advice = |count: usize, what: &str, to_do: &str| {
+            let has = if count == 1 { "has" } else { "have" };
+            (count > 0).then(|| format!("{} of {what} {has} drifted; to set again: {to_do}", settings(count)))
+        };
+        let gone: usize = self.applied.iter().map(|applied| applied.gone).sum();
+        let are = if gone == 1 { "is" } else { "are" };
+        let gone = (gone > 0).then(|| {
+            let gone = settings(gone);
+            format!("{gone} {are} gone with the device or the network namespace: `quell revert` forgets that")
+        });
+        let advice = [
+            advice(of_profiles, "profiles", reassert),
+            advice(of_attached, "attachments", "`quell detach`, then `quell attach`"),
+            advice(of_launched, "launched programs", "restart the program with `quell run`"),
+            gone,
+        ];
+        let advice: Vec<String> = advice.into_iter().flatten().collect();
+        (!advice.is_empty()).then(|| advice.join("\n"))
+    }
+}
+
+impl WaitingReport {
+    fn of(history: &History) -> Self {
+        let why = |entry: &quell_host::journal::Entry| match &entry.undone {
+            Some(Undoing::Waits(why)) => Some(why.clone()),
+            _ => None,
+        };
+        let settings = history.pending().filter_map(|(_, entry)| why(entry)).collect();
+        Self { purpose: history.begin.purpose.clone(), settings }
     }
 }
 
@@ -117,7 +177,11 @@ impl fmt::Display for StatusReport {
             applied.fmt(f)?;
         }
         for purpose in &self.left_behind {
-            writeln!(f, "left behind by a killed run: {purpose}: `quell revert` puts it back")?;
+            writeln!(f, "left behind by a killed run: {purpose}: `quell revert` restores it")?;
+        }
+        for WaitingReport { purpose, settings } in &self.waiting {
+            writeln!(f, "reverted but for {}: {purpose}", self::settings(settings.len()))?;
+            settings.iter().try_for_each(|why| writeln!(f, "  waits: {why}"))?;
         }
         self.unusable.iter().try_for_each(|unusable| writeln!(f, "{unusable}"))
     }
@@ -127,11 +191,15 @@ impl fmt::Display for AppliedReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{}{} for {}, {}",
+            "{}{} for {}, {}{}",
             self.purpose,
             to_programs(&self.programs),
             span(unix_s().abs_diff(self.since_unix_s)),
-            settings(self.settings)
+            settings(self.settings),
+            match self.gone {
+                0 => String::new(),
+                gone => format!(", {gone} gone with the device or the network namespace"),
+            }
         )?;
         match (self.standing, self.goes_back_unix_s) {
             (Standing::BeforeThisBoot, _) => {
@@ -186,25 +254,39 @@ pub(crate) fn reverted(detached: &[(Attached, Detached)], all: &[(String, Revert
     }
     let mut text = detached::text(detached);
     for (name, reverted) in all {
-        text.push_str(&format!("{name}: {} put back", settings(reverted.undone.len())));
+        text.push_str(&format!("{name}: {} restored", settings(reverted.restored())));
         if !reverted.already_gone.is_empty() {
             text.push_str(&format!(", {} were as before already or are gone", reverted.already_gone.len()));
         }
         text.push('\n');
-        for (_, why) in &reverted.in_part {
-            text.push_str(&format!("  left alone: {why}\n"));
-        }
+        text.push_str(&detached::left(&reverted.in_part, &reverted.left_alone, &reverted.waiting));
         for (change, error) in &reverted.failed {
-            text.push_str(&format!("  not put back: {}: {error}\n", in_words(change)));
+            text.push_str(&format!("  not restored: {}: {error}\n", in_words(change)));
         }
     }
     text
 }
 
+/// What `count` settings wait for, and what to do then.
+pub(crate) fn waits(count: usize) -> String {
+    let (wait, their_queue) = if count == 1 { ("waits", "its queue") } else { ("wait", "their queues") };
+    format!(
+        "{} that {wait} for {their_queue} (the link is down, or the queue is not in use): `quell revert` restores the rest \
+         once the queue is in use",
+        settings(count)
+    )
+}
+
 /// What reverting a transaction that did not come through came to, in words.
 pub(crate) fn how_it_went_back(reverted: &Result<Reverted, JournalError>) -> String {
     match reverted {
-        Ok(reverted) if reverted.failed.is_empty() => "everything was put back".to_owned(),
+        Ok(reverted) if reverted.failed.is_empty() && reverted.waiting.is_empty() => {
+            "everything was put back".to_owned()
+        }
+        Ok(reverted) if reverted.failed.is_empty() => {
+            let waiting = reverted.waiting.iter().map(|(_, why)| format!("\n  waits: {why}"));
+            format!("everything was put back but for {}", waits(reverted.waiting.len())) + &waiting.collect::<String>()
+        }
         Ok(reverted) => {
             let failed = reverted.failed.iter().map(|(_, error)| format!("\n  not put back: {error}"));
             format!("not everything could be put back (`quell revert` tries again):{}", failed.collect::<String>())
@@ -221,6 +303,8 @@ pub(crate) fn reverted_report(detached: &[(Attached, Detached)], all: &[(String,
             "undone": reverted.undone,
             "already-gone": reverted.already_gone,
             "in-part": reverted.in_part.iter().map(|(_, why)| why).collect::<Vec<_>>(),
+            "left-alone": reverted.left_alone.iter().map(|(_, why)| why).collect::<Vec<_>>(),
+            "waiting": reverted.waiting.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "failed": reverted.failed.iter().map(|(_, error)| error.to_string()).collect::<Vec<_>>(),
         })
     };

@@ -29,6 +29,12 @@ pub(crate) trait Value: Clone + PartialEq {
         }
     }
 
+    /// What a thing that is made does not set, as it is when the thing is made for the first time: there it outlives the
+    /// thing, and comes back with the next one.
+    fn left_by_birth() -> Option<Self> {
+        None
+    }
+
     /// For people.
     fn in_words(&self) -> String;
 }
@@ -68,6 +74,10 @@ impl Value for NapiValues {
         let Restoration { back, changed_by_others } = Restoration::plan(old, &new.unlike(old), current);
         let present = |values: NapiValues| (!values.is_empty()).then_some(values);
         Back { set: present(back), others: present(changed_by_others) }
+    }
+
+    fn left_by_birth() -> Option<Self> {
+        Some(Self { irq_suspend_timeout_ns: Some(0), ..Self::default() })
     }
 
     fn in_words(&self) -> String {

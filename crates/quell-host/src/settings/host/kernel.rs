@@ -5,23 +5,57 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use quell_linux::ethtool::{Ethtool, RssContextId};
-use quell_linux::link::Links;
-use quell_linux::netdev::{Napi, Netdev, QueueKind};
+use quell_linux::link::{Link, Links};
+use quell_linux::netdev::{Napi, Netdev};
 use quell_linux::netns::Namespace;
 use quell_linux::proc::{InterruptLine, ProcRoot};
 use quell_linux::sysfs::Sysfs;
 use quell_linux::{Ifindex, InterfaceName, Pid};
 
-use crate::concluded::{napis_follow_queues, virtio_rx_interrupt};
+use crate::concluded::virtio_rx_interrupt;
+use crate::devices::{self, FoundDevice};
+use crate::journal::HostSetting;
+use crate::namespaces;
 use crate::plan::DeviceId;
-use crate::settings::SettingsError;
+use crate::settings::{SettingsError, napi};
 
 /// One network namespace and the host around it.
 #[derive(Debug)]
 pub(crate) struct Kernel<'a> {
     pub(crate) namespace: &'a Namespace,
     pub(crate) proc: &'a ProcRoot,
+    /// The device's number here, where the device came from another namespace since its change was planned.
+    moved_to: Option<Ifindex>,
     sysfs: OnceCell<Sysfs>,
+}
+
+/// Where a setting of the host is now.
+#[derive(Debug)]
+pub(crate) enum Place {
+    Namespace(Namespace),
+    Device(FoundDevice),
+}
+
+impl Place {
+    /// `None`: its device is gone, or its namespace.
+    ///
+    /// # Errors
+    /// When a namespace or its devices cannot be read.
+    pub(crate) fn find(proc: &ProcRoot, change: &HostSetting) -> Result<Option<Self>, SettingsError> {
+        Ok(match change.device_key() {
+            Some(key) => devices::find(proc, &key)?.map(Self::Device),
+            None => namespaces::by_cookie(proc, change.namespace_cookie)?.map(Self::Namespace),
+        })
+    }
+
+    pub(crate) fn kernel<'a>(&'a self, proc: &'a ProcRoot) -> Kernel<'a> {
+        match self {
+            Self::Namespace(namespace) => Kernel::new(namespace, proc),
+            Self::Device(device) => {
+                Kernel { moved_to: Some(device.link.index), ..Kernel::new(&device.namespace, proc) }
+            }
+        }
+    }
 }
 
 /// RSS contexts whose number was not known when a change was planned, or is another one since: made by a plan, by its
@@ -34,7 +68,7 @@ pub(crate) struct KnownContexts {
 
 impl<'a> Kernel<'a> {
     pub(crate) fn new(namespace: &'a Namespace, proc: &'a ProcRoot) -> Self {
-        Self { namespace, proc, sysfs: OnceCell::new() }
+        Self { namespace, proc, moved_to: None, sysfs: OnceCell::new() }
     }
 
     pub(crate) fn ethtool(&self) -> Result<Ethtool, SettingsError> {
@@ -49,28 +83,24 @@ impl<'a> Kernel<'a> {
     }
 
     pub(crate) fn name(&self, device: &DeviceId) -> Result<InterfaceName, SettingsError> {
-        InterfaceName::new(device.name.as_str()).map_err(|_| gone(device.to_string()))
+        let link = self.link(device)?;
+        InterfaceName::new(link.name.as_str()).map_err(|_| gone(device.to_string()))
     }
 
     pub(crate) fn index(&self, device: &DeviceId) -> Result<Ifindex, SettingsError> {
-        Ok(Links::open_in(self.namespace)?.by_name(&self.name(device)?)?.index)
+        Ok(self.link(device)?.index)
     }
 
-    /// The NAPI instance of a receive queue: as the kernel says, or as is concluded where it does not say.
+    /// The device, whatever it is called now.
+    pub(crate) fn link(&self, device: &DeviceId) -> Result<Link, SettingsError> {
+        Ok(Links::open_in(self.namespace)?.by_index(self.moved_to.unwrap_or(device.ifindex))?)
+    }
+
+    /// The NAPI instance of a receive queue.
     pub(crate) fn napi(&self, device: &DeviceId, queue: u32) -> Result<Napi, SettingsError> {
-        let link = Links::open_in(self.namespace)?.by_name(&self.name(device)?)?;
         let mut netdev = Netdev::open_in(self.namespace)?;
-        let napis = netdev.napis(link.index)?;
-        let mut queues = netdev.queues(link.index)?;
-        queues.retain(|queue| queue.kind == QueueKind::Rx);
-        let place = queues.iter().position(|one| one.id == queue);
-        let napi = match place.map(|place| (place, queues[place].napi_id)) {
-            Some((_, Some(id))) => napis.into_iter().find(|napi| napi.id == id),
-            Some((place, None)) if napis_follow_queues(link.kind.as_deref(), napis.len(), queues.len()) => {
-                napis.into_iter().nth(place)
-            }
-            _ => None,
-        };
+        let polled = napi::rx_queues(&mut netdev, &self.link(device)?)?;
+        let napi = polled.into_iter().find(|(of, _)| *of == queue).map(|(_, napi)| napi);
         napi.ok_or_else(|| gone(format!("the NAPI instance of receive queue {queue} of {device}")))
     }
 

@@ -16,7 +16,7 @@ use crate::journal::{Outcome, Undoing};
 use crate::plan::{Change, ChannelCounts, Diff, RingSizes};
 
 pub(crate) use back::Value;
-pub(crate) use kernel::{Kernel, KnownContexts};
+pub(crate) use kernel::{Kernel, KnownContexts, Place};
 
 /// Makes a change. Setting what is so already does no harm.
 ///
@@ -49,11 +49,21 @@ pub(crate) fn put_back(
         }
         value => on_value(kernel, value, PutBack { what: value.text().what }),
     };
-    match undone {
-        // The device, its queue or its thread is gone, and the setting with it.
-        Err(error) if error.is_absent() => Ok(Undoing::AlreadyGone),
-        undone => undone,
+    match (undone, change) {
+        (Err(error), Change::Napi { device, queue, values: Diff { old, new: Some(new) }, .. })
+            if error.is_absent() && old.as_ref() != Some(new) =>
+        {
+            let values = new.unlike(&old.unwrap_or_default());
+            let device = kernel.link(device).map(|link| link.name);
+            device.map(|device| Undoing::Waits(napi::waits(&format!("queue {queue}"), &device, &values)))
+        }
+        (undone, _) => undone,
     }
+    .or_else(|error| match error.is_absent() {
+        // The device, its queue or its thread is gone, and the setting with it.
+        true => Ok(Undoing::AlreadyGone),
+        false => Err(error),
+    })
 }
 
 /// What is done with one value that can be read and written.
@@ -99,7 +109,10 @@ impl Act for PutBack {
         read: impl Fn() -> Result<Option<T>, SettingsError>,
         write: impl Fn(&T) -> Result<(), SettingsError>,
     ) -> Result<Undoing, SettingsError> {
-        let (Some(old), Some(current)) = (&diff.old, read()?) else { return Ok(Undoing::AlreadyGone) };
+        let at_birth = T::left_by_birth();
+        let (Some(old), Some(current)) = (diff.old.as_ref().or(at_birth.as_ref()), read()?) else {
+            return Ok(Undoing::AlreadyGone);
+        };
         // What was not set, or set to what it was, has its queue's default since the queue was made anew.
         let new = diff.new.as_ref().filter(|new| *new != old).unwrap_or(&current);
         let plan = T::back(old, new, &current);
@@ -109,12 +122,15 @@ impl Act for PutBack {
         Ok(match (plan.others, plan.set) {
             (None, None) => Undoing::AlreadyGone,
             (None, Some(_)) => Undoing::Undone,
-            (Some(others), _) => Undoing::InPart(format!(
-                "somebody else has changed {} since, to {}: that was left alone; before Quell it was {}",
-                self.what,
-                others.in_words(),
-                old.in_words()
-            )),
+            (Some(others), set) => {
+                let why = format!(
+                    "{} was changed to {} since, not by Quell: that was left alone; before Quell it was {}",
+                    self.what,
+                    others.in_words(),
+                    old.in_words()
+                );
+                if set.is_some() { Undoing::InPart(why) } else { Undoing::LeftAlone(why) }
+            }
         })
     }
 }

@@ -82,7 +82,7 @@ pub(super) fn undo_context(
                     ethtool.delete_rss_context(index, one.id)?;
                     Ok(Undoing::Undone)
                 }
-                _ => Ok(Undoing::InPart(format!(
+                _ => Ok(Undoing::LeftAlone(format!(
                     "{device} has several RSS contexts with the table of the one that was made, and its number was not \
                      written down: none was deleted"
                 ))),

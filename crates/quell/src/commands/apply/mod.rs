@@ -12,7 +12,8 @@ use std::time::Duration;
 use clap::Args;
 use quell_host::apply::{self, Applied, ApplyError, Request, observe, profile_of};
 use quell_host::attach::attachment::{Attached, attachments};
-use quell_host::journal::{Change, JournalError};
+use quell_host::drift::{self, Condition, Drift};
+use quell_host::journal::Change;
 use quell_host::kept::{self, Kept};
 use quell_host::plan::Plan;
 use quell_host::recovery::recover;
@@ -162,8 +163,17 @@ fn failure(error: ApplyError) -> Failure {
             );
             Failure::new(Exit::NotSupported, text)
         }
+        ApplyError::AlreadyApplied { history, .. } => {
+            let profile = profile_of(&history).unwrap_or("another profile");
+            let text = format!(
+                "{profile} is applied here: `quell revert` first, then apply the other one; nothing was changed"
+            );
+            Failure::new(Exit::KernelRefused, text)
+        }
         ApplyError::Begin(ChangeError::Journal(error)) if error.source.kind() == ErrorKind::AlreadyExists => {
-            Failure::new(Exit::KernelRefused, another_is_applied(&error))
+            let path = visible::path(&error.path);
+            let text = format!("another `quell apply` is at work ({path}); nothing was changed");
+            Failure::new(Exit::KernelRefused, text)
         }
         ApplyError::Change { ref source, ref reverted, .. } => {
             let stopped = matches!(**source, ChangeError::Stopped);
@@ -175,17 +185,6 @@ fn failure(error: ApplyError) -> Failure {
         }
         ApplyError::Keep(_) => Failure::new(Exit::RolledBack, error),
         other => Failure::refused(other),
-    }
-}
-
-fn another_is_applied(error: &JournalError) -> String {
-    let kept = kept::list(&journal()).unwrap_or_default();
-    match kept.iter().find(|kept| kept.path == error.path) {
-        Some(kept) => format!(
-            "{} is applied here: `quell revert` first, then apply the other one; nothing was changed",
-            profile_of(&kept.history).unwrap_or("another profile")
-        ),
-        None => format!("another `quell apply` is at work ({}); nothing was changed", visible::path(&error.path)),
     }
 }
 
@@ -204,18 +203,30 @@ fn reassert(args: &ApplyArgs) -> Result<(), Failure> {
     if applied.is_empty() {
         return Err(Failure::usage("no profile is applied: `quell apply FILE` applies one"));
     }
-    let mut drifted = Vec::new();
-    for kept in &applied {
-        drifted.extend(apply::reassert(&kept.history).map_err(Failure::refused)?);
-    }
+    let before: Vec<Condition> = applied
+        .iter()
+        .map(|kept| drift::reassert(&kept.path, &kept.history))
+        .collect::<Result<_, _>>()
+        .map_err(Failure::refused)?;
+    let gone: usize = before.iter().map(|before| before.gone).sum();
+    let drifted: Vec<Drift> = before.into_iter().flat_map(|before| before.drifted).collect();
     if args.json {
-        return output::json(&drifted);
+        output::json(&drifted)?;
+    } else {
+        let line = |drift: &Drift| {
+            let what = if drift.now.is_some() { "set again" } else { "not set again" };
+            format!("{what}: {}\n", plan_tree::drift(drift))
+        };
+        output::data(&drifted.iter().map(line).collect::<String>())?;
     }
-    for drift in &drifted {
-        output::data(&format!("set again: {}\n", plan_tree::drift(drift)))?;
-    }
-    if drifted.is_empty() {
-        output::say("everything is as it was applied");
+    match drifted.iter().filter(|drift| drift.now.is_none()).count() + gone {
+        0 if drifted.is_empty() => output::say("everything is as it was applied"),
+        0 => {}
+        _ => {
+            let text = "not everything is as it was applied: queues, devices or network namespaces are not there; \
+                        `quell status` shows which; `quell revert` forgets what is gone";
+            return Err(Failure::new(Exit::VerifyFailed, text));
+        }
     }
     Ok(())
 }

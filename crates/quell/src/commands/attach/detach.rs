@@ -13,6 +13,7 @@ use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
 use crate::render::attach::detached as render;
+use crate::render::status::waits;
 
 /// Options of `quell detach`.
 #[derive(Debug, Args)]
@@ -46,7 +47,19 @@ pub(crate) fn run(args: &DetachArgs) -> Result<(), Failure> {
         output::data(&render::text(&all))?;
     }
     put_back?;
-    is_all_back(&errors, all.iter().any(|(_, detached)| !detached.failed.is_empty()))
+    is_all_back(&errors, all.iter().any(|(_, detached)| !detached.failed.is_empty()))?;
+    nothing_waits(all.iter().map(|(_, detached)| detached.waiting.len()).sum())
+}
+
+/// Says that settings wait for their queues.
+///
+/// # Errors
+/// With [`Exit::VerifyFailed`] when any do.
+pub(crate) fn nothing_waits(waiting: usize) -> Result<(), Failure> {
+    match waiting {
+        0 => Ok(()),
+        count => Err(Failure::new(Exit::VerifyFailed, format!("restored but for {}", waits(count)))),
+    }
 }
 
 /// Says why what was to be ended was not.

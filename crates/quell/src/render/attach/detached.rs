@@ -2,7 +2,7 @@
 
 use quell_host::attach::attachment::{Attached, mode_of};
 use quell_host::attach::keeper::Detached;
-use quell_host::journal::Target;
+use quell_host::journal::{Change, Target};
 use serde_json::{Value, json};
 
 use crate::render::change::in_words;
@@ -13,20 +13,28 @@ pub(crate) fn text(all: &[(Attached, Detached)]) -> String {
 }
 
 fn one(attached: &Attached, detached: &Detached) -> String {
-    let count = detached.undone.len();
+    let count = detached.restored();
     let settings = if count == 1 { "1 setting".to_owned() } else { format!("{count} settings") };
-    let mut text = format!("detached {}: {settings} put back", name(attached));
+    let mut text = format!("detached {}: {settings} restored", name(attached));
     if !detached.already_gone.is_empty() {
         text.push_str(&format!(", {} were as before already or are gone", detached.already_gone.len()));
     }
     text.push('\n');
-    for (_, why) in &detached.in_part {
-        text.push_str(&format!("  left alone: {why}\n"));
-    }
+    text.push_str(&left(&detached.in_part, &detached.left_alone, &detached.waiting));
     for change in &detached.failed {
-        text.push_str(&format!("  not put back: {}\n", in_words(change)));
+        text.push_str(&format!("  not restored: {}\n", in_words(change)));
     }
     text
+}
+
+/// What was not restored and why, line by line.
+pub(crate) fn left(
+    in_part: &[(Change, String)],
+    left_alone: &[(Change, String)],
+    waiting: &[(Change, String)],
+) -> String {
+    let left_alone = in_part.iter().chain(left_alone).map(|(_, why)| format!("  left alone: {why}\n"));
+    left_alone.chain(waiting.iter().map(|(_, why)| format!("  waits: {why}\n"))).collect()
 }
 
 /// The first of its programs, and its mode.
@@ -49,6 +57,8 @@ pub(crate) fn report(all: &[(Attached, Detached)]) -> Value {
             "undone": detached.undone,
             "already-gone": detached.already_gone,
             "in-part": detached.in_part.iter().map(|(_, why)| why).collect::<Vec<_>>(),
+            "left-alone": detached.left_alone.iter().map(|(_, why)| why).collect::<Vec<_>>(),
+            "waiting": detached.waiting.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "failed": detached.failed,
         })
     };

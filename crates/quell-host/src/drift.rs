@@ -1,0 +1,182 @@
+//! What of the settings in a journal is not as it was made any more, and making it again. Looked at are the settings of
+//! profiles and, of attachments, those of queues, epolls and threads. Flow rules, RSS contexts, sockets, io_urings and
+//! reuseport filters are not looked at.
+
+use std::path::Path;
+
+use quell_linux::proc::{ProcError, ProcRoot};
+use serde::Serialize;
+
+use crate::devices;
+use crate::journal::claims::{Claims, Others};
+use crate::journal::{Change, EpollParameters, History, HostSetting, JournalError, NapiSettings, ThreadAffinity};
+use crate::plan;
+use crate::settings::host::{Kernel, KnownContexts, Place, differs, make};
+use crate::settings::values::NapiValues;
+use crate::settings::{SettingsError, affinity, epoll, napi};
+
+/// A setting that is not as it was made any more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Drift {
+    /// The device; absent for what is not of one.
+    pub device: Option<String>,
+    /// The queue, where it is one's.
+    pub queue: Option<u32>,
+    /// What it is.
+    pub setting: String,
+    /// As it was made.
+    pub made: String,
+    /// As it is; absent when the thing that it was set on is not there now.
+    pub now: Option<String>,
+}
+
+/// How the settings of a journal are now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Condition {
+    /// Those that are not as they were made.
+    pub drifted: Vec<Drift>,
+    /// How many are gone, with their device or their network namespace.
+    pub gone: usize,
+}
+
+/// Why it could not be found out how a setting is now, or why the setting could not be made again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DriftError {
+    /// A setting could not be read or made.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The other journals, which may speak of the same queue, could not be read.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The boot could not be identified.
+    #[error(transparent)]
+    Proc(#[from] ProcError),
+}
+
+/// How the settings in the journal at `path` are now. Values that another journal wants instead have not drifted.
+///
+/// # Errors
+/// When a setting or the other journals cannot be read.
+pub fn condition(path: &Path, history: &History) -> Result<Condition, DriftError> {
+    let proc = ProcRoot::default();
+    let others = Others::beside(path, proc.boot_id()?.to_string());
+    let mut condition = Condition::default();
+    // In the order in which they were made.
+    for entry in history.entries.iter().filter(|entry| entry.is_pending()) {
+        let drift = match &entry.change {
+            Change::HostSetting(change) => match Place::find(&proc, change)? {
+                Some(place) => of_host(&place.kernel(&proc), change, &others)?,
+                None => {
+                    condition.gone += 1;
+                    None
+                }
+            },
+            Change::NapiSettings(change) => of_queue(&proc, change, &others)?,
+            Change::EpollParameters(change) => of_epoll(&proc, change)?,
+            Change::ThreadAffinity(change) => of_thread(&proc, change)?,
+            _ => None,
+        };
+        // A queue that was made again is in the journal of its attachment once more.
+        condition.drifted.extend(drift.filter(|drift| !condition.drifted.contains(drift)));
+    }
+    Ok(condition)
+}
+
+/// Makes again what has drifted of the profile in the journal at `path`, where it is there, and returns how everything was
+/// before. What it was before the profile is in the journal already.
+///
+/// # Errors
+/// When a setting cannot be read or made.
+pub fn reassert(path: &Path, history: &History) -> Result<Condition, DriftError> {
+    let proc = ProcRoot::default();
+    let others = Others::beside(path, proc.boot_id()?.to_string());
+    let before = condition(path, history)?;
+    for entry in history.entries.iter().filter(|entry| entry.is_pending()) {
+        let Change::HostSetting(change) = &entry.change else { continue };
+        let Some(place) = Place::find(&proc, change)? else { continue };
+        let kernel = place.kernel(&proc);
+        if of_host(&kernel, change, &others)?.is_some_and(|drift| drift.now.is_some()) {
+            make(&kernel, &KnownContexts::default(), &change.setting)?;
+        }
+    }
+    Ok(before)
+}
+
+fn of_host(kernel: &Kernel<'_>, change: &HostSetting, others: &Others) -> Result<Option<Drift>, DriftError> {
+    let setting = &change.setting;
+    let differs = match setting {
+        plan::Change::Napi { device, queue, values, .. } => match (&values.new, kernel.napi(device, *queue)) {
+            (None, _) => None,
+            (Some(new), Ok(napi)) => {
+                let found = napi::look(kernel.namespace, napi.id)?;
+                of_values(new, &found.old, &others.claims(&found)?)
+            }
+            (Some(new), Err(error)) if error.is_absent() => Some((new.to_string(), None)),
+            (_, Err(error)) => return Err(error.into()),
+        },
+        other => differs(kernel, other)?,
+    };
+    let device = setting.device().map(ToString::to_string);
+    Ok(differs.map(|(made, now)| Drift { device, queue: setting.queue(), setting: setting.text().what, made, now }))
+}
+
+/// What was made and what is there now, of the values that differ. Pure.
+fn of_values(made: &NapiValues, now: &NapiValues, others: &Claims) -> Option<(String, Option<String>)> {
+    let differing = others.without_theirs(&now.where_present_in(made).unlike(made));
+    (!differing.is_empty()).then(|| (made.where_present_in(&differing).to_string(), Some(differing.to_string())))
+}
+
+fn of_queue(proc: &ProcRoot, change: &NapiSettings, others: &Others) -> Result<Option<Drift>, DriftError> {
+    // A device that is gone has taken the queue with it: of an attachment that is no drift.
+    let Some(device) = devices::find(proc, &change.device_key()).map_err(DriftError::from)? else { return Ok(None) };
+    let differs = match napi::instance_now(&device, change).map_err(SettingsError::from)? {
+        Some(napi) => of_values(&change.new, &NapiValues::of(&napi), &others.claims(change)?),
+        None => Some((change.new.to_string(), None)),
+    };
+    let device = Some(device.link.name);
+    Ok(differs.map(|(made, now)| Drift { device, queue: change.rx_queue, setting: "napi".to_owned(), made, now }))
+}
+
+fn of_epoll(proc: &ProcRoot, change: &EpollParameters) -> Result<Option<Drift>, DriftError> {
+    let now = epoll::now(proc, change)?.filter(|now| *now != change.new);
+    Ok(now.map(|now| Drift {
+        device: None,
+        queue: None,
+        setting: format!("epoll {} of process {}", change.fd, change.pid),
+        made: change.new.to_string(),
+        now: Some(now.to_string()),
+    }))
+}
+
+fn of_thread(proc: &ProcRoot, change: &ThreadAffinity) -> Result<Option<Drift>, DriftError> {
+    let now = affinity::now(proc, change)?.filter(|now| *now != change.new);
+    Ok(now.map(|now| Drift {
+        device: None,
+        queue: None,
+        setting: format!("CPUs of thread {} of process {}", change.tid, change.pid),
+        made: change.new.to_string(),
+        now: Some(now.to_string()),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(gro_flush_timeout_ns: u64, irq_suspend_timeout_ns: u64) -> NapiValues {
+        NapiValues {
+            gro_flush_timeout_ns: Some(gro_flush_timeout_ns),
+            irq_suspend_timeout_ns: Some(irq_suspend_timeout_ns),
+            ..NapiValues::default()
+        }
+    }
+
+    #[test]
+    fn only_the_values_that_differ_have_drifted() {
+        let drifted = of_values(&values(20_000, 20_000_000), &values(7, 20_000_000), &Claims::default());
+        assert_eq!(drifted, Some(("gro-flush-timeout 20000 ns".into(), Some("gro-flush-timeout 7 ns".into()))));
+        assert_eq!(of_values(&values(20_000, 0), &values(20_000, 0), &Claims::default()), None);
+    }
+}
