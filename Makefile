@@ -21,9 +21,9 @@ bench: ## measure which delivery mode wins on this machine (about two minutes af
 	@$(CARGO) build --release --locked --quiet -p quell
 	@$(SUDO) target/release/quell bench $(BENCH)
 
-test: ## every test; those that need root or a kernel feature say when they are skipped
+test: ## every test; the last line counts those that passed and those that were skipped, by reason
 	@tools/install-missing memcached
-	$(CARGO) test --locked --workspace --no-fail-fast
+	@tools/count-tests $(CARGO) test --locked --workspace --no-fail-fast
 
 # Not part of CI: emulation takes both of its CPUs for minutes beside 10 of the 15 that CI has, and the kernels are 250 MB
 # from a mirror. The program is optimised: the guests run it.

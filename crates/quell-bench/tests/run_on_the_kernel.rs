@@ -1,7 +1,7 @@
 //! Whole bench runs on the real kernel with a real memcached: what the result holds, what is refused, what is marked.
 //! No test asserts how fast anything was. Needs root; says so when it is skipped.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod common;
 
@@ -15,6 +15,7 @@ use quell_bench::server::ServerCommand;
 use quell_linux::netns::Namespace;
 use quell_linux::{Pid, bpf, kernel, sched};
 use quell_mode::{EpollSettings, NapiSettings, Threaded};
+use quell_test_support::{Lacks, skip_part};
 
 /// What a trial's mode asks of the queues in a lab whose NAPI threads stand in for interrupts, and of the epolls.
 fn asked(result: &BenchResult, trial: &Trial) -> (NapiSettings, EpollSettings) {
@@ -79,7 +80,7 @@ fn every_counter_that_the_kernel_lets_be_read_is_there() {
 
     let napi = quell_linux::NapiId::from_kernel(u32::MAX).unwrap();
     if let Err(error) = bpf::NapiPollCounter::attach(kernel::sysfs(), &[napi]) {
-        eprintln!("skipped: polls are not counted here: {error}");
+        skip_part(Lacks::KernelFeature, format_args!("polls are not counted here: {error}"));
         assert_eq!((counters.polls, counters.empty_polls, counters.epoll_waits), (None, None, None));
         return;
     }
@@ -151,7 +152,10 @@ fn four_workers_that_share_cpus_see_one_napi_each_and_the_result_says_that_it_is
     assert_eq!(seen.into_iter().collect::<BTreeSet<_>>(), queues);
     assert_eq!((result.trials[0].settings.napi.len(), result.trials[0].settings.epoll.len()), (4, 4));
     if result.host.cpus.len() > 4 {
-        eprintln!("skipped in part: {} CPUs are enough for four workers and a generator", result.host.cpus.len());
+        skip_part(
+            Lacks::Machine,
+            format_args!("{} CPUs are enough for four workers and a generator", result.host.cpus.len()),
+        );
         return;
     }
     let why = result.not_a_measurement.unwrap();

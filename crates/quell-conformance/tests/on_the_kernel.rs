@@ -2,27 +2,19 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a scenario that cannot be read fails the test")]
 
-use std::fs::File;
-
 use quell_conformance::run::{Outcome, missing_for_the_kernel, on_this_kernel};
 use quell_conformance::suite;
 use quell_host::journal::Journal;
-
-/// A turn on the machine, shared with the other tests that raise labs: on few CPUs they disturb each other.
-fn turn() -> File {
-    let lock = File::create(std::env::temp_dir().join("quell-lab-tests.lock")).unwrap();
-    lock.lock().unwrap();
-    lock
-}
+use quell_test_support::{LabTurn, Lacks, skip};
 
 #[test]
 fn every_scenario_holds_on_this_kernel() {
     let missing = missing_for_the_kernel().unwrap();
     if !missing.is_empty() {
-        eprintln!("skipped: {missing:?} missing");
+        skip(Lacks::Root, format_args!("{missing:?} missing"));
         return;
     }
-    let _turn = turn();
+    let _turn = LabTurn::wait();
     let journals = tempfile::tempdir().unwrap();
     let mut wrong = String::new();
     for scenario in suite::all().unwrap_or_else(|error| panic!("{error}")) {

@@ -6,26 +6,26 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
-mod common;
-
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Lab, SERVER, go_on, no_keeper};
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::{Attachment, EpollsSetBy, Request, Selection, Targets, observe, plan};
 use quell_host::journal::Journal;
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::process::{Child, Output, Spawn};
+use quell_test_support::lab::{Lab, SERVER, go_on, no_keeper};
+use quell_test_support::{Lacks, skip};
 
 const SERVES: &str = "QUELL_TEST_MANY_EPOLLS";
 const ENTRY: &str = "the_server_of_many_epolls";
 const FIRST_PORT: u16 = 20_000;
 
 #[test]
+#[ignore = "the program of a process that other tests start"]
 fn the_server_of_many_epolls() {
     let Ok(told) = std::env::var(SERVES) else { return };
     let [epolls, sockets] = told.split(' ').map(|word| word.parse().unwrap()).collect::<Vec<u16>>()[..] else {
@@ -55,13 +55,14 @@ fn start(lab: &mut Lab, epolls: u16, sockets: u16) -> Option<Child> {
     let (reader, writer) = std::io::pipe().unwrap();
     let this = std::env::current_exe().unwrap();
     let files = format!("--nofile={}", u32::from(epolls) + u32::from(sockets) + 1_000);
-    let limited = Spawn::new("prlimit").args([&files, this.to_str().unwrap(), "--exact", ENTRY, "--nocapture"]);
+    let limited =
+        Spawn::new("prlimit").args([&files, this.to_str().unwrap(), "--ignored", "--exact", ENTRY, "--nocapture"]);
     let limited = limited.env(SERVES, format!("{epolls} {sockets}")).stdout(Output::Pipe(writer));
     let server = lab.start(limited.stderr(Output::Tail(2_000)));
     let mut said = BufReader::new(reader).lines();
     let mut says = |word: &str| said.any(|line| line.unwrap().ends_with(word));
     if !says("ready") {
-        eprintln!("skipped: {:?}", server.stderr_tail());
+        skip(Lacks::Machine, format_args!("{:?}", server.stderr_tail()));
         return None;
     }
     let client = lab.client.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap()).unwrap();

@@ -6,8 +6,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
-mod common;
-
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -16,7 +14,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{ARRIVES_WITHIN, Lab, SERVER, go_on, no_keeper};
 use quell_host::attach::{Attachment, EpollsSetBy, Request, Selection, Targets, observe, plan};
 use quell_host::journal::Journal;
 use quell_linux::clock::monotonic_ns;
@@ -24,6 +21,7 @@ use quell_linux::event::{Epoll, Trigger};
 use quell_linux::netns::Namespace;
 use quell_linux::process::{Child, Output, Spawn};
 use quell_linux::tcp::{Blocking, TcpConnection, TcpListener};
+use quell_test_support::lab::{ARRIVES_WITHIN, Lab, SERVER, go_on, no_keeper};
 
 const SERVES: &str = "QUELL_TEST_CHURN_SERVER";
 const ENTRY: &str = "the_server_that_closes_without_taking_out";
@@ -51,6 +49,7 @@ struct Seen {
 }
 
 #[test]
+#[ignore = "the program of a process that other tests start"]
 fn the_server_that_closes_without_taking_out() {
     if std::env::var_os(SERVES).is_some() {
         serve();
@@ -149,7 +148,7 @@ fn churn(client: &Namespace, ends: &AtomicBool) -> Vec<u64> {
 }
 
 fn start(lab: &mut Lab) -> Child {
-    let this = Spawn::new(std::env::current_exe().unwrap()).args(["--exact", ENTRY, "--nocapture"]);
+    let this = Spawn::new(std::env::current_exe().unwrap()).args(["--ignored", "--exact", ENTRY, "--nocapture"]);
     let server = lab.start(this.env(SERVES, "1").stderr(Output::Tail(2_000)));
     let listens = || lab.client.run(|| TcpStream::connect(ADDRESS).is_ok()).unwrap();
     let listens = (0..3_000).any(|_| {

@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -13,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{ARRIVES_WITHIN, Lab, Program, WATCHED, go_on, no_keeper};
 use quell_host::attach::attachment::attachments;
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::keeper::{self, Detached};
@@ -30,6 +27,8 @@ use quell_linux::event::{Event, Trigger};
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use quell_linux::process::{Child, Spawn};
+use quell_test_support::lab::{ARRIVES_WITHIN, Lab, Program, WATCHED, go_on, no_keeper};
+use quell_test_support::{Lacks, skip};
 
 const ADDRESS: &str = "192.0.2.1:11211";
 const MOMENTS: [Moment; 3] = [Moment::Before, Moment::WrittenDown, Moment::Made];
@@ -44,7 +43,7 @@ impl Server {
     /// `None`, with the reason on stderr, where there is no memcached.
     fn start(lab: &mut Lab, port: u16) -> Option<Self> {
         if Command::new("memcached").arg("-V").output().is_err() {
-            eprintln!("skipped: there is no memcached");
+            skip(Lacks::Server("memcached"), "there is no memcached");
             return None;
         }
         let port = port.to_string();
@@ -274,7 +273,7 @@ fn a_queue_that_a_ready_file_keeps_suspended_is_freed_and_told() {
     let (mut program, attachment) = own(&lab, dir.path(), Trigger::Level);
     let mut watch = StallWatch::default();
     if let Err(error) = watch.watch(attachment.queues()) {
-        eprintln!("skipped: {error}");
+        skip(Lacks::KernelFeature, &error);
         return;
     }
     let proc = ProcRoot::default();
@@ -301,6 +300,7 @@ const KEPT_JOURNAL: &str = "QUELL_TEST_KEPT_JOURNAL";
 
 /// Not a test of its own: the keeper that the tests below start, in a process of its own.
 #[test]
+#[ignore = "the program of a process that other tests start"]
 fn keeper() {
     let Some(path) = std::env::var_os(KEPT_JOURNAL).map(PathBuf::from) else { return };
     let ended = keeper::keep(&Journal::in_dir(path.parent().unwrap()), &path, || {
@@ -312,7 +312,7 @@ fn keeper() {
 
 fn start_keeper(journal: &Path) -> Result<Keeper, String> {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "keeper", "--test-threads=1", "--nocapture"])
+        .args(["--ignored", "--exact", "keeper", "--test-threads=1", "--nocapture"])
         .env(KEPT_JOURNAL, journal)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -424,6 +424,7 @@ const KILLED_AT: &str = "QUELL_TEST_ATTACH_KILLED_AT";
 
 /// Not a test of its own: attaches and kills itself at the moment that it was told.
 #[test]
+#[ignore = "the program of a process that other tests start"]
 fn attaches_and_is_killed() {
     let Ok(told) = std::env::var(KILLED_AT) else { return };
     let [dir, pid, number, moment] = told.split(' ').collect::<Vec<_>>()[..] else { panic!("{told}") };
@@ -451,7 +452,7 @@ fn killed_at_any_moment_of_any_change_the_keeper_puts_everything_back_at_once() 
     for number in 0..steps {
         for (index, moment) in MOMENTS.iter().enumerate() {
             let status = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "attaches_and_is_killed", "--test-threads=1"])
+                .args(["--ignored", "--exact", "attaches_and_is_killed", "--test-threads=1"])
                 .env(KILLED_AT, format!("{} {} {number} {index}", dir.path().display(), server.pid()))
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())

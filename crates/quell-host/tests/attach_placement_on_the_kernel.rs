@@ -1,28 +1,29 @@
 //! An attachment that steers the connections of a server and binds its workers: verified while connections come, kept up
 //! with what changes, and put back with the rest. Needs root, Linux 6.13 and two CPUs.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
-mod common;
 mod steered;
 mod workers;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{ARRIVES_WITHIN, SERVER, go_on, kernel_threads, no_keeper};
 use quell_host::attach::placement::{Groups, Placed, Placement, PlacementPass, Wanted, decide};
 use quell_host::attach::{AttachError, Attachment, EpollsSetBy, Request, Selection, Targets, observe, plan};
 use quell_host::journal::Journal;
 use quell_host::steer::{CannotSteer, Verdict};
 use quell_linux::reuseport::{self, Detachment, QueueSteering, SeenQueues};
 use quell_linux::{Pid, sched};
+use quell_test_support::lab::{ARRIVES_WITHIN, SERVER, go_on, no_keeper};
+use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip};
 use steered::{BOTH, QUEUES, Steered};
 use workers::{add_worker, most_napis_of_a_worker, open};
 
 const AT_ONCE: usize = 40;
 
 #[test]
+#[ignore = "the program of a process that other tests start"]
 fn the_server_that_is_steered() {
     workers::serve_if_asked();
 }
@@ -100,12 +101,12 @@ impl Placing {
 
 #[test]
 fn filters_are_verified_workers_are_bound_and_all_of_it_goes_back() {
-    if kernel_threads::are_out_of_sight() {
+    if kernel_threads_are_out_of_sight() {
         return;
     }
     let Some(mut placing) = Placing::start("place", 4, true) else { return };
     if sched::affinity(Pid::of_this_process()).unwrap().len() < 2 {
-        return eprintln!("skipped: one CPU");
+        return skip(Lacks::Machine, "one CPU");
     }
     placing.steered.thread_queues();
     placing.steered.bind_queues();
@@ -177,12 +178,12 @@ fn a_group_that_changes_is_steered_anew_and_one_that_does_not_is_left_as_it_is()
 
 #[test]
 fn a_worker_that_comes_later_is_bound_to_the_cpu_of_its_queue() {
-    if kernel_threads::are_out_of_sight() {
+    if kernel_threads_are_out_of_sight() {
         return;
     }
     let Some(mut placing) = Placing::start("place-pin", 3, true) else { return };
     if sched::affinity(Pid::of_this_process()).unwrap().len() < 2 {
-        return eprintln!("skipped: one CPU");
+        return skip(Lacks::Machine, "one CPU");
     }
     placing.steered.thread_queues();
     placing.steered.bind_queues();

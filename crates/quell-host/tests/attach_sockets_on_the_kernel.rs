@@ -3,22 +3,22 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
-mod common;
 mod steered;
 mod workers;
 
 use std::collections::BTreeSet;
 
-use common::{go_on, no_keeper};
 use quell_host::attach::plan::Partly;
 use quell_host::attach::{Attachment, EpollsSetBy, Plan, Request, Selection, Targets, observe, plan};
 use quell_host::journal::Journal;
 use quell_host::picture::Socket;
 use quell_mode::DeliveryMode;
+use quell_test_support::lab::{go_on, no_keeper};
 use steered::{BOTH, Steered};
 use workers::open;
 
 #[test]
+#[ignore = "the program of a process that other tests start"]
 fn the_server_that_is_steered() {
     workers::serve_if_asked();
 }

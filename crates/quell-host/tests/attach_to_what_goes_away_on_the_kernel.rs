@@ -3,19 +3,18 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
-mod common;
 mod steered;
 mod workers;
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 
-use common::{Lab, go_on, no_keeper};
 use quell_host::attach::{Attachment, EpollsSetBy, Plan, Request, Selection, Step, Targets, observe, plan};
 use quell_host::journal::Journal;
 use quell_linux::Pid;
 use quell_linux::epoll_params::{self, EpollParams};
 use quell_linux::event::{Epoll, Trigger};
+use quell_test_support::lab::{Lab, go_on, no_keeper};
 use steered::{BOTH, Steered};
 use workers::open;
 
@@ -24,6 +23,7 @@ const CONNECTIONS: usize = 16;
 const FILES_MAX: usize = 1_000;
 
 #[test]
+#[ignore = "the program of a process that other tests start"]
 fn the_server_that_is_steered() {
     workers::serve_if_asked();
 }

@@ -2,15 +2,13 @@
 //! program that is examined is this test file itself, started again in the lab to play a role, or a memcached. Needs
 //! root and Linux 6.13.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
-mod common;
 mod roles;
 
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use common::{ARRIVES_WITHIN, Lab, PREFER, kernel_threads};
 use quell_host::findings::{Report, Severity, examine};
 use quell_host::picture::{Picture, Scope, take};
 use quell_linux::epoll_params::{self, EpollParams};
@@ -21,6 +19,8 @@ use quell_linux::proc::{FdKind, ProcRoot};
 use quell_linux::process::{Child, Output, Spawn};
 use quell_linux::sched;
 use quell_linux::{CpuList, InterfaceName};
+use quell_test_support::lab::{ARRIVES_WITHIN, Lab, PREFER};
+use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
@@ -102,6 +102,7 @@ fn assert_found(report: &Report, id: &str, expected: Severity) {
 }
 
 #[test]
+#[ignore = "the program of a process that other tests start"]
 fn the_program_that_is_examined() {
     roles::play_if_asked();
 }
@@ -153,13 +154,13 @@ fn settings_of_a_queue_that_do_nothing_are_found() {
 
 #[test]
 fn a_worker_that_floats_and_one_that_is_away_from_its_queue_are_found() {
-    if kernel_threads::are_out_of_sight() {
+    if kernel_threads_are_out_of_sight() {
         return;
     }
     let Some(examined) = Examined::start("float", "plain") else { return };
     let online = CpuList::online(std::path::Path::new("/sys")).unwrap();
     let &[first, second, ..] = &online.iter().collect::<Vec<_>>()[..] else {
-        eprintln!("skipped: one CPU");
+        skip(Lacks::Machine, "one CPU");
         return;
     };
     examined.set_epolls(PREFER);
@@ -299,7 +300,7 @@ fn a_service_by_its_name_is_found() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("irqbalance");
     if std::fs::copy("/bin/sleep", &program).is_err() {
-        eprintln!("skipped: no /bin/sleep");
+        skip(Lacks::Tool("sleep"), "no /bin/sleep");
         return;
     }
     let _service = lab.start(Spawn::new(&program).args(["1000"]));
@@ -310,7 +311,7 @@ fn a_service_by_its_name_is_found() {
 /// A memcached in the lab and so many connections to it, each of which was answered; `None` where there is none.
 fn memcached(lab: &mut Lab, threads: &str, connections: usize) -> Option<(Child, Vec<TcpStream>)> {
     if std::process::Command::new("memcached").arg("-V").output().is_err() {
-        eprintln!("skipped: no memcached");
+        skip(Lacks::Server("memcached"), "no memcached");
         return None;
     }
     let arguments = ["-u", "root", "-U", "0", "-l", "192.0.2.1", "-p", "11211", "-t", threads];

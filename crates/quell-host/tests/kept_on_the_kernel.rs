@@ -3,18 +3,16 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{Lab, SUSPENDING};
 use quell_host::journal::{Journal, Stay, Watchdog};
 use quell_host::kept::{self, KeptError, Standing, WatchEnded};
 use quell_host::recovery::{Found, recover};
 use quell_linux::Pid;
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
+use quell_test_support::lab::{Lab, SUSPENDING};
 
 const WATCHED_JOURNAL: &str = "QUELL_TEST_WATCHED_JOURNAL";
 const PATIENCE_MS: &str = "QUELL_TEST_PATIENCE_MS";
@@ -77,6 +75,7 @@ fn in_another_boot(text: &str) -> String {
 
 /// Not a test of its own: the watchdog that the tests below start, in a process of its own.
 #[test]
+#[ignore = "the program of a process that other tests start"]
 fn watchdog() {
     let Some(path) = std::env::var_os(WATCHED_JOURNAL).map(PathBuf::from) else { return };
     let patience = Duration::from_millis(std::env::var(PATIENCE_MS).unwrap().parse().unwrap());
@@ -90,7 +89,7 @@ fn watchdog() {
 
 fn start_watchdog(journal: &Path, patience: Duration) -> (Child, Watchdog) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "watchdog", "--test-threads=1", "--nocapture"])
+        .args(["--ignored", "--exact", "watchdog", "--test-threads=1", "--nocapture"])
         .env(WATCHED_JOURNAL, journal)
         .env(PATIENCE_MS, patience.as_millis().to_string())
         .stdout(Stdio::null())

@@ -4,8 +4,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "assertions of tests fail by panicking")]
 
-mod common;
-
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -16,8 +14,9 @@ use quell_linux::ethtool::CoalesceParameter::{self, RxMaxFrames, RxUsecs, TxMaxF
 use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
 use quell_linux::sched::{self, Policy, Scheduling};
 use quell_linux::{CpuList, Pid};
+use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip_part};
 
-use common::{Lab, id, kernel_threads};
+use quell_test_support::lab::{Lab, id};
 
 /// Other programs, run in a named namespace or in the caller's.
 struct Tools {
@@ -34,11 +33,11 @@ impl Tools {
         let is_missing = |output: &Output| output.stderr.starts_with(b"exec of ");
         match Command::new(words[0]).args(&words[1..]).output() {
             Err(error) => {
-                eprintln!("skipped: {}: {error}", words[0]);
+                skip_part(Lacks::Tool(words[0]), format_args!("{}: {error}", words[0]));
                 None
             }
             Ok(output) if is_missing(&output) => {
-                eprintln!("skipped: {}", text(output.stderr).trim());
+                skip_part(Lacks::Tool(command[0]), text(output.stderr).trim());
                 None
             }
             Ok(output) if output.status.success() => Some(Ok(text(output.stdout))),
@@ -422,7 +421,7 @@ fn threads_have_the_name_the_cpus_and_the_class_that_proc_tells() {
 
 #[test]
 fn a_queues_kernel_thread_has_the_cpus_and_the_class_that_proc_tells() {
-    if kernel_threads::are_out_of_sight() {
+    if kernel_threads_are_out_of_sight() {
         return;
     }
     let Some(lab) = Lab::raise("kthread", 2) else { return };

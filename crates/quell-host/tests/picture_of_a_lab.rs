@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "assertions of tests fail by panicking")]
 
-mod common;
-
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
@@ -13,8 +11,9 @@ use quell_host::picture::{Device, Picture, SaidBy, Scope, WatchedFile, take};
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::netdev::{NapiChange, Netdev};
 use quell_linux::{Pid, epoll_params};
+use quell_test_support::{Lacks, skip_part};
 
-use common::{Lab, id};
+use quell_test_support::lab::{Lab, id};
 
 fn of_namespace(name: &str) -> Picture {
     take(&Scope { netns: Some(name.to_owned()), ..Scope::default() }).unwrap().0
@@ -30,11 +29,14 @@ fn said(namespace: &str, command: &[&str]) -> Option<String> {
     match output {
         Ok(output) if output.status.success() => Some(String::from_utf8(output.stdout).unwrap()),
         Ok(output) => {
-            eprintln!("skipped: {command:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+            skip_part(
+                Lacks::Tool(command[0]),
+                format_args!("{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim()),
+            );
             None
         }
         Err(error) => {
-            eprintln!("skipped: ip: {error}");
+            skip_part(Lacks::Tool("ip"), format_args!("ip: {error}"));
             None
         }
     }

@@ -1,12 +1,13 @@
 //! The picture of the machine as it is, read-only: complete, internally consistent, the same after it was written and
 //! read back, and honest about what an unprivileged reader does not see.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "assertions of tests fail by panicking")]
+#![allow(clippy::unwrap_used, reason = "assertions of tests fail by panicking")]
 
 use std::net::{TcpListener, TcpStream};
 
 use quell_host::picture::{Picture, Scope, Socket, TakeError, Why, take};
 use quell_linux::{Pid, socket_options};
+use quell_test_support::{Lacks, skip};
 
 fn of_this_process() -> Picture {
     let scope = Scope { pids: vec![Pid::of_this_process()], ..Scope::default() };
@@ -75,7 +76,7 @@ fn of_connections_that_poll_by_themselves_none_is_left_out() {
     let connections = connections(&listener);
     for (server, _) in &connections {
         if let Err(error) = socket_options::set_busy_poll_us(server, 50) {
-            return eprintln!("skipped: {error}");
+            return skip(Lacks::Root, &error);
         }
     }
     let sockets = accepted(&of_this_process(), &listener);

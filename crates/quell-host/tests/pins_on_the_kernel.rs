@@ -1,21 +1,21 @@
 //! Workers that are bound to the CPU of their queue, and put back exactly, but for those that somebody else has bound
 //! since. Needs root, Linux 6.13 and two CPUs.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
-mod common;
 mod steered;
 mod workers;
 
-use common::kernel_threads;
 use quell_host::steer::{Baseline, Pins, WhyNotPinned, connections, pins};
 use quell_linux::{CpuList, Pid, sched};
+use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip};
 use steered::{BOTH, Steered};
 use workers::open;
 
 const CONNECTIONS: usize = 200;
 
 #[test]
+#[ignore = "the program of a process that other tests start"]
 fn the_server_that_is_steered() {
     workers::serve_if_asked();
 }
@@ -33,13 +33,13 @@ fn affinity(tid: Pid) -> CpuList {
 
 #[test]
 fn workers_are_bound_to_the_cpu_of_their_queue_and_put_back_unless_somebody_else_bound_them() {
-    if kernel_threads::are_out_of_sight() {
+    if kernel_threads_are_out_of_sight() {
         return;
     }
     let Some(steered) = Steered::start("pin", 4) else { return };
     let everywhere = affinity(Pid::of_this_process());
     if everywhere.len() < 2 {
-        return eprintln!("skipped: one CPU");
+        return skip(Lacks::Machine, "one CPU");
     }
     steered.thread_queues();
     let cpus = steered.bind_queues();
@@ -76,7 +76,7 @@ fn workers_are_bound_to_the_cpu_of_their_queue_and_put_back_unless_somebody_else
 
 #[test]
 fn a_worker_whose_connections_come_by_several_queues_is_not_bound() {
-    if kernel_threads::are_out_of_sight() {
+    if kernel_threads_are_out_of_sight() {
         return;
     }
     let Some(steered) = Steered::start("pin-mixed", 2) else { return };

@@ -4,14 +4,11 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
-mod common;
-
 use std::io::Read as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{ARRIVES_WITHIN, Lab, PREFER, Program, SUSPENDED_FOR, SUSPENDING};
 use quell_host::resume::{Freed, ResumeError, Resumer};
 use quell_host::transaction::ChangeError;
 use quell_linux::Pid;
@@ -21,6 +18,8 @@ use quell_linux::link::Links;
 use quell_linux::netdev::{NapiChange, Netdev};
 use quell_linux::proc::{FdKind, ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::process::{Output, ProcessError, Spawn, Step};
+use quell_test_support::lab::{ARRIVES_WITHIN, Lab, PREFER, Program, SUSPENDED_FOR, SUSPENDING};
+use quell_test_support::{Lacks, skip};
 
 const NOTHING: NapiChange =
     NapiChange { defer_hard_irqs: None, gro_flush_timeout_ns: None, irq_suspend_timeout_ns: None, threading: None };
@@ -71,7 +70,7 @@ fn of_a_queue_that_was_made_again_what_it_kept_is_restored() {
     links.set_up(lab.server_index).unwrap();
     let made_anew = Netdev::open_in(&lab.server).unwrap().napis(lab.server_index).unwrap();
     if made_anew[0].id == before[0].id {
-        eprintln!("skipped: this kernel keeps veth's NAPI ids");
+        skip(Lacks::Machine, "this kernel keeps veth's NAPI ids");
         return;
     }
     let reverted = transaction.revert().unwrap();
@@ -127,7 +126,7 @@ fn of_a_program_that_is_gone_there_is_nothing_to_put_back() {
         .stderr(Output::Tail(500));
     let mut child = match spawn.start() {
         Err(error @ ProcessError::Spawn { step: Step::Exec, .. }) => {
-            eprintln!("skipped: {error}");
+            skip(Lacks::Server("memcached"), &error);
             return;
         }
         child => child.unwrap(),
@@ -233,7 +232,7 @@ const OUT_OF_FILES: &str = "QUELL_TEST_IS_OUT_OF_FILES";
 /// Runs itself again in a process that then opens no more files: neither an epoll nor an io_uring of its own.
 #[test]
 fn what_nothing_can_poll_is_waited_out_or_explained() {
-    if common::skipped() {
+    if quell_test_support::lab::skipped() {
         return;
     }
     if std::env::var_os(OUT_OF_FILES).is_some() {
@@ -266,7 +265,7 @@ fn wait_out_without_files() {
     lab.set_napi(&NapiChange { irq_suspend_timeout_ns: Some(short_ns), ..SUSPENDING });
     let limit = FileLimit::none();
     if Epoll::new(1).is_ok() {
-        eprintln!("skipped: no prlimit");
+        skip(Lacks::Tool("prlimit"), "no prlimit");
         return;
     }
     program.hold();

@@ -1,15 +1,12 @@
 //! Sockets of a program that are told from outside to poll: what they accept inherits it, a blocking receive then polls
 //! its queue, and everything is put back, but for what somebody else has set since. Needs root and Linux 6.13.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
-
-mod common;
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::time::Duration;
 
-use common::{ARRIVES_WITHIN, Lab, Program, id, skipped};
 use quell_host::attach::SocketId;
 use quell_host::journal::Journal;
 use quell_host::settings::values::{SocketPolling, SocketValues};
@@ -20,6 +17,8 @@ use quell_linux::io_uring::Ring;
 use quell_linux::io_uring_polling::{RingPolling, RingPollingInfo};
 use quell_linux::proc::ProcRoot;
 use quell_linux::socket_options;
+use quell_test_support::lab::{ARRIVES_WITHIN, Lab, Program, id, skipped};
+use quell_test_support::{Lacks, skip};
 
 const POLLING: SocketPolling =
     SocketPolling { values: SocketValues { busy_poll_us: 57, prefer_busy_poll: true }, budget: Some(64) };
@@ -165,12 +164,12 @@ fn an_io_uring_that_does_not_poll_is_told_to_and_one_that_does_is_left_alone() {
     }
     let ring = match Ring::new() {
         Ok(ring) => ring,
-        Err(error) => return eprintln!("skipped: no io_uring can be had: {error}"),
+        Err(error) => return skip(Lacks::KernelFeature, format_args!("no io_uring can be had: {error}")),
     };
     let fd = ring.as_fd().as_raw_fd();
     let now = || ProcRoot::default().process(Pid::of_this_process()).ring_polling(fd).unwrap();
     if now() == RingPollingInfo::Untold {
-        return eprintln!("skipped: this kernel does not tell how a ring polls");
+        return skip(Lacks::KernelFeature, "this kernel does not tell how a ring polls");
     }
     let polling = RingPolling { busy_poll_us: 64, prefer_busy_poll: true };
     let dir = tempfile::tempdir().unwrap();

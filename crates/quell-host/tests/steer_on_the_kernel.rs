@@ -4,7 +4,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
-mod common;
 mod steered;
 mod workers;
 
@@ -12,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::time::Instant;
 
-use common::{ARRIVES_WITHIN, SECOND_SERVER, SERVER, id};
 use quell_host::journal::Journal;
 use quell_host::recovery::{Found, recover};
 use quell_host::steer::{Baseline, CannotSteer, Note, Verdict, connections, verify};
@@ -20,6 +18,8 @@ use quell_host::transaction::Transaction;
 use quell_linux::NapiId;
 use quell_linux::netdev::Netdev;
 use quell_linux::reuseport::{self, Detachment, QueueSteering, SeenQueues};
+use quell_test_support::lab::{ARRIVES_WITHIN, SECOND_SERVER, SERVER, id};
+use quell_test_support::{Lacks, skip};
 use steered::{BOTH, QUEUES, Steered};
 use workers::{Served, count, most_napis_of_a_worker, open, table};
 
@@ -29,6 +29,7 @@ const SOME: usize = 400;
 const HALF_OPEN: usize = 32;
 
 #[test]
+#[ignore = "the program of a process that other tests start"]
 fn the_server_that_is_steered() {
     workers::serve_if_asked();
 }
@@ -129,7 +130,7 @@ fn lose_answers(steered: &Steered, change: &[&str]) -> Option<()> {
     match Command::new("ip").args(words).args(&change[1..]).status() {
         Ok(status) => assert!(status.success()),
         Err(error) => {
-            eprintln!("skipped: ip: {error}");
+            skip(Lacks::Tool("ip"), format_args!("ip: {error}"));
             return None;
         }
     }

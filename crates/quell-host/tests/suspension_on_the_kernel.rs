@@ -1,17 +1,16 @@
 //! A program whose queue is suspended is never left stalled by undoing, and loses no event to it: for each wrong order
 //! one test that shows the stall and that the journal's undoing does not have it. Needs root and Linux 6.13.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
-mod common;
-
-use common::{ARRIVES_WITHIN, Lab, PREFER, Program, SUSPENDED_FOR, SUSPENDING, WATCHED};
 use quell_host::resume::{Freed, Resumer};
 use quell_linux::Pid;
 use quell_linux::epoll_params::EpollParams;
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::netdev::NapiChange;
 use quell_linux::proc::ProcRoot;
+use quell_test_support::lab::{ARRIVES_WITHIN, Lab, PREFER, Program, SUSPENDED_FOR, SUSPENDING, WATCHED};
+use quell_test_support::{Lacks, skip};
 
 const NO_SUSPENSION: NapiChange =
     NapiChange { irq_suspend_timeout_ns: Some(0), defer_hard_irqs: None, gro_flush_timeout_ns: None, threading: None };
@@ -139,7 +138,8 @@ fn undoing_both_by_the_next_one_to_come_after_a_kill_does_not_stall() {
 
     // As after a `kill -9`: what is on disk is all that is left.
     let left_behind = tempfile::tempdir().unwrap();
-    let written = std::fs::read(dir.path().join(format!("{}.journal", common::id("killed-t")))).unwrap();
+    let written =
+        std::fs::read(dir.path().join(format!("{}.journal", quell_test_support::lab::id("killed-t")))).unwrap();
     std::fs::write(left_behind.path().join("left.journal"), written).unwrap();
     let journal = quell_host::journal::Journal::in_dir(left_behind.path());
     let found = quell_host::recovery::recover(&journal).unwrap();
@@ -206,7 +206,7 @@ fn a_queue_is_freed_by_its_id_alone_when_no_socket_can_be_duplicated() {
     let Some((lab, program)) = held("ring", Trigger::Level) else { return };
     let resumer = Resumer::of_queue(&ProcRoot::default(), &lab.napi(), &[]);
     match resumer.poll() {
-        Err(error) => eprintln!("skipped: {error}"),
+        Err(error) => skip(Lacks::KernelFeature, &error),
         Ok(freed) => {
             assert_eq!(freed, Freed::ThroughIoUring);
             assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2));

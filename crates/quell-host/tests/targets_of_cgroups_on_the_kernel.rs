@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use quell_host::attach::{Selection, TargetError, Targets};
 use quell_linux::cgroup::{Cgroup, CgroupError};
+use quell_test_support::{Lacks, skip};
 
 /// Where version 2 is mounted: alone, or beside version 1.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
@@ -25,7 +26,7 @@ impl Groups {
     fn make(names: &[&str]) -> Option<Self> {
         let is_version_2 = |mount: &&&str| Path::new(mount).join("cgroup.controllers").is_file();
         let Some(mount) = MOUNTS.iter().find(is_version_2) else {
-            eprintln!("skipped: no control groups of version 2 are mounted");
+            skip(Lacks::Machine, "no control groups of version 2 are mounted");
             return None;
         };
         let mut groups = Self { paths: Vec::new(), children: Vec::new() };
@@ -35,7 +36,7 @@ impl Groups {
             match fs::create_dir(&path) {
                 Ok(()) => groups.paths.push(path.clone()),
                 Err(error) if is_not_allowed(&error) => {
-                    eprintln!("skipped: making {}: {error}", path.display());
+                    skip(Lacks::Root, format_args!("making {}: {error}", path.display()));
                     return None;
                 }
                 Err(error) => panic!("making {}: {error}", path.display()),

@@ -7,13 +7,10 @@
     reason = "helpers of tests fail by panicking, and say what is skipped"
 )]
 
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{id, skipped};
 use quell_host::journal::{Attempt, Change, Journal};
 use quell_host::recovery::{Found, recover};
 use quell_host::transaction::Transaction;
@@ -22,6 +19,8 @@ use quell_linux::link::{Links, VethEnd};
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::process::Spawn;
+use quell_test_support::lab::{id, skipped};
+use quell_test_support::{Lacks, skip};
 
 fn exists(name: &NamespaceName) -> bool {
     Namespace::list_named().unwrap().contains(name)
@@ -233,7 +232,7 @@ fn set_immutable(path: &Path, immutable: bool) -> bool {
     let flag = if immutable { "+i" } else { "-i" };
     let done = Command::new("chattr").arg(flag).arg(path).status().is_ok_and(|status| status.success());
     if !done {
-        eprintln!("skipped: needs chattr, root and a file system with immutable files");
+        skip(Lacks::Machine, "needs chattr, root and a file system with immutable files");
     }
     done
 }

@@ -3,12 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
-mod common;
-
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::{Lab, SUSPENDING, go_on, id};
 use quell_host::apply::{self, Request};
 use quell_host::drift::condition;
 use quell_host::journal::{Journal, ListedJournal};
@@ -21,6 +18,8 @@ use quell_linux::netdev::{Napi, NapiChange, Netdev};
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::{Ifindex, InterfaceName};
 use quell_mode::profile::{Profile, Source};
+use quell_test_support::lab::{Lab, SUSPENDING, go_on, id};
+use quell_test_support::{Lacks, skip};
 use tempfile::TempDir;
 
 /// A lab whose queues are set by a transaction with a journal in a directory of its own.
@@ -100,7 +99,7 @@ fn queues_without_instances_wait_until_their_link_is_up() {
     let kept_by_driver = suspend_timeouts(&lab.server, lab.server_index);
     let reverted = recovered(&journal);
     if kept_by_driver == [0, 0] {
-        eprintln!("skipped: this kernel's veth does not keep irq-suspend-timeout");
+        skip(Lacks::Machine, "this kernel's veth does not keep irq-suspend-timeout");
     } else {
         assert_eq!(counts(&reverted), (2, 0, 0, 0), "{reverted:?}");
     }
@@ -163,7 +162,7 @@ fn make_again(lab: &Lab) -> bool {
         .args(queues)
         .status();
     if !made.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: needs ip(8)");
+        skip(Lacks::Tool("ip"), "needs ip(8)");
         return false;
     }
     Ethtool::open_in(&lab.server).unwrap().set_features(lab.server_index, &[("rx-gro", true)]).unwrap();
@@ -299,7 +298,7 @@ fn a_profile_follows_a_device_that_is_renamed() {
 
 #[test]
 fn a_profile_is_gone_with_its_namespace_also_when_another_has_the_name() {
-    if common::skipped() {
+    if quell_test_support::lab::skipped() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -173,6 +173,7 @@ fn is_go(header: &FileHeader64<Endianness>, endian: Endianness, data: &ReadCache
 
 #[cfg(test)]
 mod tests {
+    use quell_test_support::{Lacks, skip};
     use std::fs;
     use std::process::Command;
 
@@ -199,7 +200,7 @@ mod tests {
         match output {
             Ok(output) if output.status.success() => Some(program),
             failed => {
-                eprintln!("skipped: cc {options:?}: {failed:?}");
+                skip(Lacks::Tool("C compiler"), format_args!("cc {options:?}: {failed:?}"));
                 None
             }
         }
@@ -237,7 +238,7 @@ mod tests {
         go.args(["build", "-o"]).arg(&program).arg(&source).env("CGO_ENABLED", "1").env("GOFLAGS", "-mod=mod");
         match go.current_dir(&directory).output() {
             Ok(output) if output.status.success() => assert_eq!(found(program), Reach::FromOutside(Why::Go)),
-            failed => eprintln!("skipped: {go:?}: {failed:?}"),
+            failed => skip(Lacks::Tool("Go"), format_args!("{go:?}: {failed:?}")),
         }
     }
 

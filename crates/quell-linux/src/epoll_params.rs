@@ -149,6 +149,7 @@ fn kernel_knows_the_ioctl() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_test_support::{Lacks, skip};
 
     fn epoll() -> rustix::fd::OwnedFd {
         epoll::create(epoll::CreateFlags::CLOEXEC).unwrap()
@@ -157,7 +158,7 @@ mod tests {
     fn supported() -> bool {
         let supported = kernel_knows_the_ioctl();
         if !supported {
-            eprintln!("skipped: this kernel has no EPIOCGPARAMS");
+            skip(Lacks::KernelFeature, "this kernel has no EPIOCGPARAMS");
         }
         supported
     }

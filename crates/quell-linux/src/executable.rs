@@ -77,6 +77,7 @@ pub fn effective_user() -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use quell_test_support::{Lacks, skip};
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
@@ -94,7 +95,7 @@ mod tests {
     #[test]
     fn a_program_of_anothers_with_the_set_user_id_bit_gains_something() {
         if !geteuid().is_root() {
-            eprintln!("skipped: only root can give a file away");
+            skip(Lacks::Root, "only root can give a file away");
             return;
         }
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -147,6 +147,7 @@ impl ProcDir {
 
 #[cfg(test)]
 mod tests {
+    use quell_test_support::{Lacks, skip};
     use std::os::fd::{AsRawFd, OwnedFd};
 
     use rustix::io_uring::IoringSetupFlags;
@@ -160,7 +161,7 @@ mod tests {
     const POLLING: RingPolling = RingPolling { busy_poll_us: 50, prefer_busy_poll: true };
 
     fn ring(flags: IoringSetupFlags) -> Option<OwnedFd> {
-        setup(flags).map_err(|errno| eprintln!("skipped: no io_uring can be had: {errno}")).ok()
+        setup(flags).map_err(|errno| skip(Lacks::KernelFeature, format_args!("no io_uring can be had: {errno}"))).ok()
     }
 
     fn told_by_another_thread<T: Send>(tell: impl FnOnce() -> T + Send) -> T {
@@ -175,7 +176,7 @@ mod tests {
     fn what_another_thread_tells_a_ring_is_read_back_and_taken_back() {
         let Some(ring) = ring(IoringSetupFlags::empty()) else { return };
         if info(&ring) == RingPollingInfo::Untold {
-            return eprintln!("skipped: this kernel does not tell how a ring polls");
+            return skip(Lacks::KernelFeature, "this kernel does not tell how a ring polls");
         }
         told_by_another_thread(|| may_tell(&ring)).unwrap();
         assert_eq!(info(&ring), RingPollingInfo::Off);

@@ -51,6 +51,7 @@ pub fn epoll_watches(epoll: impl AsFd, tfd: i32, file: impl AsFd) -> io::Result<
 mod tests {
     use super::*;
     use crate::event::{Epoll, Trigger};
+    use quell_test_support::{Lacks, skip};
 
     #[test]
     fn an_epoll_is_known_by_what_it_watches() {
@@ -59,7 +60,7 @@ mod tests {
         watching.add(&reader, 0, Trigger::Level).unwrap();
         let tfd = reader.as_raw_fd();
         match epoll_watches(&watching, tfd, &reader) {
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => return eprintln!("skipped: {error}"),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => return skip(Lacks::KernelFeature, &error),
             watches => assert!(watches.unwrap()),
         }
         assert!(!epoll_watches(&watching, tfd, &writer).unwrap(), "another file under that number");
@@ -77,11 +78,11 @@ mod tests {
         drop(first);
         let (second, _second_writer) = rustix::pipe::pipe().unwrap();
         if second.as_raw_fd() != tfd {
-            return eprintln!("skipped: another thread got the number");
+            return skip(Lacks::Machine, "another thread got the number");
         }
         epoll.add(&second, 1, Trigger::Level).unwrap();
         match (epoll_watches(&epoll, tfd, &held), epoll_watches(&epoll, tfd, &second)) {
-            (Err(error), _) if error.kind() == io::ErrorKind::Unsupported => eprintln!("skipped: {error}"),
+            (Err(error), _) if error.kind() == io::ErrorKind::Unsupported => skip(Lacks::KernelFeature, &error),
             (held, second) => assert!(held.unwrap() && second.unwrap()),
         }
     }

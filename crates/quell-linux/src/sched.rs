@@ -270,6 +270,7 @@ fn empty_attr() -> libc::sched_attr {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use quell_test_support::{Lacks, skip};
 
     use super::*;
 
@@ -309,7 +310,7 @@ mod tests {
             assert_eq!(scheduling(tid).unwrap(), batch);
             let restored = set_scheduling(tid, before);
             if let Err(SchedError::Denied { .. }) = restored {
-                eprintln!("skipped: raising the priority again needs CAP_SYS_NICE");
+                skip(Lacks::Root, "raising the priority again needs CAP_SYS_NICE");
                 return;
             }
             assert_eq!(scheduling(tid).unwrap(), before);
@@ -321,7 +322,7 @@ mod tests {
         in_a_thread(|tid| {
             let fifo = Scheduling { policy: Policy::Fifo { priority: 7 }, reset_on_fork: false };
             match set_scheduling(tid, fifo) {
-                Err(SchedError::Denied { .. }) => eprintln!("skipped: needs CAP_SYS_NICE"),
+                Err(SchedError::Denied { .. }) => skip(Lacks::Root, "needs CAP_SYS_NICE"),
                 result => {
                     result.unwrap();
                     assert_eq!(scheduling(tid).unwrap(), fifo);

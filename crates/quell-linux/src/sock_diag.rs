@@ -137,6 +137,7 @@ fn v4([a, b, c, d, ..]: [u8; 16]) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use quell_test_support::{Lacks, skip};
     use std::net::{TcpListener, TcpStream, UdpSocket};
     use std::os::fd::AsFd;
     use std::os::unix::fs::MetadataExt;
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn an_ipv6_socket_and_what_waits_in_it_are_seen() {
-        let Ok(socket) = UdpSocket::bind("[::1]:0") else { return eprintln!("skipped: no IPv6 here") };
+        let Ok(socket) = UdpSocket::bind("[::1]:0") else { return skip(Lacks::Machine, "no IPv6 here") };
         socket.send_to(b"four", socket.local_addr().unwrap()).unwrap();
         let seen = find(InetProtocol::Udp, InetFamily::V6, inode(&socket));
         assert_eq!((seen.state, seen.local, seen.remote), (CLOSE, socket.local_addr().unwrap(), None));

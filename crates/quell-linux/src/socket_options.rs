@@ -239,6 +239,7 @@ fn refused_by_name(action: &'static str, option: &'static str) -> SocketOptionEr
 
 #[cfg(test)]
 mod tests {
+    use quell_test_support::{Lacks, skip};
     use std::net::UdpSocket;
 
     use super::*;
@@ -268,7 +269,7 @@ mod tests {
     fn the_busy_poll_time_is_read_back() {
         let socket = socket();
         match set_busy_poll_us(&socket, 50) {
-            Err(SocketOptionError::Denied { .. }) => eprintln!("skipped: needs CAP_NET_ADMIN"),
+            Err(SocketOptionError::Denied { .. }) => skip(Lacks::Root, "needs CAP_NET_ADMIN"),
             result => {
                 result.unwrap();
                 assert_eq!(busy_poll_us(&socket).unwrap(), 50);
@@ -280,7 +281,7 @@ mod tests {
     fn preferring_busy_poll_is_read_back() {
         let socket = socket();
         match set_prefer_busy_poll(&socket, true) {
-            Err(SocketOptionError::Denied { .. }) => eprintln!("skipped: needs CAP_NET_ADMIN"),
+            Err(SocketOptionError::Denied { .. }) => skip(Lacks::Root, "needs CAP_NET_ADMIN"),
             result => {
                 result.unwrap();
                 assert!(prefer_busy_poll(&socket).unwrap());
@@ -292,7 +293,7 @@ mod tests {
     fn the_budget_can_be_set_but_not_read() {
         let socket = socket();
         match set_busy_poll_budget(&socket, 64) {
-            Err(SocketOptionError::Denied { .. }) => eprintln!("skipped: needs CAP_NET_ADMIN"),
+            Err(SocketOptionError::Denied { .. }) => skip(Lacks::Root, "needs CAP_NET_ADMIN"),
             result => result.unwrap(),
         }
         let read = get(&socket, SocketOption::BusyPollBudget);
@@ -303,11 +304,11 @@ mod tests {
     fn an_af_xdp_socket_is_told_to_poll_as_others_are() {
         let family = rustix::net::AddressFamily::from_raw(libc::AF_XDP as u16);
         let Ok(socket) = rustix::net::socket(family, rustix::net::SocketType::RAW, None) else {
-            return eprintln!("skipped: no AF_XDP socket can be had (needs CAP_NET_RAW)");
+            return skip(Lacks::Root, "no AF_XDP socket can be had (needs CAP_NET_RAW)");
         };
         assert!(is_xdp(&socket).unwrap());
         match set_prefer_busy_poll(&socket, true) {
-            Err(SocketOptionError::Denied { .. }) => return eprintln!("skipped: needs CAP_NET_ADMIN"),
+            Err(SocketOptionError::Denied { .. }) => return skip(Lacks::Root, "needs CAP_NET_ADMIN"),
             result => result.unwrap(),
         }
         set_busy_poll_us(&socket, 20).unwrap();

@@ -1,6 +1,6 @@
 //! Counting what a process's waits for events returned, on the live kernel.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use std::time::Duration;
 
@@ -8,13 +8,14 @@ use quell_linux::Pid;
 use quell_linux::bpf::{CounterError, EpollWaitCounter};
 use quell_linux::event::{Epoll, Event, Trigger};
 use quell_linux::kernel::sysfs;
+use quell_test_support::{Lacks, skip};
 
 #[test]
 fn waits_that_return_events_are_counted_with_their_events_and_others_are_not() {
     let this = Pid::of_this_process();
     let counter = match EpollWaitCounter::attach(sysfs(), &[this]) {
         Err(error @ (CounterError::Denied { .. } | CounterError::Unsupported(_) | CounterError::InContainer)) => {
-            eprintln!("skipped: {error}");
+            skip(Lacks::Root, &error);
             return;
         }
         counter => counter.unwrap(),

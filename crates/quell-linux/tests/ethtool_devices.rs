@@ -2,7 +2,7 @@
 //! driver has is read and set, what it does not have is told apart from what is not there and from
 //! what this caller may not do.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod common;
 
@@ -16,6 +16,7 @@ use quell_linux::ethtool::{
 use quell_linux::link::Links;
 use quell_linux::netlink::{Failure, NetlinkError};
 use quell_linux::{Ifindex, InterfaceName};
+use quell_test_support::{Lacks, skip};
 
 /// An index that no interface of a fresh namespace has.
 fn no_interface() -> Ifindex {
@@ -49,7 +50,7 @@ fn tap() -> Option<(LabNamespace, Ifindex)> {
     let made =
         lab.namespace.run(|| Command::new("ip").args(["tuntap", "add", "tap0", "mode", "tap"]).status()).unwrap();
     if !made.as_ref().is_ok_and(std::process::ExitStatus::success) {
-        eprintln!("skipped: ip tuntap add: {made:?}");
+        skip(Lacks::Tool("ip"), format_args!("ip tuntap add: {made:?}"));
         return None;
     }
     let index = Links::open_in(&lab.namespace).unwrap().by_name(&InterfaceName::new("tap0").unwrap()).unwrap().index;

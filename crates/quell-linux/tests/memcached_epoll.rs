@@ -1,6 +1,6 @@
 //! The busy-poll parameters of an unmodified memcached, set and read from outside.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod common;
 
@@ -11,6 +11,7 @@ use quell_linux::pidfd::PidFdError;
 use quell_linux::proc::{FdKind, ProcRoot};
 use quell_linux::process::{Child, Output, ProcessError, Spawn, Step};
 use quell_linux::socket_options;
+use quell_test_support::{Lacks, skip};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -20,7 +21,7 @@ fn memcached(netns: &common::LabNamespace) -> Option<Child> {
     let spawn = Spawn::new("memcached").args(args).netns(&netns.namespace);
     match spawn.stderr(Output::Tail(2000)).start() {
         Err(error @ ProcessError::Spawn { step: Step::Exec, .. }) => {
-            eprintln!("skipped: {error}");
+            skip(Lacks::Server("memcached"), &error);
             None
         }
         child => Some(child.unwrap()),
@@ -54,14 +55,14 @@ fn parameters_of_an_unmodified_memcached_are_set_from_outside() {
     for number in epolls(&mut child) {
         let epoll = match child.pidfd().duplicate(number) {
             Err(error @ PidFdError::Denied { .. }) => {
-                eprintln!("skipped: {error}");
+                skip(Lacks::Root, &error);
                 return;
             }
             epoll => epoll.unwrap(),
         };
         match epoll_params::set(&epoll, wanted) {
             Err(error @ EpollParamsError::Unsupported) => {
-                eprintln!("skipped: {error}");
+                skip(Lacks::KernelFeature, &error);
                 return;
             }
             result => result.unwrap(),

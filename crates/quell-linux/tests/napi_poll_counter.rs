@@ -1,6 +1,6 @@
 //! Counting polls on the live kernel: the NAPI that received is told from the one that did not.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod common;
 
@@ -17,6 +17,7 @@ use quell_linux::ethtool::Ethtool;
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
 use quell_linux::proc::ProcRoot;
+use quell_test_support::{Lacks, skip};
 
 fn id(number: u32) -> NapiId {
     NapiId::from_kernel(number).unwrap()
@@ -26,7 +27,7 @@ fn id(number: u32) -> NapiId {
 fn attach(watched: &[NapiId]) -> Option<NapiPollCounter> {
     match NapiPollCounter::attach(Path::new("/sys"), watched) {
         Err(error @ (CounterError::Denied { .. } | CounterError::Unsupported(_))) => {
-            eprintln!("skipped: {error}");
+            skip(Lacks::Root, &error);
             None
         }
         counter => Some(counter.unwrap()),
@@ -120,7 +121,7 @@ fn polls_by_the_napis_own_thread_are_told_apart() {
     let mut netdev = Netdev::open_in(&lab.server.namespace).unwrap();
     let threaded = NapiChange { threading: Some(NapiThreading::Enabled), ..NapiChange::default() };
     if let Err(error) = netdev.set_napi(id, &threaded) {
-        eprintln!("skipped: {error}");
+        skip(Lacks::KernelFeature, &error);
         return;
     }
     let Some(counter) = attach(&[id]) else { return };
@@ -141,7 +142,7 @@ fn polls_of_a_waiting_program(budget: u16, defer_hard_irqs: u32, irq_suspend_tim
         threading: None,
     };
     if let Err(error) = Netdev::open_in(&lab.server.namespace).unwrap().set_napi(id, &change) {
-        eprintln!("skipped: {error}");
+        skip(Lacks::KernelFeature, &error);
         return None;
     }
     let bind = |address: Ipv4Addr| move || UdpSocket::bind((address, 0)).unwrap();
@@ -166,7 +167,7 @@ fn polls_of_a_waiting_program(budget: u16, defer_hard_irqs: u32, irq_suspend_tim
 fn the_last_poll_of_a_busy_poll_is_distinguished_from_a_softirqs_by_its_budget() {
     let Some(own_budget) = polls_of_a_waiting_program(32, 1_000, Duration::ZERO) else { return };
     if own_budget.last_of_busy_poll == 0 {
-        return eprintln!("skipped: this kernel ends a busy poll without a last poll (Linux 7.3)");
+        return skip(Lacks::Machine, "this kernel ends a busy poll without a last poll (Linux 7.3)");
     }
     assert!(own_budget.last_of_busy_poll <= own_budget.by_softirq_or_last_of_busy_poll(), "{own_budget:?}");
     let Some(of_the_weight) = polls_of_a_waiting_program(64, 1_000, Duration::ZERO) else { return };

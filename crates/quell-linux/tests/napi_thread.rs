@@ -1,19 +1,20 @@
 //! Affinity and scheduling class of a NAPI's kernel thread, the stand-in for an interrupt.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod common;
 
-use common::{LabPair, kernel_threads};
+use common::LabPair;
 use quell_linux::CpuList;
 use quell_linux::ethtool::Ethtool;
 use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched::{self, Policy, Scheduling};
+use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip};
 
 #[test]
 fn a_napis_kernel_thread_is_bound_and_made_real_time() {
-    if kernel_threads::are_out_of_sight() {
+    if kernel_threads_are_out_of_sight() {
         return;
     }
     let Some(lab) = LabPair::create(1) else { return };
@@ -23,7 +24,7 @@ fn a_napis_kernel_thread_is_bound_and_made_real_time() {
     let id = netdev.napis(lab.server_index).unwrap()[0].id;
     let threaded = NapiChange { threading: Some(NapiThreading::Enabled), ..NapiChange::default() };
     if let Err(error) = netdev.set_napi(id, &threaded) {
-        eprintln!("skipped: {error}");
+        skip(Lacks::KernelFeature, &error);
         return;
     }
     let tid = netdev.napi(id).unwrap().pid.unwrap();

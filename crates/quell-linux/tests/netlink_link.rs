@@ -1,6 +1,6 @@
 //! Interfaces, addresses, features and channels on the running kernel.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod common;
 
@@ -10,6 +10,7 @@ use quell_linux::ethtool::{ChannelRequest, Ethtool, FeatureError};
 use quell_linux::link::{Links, OperationalState, VethEnd};
 use quell_linux::netlink::Failure;
 use quell_linux::{Ifindex, InterfaceName, MacAddress};
+use quell_test_support::{Lacks, skip};
 
 #[test]
 fn each_end_of_a_pair_is_in_its_own_namespace() {
@@ -128,7 +129,7 @@ fn features_agree_with_the_ethtool_program() {
     let output =
         lab.client.namespace.run(|| std::process::Command::new("ethtool").args(["-k", "cli0"]).output()).unwrap();
     let Ok(output) = output else {
-        eprintln!("skipped: no ethtool");
+        skip(Lacks::Tool("ethtool"), "no ethtool");
         return;
     };
     let text = String::from_utf8(output.stdout).unwrap();

@@ -1,14 +1,15 @@
 //! NAPI instances, queues and their statistics on the running kernel.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod common;
 
-use common::{LabPair, drop_all_capabilities, kernel_threads};
+use common::{LabPair, drop_all_capabilities};
 use quell_linux::ethtool::Ethtool;
 use quell_linux::netdev::{Napi, NapiChange, NapiThreading, Netdev};
 use quell_linux::netlink::Failure;
 use quell_linux::{Ifindex, NapiId};
+use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip};
 
 /// A lab whose server end has GRO on, and its NAPI instances; `None` where that cannot be had.
 fn lab_with_napis(queues: u32) -> Option<(LabPair, Netdev, Vec<Napi>)> {
@@ -17,7 +18,7 @@ fn lab_with_napis(queues: u32) -> Option<(LabPair, Netdev, Vec<Napi>)> {
     let mut netdev = match Netdev::open_in(&lab.server.namespace) {
         Ok(netdev) => netdev,
         Err(error) if error.failure() == Failure::Unsupported => {
-            eprintln!("skipped: {error}");
+            skip(Lacks::KernelFeature, &error);
             return None;
         }
         Err(error) => panic!("{error}"),
@@ -35,7 +36,7 @@ fn set_gro(lab: &LabPair, on: bool) {
 fn has_settings(napi: &Napi) -> bool {
     let has = napi.irq_suspend_timeout_ns.is_some();
     if !has {
-        eprintln!("skipped: no per-NAPI settings before Linux 6.13");
+        skip(Lacks::KernelFeature, "no per-NAPI settings before Linux 6.13");
     }
     has
 }
@@ -117,12 +118,12 @@ fn listing_an_unknown_interface_is_absent() {
 
 #[test]
 fn a_threaded_napi_has_a_thread() {
-    if kernel_threads::are_out_of_sight() {
+    if kernel_threads_are_out_of_sight() {
         return;
     }
     let Some((_lab, mut netdev, napis)) = lab_with_napis(1) else { return };
     let Some(before) = napis[0].threading else {
-        eprintln!("skipped: no per-NAPI threaded on this kernel");
+        skip(Lacks::KernelFeature, "no per-NAPI threaded on this kernel");
         return;
     };
     assert_eq!((before, napis[0].pid), (NapiThreading::Disabled, None));

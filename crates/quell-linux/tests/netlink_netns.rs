@@ -1,6 +1,6 @@
 //! Network namespaces on the running kernel.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod common;
 
@@ -13,6 +13,7 @@ use common::{LabNamespace, can_make_namespaces, drop_all_capabilities, fresh_nam
 use quell_linux::Pid;
 use quell_linux::link::Links;
 use quell_linux::netns::{Deletion, Namespace, NamespaceError};
+use quell_test_support::{Lacks, skip};
 
 fn mounts_below_run_netns() -> Vec<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -127,7 +128,7 @@ fn the_tools_of_iproute2_see_a_namespace_made_here() {
     let Ok(output) =
         Command::new("ip").args(["netns", "exec", lab.name.as_str(), "readlink", "/proc/self/ns/net"]).output()
     else {
-        eprintln!("skipped: no ip");
+        skip(Lacks::Tool("ip"), "no ip");
         return;
     };
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), lab.namespace.to_string());
@@ -150,7 +151,7 @@ fn a_namespace_made_later_has_another_cookie_even_under_the_same_name() {
     };
     let (first, second) = (make(), make());
     if matches!(first, Err(NamespaceError::NoCookie { .. })) {
-        eprintln!("skipped: before Linux 5.14");
+        skip(Lacks::KernelFeature, "before Linux 5.14");
         return;
     }
     assert_ne!(first.unwrap(), second.unwrap());

@@ -1,7 +1,7 @@
 //! What is said to a caller who lacks a right: that it is a right that lacks, and which one. Each
 //! test drops the capabilities of its own thread alone.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod common;
 
@@ -15,6 +15,7 @@ use quell_linux::proc::ProcRoot;
 use quell_linux::sched::{self, Policy, SchedError, Scheduling};
 use quell_linux::socket_options::{self, SocketOptionError};
 use quell_linux::{NapiId, Pid};
+use quell_test_support::{Lacks, skip};
 
 fn without_capabilities<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::spawn(|| {
@@ -35,7 +36,7 @@ fn counting_polls_names_what_it_needs() {
     let napi = [NapiId::from_kernel(9000).unwrap()];
     let error = without_capabilities(move || NapiPollCounter::attach(Path::new("/sys"), &napi)).unwrap_err();
     match error {
-        CounterError::Unsupported(_) => eprintln!("skipped: {error}"),
+        CounterError::Unsupported(_) => skip(Lacks::KernelFeature, &error),
         error => {
             assert!(matches!(error, CounterError::Denied { .. }), "{error:?}");
             assert!(error.to_string().contains("CAP_BPF"), "{error}");
@@ -54,7 +55,7 @@ fn an_epoll_budget_above_64_is_denied_and_64_is_not() {
         (set(65), set(64))
     });
     if let Err(error @ EpollParamsError::Unsupported) = low {
-        eprintln!("skipped: {error}");
+        skip(Lacks::KernelFeature, &error);
         return;
     }
     low.unwrap();
@@ -88,7 +89,7 @@ fn the_files_of_another_users_process_are_denied() {
     let init = Pid::new(1).unwrap();
     let error = match without_capabilities(move || ProcRoot::default().process(init).fds()) {
         Ok(_) => {
-            eprintln!("skipped: process 1 belongs to this user and has no more rights");
+            skip(Lacks::Machine, "process 1 belongs to this user and has no more rights");
             return;
         }
         Err(error) => error,

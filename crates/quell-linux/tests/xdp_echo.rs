@@ -1,6 +1,6 @@
 //! A TCP port that an XDP program answers for, met by the kernel's own TCP as the client.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod common;
 
@@ -12,6 +12,7 @@ use common::LabPair;
 use quell_linux::address::{Addresses, InterfaceAddress};
 use quell_linux::bpf::{VethSide, XdpEcho, XdpEchoError};
 use quell_linux::ethtool::Ethtool;
+use quell_test_support::{Lacks, skip};
 
 const PORT: u16 = 7000;
 const SERVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 99, 8, 1)), PORT);
@@ -31,7 +32,7 @@ fn lab() -> Option<(LabPair, XdpEcho)> {
     let client = VethSide { namespace: &pair.client.namespace, interface: pair.client_index };
     match XdpEcho::attach(server, client, PORT) {
         Err(error @ XdpEchoError::Denied { .. }) => {
-            eprintln!("skipped: {error}");
+            skip(Lacks::Root, &error);
             None
         }
         echo => Some((pair, echo.unwrap())),

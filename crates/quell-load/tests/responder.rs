@@ -11,6 +11,7 @@ use quell_load::{
     Distribution, Generator, LoadReport, LoadSpec, Memcached, RequestResponse, Responder, ResponderSpec, RunObserver,
     RunSpec, Schedule, ServeShape, Transport, Workload,
 };
+use quell_test_support::{Lacks, skip};
 
 const SIZES: RequestResponse = RequestResponse { request_bytes: 100, response_bytes: 3_000, check_content: true };
 
@@ -128,7 +129,7 @@ fn memcached_holds_what_was_preloaded_and_every_get_hits() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let arguments = ["-u", "nobody", "-l", "127.0.0.1", "-p", &port.to_string(), "-t", "1"];
     let started = Spawn::new("memcached").args(arguments).stdout(Output::Null).stderr(Output::Null).start();
-    let Ok(mut server) = started else { return eprintln!("skipped: memcached is not installed") };
+    let Ok(mut server) = started else { return skip(Lacks::Server("memcached"), "memcached is not installed") };
     let address: SocketAddr = ([127, 0, 0, 1], port).into();
     await_listener(address);
 

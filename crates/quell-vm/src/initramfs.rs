@@ -92,6 +92,7 @@ fn relative(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_test_support::{Lacks, skip};
     use std::process::{Command, Stdio};
 
     #[test]
@@ -124,7 +125,7 @@ mod tests {
             .stderr(Stdio::inherit())
             .output();
         let Ok(listed) = listed else {
-            eprintln!("skipped: there is no cpio here");
+            skip(Lacks::Tool("cpio"), "there is no cpio here");
             return;
         };
         let names = String::from_utf8(listed.stdout).unwrap();

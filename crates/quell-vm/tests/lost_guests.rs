@@ -11,12 +11,13 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
+use quell_test_support::{Lacks, skip};
 use quell_vm::machine::{Emulator, Machine, MachineError, Nic};
 use quell_vm::store::Store;
 
 /// A kernel that is none, in a store of its own; `None` without QEMU.
 fn machine(dir: &Path) -> Option<Machine> {
-    let emulator = Emulator::find().inspect_err(|error| eprintln!("skipped: {error}")).ok()?;
+    let emulator = Emulator::find().inspect_err(|error| skip(Lacks::Guest, error)).ok()?;
     let kernel = dir.join("6.1");
     fs::create_dir_all(kernel.join("modules")).unwrap();
     fs::write(kernel.join("vmlinux"), b"no kernel").unwrap();

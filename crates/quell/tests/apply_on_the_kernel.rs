@@ -1,7 +1,7 @@
 //! The way that README shows, typed as a user types it: a lab, a memcached in it, a profile, a healthy doctor, and all of
 //! it undone. Needs root, Linux 6.13 and memcached; says so when it is skipped.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -9,18 +9,19 @@ use std::process::{Child, Command, Output, Stdio};
 use quell_bench::requirements::missing;
 use quell_bench::server::ServerCommand;
 use quell_linux::netns::{Namespace, NamespaceName};
+use quell_test_support::{Lacks, skip, skip_missing};
 
 const SERVER: &str = "quell-lab-server";
 
 fn skipped() -> bool {
     let missing = missing(&ServerCommand::Memcached { program: "memcached".into() });
     if !missing.is_empty() {
-        eprintln!("skipped: {missing:?}");
+        skip_missing(missing.iter().map(|missing| missing.what.as_str()));
         return true;
     }
     let is_up = Namespace::list_named().unwrap().contains(&NamespaceName::new(SERVER).unwrap());
     if is_up {
-        eprintln!("skipped: a lab is up already");
+        skip(Lacks::Machine, "a lab is up already");
     }
     is_up
 }

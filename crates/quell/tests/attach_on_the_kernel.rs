@@ -1,10 +1,7 @@
 //! `quell attach` and `quell detach` as a user or a service manager runs them, on an unmodified memcached in namespaces of
 //! the test's own, and what is left of it when it, its keeper or the program is killed. Needs root, Linux 6.13, memcached.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
-
-#[path = "../../quell-host/tests/common/mod.rs"]
-mod common;
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -13,10 +10,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{ARRIVES_WITHIN, Lab};
 use quell_linux::Pid;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::process::Spawn;
+use quell_test_support::lab::{ARRIVES_WITHIN, Lab};
+use quell_test_support::{Lacks, skip};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -42,7 +40,7 @@ impl Stage {
 
     fn without_connections(test: &str) -> Option<Self> {
         if Command::new("memcached").arg("-V").output().is_err() {
-            eprintln!("skipped: there is no memcached");
+            skip(Lacks::Server("memcached"), "there is no memcached");
             return None;
         }
         let mut lab = Lab::raise(test, 2)?;
@@ -209,9 +207,9 @@ fn the_capabilities_of_the_service_are_enough() {
     command.args(["--inh-caps=-all", &format!("--bounding-set=-all,{}", bounds.join(","))]);
     command.args([quell, "attach", MODE, &stage.pid(), "--yes"]).env("QUELL_JOURNAL_DIR", stage.journals());
     match command.output() {
-        Err(error) => return eprintln!("skipped: {error}"),
+        Err(error) => return skip(Lacks::Tool("setpriv"), &error),
         Ok(said) if String::from_utf8_lossy(&said.stderr).contains("setpriv:") => {
-            return eprintln!("skipped: {}", String::from_utf8_lossy(&said.stderr));
+            return skip(Lacks::Tool("setpriv"), String::from_utf8_lossy(&said.stderr));
         }
         Ok(said) => {
             assert!(said.status.success(), "{said:?}");
@@ -409,7 +407,7 @@ fn an_attachment_of_another_pid_namespace_is_held_by_a_process_that_is_not_visib
     let mut unshare = Command::new("unshare");
     unshare.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script]);
     unshare.env("QUELL_JOURNAL_DIR", stage.journals()).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::null());
-    let Ok(mut inside) = unshare.spawn() else { return eprintln!("skipped: there is no unshare") };
+    let Ok(mut inside) = unshare.spawn() else { return skip(Lacks::Tool("unshare"), "there is no unshare") };
     let count = || std::fs::read_dir(stage.journals()).map_or(0, Iterator::count);
     let shows = || String::from_utf8(stage.quell(&["status"]).output().unwrap().stdout).unwrap();
     wait_until(|| count() > 0 && shows().contains("not visible here"), "the attachment inside does not come");

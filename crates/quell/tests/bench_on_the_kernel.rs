@@ -5,12 +5,13 @@
 
 mod live;
 
-use live::{Running, Stage, wait_until};
+use live::{Running, Stage};
 use quell_linux::InterfaceName;
 use quell_linux::link::Links;
 use quell_linux::netdev::Netdev;
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::pidfd::Signal;
+use quell_test_support::wait_until;
 
 const SHORT: &[&str] = &["--loads=max", "--seconds=0.2", "--repeats=1"];
 /// Nobody waits for its end.

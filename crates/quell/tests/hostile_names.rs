@@ -4,17 +4,15 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
-#[path = "../../quell-host/tests/common/mod.rs"]
-mod common;
-
 use std::io::Write as _;
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use common::{ARRIVES_WITHIN, Lab};
 use quell_linux::process::Spawn;
+use quell_test_support::lab::{ARRIVES_WITHIN, Lab};
+use quell_test_support::{Lacks, skip};
 
 /// What a process is called, by the name of the file that it executes: at most 15 bytes.
 const PROCESS: &str = "q\n\u{1b}[2Jset it?";
@@ -31,7 +29,7 @@ impl Stage {
     fn enter() -> Option<Self> {
         let found = Command::new("sh").args(["-c", "command -v memcached"]).output().unwrap();
         if !found.status.success() {
-            eprintln!("skipped: there is no memcached");
+            skip(Lacks::Server("memcached"), "there is no memcached");
             return None;
         }
         let mut lab = Lab::raise("hostile", 2)?;

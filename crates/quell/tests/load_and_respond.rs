@@ -1,7 +1,7 @@
 //! `quell respond` and `quell load` together, over the loopback: no privileges, no lab. What they count is compared,
 //! never how fast they were.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use quell_linux::Pid;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::proc::ProcRoot;
+use quell_test_support::{Lacks, skip};
 use serde_json::Value;
 
 /// A server that is killed when it is dropped.
@@ -181,7 +182,7 @@ fn memcached() -> Option<Server> {
     let child = match Command::new("memcached").args(arguments).spawn() {
         Ok(child) => child,
         Err(error) => {
-            eprintln!("skipped: memcached: {error}");
+            skip(Lacks::Server("memcached"), format_args!("memcached: {error}"));
             return None;
         }
     };

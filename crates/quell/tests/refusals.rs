@@ -3,15 +3,13 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
-#[path = "../../quell-host/tests/common/mod.rs"]
-mod common;
-
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output, Stdio};
 
-use common::Lab;
 use quell_linux::netdev::Netdev;
+use quell_test_support::lab::Lab;
+use quell_test_support::{Lacks, skip};
 
 fn quell(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
@@ -79,7 +77,7 @@ fn who_lacks_the_privilege_is_told_that_it_is_not_possible() {
         let said = command.output().unwrap();
         let text = String::from_utf8_lossy(&said.stderr);
         if text.contains("setpriv:") {
-            return eprintln!("skipped: {text}");
+            return skip(Lacks::Tool("setpriv"), &text);
         }
         assert_eq!(said.status.code(), Some(5), "{arguments:?}: {text}");
     }
@@ -114,7 +112,7 @@ fn a_dry_run_predicts_that_the_kernel_has_no_threaded_busy_polling() {
     let Some(lab) = Lab::raise("refuse-t", 2) else { return };
     match Netdev::open().and_then(|mut netdev| netdev.takes_threaded_busy_poll()) {
         Ok(false) => {}
-        other => return eprintln!("skipped: {other:?}"),
+        other => return skip(Lacks::Machine, format_args!("{other:?}")),
     }
     let file = profile("[device.lab]\nname = \"server0\"\n[device.lab.queues.all]\nmode = \"threadedbusy\"\n");
     let file = file.to_str().unwrap();

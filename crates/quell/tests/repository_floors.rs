@@ -20,6 +20,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("quell-bench", 3),
     ("quell-conformance", 3),
     ("quell-launch", 3),
+    ("quell-test-support", 3),
     ("quell", 4),
 ];
 
@@ -28,6 +29,9 @@ const KERNEL_CRATES: &[&str] = &["libc", "rustix", "nix", "netlink-bindings", "s
 
 /// The crate that may.
 const REACHING_THE_KERNEL: &[&str] = &["quell-linux"];
+
+/// What tests of all crates share: each may depend on it for its tests, and none otherwise.
+const TEST_SUPPORT: &str = "quell-test-support";
 
 /// The longest file that still counts as one room.
 const LINES_MAX: usize = 500;
@@ -39,6 +43,8 @@ fn crates_dir() -> PathBuf {
 struct Manifest {
     name: String,
     dependencies: Vec<String>,
+    /// Those of its tests alone.
+    dev_dependencies: Vec<String>,
     inherits_lints: bool,
 }
 
@@ -47,11 +53,14 @@ fn manifests() -> Vec<Manifest> {
     let parse = |dir: PathBuf| {
         let text = fs::read_to_string(dir.join("Cargo.toml")).unwrap();
         let manifest: toml::Table = text.parse().unwrap();
-        let sections = ["dependencies", "dev-dependencies", "build-dependencies"];
-        let tables = sections.iter().filter_map(|section| manifest.get(*section)?.as_table());
+        let names = |sections: &[&str]| -> Vec<String> {
+            let tables = sections.iter().filter_map(|section| manifest.get(*section)?.as_table());
+            tables.flat_map(|table| table.keys().cloned()).collect()
+        };
         Manifest {
             name: manifest["package"]["name"].as_str().unwrap().to_owned(),
-            dependencies: tables.flat_map(|table| table.keys().cloned()).collect(),
+            dependencies: names(&["dependencies", "build-dependencies"]),
+            dev_dependencies: names(&["dev-dependencies"]),
             inherits_lints: manifest.get("lints").is_some_and(|lints| lints["workspace"].as_bool() == Some(true)),
         }
     };
@@ -114,7 +123,8 @@ fn no_crate_imports_upwards_or_sideways() {
     let floor = |name: &str| FLOORS.iter().find(|(krate, _)| *krate == name).map(|(_, floor)| *floor);
     for manifest in manifests() {
         let own = floor(&manifest.name).unwrap();
-        for dependency in &manifest.dependencies {
+        let of_tests = manifest.dev_dependencies.iter().filter(|dependency| *dependency != TEST_SUPPORT);
+        for dependency in manifest.dependencies.iter().chain(of_tests) {
             let Some(other) = floor(dependency) else { continue };
             assert!(other < own, "{} (floor {own}) imports {dependency} (floor {other})", manifest.name);
         }
@@ -122,9 +132,18 @@ fn no_crate_imports_upwards_or_sideways() {
 }
 
 #[test]
+fn only_tests_depend_on_the_support_of_tests() {
+    for manifest in manifests() {
+        let depends = manifest.dependencies.iter().any(|dependency| dependency == TEST_SUPPORT);
+        assert!(!depends, "{} depends on {TEST_SUPPORT} outside of [dev-dependencies]", manifest.name);
+    }
+}
+
+#[test]
 fn only_quell_linux_depends_on_crates_that_reach_the_kernel() {
     for manifest in manifests().iter().filter(|manifest| !REACHING_THE_KERNEL.contains(&manifest.name.as_str())) {
-        let reaching = manifest.dependencies.iter().find(|dependency| KERNEL_CRATES.contains(&dependency.as_str()));
+        let all = manifest.dependencies.iter().chain(&manifest.dev_dependencies);
+        let reaching = all.into_iter().find(|dependency| KERNEL_CRATES.contains(&dependency.as_str()));
         assert_eq!(reaching, None, "{} reaches the kernel by itself", manifest.name);
     }
 }
@@ -133,7 +152,7 @@ fn only_quell_linux_depends_on_crates_that_reach_the_kernel() {
 fn only_quell_linux_opens_proc_and_sys_or_handles_descriptors() {
     let places = places_with(
         &["\"/proc", "\"/sys", "std::os::fd", "std::os::unix::io", "std::net::Tcp", "std::net::Udp"],
-        &["quell-linux"],
+        &["quell-linux", TEST_SUPPORT],
     );
     assert!(places.is_empty(), "{places:#?}");
 }
@@ -147,8 +166,20 @@ fn nobody_calls_ip_or_ethtool() {
 #[test]
 fn only_quell_prints() {
     let printing = ["println!", "print!(", "eprint!(", "io::stdout", "io::stderr"];
-    let places = places_with(&printing, &["quell"]);
+    let places = places_with(&printing, &["quell", TEST_SUPPORT]);
     assert!(places.is_empty(), "{places:#?}");
+}
+
+#[test]
+fn every_skipped_test_is_counted() {
+    let uncounted = concat!("eprintln!(\"skip", "ped");
+    for path in
+        rust_files(&crates_dir()).iter().filter(|path| !path.components().any(|part| part.as_os_str() == "benches"))
+    {
+        let text = fs::read_to_string(path).unwrap();
+        let of_the_support = path.components().any(|part| part.as_os_str() == TEST_SUPPORT);
+        assert!(of_the_support || !text.contains(uncounted), "{}: use {TEST_SUPPORT}::skip", path.display());
+    }
 }
 
 #[test]

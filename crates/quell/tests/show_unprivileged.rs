@@ -11,6 +11,7 @@ use quell_host::picture::{Picture, Reading, Why};
 use quell_linux::Pid;
 use quell_linux::capability::Capability;
 use quell_linux::proc::ProcRoot;
+use quell_test_support::{Lacks, skip};
 use serde_json::Value;
 
 /// The program as `nobody`, without groups and capabilities.
@@ -28,7 +29,7 @@ fn nobody_cannot() -> bool {
         Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
         Err(error) => error.to_string(),
     };
-    eprintln!("skipped: setpriv: {}", why.trim());
+    skip(Lacks::Tool("setpriv"), format_args!("setpriv: {}", why.trim()));
     true
 }
 

@@ -1,5 +1,6 @@
 //! The units for a service manager: what they say is understood, and what they give is enough.
 
+use quell_test_support::{Lacks, skip};
 use std::process::Command;
 
 const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/quell.service");
@@ -14,7 +15,7 @@ const NOT_INSTALLED: [&str; 2] = ["/usr/bin/quell is not executable", "Unit i.se
 fn systemd_understands_every_line_of_the_units() {
     for unit in [UNIT, ATTACH_UNIT] {
         let Ok(verified) = Command::new("systemd-analyze").args(["verify", "--man=no", unit]).output() else {
-            eprintln!("skipped: there is no systemd-analyze");
+            skip(Lacks::Tool("systemd-analyze"), "there is no systemd-analyze");
             return;
         };
         let said = String::from_utf8_lossy(&verified.stderr);
@@ -39,14 +40,14 @@ fn the_capabilities_of_the_unit_are_enough_to_apply_and_to_revert() {
     command.args(["--net", "setpriv", "--inh-caps=-all"]).arg(format!("--bounding-set=-all,{}", bounds.join(",")));
     command.args(["sh", "-c", script, env!("CARGO_BIN_EXE_quell")]).arg(&profile);
     match command.env("QUELL_JOURNAL_DIR", journal.path()).output() {
-        Err(error) => eprintln!("skipped: {error}"),
+        Err(error) => skip(Lacks::Tool("unshare"), &error),
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);
             if said.contains("unshare failed")
                 || said.contains("setpriv:")
                 || said.contains("failed to execute setpriv")
             {
-                eprintln!("skipped: {said}");
+                skip(Lacks::Root, &said);
                 return;
             }
             assert!(output.status.success(), "{said}");

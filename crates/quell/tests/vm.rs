@@ -10,6 +10,7 @@
 
 mod vm_guests;
 
+use quell_test_support::{Lacks, skip};
 use serde_json::{Value, json};
 use vm_guests::{done_in, kernels, quell, text};
 
@@ -17,7 +18,7 @@ use vm_guests::{done_in, kernels, quell, text};
 fn newest(of_flavour: impl Fn(&str) -> bool) -> Option<String> {
     let newest = kernels().into_iter().rfind(|kernel| of_flavour(kernel));
     if newest.is_none() {
-        eprintln!("skipped: no kernel of this flavour is here; `quell vm get 7.3 7.3-full` fetches them");
+        skip(Lacks::Guest, "no kernel of this flavour is here; `quell vm get 7.3 7.3-full` fetches them");
     }
     newest
 }
@@ -67,7 +68,10 @@ fn starved(result: &Value) -> bool {
     let worst = shares().flatten().fold(0.0, f64::max);
     let starved = worst > 0.22;
     if starved {
-        eprintln!("skipped: this host kept the emulator waiting for up to {:.0} % of its time", worst * 100.0);
+        skip(
+            Lacks::Machine,
+            format_args!("this host kept the emulator waiting for up to {:.0} % of its time", worst * 100.0),
+        );
     }
     starved
 }
@@ -90,7 +94,7 @@ fn a_thread_that_polls_without_end_takes_hardly_an_interrupt() {
     let Some(kernel) = lean() else { return };
     let (result, _) = counted(&["--kernel", &kernel, "--repeats", "1", "--modes", "base,threadedbusy"]);
     if let Some(refusal) = result["refused"].get("threadedbusy") {
-        eprintln!("skipped: {kernel} does not poll by threads without end: {refusal}");
+        skip(Lacks::Guest, format_args!("{kernel} does not poll by threads without end: {refusal}"));
         return;
     }
     let (interrupts, answered) = rx_interrupts(&result, "threadedbusy");
@@ -119,7 +123,7 @@ fn doctor_says_that_a_thread_that_polls_without_end_needs_a_cpu_of_its_own() {
         ]),
     );
     if done[1]["code"] == 5 {
-        eprintln!("skipped: {kernel}: {}", done[1]["diagnostics"]);
+        skip(Lacks::Guest, format_args!("{kernel}: {}", done[1]["diagnostics"]));
         return;
     }
     let picture: Value = document(&done[2]);
@@ -138,7 +142,7 @@ fn a_thread_that_polls_without_end_is_found_to_be_in_effect() {
     let attach = json!(["attach", "--yes", "--json", "--seconds", "5", "threadedbusy", "{pid}"]);
     let done = done_in(&kernel, &[], &json!([attach, ["detach", "--all"]]));
     if done[0]["code"] == 5 {
-        eprintln!("skipped: {kernel}: {}", done[0]["diagnostics"]);
+        skip(Lacks::Guest, format_args!("{kernel}: {}", done[0]["diagnostics"]));
         return;
     }
     let effect = &document(&done[0])["effect"];

@@ -12,6 +12,7 @@ mod vm_guests;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use quell_test_support::{Lacks, skip};
 use serde_json::{Value, json};
 use vm_guests::{done_in, kernels, quell, text};
 
@@ -179,7 +180,7 @@ Scenarios that need more than the kernel, or one queue, has are not played: `que
 fn the_page_of_kernels_in_the_docs_says_what_the_kernels_say_and_do() {
     let here = kernels();
     if let Some(missing) = KERNELS.iter().find(|kernel| !here.contains(&(**kernel).to_owned())) {
-        eprintln!("skipped: kernel {missing} is not here");
+        skip(Lacks::Guest, format_args!("kernel {missing} is not here"));
         return;
     }
     let page = page();

@@ -1,15 +1,12 @@
 //! What the tests of the bench share: whether a lab can be raised here, a run of a small plan.
 
-pub(crate) mod lab_turn;
-
 use quell_bench::plan::Plan;
 use quell_bench::requirements::missing;
 use quell_bench::result::BenchResult;
 use quell_bench::run::{BenchError, Event, Request, run};
 use quell_bench::server::ServerCommand;
 use quell_host::journal::Journal;
-
-use lab_turn::LabTurn;
+use quell_test_support::{LabTurn, skip_missing};
 
 /// memcached, as `quell bench` takes it by default.
 pub(crate) fn memcached() -> ServerCommand {
@@ -20,7 +17,7 @@ pub(crate) fn memcached() -> ServerCommand {
 pub(crate) fn can_raise_a_lab() -> bool {
     let missing = missing(&memcached());
     if !missing.is_empty() {
-        eprintln!("skipped: {missing:?}");
+        skip_missing(missing.iter().map(|missing| missing.what.as_str()));
     }
     missing.is_empty()
 }

@@ -210,6 +210,7 @@ pub(super) fn create_locked(path: &Path) -> io::Result<File> {
 mod tests {
     use super::super::record::Change;
     use super::*;
+    use quell_test_support::{Lacks, skip};
     use std::process::Command;
 
     fn process(seq: u32, command: &str) -> Record {
@@ -260,9 +261,9 @@ mod tests {
             .env(LIMITED, "1")
             .output();
         match limited {
-            Err(error) => eprintln!("skipped: no env: {error}"),
+            Err(error) => skip(Lacks::Tool("env"), format_args!("no env: {error}")),
             Ok(output) if output.status.code().is_some_and(|code| (125..=127).contains(&code)) => {
-                eprintln!("skipped: {}", String::from_utf8_lossy(&output.stderr));
+                skip(Lacks::KernelFeature, String::from_utf8_lossy(&output.stderr));
             }
             Ok(output) => assert!(output.status.success(), "{output:?}"),
         }

@@ -187,6 +187,7 @@ fn of_all(
 
 #[cfg(test)]
 mod tests {
+    use quell_test_support::{Lacks, skip};
     use std::os::fd::{AsFd as _, AsRawFd as _};
     use std::process::Command;
 
@@ -204,7 +205,7 @@ mod tests {
 
     fn set_here(epoll: &Epoll) -> Option<EpollParameters> {
         if let Err(error) = epoll_params::set(epoll, PREFERS) {
-            eprintln!("skipped: {error}");
+            skip(Lacks::KernelFeature, &error);
             return None;
         }
         let proc = ProcRoot::default();
@@ -252,7 +253,7 @@ mod tests {
         let fd = socket.as_fd().as_raw_fd();
         let inode = Some(own.duplicate(fd).unwrap().inode().unwrap());
         if let Err(error) = epoll_watches(&seen, fd, &socket) {
-            return eprintln!("skipped: {error}");
+            return skip(Lacks::KernelFeature, &error);
         }
         let program = Program::open(&proc, identity(&proc, Pid::of_this_process()), false).unwrap();
         let get = |epoll: &Epoll, watched: &[SocketId]| program.get(epoll.as_fd().as_raw_fd(), watched);

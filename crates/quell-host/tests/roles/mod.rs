@@ -19,7 +19,7 @@ const WORK: Duration = Duration::from_micros(200);
 /// How this test file is started to play a role on a port.
 pub(crate) fn spawn(role: &str, port: u16) -> Spawn<'static> {
     Spawn::new(std::env::current_exe().unwrap())
-        .args(["--exact", "the_program_that_is_examined", "--nocapture"])
+        .args(["--ignored", "--exact", "the_program_that_is_examined", "--nocapture"])
         .env(ROLE, role)
         .env(PORT, port.to_string())
         .stderr(Output::Tail(2_000))

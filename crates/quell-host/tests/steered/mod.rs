@@ -13,8 +13,8 @@ use quell_linux::pidfd::{DuplicatedFd, PidFd, Signal};
 use quell_linux::process::Child;
 use quell_linux::{CpuList, Ifindex, NapiId, sched};
 
-use crate::common::{ARRIVES_WITHIN, Lab, SECOND_SERVER, SERVER};
 use crate::workers::{self, Served, count};
+use quell_test_support::lab::{ARRIVES_WITHIN, Lab, SECOND_SERVER, SERVER};
 
 /// The server's addresses, one on each device.
 pub(crate) const BOTH: [Ipv4Addr; 2] = [SERVER, SECOND_SERVER];

@@ -33,7 +33,7 @@ pub(crate) const PORT: u16 = 7_100;
 /// How this test file is started to serve with so many workers.
 pub(crate) fn spawn(workers: u32) -> Spawn<'static> {
     Spawn::new(std::env::current_exe().unwrap())
-        .args(["--exact", ENTRY, "--nocapture"])
+        .args(["--ignored", "--exact", ENTRY, "--nocapture"])
         .env(WORKERS, workers.to_string())
         .env(ADDRESS, SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT)).to_string())
         .stderr(Output::Tail(2_000))

@@ -2,6 +2,7 @@
 //! they cannot tell the difference by results, `errno`, signals or cancellation.
 
 use crate::programs::{Programs, Written};
+use quell_test_support::{Lacks, skip};
 
 const SUSPEND: &str = "1,epoll=0/64/1,zero-waits=timed";
 const FULLBUSY: &str = "1,epoll=1000/64/1,wait-at-most-ms=1";
@@ -15,7 +16,7 @@ const WAITS: &str = "ready 10 -\nready-p 10 -\nready-p2 10 -\nzero 0 -\nzero-p 0
 fn there_are_parameters(programs: &Programs) -> bool {
     let supported = !programs.bare().run(&["executed"]).out.contains("ENOTTY");
     if !supported {
-        eprintln!("skipped: this kernel has no EPIOCGPARAMS");
+        skip(Lacks::KernelFeature, "this kernel has no EPIOCGPARAMS");
     }
     supported
 }
@@ -214,7 +215,7 @@ fn internet_sockets_have_their_options_at_birth_and_so_have_accepted_ones() {
     let Some(programs) = Programs::compile() else { return };
     let written = programs.with("1,sockets=50/64/1").run(&["sockets"]);
     if written.out.contains("tcp 0 ") {
-        eprintln!("skipped: SO_BUSY_POLL needs CAP_NET_ADMIN");
+        skip(Lacks::Root, "SO_BUSY_POLL needs CAP_NET_ADMIN");
         return;
     }
     let expected = "tcp 50 prefer 1\nudp6 50 prefer 1\nunix 0 prefer 0\nrefused -1 EINVAL\naccepted 50 prefer 1\n";

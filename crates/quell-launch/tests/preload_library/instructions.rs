@@ -4,6 +4,7 @@
 use std::process::Command;
 
 use crate::programs::{Programs, Run};
+use quell_test_support::{Lacks, skip};
 
 const FEW: u64 = 1_000;
 const MANY: u64 = 11_000;
@@ -26,7 +27,7 @@ fn instructions_per_wait(programs: &Programs, run: &Run<'_>) -> f64 {
 fn a_wait_that_is_passed_through_costs_less_than_40_instructions() {
     let Some(programs) = Programs::compile() else { return };
     if let Err(error) = Command::new("valgrind").arg("--version").output() {
-        eprintln!("skipped: no valgrind: {error}");
+        skip(Lacks::Tool("valgrind"), format_args!("no valgrind: {error}"));
         return;
     }
     let bare = instructions_per_wait(programs, &programs.bare());

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use quell_launch::library::LIBRARY;
 use quell_launch::preload_settings::ENVIRONMENT_VARIABLE;
+use quell_test_support::{Lacks, skip};
 
 /// Where a test binary's programs are.
 pub(crate) struct Programs(PathBuf);
@@ -39,7 +40,7 @@ impl Programs {
             programs
         });
         if let Err(error) = Command::new("cc").arg("--version").output() {
-            eprintln!("skipped: no C compiler: {error}");
+            skip(Lacks::Tool("C compiler"), format_args!("no C compiler: {error}"));
             return None;
         }
         Some(&COMPILED)

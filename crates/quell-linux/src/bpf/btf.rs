@@ -319,6 +319,7 @@ fn malformed(offset: usize, expected: &'static str) -> BtfError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_test_support::{Lacks, skip};
 
     /// BTF with the given type section and strings.
     fn btf(types: &[u32], strings: &str) -> Vec<u8> {
@@ -396,7 +397,7 @@ mod tests {
     fn the_running_kernels_tracepoint_is_found() {
         let btf = match Btf::of_kernel(Path::new("/sys")) {
             Err(error @ BtfError::Absent { .. }) => {
-                eprintln!("skipped: {error}");
+                skip(Lacks::KernelFeature, &error);
                 return;
             }
             btf => btf.unwrap(),

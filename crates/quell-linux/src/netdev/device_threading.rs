@@ -122,13 +122,14 @@ mod tests {
     use crate::netdev::NapiThreading;
     use crate::netns::NamespaceName;
     use crate::proc::ProcRoot;
+    use quell_test_support::{Lacks, skip};
 
     /// A namespace that only this value holds, with a veth pair in it; `None` without root.
     fn lab() -> Option<(Namespace, InterfaceName)> {
         let name = NamespaceName::new(format!("qt-{}-threaded", std::process::id())).unwrap();
         let namespace = match Namespace::create_named(&name) {
             Err(error) if error.is_denied() => {
-                eprintln!("skipped: {error}");
+                skip(Lacks::Root, &error);
                 return None;
             }
             made => made.unwrap(),

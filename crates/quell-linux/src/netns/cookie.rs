@@ -51,12 +51,15 @@ fn netns_cookie(socket: impl AsFd) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_test_support::{Lacks, skip};
 
     #[test]
     fn sockets_of_one_namespace_have_one_cookie() {
         let cookie = || netns_cookie(UnixDatagram::unbound().unwrap());
         match cookie() {
-            Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => eprintln!("skipped: before Linux 5.14"),
+            Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
+                skip(Lacks::KernelFeature, "before Linux 5.14")
+            }
             first => assert_eq!(first.unwrap(), cookie().unwrap()),
         }
     }

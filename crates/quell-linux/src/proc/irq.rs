@@ -118,6 +118,7 @@ impl ProcRoot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_test_support::{Lacks, skip};
 
     fn fixture() -> (tempfile::TempDir, ProcRoot) {
         let root = tempfile::tempdir().unwrap();
@@ -152,7 +153,7 @@ mod tests {
     fn this_kernel_tells_where_unplaced_interrupts_go() {
         match ProcRoot::default().default_irq_affinity() {
             Ok(cpus) => assert!(!cpus.is_empty()),
-            Err(error) => eprintln!("skipped: {error}"),
+            Err(error) => skip(Lacks::KernelFeature, &error),
         }
     }
 }

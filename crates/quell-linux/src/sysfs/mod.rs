@@ -171,6 +171,7 @@ fn mount_nowhere() -> Result<OwnedFd, SysfsError> {
 mod tests {
     use super::*;
     use crate::netns::NamespaceName;
+    use quell_test_support::{Lacks, skip};
 
     #[test]
     fn that_of_the_own_namespace_is_the_mounted_one() {
@@ -182,7 +183,7 @@ mod tests {
     fn that_of_another_namespace_shows_only_its_interfaces() {
         let name = NamespaceName::new(format!("qt-{}-sysfs", std::process::id())).unwrap();
         let namespace = match Namespace::create_named(&name) {
-            Err(error) if error.is_denied() => return eprintln!("skipped: {error}"),
+            Err(error) if error.is_denied() => return skip(Lacks::Root, &error),
             made => made.unwrap(),
         };
         Namespace::delete_named(&name).unwrap();

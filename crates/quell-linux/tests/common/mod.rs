@@ -2,8 +2,7 @@
 //! pair between them that is gone when it is dropped.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
-
-pub(crate) mod kernel_threads;
+#![allow(clippy::print_stderr, reason = "says what is left behind")]
 
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use quell_linux::link::{Links, VethEnd};
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::{Ifindex, InterfaceName};
+use quell_test_support::{Lacks, skip};
 
 /// Whether this process may make namespaces; says on stderr why a test is skipped.
 pub(crate) fn can_make_namespaces() -> bool {
@@ -21,7 +21,7 @@ pub(crate) fn can_make_namespaces() -> bool {
             true
         }
         Err(error) if error.is_denied() => {
-            eprintln!("skipped: {error}");
+            skip(Lacks::Root, &error);
             false
         }
         Err(error) => panic!("{error}"),

@@ -17,8 +17,6 @@ mod fixtures;
 #[path = "../../tests/servers/lab.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
 mod lab;
-#[path = "../../../quell-bench/tests/common/lab_turn.rs"]
-mod lab_turn;
 #[path = "../../tests/servers/program.rs"]
 mod program;
 

@@ -15,8 +15,9 @@ use quell_load::LoadReport;
 use quell_mode::DeliveryMode;
 
 use crate::client::{Effort, Found};
-use crate::lab::{Launch, Server, ServersLab, wait_until};
+use crate::lab::{Launch, Server, ServersLab};
 use crate::program::Program;
+use quell_test_support::wait_until;
 
 /// How the server comes by its mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

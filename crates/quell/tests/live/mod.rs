@@ -1,14 +1,12 @@
 //! What the live tests of the program share: a turn on the machine, a journal directory of the test's own, the program
 //! started in a session of its own, and the state of the machine before.
 
-#[path = "../../../quell-bench/tests/common/lab_turn.rs"]
-mod lab_turn;
 mod machine_state;
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quell_bench::requirements::missing;
 use quell_bench::server::ServerCommand;
@@ -16,10 +14,10 @@ use quell_linux::Pid;
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::process::{Child, Output, Spawn};
+use quell_test_support::{LabTurn, skip_missing, wait_until};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use lab_turn::LabTurn;
 use machine_state::{MachineState, comm_of, started_with};
 
 /// How long anything may take before it is taken for a hang.
@@ -53,7 +51,7 @@ impl Stage {
     pub(crate) fn enter() -> Option<Self> {
         let missing = missing(&ServerCommand::Memcached { program: "memcached".into() });
         if !missing.is_empty() {
-            eprintln!("skipped: {missing:?}");
+            skip_missing(missing.iter().map(|missing| missing.what.as_str()));
             return None;
         }
         let turn = LabTurn::wait();
@@ -168,18 +166,6 @@ impl Running {
         let (stdout, stderr) = (text(self.0.stdout_tail()), text(self.0.stderr_tail()));
         let status = status.unwrap_or_else(|| panic!("it hangs; it said {stdout}{stderr}"));
         Ended { code: status.code(), signal: status.signal(), stdout, stderr }
-    }
-}
-
-/// Tries until it succeeds; fails with the last reason when that takes too long.
-pub(crate) fn wait_until<T>(mut attempt: impl FnMut() -> Result<T, String>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        match attempt() {
-            Ok(value) => return value,
-            Err(why) if Instant::now() > deadline => panic!("{why}"),
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
-        }
     }
 }
 

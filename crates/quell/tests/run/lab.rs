@@ -23,9 +23,8 @@ use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched;
 use quell_mode::NapiSettings;
+use quell_test_support::{LabTurn, Lacks, skip, skip_missing, wait_until};
 use tempfile::TempDir;
-
-use crate::lab_turn::LabTurn;
 
 const QUELL: &str = env!("CARGO_BIN_EXE_quell");
 /// How long anything may take before it is taken for a hang.
@@ -69,7 +68,7 @@ impl RunLab {
     pub(crate) fn raise(test: &str) -> Option<Self> {
         let missing = missing(&ServerCommand::Memcached { program: "memcached".into() });
         if !missing.is_empty() {
-            eprintln!("skipped: {missing:?}");
+            skip_missing(missing.iter().map(|missing| missing.what.as_str()));
             return None;
         }
         let turn = LabTurn::wait();
@@ -287,20 +286,8 @@ pub(crate) fn compile(name: &str, options: &[&str], dir: &Path) -> Option<String
     match output {
         Ok(output) if output.status.success() => Some(program.to_str().unwrap().to_owned()),
         failed => {
-            eprintln!("skipped: cc {options:?}: {failed:?}");
+            skip(Lacks::Tool("C compiler"), format_args!("cc {options:?}: {failed:?}"));
             None
-        }
-    }
-}
-
-/// Tries until it succeeds; fails with the last reason when that takes too long.
-pub(crate) fn wait_until<T>(mut attempt: impl FnMut() -> Result<T, String>) -> T {
-    let deadline = Instant::now() + BOUND;
-    loop {
-        match attempt() {
-            Ok(value) => return value,
-            Err(why) if Instant::now() > deadline => panic!("{why}"),
-            Err(_) => std::thread::sleep(Duration::from_millis(1)),
         }
     }
 }

@@ -6,15 +6,14 @@
 
 mod inherited;
 mod lab;
-#[path = "../../../quell-bench/tests/common/lab_turn.rs"]
-mod lab_turn;
 mod terminal;
 
 use std::time::{Duration, Instant};
 
-use lab::{RunLab, wait_until};
+use lab::RunLab;
 use quell_linux::epoll_params::EpollParams;
 use quell_linux::pidfd::Signal;
+use quell_test_support::wait_until;
 
 const SUSPEND: EpollParams = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
 const MEMCACHED: [&str; 6] = ["memcached", "-u", "nobody", "-t", "2", "-v"];

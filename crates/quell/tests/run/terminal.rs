@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::lab::RunLab;
+use quell_test_support::{Lacks, skip};
 
 /// A command at a terminal, which has said that it is ready.
 struct Terminal {
@@ -28,7 +29,7 @@ impl Terminal {
         let mut script = match started {
             Ok(script) => script,
             Err(error) => {
-                eprintln!("skipped: no script(1) for a terminal: {error}");
+                skip(Lacks::Tool("script"), format_args!("no script(1) for a terminal: {error}"));
                 return None;
             }
         };

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use quell_linux::epoll_params::EpollParams;
 use quell_linux::sock_diag::{InetFamily, InetProtocol, InetSocket, SockDiag};
+use quell_test_support::{Lacks, skip, wait_until};
 
-use crate::lab::{Launch, Server, ServersLab, wait_until};
+use crate::lab::{Launch, Server, ServersLab};
 use crate::program::Program;
 use crate::programs;
 use crate::seen::{MODE, SUSPENDING, UNDER_LOAD, is_suspending, parameters, share_of_busy_polls};
@@ -130,7 +131,7 @@ fn a_request_to_a_held_redis_reaches_its_socket(lab: &ServersLab, server: &Serve
 fn a_packet_for_an_attached_server_at_work_waits_in_the_queue_and_comes_with_its_next_wait() {
     let Some(lab) = ServersLab::raise(1) else { return };
     if let Some(why) = Program::Redis.missing() {
-        eprintln!("skipped: {why}");
+        skip(Lacks::Server("redis"), &why);
         return;
     }
     let server = lab.serve(Program::Redis, 1, Launch::Plain).unwrap();

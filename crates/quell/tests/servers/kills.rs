@@ -14,6 +14,7 @@ use quell_linux::epoll_params::EpollParams;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::tcp::TcpConnection;
 use quell_load::{ErrorCounts, Generator, LoadSpec, Memcached, Polling, RunSpec, Schedule, Transport, Workload};
+use quell_test_support::{Lacks, skip};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
 
@@ -211,7 +212,7 @@ fn usual(lab: &ServersLab) -> Duration {
 #[test]
 fn whatever_is_killed_at_whatever_moment_nothing_stalls_nothing_is_left_and_no_living_server_loses_a_request() {
     if let Some(why) = Program::Memcached.missing() {
-        eprintln!("skipped: {why}");
+        skip(Lacks::Server("memcached"), &why);
         return;
     }
     let Some(lab) = ServersLab::raise(WORKERS) else { return };

@@ -19,10 +19,10 @@ use quell_linux::sched;
 use quell_linux::sock_diag::{InetFamily, InetProtocol, SockDiag};
 use quell_linux::tcp::TcpConnection;
 use quell_mode::NapiSettings;
+use quell_test_support::{LabTurn, skip_missing, wait_until};
 use tempfile::TempDir;
 
 use crate::client::{CONNECTIONS, Client, Effort, Found};
-use crate::lab_turn::LabTurn;
 use crate::program::Program;
 
 /// The port of every server: there is one at a time.
@@ -75,7 +75,7 @@ impl ServersLab {
     pub(crate) fn raise(queues: u32) -> Option<Self> {
         let missing = missing(&ServerCommand::Other(vec!["true".to_owned()]));
         if !missing.is_empty() {
-            eprintln!("skipped: {missing:?}");
+            skip_missing(missing.iter().map(|missing| missing.what.as_str()));
             return None;
         }
         let turn = LabTurn::wait();
@@ -302,17 +302,5 @@ impl Running {
         let (stdout, stderr) = (text(self.0.stdout_tail()), text(self.0.stderr_tail()));
         let status = status.unwrap_or_else(|| panic!("it hangs; it said {stdout}{stderr}"));
         Ended { code: status.code(), stdout, stderr }
-    }
-}
-
-/// Tries until it succeeds; fails with the last reason when that takes too long.
-pub(crate) fn wait_until<T>(mut attempt: impl FnMut() -> Result<T, String>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        match attempt() {
-            Ok(value) => return value,
-            Err(why) if Instant::now() > deadline => panic!("{why}"),
-            Err(_) => std::thread::sleep(Duration::from_millis(5)),
-        }
     }
 }

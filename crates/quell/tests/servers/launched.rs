@@ -1,9 +1,10 @@
 //! `quell run` with servers: what is set while they serve, who polls their queue then, that no request is lost, and that
 //! everything is as before when they have ended.
 
-use crate::lab::{Launch, ServersLab, wait_until};
+use crate::lab::{Launch, ServersLab};
 use crate::programs;
 use crate::seen::{MODE, SUSPENDING, UNDER_LOAD, is_suspending, parameters, share_of_busy_polls};
+use quell_test_support::wait_until;
 
 #[test]
 fn every_server_serves_with_the_mode_that_it_was_started_with_and_nothing_is_left_of_it() {

@@ -1,7 +1,7 @@
 //! Servers that were never made for a delivery mode, in the lab: each as its package has it, each with its real client.
 //! Needs root, Linux 6.13 and the servers; says so where one is skipped.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod attached;
 #[allow(dead_code, reason = "the bench uses the rest")]
@@ -11,8 +11,6 @@ mod fixtures;
 mod kills;
 #[allow(dead_code, reason = "the bench uses the rest")]
 mod lab;
-#[path = "../../../quell-bench/tests/common/lab_turn.rs"]
-mod lab_turn;
 mod launched;
 mod program;
 mod seen;
@@ -20,10 +18,11 @@ mod steered;
 mod system_calls;
 
 use client::Effort;
-use lab::{Launch, ServersLab, wait_until};
+use lab::{Launch, ServersLab};
 use program::Program;
 use quell_bench::result::WorkerFacts;
 use quell_bench::server::Worker;
+use quell_test_support::{Lacks, skip_part, wait_until};
 
 /// Whether `make test-servers` asks, which takes its time; `make test` does not build servers.
 fn all_of_it() -> bool {
@@ -34,11 +33,13 @@ fn all_of_it() -> bool {
 fn programs() -> Vec<Program> {
     let can_be_tried = |program: &Program| {
         let why = match program {
-            Program::GoHttp | Program::TokioEcho if !all_of_it() => Some("`make test-servers` builds it".to_owned()),
-            program => program.missing(),
+            Program::GoHttp | Program::TokioEcho if !all_of_it() => {
+                Some((Lacks::LeftTo("make test-servers"), "it would have to be built".to_owned()))
+            }
+            program => program.missing().map(|why| (Lacks::Server(program.name()), why)),
         };
-        if let Some(why) = &why {
-            eprintln!("skipped: {}: {why}", program.name());
+        if let Some((lacks, why)) = &why {
+            skip_part(*lacks, format_args!("{}: {why}", program.name()));
         }
         why.is_none()
     };

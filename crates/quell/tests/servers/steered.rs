@@ -7,8 +7,9 @@ use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::proc::{FdKind, ProcRoot};
 use quell_linux::reuseport::{self, Detachment};
 use quell_linux::sock_diag::{InetFamily, InetProtocol, SockDiag};
+use quell_test_support::{Lacks, skip, wait_until};
 
-use crate::lab::{Launch, Server, ServersLab, wait_until};
+use crate::lab::{Launch, Server, ServersLab};
 use crate::program::Program;
 use crate::programs;
 use crate::seen::{MODE, UNDER_LOAD};
@@ -90,7 +91,7 @@ fn a_reload_with_more_workers_is_steered_anew_by_a_follower() {
     let program = Program::NginxReuseport;
     let Some(lab) = ServersLab::raise(QUEUES) else { return };
     if let Some(why) = program.missing() {
-        return eprintln!("skipped: {why}");
+        return skip(Lacks::Server("nginx"), &why);
     }
     let server = lab.serve(program, QUEUES, Launch::Plain).unwrap();
     let master = PidFd::open(server.pid()).unwrap();

@@ -6,9 +6,10 @@ use std::path::Path;
 
 use quell_linux::pidfd::Signal;
 use quell_linux::process::{Output, Spawn};
+use quell_test_support::{Lacks, skip_part, wait_until};
 
 use crate::client::Effort;
-use crate::lab::{Launch, Running, Server, ServersLab, wait_until};
+use crate::lab::{Launch, Running, Server, ServersLab};
 use crate::program::Program;
 
 /// A call that is made less often than this for each request is not made for the request: timers make it.
@@ -74,7 +75,7 @@ fn an_attached_program_makes_no_other_system_call_for_a_request_than_before() {
     for program in [Program::Memcached, Program::Redis] {
         let strace = Spawn::new("strace").args(["-V"]).start().map_err(|error| error.to_string());
         if let Some(why) = program.missing().or(strace.err()) {
-            eprintln!("skipped: {}: {why}", program.name());
+            skip_part(Lacks::Server(program.name()), format_args!("{}: {why}", program.name()));
             continue;
         }
         let server = lab.serve(program, 1, Launch::Plain).unwrap();

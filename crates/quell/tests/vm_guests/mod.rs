@@ -2,6 +2,7 @@
 
 use std::process::{Command, Output};
 
+use quell_test_support::{Lacks, skip};
 use serde_json::Value;
 
 /// A command whose guest's kernel broke down is run once more: on a host with more to do than CPUs, emulation lets one do
@@ -23,14 +24,14 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 /// The kernels that are here; none, and said so, where guests cannot run.
 pub(crate) fn kernels() -> Vec<String> {
     if Command::new("qemu-system-x86_64").arg("--version").output().is_err() {
-        eprintln!("skipped: there is no qemu-system-x86_64 here");
+        skip(Lacks::Guest, "there is no qemu-system-x86_64 here");
         return Vec::new();
     }
     let listed: Value = serde_json::from_slice(&quell(&["vm", "list", "--json"]).stdout).unwrap();
     let names = listed["kernels"].as_array().unwrap().iter().map(|kernel| kernel["name"].as_str().unwrap().to_owned());
     let names: Vec<String> = names.collect();
     if names.is_empty() {
-        eprintln!("skipped: no kernel is here; `quell vm get` fetches some");
+        skip(Lacks::Guest, "no kernel is here; `quell vm get` fetches some");
     }
     names
 }

@@ -4,13 +4,18 @@
 use std::fs::File;
 
 /// Until it is dropped, no other test of this machine that asks for a turn has one.
-pub(crate) struct LabTurn {
+#[derive(Debug)]
+pub struct LabTurn {
     _lock: File,
 }
 
 impl LabTurn {
     /// Waits for a turn.
-    pub(crate) fn wait() -> Self {
+    ///
+    /// # Panics
+    /// When the lock file cannot be made in the directory of temporary files.
+    #[must_use]
+    pub fn wait() -> Self {
         let lock = File::create(std::env::temp_dir().join("quell-lab-tests.lock")).unwrap();
         lock.lock().unwrap();
         Self { _lock: lock }

@@ -1,11 +1,5 @@
-//! What the live tests share: a veth lab of two namespaces whose server side has NAPI instances, and a program in it
-//! whose queue can be suspended for as long as a test needs.
-
-#![allow(dead_code, reason = "each test file uses a part of it")]
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
-
-#[path = "../../../quell-linux/tests/common/kernel_threads.rs"]
-pub(crate) mod kernel_threads;
+//! A veth lab of two namespaces whose server side has NAPI instances, and a program in it whose queue can be suspended
+//! for as long as a test needs.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::ops::ControlFlow;
@@ -29,27 +23,31 @@ use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use quell_linux::process::{Child, Spawn};
 use quell_linux::{Ifindex, InterfaceName, NapiId, Pid};
 
+use crate::{Lacks, skip};
+
 /// Long enough that nothing in a test ends by it.
-pub(crate) const SUSPENDED_FOR: Duration = Duration::from_secs(120);
+pub const SUSPENDED_FOR: Duration = Duration::from_secs(120);
 /// How long a packet may take that is not held up; none does, but for a machine that stands still.
-pub(crate) const ARRIVES_WITHIN: Duration = Duration::from_secs(60);
+pub const ARRIVES_WITHIN: Duration = Duration::from_secs(60);
 /// How long a stalled queue is watched.
-pub(crate) const WATCHED: Duration = Duration::from_millis(200);
+pub const WATCHED: Duration = Duration::from_millis(200);
 
 /// Suspension that a test can hold: deferral does not run out while it looks, and the timer hardly ever polls just when
 /// the suspension begins, which would end it.
-pub(crate) const SUSPENDING: NapiChange = NapiChange {
+pub const SUSPENDING: NapiChange = NapiChange {
     defer_hard_irqs: Some(1_000_000),
     gro_flush_timeout_ns: Some(20_000_000),
     irq_suspend_timeout_ns: Some(SUSPENDED_FOR.as_nanos() as u64),
     threading: None,
 };
-pub(crate) const PREFER: EpollParams = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+/// `prefer_busy_poll`, and nothing else that differs from a new epoll but the budget.
+pub const PREFER: EpollParams = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
 
-pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// Address of the server's device.
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
-/// Of the second device, where there is one.
-pub(crate) const SECOND_SERVER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+/// Address of the server's second device, where there is one.
+pub const SECOND_SERVER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 const SECOND_CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
 const TSO: [(&str, bool); 4] = [
     ("tx-tcp-segmentation", false),
@@ -58,29 +56,29 @@ const TSO: [(&str, bool); 4] = [
     ("tx-tcp6-segmentation", false),
 ];
 
-/// Whether the live tests cannot run here; says why.
-pub(crate) fn skipped() -> bool {
+/// Whether a lab cannot be raised for lack of rights; the test is recorded as skipped then.
+pub fn skipped() -> bool {
     let needed = [Capability::NetAdmin, Capability::SysAdmin];
     let missing = effective(&ProcRoot::default()).unwrap().map(|have| have.missing(&needed));
-    let skip = missing.as_ref().is_none_or(|missing| !missing.is_empty());
-    if skip {
-        eprintln!("skipped: needs CAP_NET_ADMIN and CAP_SYS_ADMIN, missing {missing:?}");
+    let lacking = missing.as_ref().is_none_or(|missing| !missing.is_empty());
+    if lacking {
+        skip(Lacks::Root, format_args!("needs CAP_NET_ADMIN and CAP_SYS_ADMIN, missing {missing:?}"));
     }
-    skip
+    lacking
 }
 
 /// Looks on at changes, and stops none.
-pub(crate) fn go_on(_: usize, _: Moment) -> ControlFlow<()> {
+pub fn go_on(_: usize, _: Moment) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
 /// For tests in which nobody dies: this process, which undoes everything itself.
-pub(crate) fn no_keeper(_: &Path) -> Result<Keeper, String> {
+pub fn no_keeper(_: &Path) -> Result<Keeper, String> {
     this_process(&ProcRoot::default()).map_err(|error| error.to_string())
 }
 
 /// A name that no other test has.
-pub(crate) fn id(test: &str) -> String {
+pub fn id(test: &str) -> String {
     format!("qt-{test}-{}", std::process::id())
 }
 
@@ -89,21 +87,25 @@ pub(crate) fn id(test: &str) -> String {
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A lab that goes when it is dropped.
-pub(crate) struct Lab {
-    pub(crate) server: Namespace,
-    pub(crate) client: Namespace,
-    pub(crate) server_index: Ifindex,
-    pub(crate) napis: Vec<NapiId>,
+pub struct Lab {
+    /// Where the program runs.
+    pub server: Namespace,
+    /// Where its packets come from.
+    pub client: Namespace,
+    /// Device of the server's side.
+    pub server_index: Ifindex,
+    /// NAPI instances of that device, in the order of its queues.
+    pub napis: Vec<NapiId>,
     /// What `quell show --netns` would be told.
-    pub(crate) server_name: String,
+    pub server_name: String,
     transaction: Transaction,
     _journal_dir: tempfile::TempDir,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Lab {
-    /// A pair with as many queues at each end; `None`, with the reason on stderr, where the kernel has no suspension.
-    pub(crate) fn raise(test: &str, queues: u32) -> Option<Self> {
+    /// A pair with as many queues at each end; `None`, and the test recorded as skipped, where the kernel has no suspension.
+    pub fn raise(test: &str, queues: u32) -> Option<Self> {
         if skipped() {
             return None;
         }
@@ -120,7 +122,7 @@ impl Lab {
         keep_flows_on_their_queues(&client);
         let napis = Netdev::open_in(&server).unwrap().napis(pair.left).unwrap();
         if napis.iter().any(|napi| napi.irq_suspend_timeout_ns.is_none()) {
-            eprintln!("skipped: this kernel does not suspend interrupts (Linux 6.13 and newer do)");
+            skip(Lacks::KernelFeature, "this kernel does not suspend interrupts (Linux 6.13 and newer do)");
             return None;
         }
         let napis = napis.iter().map(|napi| napi.id).collect();
@@ -138,7 +140,7 @@ impl Lab {
     }
 
     /// A second pair beside the first; returns the server's end.
-    pub(crate) fn add_device(&mut self, queues: u32) -> Ifindex {
+    pub fn add_device(&mut self, queues: u32) -> Ifindex {
         let (name, ends) = (NamespaceName::new(self.server_name.clone()).unwrap(), [&self.server, &self.client]);
         let pair = create_pair(&mut self.transaction, &name, ends, 1, queues);
         give_addresses(ends, &pair, [SECOND_SERVER, SECOND_CLIENT]);
@@ -146,23 +148,23 @@ impl Lab {
     }
 
     /// Starts a program on the server's side; it ends with the lab.
-    pub(crate) fn start(&mut self, program: Spawn<'static>) -> Child {
+    pub fn start(&mut self, program: Spawn<'static>) -> Child {
         let program: Spawn<'_> = program;
         self.transaction.spawn(&["program".to_owned()], program.netns(&self.server)).unwrap()
     }
 
     /// The first instance, as it is now.
-    pub(crate) fn napi(&self) -> Napi {
+    pub fn napi(&self) -> Napi {
         Netdev::open_in(&self.server).unwrap().napi(self.napis[0]).unwrap()
     }
 
     /// Changes settings of the first instance behind every journal's back, in whatever order.
-    pub(crate) fn set_napi(&self, change: &NapiChange) {
+    pub fn set_napi(&self, change: &NapiChange) {
         Netdev::open_in(&self.server).unwrap().set_napi(self.napis[0], change).unwrap();
     }
 
     /// A transaction of its own with a journal in `dir`.
-    pub(crate) fn transaction(&self, dir: &tempfile::TempDir, test: &str) -> Transaction {
+    pub fn transaction(&self, dir: &tempfile::TempDir, test: &str) -> Transaction {
         Transaction::begin(&Journal::in_dir(dir.path()), &id(test), "test").unwrap()
     }
 }
@@ -203,16 +205,19 @@ fn give_addresses([server, client]: [&Namespace; 2], pair: &VethPair, [left, rig
 }
 
 /// A program with one datagram socket in one epoll, and somebody who sends to it.
-pub(crate) struct Program {
-    pub(crate) socket: UdpSocket,
-    pub(crate) epoll: Epoll,
+pub struct Program {
+    /// Its socket.
+    pub socket: UdpSocket,
+    /// The epoll that watches the socket.
+    pub epoll: Epoll,
     trigger: Trigger,
-    pub(crate) sender: UdpSocket,
+    /// Sends to the socket from the client's side.
+    pub sender: UdpSocket,
 }
 
 impl Program {
     /// A program that has heard from the sender once and knows its NAPI.
-    pub(crate) fn start(lab: &Lab, trigger: Trigger) -> Self {
+    pub fn start(lab: &Lab, trigger: Trigger) -> Self {
         let bind = |address: Ipv4Addr| move || UdpSocket::bind((address, 0)).unwrap();
         let socket = lab.server.run(bind(SERVER)).unwrap();
         let sender = lab.client.run(bind(CLIENT)).unwrap();
@@ -228,22 +233,22 @@ impl Program {
     }
 
     /// Who this is: the tests' own process, looked into as another would be.
-    pub(crate) fn process() -> ProcessIdentity {
+    pub fn process() -> ProcessIdentity {
         ProcessIdentity::of(&ProcRoot::default(), Pid::of_this_process()).unwrap()
     }
 
     /// The number of its epoll.
-    pub(crate) fn epoll_fd(&self) -> i32 {
+    pub fn epoll_fd(&self) -> i32 {
         std::os::fd::AsFd::as_fd(&self.epoll).as_raw_fd()
     }
 
     /// Sends a datagram that says `word`.
-    pub(crate) fn send(&self, word: u8) {
+    pub fn send(&self, word: u8) {
         self.sender.send(&[word]).unwrap();
     }
 
     /// What the socket receives, whatever the epoll says.
-    pub(crate) fn receives_within(&self, within: Duration) -> Option<u8> {
+    pub fn receives_within(&self, within: Duration) -> Option<u8> {
         self.socket.set_read_timeout(Some(within)).unwrap();
         let mut word = [0];
         match self.socket.recv(&mut word) {
@@ -255,7 +260,7 @@ impl Program {
 
     /// Takes events of datagram 1 and does not come back, so that the queue is suspended; datagram 2 arrives then. The
     /// epoll's and the queue's settings are there already.
-    pub(crate) fn hold(&mut self) {
+    pub fn hold(&mut self) {
         self.send(1);
         self.epoll.wait(Some(ARRIVES_WITHIN)).unwrap();
         assert_eq!(self.epoll.len(), 1, "the event by which the queue is suspended");
@@ -267,13 +272,13 @@ impl Program {
     }
 
     /// Whether the epoll reports something.
-    pub(crate) fn has_event_within(&mut self, within: Duration) -> bool {
+    pub fn has_event_within(&mut self, within: Duration) -> bool {
         self.epoll.wait(Some(within)).unwrap();
         !self.epoll.is_empty()
     }
 
     /// Sets the epoll's parameters behind every journal's back.
-    pub(crate) fn set_epoll(&self, params: EpollParams) {
+    pub fn set_epoll(&self, params: EpollParams) {
         epoll_params::set(&self.epoll, params).unwrap();
     }
 }
