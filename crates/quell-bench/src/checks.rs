@@ -120,6 +120,18 @@ mod tests {
     }
 
     #[test]
+    fn a_check_that_does_not_hold_says_what_is_expected_and_what_was_found() {
+        let softirqs = |count: u64| Softirqs::parse(format!("CPU0\n  NET_RX: {count}\n").as_bytes()).unwrap();
+        let check = of_receive_work(&softirqs(0), &softirqs(1_675), &[0], 6_726);
+        let said = crate::run::BenchError::Check(check).to_string();
+        assert!(said.starts_with("lab check failed"), "{said}");
+        assert!(
+            said.contains("expected: the server's CPUs do none of the client's receive work; found: 1675 "),
+            "{said}"
+        );
+    }
+
+    #[test]
     fn softirqs_on_the_servers_cpus_alone_count() {
         let softirqs = |cpu0: u64, cpu1: u64| {
             Softirqs::parse(format!("          CPU0       CPU1\n  NET_RX: {cpu0} {cpu1}\n").as_bytes()).unwrap()

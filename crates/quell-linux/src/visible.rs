@@ -86,7 +86,7 @@ pub fn json_of_others(text: &str) -> Cow<'_, str> {
         let (before, escape) = rest.split_at(at);
         out.push_str(before);
         let is_control = escape[1..].starts_with(['b', 'f', 'n', 'r', 't', 'u'])
-            && !escape.strip_prefix("\\u").is_some_and(|code| !code.starts_with("00"));
+            && escape.strip_prefix("\\u").is_none_or(|code| code.starts_with("00"));
         out.push_str(if is_control { "\\\\" } else { "\\" });
         let escaped = escape[1..].chars().next().map_or("", |letter| &escape[1..1 + letter.len_utf8()]);
         out.push_str(escaped);

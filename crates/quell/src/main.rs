@@ -17,6 +17,7 @@ use clap::error::ErrorKind;
 
 use crate::cli::{Cli, Command};
 use crate::exit::{Exit, Failure};
+use crate::render::terminal::Terminal;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -75,8 +76,13 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
 fn usage(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let _ = error.print();
-            ExitCode::SUCCESS
+            let terminal = Terminal::of_stdout();
+            let help = error.render();
+            let help = if terminal.colour { help.ansi().to_string() } else { help.to_string() };
+            match output::styled(&help, terminal) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(failure) => failure.exit.into(),
+            }
         }
         // It quotes what was typed, or what a script has taken from elsewhere.
         _ => {

@@ -34,7 +34,7 @@ fn profile(text: &str) -> tempfile::TempPath {
 
 #[test]
 fn output_that_cannot_be_written_is_an_error() {
-    for arguments in [&["show", "--schema"][..], &["doctor", "--list"], &["sim", "hosts"]] {
+    for arguments in [&["show", "--schema"][..], &["doctor", "--list"], &["sim", "hosts"], &["--help"]] {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         assert!(says(2, quell(arguments).stdout(full)).contains("No space left on device"));
         let mut closed = Command::new("sh");
@@ -137,4 +137,21 @@ fn a_sysctl_of_the_whole_host_is_not_set_by_way_of_a_namespace() {
     assert!(apply(&format!("[sysctl]\n\"net.core.busy_poll\" = {now}\n"), 0).contains("nothing to change"));
     let said = apply(&format!("[sysctl]\n\"net.core.busy_poll\" = 1{now}\n"), 5);
     assert!(said.contains("holds for the whole host") && said.contains("without --netns"), "{said}");
+}
+
+#[test]
+fn a_profile_whose_report_cannot_be_written_stays_and_is_not_called_restored() {
+    let Some(lab) = Lab::raise("refuse-f", 1) else { return };
+    let journals = tempfile::tempdir().unwrap();
+    let file = profile("[sysctl]\n\"net.ipv4.ip_forward\" = 1\n");
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let with_journals = |mut command: Command| {
+        command.env("QUELL_JOURNAL_DIR", journals.path());
+        command
+    };
+    let arguments = ["apply", "--netns", &lab.server_name, file.to_str().unwrap()];
+    let said = says(2, with_journals(quell(&arguments)).stdout(full));
+    assert!(said.contains("applied and verified") && said.contains("No space left on device"), "{said}");
+    assert!(says(0, &mut with_journals(quell(&["status"]))).contains("1 setting"));
+    assert!(says(0, &mut with_journals(quell(&["revert"]))).contains("1 setting"));
 }
