@@ -367,7 +367,7 @@ fn detach_without_a_pid_lists_what_there_is_and_asks() {
     let asked = stage.says(1, &["detach"]);
     assert!(asked.contains(&format!("memcached {} ({MODE})", stage.pid())) && asked.contains("--all"), "{asked}");
     assert!(stage.is_set());
-    assert!(stage.says(0, &["detach", "--all"]).contains("put back"));
+    assert!(stage.says(0, &["detach", "--all"]).contains("restored"));
     stage.assert_back();
 }
 
@@ -378,7 +378,7 @@ fn detach_of_a_pid_leaves_what_a_killed_keeper_of_another_left() {
     kill(&stage.keeper());
     assert!(stage.says(1, &["detach", "1"]).contains("process 1 is not attached to"));
     assert!(stage.is_set() && stage.says(0, &["status"]).contains("left behind"));
-    assert!(stage.says(0, &["detach", &stage.pid()]).contains("put back"));
+    assert!(stage.says(0, &["detach", &stage.pid()]).contains("restored"));
     stage.assert_back();
 }
 
