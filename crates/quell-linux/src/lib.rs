@@ -28,6 +28,7 @@ mod napi_id;
 pub mod netdev;
 pub mod netlink;
 pub mod netns;
+pub mod own_file;
 mod pid;
 pub mod pidfd;
 pub mod proc;

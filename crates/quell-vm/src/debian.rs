@@ -15,7 +15,7 @@ use thiserror::Error;
 use crate::kernel_image::{self, ImageError};
 use crate::kernel_name::{Flavour, KernelName};
 use crate::modules;
-use crate::store::{Kernel, Origin, Store, StoreError, modules_dir};
+use crate::store::{Kernel, Origin, Store, StoreError, make_directory, modules_dir};
 use quell_linux::visible;
 
 /// The suites whose kernels the lab is for, the newest first: Debian 13's backports, Debian 13, Debian 12.
@@ -169,7 +169,7 @@ impl Archives {
     fn prepare(&self, mirror: &str) -> Result<(), FetchError> {
         let place = |name: &str| self.dir.join(name);
         for dir in ["lists/partial", "cache/archives/partial"] {
-            fs::create_dir_all(place(dir)).map_err(prepare(&place(dir)))?;
+            make_directory(&place(dir)).map_err(prepare(&place(dir)))?;
         }
         let files = [("status", String::new()), ("sources.list", sources(mirror)), ("apt.conf", self.configuration())];
         for (name, content) in files {

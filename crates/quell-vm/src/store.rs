@@ -1,10 +1,13 @@
 //! The kernels that this user has, each a directory of the cache: the uncompressed kernel, the driver modules that
 //! guests need, and where they came from. A kernel appears whole or not at all.
 
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use quell_linux::own_file::{self, NotOwn};
+use quell_linux::visible;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -59,6 +62,17 @@ pub enum StoreError {
     /// There is no kernel at all.
     #[error("there is no kernel here: `quell vm get` fetches some")]
     Empty,
+    /// Somebody else could put other kernels there, or links in the place of files.
+    #[error(
+        "the cache of kernels {dir} is not this user's alone: {source}; set XDG_CACHE_HOME to a directory of this user, \
+         as root for instance /var/cache", dir = visible::path(.dir)
+    )]
+    NotOwn {
+        /// The cache.
+        dir: PathBuf,
+        /// What is wrong with it.
+        source: NotOwn,
+    },
     /// A file could not be read or written.
     #[error("{action} {path}: {source}")]
     Io {
@@ -92,14 +106,17 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Stor
 }
 
 impl Store {
-    /// The cache of this user: `$XDG_CACHE_HOME/quell/kernels`, or `~/.cache/quell/kernels`.
+    /// The cache of this user: `$XDG_CACHE_HOME/quell/kernels`, or `~/.cache/quell/kernels`. Nobody else, root excepted,
+    /// may be able to put anything there: also the home that root keeps from another user is refused.
     ///
     /// # Errors
-    /// [`StoreError::NoPlace`].
+    /// [`StoreError::NoPlace`], [`StoreError::NotOwn`].
     pub fn of_user() -> Result<Self, StoreError> {
         let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-        Ok(Self::in_dir(cache.ok_or(StoreError::NoPlace)?.join("quell").join("kernels")))
+        let dir = cache.ok_or(StoreError::NoPlace)?.join("quell").join("kernels");
+        own_file::check_directory(&dir).map_err(|source| StoreError::NotOwn { dir: dir.clone(), source })?;
+        Ok(Self::in_dir(dir))
     }
 
     /// A cache in this directory, which need not exist.
@@ -157,7 +174,7 @@ impl Store {
 
     /// A directory in the making, on the same file system; it is gone with the value unless it is kept.
     pub(crate) fn stage(&self) -> Result<tempfile::TempDir, StoreError> {
-        fs::create_dir_all(&self.dir).map_err(io_error("making", &self.dir))?;
+        make_directory(&self.dir).map_err(io_error("making", &self.dir))?;
         tempfile::Builder::new().prefix(".get-").tempdir_in(&self.dir).map_err(io_error("making room in", &self.dir))
     }
 
@@ -184,6 +201,11 @@ impl Store {
         let _ = staged.keep();
         Kernel::read(place)
     }
+}
+
+/// Makes a directory, and those that it is in, which nobody else may write to whatever the umask is.
+pub(crate) fn make_directory(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o755).create(dir)
 }
 
 /// Where the modules of a staged kernel go.

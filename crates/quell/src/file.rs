@@ -1,10 +1,10 @@
 //! Files that a user names: read with errors that say which, known to be writable before the work whose result they take.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufWriter, Read as _, Write as _};
-use std::path::Path;
+use std::io::{self, BufWriter, Read as _, Write as _};
+use std::path::{Path, PathBuf};
 
-use quell_linux::visible;
+use quell_linux::{own_file, visible};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure};
@@ -41,39 +41,72 @@ pub(crate) fn read_json(file: &Path) -> Result<String, Failure> {
     read(file, RECORDED_MAX).map(|text| visible::json_of_others(&text).into_owned())
 }
 
-/// A file that cannot be written is to be known before minutes of work, not after. `what` is what goes into it.
-///
-/// # Errors
-/// When it cannot be written.
-pub(crate) fn check_writable(file: &Path, what: &str) -> Result<(), Failure> {
-    let is_new = !file.exists();
-    let opened = OpenOptions::new().create(true).append(true).open(file);
-    opened.map_err(|error| Failure::usage(format!("could not write {what} to {}: {error}", visible::path(file))))?;
-    if is_new {
-        // Should it stay, it is replaced.
-        let _ = fs::remove_file(file);
+/// A file that takes a result.
+pub(crate) struct Destination {
+    path: PathBuf,
+    what: &'static str,
+    open: fn(&Path) -> io::Result<File>,
+}
+
+impl Destination {
+    /// The file that the user has named, wherever that leads. `what` goes into it.
+    pub(crate) fn named(path: PathBuf, what: &'static str) -> Self {
+        Self { path, what, open: |path| OpenOptions::new().write(true).create(true).truncate(false).open(path) }
     }
-    Ok(())
-}
 
-/// Writes a value as JSON to a file, piece by piece: it may be large.
-///
-/// # Errors
-/// When it cannot be written.
-pub(crate) fn write_json(file: &Path, what: &str, value: &impl Serialize) -> Result<(), Failure> {
-    let mut out = BufWriter::new(File::create(file).map_err(|error| not_written(file, what, &error))?);
-    serde_json::to_writer(&mut out, value).map_err(|error| not_written(file, what, &error.into()))?;
-    out.flush().map_err(|error| not_written(file, what, &error))
-}
+    /// A file with a name that others can foresee, in a directory that may be theirs too: no link of theirs is followed.
+    pub(crate) fn by_default(path: PathBuf, what: &'static str) -> Self {
+        Self { path, what, open: own_file::open }
+    }
 
-/// Writes a text to a file. `what` is what the text is.
-///
-/// # Errors
-/// When it cannot be written.
-pub(crate) fn write(file: &Path, what: &str, text: &str) -> Result<(), Failure> {
-    fs::write(file, text).map_err(|error| not_written(file, what, &error))
-}
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
 
-fn not_written(file: &Path, what: &str, error: &std::io::Error) -> Failure {
-    Failure::new(Exit::KernelRefused, format!("could not write {what} to {}: {error}", visible::path(file)))
+    /// A file that cannot be written is to be known before minutes of work, not after.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn check_writable(&self) -> Result<(), Failure> {
+        let is_new = !self.path.exists();
+        (self.open)(&self.path).map_err(|error| Failure::usage(self.refusal(&error)))?;
+        if is_new {
+            // Should it stay, it is replaced.
+            let _ = fs::remove_file(&self.path);
+        }
+        Ok(())
+    }
+
+    /// Writes a value as JSON, piece by piece: it may be large.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn write_json(&self, value: &impl Serialize) -> Result<(), Failure> {
+        self.write_by(|out| serde_json::to_writer(out, value).map_err(io::Error::from))
+    }
+
+    /// Writes a text.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn write(&self, text: &str) -> Result<(), Failure> {
+        self.write_by(|out| out.write_all(text.as_bytes()))
+    }
+
+    fn write_by(&self, content: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<(), Failure> {
+        let write = || {
+            let file = (self.open)(&self.path)?;
+            if file.metadata()?.is_file() {
+                file.set_len(0)?;
+            }
+            let mut out = BufWriter::new(file);
+            content(&mut out)?;
+            out.flush()
+        };
+        write().map_err(|error| Failure::new(Exit::KernelRefused, self.refusal(&error)))
+    }
+
+    fn refusal(&self, error: &io::Error) -> String {
+        format!("could not write {} to {}: {error}", self.what, visible::path(&self.path))
+    }
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 
 #[test]
@@ -77,4 +78,18 @@ fn devices_without_napi_share_one_line_unless_they_are_asked_for() {
     for whole in [shown(&["show", "-v"]), shown(&["show", "--device", "lo"])] {
         assert!(begins(&whole, "lo") && !whole.contains("without NAPI"), "{whole}");
     }
+}
+
+/// As of a root that keeps the `HOME` of whoever called `sudo`.
+#[test]
+fn a_cache_that_others_can_write_to_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let list = || quell(&["vm", "list"]).env("XDG_CACHE_HOME", dir.path()).output().unwrap();
+    let refused = list();
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(5), "{text}");
+    assert!(text.contains("may be written to by others") && text.contains("XDG_CACHE_HOME"), "{text}");
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(list().status.code(), Some(0));
 }

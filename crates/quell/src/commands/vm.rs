@@ -240,7 +240,7 @@ fn store() -> Result<Store, Failure> {
 
 fn of_store(error: &StoreError) -> Failure {
     let exit = match error {
-        StoreError::NotHere { .. } | StoreError::Empty => Exit::NotSupported,
+        StoreError::NotHere { .. } | StoreError::Empty | StoreError::NotOwn { .. } => Exit::NotSupported,
         _ => Exit::RolledBack,
     };
     Failure::new(exit, error)

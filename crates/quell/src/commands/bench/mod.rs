@@ -6,7 +6,7 @@ mod on_sim;
 mod on_veth;
 mod on_vm;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quell_bench::plan::{Extent, Plan};
@@ -22,8 +22,9 @@ use on_veth::NotRun;
 pub(crate) use args::BenchArgs;
 
 use crate::exit::{Exit, Failure};
+use crate::file::{self, Destination};
+use crate::output;
 use crate::render::{bench_chart, bench_table, findings};
-use crate::{file, output};
 
 /// Runs the command.
 ///
@@ -42,20 +43,23 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
         return on_vm::run(args);
     }
     let plan = plan(args)?;
-    let file =
-        args.output.clone().unwrap_or_else(|| PathBuf::from(format!("quell-bench-{}.json", unix_time().as_secs())));
-    file::check_writable(&file, "the result")?;
+    let destination = match &args.output {
+        Some(file) => Destination::named(file.clone(), "the result"),
+        None => Destination::by_default(format!("quell-bench-{}.json", unix_time().as_secs()).into(), "the result"),
+    };
+    destination.check_writable()?;
     let result = match args.on {
         Some(Where::Sim) => on_sim::run(args, plan)?,
         Some(Where::Veth) => on_veth::run(args, plan).map_err(on_veth::failure)?,
         None | Some(Where::Vm) => wherever_possible(args, plan)?,
     };
     // Whichever of the two fails, the other still has what took minutes to measure.
-    let written = file::write_json(&file, "the result", &result);
+    let written = destination.write_json(&result);
     show(&result, Form::of(args.json))?;
     written?;
+    let file = destination.path();
     let again = shell_words::quote(&file.to_string_lossy()).into_owned();
-    output::say(&format!("\nresult file: {} (print it again: quell bench --show {again})", visible::path(&file)));
+    output::say(&format!("\nresult file: {} (print it again: quell bench --show {again})", visible::path(file)));
     if result.interrupted {
         return Err(Failure::new(Exit::Interrupted, "interrupted: the table holds what was measured until then"));
     }

@@ -15,9 +15,10 @@ use super::args::BenchArgs;
 use super::measure_ms;
 use crate::commands::vm::{of_machine, stored_kernel};
 use crate::exit::{Exit, Failure};
+use crate::file::Destination;
+use crate::output;
 use crate::render::interrupt_table;
 use crate::render::progress::Progress;
-use crate::{file, output};
 
 /// The three ways of delivery: what deferral saves and costs, and what suspension saves.
 const MODES: &str = "base,defer20,suspend20";
@@ -48,13 +49,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), Failure> {
             "{option} means nothing with --on vm, where interrupts are counted and nothing is timed"
         )));
     }
-    if let Some(file) = &args.output {
-        file::check_writable(file, "the result")?;
-    }
+    let destination = args.output.clone().map(|file| Destination::named(file, "the result"));
+    destination.iter().try_for_each(Destination::check_writable)?;
     let result = count(args)?;
-    if let Some(file) = &args.output {
-        file::write_json(file, "the result", &result)?;
-    }
+    destination.iter().try_for_each(|destination| destination.write_json(&result))?;
     show(&result, args.json)?;
     verdict(&result)
 }

@@ -14,10 +14,11 @@ use serde::Serialize;
 
 use super::HostArg;
 use crate::exit::{Exit, Failure};
+use crate::file::{self, Destination};
+use crate::output;
 use crate::render::fit_report;
 use crate::render::progress::Progress;
 use crate::render::terminal::Terminal;
-use crate::{file, output};
 
 /// Options of `quell sim fit`.
 #[derive(Debug, Args)]
@@ -114,8 +115,11 @@ pub(super) fn fit(args: &FitArgs) -> Result<(), Failure> {
     let training = training(&experiment.cells, &modes)?;
     let host = args.host.profile()?;
     let scale = super::scale(args.warm_up, args.seconds)?;
-    let output = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{}-fitted.toml", host.name)));
-    file::check_writable(&output, "the profile")?;
+    let destination = match &args.output {
+        Some(file) => Destination::named(file.clone(), "the profile"),
+        None => Destination::by_default(format!("{}-fitted.toml", host.name).into(), "the profile"),
+    };
+    destination.check_writable()?;
 
     let constants = FITTED.to_vec();
     let rounds = args.rounds.into();
@@ -124,8 +128,8 @@ pub(super) fn fit(args: &FitArgs) -> Result<(), Failure> {
     let outcome = found(&fit, &experiment, &modes, &progress);
     progress.finish();
     let (fitted, report) = outcome?;
-    file::write(&output, "the profile", &fitted.host.to_toml())?;
-    output::say(&format!("profile: {}", visible::path(&output)));
+    destination.write(&fitted.host.to_toml())?;
+    output::say(&format!("profile: {}", visible::path(destination.path())));
     if args.json {
         return output::json(&report);
     }

@@ -10,10 +10,11 @@ use serde::Serialize;
 
 use super::HostArg;
 use crate::exit::Failure;
+use crate::file::Destination;
+use crate::output;
 use crate::render::progress::Progress;
 use crate::render::terminal::Terminal;
 use crate::render::{sim_rows, timeline};
-use crate::{file, output};
 
 /// Options of `quell sim run`.
 #[derive(Debug, Args)]
@@ -81,7 +82,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let setup = setup(args)?;
     let modes = sweep::modes(&args.mode).map_err(|error| super::refused_modes(&error))?;
     if let Some(file) = &args.trace {
-        file::check_writable(file, "the trace")?;
+        Destination::named(file.clone(), "the trace").check_writable()?;
     }
     let progress = Progress::new();
     progress.doing("finding what base reaches");
@@ -131,7 +132,7 @@ fn recorded(setup: &Setup, points: &[Point]) -> Result<(Row, Trace), Failure> {
 
 fn show(args: &RunArgs, setup: &Setup, rows: &[Row], trace: Option<&Trace>) -> Result<(), Failure> {
     if let (Some(file), Some(trace)) = (&args.trace, trace) {
-        file::write_json(file, "the trace", &trace.perfetto())?;
+        Destination::named(file.clone(), "the trace").write_json(&trace.perfetto())?;
         tell_of_trace(file, setup, trace);
     }
     if args.json {

@@ -1,0 +1,174 @@
+//! Files and directories that nobody else can exchange while they are used: for names that the user has not chosen, in
+//! places that may belong to others (`/tmp`, the home directory of whoever called `sudo`).
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::process::{getegid, geteuid};
+
+use crate::visible;
+
+const STICKY: u32 = 0o1000;
+const WRITABLE_BY_GROUP: u32 = 0o020;
+const WRITABLE_BY_OTHERS: u32 = 0o002;
+
+/// Why others could exchange what is at a path.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotOwn {
+    /// Somebody else owns a directory on the way, or a link.
+    #[error("{path} belongs to user {owner}, who could exchange what is below it", path = visible::path(.path))]
+    Owner {
+        /// What they own.
+        path: PathBuf,
+        /// Their number.
+        owner: u32,
+    },
+    /// Others may write to a directory on the way.
+    #[error("{path} may be written to by others, who could exchange what is below it", path = visible::path(.path))]
+    Writable {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// It cannot be looked at.
+    #[error("looking at {path}: {source}", path = visible::path(.path))]
+    Look {
+        /// What was looked at.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// Refuses a directory, which need not exist, that somebody besides this user and root could exchange: who owns a directory
+/// or a link on the way to it, or may write to such a directory. What passes stays so, for nobody else can change it.
+///
+/// # Errors
+/// [`NotOwn`], with the first place that is not to be trusted.
+pub fn check_directory(path: &Path) -> Result<(), NotOwn> {
+    let failed = |path: &Path, source| NotOwn::Look { path: path.to_owned(), source };
+    let path = std::path::absolute(path).map_err(|error| failed(path, error))?;
+    let mut existing = path.as_path();
+    while let (Err(_), Some(parent)) = (fs::symlink_metadata(existing), existing.parent()) {
+        existing = parent;
+    }
+    // Links on the way are looked at as such, and so is where they lead.
+    let resolved = fs::canonicalize(existing).map_err(|error| failed(existing, error))?;
+    for place in existing.ancestors().chain(resolved.ancestors()) {
+        let metadata = fs::symlink_metadata(place).map_err(|error| failed(place, error))?;
+        check(place, &metadata)?;
+    }
+    Ok(())
+}
+
+fn check(path: &Path, metadata: &Metadata) -> Result<(), NotOwn> {
+    let (owner, mode) = (metadata.uid(), metadata.mode());
+    if owner != 0 && owner != geteuid().as_raw() {
+        return Err(NotOwn::Owner { path: path.to_owned(), owner });
+    }
+    let is_own_group = [0, getegid().as_raw()].contains(&metadata.gid());
+    let by_others = mode & WRITABLE_BY_OTHERS != 0 || (mode & WRITABLE_BY_GROUP != 0 && !is_own_group);
+    // In a sticky directory they cannot touch what is not theirs.
+    if by_others && !metadata.is_symlink() && mode & STICKY == 0 {
+        return Err(NotOwn::Writable { path: path.to_owned() });
+    }
+    Ok(())
+}
+
+/// Opens a file to write to it: a new one, or one of this user alone. Follows no link, and does not touch what is in it.
+///
+/// # Errors
+/// What `open(2)` said, `ELOOP` for a link; or that the file is not this user's alone.
+pub fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o644).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_file() && metadata.uid() == geteuid().as_raw() && metadata.nlink() == 1 {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, "what is there is no file of this user alone"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+
+    use super::*;
+
+    fn mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// Whether there is a way to give files to somebody else.
+    fn is_root() -> bool {
+        let is_root = geteuid().is_root();
+        if !is_root {
+            eprintln!("skipped: needs root, to give files to another user");
+        }
+        is_root
+    }
+
+    #[test]
+    fn a_directory_below_ones_own_is_trusted_whether_it_exists_or_not() {
+        let dir = tempfile::tempdir().unwrap();
+        check_directory(dir.path()).unwrap();
+        check_directory(&dir.path().join("not/yet")).unwrap();
+        symlink(dir.path(), dir.path().join("link")).unwrap();
+        check_directory(&dir.path().join("link/further")).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_to_is_not_trusted_unless_it_is_sticky() {
+        let dir = tempfile::tempdir().unwrap();
+        mode(dir.path(), 0o777);
+        assert!(matches!(check_directory(&dir.path().join("below")), Err(NotOwn::Writable { .. })));
+        mode(dir.path(), 0o1777);
+        check_directory(&dir.path().join("below")).unwrap();
+    }
+
+    #[test]
+    fn the_home_of_another_user_and_a_link_of_theirs_are_not_trusted() {
+        if !is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (home, link) = (dir.path().join("home"), dir.path().join("link"));
+        fs::create_dir(&home).unwrap();
+        symlink("/usr", &link).unwrap();
+        check_directory(&home.join(".cache")).unwrap();
+        chown(&home, Some(12345), None).unwrap();
+        std::os::unix::fs::lchown(&link, Some(12345), None).unwrap();
+        for path in [home.join(".cache/quell"), link.join("lib")] {
+            assert!(matches!(check_directory(&path), Err(NotOwn::Owner { owner: 12345, .. })), "{path:?}");
+        }
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_file_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (precious, link) = (dir.path().join("precious"), dir.path().join("link"));
+        fs::write(&precious, "precious").unwrap();
+        symlink(&precious, &link).unwrap();
+        assert_eq!(open(&link).unwrap_err().raw_os_error(), Some(libc::ELOOP));
+        let hard = dir.path().join("hard");
+        fs::hard_link(&precious, &hard).unwrap();
+        assert_eq!(open(&hard).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(fs::read(&precious).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn a_file_of_another_user_is_not_written_to() {
+        if !is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let theirs = dir.path().join("theirs");
+        fs::write(&theirs, "").unwrap();
+        open(&theirs).unwrap();
+        chown(&theirs, Some(12345), None).unwrap();
+        assert_eq!(open(&theirs).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+}
