@@ -26,11 +26,13 @@ fn main() -> ExitCode {
     };
     match run(&cli.command) {
         Ok(code) => code,
-        Err(failure) => {
-            output::say(&format!("quell: {}", failure.text));
-            failure.exit.into()
-        }
+        Err(failure) => ended(&failure),
     }
+}
+
+fn ended(failure: &Failure) -> ExitCode {
+    output::say(&format!("quell: {}", failure.text));
+    failure.exit.into()
 }
 
 /// Whether it holds a file for each process or socket of a program, or for each connection, and starts nothing but itself.
@@ -81,7 +83,7 @@ fn usage(error: &clap::Error) -> ExitCode {
             let help = if terminal.colour { help.ansi().to_string() } else { help.to_string() };
             match output::styled(&help, terminal) {
                 Ok(()) => ExitCode::SUCCESS,
-                Err(failure) => failure.exit.into(),
+                Err(failure) => ended(&failure),
             }
         }
         // It quotes what was typed, or what a script has taken from elsewhere.

@@ -82,12 +82,13 @@ fn rps(view: &View<'_>) -> Vec<Observation> {
     let of = |device: &Device, queue: &RxQueue| {
         let cpus = queue.rps_cpus.known().filter(|cpus| !cpus.is_empty())?;
         let (_, napi) = view.napi(napi_of(queue)?).filter(|(_, napi)| view.is_polled(napi))?;
-        let file = format!("/sys/class/net/{}/queues/rx-{}/rps_cpus", device.name, queue.id);
+        let script = r#"echo 0 > /sys/class/net/"$0"/queues/rx-"$1"/rps_cpus"#;
+        let queue_id = queue.id.to_string();
         Some(Observation {
             severity: Severity::Warning,
             nodes: vec![Node::RxQueue { device: device.name.clone(), queue: queue.id }, view.napi_node(napi.id)],
             seen: format!("rps_cpus is {cpus}"),
-            mend: vec![Mend::write(view, device.namespace, "0", &file)],
+            mend: vec![Mend::in_namespace(view, device.namespace, &["sh", "-c", script, &device.name, &queue_id])],
         })
     };
     let queues =

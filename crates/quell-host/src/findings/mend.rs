@@ -55,11 +55,6 @@ impl Mend {
         }
     }
 
-    /// Writes a value to a file, which may be one of sysfs: those are of the namespace that they are written in.
-    pub(super) fn write(view: &View<'_>, namespace: u64, value: &str, file: &str) -> Self {
-        Self::in_namespace(view, namespace, &["sh", "-c", r#"echo "$0" > "$1""#, value, file])
-    }
-
     /// Sets a value of a NAPI instance by the kernel's own tool (`tools/net/ynl` of its source).
     pub(super) fn napi_set(view: &View<'_>, device: &Device, id: NapiId, values: &[(&str, u64)]) -> Self {
         let values: String = values.iter().map(|(name, value)| format!(", \"{name}\": {value}")).collect();
