@@ -1,5 +1,5 @@
-//! Which mode is best by one figure, and which others cannot be told from it. Pure functions of
-//! the repeats' values; what a figure means and how the answer reads is the caller's.
+//! The best mode by one metric, and the modes that do not differ significantly from it. Pure functions
+//! of the measured values.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use crate::paired::{NotAMagnitude, PairedRatios};
 use crate::spread::Spread;
 use crate::verdict::{Verdict, compare};
 
-/// Whether little or much of a figure is good.
+/// Whether low or high values of a metric are better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Goal {
     /// Less is better: latency, CPU per request.
@@ -17,33 +17,32 @@ pub enum Goal {
     Highest,
 }
 
-/// One mode's values of a figure, one for each repeat, in the order of the repeats.
+/// One mode's values of a metric, one per repeat, in the order of the repeats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Series<'a, L> {
-    /// What the mode is called.
+    /// Identifies the mode.
     pub label: L,
-    /// Its values; absent where one could not be had.
+    /// `None` for a repeat without a value.
     pub values: &'a [Option<f64>],
 }
 
-/// The best by one figure.
+/// The best mode by one metric.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Choice<L> {
-    /// The one with the best median.
+    /// The mode with the best median.
     pub winner: L,
-    /// Those that paired comparison does not find to be worse than the winner, in the order given.
+    /// Modes that are not significantly worse than the winner, in the order given.
     pub not_distinguishable: Vec<L>,
-    /// Those without any value, in the order given: nothing is said about them.
+    /// Modes without any value, in the order given. They are not compared.
     pub without_value: Vec<L>,
 }
 
-/// The one of `series` with the best median, and those that [`compare`] cannot tell from it, with
-/// `identical` as the pairs of identical runs. Of equal medians, the first given wins. Absent when
-/// there is no value at all.
+/// Finds the series with the best median, and those that do not differ significantly from it by
+/// [`compare`], with `identical` as the pairs of identical runs. Of equal medians the first given wins.
+/// `None` when no series has a value.
 ///
-/// Each of the others is compared with the winner once, at `compare`'s 5 %, with no correction for
-/// their number: the list of those that cannot be told from the winner can miss one that belongs
-/// there.
+/// Each series is compared with the winner once, at the 5 % of `compare`, without correction for
+/// multiple comparisons: `not_distinguishable` can miss a mode.
 ///
 /// # Errors
 ///
@@ -91,11 +90,9 @@ fn is_worse(goal: Goal, verdict: &Verdict) -> bool {
     }
 }
 
-/// The figure for the best compromise between two of which less is better: their product, repeat by
-/// repeat. Against any one mode, the product's ratio is the product of both ratios, so that half
-/// the latency makes up for twice the CPU time, and the units do not matter. It is one of many
-/// possible compromises: equal weight to both. Absent where either is; to be compared against
-/// identical runs' products.
+/// One metric for the compromise between latency and CPU time: their product, repeat by repeat. Half
+/// the latency makes up for twice the CPU time, in any units. `None` where either value is. Compare it
+/// with the products of identical runs.
 #[must_use]
 pub fn compromise(latency: &[Option<f64>], cpu: &[Option<f64>]) -> Vec<Option<f64>> {
     latency.iter().zip(cpu).map(|(latency, cpu)| Some((*latency)? * (*cpu)?)).collect()

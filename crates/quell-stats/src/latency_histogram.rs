@@ -1,7 +1,5 @@
-//! Latencies recorded into a High Dynamic Range histogram of one fixed shape, so that any two can be
-//! merged and every recording costs the same. The shape and its arithmetic are the `hdrhistogram`
-//! crate's; this file decides the range, the precision, and how the histogram travels in a result
-//! file.
+//! HDR histograms of latencies, all of one range and precision, so that any two can be merged and
+//! recording costs the same everywhere. The arithmetic is that of the `hdrhistogram` crate.
 
 use std::fmt;
 use std::io::Read;
@@ -14,38 +12,35 @@ use flate2::read::ZlibDecoder;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 
-/// Counters of `u32` halve the cache lines that recording touches; 2³² latencies of one slot would
-/// take half a day at 100,000 a second.
+/// Counters of `u32` halve the cache lines that recording touches. Filling one takes half a day at
+/// 100,000 latencies per second.
 type Counts = Histogram<u32>;
 
 const LOWEST_DISCERNIBLE_NS: u64 = 1;
 const HIGHEST_TRACKABLE_NS: u64 = (1 << 36) - 1;
 const SIGNIFICANT_DIGITS: u8 = 3;
 
-/// Latencies in nanoseconds, from 0 to 68.7 s, each kept to one part in 1,024 or better.
+/// Histogram of latencies from 0 to 68.7 s, in ns, with a relative error of at most 1/1,024.
 ///
-/// Three significant digits mean slots no wider than 1/1,024 of the value they hold (values below
-/// 2,048 ns are exact). Each doubling of the latency takes 4 KiB of counters, the whole histogram
-/// 108 KiB, allocated once; latencies between 30 µs and 500 µs, which is nearly all of a run, stay
-/// within 16 KiB, half of a usual first-level data cache. Recording allocates nothing and cannot
-/// fail.
+/// Values below 2,048 ns are exact. Each doubling of the latency takes 4 KiB of counters, the whole
+/// histogram 108 KiB, allocated once. Latencies from 30 to 500 µs, nearly all of a run, share 16 KiB,
+/// half of a typical L1 data cache. Recording neither allocates nor fails.
 ///
-/// Latencies beyond [`LatencyHistogram::LIMIT`] are not lost: they are counted in the last slot
-/// and told by [`overflowed`](LatencyHistogram::overflowed); a quantile that falls there reads as
-/// the end of the range and is a lower bound.
+/// Latencies above [`LatencyHistogram::LIMIT`] are counted in the last slot and reported by
+/// [`overflowed`](LatencyHistogram::overflowed). A quantile that falls there is a lower bound.
 ///
-/// As a string (and in serde) it is the HDR V2 compressed encoding in base64, which the HdrHistogram
-/// tools of every language read.
+/// The string form, also used by serde, is the compressed HDR V2 encoding in base64, which the
+/// HdrHistogram tools of other languages read.
 #[derive(Clone, PartialEq)]
 pub struct LatencyHistogram {
     counts: Counts,
 }
 
 impl LatencyHistogram {
-    /// Latencies of this size and above share the last slot: 2³⁶ − 2²⁵ ns, 68.69 s.
+    /// Lower end of the last slot: 2³⁶ − 2²⁵ ns, 68.69 s.
     pub const LIMIT: Duration = Duration::from_nanos((1 << 36) - (1 << 25));
 
-    /// The width of a slot relative to the latencies in it is at most this.
+    /// Highest width of a slot relative to the latencies in it.
     pub const RELATIVE_ERROR: f64 = 1.0 / 1024.0;
 
     /// An empty histogram.
@@ -56,13 +51,13 @@ impl LatencyHistogram {
         Self { counts }
     }
 
-    /// Counts one latency of `ns` nanoseconds.
+    /// Records one latency of `ns` nanoseconds.
     #[inline]
     pub fn record(&mut self, ns: u64) {
         self.counts.saturating_record(ns);
     }
 
-    /// Counts `times` latencies of `ns` nanoseconds.
+    /// Records `times` latencies of `ns` nanoseconds.
     #[inline]
     pub fn record_n(&mut self, ns: u64, times: u32) {
         if times > 0 {
@@ -70,17 +65,17 @@ impl LatencyHistogram {
         }
     }
 
-    /// Adds all that `other` counted.
+    /// Adds all latencies of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.counts.add(&other.counts).unwrap_or_else(|error| unreachable!("all histograms have one shape: {error}"));
     }
 
-    /// Forgets everything, keeps the memory.
+    /// Removes all latencies; the memory stays allocated.
     pub fn clear(&mut self) {
         self.counts.reset();
     }
 
-    /// How many latencies were recorded, those beyond the limit included.
+    /// Number of recorded latencies, including those above the limit.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.len()
@@ -92,32 +87,32 @@ impl LatencyHistogram {
         self.counts.is_empty()
     }
 
-    /// How many latencies were at or beyond [`LIMIT`](Self::LIMIT), of unknown size.
+    /// Number of latencies at or above [`LIMIT`](Self::LIMIT), whose size is unknown.
     #[must_use]
     pub fn overflowed(&self) -> u64 {
         u64::from(self.counts.count_at(HIGHEST_TRACKABLE_NS))
     }
 
-    /// The mean, each latency taken at the middle of its slot; absent when empty.
+    /// Mean, with each latency at the middle of its slot; `None` when empty.
     #[must_use]
     pub fn mean(&self) -> Option<Duration> {
         self.unless_empty(|counts| counts.mean().round() as u64)
     }
 
-    /// The lower end of the slot of the smallest latency; absent when empty.
+    /// Lower end of the slot of the smallest latency; `None` when empty.
     #[must_use]
     pub fn min(&self) -> Option<Duration> {
         self.unless_empty(Counts::min)
     }
 
-    /// The upper end of the slot of the largest latency; absent when empty.
+    /// Upper end of the slot of the largest latency; `None` when empty.
     #[must_use]
     pub fn max(&self) -> Option<Duration> {
         self.unless_empty(Counts::max)
     }
 
-    /// The latency that a share `quantile` (0 to 1) of all recorded ones do not exceed, read at the
-    /// upper end of its slot; absent when empty or when `quantile` is not between 0 and 1.
+    /// Quantile (0 to 1) of the recorded latencies, as the upper end of its slot; `None` when empty or
+    /// when `quantile` is outside 0 to 1.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> Option<Duration> {
         if !(0.0..=1.0).contains(&quantile) {
@@ -126,25 +121,25 @@ impl LatencyHistogram {
         self.unless_empty(|counts| counts.value_at_quantile(quantile))
     }
 
-    /// The median; absent when empty.
+    /// Median; `None` when empty.
     #[must_use]
     pub fn p50(&self) -> Option<Duration> {
         self.quantile(0.5)
     }
 
-    /// The 95th percentile; absent when empty.
+    /// 95th percentile; `None` when empty.
     #[must_use]
     pub fn p95(&self) -> Option<Duration> {
         self.quantile(0.95)
     }
 
-    /// The 99th percentile; absent when empty.
+    /// 99th percentile; `None` when empty.
     #[must_use]
     pub fn p99(&self) -> Option<Duration> {
         self.quantile(0.99)
     }
 
-    /// The 99.9th percentile; absent when empty.
+    /// 99.9th percentile; `None` when empty.
     #[must_use]
     pub fn p99_9(&self) -> Option<Duration> {
         self.quantile(0.999)
@@ -181,7 +176,7 @@ impl fmt::Debug for LatencyHistogram {
     }
 }
 
-/// Why a string is no [`LatencyHistogram`].
+/// Why a string cannot be read as a [`LatencyHistogram`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseHistogramError {
@@ -191,7 +186,7 @@ pub enum ParseHistogramError {
     /// The bytes are not a compressed HDR V2 histogram.
     #[error("not a compressed HDR V2 histogram: {0}")]
     Malformed(String),
-    /// A histogram, but of another range or precision, which could not be merged with others.
+    /// A histogram of another range or precision, which cannot be merged.
     #[error(
         "a histogram of {digits} significant digits from {lowest} to {highest} ns; \
          latency histograms have 3 digits from 1 to 68719476735 ns"
@@ -204,7 +199,7 @@ pub enum ParseHistogramError {
         /// Its highest trackable value, in ns.
         highest: u64,
     },
-    /// The counts claim more bytes than a histogram of this shape can have.
+    /// The header claims more bytes of counts than a histogram of this range can have.
     #[error("the histogram claims {claimed} bytes of counts, at most {limit} are possible")]
     TooLong {
         /// The claimed length, in bytes.
@@ -214,7 +209,7 @@ pub enum ParseHistogramError {
     },
 }
 
-/// The parameters at the head of an HDR V2 histogram, checked before anything is allocated for it.
+/// Header of an HDR V2 histogram, checked before memory is allocated for the counts.
 struct Header {
     payload_bytes: u32,
     digits: u32,

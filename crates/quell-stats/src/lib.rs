@@ -1,6 +1,6 @@
-//! What was measured, made comparable: latencies recorded into histograms, the spread of repeated
-//! figures, paired comparisons that know what this machine can tell apart, and the choice of a
-//! winner. Pure computation: no I/O, no clock, no formatting.
+//! Statistics of measurements: latency histograms, the spread of repeated measurements, paired
+//! comparisons with a noise floor, and the choice of a winner. Pure computation: no I/O, no clock,
+//! no formatting.
 
 #![forbid(unsafe_code)]
 

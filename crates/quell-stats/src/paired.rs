@@ -1,40 +1,36 @@
-//! Ratios of figures measured side by side: what remains when the machine's slow drift, which both
-//! of a pair share, is divided out. Here are the ratios and what their order says; the decision is
-//! `verdict`'s.
+//! Ratios of paired measurements. Both values of a pair come from the same repeat, so the ratio cancels
+//! slow drift of the machine. `verdict` decides from these ratios.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::spread::median_of_sorted;
 
-/// The probability with which an interval is to cover the true median, where the number of pairs
-/// allows it.
+/// Confidence that an interval reaches when there are enough pairs.
 const CONFIDENCE: f64 = 0.95;
 
-/// A figure that cannot be compared by ratio.
+/// A value that cannot be compared by ratio.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error("repeat {repeat} has the value {value}: only finite values from 0 upwards are compared by ratio")]
 pub struct NotAMagnitude {
-    /// Which repeat, from 0.
+    /// Repeat, counted from 0.
     pub repeat: usize,
-    /// Its value.
+    /// Value in that repeat.
     pub value: f64,
 }
 
-/// The ratios `b / a` of pairs that were measured in the same repeat, kept as logarithms, so that
-/// twice and half are equally far from equal.
+/// Ratios `b / a` of pairs from the same repeat, as logarithms: 2 and ½ are equally far from 1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PairedRatios {
-    /// Ascending natural logarithms.
+    /// Natural logarithms, ascending.
     sorted_logs: Vec<f64>,
     absent: usize,
     zero: usize,
 }
 
 impl PairedRatios {
-    /// Pairs the values of `a` and `b` repeat by repeat. A repeat in which either is absent (or
-    /// which one of them does not have) is left out and counted; so is one in which either is 0,
-    /// which has no ratio.
+    /// Pairs the values of `a` and `b` repeat by repeat. Repeats in which a value is absent or 0 are
+    /// omitted and counted.
     ///
     /// # Errors
     ///
@@ -54,36 +50,36 @@ impl PairedRatios {
         Ok(ratios)
     }
 
-    /// How many pairs have a ratio.
+    /// Number of pairs with a ratio.
     #[must_use]
     pub fn pairs(&self) -> usize {
         self.sorted_logs.len()
     }
 
-    /// How many repeats were left out because a value is absent.
+    /// Number of repeats omitted because a value is absent.
     #[must_use]
     pub fn absent(&self) -> usize {
         self.absent
     }
 
-    /// How many repeats were left out because a value is 0.
+    /// Number of repeats omitted because a value is 0.
     #[must_use]
     pub fn zero(&self) -> usize {
         self.zero
     }
 
-    /// The median ratio; absent without pairs.
+    /// Median ratio; `None` without pairs.
     #[must_use]
     pub fn median(&self) -> Option<f64> {
         self.median_log().map(f64::exp)
     }
 
-    /// The interval in which the true median ratio lies with the stated confidence, whatever the
-    /// distribution: the innermost pair of order statistics that reaches 95 %, or with fewer than
-    /// six pairs, which cannot reach it, the smallest and the largest. Absent without pairs.
+    /// Confidence interval of the median ratio, without assumptions about the distribution: the
+    /// innermost pair of order statistics that reaches 95 %. With fewer than six pairs, which cannot
+    /// reach 95 %, it is the smallest and the largest ratio. `None` without pairs.
     ///
-    /// It leaves out the ratio 1 exactly when the two-sided sign test rejects that `a` and `b` are
-    /// equal at 1 − confidence.
+    /// The interval excludes 1 exactly when the two-sided sign test rejects that `a` and `b` are equal,
+    /// at the level 1 − confidence.
     #[must_use]
     pub fn interval(&self) -> Option<Interval> {
         let n = self.pairs();
@@ -110,8 +106,8 @@ fn magnitude(values: &[Option<f64>], repeat: usize) -> Result<Option<f64>, NotAM
     }
 }
 
-/// The probability that the true median of `n` independent values lies between the order
-/// statistics that leave out `left_out` values at either end: 1 − 2 P(Binomial(n, ½) ≤ left_out).
+/// Probability that the median lies between the order statistics of `n` independent values that omit
+/// `left_out` values at either end: 1 − 2 P(Binomial(n, ½) ≤ left_out).
 fn coverage(n: usize, left_out: usize) -> f64 {
     let mut log_term = -(n as f64) * std::f64::consts::LN_2;
     let mut tail = log_term.exp();
@@ -122,40 +118,40 @@ fn coverage(n: usize, left_out: usize) -> f64 {
     1.0 - 2.0 * tail
 }
 
-/// An interval of ratios.
+/// A confidence interval of a ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Interval {
-    /// The lower end.
+    /// Lower end.
     pub low: f64,
-    /// The upper end.
+    /// Upper end.
     pub high: f64,
-    /// The probability that the interval covers the true median ratio, from the number of pairs
-    /// alone: 0.75 with three pairs, 0.94 with five, at least 0.95 from six on.
+    /// Probability that the interval covers the median ratio. It depends on the number of pairs only:
+    /// 0.75 with three, 0.94 with five, at least 0.95 with six or more.
     pub confidence: f64,
 }
 
-/// What this machine can tell apart today: how far runs of the same mode differ from each other.
+/// Noise floor of this machine: the difference between runs of the same mode.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Resolution {
-    /// The ratio between two identical runs, the larger over the smaller, that is not exceeded but
-    /// by those left out: 1.07 means that they differed by up to 7 %.
+    /// Largest ratio between two identical runs, after outliers were omitted: 1.07 means that they
+    /// differed by up to 7 %.
     pub ratio: f64,
-    /// How many pairs of identical runs that is from.
+    /// Number of pairs of identical runs.
     pub pairs: usize,
-    /// How many of them, the farthest apart, were left out.
+    /// Number of these pairs that were omitted, those with the largest ratios.
     pub left_out: usize,
 }
 
 impl Resolution {
-    /// From this many compared pairs on, their agreement carries the verdict almost alone.
+    /// With this many compared pairs, their agreement almost decides the verdict alone.
     const PAIRS_TO_LEAVE_OUT: usize = 5;
 
-    /// The resolution that pairs of identical runs (A/A) show, for a comparison of
-    /// `compared_pairs`; absent without identical pairs.
+    /// Computes the noise floor for a comparison of `compared_pairs`, from pairs of identical runs (A/A).
+    /// `None` without identical pairs.
     ///
-    /// With fewer than five compared pairs it is the largest ratio between any two identical runs.
-    /// From five on, one in five identical pairs, the farthest, is left out: else a machine that is
-    /// disturbed now and then could tell the less, the more often it is asked.
+    /// With fewer than five compared pairs it is the largest ratio between two identical runs. From five
+    /// on, the largest fifth of these ratios is omitted: otherwise occasional disturbances would make
+    /// every additional repeat lower the sensitivity.
     #[must_use]
     pub fn of(identical: &PairedRatios, compared_pairs: usize) -> Option<Self> {
         let mut distances: Vec<f64> = identical.sorted_logs.iter().map(|log| log.abs()).collect();
@@ -172,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn coverage_is_that_of_the_binomial_tables() {
+    fn coverage_agrees_with_tables_of_the_binomial_distribution() {
         assert!((coverage(3, 0) - 0.75).abs() < 1e-12);
         assert!((coverage(6, 0) - 0.968_75).abs() < 1e-12);
         assert!((coverage(9, 1) - 0.960_937_5).abs() < 1e-12);
@@ -181,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_leaves_outliers_out_once_it_can() {
+    fn with_nine_pairs_the_interval_omits_outliers() {
         let ratios = |n: usize| {
             let b: Vec<_> = (1..=n).map(|i| Some(i as f64)).collect();
             PairedRatios::new(&vec![Some(1.0); n], &b).unwrap().interval().unwrap()

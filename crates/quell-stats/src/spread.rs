@@ -1,26 +1,26 @@
-//! What repeats of one figure came to: the middle one and the range. No assumption about their
-//! distribution, which a handful of repeats could not support.
+//! Median and range of repeated measurements. A handful of repeats supports no assumption about their
+//! distribution.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Median and range of a figure that was measured several times, in the figure's own unit.
+/// Median and range of repeated measurements of a metric, in its unit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Spread {
-    /// The middle value; of an even number of values, the mean of the two in the middle.
+    /// Median; of an even number of values, the mean of the middle two.
     pub median: f64,
-    /// The smallest value.
+    /// Smallest value.
     pub min: f64,
-    /// The largest value.
+    /// Largest value.
     pub max: f64,
-    /// How many values there are.
+    /// Number of values.
     pub n: usize,
-    /// How many repeats had no value: it could not be read, or was not a finite number.
+    /// Number of repeats whose value could not be read or is not finite.
     pub absent: usize,
 }
 
 impl Spread {
-    /// The spread of `values`; absent when none is present.
+    /// Computes the spread of `values`; `None` when no value is present.
     #[must_use]
     pub fn of(values: impl IntoIterator<Item = Option<f64>>) -> Option<Self> {
         let mut absent = 0;
@@ -43,7 +43,7 @@ impl Spread {
     }
 }
 
-/// The median of ascending `sorted`; absent when empty.
+/// Median of ascending `sorted`; `None` when empty.
 pub(crate) fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
     let upper = *sorted.get(sorted.len() / 2)?;
     if sorted.len() % 2 == 1 {
@@ -58,19 +58,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_has_no_spread() {
+    fn without_values_there_is_no_spread() {
         assert_eq!(Spread::of([]), None);
         assert_eq!(Spread::of([None, Some(f64::NAN)]), None);
     }
 
     #[test]
-    fn an_absent_value_is_counted_and_is_not_zero() {
+    fn an_absent_value_is_counted_as_absent_not_as_zero() {
         let spread = Spread::of([Some(3.0), None, Some(1.0), Some(2.0)]);
         assert_eq!(spread, Some(Spread { median: 2.0, min: 1.0, max: 3.0, n: 3, absent: 1 }));
     }
 
     #[test]
-    fn the_median_of_an_even_number_lies_between_the_middle_two() {
+    fn the_median_of_an_even_number_of_values_is_the_mean_of_the_middle_two() {
         let spread = Spread::of([Some(4.0), Some(1.0), Some(2.0), Some(100.0)]);
         assert_eq!(spread.map(|spread| spread.median), Some(3.0));
     }

@@ -1,22 +1,22 @@
-//! The decision whether two modes differ, from a handful of interleaved repeats. Careful by
-//! construction: what identical runs differ by on this machine is never called a difference.
+//! Decides whether two modes differ, from a handful of interleaved repeats. A difference that is no
+//! larger than between identical runs on this machine is never reported as one.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::paired::{Interval, PairedRatios, Resolution};
 
-/// Fewer pairs than this, of the compared modes or of identical runs, support no verdict.
+/// Fewest pairs, of the compared modes and of identical runs, that support a verdict.
 pub const MIN_PAIRS: usize = 3;
 
-/// By how much `b` differs from `a`.
+/// Difference between `b` and `a`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Effect {
-    /// The median of `b / a` over the pairs.
+    /// Median of `b / a` over the pairs.
     pub ratio: f64,
-    /// Where the true median ratio lies.
+    /// Confidence interval of the median ratio.
     pub interval: Interval,
-    /// How many pairs that is from.
+    /// Number of pairs.
     pub pairs: usize,
 }
 
@@ -26,7 +26,7 @@ impl Effect {
     }
 }
 
-/// Why two modes cannot be told apart.
+/// Why a comparison has no verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -34,29 +34,29 @@ pub enum Doubt {
     /// Too few repeats in which both have a value.
     #[error("{pairs} pairs, at least {MIN_PAIRS} are needed")]
     TooFewPairs {
-        /// How many there are.
+        /// Number of pairs.
         pairs: usize,
     },
-    /// Too few pairs of identical runs to know what this machine can tell apart.
+    /// Too few pairs of identical runs to know the noise floor of this machine.
     #[error("{pairs} pairs of identical runs, at least {MIN_PAIRS} are needed")]
     ResolutionUnknown {
-        /// How many there are.
+        /// Number of pairs.
         pairs: usize,
     },
-    /// Repeats in which one of the two is 0: they have no ratio, and to judge by the others alone
-    /// would be to choose among the repeats.
+    /// Repeats in which a value is 0 have no ratio. Judging by the others alone would select among the
+    /// repeats.
     #[error("{repeats} repeats with a value of 0, which has no ratio")]
     ZeroValues {
-        /// How many.
+        /// Number of such repeats.
         repeats: usize,
     },
-    /// Some pairs say lower, some say higher, or equal.
+    /// Some pairs are lower, some are higher or equal.
     #[error("the repeats disagree about which is lower")]
     PairsDisagree,
-    /// The difference is no larger than between identical runs.
+    /// The difference is within the noise floor.
     #[error("the difference is within what identical runs differ by, a ratio of {resolution:.3}")]
     WithinResolution {
-        /// The [`Resolution`]'s ratio.
+        /// [`Resolution::ratio`].
         resolution: f64,
     },
 }
@@ -65,38 +65,38 @@ pub enum Doubt {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// `b` is lower.
+    /// `b` is significantly lower.
     Lower(Effect),
-    /// `b` is higher.
+    /// `b` is significantly higher.
     Higher(Effect),
-    /// Neither can be said.
+    /// No significant difference.
     CannotTell {
-        /// Why.
+        /// Why there is no verdict.
         reason: Doubt,
-        /// What was seen all the same; absent without pairs.
+        /// Observed difference; absent without pairs.
         seen: Option<Effect>,
     },
 }
 
-/// Compares `b` with `a` from the ratios of pairs measured in the same repeat, and from pairs of
-/// identical runs (A/A) measured among them.
+/// Compares `b` with `a`: `ratios` are pairs from the same repeat, `identical` pairs of identical runs
+/// (A/A) measured among them.
 ///
-/// `b` is called lower or higher when both hold:
+/// `b` is lower or higher when both hold:
 ///
-/// 1. **The pairs agree**: the interval of the median ratio leaves out 1, which is the exact
-///    two-sided sign test: all pairs of up to eight, eight of nine, nine of ten.
-/// 2. **It is more than noise**: the median ratio is farther from 1 than the [`Resolution`], which
-///    is what *any* pair of identical runs shows, or from five compared pairs on, four of five.
+/// 1. **The pairs agree.** The interval of the median ratio excludes 1. This is the exact two-sided
+///    sign test: all of up to eight pairs, eight of nine, nine of ten.
+/// 2. **The difference exceeds the noise.** The median ratio is farther from 1 than the [`Resolution`]:
+///    than *every* pair of identical runs, or with five or more compared pairs, than four in five.
 ///
-/// Why both: with three pairs, all agree by chance in one case of four. That the median of three
-/// is then also beyond the farthest of three identical pairs has, when nothing differs, a chance
-/// of one in five (the two farthest of six equals must be of one group), independent of the signs:
-/// together 5 %. This needs no normal distribution and no known variance, only that a pair is as
-/// likely to err up as down and that identical pairs are as noisy as the compared ones. With four
-/// pairs the chance is under 3.6 %, with five under 3.2 % (1 in 16 for agreement, at most half for
-/// the distance), and from six on the sign test alone is under 5 %. With fewer than [`MIN_PAIRS`]
-/// no rule would do. The bound is for one comparison: who makes twenty has to expect one to be
-/// wrong.
+/// Together they keep the probability of a false verdict at 5 % or less. Three pairs agree by chance
+/// in one case of four. If nothing differs, their median is also beyond the farthest of three
+/// identical pairs with probability 1/5, independent of the signs (the two farthest of six equals must
+/// belong to one group): 1/4 × 1/5 = 5 %. Four pairs give less than 3.6 %, five less than 3.2 % (1/16
+/// for agreement, at most 1/2 for the distance). From six pairs on the sign test alone is below 5 %.
+///
+/// The argument needs neither a normal distribution nor a known variance. It needs pairs that err
+/// upwards as often as downwards, and identical pairs that are as noisy as the compared ones. The bound
+/// is for one comparison: of twenty comparisons without a difference, expect one false verdict.
 #[must_use]
 pub fn compare(ratios: &PairedRatios, identical: &PairedRatios) -> Verdict {
     let seen = Effect::of(ratios);

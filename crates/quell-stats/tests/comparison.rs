@@ -1,5 +1,5 @@
-//! Comparisons from outside: what they must never say, how often they are wrong by chance, and that
-//! they see what is plain. The simulations are seeded and give the same counts on every run.
+//! Comparisons through the public interface: verdicts that must not occur, the rate of false verdicts,
+//! and plain differences that must be found. The simulations are seeded.
 
 use proptest::prelude::*;
 use quell_stats::{Choice, Doubt, Goal, PairedRatios, Resolution, Series, Verdict, best, compare, compromise};
@@ -27,7 +27,7 @@ fn doubt(verdict: Verdict) -> Doubt {
 }
 
 #[test]
-fn a_clear_difference_has_a_direction_and_a_size() {
+fn a_clear_difference_has_a_direction_and_a_ratio() {
     let Verdict::Lower(effect) = compare(&ratios(&[100.0, 110.0, 90.0], &[50.0, 56.0, 45.0]), &quiet()) else {
         panic!("not lower");
     };
@@ -37,7 +37,7 @@ fn a_clear_difference_has_a_direction_and_a_size() {
 }
 
 #[test]
-fn equal_values_cannot_be_told_apart() {
+fn equal_values_have_no_verdict() {
     let equal = ratios(&[5.0; 10], &[5.0; 10]);
     assert_eq!(doubt(compare(&equal, &equal)), Doubt::PairsDisagree);
 }
@@ -51,20 +51,20 @@ fn two_pairs_support_no_verdict() {
 }
 
 #[test]
-fn one_of_three_that_disagrees_makes_doubt() {
+fn one_disagreeing_pair_of_three_prevents_a_verdict() {
     let mixed = ratios(&[100.0; 3], &[50.0, 50.0, 101.0]);
     assert_eq!(doubt(compare(&mixed, &quiet())), Doubt::PairsDisagree);
 }
 
 #[test]
-fn one_of_ten_that_disagrees_makes_no_doubt() {
+fn one_disagreeing_pair_of_ten_does_not_prevent_a_verdict() {
     let mut b = [50.0; 10];
     b[4] = 200.0;
     assert!(matches!(compare(&ratios(&[100.0; 10], &b), &quiet()), Verdict::Lower(_)));
 }
 
 #[test]
-fn a_difference_as_large_as_between_identical_runs_makes_doubt() {
+fn a_difference_within_the_noise_floor_has_no_verdict() {
     let noisy = ratios(&[100.0; 3], &[100.0, 130.0, 99.0]);
     let small = ratios(&[100.0; 3], &[125.0, 120.0, 128.0]);
     assert!(matches!(doubt(compare(&small, &noisy)), Doubt::WithinResolution { .. }));
@@ -73,7 +73,7 @@ fn a_difference_as_large_as_between_identical_runs_makes_doubt() {
 }
 
 #[test]
-fn one_bad_pair_of_ten_identical_ones_does_not_blind_ten_repeats() {
+fn one_outlier_in_ten_identical_pairs_does_not_hide_a_difference_of_ten_repeats() {
     let mut twin = [101.0; 10];
     twin[7] = 400.0;
     let identical = ratios(&[100.0; 10], &twin);
@@ -83,7 +83,7 @@ fn one_bad_pair_of_ten_identical_ones_does_not_blind_ten_repeats() {
 }
 
 #[test]
-fn absent_values_are_left_out_by_pair_and_counted() {
+fn pairs_with_an_absent_value_are_omitted_and_counted() {
     let a = [Some(100.0), None, Some(100.0), Some(100.0), Some(100.0)];
     let b = [Some(50.0), Some(1.0), Some(50.0), None];
     let pairs = PairedRatios::new(&a, &b).unwrap();
@@ -91,13 +91,13 @@ fn absent_values_are_left_out_by_pair_and_counted() {
 }
 
 #[test]
-fn a_zero_has_no_ratio_and_makes_doubt() {
+fn a_value_of_zero_prevents_a_verdict() {
     let pairs = ratios(&[100.0; 4], &[50.0, 50.0, 50.0, 0.0]);
     assert_eq!(doubt(compare(&pairs, &quiet())), Doubt::ZeroValues { repeats: 1 });
 }
 
 #[test]
-fn a_value_that_is_no_magnitude_is_an_error() {
+fn a_negative_or_infinite_value_is_an_error() {
     for bad in [-1.0, f64::NAN, f64::INFINITY] {
         let error = PairedRatios::new(&present(&[1.0, 1.0]), &present(&[1.0, bad])).unwrap_err();
         assert_eq!(error.repeat, 1);
@@ -133,7 +133,7 @@ fn share_with_verdict(repeats: usize, factor: f64, seed: u64) -> f64 {
 }
 
 #[test]
-fn identical_modes_are_told_apart_in_at_most_one_of_twenty_runs() {
+fn identical_modes_get_a_verdict_in_at_most_one_of_twenty_runs() {
     for repeats in 3..=10 {
         let wrong = share_with_verdict(repeats, 1.0, 0x5eed + repeats as u64);
         assert!(wrong <= 0.05, "{repeats} repeats: {wrong}");
@@ -141,7 +141,7 @@ fn identical_modes_are_told_apart_in_at_most_one_of_twenty_runs() {
 }
 
 #[test]
-fn a_difference_of_a_fifth_is_seen_in_most_runs() {
+fn a_difference_of_a_fifth_is_found_in_most_runs() {
     for (repeats, at_least) in [(3, 0.95), (5, 0.95), (10, 0.95)] {
         for factor in [0.8, 1.25] {
             let seen = share_with_verdict(repeats, factor, 0xface);
@@ -155,7 +155,7 @@ fn series<'a>(rows: &'a [(&'static str, Vec<Option<f64>>)]) -> Vec<Series<'a, &'
 }
 
 #[test]
-fn the_best_names_those_it_cannot_be_told_from() {
+fn modes_without_a_significant_difference_from_the_winner_are_listed() {
     let rows = [
         ("base", present(&[100.0, 101.0, 99.0])),
         ("fullbusy", present(&[20.0, 21.0, 20.5])),
@@ -169,7 +169,7 @@ fn the_best_names_those_it_cannot_be_told_from() {
 }
 
 #[test]
-fn the_highest_wins_where_more_is_better() {
+fn with_goal_highest_the_largest_median_wins() {
     let rows = [("base", present(&[100.0, 101.0, 99.0])), ("suspend50", present(&[120.0, 121.0, 119.0]))];
     let choice = best(Goal::Highest, &series(&rows), &quiet()).unwrap().unwrap();
     assert_eq!(choice.winner, "suspend50");
@@ -177,20 +177,20 @@ fn the_highest_wins_where_more_is_better() {
 }
 
 #[test]
-fn with_too_few_repeats_nothing_is_told_from_the_winner() {
+fn with_too_few_repeats_no_mode_is_distinguishable_from_the_winner() {
     let rows = [("base", present(&[100.0])), ("fullbusy", present(&[1.0]))];
     let choice = best(Goal::Lowest, &series(&rows), &quiet()).unwrap().unwrap();
     assert_eq!(choice.not_distinguishable, ["base"]);
 }
 
 #[test]
-fn nothing_measured_has_no_best() {
+fn without_values_there_is_no_winner() {
     let rows = [("base", vec![None]), ("fullbusy", vec![])];
     assert_eq!(best(Goal::Lowest, &series(&rows), &quiet()).unwrap(), None);
 }
 
 #[test]
-fn the_compromise_weighs_latency_and_cpu_alike() {
+fn the_compromise_weighs_latency_and_cpu_equally() {
     let base = compromise(&present(&[100.0]), &present(&[10.0]));
     let half_and_twice = compromise(&present(&[50.0]), &present(&[20.0]));
     assert_eq!(base, half_and_twice);
@@ -204,7 +204,7 @@ fn runs() -> impl Strategy<Value = (Vec<f64>, Vec<f64>, Vec<f64>)> {
 
 proptest! {
     #[test]
-    fn swapping_the_two_turns_the_verdict_round((a, b, twin) in runs(), factor in 0.001..1000.0) {
+    fn swapping_the_modes_reverses_the_verdict((a, b, twin) in runs(), factor in 0.001..1000.0) {
         let b: Vec<f64> = b.iter().map(|b| b * factor).collect();
         let identical = ratios(&a, &twin);
         let one_way = compare(&ratios(&a, &b), &identical);
@@ -220,7 +220,7 @@ proptest! {
     }
 
     #[test]
-    fn the_unit_does_not_matter((a, b, twin) in runs(), exponent in -30i32..30) {
+    fn the_verdict_does_not_depend_on_the_unit((a, b, twin) in runs(), exponent in -30i32..30) {
         let scaled = |values: &[f64]| values.iter().map(|v| v * 2.0_f64.powi(exponent)).collect::<Vec<_>>();
         let kind = |verdict| match verdict {
             Verdict::Lower(_) => "lower",
@@ -233,7 +233,7 @@ proptest! {
     }
 
     #[test]
-    fn what_identical_runs_differ_by_is_never_a_verdict((a, _, twin) in runs()) {
+    fn a_difference_between_identical_runs_never_gives_a_verdict((a, _, twin) in runs()) {
         let identical = ratios(&a, &twin);
         let verdict = compare(&identical, &identical);
         prop_assert!(matches!(verdict, Verdict::CannotTell { .. }), "{verdict:?}");

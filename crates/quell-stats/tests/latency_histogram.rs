@@ -1,4 +1,4 @@
-//! The latency histogram from outside: range, precision, absence, and its way through a string.
+//! The latency histogram through its public interface: range, precision, empty histograms, string form.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn of(latencies_ns: &[u64]) -> LatencyHistogram {
 }
 
 #[test]
-fn an_empty_histogram_has_a_count_and_no_figures() {
+fn an_empty_histogram_has_a_count_and_no_quantiles() {
     let empty = LatencyHistogram::new();
     assert_eq!(empty.count(), 0);
     assert_eq!(empty.overflowed(), 0);
@@ -25,7 +25,7 @@ fn an_empty_histogram_has_a_count_and_no_figures() {
 }
 
 #[test]
-fn a_latency_of_zero_is_a_latency() {
+fn a_latency_of_zero_is_recorded() {
     let histogram = of(&[0]);
     assert_eq!(histogram.count(), 1);
     assert_eq!(histogram.p50(), Some(Duration::ZERO));
@@ -33,7 +33,7 @@ fn a_latency_of_zero_is_a_latency() {
 }
 
 #[test]
-fn named_quantiles_are_those_of_a_thousand_even_steps() {
+fn named_quantiles_of_a_thousand_even_steps_are_exact() {
     let histogram = of(&(1..=1000).collect::<Vec<_>>());
     assert_eq!(histogram.p50(), Some(Duration::from_nanos(500)));
     assert_eq!(histogram.p95(), Some(Duration::from_nanos(950)));
@@ -62,7 +62,7 @@ fn latencies_beyond_the_limit_are_counted_as_overflowed() {
 }
 
 #[test]
-fn overflowed_latencies_survive_the_string() {
+fn overflowed_latencies_survive_a_round_trip_through_text() {
     let histogram = of(&[10, u64::MAX, u64::MAX]);
     let back: LatencyHistogram = histogram.to_string().parse().unwrap();
     assert_eq!(back.overflowed(), 2);
@@ -84,7 +84,7 @@ fn clearing_leaves_an_empty_histogram() {
 }
 
 #[test]
-fn text_that_is_no_histogram_is_refused_with_the_reason() {
+fn text_that_is_not_a_histogram_is_refused_with_the_reason() {
     let parse = |text: &str| text.parse::<LatencyHistogram>();
     assert!(matches!(parse("%%%"), Err(ParseHistogramError::Base64(_))));
     assert!(matches!(parse(""), Err(ParseHistogramError::Malformed(_))));
@@ -114,7 +114,7 @@ proptest! {
     }
 
     #[test]
-    fn a_histogram_survives_its_string_and_json(
+    fn a_histogram_survives_a_round_trip_through_text_and_json(
         latencies in prop::collection::vec(any::<u64>().prop_map(|bits| bits >> (bits % 60)), 0..300)
     ) {
         let histogram = of(&latencies);
@@ -137,14 +137,14 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_the_parser_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn the_parser_panics_on_no_text(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         use base64::Engine;
         let text = base64::engine::general_purpose::STANDARD.encode(bytes);
         let _ = text.parse::<LatencyHistogram>();
     }
 
     #[test]
-    fn no_damaged_byte_makes_the_parser_panic(at in 0usize..4096, flip in 1u8..) {
+    fn the_parser_panics_on_no_damaged_byte(at in 0usize..4096, flip in 1u8..) {
         use base64::Engine;
         let engine = base64::engine::general_purpose::STANDARD;
         let mut bytes = engine.decode(of(&[1, 50_000, 51_000, 1 << 40]).to_string()).unwrap();
@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn no_counts_behind_a_right_header_make_the_parser_panic(
+    fn the_parser_panics_on_no_counts_behind_a_valid_header(
         payload in prop::collection::vec(any::<u8>(), 0..400)
     ) {
         use base64::Engine;
