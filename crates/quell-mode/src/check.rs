@@ -1,28 +1,28 @@
-//! What settings contradict each other or the name they carry (refused), and what the kernel
-//! accepts without reward (a concern). Pure functions of the settings.
+//! Checks of settings: contradictions, which are errors, and settings that the kernel accepts without
+//! effect, which are warnings ([`Concern`]).
 
 use crate::key::{SettingKey, Settings};
 use crate::kind::ModeKind;
 use crate::refusal::Refusal;
 use crate::settings::Threaded;
 
-/// What the kernel accepts although it does not do what it seems to.
+/// Settings that the kernel accepts, but that do not have the effect they suggest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Concern {
-    /// Only one of the two values that deferral consists of is set.
+    /// Only one of the two values of deferral is set.
     #[error(
         "interrupts are not deferred: that takes both defer-hard-irqs and gro-flush-timeout, and \
          one of them is 0"
     )]
     DeferralIncomplete,
-    /// Busy polling is preferred, and the interrupt is enabled again after every poll.
+    /// Busy polling is preferred, but the interrupt is enabled again after every poll.
     #[error(
         "prefer-busy-poll without deferral: the interrupt is enabled after every poll and \
          competes with busy polling; set defer-hard-irqs and gro-flush-timeout"
     )]
     PreferWithoutDeferral,
-    /// A suspended queue would be polled no later than one that is only deferred.
+    /// Suspension would end no later than deferral.
     #[error(
         "irq-suspend-timeout is not above gro-flush-timeout: suspension ends no later than \
          deferral would have, so it brings nothing"
@@ -45,10 +45,10 @@ pub(crate) fn concerns(settings: &Settings) -> Vec<Concern> {
     .collect()
 }
 
-/// A contradiction, and the settings whose overrides can have caused it, likeliest first.
+/// A contradiction, and the settings whose overrides can have caused it, most likely first.
 pub(crate) type Contradiction = (Refusal, &'static [SettingKey]);
 
-/// Whether `settings` are a mode that can be called `kind`.
+/// Finds a contradiction between `settings`, or between them and the name of `kind`.
 pub(crate) fn contradiction(kind: ModeKind, settings: &Settings) -> Option<Contradiction> {
     of_name(kind, settings).or_else(|| of_suspension(settings)).or_else(|| of_threaded_busy_poll(settings))
 }

@@ -1,5 +1,4 @@
-//! The settings that can be overridden in a mode's text, spelled as the kernel spells them, and how
-//! their values are read and written.
+//! Settings that a mode's text can override, with the kernel's names, and the text form of their values.
 
 use std::fmt;
 
@@ -28,7 +27,7 @@ pub enum SettingKey {
 }
 
 impl SettingKey {
-    /// All keys, in the order in which a mode's text has them.
+    /// All keys, in their order in canonical text.
     pub const ALL: [Self; 7] = [
         Self::DeferHardIrqs,
         Self::GroFlushTimeout,
@@ -39,7 +38,7 @@ impl SettingKey {
         Self::PreferBusyPoll,
     ];
 
-    /// The key as it is written.
+    /// Name in a mode's text.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -88,16 +87,16 @@ impl fmt::Display for SettingKey {
     }
 }
 
-/// All that a key can reach: the settings of a mode, while they are read or compared.
+/// Settings of a mode: all that a [`SettingKey`] can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Settings {
     pub(crate) napi: NapiSettings,
-    /// Absent where the mode leaves epoll alone.
+    /// `None` if the mode leaves epolls unchanged.
     pub(crate) epoll: Option<EpollSettings>,
 }
 
 impl Settings {
-    /// Reads `value` into the setting `key`; `mode` is the name for a refusal.
+    /// Parses `value` into the setting `key`. `mode` names the mode in an error.
     pub(crate) fn set(&mut self, mode: &'static str, key: SettingKey, value: &str) -> Result<(), Refusal> {
         let napi = &mut self.napi;
         let epoll = self.epoll.as_mut().ok_or(Refusal::EpollNotUsed { mode, key });
@@ -122,7 +121,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The value of `key` as it is written; absent for epoll's keys where epoll is left alone.
+    /// Text of the value of `key`; `None` for an epoll setting if the mode leaves epolls unchanged.
     pub(crate) fn text_of(&self, key: SettingKey) -> Option<String> {
         let napi = &self.napi;
         match key {

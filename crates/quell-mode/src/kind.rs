@@ -1,5 +1,4 @@
-//! The kinds of delivery mode and the settings that each stands for before any override: the table
-//! of the vocabulary, in one place.
+//! The kinds of delivery mode, and the settings that each stands for without overrides.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
@@ -13,56 +12,56 @@ const NAPIBUSY_GRO_FLUSH_TIMEOUT_NS: u64 = 200_000;
 const FULLBUSY_GRO_FLUSH_TIMEOUT_NS: u64 = 5_000_000;
 const FULLBUSY_LONGEST_WAIT: Duration = Duration::from_millis(1);
 
-/// A time in µs that is polled for: 1 to [`USECS_MAX`].
+/// A busy-poll time in µs: 1 to [`USECS_MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PollUsecs(NonZeroU32);
 
 impl PollUsecs {
-    /// `usecs` µs; absent for 0 and for more than [`USECS_MAX`].
+    /// `None` for 0 and above [`USECS_MAX`].
     #[must_use]
     pub fn new(usecs: u32) -> Option<Self> {
         NonZeroU32::new(usecs).filter(|usecs| usecs.get() <= USECS_MAX).map(Self)
     }
 
-    /// The number of µs.
+    /// The time in µs.
     #[must_use]
     pub fn get(self) -> u32 {
         self.0.get()
     }
 }
 
-/// How packets get from a queue to the program, by name.
+/// How packets get from a queue to the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum ModeKind {
-    /// `base`: an interrupt announces packets, the softirq fetches them.
+    /// `base`: an interrupt announces packets, NET_RX softirq polls the queue.
     Base,
-    /// `deferN`: after an interrupt, a timer of N µs polls the queue while packets keep coming.
+    /// `deferN`: after an interrupt, a timer of N µs polls the queue while packets keep arriving.
     Defer {
         /// N in ns.
         gro_flush_timeout_ns: NonZeroU64,
     },
-    /// `napibusy`: `epoll_wait` polls for 64 µs before it sleeps.
+    /// `napibusy`: `epoll_wait` busy polls for 64 µs before it sleeps.
     NapiBusy,
-    /// `fullbusy`: `epoll_wait` polls all the time, the program never sleeps for long.
+    /// `fullbusy`: `epoll_wait` busy polls all the time; no wait of the program sleeps longer than 1 ms.
     FullBusy,
-    /// `suspendN`: no interrupts while the program is busy, prompt ones while it is idle.
+    /// `suspendN`: interrupts are suspended while the program is busy, and prompt while it is idle.
     Suspend {
         /// N in ns.
         gro_flush_timeout_ns: NonZeroU64,
     },
-    /// `threaded`: a kernel thread of the queue polls instead of the softirq.
+    /// `threaded`: the queue's NAPI thread polls instead of softirq.
     Threaded,
-    /// `threadedbusy`: that thread never stops polling (Linux 6.19).
+    /// `threadedbusy`: the NAPI thread busy polls without end (Linux 6.19).
     ThreadedBusy,
-    /// `sockpollN`: a blocking `recv` polls for N µs (`SO_BUSY_POLL`), without epoll.
+    /// `sockpollN`: a blocking `recv` busy polls for N µs (`SO_BUSY_POLL`), without epoll.
     SockPoll {
         /// N.
         usecs: PollUsecs,
         /// `,own-cpu`: the sockets are polled by a thread of their own on a CPU of its own.
         own_cpu: bool,
     },
-    /// `eventspinN`: the program spins N µs on `epoll_wait` with timeout zero before it sleeps.
+    /// `eventspinN`: the program calls `epoll_wait` with timeout 0 for N µs before it sleeps.
     EventSpin {
         /// N.
         usecs: PollUsecs,
@@ -70,7 +69,7 @@ pub enum ModeKind {
 }
 
 impl ModeKind {
-    /// The name without N: what a mode's text begins with.
+    /// Name without N.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -86,24 +85,24 @@ impl ModeKind {
         }
     }
 
-    /// What the mode does, in one line for tables and help.
+    /// One line for tables and help.
     #[must_use]
     pub fn description(self) -> &'static str {
         match self {
-            Self::Base => "an interrupt announces packets, the softirq fetches them",
-            Self::Defer { .. } => "while packets keep coming, a timer polls instead of interrupts",
-            Self::NapiBusy => "epoll_wait polls the queue for 64 us before it sleeps",
-            Self::FullBusy => "epoll_wait polls the queue all the time, the program never rests",
-            Self::Suspend { .. } => "no interrupts while the program is busy, prompt ones when idle",
-            Self::Threaded => "a kernel thread per queue polls instead of the softirq",
-            Self::ThreadedBusy => "a kernel thread per queue polls without end, on a whole CPU",
-            Self::SockPoll { own_cpu: false, .. } => "a blocking recv polls the queue by itself",
+            Self::Base => "an interrupt announces packets, softirq polls the queue",
+            Self::Defer { .. } => "while packets keep arriving, a timer polls instead of interrupts",
+            Self::NapiBusy => "epoll_wait busy polls for 64 us before it sleeps",
+            Self::FullBusy => "epoll_wait busy polls all the time, the program never sleeps",
+            Self::Suspend { .. } => "no interrupts while the program is busy, prompt ones while it is idle",
+            Self::Threaded => "a kernel thread per queue polls instead of softirq",
+            Self::ThreadedBusy => "a kernel thread per queue busy polls without end, on a whole CPU",
+            Self::SockPoll { own_cpu: false, .. } => "a blocking recv busy polls the queue",
             Self::SockPoll { own_cpu: true, .. } => "a thread on a CPU of its own polls the sockets",
             Self::EventSpin { .. } => "the program spins on epoll_wait(0) before it sleeps",
         }
     }
 
-    /// What becomes of the program's own waits.
+    /// How the program's own waits change.
     #[must_use]
     pub fn program_wait(self) -> ProgramWait {
         match self {

@@ -1,6 +1,6 @@
-//! The vocabulary of packet delivery: the modes, the NAPI, epoll and socket settings that each one
-//! stands for, how they are written, what contradicts itself, and what each needs from the kernel;
-//! and the profiles that say it of a whole host. Types and pure functions; nothing here asks or changes a kernel.
+//! Delivery modes: the NAPI, epoll and socket settings that each mode stands for, their text form,
+//! contradictions, and requirements on the kernel. Also profiles, which configure a whole host. Types
+//! and pure functions: this crate neither reads nor changes the kernel.
 //!
 //! ```
 //! use quell_mode::DeliveryMode;

@@ -11,17 +11,17 @@ use crate::refusal::ParseModeError;
 use crate::requirement::Requirement;
 use crate::settings::{EpollSettings, NapiSettings, ProgramWait};
 
-/// How packets are to be delivered: what the kernel and the program are told.
+/// How packets are delivered: settings of NAPI instances, epolls and sockets, and waits of the program.
 ///
-/// Written as a name, N where the name takes one, and overrides: `suspend20,defer-hard-irqs=10`.
-/// N of `deferN` and `suspendN` is the gro-flush-timeout in µs, with up to three decimals
-/// (`defer0.5` is 500 ns); N of `sockpollN` and `eventspinN` is whole µs. A timeout in an override
-/// is in ns, as the kernel has it, unless a unit says otherwise (`ns`, `us`, `ms`, `s`).
+/// The text form is a name, N where the name takes one, and overrides: `suspend20,defer-hard-irqs=10`.
+/// N of `deferN` and `suspendN` is the gro-flush-timeout in µs, with up to three decimals (`defer0.5`
+/// is 500 ns). N of `sockpollN` and `eventspinN` is whole µs. A timeout in an override is in ns, as in
+/// the kernel, unless it has a unit (`ns`, `us`, `ms`, `s`).
 ///
-/// `Display` gives the canonical text: overrides in the order of [`SettingKey::ALL`], those equal
-/// to what the name stands for left out. It parses back to an equal mode, and equal modes have
-/// equal texts. A mode has passed the checks; whether this kernel can do it is told by nobody but
-/// the kernel: see [`requirements`](Self::requirements).
+/// `Display` prints the canonical text: overrides in the order of [`SettingKey::ALL`], without those
+/// that equal the default of the name. It parses to an equal mode, and equal modes have equal texts. A
+/// mode is free of contradictions; whether a kernel supports it is a matter of
+/// [`requirements`](Self::requirements).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeliveryMode {
     kind: ModeKind,
@@ -33,49 +33,48 @@ impl DeliveryMode {
         Self { kind, settings }
     }
 
-    /// Reads modes separated by commas, each with its overrides:
-    /// `base,suspend20,defer-hard-irqs=10,fullbusy` are three. What has a `=`, or is `own-cpu`,
-    /// belongs to the mode before it.
+    /// Parses modes separated by commas, each with its overrides:
+    /// `base,suspend20,defer-hard-irqs=10,fullbusy` are three. An item with a `=`, or `own-cpu`, belongs
+    /// to the mode before it.
     ///
     /// # Errors
     ///
-    /// The first of them that is no mode, with its place in the whole list.
+    /// The first invalid mode, with its position in the list.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, ParseModeError> {
         parse::modes(text)
     }
 
-    /// The kind, with N.
+    /// Kind, with N.
     #[must_use]
     pub fn kind(&self) -> ModeKind {
         self.kind
     }
 
-    /// The name with N, without overrides: `suspend20`, `sockpoll50,own-cpu`.
+    /// Name with N, without overrides: `suspend20`, `sockpoll50,own-cpu`.
     #[must_use]
     pub fn name(&self) -> String {
         Name(self.kind).to_string()
     }
 
-    /// What the mode does, in one line for tables and help.
+    /// One line for tables and help.
     #[must_use]
     pub fn description(&self) -> &'static str {
         self.kind.description()
     }
 
-    /// What every NAPI that serves the program is told.
+    /// Settings of every NAPI instance that serves the program.
     #[must_use]
     pub fn napi(&self) -> NapiSettings {
         self.settings.napi
     }
 
-    /// What every epoll of the program is told; absent where the mode has no say in it, so that the
-    /// parameters are to stay, or become again, what the program itself made them.
+    /// Settings of every epoll of the program; `None` if the mode leaves epolls as the program set them.
     #[must_use]
     pub fn epoll(&self) -> Option<EpollSettings> {
         self.settings.epoll
     }
 
-    /// `SO_BUSY_POLL` of the program's sockets; absent where the mode leaves them alone.
+    /// `SO_BUSY_POLL` of the program's sockets; `None` if the mode leaves sockets unchanged.
     #[must_use]
     pub fn socket_busy_poll(&self) -> Option<PollUsecs> {
         match self.kind {
@@ -90,26 +89,25 @@ impl DeliveryMode {
         matches!(self.kind, ModeKind::SockPoll { own_cpu: true, .. })
     }
 
-    /// What becomes of the program's own waits.
+    /// How the program's own waits change.
     #[must_use]
     pub fn program_wait(&self) -> ProgramWait {
         self.kind.program_wait()
     }
 
-    /// What the kernel accepts and does not reward: worth a warning, no refusal.
+    /// Settings that the kernel accepts without the effect they suggest. Print them as warnings.
     #[must_use]
     pub fn concerns(&self) -> Vec<check::Concern> {
         check::concerns(&self.settings)
     }
 
-    /// What the mode needs from the kernel, the host and the program, to be probed for before
-    /// anything is changed.
+    /// What the mode needs from the kernel, the host and the program. Probe for it before any change.
     #[must_use]
     pub fn requirements(&self) -> Vec<Requirement> {
         Requirement::of(self)
     }
 
-    /// The overrides that make the mode differ from its name, in canonical order.
+    /// Settings that differ from the defaults of the name, in canonical order.
     fn overrides(&self) -> impl Iterator<Item = (SettingKey, String)> + '_ {
         let named = self.kind.settings();
         SettingKey::ALL.into_iter().filter_map(move |key| {
@@ -120,7 +118,7 @@ impl DeliveryMode {
 }
 
 impl Default for DeliveryMode {
-    /// `base`: interrupts, as the kernel comes.
+    /// `base`, the kernel's default.
     fn default() -> Self {
         ModeKind::Base.into()
     }
@@ -151,7 +149,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// `ns` in µs with the decimals it needs, at most three.
+/// `ns` in µs with as many decimals as needed, at most three.
 fn write_usecs(f: &mut fmt::Formatter<'_>, ns: u64) -> fmt::Result {
     write!(f, "{}", ns / 1000)?;
     match ns % 1000 {

@@ -1,6 +1,5 @@
-//! What comes nearest to a mode on a kernel that cannot tell single NAPI instances what the mode says: settings of the
-//! whole device, busy polling by the epoll, or by the sockets. Pure: what the kernel offers is asked elsewhere, and
-//! whoever sets this says so; it is never the mode itself.
+//! The nearest settings to a mode on a kernel without settings per NAPI instance (`napi-set`): settings of the whole
+//! device, and busy polling of epolls or sockets. Users are shown that these settings are not the mode itself.
 
 use std::fmt;
 
@@ -12,7 +11,7 @@ use crate::mode::DeliveryMode;
 use crate::settings::{EpollSettings, NapiSettings, Threaded};
 use crate::timeout::timeout_text;
 
-/// What a kernel offers beside `napi-set`.
+/// Interfaces of a kernel beside `napi-set`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offered {
     /// `napi_defer_hard_irqs` and `gro_flush_timeout` of a device in sysfs (Linux 5.11).
@@ -25,23 +24,22 @@ pub struct Offered {
     pub socket_busy_poll: bool,
 }
 
-/// What can be set in a mode's place.
+/// Settings that replace a mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Nearest {
-    /// For every NAPI instance of the device at once, by sysfs; its `irq-suspend-timeout` is 0.
+    /// All NAPI instances of the device, by sysfs. `irq-suspend-timeout` is 0.
     pub device: NapiSettings,
-    /// For the program's epolls.
+    /// Epolls of the program.
     pub epoll: EpollSettings,
-    /// `SO_BUSY_POLL` with `SO_PREFER_BUSY_POLL` for the program's sockets, in µs; what blocking `recv` reads.
+    /// `SO_BUSY_POLL`, in µs, with `SO_PREFER_BUSY_POLL`, for sockets of the program that blocking `recv` reads.
     pub socket_busy_poll_usecs: Option<u32>,
 }
 
 impl DeliveryMode {
-    /// What comes nearest to the mode with what a kernel offers; absent when that is nothing, or the mode is `base`.
+    /// Nearest settings that `offered` allows; `None` when there are none, or for `base`.
     ///
-    /// Suspension cannot be had without `napi-set`: nearest to it is busy polling while there is something to do and
-    /// deferral while there is not, which is `napibusy`.
+    /// Suspension needs `napi-set`. Nearest to it is `napibusy`: busy polling while there is work, deferral otherwise.
     #[must_use]
     pub fn nearest(&self, offered: Offered) -> Option<Nearest> {
         let wanted = if self.napi().irq_suspend_timeout_ns > 0 { ModeKind::NapiBusy.into() } else { *self };
@@ -86,10 +84,10 @@ impl fmt::Display for Nearest {
 mod tests {
     use super::*;
 
-    /// As asked of Linux 6.12.
+    /// Linux 6.12.
     const EPOLLS: Offered =
         Offered { device_deferral: true, device_threads: true, epoll_parameters: true, socket_busy_poll: true };
-    /// As asked of Linux 6.1.
+    /// Linux 6.1.
     const SOCKETS: Offered = Offered { epoll_parameters: false, ..EPOLLS };
 
     fn nearest(mode: &str, offered: Offered) -> Option<String> {
@@ -97,31 +95,31 @@ mod tests {
     }
 
     #[test]
-    fn deferral_can_be_had_for_the_whole_device() {
+    fn deferral_is_set_for_the_whole_device() {
         let device = Some("deferral of the whole device by sysfs (100, 20us)".to_owned());
         assert_eq!(nearest("defer20", EPOLLS), device);
         assert_eq!(nearest("defer20", SOCKETS), device);
     }
 
     #[test]
-    fn busy_polling_is_by_the_epoll_where_it_has_parameters_and_by_the_socket_elsewhere() {
+    fn busy_polling_is_set_on_epolls_and_without_epoll_parameters_on_sockets() {
         let by = |polling: &str| Some(format!("deferral of the whole device by sysfs (100, 200us), {polling}"));
         assert_eq!(nearest("napibusy", EPOLLS), by("EPIOCSPARAMS of the epolls (64/64/1)"));
         assert_eq!(nearest("napibusy", SOCKETS), by("SO_BUSY_POLL of the sockets (64 us)"));
     }
 
     #[test]
-    fn nearest_to_suspension_is_napibusy() {
+    fn suspension_is_replaced_by_napibusy() {
         assert_eq!(nearest("suspend20", EPOLLS), nearest("napibusy", EPOLLS));
     }
 
     #[test]
-    fn a_thread_that_polls_without_end_becomes_one_that_sleeps() {
+    fn a_busy_polling_thread_is_replaced_by_one_that_sleeps() {
         assert_eq!(nearest("threadedbusy", SOCKETS).as_deref(), Some("threads for the whole device by sysfs"));
     }
 
     #[test]
-    fn where_nothing_is_offered_nothing_is_near() {
+    fn without_any_interface_there_is_no_replacement() {
         assert_eq!(nearest("napibusy", Offered::default()), None);
         assert_eq!(nearest("base", EPOLLS), None);
     }

@@ -1,5 +1,4 @@
-//! From a text to a delivery mode: the name, N, the overrides, and for every refusal the bytes it
-//! is about. The only place where modes are read.
+//! Parser of delivery modes: name, N, overrides, and for every error the bytes that it is about.
 
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -16,7 +15,7 @@ const WORDS: [&str; 9] =
 
 const OWN_CPU: &str = "own-cpu";
 
-/// A part of the input, with its place in it.
+/// A part of the input, with its position.
 #[derive(Debug, Clone, Copy)]
 struct Token<'a> {
     text: &'a str,
@@ -40,14 +39,14 @@ impl<'a> Token<'a> {
     }
 }
 
-/// A refusal and its place.
+/// A refusal and its bytes in the input.
 type Located = (Range<usize>, Refusal);
 
 pub(crate) fn mode(input: &str) -> Result<DeliveryMode, ParseModeError> {
     parse(Token { text: input, start: 0 }).map_err(|(span, refusal)| ParseModeError::new(input, span, refusal))
 }
 
-/// The modes of a list, whose overrides are told from modes by their `=` (and `own-cpu` by name).
+/// Parses a list of modes. Overrides are recognized by their `=`, and `own-cpu` by name.
 pub(crate) fn modes(input: &str) -> Result<Vec<DeliveryMode>, ParseModeError> {
     let mut bounds: Vec<Range<usize>> = Vec::new();
     let mut start = 0;
@@ -100,7 +99,7 @@ fn blamed_span(given: &[(&'static str, Range<usize>)], blamed: &[SettingKey], he
         .map_or_else(|| head.span(), |(_, span)| span.clone())
 }
 
-/// Applies one override and says which.
+/// Applies one override and returns its key.
 fn apply(item: Token<'_>, kind: &mut ModeKind, settings: &mut Settings) -> Result<&'static str, Located> {
     let (word, value) = match item.split_once('=') {
         Some((word, value)) => (word, Some(value)),
@@ -220,7 +219,7 @@ fn too_large(mode: &'static str, number: Token<'_>, max: u64) -> Refusal {
     Refusal::NumberTooLarge { mode, number: number.text.to_owned(), max }
 }
 
-/// The known word that `word` was most likely to be: at most every third letter differs.
+/// Known word that is most similar to `word`, with at most a third of its letters different.
 fn nearest(word: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
     known
         .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))

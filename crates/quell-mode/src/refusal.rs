@@ -1,44 +1,44 @@
-//! Why a text is no delivery mode, and where in the text the reason stands.
+//! Errors of parsing a delivery mode, with their position in the text.
 
 use std::ops::Range;
 
 use crate::key::SettingKey;
 
-/// Why a text is no delivery mode.
+/// Why a text is not a delivery mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Nothing where a mode should be.
+    /// A mode is missing.
     #[error("a delivery mode is missing, such as base, defer200, fullbusy or suspend200")]
     Empty,
-    /// The name is none of the vocabulary's.
+    /// Unknown name.
     #[error("no mode is called '{word}'{}", did_you_mean(*.nearest))]
     UnknownMode {
-        /// What stands where the name should, without digits that follow.
+        /// Word in place of the name, without digits that follow.
         word: String,
-        /// The nearest name, if one is near.
+        /// Most similar name.
         nearest: Option<&'static str>,
     },
-    /// A name that takes N came without.
+    /// N is missing.
     #[error("{mode} needs a number of microseconds, such as {mode}200")]
     NumberMissing {
         /// The name.
         mode: &'static str,
     },
-    /// A name that takes no N came with one.
+    /// The name takes no N.
     #[error("{mode} takes no number; settings are overridden as in {mode},defer-hard-irqs=10")]
     NumberNotTaken {
         /// The name.
         mode: &'static str,
     },
-    /// N is no number that the name takes.
+    /// N is malformed.
     #[error("'{number}' after {mode} is not {expected}")]
     NumberMalformed {
         /// The name.
         mode: &'static str,
-        /// What stands where N should.
+        /// Text in place of N.
         number: String,
-        /// What N should be.
+        /// Description of a valid N.
         expected: &'static str,
     },
     /// N is 0.
@@ -47,25 +47,25 @@ pub enum Refusal {
         /// The name.
         mode: &'static str,
     },
-    /// N is beyond what the kernel takes.
+    /// N is above the kernel's limit.
     #[error("{number} after {mode} is above the kernel's limit of {max} microseconds")]
     NumberTooLarge {
         /// The name.
         mode: &'static str,
-        /// N as written.
+        /// N as given.
         number: String,
-        /// The largest N.
+        /// Largest N, in µs.
         max: u64,
     },
-    /// An override of something that is no setting.
+    /// Override of an unknown setting.
     #[error("no setting is called '{word}'{}", did_you_mean(*.nearest))]
     UnknownSetting {
-        /// What stands where the setting's name should.
+        /// Word in place of the setting's name.
         word: String,
-        /// The nearest name, if one is near.
+        /// Most similar name.
         nearest: Option<&'static str>,
     },
-    /// An override without a value.
+    /// Override without a value.
     #[error("{key} needs a value, as in {key}=1")]
     ValueMissing {
         /// The setting.
@@ -74,33 +74,33 @@ pub enum Refusal {
     /// `own-cpu` with a value.
     #[error("own-cpu takes no value")]
     OwnCpuTakesNoValue,
-    /// A value that is not of the setting's type.
+    /// The value is not of the setting's type.
     #[error("{key} is {expected}, not '{value}'")]
     ValueMalformed {
         /// The setting.
         key: SettingKey,
-        /// The value as written.
+        /// Value as given.
         value: String,
-        /// What it should be.
+        /// Description of a valid value.
         expected: &'static str,
     },
-    /// A value beyond what the kernel takes.
+    /// The value is above the kernel's limit.
     #[error("{value} is above the kernel's limit for {key}, {max}")]
     ValueTooLarge {
         /// The setting.
         key: SettingKey,
-        /// The value as written.
+        /// Value as given.
         value: String,
-        /// The largest value, in ns for a timeout.
+        /// Largest value, in ns for a timeout.
         max: u64,
     },
-    /// One setting twice.
+    /// A setting is given twice.
     #[error("{word} is given twice; keep one")]
     GivenTwice {
         /// The setting, or `own-cpu`.
         word: &'static str,
     },
-    /// N of `deferN` and `suspendN` is the gro-flush-timeout, and an override says otherwise.
+    /// An override contradicts N of `deferN` or `suspendN`, which is the gro-flush-timeout.
     #[error("the number after {mode} is the gro-flush-timeout; change the number instead")]
     GroFlushTimeoutInName {
         /// The name.
@@ -112,10 +112,10 @@ pub enum Refusal {
         /// The name.
         mode: &'static str,
     },
-    /// A setting of epoll in a mode that does not poll by epoll.
+    /// Override of an epoll setting in a mode that does not busy poll in epoll.
     #[error(
-        "{mode} does not poll by epoll, {key} would do nothing; epoll's settings go with base, \
-         defer, napibusy, fullbusy and suspend"
+        "{mode} does not busy poll in epoll, so {key} would have no effect; epoll settings apply to \
+         base, defer, napibusy, fullbusy and suspend"
     )]
     EpollNotUsed {
         /// The name.
@@ -123,37 +123,37 @@ pub enum Refusal {
         /// The setting.
         key: SettingKey,
     },
-    /// An override takes away what the name stands for.
+    /// An override contradicts the name.
     #[error("{mode} means {key} {value}; name another mode or leave {key} as it is")]
     ContradictsName {
         /// The name.
         mode: &'static str,
         /// The setting.
         key: SettingKey,
-        /// What it has to be.
+        /// Value that the name requires.
         value: &'static str,
     },
-    /// IRQ suspension where interrupts are not deferred.
+    /// IRQ suspension without deferral.
     #[error(
         "suspension without deferral has no effect in the kernel: with irq-suspend-timeout set, \
          both defer-hard-irqs and gro-flush-timeout must be above 0"
     )]
     SuspensionWithoutDeferral,
-    /// IRQ suspension without what triggers it.
+    /// IRQ suspension without `prefer-busy-poll`, which triggers it.
     #[error(
         "suspension without prefer-busy-poll never happens: the kernel suspends only for an epoll \
          that has prefer-busy-poll=1"
     )]
     SuspensionWithoutPrefer,
-    /// Deferral of interrupts that are never enabled.
+    /// Deferral with `threaded=2`, which never enables interrupts.
     #[error(
-        "threaded=2 polls without end and never enables the interrupt: there is nothing that \
-         defer-hard-irqs and gro-flush-timeout could defer"
+        "threaded=2 busy polls without end and never enables the interrupt, so defer-hard-irqs and \
+         gro-flush-timeout have nothing to defer; leave both at 0"
     )]
     ThreadedBusyPollWithDeferral,
-    /// Two that want to own one queue for ever.
+    /// Busy polling in epoll with `threaded=2`, which owns the queue permanently.
     #[error(
-        "threaded=2 owns the queue without end, epoll could never poll it: leave busy-poll-usecs \
+        "threaded=2 owns the queue permanently, so epoll can never poll it; leave busy-poll-usecs \
          and prefer-busy-poll at 0"
     )]
     ThreadedBusyPollWithEpoll,
@@ -163,7 +163,7 @@ fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |word| format!("; did you mean {word}?"))
 }
 
-/// A text that is no delivery mode: the reason, and where in the text it stands.
+/// A text that is not a delivery mode: the reason, and its position in the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("delivery mode '{input}': {refusal}")]
 pub struct ParseModeError {
@@ -177,27 +177,27 @@ impl ParseModeError {
         Self { input: input.to_owned(), span, refusal }
     }
 
-    /// Why.
+    /// Reason.
     #[must_use]
     pub fn refusal(&self) -> &Refusal {
         &self.refusal
     }
 
-    /// The text that was to be a mode.
+    /// The whole text.
     #[must_use]
     pub fn input(&self) -> &str {
         &self.input
     }
 
-    /// The bytes of [`input`](Self::input) that the reason is about, always whole characters;
-    /// empty where something is missing.
+    /// Bytes of [`input`](Self::input) that the reason is about: whole characters, empty where something
+    /// is missing.
     #[must_use]
     pub fn span(&self) -> Range<usize> {
         self.span.clone()
     }
 
-    /// The input and, in a second line, carets under the place; control characters are shown as
-    /// `?`, so that the two lines stay two.
+    /// The input, and a second line with carets under [`span`](Self::span). Control characters are
+    /// replaced by `?`, so that the input stays one line.
     #[must_use]
     pub fn caret(&self) -> String {
         let shown: String = self.input.chars().map(|c| if c.is_control() { '?' } else { c }).collect();

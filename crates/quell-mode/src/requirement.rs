@@ -1,11 +1,11 @@
-//! What a mode needs from the kernel, the host and the program, as data: the floors above probe for
-//! it and refuse with the reason. Kernel versions appear in words only; none is ever compared.
+//! Requirements of a mode on the kernel, the host and the program. Other crates probe for them. Kernel
+//! versions are for messages only; they are never compared.
 
 use crate::kind::ModeKind;
 use crate::mode::DeliveryMode;
 use crate::settings::{BUDGET_WITHOUT_CAPABILITY, EpollSettings, NapiSettings, ProgramWait, Threaded};
 
-/// One thing that a mode does not work without.
+/// A requirement of a mode.
 #[derive(
     Debug,
     Clone,
@@ -29,28 +29,28 @@ pub enum Requirement {
     /// `napi-set` of irq-suspend-timeout.
     #[error("IRQ suspension: irq-suspend-timeout of netlink napi-set (Linux 6.13)")]
     IrqSuspension,
-    /// A kernel thread per NAPI.
+    /// A kernel thread per NAPI instance.
     #[error("threaded NAPI: threaded=1")]
     ThreadedNapi,
-    /// A kernel thread per NAPI that polls without end.
+    /// A kernel thread per NAPI instance that busy polls without end.
     #[error("threaded busy polling: threaded=2 (Linux 6.19)")]
     ThreadedBusyPoll,
     /// `EPIOCSPARAMS`.
     #[error("busy-poll parameters of an epoll: EPIOCSPARAMS (Linux 6.9)")]
     EpollParameters,
-    /// CAP_NET_ADMIN in the initial user namespace, without which `napi-set` answers EPERM.
+    /// CAP_NET_ADMIN in the initial user namespace; `napi-set` fails with EPERM without it.
     #[error("CAP_NET_ADMIN in the initial user namespace, to set a NAPI")]
     NetAdminForNapi,
     /// CAP_NET_ADMIN for a poll of more than 64 packets.
     #[error("CAP_NET_ADMIN, for a busy-poll-budget above 64")]
     NetAdminForBudget,
-    /// The program's waits are shortened: it has to be launched for that.
+    /// The program's waits are shortened, so Quell must launch it.
     #[error("the program's cooperation: its waits are shortened, so it has to be launched")]
     ShorterWaits,
-    /// The program spins before it sleeps: it has to be launched for that.
+    /// The program spins before it sleeps, so Quell must launch it.
     #[error("the program's cooperation: it spins before it sleeps, so it has to be launched")]
     SpinBeforeSleep,
-    /// The program's sockets get `SO_BUSY_POLL`: it has to be launched for that.
+    /// The program's sockets get `SO_BUSY_POLL`, so Quell must launch it.
     #[error("the program's cooperation: SO_BUSY_POLL on its sockets, read by blocking recv")]
     SocketBusyPoll,
     /// A CPU that does nothing but poll.
@@ -59,8 +59,7 @@ pub enum Requirement {
 }
 
 impl Requirement {
-    /// All that `mode` needs beyond what every kernel has. Putting a setting back to 0 on a host
-    /// that has it set is not counted.
+    /// Requirements of `mode` beyond what every kernel has. Resetting a setting to 0 is not counted.
     pub(crate) fn of(mode: &DeliveryMode) -> Vec<Self> {
         let napi = mode.napi();
         let epoll = mode.epoll().unwrap_or_default();

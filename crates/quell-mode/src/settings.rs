@@ -1,5 +1,5 @@
-//! The settings that a delivery mode consists of, in the kernel's terms and units. Plain values:
-//! which of them belong together is `check`'s business.
+//! Settings of a delivery mode, in the kernel's terms and units. `check` finds contradictions between
+//! them.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Highest `defer-hard-irqs` that the kernel accepts: `S32_MAX` in
-/// `Documentation/netlink/specs/netdev.yaml`, above it ERANGE.
+/// `Documentation/netlink/specs/netdev.yaml`. Higher values fail with ERANGE.
 pub const DEFER_HARD_IRQS_MAX: u32 = i32::MAX as u32;
 
 /// Highest busy-poll time in µs: `busy_poll_usecs` above `S32_MAX` is refused by
@@ -17,18 +17,19 @@ pub const USECS_MAX: u32 = i32::MAX as u32;
 /// Highest `busy_poll_budget` without CAP_NET_ADMIN: `NAPI_POLL_WEIGHT`.
 pub const BUDGET_WITHOUT_CAPABILITY: u16 = 64;
 
-/// What one NAPI instance is told over netlink (`napi-set` of family `netdev`).
+/// Settings of a NAPI instance (netlink family `netdev`, `napi-set`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct NapiSettings {
-    /// How many polls that found nothing go by before the interrupt is enabled again; 0 to
-    /// [`DEFER_HARD_IRQS_MAX`], 0: no deferral.
+    /// Number of empty polls before the interrupt is enabled again; 0 to [`DEFER_HARD_IRQS_MAX`], 0
+    /// disables deferral.
     pub defer_hard_irqs: u32,
-    /// The timer that polls a queue whose interrupt is deferred, in ns; 0: none.
+    /// Timeout of the timer that polls the queue while its interrupt is deferred, in ns; 0 disables
+    /// deferral.
     #[serde(rename = "gro-flush-timeout")]
     pub gro_flush_timeout_ns: u64,
-    /// How long the interrupt stays off at most while the application works on events that
-    /// `epoll_wait` gave it, in ns; 0: no suspension.
+    /// Longest time that the interrupt stays masked while the application processes events from
+    /// `epoll_wait`, in ns; 0 disables suspension.
     #[serde(rename = "irq-suspend-timeout")]
     pub irq_suspend_timeout_ns: u64,
     /// Whether a kernel thread polls the queue.
@@ -36,7 +37,7 @@ pub struct NapiSettings {
 }
 
 impl NapiSettings {
-    /// Whether interrupts are deferred: the kernel needs both values (`napi_complete_done()` in
+    /// Whether interrupts are deferred: both values must be set (`napi_complete_done()` in
     /// `net/core/dev.c`).
     #[must_use]
     pub fn defers(&self) -> bool {
@@ -48,18 +49,17 @@ impl NapiSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Threaded {
-    /// The softirq (0).
+    /// NET_RX softirq (0).
     #[default]
     Off,
-    /// The queue's own kernel thread, woken by the interrupt (1).
+    /// The queue's NAPI thread, woken by the interrupt (1).
     Thread,
-    /// The queue's own kernel thread, which never stops polling and takes a whole CPU (2, from
-    /// Linux 6.19).
+    /// The queue's NAPI thread, which busy polls without end and takes a whole CPU (2, Linux 6.19).
     BusyPoll,
 }
 
 impl Threaded {
-    /// The value of the netlink attribute.
+    /// Value of the netlink attribute.
     #[must_use]
     pub fn kernel_value(self) -> u32 {
         match self {
@@ -69,7 +69,7 @@ impl Threaded {
         }
     }
 
-    /// The meaning of a value of the netlink attribute; absent for one that no known kernel has.
+    /// Meaning of a value of the netlink attribute; `None` for a value that no known kernel uses.
     #[must_use]
     pub fn from_kernel_value(value: u32) -> Option<Self> {
         match value {
@@ -81,30 +81,30 @@ impl Threaded {
     }
 }
 
-/// What one epoll file is told by `EPIOCSPARAMS` (`struct epoll_params`).
+/// Busy-poll parameters of an epoll (`EPIOCSPARAMS`, `struct epoll_params`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EpollSettings {
-    /// How long `epoll_wait` busy polls before it sleeps, in units of 1,024 ns; 0 to [`USECS_MAX`].
+    /// Time that `epoll_wait` busy polls before it sleeps, in units of 1,024 ns; 0 to [`USECS_MAX`].
     /// With 0 it polls once if `prefer_busy_poll` is set and `net.core.busy_poll` is 0.
     pub busy_poll_usecs: u32,
-    /// Packets a poll takes at most; 0 means the kernel's 8, more than
-    /// [`BUDGET_WITHOUT_CAPABILITY`] needs CAP_NET_ADMIN.
+    /// Most packets per poll; 0 is the kernel's default of 8, more than [`BUDGET_WITHOUT_CAPABILITY`]
+    /// needs CAP_NET_ADMIN.
     pub busy_poll_budget: u16,
-    /// Whether the application's polling goes before the softirq's; also what makes IRQ suspension
-    /// work.
+    /// Whether busy polling by the application takes precedence over softirq. Also required for IRQ
+    /// suspension.
     pub prefer_busy_poll: bool,
 }
 
-/// What becomes of the program's own waits, without which some modes are not what their name says.
+/// How the program's own waits change. Some modes need this to have their effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ProgramWait {
-    /// The program waits as it was written.
+    /// Waits are unchanged.
     AsWritten,
-    /// No wait takes longer than this: a program that sleeps does not poll.
+    /// No wait takes longer than this, because a sleeping program does not busy poll.
     AtMost(Duration),
-    /// The program asks with a timeout of zero for this long before it sleeps.
+    /// The program polls with timeout 0 for this long before it sleeps.
     SpinBeforeSleep(Duration),
 }

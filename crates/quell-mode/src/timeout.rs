@@ -1,9 +1,9 @@
-//! How a timeout is written: the kernel's plain nanoseconds, or a whole number with a unit.
+//! Text form of timeouts: a whole number of ns, or a whole number with a unit.
 
 /// Units, largest first, in ns.
 const UNITS: [(&str, u64); 4] = [("ms", 1_000_000), ("us", 1_000), ("ns", 1), ("s", 1_000_000_000)];
 
-/// Why a text is no timeout.
+/// Why a text is not a timeout.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum TimeoutError {
     /// Not a whole number with an optional unit.
@@ -12,7 +12,7 @@ pub(crate) enum TimeoutError {
     TooLarge,
 }
 
-/// Nanoseconds of `5000000`, `5000000ns`, `5000us`, `5ms` or `2s`.
+/// Parses `5000000`, `5000000ns`, `5000us`, `5ms` or `2s`.
 pub(crate) fn parse_timeout_ns(text: &str) -> Result<u64, TimeoutError> {
     let (number, unit_ns) =
         UNITS.iter().find_map(|(suffix, ns)| Some((text.strip_suffix(suffix)?, *ns))).unwrap_or((text, 1));
@@ -22,7 +22,7 @@ pub(crate) fn parse_timeout_ns(text: &str) -> Result<u64, TimeoutError> {
     number.parse::<u64>().ok().and_then(|count| count.checked_mul(unit_ns)).ok_or(TimeoutError::TooLarge)
 }
 
-/// The shortest whole number with a unit, `0` without one.
+/// Formats with the largest unit that leaves a whole number; `0` has no unit.
 pub(crate) fn timeout_text(ns: u64) -> String {
     match ns {
         0 => "0".to_owned(),
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn units_are_those_of_the_field() {
+    fn units_are_ns_us_ms_and_s() {
         assert_eq!(parse_timeout_ns("7ns"), Ok(7));
         assert_eq!(parse_timeout_ns("7us"), Ok(7_000));
         assert_eq!(parse_timeout_ns("7ms"), Ok(7_000_000));
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_64_bits_is_too_large() {
+    fn a_timeout_above_64_bits_is_too_large() {
         assert_eq!(parse_timeout_ns("18446744073709551615"), Ok(u64::MAX));
         assert_eq!(parse_timeout_ns("18446744073709551616"), Err(TimeoutError::TooLarge));
         assert_eq!(parse_timeout_ns("18446744074s"), Err(TimeoutError::TooLarge));

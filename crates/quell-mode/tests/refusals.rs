@@ -1,4 +1,4 @@
-//! What is no mode, by name: the reason and the bytes it points at.
+//! Refused texts: the reason, and the bytes that it points at.
 
 use quell_mode::{DeliveryMode, ParseModeError, Refusal, SettingKey};
 
@@ -18,13 +18,13 @@ fn assert_refused(text: &str, place: &str, refusal: Refusal) {
 }
 
 #[test]
-fn nothing_is_no_mode() {
+fn an_empty_text_is_refused() {
     assert_refused("", "", Refusal::Empty);
     assert_refused(",own-cpu", "", Refusal::Empty);
 }
 
 #[test]
-fn an_unknown_name_is_refused_with_the_nearest() {
+fn an_unknown_name_is_refused_with_the_most_similar_one() {
     let unknown = |word: &str, nearest| Refusal::UnknownMode { word: word.to_owned(), nearest };
     assert_refused("suspned20", "suspned", unknown("suspned", Some("suspend")));
     assert_refused("Base", "Base", unknown("Base", Some("base")));
@@ -42,7 +42,7 @@ fn a_missing_number_is_refused() {
 }
 
 #[test]
-fn a_number_where_none_belongs_is_refused() {
+fn a_number_after_a_name_that_takes_none_is_refused() {
     for mode in ["base", "napibusy", "fullbusy", "threaded", "threadedbusy"] {
         assert_refused(&format!("{mode}20"), "20", Refusal::NumberNotTaken { mode });
     }
@@ -56,7 +56,7 @@ fn zero_microseconds_are_refused() {
 }
 
 #[test]
-fn a_number_that_is_none_is_refused() {
+fn a_malformed_number_is_refused() {
     for number in ["20us", "2e3", "1.", "1.2.3", "0.0001", "20 "] {
         let error = refused(&format!("defer{number}"));
         assert!(matches!(error.refusal(), Refusal::NumberMalformed { .. }), "{error}");
@@ -67,7 +67,7 @@ fn a_number_that_is_none_is_refused() {
 }
 
 #[test]
-fn a_number_beyond_the_kernels_is_refused() {
+fn a_number_above_the_limit_of_the_kernel_is_refused() {
     for text in ["defer18446744073709552", "defer99999999999999999999999", "sockpoll2147483648", "eventspin4294967296"]
     {
         let error = refused(text);
@@ -76,7 +76,7 @@ fn a_number_beyond_the_kernels_is_refused() {
 }
 
 #[test]
-fn an_unknown_setting_is_refused_with_the_nearest() {
+fn an_unknown_setting_is_refused_with_the_most_similar_one() {
     let unknown = |word: &str, nearest| Refusal::UnknownSetting { word: word.to_owned(), nearest };
     assert_refused("suspend20,defer-hard-irq=10", "defer-hard-irq", unknown("defer-hard-irq", Some("defer-hard-irqs")));
     assert_refused("base,defer_hard_irqs=1", "defer_hard_irqs", {
@@ -111,7 +111,7 @@ fn a_value_of_the_wrong_type_is_refused() {
 }
 
 #[test]
-fn a_value_beyond_the_kernels_is_refused() {
+fn a_value_above_the_limit_of_the_kernel_is_refused() {
     for (text, place) in [
         ("base,defer-hard-irqs=2147483648", "2147483648"),
         ("napibusy,busy-poll-usecs=2147483648", "2147483648"),
@@ -171,7 +171,7 @@ fn suspension_without_prefer_is_refused() {
 }
 
 #[test]
-fn an_override_that_takes_the_name_away_is_refused() {
+fn an_override_that_contradicts_the_name_is_refused() {
     for (text, key) in [
         ("suspend20,irq-suspend-timeout=0", SettingKey::IrqSuspendTimeout),
         ("defer20,defer-hard-irqs=0", SettingKey::DeferHardIrqs),
@@ -219,7 +219,7 @@ fn own_cpu_goes_with_sockpoll_only() {
 }
 
 #[test]
-fn the_message_says_what_where_and_what_to_do() {
+fn the_message_names_the_text_the_reason_and_the_remedy() {
     assert_eq!(
         refused("suspend20,defer-hard-irq=10").to_string(),
         "delivery mode 'suspend20,defer-hard-irq=10': no setting is called \
@@ -228,7 +228,7 @@ fn the_message_says_what_where_and_what_to_do() {
 }
 
 #[test]
-fn the_caret_stands_under_the_place() {
+fn the_carets_are_under_the_refused_bytes() {
     assert_eq!(refused("suspend20,defer-hard-irq=10").caret(), "suspend20,defer-hard-irq=10\n          ^^^^^^^^^^^^^^");
     assert_eq!(refused("defer").caret(), "defer\n     ^");
     assert_eq!(refused("bäse\n,x").caret(), "bäse?,x\n^^^^^");

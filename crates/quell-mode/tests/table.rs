@@ -1,4 +1,4 @@
-//! The table of the vocabulary: each mode's settings, needs and concerns, row by row.
+//! Settings, requirements and concerns of each mode.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn epoll(busy_poll_usecs: u32, busy_poll_budget: u16, prefer: u8) -> Option<Epol
 }
 
 #[test]
-fn each_mode_stands_for_its_row() {
+fn each_mode_has_the_settings_of_its_row() {
     use Threaded::{BusyPoll, Off, Thread};
     let rows = [
         ("base", napi(0, 0, 0, Off), epoll(0, 0, 0)),
@@ -68,13 +68,13 @@ fn only_sockpoll_sets_the_sockets() {
 }
 
 #[test]
-fn base_needs_nothing() {
+fn base_has_no_requirements() {
     assert_eq!(mode("base").requirements(), []);
     assert_eq!(DeliveryMode::default(), mode("base"));
 }
 
 #[test]
-fn each_mode_needs_what_it_uses() {
+fn each_mode_requires_what_it_uses() {
     use Requirement::*;
     let rows: [(&str, &[Requirement]); 8] = [
         ("defer20", &[NapiDeferral, NetAdminForNapi]),
@@ -92,7 +92,7 @@ fn each_mode_needs_what_it_uses() {
 }
 
 #[test]
-fn a_budget_above_64_needs_a_capability_and_is_no_refusal() {
+fn a_budget_above_64_is_accepted_and_requires_a_capability() {
     let needs = |text| mode(text).requirements().contains(&Requirement::NetAdminForBudget);
     assert!(!needs("napibusy,busy-poll-budget=64"));
     assert!(needs("napibusy,busy-poll-budget=65"));
@@ -100,7 +100,7 @@ fn a_budget_above_64_needs_a_capability_and_is_no_refusal() {
 }
 
 #[test]
-fn half_a_deferral_is_a_concern() {
+fn deferral_with_one_of_its_two_values_is_a_concern() {
     for text in ["base,defer-hard-irqs=100", "base,gro-flush-timeout=20us"] {
         assert_eq!(mode(text).concerns(), [Concern::DeferralIncomplete], "{text}");
     }
@@ -120,7 +120,7 @@ fn a_suspend_timeout_not_above_the_flush_timeout_is_a_concern() {
 }
 
 #[test]
-fn settings_are_data_in_the_kernels_spelling() {
+fn settings_are_serialized_with_the_names_of_the_kernel() {
     let json = serde_json::to_string(&mode("suspend20").napi()).unwrap();
     assert_eq!(
         json,
@@ -131,7 +131,7 @@ fn settings_are_data_in_the_kernels_spelling() {
 }
 
 #[test]
-fn threaded_has_the_kernels_numbers() {
+fn threaded_has_the_values_of_the_kernel() {
     for number in 0..3 {
         let threaded = Threaded::from_kernel_value(number).unwrap();
         assert_eq!(threaded.kernel_value(), number);

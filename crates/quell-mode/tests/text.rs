@@ -1,4 +1,4 @@
-//! Modes as text: what parses, what `Display` makes of it, and that the two agree.
+//! The text form of modes: parsing, `Display`, and their round trip.
 
 use std::num::NonZeroU64;
 
@@ -37,7 +37,7 @@ fn a_canonical_text_is_its_own_canonical_text() {
 }
 
 #[test]
-fn overrides_equal_to_the_name_vanish() {
+fn canonical_text_omits_overrides_that_equal_the_default_of_the_name() {
     assert_eq!(
         canonical("suspend20,defer-hard-irqs=100,irq-suspend-timeout=20ms,gro-flush-timeout=20000"),
         "suspend20"
@@ -64,18 +64,18 @@ fn decimals_of_a_microsecond_are_nanoseconds() {
 }
 
 #[test]
-fn a_mode_fills_a_column_of_a_table() {
+fn display_pads_a_mode_to_the_width_of_a_column() {
     assert_eq!(format!("{:>9}|", DeliveryMode::default()), "     base|");
 }
 
 #[test]
-fn the_name_leaves_overrides_out() {
+fn the_name_omits_overrides() {
     let mode: DeliveryMode = "suspend20,defer-hard-irqs=10".parse().unwrap();
     assert_eq!(mode.name(), "suspend20");
 }
 
 #[test]
-fn a_list_gives_each_mode_its_overrides() {
+fn an_override_in_a_list_belongs_to_the_mode_before_it() {
     let modes = DeliveryMode::parse_list("base,suspend20,defer-hard-irqs=10,sockpoll50,own-cpu,threaded").unwrap();
     let texts: Vec<_> = modes.iter().map(ToString::to_string).collect();
     assert_eq!(texts, ["base", "suspend20,defer-hard-irqs=10", "sockpoll50,own-cpu", "threaded"]);
@@ -114,7 +114,7 @@ fn kinds() -> impl Strategy<Value = ModeKind> {
     ]
 }
 
-/// A value for each key or none, in shuffled order.
+/// An optional value for each key, in random order.
 fn overrides() -> impl Strategy<Value = Vec<String>> {
     let timeout = || {
         prop_oneof![
@@ -170,7 +170,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_a_mode_or_an_error_that_points_into_it(text in ".{0,40}") {
+    fn any_text_is_a_mode_or_an_error_with_a_position_in_it(text in ".{0,40}") {
         if let Err(error) = text.parse::<DeliveryMode>() {
             prop_assert!(text.get(error.span()).is_some());
             prop_assert_eq!(error.caret().lines().count(), 2);
@@ -178,7 +178,7 @@ proptest! {
     }
 
     #[test]
-    fn nearly_a_mode_is_a_mode_or_an_error_that_points_into_it(
+    fn text_similar_to_a_mode_is_a_mode_or_an_error_with_a_position_in_it(
         text in "(suspend|defer|base|sockpoll|threaded)[0-9.]{0,3}(,(own-cpu|threaded|gro-flush-timeout|prefer-busy-poll|x)=?[0-9a-z]{0,3}){0,3}"
     ) {
         match text.parse::<DeliveryMode>() {
