@@ -1,4 +1,4 @@
-//! Runs a published experiment, prints published beside modelled, the scores, and how long it took.
+//! Simulates published experiment (a); prints published beside modelled values, scores, and events per second.
 //! `cargo bench -p quell-sim-study --bench published`
 
 #![allow(clippy::print_stdout, reason = "a benchmark's output is what it prints")]

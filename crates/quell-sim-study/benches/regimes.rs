@@ -1,6 +1,5 @@
-//! Runs the unstable cells of experiment (a) over ten seeds, each with queues of its own that differ
-//! by up to 6 % either way and workers that begin on CPUs of their own, and prints in which regime each
-//! run is. `cargo bench -p quell-sim-study --bench regimes`, or one cell: `-- defer10 800K`
+//! Simulates the unstable cells of experiment (a) over ten seeds, with queues that differ by up to ±6 %, and prints the
+//! regime of each run. `cargo bench -p quell-sim-study --bench regimes`, or one cell: `-- defer10 800K`
 
 #![allow(clippy::print_stdout, reason = "a benchmark's output is what it prints")]
 
@@ -8,12 +7,12 @@ use quell_mode::DeliveryMode;
 use quell_sim::sweep::in_parallel;
 use quell_sim::{HostProfile, Load, Run, RunScale, Spread};
 
-/// Seeds of each cell.
+/// Seeds per cell.
 const SEEDS: usize = 10;
-/// How far queues differ, in percent either way.
+/// Difference between queues.
 const IMBALANCE: Spread = Spread::Imbalanced { percent: 6 };
-/// A run whose 95th percentile is above this has queues in the backlog, in µs: a quick queue answers
-/// in 100 to 500, one in the backlog, with its 560 connections waiting, in more than 4,000.
+/// 95th percentile above which a run has backlogged queues, in µs. A quick queue answers in 100 to 500 µs; a backlogged
+/// one, whose 560 connections all wait, in more than 4,000 µs.
 const BACKLOG_US: f64 = 1000.0;
 /// Cells whose mean latency varied by 14 to 61 % across the published runs.
 const UNSTABLE: [(&str, &str); 6] = [
@@ -49,7 +48,7 @@ fn cell(host: &HostProfile, mode: DeliveryMode, load: Load) {
     };
     let runs = in_parallel(SEEDS, 2, simulate, |_| ());
     let backlog = runs.iter().filter(|figures| figures.p95_us > BACKLOG_US).count();
-    println!("{mode} {load}: {} quick, {backlog} in the backlog", SEEDS - backlog);
+    println!("{mode} {load}: {} quick, {backlog} backlogged", SEEDS - backlog);
     for (seed, figures) in runs.iter().enumerate() {
         println!(
             "  seed {:2}  {:8.0} qps  mean {:7.1} us  median {:7.1} us  p95 {:7.1} us",

@@ -1,33 +1,33 @@
-//! What each part of the model is good for: the same cells without it, and how far each column
-//! moves. A part that moves no figure has no place in the model.
+//! Ablation: the same cells without one part of the model, and how far each column moves. A part that
+//! moves no column does not belong in the model.
 
 use quell_mode::DeliveryMode;
 use quell_sim::sweep::in_parallel;
 use quell_sim::{Column, Figures, HostProfile, Load, Run, RunError, RunScale};
 use serde::Serialize;
 
-/// A part of the model that can be left out.
+/// A part of the model that can be disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ablation {
-    /// The last poll of a busy loop.
+    /// The final poll of a busy-poll loop.
     FinalPoll,
-    /// Requests of large batches cost more.
+    /// Higher cost of requests in large batches.
     BatchCost,
-    /// Packet work costs the application that it interrupts.
+    /// Cost of packet processing to the application that it interrupts.
     Interference,
-    /// Replies that wait in the client.
+    /// Delays of replies in the client.
     ClientTail,
-    /// Time around idle states that no accounting shows.
+    /// Executed time around idle states that CPU accounting does not show.
     UnaccountedIdle,
-    /// The NIC's coalescing adapts itself.
+    /// Adaptive interrupt coalescing (DIM).
     AdaptiveModeration,
-    /// Workers float, and their packets may be received on another CPU.
+    /// Workers that are not pinned, so that softirq may run on another CPU than the worker.
     FloatingWorkers,
 }
 
 impl Ablation {
-    /// All of them.
+    /// All parts.
     pub const ALL: [Self; 7] = [
         Self::FinalPoll,
         Self::BatchCost,
@@ -38,7 +38,7 @@ impl Ablation {
         Self::FloatingWorkers,
     ];
 
-    /// What the part is called.
+    /// Name for tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Ablation {
         }
     }
 
-    /// Leaves the part out of a run.
+    /// Disables the part in a run.
     pub fn apply(self, run: &mut Run) {
         let constants = &mut run.host.constants;
         match self {
@@ -60,7 +60,7 @@ impl Ablation {
             Self::BatchCost => (constants.batch_extra_ns, constants.batch_packet_ns) = (0.0, 0.0),
             Self::Interference => constants.interference_ns = 0.0,
             Self::ClientTail => (constants.client_tail_share, constants.client_tail_slope) = (0.0, 0.0),
-            // The latency stays; only what is executed and not accounted goes.
+            // The latency stays; only the executed, unaccounted time is removed.
             Self::UnaccountedIdle => constants.idle_entry_ns = 0.0,
             Self::AdaptiveModeration => {
                 (run.host.coalescing.adaptive_rx, run.host.coalescing.adaptive_tx) = (false, false);
@@ -70,25 +70,25 @@ impl Ablation {
     }
 }
 
-/// How far one cell's columns move without one part.
+/// How far the columns of one cell move without one part.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AblatedCell {
-    /// What was left out.
+    /// The disabled part.
     pub without: Ablation,
-    /// The delivery mode.
+    /// Delivery mode.
     pub mode: DeliveryMode,
-    /// The offered load.
+    /// Offered load.
     pub load: Load,
-    /// Each column's change relative to the whole model: 0.1 is 10 % more.
+    /// Change of each column relative to the complete model: 0.1 is 10 % more.
     pub changes: Vec<(Column, f64)>,
 }
 
-/// Leaves out each part in turn, in the cells given. `progress` hears how many of how many runs are
-/// done, from any of the threads.
+/// Simulates each cell without each of the parts. Calls `progress` with the number of finished runs and
+/// of all runs, from any thread.
 ///
 /// # Errors
 ///
-/// A run that is not possible.
+/// See [`Run::simulate`].
 pub fn ablate(
     cells: &[(DeliveryMode, Load)],
     host: &HostProfile,

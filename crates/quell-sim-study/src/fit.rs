@@ -1,7 +1,6 @@
-//! Finding the constants of a host profile from published cells: least squares over relative
-//! errors, by the Levenberg–Marquardt method of an existing crate, on training cells only. The
-//! model is deterministic and each evaluation sees the same random numbers, so that finite
-//! differences mean something.
+//! Fits the constants of a host profile to published cells: least squares over relative errors
+//! (Levenberg–Marquardt), on training cells only. Each evaluation uses the same random numbers, so that
+//! finite differences are meaningful.
 
 use std::cell::RefCell;
 
@@ -12,17 +11,17 @@ use quell_sim::{Column, Constant, HostProfile, Load, Run, RunScale};
 
 use crate::published::{ComparedCell, PublishedCell};
 
-/// Step of a finite difference, in the logarithm of a constant: wide enough to stand out of what
-/// scatters in a short run.
+/// Step of a finite difference, in the logarithm of a constant: large enough to exceed the scatter of a
+/// short run.
 const LOG_STEP: f64 = 0.06;
-/// An error of so many tolerances pulls no harder than a smaller one by much.
+/// Errors above this number of tolerances gain little additional weight.
 const PULL_LIMIT: f64 = 5.0;
 
-/// How much wider latencies may be off where interrupts are moderated adaptively.
+/// Factor on the tolerance of latencies with adaptive interrupt moderation.
 const WALK_TOLERANCE: f64 = 3.0;
 
-/// Constants that the published profile's fit moves. Four more of that profile are read off training
-/// cells directly (its file says which and how): 20 in all.
+/// Constants that are fitted. The published profile takes four more directly from training cells; its
+/// file states which and how.
 pub const FITTED: [&str; 16] = [
     "device_irq_ns",
     "napi_poll_ns",
@@ -42,38 +41,39 @@ pub const FITTED: [&str; 16] = [
     "client_outlier_share",
 ];
 
-/// What a fit is asked for.
+/// A fit to run.
 #[derive(Debug, Clone)]
 pub struct Fit<'a> {
-    /// Where it begins, and everything that is not fitted.
+    /// Initial values, and everything that is not fitted.
     pub host: HostProfile,
-    /// The cells that it may look at.
+    /// Cells to fit to.
     pub training: Vec<&'a PublishedCell>,
-    /// Names of the constants that it may move.
+    /// Names of the constants to fit.
     pub constants: Vec<&'static str>,
-    /// How much of each cell is simulated.
+    /// Scale of each simulated run.
     pub scale: RunScale,
-    /// Times that the whole training set is gone over at most, apart from finite differences.
+    /// Most restarts of the solver from the best point so far. The fit ends earlier when a restart gains
+    /// less than 1 %.
     pub rounds: usize,
-    /// Cells that are simulated at once.
+    /// Number of cells to simulate in parallel.
     pub threads: usize,
 }
 
-/// What a fit found.
+/// Result of a fit.
 #[derive(Debug, Clone)]
 pub struct Fitted {
-    /// The profile with the new values.
+    /// Profile with the fitted values.
     pub host: HostProfile,
     /// Sum of squared weighted errors before and after.
     pub objective: (f64, f64),
 }
 
-/// A name that is no constant.
+/// An unknown constant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` cannot be fitted: there is no such constant")]
 pub struct FitError(String);
 
-/// What an error of a column is measured in: the share that is aimed at.
+/// Relative error of a column that counts as 1; `None` for columns that are not fitted.
 fn tolerance(column: Column) -> Option<f64> {
     match column {
         Column::Mean | Column::P50 => Some(0.04),
@@ -124,7 +124,7 @@ impl Problem<'_> {
 fn weighted(cell: &ComparedCell, column: Column) -> f64 {
     let useful = cell.counts(column) || (column == Column::P50 && cell.load != Load::Max);
     let Some(mut tolerance) = tolerance(column).filter(|_| useful) else { return 0.0 };
-    // The walk of adaptive moderation scatters latencies of short runs that depend on interrupts.
+    // Adaptive moderation scatters the latencies of short runs.
     if !cell.mode.napi().defers() && matches!(column, Column::Mean | Column::P50 | Column::P95) {
         tolerance *= WALK_TOLERANCE;
     }
@@ -170,11 +170,11 @@ impl LeastSquaresProblem<f64, Dyn, Dyn> for Problem<'_> {
 }
 
 impl Fit<'_> {
-    /// Finds the constants. `progress` hears the objective and the profile after each round.
+    /// Runs the fit. Calls `progress` with the objective and the best profile so far, after each round.
     ///
     /// # Errors
     ///
-    /// A name that is no constant.
+    /// An unknown constant.
     pub fn find(&self, progress: impl FnMut(f64, &HostProfile)) -> Result<Fitted, FitError> {
         let constants = self
             .constants

@@ -1,14 +1,14 @@
-//! What repeats is told once: equal neighbours become one step, and a cycle of several steps is
-//! followed by how often it comes again and until when.
+//! Folds repetitions: equal neighbours become one step, and a cycle of steps is shown once, with the
+//! number of its repetitions and their duration.
 
 use quell_sim::Ns;
 
-/// The longest cycle that is looked for.
+/// Most steps of a cycle.
 const CYCLE_MAX: usize = 8;
-/// A cycle of several steps is folded from so many times on.
+/// Fewest occurrences of a cycle that is folded.
 const TIMES_MIN: usize = 3;
 
-/// A step of a story.
+/// A step of an explanation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) at_ns: Ns,
@@ -22,21 +22,21 @@ impl Step {
     }
 }
 
-/// The same story with repetitions folded.
+/// Folds repetitions in `steps`.
 pub(super) fn fold(steps: Vec<Step>) -> Vec<Step> {
     let steps = neighbours(steps);
-    let mut told = Vec::new();
+    let mut folded = Vec::new();
     let mut at = 0;
     while at < steps.len() {
         let (length, times) = cycle(&steps[at..]);
-        told.extend_from_slice(&steps[at..at + length]);
+        folded.extend_from_slice(&steps[at..at + length]);
         at += length * times;
         if times > 1 {
             let (first, last) = (&steps[at - length * (times - 1)], &steps[at - 1]);
-            told.push(Step { at_ns: first.at_ns, lasts_ns: None, text: again(length, times - 1, first, last) });
+            folded.push(Step { at_ns: first.at_ns, lasts_ns: None, text: again(length, times - 1, first, last) });
         }
     }
-    told
+    folded
 }
 
 fn again(length: usize, times: usize, first: &Step, last: &Step) -> String {
@@ -46,7 +46,7 @@ fn again(length: usize, times: usize, first: &Step, last: &Step) -> String {
     format!("… these {length} steps again, {times}, for {long} …")
 }
 
-/// Equal neighbours as one, with their number.
+/// Merges equal neighbours into one step with their number.
 fn neighbours(steps: Vec<Step>) -> Vec<Step> {
     let mut merged: Vec<(Step, usize)> = Vec::new();
     for step in steps {
@@ -65,7 +65,7 @@ fn neighbours(steps: Vec<Step>) -> Vec<Step> {
     merged.into_iter().map(counted).collect()
 }
 
-/// The length of the cycle that covers most from the first step on, and how often it comes.
+/// Length and number of occurrences of the cycle that covers most steps from the first on.
 fn cycle(steps: &[Step]) -> (usize, usize) {
     let times = |length: usize| {
         let cycle = &steps[..length];
@@ -83,23 +83,26 @@ fn cycle(steps: &[Step]) -> (usize, usize) {
 mod tests {
     use super::*;
 
-    fn folded(texts: &str) -> Vec<String> {
+    fn fold_texts(texts: &str) -> Vec<String> {
         let step = |(index, text): (usize, char)| Step { at_ns: index as Ns, lasts_ns: None, text: text.to_string() };
         fold(texts.chars().enumerate().map(step).collect()).into_iter().map(|step| step.text).collect()
     }
 
     #[test]
-    fn a_cycle_is_told_once_and_counted() {
-        assert_eq!(folded("xabcabcabcy"), ["x", "a", "b", "c", "… these 3 steps again, 2 times, for 0.0 µs …", "y"]);
+    fn a_cycle_is_shown_once_and_counted() {
+        assert_eq!(
+            fold_texts("xabcabcabcy"),
+            ["x", "a", "b", "c", "… these 3 steps again, 2 times, for 0.0 µs …", "y"]
+        );
     }
 
     #[test]
     fn equal_neighbours_are_one_step() {
-        assert_eq!(folded("aaab"), ["a (3 times)", "b"]);
+        assert_eq!(fold_texts("aaab"), ["a (3 times)", "b"]);
     }
 
     #[test]
-    fn what_comes_twice_is_told_twice() {
-        assert_eq!(folded("ababc"), ["a", "b", "a", "b", "c"]);
+    fn a_cycle_that_occurs_twice_is_shown_twice() {
+        assert_eq!(fold_texts("ababc"), ["a", "b", "a", "b", "c"]);
     }
 }

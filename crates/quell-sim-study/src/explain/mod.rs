@@ -1,6 +1,5 @@
-//! A delivery mode explained by what happened: one request at low load and one busy period, step
-//! by step, in words that come from a recorded run of the epoll server with one queue on one CPU, whose
-//! idle state is the lightest of the host.
+//! Explains a delivery mode by a recorded run: one request at low load and one busy period, step by
+//! step. The run is of the epoll server with one queue on one CPU, in the lightest idle state of the host.
 
 mod fold;
 mod words;
@@ -17,49 +16,49 @@ const SCHEMA: &str = "quell-sim-explain/1";
 pub struct Sentence {
     /// Time since the first packet reached the NIC, in µs.
     pub at_us: f64,
-    /// How long it went on, in µs; absent for a moment.
+    /// Duration in µs; `None` for an event without duration.
     pub lasts_us: Option<f64>,
-    /// What happened, in words.
+    /// Description.
     pub text: String,
 }
 
-/// An explanation of a mode.
+/// Explanation of a mode.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Explanation {
     /// `quell-sim-explain/1`.
     pub schema: &'static str,
-    /// The mode.
+    /// Delivery mode.
     pub mode: DeliveryMode,
-    /// The host's name.
+    /// Name of the host.
     pub host: String,
-    /// One request while nothing else goes on.
+    /// One request on an idle host.
     pub one_request: Vec<Sentence>,
-    /// [`BUSY_REQUESTS`] more requests that arrive faster than they are served.
+    /// One request and [`BUSY_REQUESTS`] more, which arrive faster than they are served.
     pub busy_period: Vec<Sentence>,
 }
 
-/// How many requests follow the first in a busy period.
+/// Number of requests after the first in a busy period.
 pub const BUSY_REQUESTS: usize = 8;
 
-/// When the first packet comes: by then deferral has given the interrupt back and the server sleeps.
+/// Arrival of the first packet. By then deferral has enabled the interrupt again, and the server sleeps.
 const QUIET_NS: Ns = 60_000_000;
-/// When it comes to a server that is kept from sleeping: while it busy polls for the first time.
+/// Arrival of the first packet at a server that never sleeps: during its first busy poll.
 const SPINNING_NS: Ns = 300_000;
-/// How long the story goes on: until deferral has given the interrupt back.
+/// Recorded time: until deferral has enabled the interrupt again.
 const STORY_NS: Ns = 60_000_000;
-/// How long it goes on where that takes longer still: nothing new happens after that.
+/// Recorded time where deferral takes longer than that. Nothing new happens afterwards.
 const SHORT_STORY_NS: Ns = 3_000_000;
-/// From the first request of a busy period to the second: the server is working on the first.
+/// Time from the first request of a busy period to the second, which arrives while the first is served.
 const SECOND_AFTER_NS: Ns = 8_000;
-/// Time between the others, as a share of what serving one takes.
+/// Time between the other requests, relative to the service time of one.
 const PACE: f64 = 0.8;
 const LONGEST_STORY: usize = 60;
 
-/// Plays both and tells what happened.
+/// Simulates both cases and describes them.
 ///
 /// # Errors
 ///
-/// A mode that the server cannot be run under.
+/// A mode that the modelled server does not support.
 pub fn explain(mode: DeliveryMode, host: &HostProfile) -> Result<Explanation, RunError> {
     let story = Story::of(mode, host);
     let pace_ns = (host.constants.request_ns * PACE) as Ns;
@@ -69,12 +68,12 @@ pub fn explain(mode: DeliveryMode, host: &HostProfile) -> Result<Explanation, Ru
         schema: SCHEMA,
         mode,
         host: host.name.clone(),
-        one_request: story.tell(&[story.first_ns])?,
-        busy_period: story.tell(&busy)?,
+        one_request: story.sentences(&[story.first_ns])?,
+        busy_period: story.sentences(&busy)?,
     })
 }
 
-/// What is played: when it begins, and until when.
+/// A case: first packet and end of the recording.
 struct Story {
     mode: DeliveryMode,
     host: HostProfile,
@@ -90,25 +89,25 @@ impl Story {
         let deferral_ns = u64::from(napi.defer_hard_irqs).saturating_mul(napi.gro_flush_timeout_ns);
         let long = if deferral_ns < STORY_NS { STORY_NS } else { SHORT_STORY_NS };
         let mut host = host.clone();
-        // Otherwise the story is that of a deep idle state.
+        // A deep idle state would dominate every step.
         host.idle_states.truncate(1);
         Self { mode, host, first_ns, until_ns: first_ns + long }
     }
 
-    fn tell(&self, packets_ns: &[Ns]) -> Result<Vec<Sentence>, RunError> {
+    fn sentences(&self, packets_ns: &[Ns]) -> Result<Vec<Sentence>, RunError> {
         let trace = self.record(packets_ns)?;
-        let mut told = fold::fold(words::steps(&trace, &self.mode, self.first_ns));
-        told.truncate(LONGEST_STORY);
+        let mut steps = fold::fold(words::steps(&trace, &self.mode, self.first_ns));
+        steps.truncate(LONGEST_STORY);
         let us = |ns: Ns| ns as f64 / 1e3;
         let sentence = |step: fold::Step| Sentence {
             at_us: us(step.at_ns - self.first_ns),
             lasts_us: step.lasts_ns.map(us),
             text: step.text,
         };
-        Ok(told.into_iter().map(sentence).collect())
+        Ok(steps.into_iter().map(sentence).collect())
     }
 
-    /// A server with a connection for each packet.
+    /// Records a server with one connection per packet.
     fn record(&self, packets_ns: &[Ns]) -> Result<Trace, RunError> {
         let traffic = TrafficKind::Listed(packets_ns.to_vec());
         let run = Run {
@@ -125,7 +124,7 @@ impl Story {
 mod tests {
     use super::*;
 
-    fn told(mode: &str) -> Explanation {
+    fn explained(mode: &str) -> Explanation {
         let host = HostProfile::shipped("epyc7662-cx5").expect("it ships");
         explain(mode.parse().expect("a mode"), &host).expect("it plays")
     }
@@ -135,19 +134,19 @@ mod tests {
     }
 
     #[test]
-    fn suspension_is_told_with_its_beginning_its_end_and_the_interrupt_that_comes_back() {
-        let told = told("suspend20");
-        let story = story(&told.one_request);
-        let place = |words: &str| story.find(words).unwrap_or_else(|| panic!("`{words}` is not told:\n{story}"));
+    fn suspend_mode_shows_suspension_its_end_and_the_interrupt_that_is_enabled_again() {
+        let explained = explained("suspend20");
+        let story = story(&explained.one_request);
+        let place = |words: &str| story.find(words).unwrap_or_else(|| panic!("`{words}` is missing:\n{story}"));
         assert!(place("suspended") < place("suspension ends"));
         assert!(place("suspension ends") < place("again, 9"));
         assert!(place("again, 9") < place("the interrupt is enabled"));
-        assert_eq!(told.busy_period[0].at_us, 0.0);
+        assert_eq!(explained.busy_period[0].at_us, 0.0);
     }
 
     #[test]
-    fn base_is_told_without_suspension() {
-        let story = story(&told("base").busy_period);
+    fn base_shows_no_suspension() {
+        let story = story(&explained("base").busy_period);
         assert!(story.contains("interrupt is handled") && !story.contains("suspen"), "{story}");
     }
 
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_that_the_server_cannot_be_run_under_is_refused() {
+    fn a_mode_that_the_server_does_not_support_is_refused() {
         let host = HostProfile::shipped("epyc7662-cx5").expect("it ships");
         let error = explain("sockpoll50".parse().expect("a mode"), &host).expect_err("no recv here").to_string();
         assert!(error.contains("SO_BUSY_POLL"), "{error}");

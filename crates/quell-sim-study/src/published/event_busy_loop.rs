@@ -1,6 +1,6 @@
-//! Published experiment (d): looping for events inside `epoll_wait` against looping in the program
-//! (2024). neper tcp_rr over message sizes, 5 threads and 30 flows on both hosts. Both are alike, so
-//! the client is as slow as the server was; what is compared is the ratio of the two forms.
+//! Published experiment (d), 2024: a busy loop for events inside `epoll_wait` against one in the program.
+//! neper tcp_rr over message sizes, 5 threads and 30 flows on two identical hosts. The client takes as
+//! long as the server, so the ratio of the two forms is compared.
 
 use std::fmt;
 
@@ -19,22 +19,22 @@ const TABLE: &str = "event-busyloop-2024.csv";
 const WORKERS: usize = 5;
 const FLOWS: usize = 30;
 const QUEUES: usize = 32;
-/// "past MSS (4KB)".
+/// From the cover letter: "past MSS (4KB)".
 const SEGMENT_BYTES: u32 = 4096;
-/// The loop goes on until there is an event.
+/// Loops until there is an event.
 const MODE: &str = "eventspin1000000";
-/// The greatest that the error of a ratio is to be.
+/// Goal: greatest error of a ratio.
 const RATIO_BOUND: f64 = 0.03;
-/// How far apart Little's law and the median may be before a row contradicts itself.
+/// Greatest relative difference between the median and Little's law in a consistent row.
 const CONTRADICTION: f64 = 0.25;
 
-/// Who loops for events.
+/// Where the loop for events runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EventLoopForm {
-    /// `epoll_wait` itself.
+    /// In `epoll_wait`.
     Kernel,
-    /// The program, with timeout 0.
+    /// In the program, which calls `epoll_wait` with timeout 0.
     User,
 }
 
@@ -50,25 +50,24 @@ impl fmt::Display for EventLoopForm {
 /// A published row.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 pub struct EventLoopRow {
-    /// Bytes of a request, and of a response.
+    /// Size of requests and responses, in bytes.
     pub message_bytes: u32,
-    /// Who loops.
+    /// Where the loop runs.
     pub form: EventLoopForm,
-    /// Round trips a second.
+    /// Round trips per second.
     pub throughput_rps: f64,
     /// Median latency in µs.
     pub p50_us: f64,
-    /// 90th percentile of the latency in µs.
+    /// 90th percentile of latency in µs.
     pub p90_us: f64,
-    /// 99th percentile of the latency in µs.
+    /// 99th percentile of latency in µs.
     pub p99_us: f64,
-    /// 99.9th percentile of the latency in µs.
+    /// 99.9th percentile of latency in µs.
     pub p999_us: f64,
 }
 
 impl EventLoopRow {
-    /// The mean latency that the throughput of so many flows implies (Little's law), in µs, where
-    /// the median is far from it.
+    /// Mean latency in µs that the throughput implies by Little's law, if the median contradicts it.
     #[must_use]
     pub fn contradiction(&self) -> Option<f64> {
         let implied_us = FLOWS as f64 / self.throughput_rps * 1e6;
@@ -79,9 +78,9 @@ impl EventLoopRow {
 /// A row, published and modelled.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct EventLoopCell {
-    /// As published.
+    /// Published row.
     pub row: EventLoopRow,
-    /// Modelled round trips a second.
+    /// Modelled round trips per second.
     pub throughput_rps: f64,
     /// Modelled median latency in µs.
     pub p50_us: f64,
@@ -90,11 +89,11 @@ pub struct EventLoopCell {
 /// The two forms at one message size.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct FormRatio {
-    /// Bytes of a request, and of a response.
+    /// Size of requests and responses, in bytes.
     pub message_bytes: u32,
-    /// Throughput of the kernel form over that of the user form, published.
+    /// Published throughput of the kernel form relative to the user form.
     pub published: f64,
-    /// The same, modelled.
+    /// Modelled throughput of the kernel form relative to the user form.
     pub modelled: f64,
 }
 
@@ -102,16 +101,16 @@ pub struct FormRatio {
 ///
 /// # Errors
 ///
-/// What is wrong with the data, and where.
+/// Malformed data.
 pub fn event_loop_rows() -> Result<Vec<EventLoopRow>, PublishedError> {
     rows(TABLE, include_str!("../../data/event-busyloop-2024.csv"))
 }
 
-/// Simulates every row, on up to `threads` threads. `progress` hears how many are done.
+/// Simulates every row on up to `threads` threads. Calls `progress` with the number of finished rows.
 ///
 /// # Errors
 ///
-/// A run that is not possible.
+/// See [`Run::simulate`].
 pub fn event_loops(
     rows: &[EventLoopRow],
     host: &HostProfile,
@@ -127,7 +126,7 @@ pub fn event_loops(
     in_parallel(rows.len(), threads, cell, progress).into_iter().collect()
 }
 
-/// The ratio of the two forms at each message size.
+/// Computes the ratio of the two forms at each message size.
 #[must_use]
 pub fn form_ratios(cells: &[EventLoopCell]) -> Vec<FormRatio> {
     let user =
@@ -160,7 +159,7 @@ fn run(row: &EventLoopRow, host: &HostProfile) -> Run {
     }
 }
 
-/// The whole experiment, for [`Experiment::D`](super::Experiment::D).
+/// Runs the experiment, for [`Experiment::D`](super::Experiment::D).
 pub(super) fn compare(
     host: &HostProfile,
     threads: usize,

@@ -1,5 +1,5 @@
-//! The published experiments behind one interface: what each is, its run, and every cell published
-//! beside modelled with its error. How an experiment is simulated is the business of its own file.
+//! One interface to all published experiments: title, source, runs, and each published cell beside the
+//! modelled one with its error.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,17 +18,17 @@ const SCHEMA: &str = "quell-sim-published-1";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Experiment {
-    /// IRQ suspension: memcached, 11 modes at 6 loads.
+    /// IRQ suspension, 2024: memcached, 11 modes at 6 loads.
     A,
-    /// The first socket busy polling: netperf, 11 configurations, TCP and UDP.
+    /// Low-latency sockets, 2013: netperf, 11 configurations, TCP and UDP.
     B,
-    /// Threaded NAPI busy polling: `xsk_rr`, 5 experiments, 4 mechanisms.
+    /// Threaded NAPI busy polling, 2025: `xsk_rr`, 5 experiments, 4 mechanisms.
     C,
-    /// Looping for events in `epoll_wait` or in the program: neper tcp_rr over message sizes.
+    /// Busy loop for events in `epoll_wait` or in the program, 2024: neper tcp_rr over message sizes.
     D,
 }
 
-/// A text that names no experiment.
+/// Unknown experiment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no published experiment: {list}", list = Experiment::list())]
 pub struct ParseExperimentError(String);
@@ -48,49 +48,49 @@ impl fmt::Display for Experiment {
     }
 }
 
-/// Why an experiment has no comparison.
+/// Why an experiment cannot be compared.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExperimentError {
-    /// The published data cannot be read.
+    /// The published data is malformed.
     #[error(transparent)]
     Data(#[from] PublishedError),
-    /// The host's profile cannot be read.
+    /// The host profile is invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// One of its runs is not possible.
+    /// A run failed.
     #[error(transparent)]
     Run(#[from] RunError),
 }
 
-/// How the error of a cell is counted.
+/// Definition of the error of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorKind {
-    /// Relative to what was published: 0.1 is 10 % too high.
+    /// Relative to the published value: 0.1 is 10 % too high.
     Relative,
-    /// The difference, in the unit of the cell.
+    /// Difference in the unit of the cell.
     Difference,
 }
 
-/// One figure, published and modelled.
+/// One value, published and modelled.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cell {
-    /// What was run: a mode at a load, a configuration, a message size.
+    /// Run: a mode at a load, a configuration or a message size.
     pub row: String,
-    /// What was measured, with its unit.
+    /// Metric, with its unit.
     pub column: String,
-    /// As published.
+    /// Published value.
     pub published: f64,
-    /// As modelled.
+    /// Modelled value.
     pub modelled: f64,
-    /// How the error is counted.
+    /// Definition of `error`.
     pub error_kind: ErrorKind,
-    /// The error.
+    /// Error of the modelled value.
     pub error: f64,
-    /// Whether the cell counts in the summary; trivial, unstable and training cells do not.
+    /// Whether the cell counts in the summary. Trivial, unstable and training cells do not.
     pub scored: bool,
-    /// The greatest error that is wanted of a cell that counts; absent where nothing is asked of it.
+    /// Goal: greatest absolute error.
     pub bound: Option<f64>,
 }
 
@@ -101,23 +101,23 @@ impl Cell {
         Self { row, column: column.to_owned(), published, modelled, error_kind, error, scored: true, bound: None }
     }
 
-    /// Whether a cell that counts is further off than is wanted.
+    /// Whether a scored cell misses its goal.
     #[must_use]
     pub fn is_beyond(&self) -> bool {
         self.scored && self.bound.is_some_and(|bound| self.error.abs() > bound)
     }
 }
 
-/// One line of a summary: a figure over many cells, and the bound that it is to keep.
+/// One line of a summary: a statistic of many cells, and its goal.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
-    /// What the figure is, with its unit.
+    /// Name of the statistic, with its unit.
     pub what: String,
-    /// The figure.
+    /// Value of the statistic.
     pub value: f64,
-    /// What it is a figure of: relative errors, or differences in the unit that `what` names.
+    /// Errors that it is computed from.
     pub error_kind: ErrorKind,
-    /// The greatest that it is to be; absent where nothing is asked of it.
+    /// Goal: greatest value.
     pub bound: Option<f64>,
 }
 
@@ -126,41 +126,41 @@ impl Summary {
         Self { what: what.into(), value, error_kind: ErrorKind::Relative, bound }
     }
 
-    /// As [`Summary::new`], of differences.
+    /// As [`Summary::new`], for differences.
     pub(super) fn of_differences(what: impl Into<String>, value: f64, bound: Option<f64>) -> Self {
         Self { error_kind: ErrorKind::Difference, ..Self::new(what, value, bound) }
     }
 
-    /// Whether the figure keeps its bound; absent where there is none.
+    /// Whether the value reaches its goal; `None` without a goal.
     #[must_use]
     pub fn met(&self) -> Option<bool> {
         self.bound.map(|bound| self.value <= bound)
     }
 }
 
-/// Published beside modelled, a whole experiment.
+/// Comparison of a whole experiment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ExperimentComparison {
     /// `quell-sim-published-1`.
     pub schema: &'static str,
-    /// Which experiment.
+    /// Experiment.
     pub experiment: Experiment,
-    /// What it is, in words.
+    /// Title.
     pub title: &'static str,
-    /// Where it was published.
+    /// Publication.
     pub source: &'static str,
-    /// The host's name.
+    /// Name of the modelled host.
     pub host: String,
-    /// Every figure.
+    /// All cells.
     pub cells: Vec<Cell>,
-    /// What they come to.
+    /// Summary of the cells.
     pub summary: Vec<Summary>,
-    /// What is to be known of the published data: contradictions in it, and what is not compared.
+    /// Notes on the published data: contradictions, and cells that are not compared.
     pub notes: Vec<String>,
 }
 
 impl Experiment {
-    /// All of them.
+    /// All experiments.
     pub const ALL: [Self; 4] = [Self::A, Self::B, Self::C, Self::D];
 
     fn list() -> String {
@@ -176,7 +176,7 @@ impl Experiment {
         }
     }
 
-    /// What it is, in words.
+    /// Title.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -187,7 +187,7 @@ impl Experiment {
         }
     }
 
-    /// Where it was published.
+    /// Publication.
     #[must_use]
     pub fn source(self) -> &'static str {
         match self {
@@ -198,7 +198,7 @@ impl Experiment {
         }
     }
 
-    /// The shipped profile of the host on which it was measured.
+    /// Name of the shipped profile of the host on which it was measured.
     #[must_use]
     pub fn host(self) -> &'static str {
         match self {
@@ -209,12 +209,12 @@ impl Experiment {
         }
     }
 
-    /// Runs it on its shipped host profile, on up to `threads` threads, and compares. `progress`
-    /// hears how many of how many runs are done, from any of the threads.
+    /// Simulates the experiment on its own host profile, on up to `threads` threads, and compares. Calls
+    /// `progress` with the number of finished runs and of all runs, from any thread.
     ///
     /// # Errors
     ///
-    /// Data or a profile that cannot be read, a run that is not possible.
+    /// Invalid data or profile, or a failed run.
     pub fn run(
         self,
         threads: usize,
@@ -223,11 +223,11 @@ impl Experiment {
         self.run_on(HostProfile::shipped(self.host())?, threads, progress)
     }
 
-    /// As [`Experiment::run`], on another profile.
+    /// As [`Experiment::run`], on another host profile.
     ///
     /// # Errors
     ///
-    /// Data that cannot be read, a run that is not possible.
+    /// Invalid data or a failed run.
     pub fn run_on(
         self,
         host: HostProfile,
@@ -254,7 +254,7 @@ impl Experiment {
     }
 }
 
-/// Cells, what they come to, and what is to be known of them.
+/// Cells, summary and notes.
 pub(super) type Compared = (Vec<Cell>, Vec<Summary>, Vec<String>);
 
 fn irq_suspension(
@@ -284,7 +284,7 @@ fn figure(cell: &ComparedCell, column: Column) -> Cell {
     Cell { scored, bound, ..Cell::relative(row, column.heading(), published, modelled) }
 }
 
-/// What is wanted of nine cells in ten.
+/// Goal for the error of nine cells in ten.
 fn cell_bound(column: Column) -> Option<f64> {
     match column {
         Column::Qps => Some(0.07),
@@ -293,7 +293,7 @@ fn cell_bound(column: Column) -> Option<f64> {
     }
 }
 
-/// Median and 90th percentile of the errors of a column, with the bounds that the project asks for.
+/// Median and 90th percentile of the errors of a column, with their goals.
 fn held_out_summary(score: &ColumnScore) -> [Summary; 2] {
     let bounds = wanted_errors(score.column);
     let heading = score.column.heading();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_without_a_bound_is_neither_met_nor_missed() {
+    fn a_summary_without_a_goal_neither_reaches_nor_misses_it() {
         assert_eq!(Summary::new("median", 0.2, None).met(), None);
         assert_eq!(Summary::new("median", 0.2, Some(0.1)).met(), Some(false));
     }

@@ -1,5 +1,5 @@
-//! Published experiment (a): IRQ suspension with memcached, 11 modes at 6 loads. The data and where
-//! it comes from are in `data/published/`; this file reads it and sets up the runs that reproduce it.
+//! Published experiment (a), 2024: IRQ suspension with memcached, 11 modes at 6 loads. Reads the data and
+//! compares it with runs of the model.
 
 use quell_mode::DeliveryMode;
 use quell_sim::sweep::in_parallel;
@@ -8,35 +8,35 @@ use serde::{Deserialize, Serialize};
 
 use super::score::{ComparedCell, Scored, held_out, score};
 
-/// Why published data cannot be read.
+/// Malformed published data.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishedError {
-    /// A line is not what it should be.
+    /// Invalid CSV.
     #[error("{file}: {source}")]
     Csv {
-        /// The data file.
+        /// Data file.
         file: &'static str,
-        /// What is wrong, and in which line.
+        /// Error, with its line.
         source: csv::Error,
     },
-    /// A mode that does not exist.
+    /// Unknown mode.
     #[error("{file}: {source}")]
     Mode {
-        /// The data file.
+        /// Data file.
         file: &'static str,
-        /// What is wrong with it.
+        /// Error.
         source: quell_mode::ParseModeError,
     },
-    /// A load that is none.
+    /// Invalid load.
     #[error("{file}: {source}")]
     Load {
-        /// The data file.
+        /// Data file.
         file: &'static str,
-        /// What is wrong with it.
+        /// Error.
         source: InvalidLoad,
     },
-    /// The two files do not have the same cells.
+    /// The two files contain different cells.
     #[error("the two data files of the experiment do not have the same cells at {0}")]
     Mismatch(String),
 }
@@ -44,11 +44,11 @@ pub enum PublishedError {
 /// One published cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PublishedCell {
-    /// The delivery mode.
+    /// Delivery mode.
     pub mode: DeliveryMode,
-    /// The offered load.
+    /// Offered load.
     pub load: Load,
-    /// Its figures.
+    /// Published metrics.
     pub figures: Figures,
     /// Coefficient of variation of the mean latency across the published runs, in percent.
     pub mean_cov_pct: f64,
@@ -91,16 +91,16 @@ pub(super) fn rows<T: for<'de> Deserialize<'de>>(file: &'static str, text: &str)
 /// The experiment's cells.
 #[derive(Debug, Clone)]
 pub struct IrqSuspension {
-    /// In the order of the data file.
+    /// Cells, in the order of the data file.
     pub cells: Vec<PublishedCell>,
 }
 
 impl IrqSuspension {
-    /// Reads the data that ships with the project.
+    /// Reads the published data.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, and where.
+    /// Malformed data.
     pub fn published() -> Result<Self, PublishedError> {
         Self::from_csv(
             include_str!("../../data/irq-suspension.csv"),
@@ -108,11 +108,11 @@ impl IrqSuspension {
         )
     }
 
-    /// Reads a table and the further figures of the same cells.
+    /// Reads a table and further metrics of the same cells.
     ///
     /// # Errors
     ///
-    /// What is wrong with one of them, and where.
+    /// Malformed data.
     pub fn from_csv(table: &str, more: &str) -> Result<Self, PublishedError> {
         let table: Vec<Row> = rows(TABLE, table)?;
         let more: Vec<MoreRow> = rows(MORE, more)?;
@@ -124,32 +124,32 @@ impl IrqSuspension {
 /// Schema of a comparison.
 const COMPARISON_SCHEMA: &str = "quell-sim-published-a-1";
 
-/// Published beside modelled, all of it.
+/// Comparison of all cells.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
     /// `quell-sim-published-a-1`.
     pub schema: &'static str,
-    /// The host's name.
+    /// Name of the modelled host.
     pub host: String,
-    /// Where random numbers came from.
+    /// Seed of the runs.
     pub seed: u64,
-    /// Every cell.
+    /// All cells.
     pub cells: Vec<ComparedCell>,
-    /// How well the modes are met on which the host's constants were fitted.
+    /// Scores of the modes that the host's constants were fitted to.
     pub training: Scored,
-    /// How well the others are met.
+    /// Scores of the other modes.
     pub held_out: Scored,
-    /// Events that the engine let happen.
+    /// Number of simulated events.
     pub events: u64,
 }
 
 impl IrqSuspension {
-    /// Simulates every cell on up to `threads` threads and compares. `progress` hears how many are
-    /// done.
+    /// Simulates every cell on up to `threads` threads and compares. Calls `progress` with the number of
+    /// finished cells.
     ///
     /// # Errors
     ///
-    /// A run that is not possible.
+    /// See [`Run::simulate`].
     pub fn compare(
         &self,
         host: &HostProfile,

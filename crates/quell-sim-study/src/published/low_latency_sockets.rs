@@ -1,6 +1,6 @@
-//! Published experiment (b): the first socket busy polling of 2013, netperf TCP_RR and UDP_RR with
-//! one byte each way. Both hosts are alike, so the client is as slow as the server was last time.
-//! The table's CPU columns contradict its service demand in some rows: these are listed, not fitted.
+//! Published experiment (b), 2013: low-latency sockets, netperf TCP_RR and UDP_RR with one byte each
+//! way, on two identical hosts: the client takes as long over a reply as the server over the request.
+//! In some rows the CPU column contradicts the service demand; these are listed, not fitted.
 
 use std::fmt;
 
@@ -16,23 +16,22 @@ use super::score::median;
 const TABLE: &str = "ll-poll-2013.csv";
 /// Hardware threads of each machine: two Xeon E5-2680 with hyper-threading.
 const HARDWARE_THREADS: f64 = 32.0;
-/// A row whose CPU column is further than this from what its service demand says contradicts
-/// itself.
+/// Greatest relative difference between CPU use and service demand in a consistent row.
 const CONTRADICTION: f64 = 0.1;
-/// The greatest that the median error of the throughput is to be.
+/// Goal: median error of the throughput.
 const MEDIAN_BOUND: f64 = 0.10;
 /// `net.core.low_latency_poll` as the patches recommend it, in µs.
 const BUSY_POLL: &str = "sockpoll50";
-/// Where the 82599's adaptive moderation settles at the rates of this experiment, in µs: published,
-/// half the difference of the round trips with and without it.
+/// Interrupt delay of the 82599's adaptive moderation at the rates of this experiment, in µs: half the
+/// published difference of the round-trip times with and without it.
 const ADAPTIVE_USECS: u32 = 4;
-/// Software of the `typical` kernel configuration against `optimized`: published, from the round
-/// trips of both.
+/// Cost of software with the `typical` kernel configuration relative to `optimized`, from the published
+/// round trips of both.
 const TYPICAL_FACTOR: f64 = 1.33;
-/// What UDP costs against TCP in serving a request, from the same.
+/// Cost of a request over UDP relative to TCP, from the published round trips.
 const UDP_FACTOR: f64 = 0.78;
 
-/// The transport's column.
+/// Transport of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
@@ -62,13 +61,13 @@ pub struct LowLatencyRow {
     pub cstates: String,
     /// `rx-usecs`: `0`, `100` or `adaptive`.
     pub rx_usecs: String,
-    /// TCP round trips a second.
+    /// TCP round trips per second.
     pub tcp_tps: f64,
     /// CPU use with TCP, in percent of all hardware threads.
     pub tcp_cpu_pct: f64,
     /// Service demand with TCP, in µs per round trip.
     pub tcp_service_demand: f64,
-    /// UDP round trips a second.
+    /// UDP round trips per second.
     pub udp_tps: f64,
     /// CPU use with UDP, in percent of all hardware threads.
     pub udp_cpu_pct: f64,
@@ -91,8 +90,7 @@ impl LowLatencyRow {
         }
     }
 
-    /// CPU use that the row's service demand implies, in percent, where it contradicts the row's
-    /// CPU column.
+    /// CPU use in percent that the service demand implies, if it contradicts the CPU column.
     #[must_use]
     pub fn contradiction(&self, transport: Transport) -> Option<f64> {
         let (tps, cpu_pct, demand_us) = self.figures(transport);
@@ -104,22 +102,22 @@ impl LowLatencyRow {
 /// A row, published and modelled, for one transport.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LowLatencyCell {
-    /// The row.
+    /// Published row.
     pub row: LowLatencyRow,
-    /// The transport.
+    /// Transport.
     pub transport: Transport,
-    /// Published round trips a second.
+    /// Published round trips per second.
     pub published_tps: f64,
-    /// Modelled round trips a second.
+    /// Modelled round trips per second.
     pub modelled_tps: f64,
     /// Modelled CPU use, in percent of all hardware threads.
     pub modelled_cpu_pct: f64,
-    /// What the service demand implies where it contradicts the CPU column, in percent.
+    /// See [`LowLatencyRow::contradiction`].
     pub contradiction_pct: Option<f64>,
 }
 
 impl LowLatencyCell {
-    /// Error of the throughput relative to what was published.
+    /// Relative error of the throughput.
     #[must_use]
     pub fn error(&self) -> f64 {
         self.modelled_tps / self.published_tps - 1.0
@@ -130,17 +128,17 @@ impl LowLatencyCell {
 ///
 /// # Errors
 ///
-/// What is wrong with the data, and where.
+/// Malformed data.
 pub fn low_latency_rows() -> Result<Vec<LowLatencyRow>, PublishedError> {
     rows(TABLE, include_str!("../../data/ll-poll-2013.csv"))
 }
 
-/// Simulates every row with both transports, on up to `threads` threads. `progress` hears how many
-/// are done.
+/// Simulates every row with both transports, on up to `threads` threads. Calls `progress` with the
+/// number of finished runs.
 ///
 /// # Errors
 ///
-/// A run that is not possible.
+/// See [`Run::simulate`].
 pub fn low_latency_sockets(
     rows: &[LowLatencyRow],
     host: &HostProfile,
@@ -163,7 +161,7 @@ pub fn low_latency_sockets(
     in_parallel(jobs.len(), threads, cell, progress).into_iter().collect()
 }
 
-/// The whole experiment, for [`Experiment::B`](super::Experiment::B).
+/// Runs the experiment, for [`Experiment::B`](super::Experiment::B).
 pub(super) fn compare(
     host: &HostProfile,
     threads: usize,
@@ -191,8 +189,8 @@ fn contradiction_note(cell: &LowLatencyCell) -> Option<String> {
     ))
 }
 
-/// The host of a row: kernel configuration, idle states, coalescing, transport. The client is a host like the server, so
-/// that none of the constants of a generator applies.
+/// Host of a row: kernel configuration, idle states, coalescing, transport. The client is a host like
+/// the server, so the constants of a load generator do not apply.
 fn configured(row: &LowLatencyRow, transport: Transport, host: &HostProfile) -> HostProfile {
     let mut host = HostProfile { coalescing: coalescing(row), ..host.clone() };
     let client = &mut host.constants;
@@ -233,7 +231,7 @@ fn coalescing(row: &LowLatencyRow) -> Coalescing {
     Coalescing { rx_usecs, rx_period, ..Coalescing::NONE }
 }
 
-/// Round trips a second, and the share of all hardware threads that they took, in percent.
+/// Round trips per second, and CPU use in percent of all hardware threads.
 fn round_trips(row: &LowLatencyRow, transport: Transport, host: &HostProfile) -> Result<(f64, f64), RunError> {
     const WARM_UP_NS: Ns = 5_000_000;
     const MEASURED_NS: Ns = 50_000_000;

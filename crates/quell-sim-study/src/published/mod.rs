@@ -1,5 +1,5 @@
-//! Published measurements beside what the model says: the data with its source, the runs that
-//! reproduce it, the error of every cell, and the scores.
+//! Published measurements beside the model's: data with sources, runs that reproduce them, the error of
+//! every cell, and scores.
 
 mod event_busy_loop;
 mod experiment;

@@ -1,5 +1,5 @@
-//! How near the model comes: the error of each cell, and per column the median and the 90th
-//! percentile over those cells that prove something.
+//! Scores of the model: the error of each cell, and for each column the median and 90th percentile over
+//! the cells that are informative.
 
 use quell_mode::DeliveryMode;
 use quell_sim::{Column, Figures, Load};
@@ -7,35 +7,35 @@ use serde::Serialize;
 
 use super::irq_suspension::PublishedCell;
 
-/// Modes on which the published host's constants were fitted.
+/// Modes that the published host's constants were fitted to.
 pub const TRAINING: [&str; 4] = ["base", "defer200", "fullbusy", "suspend20"];
-/// A cell whose mean latency varies by more than this across the published runs proves nothing, in
+/// Coefficient of variation of the mean latency across published runs above which a cell is unstable, in
 /// percent.
 const UNSTABLE_COV_PCT: f64 = 14.0;
-/// CPU use from which on a cell is trivial, in percent.
+/// CPU use from which a cell is trivial, in percent.
 const FULL_CPU_PCT: f64 = 99.0;
-/// Below this share of softirqs an error relative to it says nothing, in percent.
+/// Share of softirqs below which a relative error is meaningless, in percent.
 const LEAST_SOFTIRQ_PCT: f64 = 3.0;
-/// A throughput this near the offered load is the offered load.
+/// Throughput relative to the offered load from which the load counts as met.
 const LOAD_MET: f64 = 0.99;
 
 /// A cell, published and modelled.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ComparedCell {
-    /// The delivery mode.
+    /// Delivery mode.
     pub mode: DeliveryMode,
-    /// The offered load.
+    /// Offered load.
     pub load: Load,
-    /// What was published.
+    /// Published metrics.
     pub published: Figures,
-    /// What the model says.
+    /// Modelled metrics.
     pub modelled: Figures,
     /// Coefficient of variation of the published mean latency, in percent.
     pub mean_cov_pct: f64,
 }
 
 impl ComparedCell {
-    /// Puts a modelled cell beside the published one.
+    /// Combines a published cell with the modelled metrics.
     #[must_use]
     pub fn new(published: &PublishedCell, modelled: Figures) -> Self {
         Self {
@@ -47,19 +47,19 @@ impl ComparedCell {
         }
     }
 
-    /// Error of a column relative to what was published: 0.1 is 10 % too high.
+    /// Relative error of a column: 0.1 is 10 % too high.
     #[must_use]
     pub fn error(&self, column: Column) -> f64 {
         column.of(&self.modelled) / column.of(&self.published) - 1.0
     }
 
-    /// Whether the published runs agree well enough with each other to be compared with.
+    /// Whether the published runs agree with each other.
     #[must_use]
     pub fn stable(&self) -> bool {
         self.mean_cov_pct <= UNSTABLE_COV_PCT
     }
 
-    /// Whether the cell says something about a column: trivial ones do not.
+    /// Whether the cell is informative about a column: it is stable and not trivial.
     #[must_use]
     pub fn counts(&self, column: Column) -> bool {
         let nontrivial = match column {
@@ -76,13 +76,13 @@ impl ComparedCell {
     }
 }
 
-/// Whether a mode was not used to fit the constants.
+/// Whether a mode was not used in the fit.
 #[must_use]
 pub fn held_out(mode: &DeliveryMode) -> bool {
     !TRAINING.contains(&mode.to_string().as_str())
 }
 
-/// Median and 90th percentile of a column's errors that the project aims at, relative; absent where it sets no goal.
+/// Goals for median and 90th percentile of the errors of a column; `None` without a goal.
 #[must_use]
 pub fn wanted_errors(column: Column) -> Option<(f64, f64)> {
     match column {
@@ -94,29 +94,29 @@ pub fn wanted_errors(column: Column) -> Option<(f64, f64)> {
     }
 }
 
-/// The score of one column.
+/// Score of one column.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ColumnScore {
-    /// The column.
+    /// Column.
     pub column: Column,
-    /// Cells that count.
+    /// Number of informative cells.
     pub cells: usize,
     /// Median of the absolute errors.
     pub median: f64,
-    /// Their 90th percentile.
+    /// 90th percentile of the absolute errors.
     pub p90: f64,
-    /// Share of cells whose error is at most 25 %.
+    /// Share of cells with an error of at most 25 %, in percent.
     pub within_25_pct: f64,
 }
 
-/// The scores of all columns.
+/// Scores of all columns.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Scored {
-    /// One of each column for which a cell counts.
+    /// One score per column with informative cells.
     pub columns: Vec<ColumnScore>,
 }
 
-/// Scores the cells for which `which` holds.
+/// Scores the cells that `which` selects.
 pub fn score(cells: &[ComparedCell], which: impl Fn(&ComparedCell) -> bool) -> Scored {
     let columns = Column::ALL
         .into_iter()
@@ -144,13 +144,13 @@ fn column_score(column: Column, mut errors: Vec<f64>) -> Option<ColumnScore> {
     })
 }
 
-/// The median; absent without values.
+/// Median; `None` without values.
 pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     quantile(&values, 0.5)
 }
 
-/// A quantile of sorted values, interpolated between neighbours; absent without values.
+/// Quantile of sorted values, interpolated; `None` without values.
 fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let position = share * last as f64;

@@ -1,6 +1,5 @@
-//! Published experiment (c): threaded NAPI busy polling of 2025. `xsk_rr` on two hosts, a client
-//! that sends at a fixed rate and works for a while on each reply, a server that replies at once;
-//! four mechanisms that poll the queues of both. Both hosts are simulated, all their CPUs included.
+//! Published experiment (c), 2025: threaded NAPI busy polling. `xsk_rr` on two hosts, whose queues are
+//! polled by one of four mechanisms.
 
 use std::fmt;
 
@@ -13,29 +12,29 @@ use super::experiment::{Cell, Compared, ErrorKind, ExperimentError, Summary};
 use super::irq_suspension::{PublishedError, rows};
 
 const TABLE: &str = "threaded-napi-busy-poll.csv";
-/// `napi_defer_hard_irqs` of the published script, where it is on.
+/// `napi_defer_hard_irqs` of the published script, if enabled.
 const DEFER_HARD_IRQS: u32 = 100;
 /// `gro_flush_timeout` of the published script, in ns.
 const GRO_FLUSH_TIMEOUT_NS: Ns = 15_000;
-/// The greatest that the error of a difference from the threaded mechanism is to be, in µs.
+/// Goal: greatest error of a difference from the threaded mechanism, in µs.
 const DIFFERENCE_BOUND_US: f64 = 1.0;
 
-/// Who polls the queue of a host.
+/// Mechanism that polls the queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PollMechanism {
-    /// Interrupts; the application's calls poll once as well, since `SO_BUSY_POLL` is set.
+    /// Interrupts. The application's calls poll once as well, because `SO_BUSY_POLL` is set.
     Interrupts,
-    /// The application's calls, interrupts deferred.
+    /// The application's calls, with deferred interrupts.
     Inline,
-    /// A thread of its own on a CPU of its own that calls `recvfrom` again and again.
+    /// A separate thread on a separate CPU that only calls `recvfrom`.
     Separate,
     /// The NAPI thread, `threaded` 2.
     Threaded,
 }
 
 impl PollMechanism {
-    /// All of them, in the order of the published table.
+    /// All mechanisms, in the order of the published table.
     pub const ALL: [Self; 4] = [Self::Interrupts, Self::Inline, Self::Separate, Self::Threaded];
 
     fn napi(self) -> NapiSettings {
@@ -76,19 +75,19 @@ impl fmt::Display for PollMechanism {
 pub struct ThreadedNapiRow {
     /// Number of the experiment, from 1.
     pub experiment: u32,
-    /// Packets a second, in thousands.
+    /// Thousands of packets per second.
     pub rate_kpps: f64,
-    /// What the client does with each reply, in µs.
+    /// CPU time that the client spends on each reply, in µs.
     pub delay_us: f64,
-    /// Who polls.
+    /// Polling mechanism.
     pub mechanism: PollMechanism,
-    /// 5th percentile of the latency, in ns.
+    /// 5th percentile of latency, in ns.
     pub p5_ns: f64,
     /// Median latency, in ns.
     pub p50_ns: f64,
-    /// 95th percentile of the latency, in ns.
+    /// 95th percentile of latency, in ns.
     pub p95_ns: f64,
-    /// 99th percentile of the latency, in ns.
+    /// 99th percentile of latency, in ns.
     pub p99_ns: f64,
 }
 
@@ -99,17 +98,17 @@ impl fmt::Display for ThreadedNapiRow {
     }
 }
 
-/// Quantiles of the latency in ns: 5 %, 50 %, 95 %, 99 %.
+/// Quantiles of latency in ns: 5 %, 50 %, 95 %, 99 %.
 pub type LatencyQuantiles = [f64; 4];
-/// The median among them.
+/// Index of the median in [`LatencyQuantiles`].
 const MEDIAN: usize = 1;
 
 /// A cell, published and modelled.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ThreadedNapiCell {
-    /// As published.
+    /// Published row.
     pub row: ThreadedNapiRow,
-    /// As modelled.
+    /// Modelled quantiles.
     pub modelled: LatencyQuantiles,
 }
 
@@ -117,16 +116,16 @@ pub struct ThreadedNapiCell {
 ///
 /// # Errors
 ///
-/// What is wrong with the data, and where.
+/// Malformed data.
 pub fn threaded_napi_rows() -> Result<Vec<ThreadedNapiRow>, PublishedError> {
     rows(TABLE, include_str!("../../data/threaded-napi-busy-poll.csv"))
 }
 
-/// Simulates every row, on up to `threads` threads. `progress` hears how many are done.
+/// Simulates every row on up to `threads` threads. Calls `progress` with the number of finished rows.
 ///
 /// # Errors
 ///
-/// A run that is not possible.
+/// See [`XskRoundTrips::simulate`].
 pub fn threaded_napi(
     rows: &[ThreadedNapiRow],
     host: &HostProfile,
@@ -137,7 +136,7 @@ pub fn threaded_napi(
     in_parallel(rows.len(), threads, cell, progress).into_iter().collect()
 }
 
-/// One experiment of the table: its four mechanisms.
+/// The four mechanisms of one experiment of the table.
 struct Group<'a>(&'a [ThreadedNapiCell]);
 
 impl Group<'_> {
@@ -145,7 +144,7 @@ impl Group<'_> {
         self.0.iter().find(|cell| cell.row.mechanism == mechanism)
     }
 
-    /// Median latency above the threaded mechanism's, in µs: published and modelled.
+    /// Difference of the median latency from the threaded mechanism, in µs: published and modelled.
     fn above_threaded_us(&self, cell: &ThreadedNapiCell) -> Option<(f64, f64)> {
         let threaded = self.of(PollMechanism::Threaded)?;
         let published = (cell.row.p50_ns - threaded.row.p50_ns) / 1e3;
@@ -158,7 +157,7 @@ impl Group<'_> {
         cells.into_iter().map(|cell| cell.row.mechanism).collect()
     }
 
-    /// Whether the mechanisms rank by their median latency as they were published.
+    /// Whether the mechanisms have the published ranking by median latency.
     fn in_order(&self) -> bool {
         self.order(|cell| cell.row.p50_ns) == self.order(|cell| cell.modelled[MEDIAN])
     }
@@ -190,7 +189,7 @@ impl Group<'_> {
     }
 }
 
-/// The whole experiment, for [`Experiment::C`](super::Experiment::C).
+/// Runs the experiment, for [`Experiment::C`](super::Experiment::C).
 pub(super) fn compare(
     host: &HostProfile,
     threads: usize,

@@ -1,4 +1,4 @@
-//! What the text about IRQ suspension states, as it holds in the model on the published host.
+//! Statements of the publication on IRQ suspension that hold in the model of the published host.
 
 use quell_sim::{Figures, HostProfile, Load, Run, RunScale};
 
@@ -56,7 +56,7 @@ fn suspension_beats_deferral_as_timeout_and_load_grow() {
 }
 
 #[test]
-fn deferral_and_suspension_leave_less_than_one_percent_of_the_interrupts() {
+fn deferral_and_suspension_avoid_more_than_99_percent_of_the_interrupts() {
     let base = figures("base", HIGH).irqs_per_s;
     for other in ["defer10", "defer200", "napibusy", "fullbusy", "suspend20"] {
         assert!(figures(other, HIGH).irqs_per_s < 0.01 * base, "{other}");

@@ -1,11 +1,11 @@
-//! Experiment (d): the two forms of looping for events, and what its text states.
+//! Experiment (d): the two forms of the busy loop, and statements of the publication.
 
 use std::sync::LazyLock;
 
 use quell_sim::HostProfile;
 use quell_sim_study::published::{Experiment, FormRatio, event_loop_rows, event_loops, form_ratios};
 
-/// Bytes of a segment in the published set-up.
+/// Bytes of a segment in the published setup.
 const SEGMENT: u32 = 4096;
 
 static RATIOS: LazyLock<Vec<FormRatio>> = LazyLock::new(|| {
@@ -38,7 +38,7 @@ fn looping_in_the_program_is_never_faster() {
 }
 
 #[test]
-fn the_row_whose_median_contradicts_its_throughput_is_told() {
+fn rows_whose_median_contradicts_their_throughput_are_listed() {
     let rows = event_loop_rows().expect("the data ships");
     let contradicting: Vec<_> = rows.iter().filter(|row| row.contradiction().is_some()).collect();
     assert_eq!(contradicting.len(), 2);

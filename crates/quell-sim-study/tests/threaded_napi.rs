@@ -1,4 +1,4 @@
-//! Experiment (c): the model beside the published latencies, and what its text states.
+//! Experiment (c): the model beside the published latencies, and statements of the publication.
 
 use std::sync::LazyLock;
 
@@ -17,7 +17,7 @@ fn median_us(experiment: u32, mechanism: PollMechanism) -> f64 {
 }
 
 #[test]
-fn differences_from_the_threaded_mechanism_are_within_a_microsecond_and_every_order_is_right() {
+fn differences_from_the_threaded_mechanism_are_within_a_microsecond_and_every_ranking_is_right() {
     let comparison = Experiment::C.run(2, |_, _| ()).expect("it runs");
     for summary in &comparison.summary {
         assert_eq!(summary.met(), Some(true), "{}: {}", summary.what, summary.value);

@@ -1,6 +1,5 @@
-//! What the text about epoll busy polling in production states about the mechanism, as it holds in
-//! the model: deferral against interrupts, whom busy polling helps, and what two NAPI ids in one
-//! epoll do.
+//! Statements of the publication on epoll busy polling in production that hold in the model: effects of
+//! deferral and of busy polling, and of two NAPI IDs in one epoll.
 
 use quell_sim::{Assignment, Epolls, Figures, HostProfile, Load, Run, RunScale, Server, Spread};
 
@@ -18,7 +17,7 @@ fn figures(run: &Run) -> Figures {
 }
 
 #[test]
-fn deferral_cuts_interrupts_and_the_cpu_they_take_and_brings_latency() {
+fn deferral_avoids_interrupts_and_their_cpu_time_and_adds_latency() {
     let (base, deferred) = (figures(&run("base")), figures(&run("defer200")));
     assert!(deferred.irqs_per_s < 0.01 * base.irqs_per_s);
     assert!(deferred.cpu_pct < 0.9 * base.cpu_pct, "{} {}", base.cpu_pct, deferred.cpu_pct);
@@ -26,13 +25,13 @@ fn deferral_cuts_interrupts_and_the_cpu_they_take_and_brings_latency() {
 }
 
 #[test]
-fn busy_polling_lowers_the_high_percentiles_against_interrupts() {
+fn busy_polling_lowers_high_percentiles() {
     let (base, polled) = (figures(&run("base")), figures(&run("fullbusy")));
     assert!(polled.p99_us <= base.p99_us && polled.mean_us < base.mean_us);
 }
 
 #[test]
-fn each_worker_has_to_have_connections_of_one_napi_id_only() {
+fn a_worker_with_connections_of_several_napi_ids_is_slower() {
     let mean = |assignment| {
         let server = Server::EventLoop { workers: 4, epolls: Epolls::Own, assignment };
         figures(&Run { server, spread: Spread::Hashed, floating: false, ..run("fullbusy") }).mean_us
@@ -42,7 +41,7 @@ fn each_worker_has_to_have_connections_of_one_napi_id_only() {
 }
 
 #[test]
-fn the_two_timeouts_trade_latency_for_interrupts_so_that_no_value_is_right_for_all() {
+fn a_longer_timeout_trades_latency_for_fewer_polls() {
     let (short, long) = (figures(&run("defer20")), figures(&run("defer200")));
     assert!(short.mean_us < long.mean_us && short.polls_per_s > long.polls_per_s);
 }
