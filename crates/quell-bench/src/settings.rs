@@ -60,9 +60,8 @@ pub fn set(lab: &mut VethLab, workers: &[Worker], mode: &DeliveryMode) -> Result
 /// What cannot be done to a program that already runs. Shorter waits are not in it: without them the mode differs in a
 /// way that the table says, but is there.
 pub(crate) fn needs_launch(mode: &DeliveryMode) -> Option<Requirement> {
-    let launch = |requirement: &Requirement| {
-        matches!(requirement, Requirement::SpinBeforeSleep | Requirement::SocketBusyPoll | Requirement::SpareCpu)
-    };
+    let launch =
+        |requirement: &Requirement| matches!(requirement, Requirement::SpinBeforeSleep | Requirement::SocketBusyPoll);
     mode.requirements().into_iter().find(launch)
 }
 

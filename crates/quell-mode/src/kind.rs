@@ -58,8 +58,6 @@ pub enum ModeKind {
     SockPoll {
         /// N.
         usecs: PollUsecs,
-        /// `,own-cpu`: the sockets are polled by a thread of their own on a CPU of its own.
-        own_cpu: bool,
     },
     /// `eventspinN`: the program calls `epoll_wait` with timeout 0 for N µs before it sleeps.
     EventSpin {
@@ -96,8 +94,7 @@ impl ModeKind {
             Self::Suspend { .. } => "no interrupts while the program is busy, prompt ones while it is idle",
             Self::Threaded => "a kernel thread per queue polls instead of softirq",
             Self::ThreadedBusy => "a kernel thread per queue busy polls without end, on a whole CPU",
-            Self::SockPoll { own_cpu: false, .. } => "a blocking recv busy polls the queue",
-            Self::SockPoll { own_cpu: true, .. } => "a thread on a CPU of its own polls the sockets",
+            Self::SockPoll { .. } => "a blocking recv busy polls the queue",
             Self::EventSpin { .. } => "the program spins on epoll_wait(0) before it sleeps",
         }
     }

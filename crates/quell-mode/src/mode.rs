@@ -34,8 +34,8 @@ impl DeliveryMode {
     }
 
     /// Parses modes separated by commas, each with its overrides:
-    /// `base,suspend20,defer-hard-irqs=10,fullbusy` are three. An item with a `=`, or `own-cpu`, belongs
-    /// to the mode before it.
+    /// `base,suspend20,defer-hard-irqs=10,fullbusy` are three. An item with a `=` belongs to the mode
+    /// before it.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl DeliveryMode {
         self.kind
     }
 
-    /// Name with N, without overrides: `suspend20`, `sockpoll50,own-cpu`.
+    /// Name with N, without overrides: `suspend20`.
     #[must_use]
     pub fn name(&self) -> String {
         Name(self.kind).to_string()
@@ -81,12 +81,6 @@ impl DeliveryMode {
             ModeKind::SockPoll { usecs, .. } => Some(usecs),
             _ => None,
         }
-    }
-
-    /// Whether the sockets are polled by a thread of their own on a CPU of its own.
-    #[must_use]
-    pub fn own_cpu(&self) -> bool {
-        matches!(self.kind, ModeKind::SockPoll { own_cpu: true, .. })
     }
 
     /// How the program's own waits change.
@@ -139,11 +133,7 @@ impl fmt::Display for Name {
             ModeKind::Defer { gro_flush_timeout_ns: ns } | ModeKind::Suspend { gro_flush_timeout_ns: ns } => {
                 write_usecs(f, ns.get())
             }
-            ModeKind::SockPoll { usecs, own_cpu } => {
-                write!(f, "{}", usecs.get())?;
-                f.write_str(if own_cpu { ",own-cpu" } else { "" })
-            }
-            ModeKind::EventSpin { usecs } => write!(f, "{}", usecs.get()),
+            ModeKind::SockPoll { usecs } | ModeKind::EventSpin { usecs } => write!(f, "{}", usecs.get()),
             _ => Ok(()),
         }
     }
@@ -199,7 +189,7 @@ impl schemars::JsonSchema for DeliveryMode {
             "type": "string",
             "description": "A delivery mode in canonical form, such as suspend20 or \
                             suspend20,defer-hard-irqs=10",
-            "examples": ["base", "defer200", "suspend20,defer-hard-irqs=10", "sockpoll50,own-cpu"]
+            "examples": ["base", "defer200", "suspend20,defer-hard-irqs=10", "sockpoll50"]
         })
     }
 }

@@ -13,8 +13,6 @@ use crate::settings::USECS_MAX;
 const WORDS: [&str; 9] =
     ["base", "defer", "napibusy", "fullbusy", "suspend", "threaded", "threadedbusy", "sockpoll", "eventspin"];
 
-const OWN_CPU: &str = "own-cpu";
-
 /// A part of the input, with its position.
 #[derive(Debug, Clone, Copy)]
 struct Token<'a> {
@@ -46,15 +44,14 @@ pub(crate) fn mode(input: &str) -> Result<DeliveryMode, ParseModeError> {
     parse(Token { text: input, start: 0 }).map_err(|(span, refusal)| ParseModeError::new(input, span, refusal))
 }
 
-/// Parses a list of modes. Overrides are recognized by their `=`, and `own-cpu` by name.
+/// Parses a list of modes. Overrides are recognized by their `=`.
 pub(crate) fn modes(input: &str) -> Result<Vec<DeliveryMode>, ParseModeError> {
     let mut bounds: Vec<Range<usize>> = Vec::new();
     let mut start = 0;
     for item in input.split(',') {
         let end = start + item.len();
-        let is_override = item.contains('=') || item == OWN_CPU;
         match bounds.last_mut() {
-            Some(mode) if is_override => mode.end = end,
+            Some(mode) if item.contains('=') => mode.end = end,
             _ => bounds.push(start..end),
         }
         start = end + 1;
@@ -71,20 +68,20 @@ fn parse(input: Token<'_>) -> Result<DeliveryMode, Located> {
         Some((head, rest)) => (head, Some(rest)),
         None => (input, None),
     };
-    let mut kind = kind(head)?;
+    let kind = kind(head)?;
     let mut settings = kind.settings();
-    let mut given: Vec<(&'static str, Range<usize>)> = Vec::new();
+    let mut given: Vec<(SettingKey, Range<usize>)> = Vec::new();
     while let Some(list) = rest {
         let (item, after) = match list.split_once(',') {
             Some((item, after)) => (item, Some(after)),
             None => (list, None),
         };
         rest = after;
-        let word = apply(item, &mut kind, &mut settings)?;
-        if given.iter().any(|(earlier, _)| *earlier == word) {
-            return Err((item.span(), Refusal::GivenTwice { word }));
+        let key = apply(item, kind, &mut settings)?;
+        if given.iter().any(|(earlier, _)| *earlier == key) {
+            return Err((item.span(), Refusal::GivenTwice { key }));
         }
-        given.push((word, item.span()));
+        given.push((key, item.span()));
     }
     match check::contradiction(kind, &settings) {
         None => Ok(DeliveryMode::checked(kind, settings)),
@@ -92,23 +89,19 @@ fn parse(input: Token<'_>) -> Result<DeliveryMode, Located> {
     }
 }
 
-fn blamed_span(given: &[(&'static str, Range<usize>)], blamed: &[SettingKey], head: Token<'_>) -> Range<usize> {
+fn blamed_span(given: &[(SettingKey, Range<usize>)], blamed: &[SettingKey], head: Token<'_>) -> Range<usize> {
     blamed
         .iter()
-        .find_map(|key| given.iter().find(|(word, _)| *word == key.name()))
+        .find_map(|key| given.iter().find(|(earlier, _)| earlier == key))
         .map_or_else(|| head.span(), |(_, span)| span.clone())
 }
 
 /// Applies one override and returns its key.
-fn apply(item: Token<'_>, kind: &mut ModeKind, settings: &mut Settings) -> Result<&'static str, Located> {
+fn apply(item: Token<'_>, kind: ModeKind, settings: &mut Settings) -> Result<SettingKey, Located> {
     let (word, value) = match item.split_once('=') {
         Some((word, value)) => (word, Some(value)),
         None => (item, None),
     };
-    if word.text == OWN_CPU {
-        own_cpu(item, value, kind)?;
-        return Ok(OWN_CPU);
-    }
     let key = SettingKey::named(word.text).ok_or_else(|| (word.span(), unknown_setting(word)))?;
     let value =
         value.filter(|value| !value.text.is_empty()).ok_or_else(|| (item.span(), Refusal::ValueMissing { key }))?;
@@ -116,29 +109,12 @@ fn apply(item: Token<'_>, kind: &mut ModeKind, settings: &mut Settings) -> Resul
         let about_key = matches!(refusal, Refusal::EpollNotUsed { .. });
         (if about_key { word } else { value }.span(), refusal)
     })?;
-    Ok(key.name())
-}
-
-fn own_cpu(item: Token<'_>, value: Option<Token<'_>>, kind: &mut ModeKind) -> Result<(), Located> {
-    if value.is_some() {
-        return Err((item.span(), Refusal::OwnCpuTakesNoValue));
-    }
-    let mode = kind.word();
-    match kind {
-        ModeKind::SockPoll { own_cpu, .. } => {
-            *own_cpu = true;
-            Ok(())
-        }
-        _ => Err((item.span(), Refusal::OwnCpuWithoutSockPoll { mode })),
-    }
+    Ok(key)
 }
 
 fn unknown_setting(word: Token<'_>) -> Refusal {
     let names = SettingKey::ALL.map(SettingKey::name);
-    Refusal::UnknownSetting {
-        word: word.text.to_owned(),
-        nearest: nearest(word.text, names.into_iter().chain([OWN_CPU])),
-    }
+    Refusal::UnknownSetting { word: word.text.to_owned(), nearest: nearest(word.text, names.into_iter()) }
 }
 
 fn kind(head: Token<'_>) -> Result<ModeKind, Located> {
@@ -155,7 +131,7 @@ fn kind(head: Token<'_>) -> Result<ModeKind, Located> {
     let kind = match mode {
         "defer" => Ok(ModeKind::Defer { gro_flush_timeout_ns: usecs_as_ns(mode, number)? }),
         "suspend" => Ok(ModeKind::Suspend { gro_flush_timeout_ns: usecs_as_ns(mode, number)? }),
-        "sockpoll" => Ok(ModeKind::SockPoll { usecs: whole_usecs(mode, number)?, own_cpu: false }),
+        "sockpoll" => Ok(ModeKind::SockPoll { usecs: whole_usecs(mode, number)? }),
         "eventspin" => Ok(ModeKind::EventSpin { usecs: whole_usecs(mode, number)? }),
         _ if !number.text.is_empty() => Err(Refusal::NumberNotTaken { mode }),
         "napibusy" => Ok(ModeKind::NapiBusy),

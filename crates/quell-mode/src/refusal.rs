@@ -71,9 +71,6 @@ pub enum Refusal {
         /// The setting.
         key: SettingKey,
     },
-    /// `own-cpu` with a value.
-    #[error("own-cpu takes no value")]
-    OwnCpuTakesNoValue,
     /// The value is not of the setting's type.
     #[error("{key} is {expected}, not '{value}'")]
     ValueMalformed {
@@ -95,20 +92,14 @@ pub enum Refusal {
         max: u64,
     },
     /// A setting is given twice.
-    #[error("{word} is given twice; keep one")]
+    #[error("{key} is given twice; keep one")]
     GivenTwice {
-        /// The setting, or `own-cpu`.
-        word: &'static str,
+        /// The setting.
+        key: SettingKey,
     },
     /// An override contradicts N of `deferN` or `suspendN`, which is the gro-flush-timeout.
     #[error("the number after {mode} is the gro-flush-timeout; change the number instead")]
     GroFlushTimeoutInName {
-        /// The name.
-        mode: &'static str,
-    },
-    /// `own-cpu` with another mode than `sockpollN`.
-    #[error("{mode} does not poll sockets: own-cpu goes with sockpoll only")]
-    OwnCpuWithoutSockPoll {
         /// The name.
         mode: &'static str,
     },

@@ -53,9 +53,6 @@ pub enum Requirement {
     /// The program's sockets get `SO_BUSY_POLL`, so Quell must launch it.
     #[error("the program's cooperation: SO_BUSY_POLL on its sockets, read by blocking recv")]
     SocketBusyPoll,
-    /// A CPU that does nothing but poll.
-    #[error("a CPU of its own for the polling thread")]
-    SpareCpu,
 }
 
 impl Requirement {
@@ -76,7 +73,6 @@ impl Requirement {
             (matches!(waits, ProgramWait::AtMost(_)), Self::ShorterWaits),
             (matches!(waits, ProgramWait::SpinBeforeSleep(_)), Self::SpinBeforeSleep),
             (matches!(mode.kind(), ModeKind::SockPoll { .. }), Self::SocketBusyPoll),
-            (mode.own_cpu(), Self::SpareCpu),
         ];
         needed.into_iter().filter_map(|(is_needed, requirement)| is_needed.then_some(requirement)).collect()
     }

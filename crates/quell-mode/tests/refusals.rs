@@ -20,7 +20,7 @@ fn assert_refused(text: &str, place: &str, refusal: Refusal) {
 #[test]
 fn an_empty_text_is_refused() {
     assert_refused("", "", Refusal::Empty);
-    assert_refused(",own-cpu", "", Refusal::Empty);
+    assert_refused(",threaded=1", "", Refusal::Empty);
 }
 
 #[test]
@@ -82,7 +82,6 @@ fn an_unknown_setting_is_refused_with_the_most_similar_one() {
     assert_refused("base,defer_hard_irqs=1", "defer_hard_irqs", {
         unknown("defer_hard_irqs", Some("defer-hard-irqs"))
     });
-    assert_refused("sockpoll50,owncpu", "owncpu", unknown("owncpu", Some("own-cpu")));
     assert_refused("base,colour=1", "colour", unknown("colour", None));
     assert_refused("base,", "", unknown("", None));
 }
@@ -131,11 +130,8 @@ fn a_value_above_the_limit_of_the_kernel_is_refused() {
 fn a_setting_given_twice_is_refused_at_the_second() {
     let text = "suspend20,defer-hard-irqs=10,defer-hard-irqs=10";
     let error = refused(text);
-    let word = "defer-hard-irqs";
-    assert_eq!(error.refusal(), &Refusal::GivenTwice { word });
+    assert_eq!(error.refusal(), &Refusal::GivenTwice { key: SettingKey::DeferHardIrqs });
     assert_eq!(error.span(), 29..text.len());
-    let twice = Refusal::GivenTwice { word: "own-cpu" };
-    assert_refused("sockpoll5,own-cpu,own-cpu", "own-cpu", twice);
 }
 
 #[test]
@@ -209,13 +205,6 @@ fn a_setting_of_epoll_is_refused_where_epoll_is_not_used() {
         let key = SettingKey::PreferBusyPoll;
         assert_refused(text, "prefer-busy-poll", Refusal::EpollNotUsed { mode, key });
     }
-}
-
-#[test]
-fn own_cpu_goes_with_sockpoll_only() {
-    let refusal = Refusal::OwnCpuWithoutSockPoll { mode: "suspend" };
-    assert_refused("suspend20,own-cpu", "own-cpu", refusal);
-    assert_refused("sockpoll50,own-cpu=1", "own-cpu=1", Refusal::OwnCpuTakesNoValue);
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn each_mode_has_the_settings_of_its_row() {
         ("threaded", napi(0, 0, 0, Thread), None),
         ("threadedbusy", napi(0, 0, 0, BusyPoll), None),
         ("sockpoll50", napi(0, 0, 0, Off), None),
-        ("sockpoll50,own-cpu", napi(0, 0, 0, Off), None),
+        ("sockpoll50", napi(0, 0, 0, Off), None),
         ("eventspin50", napi(0, 0, 0, Off), None),
     ];
     for (text, napi, epoll) in rows {
@@ -63,8 +63,6 @@ fn only_sockpoll_sets_the_sockets() {
     let usecs = |text| mode(text).socket_busy_poll().map(|usecs| usecs.get());
     assert_eq!(usecs("sockpoll50"), Some(50));
     assert_eq!(usecs("fullbusy"), None);
-    assert!(mode("sockpoll50,own-cpu").own_cpu());
-    assert!(!mode("sockpoll50").own_cpu());
 }
 
 #[test]
@@ -84,7 +82,7 @@ fn each_mode_requires_what_it_uses() {
         ("threaded", &[ThreadedNapi, NetAdminForNapi]),
         ("threadedbusy", &[ThreadedBusyPoll, NetAdminForNapi]),
         ("eventspin50", &[SpinBeforeSleep]),
-        ("sockpoll50,own-cpu", &[SocketBusyPoll, SpareCpu]),
+        ("sockpoll50", &[SocketBusyPoll]),
     ];
     for (text, needed) in rows {
         assert_eq!(mode(text).requirements(), needed, "{text}");

@@ -25,8 +25,8 @@ fn a_canonical_text_is_its_own_canonical_text() {
         "threaded",
         "threadedbusy",
         "sockpoll50",
-        "sockpoll50,own-cpu",
-        "sockpoll50,own-cpu,defer-hard-irqs=100,gro-flush-timeout=20us",
+        "sockpoll50",
+        "sockpoll50,defer-hard-irqs=100,gro-flush-timeout=20us",
         "eventspin50",
         "suspend20,defer-hard-irqs=10,irq-suspend-timeout=5ms",
         "fullbusy,gro-flush-timeout=1s,threaded=1,busy-poll-usecs=7,busy-poll-budget=8,prefer-busy-poll=0",
@@ -51,7 +51,6 @@ fn order_and_units_of_overrides_do_not_matter() {
         canonical("suspend20,irq-suspend-timeout=5000000,defer-hard-irqs=010"),
         "suspend20,defer-hard-irqs=10,irq-suspend-timeout=5ms"
     );
-    assert_eq!(canonical("sockpoll50,defer-hard-irqs=1,own-cpu"), "sockpoll50,own-cpu,defer-hard-irqs=1");
 }
 
 #[test]
@@ -76,9 +75,9 @@ fn the_name_omits_overrides() {
 
 #[test]
 fn an_override_in_a_list_belongs_to_the_mode_before_it() {
-    let modes = DeliveryMode::parse_list("base,suspend20,defer-hard-irqs=10,sockpoll50,own-cpu,threaded").unwrap();
+    let modes = DeliveryMode::parse_list("base,suspend20,defer-hard-irqs=10,sockpoll50,threaded").unwrap();
     let texts: Vec<_> = modes.iter().map(ToString::to_string).collect();
-    assert_eq!(texts, ["base", "suspend20,defer-hard-irqs=10", "sockpoll50,own-cpu", "threaded"]);
+    assert_eq!(texts, ["base", "suspend20,defer-hard-irqs=10", "sockpoll50", "threaded"]);
 }
 
 #[test]
@@ -109,7 +108,7 @@ fn kinds() -> impl Strategy<Value = ModeKind> {
         Just(ModeKind::ThreadedBusy),
         gro_flush.clone().prop_map(|gro_flush_timeout_ns| ModeKind::Defer { gro_flush_timeout_ns }),
         gro_flush.prop_map(|gro_flush_timeout_ns| ModeKind::Suspend { gro_flush_timeout_ns }),
-        (usecs.clone(), any::<bool>()).prop_map(|(usecs, own_cpu)| ModeKind::SockPoll { usecs, own_cpu }),
+        usecs.clone().prop_map(|usecs| ModeKind::SockPoll { usecs }),
         usecs.prop_map(|usecs| ModeKind::EventSpin { usecs }),
     ]
 }
@@ -179,7 +178,7 @@ proptest! {
 
     #[test]
     fn text_similar_to_a_mode_is_a_mode_or_an_error_with_a_position_in_it(
-        text in "(suspend|defer|base|sockpoll|threaded)[0-9.]{0,3}(,(own-cpu|threaded|gro-flush-timeout|prefer-busy-poll|x)=?[0-9a-z]{0,3}){0,3}"
+        text in "(suspend|defer|base|sockpoll|threaded)[0-9.]{0,3}(,(threaded|gro-flush-timeout|prefer-busy-poll|x)=?[0-9a-z]{0,3}){0,3}"
     ) {
         match text.parse::<DeliveryMode>() {
             Ok(mode) => prop_assert_eq!(mode.to_string().parse::<DeliveryMode>(), Ok(mode)),

@@ -234,7 +234,7 @@ impl Run {
         if self.queues == 0 || self.connections == 0 {
             return refused("it needs a queue and a connection");
         }
-        let threads = self.server.threads(self.connections, self.queues);
+        let threads = self.server.threads(self.connections);
         if threads == 0 || threads > usize::from(u16::MAX) / 2 {
             return refused("its server needs a thread, and at most 32,767 of them");
         }
@@ -243,9 +243,6 @@ impl Run {
                 "SO_BUSY_POLL is for programs that wait in recv, and the modelled server waits in epoll_wait, which \
                  does not look at it",
             );
-        }
-        if matches!(self.server, Server::PollLoop { .. }) && self.connections != self.queues {
-            return refused("a poll loop has one connection for each queue");
         }
         if let Spread::Imbalanced { percent } = self.spread
             && (percent >= 100 || self.connections < self.queues)

@@ -8,10 +8,7 @@ use quell_mode::{ProgramWait, Threaded};
 use crate::engine::{Ns, Purpose, RandomStream};
 use crate::mechanism::{Epoll, Socket};
 use crate::run::Run;
-use crate::world::{
-    Affinity, Answer, Class, EpollServer, EventLoop, Kicker, PollLoop, PollPhase, Program, RecvServer, Stage, Wait,
-    World,
-};
+use crate::world::{Affinity, Class, EpollServer, EventLoop, Program, RecvServer, Stage, Wait, World};
 
 /// `maxevents` with which libevent begins, and where its growth ends.
 const LIBEVENT_EVENTS: (usize, usize) = (32, 4096);
@@ -34,12 +31,6 @@ pub enum Server {
     /// A thread for each connection, which blocks in `recv`: netperf's shape. It obeys
     /// `SO_BUSY_POLL`, which epoll does not.
     BlockingReceive,
-    /// A thread for each queue that polls the receive ring of one AF_XDP socket and works for a
-    /// while on each packet: the shape of `xsk_rr`. There is one connection for each queue.
-    PollLoop {
-        /// The work, in ns of CPU time.
-        delay_ns: Ns,
-    },
 }
 
 /// What the workers of an event loop wait on.
@@ -67,12 +58,11 @@ impl Server {
         Self::EventLoop { workers: queues, epolls: Epolls::Own, assignment: Assignment::ByQueue }
     }
 
-    /// Threads that serve, where `connections` are spread over `queues`.
-    pub(crate) fn threads(self, connections: usize, queues: usize) -> usize {
+    /// Threads that serve `connections`.
+    pub(crate) fn threads(self, connections: usize) -> usize {
         match self {
             Self::EventLoop { workers, .. } => workers,
             Self::BlockingReceive => connections,
-            Self::PollLoop { .. } => queues,
         }
     }
 
@@ -81,7 +71,7 @@ impl Server {
         match self {
             Self::EventLoop { epolls: Epolls::Shared, .. } => 1,
             Self::EventLoop { workers, .. } => workers,
-            Self::BlockingReceive | Self::PollLoop { .. } => 0,
+            Self::BlockingReceive => 0,
         }
     }
 }
@@ -110,7 +100,7 @@ impl Run {
     pub(crate) fn server_cpus(&self) -> usize {
         match self.server {
             Server::BlockingReceive => self.queues,
-            server => server.threads(self.connections, self.queues).max(if self.irqs_apart { 0 } else { self.queues }),
+            Server::EventLoop { workers, .. } => workers.max(if self.irqs_apart { 0 } else { self.queues }),
         }
     }
 
@@ -119,13 +109,9 @@ impl Run {
         if self.irqs_apart { self.server_cpus() + queue } else { queue }
     }
 
-    fn kicker_cpus_begin(&self) -> usize {
-        self.server_cpus() + if self.irqs_apart { self.queues } else { 0 }
-    }
-
-    /// All CPUs of the run. Only `own-cpu` adds to them by a mode: its thread is the caller's, who names its CPU.
+    /// All CPUs of the run.
     pub(crate) fn cpus(&self) -> usize {
-        self.kicker_cpus_begin() + if self.mode.own_cpu() { self.queues } else { 0 }
+        self.server_cpus() + if self.irqs_apart { self.queues } else { 0 }
     }
 
     /// Adds the NAPI thread of a queue where the mode has one, on the CPU that takes the queue's interrupt
@@ -151,10 +137,6 @@ impl Run {
                 self.add_event_loops(world, queue_of, workers, epolls, assignment);
             }
             Server::BlockingReceive => self.add_blocking_receivers(world, queue_of),
-            Server::PollLoop { delay_ns } => self.add_poll_loops(world, queue_of, delay_ns),
-        }
-        if self.mode.own_cpu() {
-            self.add_kickers(world, queue_of);
         }
     }
 
@@ -217,7 +199,7 @@ impl Run {
     }
 
     fn add_blocking_receivers(&self, world: &mut World, queue_of: &[u16]) {
-        let busy_poll_ns = self.socket_busy_poll_ns().filter(|_| !self.mode.own_cpu()).unwrap_or(0);
+        let busy_poll_ns = self.socket_busy_poll_ns().unwrap_or(0);
         let places = self.places(queue_of.len());
         for (connection, &queue) in queue_of.iter().enumerate() {
             let queue = usize::from(queue);
@@ -226,29 +208,6 @@ impl Run {
             let place = places[connection] % self.server_cpus();
             let thread = self.start_worker(world, Program::RecvServer(server), queue, place);
             world.sockets.push(Socket { napi: Some(queue), reader: Some(thread), ..Socket::default() });
-        }
-    }
-
-    fn add_poll_loops(&self, world: &mut World, queue_of: &[u16], delay_ns: Ns) {
-        let kicks = self.mode.socket_busy_poll().is_some() && !self.mode.own_cpu();
-        for (connection, &queue) in queue_of.iter().enumerate() {
-            let queue = usize::from(queue);
-            let socket = connection as u32;
-            let program = PollLoop { socket, kicks, delay_ns, answer: Answer::Client, phase: PollPhase::Look };
-            let thread = self.start_worker(world, Program::PollLoop(program), queue, queue);
-            world.sockets.push(Socket { napi: Some(queue), reader: Some(thread), ..Socket::default() });
-        }
-    }
-
-    /// A thread for each queue, on a CPU of its own, that calls `recv` on a socket of that queue
-    /// again and again.
-    fn add_kickers(&self, world: &mut World, queue_of: &[u16]) {
-        for queue in 0..self.queues {
-            let Some(socket) = queue_of.iter().position(|&of| usize::from(of) == queue) else { continue };
-            let program = Program::Kicker(Kicker { socket: socket as u32, entered: false });
-            let cpu = self.kicker_cpus_begin() + queue;
-            let thread = world.add_thread(program, Stage::Program, cpu, Class::Fair);
-            world.start_thread(thread);
         }
     }
 

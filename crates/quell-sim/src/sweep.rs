@@ -239,7 +239,7 @@ pub fn modes(text: &str) -> Result<Vec<DeliveryMode>, ModesError> {
     let mut items = text.split(',').peekable();
     while let Some(item) = items.next() {
         let mut overrides = String::new();
-        while let Some(item) = items.next_if(|item| item.contains('=') || *item == "own-cpu") {
+        while let Some(item) = items.next_if(|item| item.contains('=')) {
             overrides.push(',');
             overrides.push_str(item);
         }

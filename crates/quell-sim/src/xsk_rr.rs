@@ -9,7 +9,7 @@ use crate::host::{Costs, HostProfile};
 use crate::mechanism::{RxQueue, Socket};
 use crate::run::RunError;
 use crate::world::{
-    Answer, Class, Client, KernelRules, Kicker, Peer, PollLoop, PollPhase, Program, SendPhase, Sender, Stage, Traffic,
+    Class, Client, KernelRules, Kicker, Peer, PollLoop, PollPhase, Program, SendPhase, Sender, Stage, Traffic,
     TrafficKind, World, WorldShape,
 };
 
@@ -75,15 +75,15 @@ impl XskRoundTrips {
         let shape = WorldShape { queues: 2, epolls: 0, cpus: CPUS, bound: EVENT_BOUND };
         let mut world = World::new(KernelRules::default(), Costs::new(&self.host), shape, traffic);
         let kicks = self.polling == XskPolling::Application;
-        let application = |side: Side, delay_ns, answer| PollLoop {
+        let application = |side: Side, delay_ns, reply_to| PollLoop {
             socket: side.queue.into(),
             kicks,
             delay_ns,
-            answer,
+            reply_to,
             phase: PollPhase::Look,
         };
-        self.add_host(&mut world, CLIENT, application(CLIENT, self.delay_ns, Answer::Nobody));
-        self.add_host(&mut world, SERVER, application(SERVER, 0, Answer::Peer(CLIENT.peer())));
+        self.add_host(&mut world, CLIENT, application(CLIENT, self.delay_ns, None));
+        self.add_host(&mut world, SERVER, application(SERVER, 0, Some(CLIENT.peer())));
         let period_ns = self.period_ns;
         let sender =
             Sender { socket: CLIENT.queue.into(), peer: SERVER.peer(), period_ns, sent: 0, phase: SendPhase::Wait };

@@ -87,32 +87,10 @@ fn an_epoll_server_does_not_obey_it_and_is_refused() {
 }
 
 #[test]
-fn a_thread_that_only_polls_on_a_cpu_of_its_own_answers_sooner_for_a_whole_cpu() {
-    let result = |text| simulate(&ping_pong(text, Server::BlockingReceive));
-    let (interrupts, apart) = (result("base"), result("sockpoll50,own-cpu"));
-    assert!(apart.qps > interrupts.qps, "{} {}", interrupts.qps, apart.qps);
-    // Of six CPUs, two are the pollers'.
-    assert!(apart.cpu_pct > 33.0, "{}", apart.cpu_pct);
-}
-
-#[test]
 fn a_napi_thread_that_busy_polls_beats_one_that_is_woken() {
     let tps = |text| simulate(&ping_pong(text, Server::BlockingReceive)).qps;
     let (woken, polling) = (tps("threaded"), tps("threadedbusy"));
     assert!(polling > 1.1 * woken, "{woken} {polling}");
-}
-
-#[test]
-fn a_poll_loop_works_on_every_packet_before_it_answers() {
-    let mean = |delay_ns| simulate(&ping_pong("sockpoll50", Server::PollLoop { delay_ns })).mean_us;
-    let (quick, slow) = (mean(0), mean(20 * US));
-    assert!((slow - quick - 20.0).abs() < 3.0, "{quick} {slow}");
-}
-
-#[test]
-fn a_poll_loop_has_one_connection_for_each_queue() {
-    let run = Run { server: Server::PollLoop { delay_ns: 0 }, ..run("base", Load::Max) };
-    assert!(matches!(run.simulate(), Err(RunError::Setting(_))));
 }
 
 #[test]

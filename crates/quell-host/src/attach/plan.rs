@@ -232,8 +232,7 @@ impl Plan {
     }
 
     fn refuse_what_takes_a_launch(&mut self, mode: &DeliveryMode) {
-        let launch =
-            |requirement: &Requirement| matches!(requirement, Requirement::SpinBeforeSleep | Requirement::SpareCpu);
+        let launch = |requirement: &Requirement| *requirement == Requirement::SpinBeforeSleep;
         for requirement in mode.requirements().into_iter().filter(launch) {
             self.impossible.push(Impossible { what: mode.to_string(), why: requirement.to_string() });
         }

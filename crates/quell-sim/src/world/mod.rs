@@ -20,7 +20,7 @@ mod traffic;
 
 pub use counters::Counters;
 pub use cpu::CpuTime;
-pub(crate) use poll_loop::{Answer, Kicker, Peer, PollLoop, PollPhase, SendPhase, Sender};
+pub(crate) use poll_loop::{Kicker, Peer, PollLoop, PollPhase, SendPhase, Sender};
 pub(crate) use program::{EpollServer, EventLoop, Program, RecvServer, Wait};
 pub use recorded_gaps::RecordedGapsError;
 pub use script::{ReadObserved, SocketBusyPoll, Step, WaitObserved};

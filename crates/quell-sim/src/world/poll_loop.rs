@@ -17,17 +17,6 @@ pub(crate) struct Peer {
     pub(crate) socket: u32,
 }
 
-/// What a poll loop does with a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// The client at the other end of the network gets a response.
-    Client,
-    /// Another host in the same world gets it back.
-    Peer(Peer),
-    /// It is the response: its latency is written down.
-    Nobody,
-}
-
 /// Where a poll loop is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PollPhase {
@@ -49,7 +38,8 @@ pub(crate) struct PollLoop {
     pub(crate) kicks: bool,
     /// What it does with each packet before it answers, in ns of CPU time.
     pub(crate) delay_ns: Ns,
-    pub(crate) answer: Answer,
+    /// Receiver of the replies; absent for the client, which records the latency of what it receives.
+    pub(crate) reply_to: Option<Peer>,
     pub(crate) phase: PollPhase,
 }
 
@@ -104,15 +94,20 @@ impl World {
                 }
             },
             PollPhase::Taken(sent_ns) => {
-                if poll.answer == Answer::Nobody {
-                    self.traffic.record(sent_ns, self.now_ns);
-                }
                 poll.phase = PollPhase::Worked(sent_ns);
-                let answer_ns = if poll.answer == Answer::Nobody { 0 } else { self.costs.request_ns(1) };
-                Next::Run(poll.delay_ns + answer_ns)
+                let reply_ns = match poll.reply_to {
+                    Some(_) => self.costs.request_ns(1),
+                    None => {
+                        self.traffic.record(sent_ns, self.now_ns);
+                        0
+                    }
+                };
+                Next::Run(poll.delay_ns + reply_ns)
             }
             PollPhase::Worked(sent_ns) => {
-                self.poll_loop_answers(poll, sent_ns);
+                if let Some((queue, peer)) = self.sockets[poll.socket as usize].napi.zip(poll.reply_to) {
+                    self.transmit(queue, peer, sent_ns);
+                }
                 poll.phase = PollPhase::Look;
                 Next::Run(self.costs.ring_ns)
             }
@@ -124,18 +119,6 @@ impl World {
         };
         self.threads[thread].program = Program::PollLoop(poll);
         next
-    }
-
-    fn poll_loop_answers(&mut self, poll: PollLoop, sent_ns: Ns) {
-        let Some(queue) = self.sockets[poll.socket as usize].napi else { return };
-        match poll.answer {
-            Answer::Nobody => self.counters[queue].responses += 1,
-            Answer::Client => self.answer(queue, queue, poll.socket, sent_ns),
-            Answer::Peer(peer) => {
-                self.counters[queue].responses += 1;
-                self.transmit(queue, peer, sent_ns);
-            }
-        }
     }
 
     /// The poll of a socket's queue that a call on it brings along; nothing for a socket without

@@ -163,9 +163,6 @@ fn not_started(error: &ProcessError) -> Failure {
 /// What the kernel here has not, or this program not yet.
 fn refuse_what_cannot_be(mode: &DeliveryMode, wanted: &PreloadSettings) -> Result<(), Failure> {
     let refused = |why: &dyn std::fmt::Display| Err(Failure::new(Exit::NotSupported, format!("{mode}: {why}")));
-    if mode.own_cpu() {
-        return refused(&format_args!("it takes {}, which is not given yet", Requirement::SpareCpu));
-    }
     if wanted.epoll.is_none() {
         return Ok(());
     }
