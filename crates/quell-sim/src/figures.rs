@@ -1,14 +1,13 @@
-//! The figures of one cell of a table, published or modelled, and the columns by which they are
-//! compared.
+//! Metrics of a run, and the columns of tables that show them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::run::RunResult;
 
-/// Figures of one (mode, load).
+/// Metrics of one mode under one load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// Requests a second.
+    /// Responses per second.
     pub qps: f64,
     /// Mean latency in µs.
     pub mean_us: f64,
@@ -24,15 +23,15 @@ pub struct Figures {
     pub softirq_pct: f64,
     /// Unhalted cycles per request.
     pub cycles_per_query: f64,
-    /// Device interrupts a second, all queues.
+    /// Device interrupts per second, over all queues.
     pub irqs_per_s: f64,
     /// Packets per NAPI poll.
     pub poll_work: f64,
-    /// NAPI polls a second and queue.
+    /// NAPI polls per second and queue.
     pub polls_per_s: f64,
-    /// Share of polls that found nothing, in percent.
+    /// Share of empty polls, in percent.
     pub empty_polls_pct: f64,
-    /// Events per `epoll_wait` that returned some.
+    /// Events per `epoll_wait` call that returned events.
     pub epoll_events: f64,
 }
 
@@ -40,7 +39,7 @@ pub struct Figures {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Column {
-    /// Requests a second.
+    /// Responses per second.
     Qps,
     /// Mean latency.
     Mean,
@@ -56,11 +55,11 @@ pub enum Column {
     Softirq,
     /// Cycles per request.
     Cycles,
-    /// Device interrupts a second.
+    /// Device interrupts per second.
     Irqs,
     /// Packets per NAPI poll.
     PollWork,
-    /// NAPI polls a second and queue.
+    /// NAPI polls per second and queue.
     Polls,
     /// Events per `epoll_wait`.
     EpollEvents,
@@ -83,7 +82,7 @@ impl Column {
         Self::EpollEvents,
     ];
 
-    /// The heading, with the unit.
+    /// Heading with unit.
     #[must_use]
     pub fn heading(self) -> &'static str {
         match self {
@@ -102,7 +101,7 @@ impl Column {
         }
     }
 
-    /// This column of some figures.
+    /// Value of this column.
     #[must_use]
     pub fn of(self, figures: &Figures) -> f64 {
         match self {
@@ -123,8 +122,8 @@ impl Column {
 }
 
 impl RunResult {
-    /// The run's figures, of the whole host: what a part of its queues did, times their share. Polls
-    /// are what the published counter would have counted.
+    /// Metrics of the run, scaled from its queues to the `host_queues` of the whole host. Polls are those
+    /// that the published counter would have counted.
     #[must_use]
     pub fn figures(&self, host_queues: usize) -> Figures {
         let scale = host_queues as f64 / self.queues as f64;
@@ -132,8 +131,8 @@ impl RunResult {
         let counters = &self.counters;
         let per_s = |count: u64| count as f64 / self.measured_s;
         let per_queue = |count: u64| per_s(count) / self.queues as f64;
-        let beside = self.counted_beside;
-        let polls_per_s = per_queue(counters.polls) + beside.polls_per_s;
+        let unrelated = self.unrelated_polls;
+        let polls_per_s = per_queue(counters.polls) + unrelated.polls_per_s;
         let per_poll = |per_s: f64| if polls_per_s > 0.0 { per_s / polls_per_s } else { 0.0 };
         Figures {
             qps: self.qps * scale,
@@ -145,9 +144,9 @@ impl RunResult {
             softirq_pct: 100.0 * self.cpu.interrupt_share(),
             cycles_per_query: self.cycles_per_query,
             irqs_per_s: per_s(counters.irqs) * scale,
-            poll_work: per_poll(per_queue(counters.polled_packets) + beside.packets_per_s),
+            poll_work: per_poll(per_queue(counters.polled_packets) + unrelated.packets_per_s),
             polls_per_s,
-            empty_polls_pct: 100.0 * per_poll(per_queue(counters.empty_polls) + beside.empty_polls_per_s),
+            empty_polls_pct: 100.0 * per_poll(per_queue(counters.empty_polls) + unrelated.empty_polls_per_s),
             epoll_events: counters.epoll_events as f64 / counters.epoll_waits.max(1) as f64,
         }
     }

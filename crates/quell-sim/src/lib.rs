@@ -1,13 +1,13 @@
-//! The kernel's packet delivery as a deterministic model in virtual time: interrupts, NAPI,
-//! deferral, timers, busy polling, suspension, threads and epoll, state for state and in the
-//! kernel's words, on CPUs with costs that are physical constants of a host. No I/O, no wall clock,
-//! no threads inside a run: the same run gives the same bits everywhere.
+//! A deterministic model of the kernel's packet delivery in virtual time: interrupts, NAPI, deferral,
+//! timers, busy polling, suspension, threads and epoll, with the kernel's states and names, on CPUs whose
+//! costs are physical constants of a host. A run uses no I/O, no wall clock and no threads, so it gives
+//! the same result, bit for bit, on every machine.
 //!
 //! | item | what it simulates |
 //! | --- | --- |
-//! | [`Run`] | a server under a load, and what was observed |
-//! | [`sweep`] | rows of modes and loads on one host; ranges; many runs in parallel |
-//! | [`scenario`] | one small scenario and everything that was observed, for conformance tests |
+//! | [`Run`] | a server under a load |
+//! | [`sweep`] | modes and loads on one host, in parallel |
+//! | [`scenario`] | a few packets and programs, event by event, for conformance tests |
 //! | [`XskRoundTrips`] | two AF_XDP hosts that exchange packets |
 //!
 //! ```
@@ -45,8 +45,5 @@ pub use run::{Message, Run, RunError, RunResult, Spread};
 pub use server::{Assignment, Epolls, Server};
 pub use trace::{Mark, Moment, Place, Segment, Trace};
 pub use workload::{InvalidLoad, Load, RunScale};
-pub use world::{
-    Counters, CpuTime, Gaps, KernelRules, ReadObserved, RecordedGapsError, SocketBusyPoll, Step, TrafficKind,
-    WaitObserved,
-};
+pub use world::{Counters, CpuTime, KernelRules, ReadObserved, SocketBusyPoll, Step, TrafficKind, WaitObserved};
 pub use xsk_rr::{XskPolling, XskRoundTrips};

@@ -1,22 +1,22 @@
-//! What the published counter of NAPI polls counted beside the load. It was a system-wide count of
-//! the tracepoint `napi:napi_poll` that began before the load and ended after it: polls of other
-//! interfaces are in it, and those of the same queues while hardly anything came. Computed from the
-//! rules of deferral, not simulated; nothing else of a run depends on it.
+//! NAPI polls that the published counter includes beside those of the load. It counted the tracepoint
+//! `napi:napi_poll` system-wide, from before the load until after it, so it includes polls of other
+//! interfaces, and of the same queues while they were almost idle. These are computed from the rules of
+//! deferral, not simulated, and affect no other metric.
 
 use quell_mode::NapiSettings;
 
 use crate::host::Constants;
 
-/// Polls and packets a second and queue, relative to the time with load.
+/// Additional polls and packets per queue and second of load.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct CountedBeside {
+pub(crate) struct UnrelatedPolls {
     pub(crate) polls_per_s: f64,
-    /// Of these, polls that found nothing.
+    /// Of these, empty polls.
     pub(crate) empty_polls_per_s: f64,
     pub(crate) packets_per_s: f64,
 }
 
-impl CountedBeside {
+impl UnrelatedPolls {
     pub(crate) fn new(constants: &Constants, napi: &NapiSettings) -> Self {
         let share = constants.unloaded_share;
         let packets_per_s = constants.unloaded_packets_per_s;
@@ -30,7 +30,7 @@ impl CountedBeside {
     }
 }
 
-/// How often a queue is polled when packets come at random and seldom.
+/// Polls of a queue with few packets at random times.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct SparsePolls {
     useful_per_s: f64,
@@ -38,8 +38,8 @@ struct SparsePolls {
 }
 
 impl SparsePolls {
-    /// From one poll that finds packets to the next, up to `defer-hard-irqs` polls of the timer find
-    /// nothing; then the interrupt is back and brings the next packet.
+    /// After a poll with packets, up to `defer-hard-irqs` timer polls are empty; then the interrupt is
+    /// enabled again and announces the next packet.
     fn new(packets_per_s: f64, napi: &NapiSettings) -> Self {
         if !napi.defers() {
             return Self { useful_per_s: packets_per_s, empty_per_s: 0.0 };
@@ -62,13 +62,13 @@ mod tests {
         mode.parse::<quell_mode::DeliveryMode>().expect("a mode").napi()
     }
 
-    /// The rules, packet by packet.
-    fn played(packets_per_s: f64, napi: &NapiSettings) -> SparsePolls {
+    /// Simulates the rules packet by packet.
+    fn simulated(packets_per_s: f64, napi: &NapiSettings) -> SparsePolls {
         let mut random = RandomStream::new(1, Purpose::Arrivals);
         let timeout_s = napi.gro_flush_timeout_ns as f64 / 1e9;
         let (mut now_s, mut useful, mut empty) = (0.0, 0.0, 0.0);
         for _ in 0..20_000 {
-            let next_s = random.exponential(1.0 / packets_per_s);
+            let next_s = -libm::log(1.0 - random.unit()) / packets_per_s;
             useful += 1.0;
             let timers = (next_s / timeout_s).floor().min(napi.defer_hard_irqs.into());
             empty += timers;
@@ -79,17 +79,17 @@ mod tests {
     }
 
     #[test]
-    fn sparse_packets_are_polled_as_the_rules_of_deferral_have_it() {
+    fn computed_polls_agree_with_simulated_ones() {
         for mode in ["defer10", "defer200", "fullbusy"] {
             let (napi, near) = (napi(mode), |one: f64, other: f64| (one / other - 1.0).abs() < 0.03);
-            let (computed, played) = (SparsePolls::new(200.0, &napi), played(200.0, &napi));
-            assert!(near(computed.useful_per_s, played.useful_per_s), "{mode} {computed:?} {played:?}");
-            assert!(near(computed.empty_per_s, played.empty_per_s), "{mode} {computed:?} {played:?}");
+            let (computed, simulated) = (SparsePolls::new(200.0, &napi), simulated(200.0, &napi));
+            assert!(near(computed.useful_per_s, simulated.useful_per_s), "{mode} {computed:?} {simulated:?}");
+            assert!(near(computed.empty_per_s, simulated.empty_per_s), "{mode} {computed:?} {simulated:?}");
         }
     }
 
     #[test]
-    fn without_deferral_every_packet_is_one_poll() {
+    fn without_deferral_every_packet_needs_one_poll() {
         let sparse = SparsePolls::new(200.0, &napi("base"));
         assert_eq!(sparse, SparsePolls { useful_per_s: 200.0, empty_per_s: 0.0 });
     }

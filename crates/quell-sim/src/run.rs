@@ -1,11 +1,11 @@
-//! One run: a host, a delivery mode, a load, a server; and what was observed.
+//! A run: a server on a host, under a delivery mode and a load, and its result.
 
 use quell_mode::DeliveryMode;
 
 use crate::engine::{Ns, Purpose, RandomStream};
 use crate::host::{Costs, HostProfile};
 use crate::mechanism::RxQueue;
-use crate::poll_counter::CountedBeside;
+use crate::poll_counter::UnrelatedPolls;
 use crate::server::Server;
 use crate::trace::Trace;
 use crate::world::{Client, Counters, CpuTime, KernelRules, Traffic, TrafficKind, World, WorldShape};
@@ -13,127 +13,120 @@ use crate::world::{Client, Counters, CpuTime, KernelRules, Traffic, TrafficKind,
 /// A run of a server on a host, under a load.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// How packets are delivered.
+    /// Delivery mode.
     pub mode: DeliveryMode,
-    /// The host.
+    /// Host.
     pub host: HostProfile,
-    /// The kernel's version-dependent rules.
+    /// Behaviour that differs between kernel versions.
     pub rules: KernelRules,
-    /// Who sends, and when.
+    /// Requests of the clients.
     pub traffic: TrafficKind,
     /// Connections, over all queues.
     pub connections: usize,
-    /// RX queues. Each interrupts a CPU of its own.
+    /// RX queues. Each interrupts its own CPU.
     pub queues: usize,
-    /// Who serves.
+    /// Server.
     pub server: Server,
     /// Whether the server's threads may run on any CPU.
     pub floating: bool,
-    /// Whether interrupts go to CPUs on which no thread of the server begins.
+    /// Whether interrupts go to CPUs without server threads.
     pub irqs_apart: bool,
-    /// Whether each CPU transmits on the queue that interrupts it (`xps_cpus`), or on the one on which
-    /// the request came.
+    /// Whether each CPU transmits on the queue that interrupts it (`xps_cpus`), instead of the queue of the
+    /// request.
     pub xps: bool,
-    /// How connections are spread over the queues.
+    /// Distribution of connections over the queues.
     pub spread: Spread,
-    /// How large requests and responses are; absent: as the host's constants have them.
+    /// Size of requests and responses; `None` for the size that the host's constants imply.
     pub message: Option<Message>,
-    /// What the network adds to each way of each client machine, in ns; connections are shared out
-    /// among the machines in turn. Empty: one machine, nothing added.
-    pub client_delays_ns: Vec<Ns>,
-    /// Time before anything is counted, in ns.
+    /// Virtual time before anything is counted, in ns.
     pub warm_up_ns: Ns,
-    /// Time that is counted, in ns.
+    /// Virtual time that is counted, in ns.
     pub measured_ns: Ns,
-    /// What all random numbers come from.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
-/// How connections are spread over queues.
+/// Distribution of connections over queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spread {
     /// As evenly as possible.
     Even,
-    /// Each by itself at random, as a hash of its addresses does.
+    /// Independently at random, like a hash of the addresses (RSS).
     Hashed,
-    /// By weights of the queues that differ from each other by up to so much, at random.
+    /// By random weights of the queues.
     Imbalanced {
-        /// In percent, either way; below 100.
+        /// Largest deviation of a weight from the mean, in percent; below 100.
         percent: u8,
     },
 }
 
-/// How large requests and responses are.
+/// Size of requests and responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
-    /// Bytes of a request, and of a response.
+    /// Size of a request and of a response, in bytes.
     pub bytes: u32,
-    /// Bytes of a segment (MSS): a larger request arrives in several, and each makes its socket
-    /// readable.
+    /// Segment size (MSS), in bytes. Each segment of a larger request makes the socket readable.
     pub segment_bytes: u32,
 }
 
 impl Message {
-    /// Segments of one request.
+    /// Number of segments per request.
     pub(crate) fn segments(self) -> u32 {
         self.bytes.div_ceil(self.segment_bytes).max(1)
     }
 }
 
-/// Why a run has no result.
+/// Why a run failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// A setting of the run makes no sense.
+    /// Invalid setting of the run.
     #[error("the run cannot be simulated: {0}")]
     Setting(&'static str),
-    /// More events were under way than the model has room for.
-    #[error("the run was given up: more than {bound} events were under way at once")]
+    /// The event queue overflowed.
+    #[error("the run was aborted: more than {bound} events were pending at once")]
     TooManyEvents {
-        /// The bound.
+        /// Capacity of the event queue.
         bound: usize,
     },
 }
 
-/// What was observed.
+/// Result of a run.
 #[derive(Debug, Clone)]
 pub struct RunResult {
-    /// Requests answered a second.
+    /// Responses per second.
     pub qps: f64,
-    /// Latency as the client counts it: from the actual send.
+    /// Latency as the client measures it, from the time of sending.
     pub latency: quell_stats::LatencyHistogram,
-    /// Latency from when requests were due; empty where nothing has a schedule.
+    /// Latency from the time at which the request was due; empty without a schedule.
     pub latency_from_due: quell_stats::LatencyHistogram,
-    /// Requests that were due before their connection had its last answer.
+    /// Requests that were due while their connection waited for a response.
     pub waited_for_connection: u64,
-    /// Requests that were due and that no connection was free for until the end.
+    /// Requests that were due but not sent until the end of the run.
     pub never_sent: u64,
-    /// Mean latency, exact, in µs.
+    /// Exact mean latency, in µs.
     pub mean_us: f64,
-    /// CPU time, all CPUs together.
+    /// CPU time, over all CPUs.
     pub cpu: CpuTime,
     /// Executed cycles per request.
     pub cycles_per_query: f64,
     /// Accounted CPU use, in percent.
     pub cpu_pct: f64,
-    /// What queues and those who poll them counted, all queues together.
+    /// Counters, over all queues.
     pub counters: Counters,
-    pub(crate) counted_beside: CountedBeside,
-    /// Requests answered on the queue with the fewest and on the one with the most, relative to the
-    /// mean of all queues.
-    pub queue_spread: (f64, f64),
+    pub(crate) unrelated_polls: UnrelatedPolls,
     /// Measured time, in s.
     pub measured_s: f64,
-    /// Queues.
+    /// RX queues.
     pub queues: usize,
-    /// Events that the engine let happen.
+    /// Number of simulated events.
     pub events: u64,
-    /// Digest of all of them.
+    /// Digest of all events.
     pub digest: u64,
 }
 
 impl RunResult {
-    /// Packets that found no place in a ring.
+    /// Packets dropped because a ring was full.
     #[must_use]
     pub fn drops(&self) -> u64 {
         self.counters.drops
@@ -141,8 +134,8 @@ impl RunResult {
 }
 
 impl Run {
-    /// A run with as many queues, each with one pinned event-loop worker and one connection; 10 ms of
-    /// warm-up, 100 ms counted.
+    /// A run with one pinned event-loop worker and one connection per queue, 10 ms of warm-up and 100 ms of
+    /// counted time.
     #[must_use]
     pub fn new(mode: DeliveryMode, host: HostProfile, traffic: TrafficKind, queues: usize) -> Self {
         Self {
@@ -158,23 +151,22 @@ impl Run {
             xps: false,
             spread: Spread::Even,
             message: None,
-            client_delays_ns: Vec::new(),
             warm_up_ns: 10_000_000,
             measured_ns: 100_000_000,
             seed: 1,
         }
     }
 
-    /// Simulates it.
+    /// Simulates the run.
     ///
     /// # Errors
     ///
-    /// A setting without sense; too many events under way.
+    /// See [`RunError`].
     pub fn simulate(&self) -> Result<RunResult, RunError> {
         self.play(None).map(|(result, _)| result)
     }
 
-    /// Simulates it and records what happens once the warm-up is over. The result is the same.
+    /// Simulates the run and records everything after the warm-up. The result is the same.
     ///
     /// # Errors
     ///
@@ -206,8 +198,7 @@ impl Run {
     pub(crate) fn world(&self) -> Result<World, RunError> {
         self.check()?;
         let queue_of = self.queue_of();
-        let traffic = Traffic::new(self.traffic.clone(), self.client(), queue_of.clone(), self.seed)
-            .with_machines(self.client_delays_ns.clone());
+        let traffic = Traffic::new(self.traffic.clone(), self.client(), queue_of.clone(), self.seed);
         let shape = WorldShape {
             queues: self.queues,
             epolls: self.server.epolls(),
@@ -271,11 +262,11 @@ impl Run {
     fn client(&self) -> Client {
         let constants = &self.host.constants;
         let rate_mqps = match &self.traffic {
-            TrafficKind::Open { rate_qps, .. } | TrafficKind::Scheduled { rate_qps, .. } => rate_qps / 1e6,
+            TrafficKind::Scheduled { rate_qps, .. } => rate_qps / 1e6,
             TrafficKind::Closed => 1.0,
             TrafficKind::Listed(_) | TrafficKind::Mirrored => 0.0,
         };
-        // The profile's rates are those of the whole host; a run of fewer queues has its share.
+        // The profile's rates are those of the whole host.
         let rate_mqps = rate_mqps * self.host.cpus as f64 / self.queues as f64;
         let saturated = matches!(self.traffic, TrafficKind::Closed);
         Client {
@@ -314,8 +305,7 @@ impl Run {
             cycles_per_query: cpu.executed_ns() as f64 * self.host.cpu_ghz / responses,
             cpu_pct: 100.0 * cpu.accounted_share(),
             counters,
-            queue_spread: queue_spread(&world.counters),
-            counted_beside: CountedBeside::new(&self.host.constants, &self.mode.napi()),
+            unrelated_polls: UnrelatedPolls::new(&self.host.constants, &self.mode.napi()),
             measured_s: self.measured_ns as f64 / 1e9,
             queues: self.queues,
             events: world.processed,
@@ -324,14 +314,7 @@ impl Run {
     }
 }
 
-fn queue_spread(queues: &[Counters]) -> (f64, f64) {
-    let responses = queues.iter().map(|counters| counters.responses);
-    let mean = responses.clone().sum::<u64>().max(1) as f64 / queues.len() as f64;
-    let relative = |count: Option<u64>| count.unwrap_or_default() as f64 / mean;
-    (relative(responses.clone().min()), relative(responses.max()))
-}
-
-/// The queue of each connection, so that each queue has its share by weight, and at least one.
+/// Queue of each connection: every queue has a share by weight, and at least one connection.
 fn shares(weights: &[f64], connections: usize) -> Vec<u16> {
     let total: f64 = weights.iter().sum();
     let spare = connections - weights.len();
@@ -351,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_are_shared_out_by_weight_and_every_queue_has_one() {
+    fn connections_are_distributed_by_weight_and_every_queue_has_one() {
         let queue_of = shares(&[1.0, 3.0, 0.001], 11);
         let of = |queue| queue_of.iter().filter(|&&other| other == queue).count();
         assert_eq!((of(0), of(1), of(2)), (3, 7, 1));

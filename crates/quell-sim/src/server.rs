@@ -1,5 +1,5 @@
-//! Who serves in a run: the shapes of servers, which worker has which connection, and how their
-//! threads are put on the CPUs of a world. What the threads do is the business of `world`.
+//! Servers of a run: their kinds, the assignment of connections to workers, and the placement of threads
+//! on CPUs. `world` simulates what the threads do.
 
 use std::collections::VecDeque;
 
@@ -10,49 +10,49 @@ use crate::mechanism::{Epoll, Socket};
 use crate::run::Run;
 use crate::world::{Affinity, Class, EpollServer, EventLoop, Program, RecvServer, Stage, Wait, World};
 
-/// `maxevents` with which libevent begins, and where its growth ends.
+/// Initial and largest `maxevents` of libevent.
 const LIBEVENT_EVENTS: (usize, usize) = (32, 4096);
 /// `BUSY_POLL_BUDGET` of `net/core/dev.c`, for sockets that set none.
 const SOCKET_BUDGET: u32 = 8;
 
-/// The shape of a server.
+/// Kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Server {
-    /// Workers that wait with `epoll_wait`, handle every event and wait again: memcached's shape.
+    /// Workers that call `epoll_wait`, handle every event and wait again, like memcached.
     EventLoop {
-        /// How many threads. With more than queues the connections of a queue are shared out among
-        /// its workers; with fewer a worker has those of several queues.
+        /// Number of threads. If there are more than queues, the workers of a queue share its connections;
+        /// if there are fewer, a worker serves several queues.
         workers: usize,
-        /// What the workers wait on.
+        /// Epolls of the workers.
         epolls: Epolls,
-        /// Which worker gets a connection.
+        /// Assignment of connections to workers.
         assignment: Assignment,
     },
-    /// A thread for each connection, which blocks in `recv`: netperf's shape. It obeys
-    /// `SO_BUSY_POLL`, which epoll does not.
+    /// One thread per connection that blocks in `recv`, like netperf. `SO_BUSY_POLL` applies to it, but
+    /// not to epoll.
     BlockingReceive,
 }
 
-/// What the workers of an event loop wait on.
+/// Epolls of the workers of an event loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Epolls {
-    /// Each on its own, level-triggered.
+    /// One per worker, level-triggered.
     Own,
-    /// All on one, edge-triggered: it can poll one queue only.
+    /// One for all workers, edge-triggered. It can busy poll a single queue only.
     Shared,
 }
 
-/// Which worker gets a connection.
+/// Assignment of connections to workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Assignment {
-    /// One of those that serve the connection's queue (by `SO_INCOMING_NAPI_ID` or steering).
+    /// A worker of the connection's queue (by `SO_INCOMING_NAPI_ID` or steering).
     ByQueue,
-    /// The next one, whatever the queue.
+    /// The next worker in turn, regardless of the queue.
     InTurn,
 }
 
 impl Server {
-    /// One event-loop worker for each of `queues`, with the connections of that queue.
+    /// One event-loop worker per queue, which serves the connections of that queue.
     #[must_use]
     pub fn one_worker_per_queue(queues: usize) -> Self {
         Self::EventLoop { workers: queues, epolls: Epolls::Own, assignment: Assignment::ByQueue }
@@ -66,7 +66,7 @@ impl Server {
         }
     }
 
-    /// epoll contexts of the server.
+    /// Number of epoll contexts.
     pub(crate) fn epolls(self) -> usize {
         match self {
             Self::EventLoop { epolls: Epolls::Shared, .. } => 1,
@@ -76,7 +76,7 @@ impl Server {
     }
 }
 
-/// The worker of each connection, given the queue of each.
+/// Worker of each connection.
 pub(crate) fn worker_of(queue_of: &[u16], queues: usize, workers: usize, assignment: Assignment) -> Vec<usize> {
     let mut seen = vec![0usize; queues];
     let of_queue = |(connection, &queue): (usize, &u16)| {
@@ -96,7 +96,7 @@ pub(crate) fn worker_of(queue_of: &[u16], queues: usize, workers: usize, assignm
 }
 
 impl Run {
-    /// CPUs of the server's threads; interrupts that are apart have further ones.
+    /// CPUs of the server's threads.
     pub(crate) fn server_cpus(&self) -> usize {
         match self.server {
             Server::BlockingReceive => self.queues,
@@ -104,7 +104,7 @@ impl Run {
         }
     }
 
-    /// The CPU that takes a queue's interrupt.
+    /// CPU of a queue's interrupt.
     pub(crate) fn irq_cpu(&self, queue: usize) -> usize {
         if self.irqs_apart { self.server_cpus() + queue } else { queue }
     }
@@ -114,9 +114,8 @@ impl Run {
         self.server_cpus() + if self.irqs_apart { self.queues } else { 0 }
     }
 
-    /// Adds the NAPI thread of a queue where the mode has one, on the CPU that takes the queue's interrupt
-    /// without a thread: a mode does not bring CPUs with it. With `threaded` 2 the thread leaves that CPU's
-    /// other threads what the scheduler gives them.
+    /// Adds the NAPI thread of a queue if the mode has one, on the CPU of the queue's interrupt: a mode does
+    /// not add CPUs. With `threaded=2` the thread shares that CPU with other threads.
     pub(crate) fn add_napi_thread(&self, world: &mut World, queue: usize) -> Option<usize> {
         let threaded = self.mode.napi().threaded;
         if threaded == Threaded::Off {
@@ -130,7 +129,7 @@ impl Run {
         Some(thread)
     }
 
-    /// Adds the sockets of the connections, and the threads that serve them.
+    /// Adds sockets and server threads.
     pub(crate) fn add_server(&self, world: &mut World, queue_of: &[u16]) {
         match self.server {
             Server::EventLoop { workers, epolls, assignment } => {
@@ -177,7 +176,6 @@ impl Run {
     fn start_worker(&self, world: &mut World, program: Program, cpu: usize, place: usize) -> usize {
         let thread = world.add_thread(program, Stage::Program, cpu, Class::Fair);
         if self.floating {
-            // A worker that floats begins anywhere.
             world.threads[thread].affinity = Affinity::Floating;
             world.threads[thread].cpu = place;
         }
@@ -216,7 +214,7 @@ impl Run {
         self.mode.socket_busy_poll().map(|usecs| u64::from(usecs.get()) * 1024)
     }
 
-    /// Where each worker begins: a random permutation of the CPUs.
+    /// Initial CPU of each worker: a random permutation of the CPUs.
     fn places(&self, workers: usize) -> Vec<usize> {
         let mut random = RandomStream::new(self.seed, Purpose::Placement);
         let mut places: Vec<usize> = (0..workers).collect();
@@ -232,18 +230,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn with_more_workers_than_queues_those_of_a_queue_share_its_connections() {
+    fn with_more_workers_than_queues_the_workers_of_a_queue_share_its_connections() {
         assert_eq!(worker_of(&[0, 0, 0, 1, 1], 2, 4, Assignment::ByQueue), [0, 2, 0, 1, 3]);
         assert_eq!(worker_of(&[0, 0, 1, 1], 2, 3, Assignment::ByQueue), [0, 2, 1, 1]);
     }
 
     #[test]
-    fn with_fewer_workers_a_worker_has_the_connections_of_several_queues() {
+    fn with_fewer_workers_than_queues_a_worker_serves_several_queues() {
         assert_eq!(worker_of(&[0, 1, 2, 3], 4, 2, Assignment::ByQueue), [0, 1, 0, 1]);
     }
 
     #[test]
-    fn in_turn_the_queue_does_not_matter() {
+    fn assignment_in_turn_ignores_the_queue() {
         assert_eq!(worker_of(&[0, 0, 0, 0], 4, 2, Assignment::InTurn), [0, 1, 0, 1]);
     }
 }

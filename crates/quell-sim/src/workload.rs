@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::engine::Ns;
 use crate::host::HostProfile;
 use crate::run::{Run, Spread};
-use crate::world::{Gaps, TrafficKind};
+use crate::world::TrafficKind;
 
 /// Connections of the published experiment: 7 clients × 32 threads × 20.
 const CONNECTIONS: usize = 4480;
@@ -103,9 +103,7 @@ impl Run {
         let share = scale.queues as f64 / QUEUES as f64;
         let traffic = match load {
             Load::Max => TrafficKind::Closed,
-            Load::Qps(qps) => {
-                TrafficKind::Scheduled { rate_qps: qps * share, gaps: Gaps::GeneralisedPareto { shape: GAP_SHAPE } }
-            }
+            Load::Qps(qps) => TrafficKind::Scheduled { rate_qps: qps * share, gap_shape: GAP_SHAPE },
         };
         Self {
             connections: CONNECTIONS * scale.queues / QUEUES,

@@ -11,7 +11,6 @@ mod interrupt;
 mod poll;
 mod poll_loop;
 mod program;
-mod recorded_gaps;
 mod schedule;
 mod script;
 mod softirq;
@@ -22,12 +21,11 @@ pub use counters::Counters;
 pub use cpu::CpuTime;
 pub(crate) use poll_loop::{Kicker, Peer, PollLoop, PollPhase, SendPhase, Sender};
 pub(crate) use program::{EpollServer, EventLoop, Program, RecvServer, Wait};
-pub use recorded_gaps::RecordedGapsError;
 pub use script::{ReadObserved, SocketBusyPoll, Step, WaitObserved};
 pub(crate) use script::{ScriptAction, Scripted};
 pub(crate) use thread::{Affinity, BusyFor, BusyLoop, Class, EpollCall, RunState, Stage, Thread};
+pub use traffic::TrafficKind;
 pub(crate) use traffic::{Client, Traffic};
-pub use traffic::{Gaps, TrafficKind};
 
 pub(crate) use cpu::Context;
 use cpu::{Cpu, HardIrq};
@@ -62,8 +60,6 @@ impl Default for KernelRules {
 pub(crate) enum Event {
     /// A packet reaches the NIC.
     Arrival { queue: u16, packet: Packet },
-    /// The open-loop generator sends, and plans its next packet.
-    Generate,
     /// The coalescing time of a vector may be over.
     Vector { queue: u16 },
     /// The timer of a NAPI instance may be due.
@@ -184,7 +180,6 @@ impl World {
             Event::NapiTimer { queue } => self.napi_timer_event(queue.into()),
             Event::Timeout { thread, sleep } => self.timeout_event(thread.into(), sleep),
             Event::Tick { cpu } => self.tick_event(cpu.into()),
-            Event::Generate => self.generate(),
             Event::Script { index } => self.scripted(index as usize),
         }
     }

@@ -1,6 +1,5 @@
-//! Scenarios: what applications do step by step, and what is changed from outside at given moments,
-//! for conformance tests and `explain`. The steps are those that a real program could take on a real
-//! kernel.
+//! Scripted applications and changes from outside at given times, for conformance tests. A real program
+//! can take the same steps on a real kernel.
 
 use quell_mode::{EpollSettings, NapiSettings};
 
@@ -9,52 +8,52 @@ use super::{BusyFor, Next, Program, Stage, World};
 use crate::engine::{NEVER, Ns};
 use crate::mechanism::Packet;
 
-/// How often an application that watches its sockets asks them.
+/// Interval at which a watching application checks its sockets.
 const WATCH_ROUND_NS: Ns = 10_000;
 
 /// One step of a scripted application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// `epoll_wait` with a timeout; absent: for ever. What it returns is written down.
+    /// `epoll_wait`. Its result is recorded.
     Wait {
         /// `maxevents`.
         max_events: usize,
-        /// In ns; 0 returns at once.
+        /// Timeout in ns; 0 returns immediately, `None` waits without limit.
         timeout_ns: Option<Ns>,
     },
-    /// Reads everything from the sockets that the last wait returned; of a nested epoll from all of its
-    /// sockets.
+    /// Reads everything from the sockets that the last wait returned, and from all sockets of a returned
+    /// nested epoll.
     ReadAll,
-    /// A blocking `recv` of one message from a socket.
+    /// A blocking `recv` of one message.
     Receive {
-        /// The socket.
+        /// Socket.
         descriptor: u32,
-        /// How its queue is busy polled.
+        /// Busy-poll options of the socket.
         busy_poll: SocketBusyPoll,
     },
-    /// Works for so long without system calls.
+    /// Executes for this time, in ns, without system calls.
     Work(Ns),
-    /// Asks the sockets of its epoll again and again for so long, past the epoll and without polling a
-    /// NIC: each message is read when it reaches its socket, within 10 µs.
+    /// Checks the sockets of its epoll repeatedly for this time, in ns, without `epoll_wait` and without busy
+    /// polling. Each message is read within 10 µs of reaching its socket.
     Watch(Ns),
     /// `EPIOCSPARAMS` on its epoll.
     SetEpoll(EpollSettings),
-    /// Adds a duplicate of a socket to its epoll with an empty interest mask: the epoll hears of the
-    /// socket's NAPI instance and never reports it.
+    /// Adds a duplicate of a socket to its epoll with an empty interest mask: the epoll learns the socket's
+    /// NAPI ID, but never reports the socket.
     AddWithoutInterest {
-        /// The socket.
+        /// Socket.
         descriptor: u32,
     },
     /// Closes its reference to its epoll.
     CloseEpoll,
-    /// Goes back to the first step.
+    /// Continues with the first step.
     Repeat,
 }
 
 /// The busy-poll options of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SocketBusyPoll {
-    /// `SO_BUSY_POLL`, in ns; 0: off.
+    /// `SO_BUSY_POLL`, in ns; 0 disables it.
     pub time_ns: Ns,
     /// `SO_PREFER_BUSY_POLL`.
     pub prefer: bool,
@@ -62,29 +61,29 @@ pub struct SocketBusyPoll {
     pub budget: u16,
 }
 
-/// An `epoll_wait` of a scripted application that returned.
+/// A completed `epoll_wait` of a scripted application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitObserved {
-    /// Whose.
+    /// Application that called it.
     pub application: usize,
-    /// When it was called, in ns.
+    /// Time of the call, in ns.
     pub called_ns: Ns,
-    /// When it returned, in ns.
+    /// Time of the return, in ns.
     pub returned_ns: Ns,
-    /// How many events it returned.
+    /// Number of returned events.
     pub events: usize,
 }
 
 /// A message that a scripted application read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadObserved {
-    /// Whose.
+    /// Application that read it.
     pub application: usize,
-    /// From which socket.
+    /// Socket.
     pub descriptor: u32,
-    /// When, in ns.
+    /// Time of the read, in ns.
     pub at_ns: Ns,
-    /// When it reached the NIC, in ns.
+    /// Time of its arrival at the NIC, in ns.
     pub sent_ns: Ns,
 }
 

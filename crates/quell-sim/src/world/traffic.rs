@@ -16,61 +16,17 @@ const RETRANSMIT_NS: Ns = 200_000_000;
 /// What a reply may wait for in a client: its interrupt, and its thread.
 const CLIENT_WAITS: usize = 2;
 
-/// The distribution of the time between two requests; its mean follows from the rate.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Gaps {
-    /// Always the same.
-    Fixed,
-    /// A Poisson process.
-    Exponential,
-    /// Generalised Pareto from 0; the published generator has shape 0.154971.
-    GeneralisedPareto {
-        /// ξ: not 0, below 1.
-        shape: f64,
-    },
-    /// So many requests at once, then the time that the rate leaves.
-    Bursts {
-        /// Requests in a burst.
-        size: u32,
-    },
-    /// A recorded series, in ns, repeated; the rate is its own.
-    Recorded(Vec<Ns>),
-}
-
-impl Gaps {
-    /// What makes no sense, if anything does not.
-    fn check(&self) -> Result<(), &'static str> {
-        match self {
-            Self::GeneralisedPareto { shape } if !(*shape < 1.0 && *shape != 0.0) => {
-                Err("the shape of a generalised Pareto distribution is below 1 and not 0")
-            }
-            Self::Recorded(series) if series.iter().all(|&gap_ns| gap_ns == 0) => {
-                Err("a recorded series needs a gap in which time passes")
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
 /// Who decides when the next request is sent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TrafficKind {
-    /// Requests come at `rate_qps` whatever the server does, each for a random connection.
-    Open {
-        /// Requests a second.
-        rate_qps: f64,
-        /// Time between two of them.
-        gaps: Gaps,
-    },
-    /// Every connection has a schedule of its own and one request under way at most; what was due
-    /// meanwhile is caught up. Latency counts from the actual send.
+    /// Every connection has a schedule of its own and at most one request in flight. A request that is
+    /// due earlier waits, and is sent as soon as the response arrives (mutilate).
     Scheduled {
-        /// Requests a second, over all connections.
+        /// Requests per second, over all connections.
         rate_qps: f64,
-        /// Time between two of one connection.
-        gaps: Gaps,
+        /// Shape ξ of the generalized Pareto distribution of the gaps: below 1 and not 0.
+        gap_shape: f64,
     },
     /// Every connection sends its next request as soon as it has the answer.
     Closed,
@@ -89,13 +45,13 @@ impl TrafficKind {
     /// What makes no sense, if anything does not.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         match self {
-            Self::Open { rate_qps, gaps } | Self::Scheduled { rate_qps, gaps } => {
-                if !(rate_qps.is_finite() && *rate_qps > 0.0) {
-                    return Err("its rate is a number of requests a second above 0");
-                }
-                gaps.check()
+            Self::Scheduled { rate_qps, .. } if !(rate_qps.is_finite() && *rate_qps > 0.0) => {
+                Err("the rate of its traffic must be above 0")
             }
-            Self::Closed | Self::Mirrored | Self::Listed(_) => Ok(()),
+            Self::Scheduled { gap_shape, .. } if !(*gap_shape < 1.0 && *gap_shape != 0.0) => {
+                Err("the shape of a generalized Pareto distribution must be below 1 and not 0")
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -138,14 +94,10 @@ pub(crate) struct Traffic {
     client: Client,
     /// The queue of each connection, by socket.
     pub(crate) queue_of: Vec<u16>,
-    /// What the network adds to each way of each client machine.
-    machine_delays_ns: Vec<Ns>,
     /// When each connection is due to send next.
     due_ns: Vec<f64>,
     arrivals: RandomStream,
-    sockets: RandomStream,
     delays: RandomStream,
-    gap_index: usize,
     books_since_ns: Ns,
     pub(crate) latency: LatencyHistogram,
     pub(crate) latency_sum_ns: u128,
@@ -162,30 +114,13 @@ impl Traffic {
             client,
             due_ns: vec![0.0; queue_of.len()],
             queue_of,
-            machine_delays_ns: Vec::new(),
             arrivals: RandomStream::new(seed, Purpose::Arrivals),
-            sockets: RandomStream::new(seed, Purpose::Sockets),
             delays: RandomStream::new(seed, Purpose::Client),
-            gap_index: 0,
             books_since_ns: 0,
             latency: LatencyHistogram::new(),
             latency_sum_ns: 0,
             latency_from_due: LatencyHistogram::new(),
             waited_for_connection: 0,
-        }
-    }
-
-    /// Shares the connections out among client machines in turn, each so much further away.
-    pub(crate) fn with_machines(mut self, delays_ns: Vec<Ns>) -> Self {
-        self.machine_delays_ns = delays_ns;
-        self
-    }
-
-    /// How much further away the client machine of a connection is.
-    fn further_ns(&self, socket: u32) -> Ns {
-        match self.machine_delays_ns.len() {
-            0 => 0,
-            machines => self.machine_delays_ns[socket as usize % machines],
         }
     }
 
@@ -213,33 +148,15 @@ impl Traffic {
         self.due_ns.iter().map(behind).sum()
     }
 
-    fn gap_ns(&mut self, rate_qps: f64, gaps: &Gaps) -> f64 {
+    fn gap_ns(&mut self, rate_qps: f64, shape: f64) -> f64 {
         let mean_ns = 1e9 / rate_qps;
-        match gaps {
-            Gaps::Fixed => mean_ns,
-            Gaps::Exponential => self.arrivals.exponential(mean_ns),
-            Gaps::GeneralisedPareto { shape } => self.arrivals.generalised_pareto(mean_ns * (1.0 - shape), *shape),
-            Gaps::Bursts { size } => {
-                self.gap_index += 1;
-                if self.gap_index.is_multiple_of((*size).max(1) as usize) { mean_ns * f64::from(*size) } else { 0.0 }
-            }
-            Gaps::Recorded(series) => {
-                let gap_ns = series[self.gap_index % series.len().max(1)];
-                self.gap_index += 1;
-                gap_ns as f64
-            }
-        }
+        self.arrivals.generalised_pareto(mean_ns * (1.0 - shape), shape)
     }
 
-    /// Time from an arbitrary moment to the next request of a connection that has been sending for
-    /// ever: the equilibrium distribution of the gaps.
-    fn first_gap_ns(&mut self, rate_qps: f64, gaps: &Gaps) -> f64 {
-        let mean_ns = 1e9 / rate_qps;
-        match gaps {
-            Gaps::Exponential => self.arrivals.exponential(mean_ns),
-            Gaps::GeneralisedPareto { shape } => self.arrivals.generalised_pareto(mean_ns, shape / (1.0 - shape)),
-            Gaps::Fixed | Gaps::Bursts { .. } | Gaps::Recorded(_) => self.arrivals.unit() * mean_ns,
-        }
+    /// Time from a random moment to the next request of a connection in steady state: the equilibrium
+    /// distribution of the gaps.
+    fn first_gap_ns(&mut self, rate_qps: f64, shape: f64) -> f64 {
+        self.arrivals.generalised_pareto(1e9 / rate_qps, shape / (1.0 - shape))
     }
 
     /// What network and client add to the answer of one request.
@@ -286,11 +203,10 @@ impl World {
                     self.events.schedule(at_ns, Event::Arrival { queue, packet });
                 }
             }
-            TrafficKind::Open { .. } => self.events.schedule(0, Event::Generate),
-            TrafficKind::Scheduled { rate_qps, gaps } => {
+            TrafficKind::Scheduled { rate_qps, gap_shape } => {
                 let each_qps = rate_qps / connections as f64;
                 for connection in 0..connections {
-                    let due_ns = self.traffic.first_gap_ns(each_qps, gaps);
+                    let due_ns = self.traffic.first_gap_ns(each_qps, *gap_shape);
                     self.traffic.due_ns[connection] = due_ns;
                     self.send(connection as u32, due_ns as Ns);
                 }
@@ -309,7 +225,7 @@ impl World {
     fn send(&mut self, socket: u32, at_ns: Ns) {
         let queue = self.traffic.queue_of[socket as usize];
         let Client { one_way_ns, parts, part_gap_ns, .. } = self.traffic.client;
-        let arrives_ns = at_ns + one_way_ns + self.traffic.further_ns(socket);
+        let arrives_ns = at_ns + one_way_ns;
         for part in 0..parts {
             let packet = Packet { socket, kind: PacketKind::Part, sent_ns: at_ns };
             self.events.schedule(arrives_ns + u64::from(part) * part_gap_ns, Event::Arrival { queue, packet });
@@ -326,19 +242,6 @@ impl World {
         }
     }
 
-    /// The open-loop generator's turn.
-    pub(crate) fn generate(&mut self) {
-        let kind = std::mem::replace(&mut self.traffic.kind, TrafficKind::NONE);
-        if let TrafficKind::Open { rate_qps, gaps } = &kind {
-            let connections = self.traffic.queue_of.len() as u32;
-            let socket = self.traffic.sockets.below(connections);
-            self.send(socket, self.now_ns);
-            let gap_ns = self.traffic.gap_ns(*rate_qps, gaps);
-            self.events.schedule(self.now_ns + gap_ns as Ns, Event::Generate);
-        }
-        self.traffic.kind = kind;
-    }
-
     /// A response leaves the server: its acknowledgement comes back, the client sees it after a
     /// while, and sends again when its connection is due.
     pub(crate) fn answered(&mut self, socket: u32, sent_ns: Ns) {
@@ -352,21 +255,20 @@ impl World {
             self.events.schedule(at_ns, Event::Arrival { queue, packet });
         }
         if !listed {
-            let received_ns = self.now_ns + self.traffic.way_back_ns() + self.traffic.further_ns(socket);
+            let received_ns = self.now_ns + self.traffic.way_back_ns();
             self.traffic.record(sent_ns, received_ns);
             match &kind {
-                TrafficKind::Scheduled { rate_qps, gaps } => {
+                TrafficKind::Scheduled { rate_qps, gap_shape } => {
                     self.traffic.record_from_due(socket, received_ns);
                     let each_qps = rate_qps / self.traffic.queue_of.len() as f64;
-                    let due_ns = self.traffic.due_ns[socket as usize] + self.traffic.gap_ns(each_qps, gaps);
+                    let due_ns = self.traffic.due_ns[socket as usize] + self.traffic.gap_ns(each_qps, *gap_shape);
                     self.traffic.due_ns[socket as usize] = due_ns;
                     self.traffic.waited_for_connection += u64::from((due_ns as Ns) < received_ns);
                     self.send(socket, received_ns.max(due_ns as Ns));
                 }
                 TrafficKind::Closed => self.send(socket, received_ns),
                 TrafficKind::Mirrored => {
-                    let to_server_ns = self.traffic.client.one_way_ns + self.traffic.further_ns(socket);
-                    let residence_ns = self.now_ns - sent_ns - to_server_ns;
+                    let residence_ns = self.now_ns - sent_ns - self.traffic.client.one_way_ns;
                     self.send(socket, received_ns + residence_ns);
                 }
                 _ => {}
