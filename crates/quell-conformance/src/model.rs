@@ -3,9 +3,7 @@
 
 use quell_mode::Threaded;
 use quell_sim::scenario::{self as sim, Input};
-use quell_sim::{
-    CONSTANTS, Coalescing, Constants, HostProfile, PacketKind, ProfileError, SocketBusyPoll, Step as SimStep,
-};
+use quell_sim::{CONSTANTS, Coalescing, Constants, HostProfile, PacketKind, ProfileError, ScriptStep, SocketBusyPoll};
 
 use crate::observe::{Message, Observations, Queue, Wait};
 use crate::scenario::{Change, ChangeKind, Descriptor, DescriptorKind, Packet, Scenario, Socket, Step};
@@ -121,17 +119,19 @@ fn applications(scenario: &Scenario) -> Vec<sim::Application> {
     scenario.applications.iter().enumerate().map(application).collect()
 }
 
-fn step(scenario: &Scenario, max_events: usize, step: Step) -> SimStep {
+fn step(scenario: &Scenario, max_events: usize, step: Step) -> ScriptStep {
     match step {
-        Step::Wait { timeout } => SimStep::Wait { max_events, timeout_ns: timeout.map(|time| time.0) },
-        Step::Read => SimStep::ReadAll,
-        Step::Receive(socket) => SimStep::Receive { descriptor: socket as u32, busy_poll: busy_poll(scenario, socket) },
-        Step::Work(time) => SimStep::Work(time.0),
-        Step::Watch(time) => SimStep::Watch(time.0),
-        Step::SetEpoll(settings) => SimStep::SetEpoll(settings),
-        Step::AddWithoutInterest(socket) => SimStep::AddWithoutInterest { descriptor: socket as u32 },
-        Step::CloseEpoll => SimStep::CloseEpoll,
-        Step::Repeat => SimStep::Repeat,
+        Step::Wait { timeout } => ScriptStep::Wait { max_events, timeout_ns: timeout.map(|time| time.0) },
+        Step::Read => ScriptStep::ReadAll,
+        Step::Receive(socket) => {
+            ScriptStep::Receive { descriptor: socket as u32, busy_poll: busy_poll(scenario, socket) }
+        }
+        Step::Work(time) => ScriptStep::Work(time.0),
+        Step::Watch(time) => ScriptStep::Watch(time.0),
+        Step::SetEpoll(settings) => ScriptStep::SetEpoll(settings),
+        Step::AddWithoutInterest(socket) => ScriptStep::AddWithoutInterest { descriptor: socket as u32 },
+        Step::CloseEpoll => ScriptStep::CloseEpoll,
+        Step::Repeat => ScriptStep::Repeat,
     }
 }
 

@@ -5,12 +5,12 @@
 
 use quell_mode::DeliveryMode;
 use quell_sim::sweep::in_parallel;
-use quell_sim::{HostProfile, Load, Run, RunScale, Spread};
+use quell_sim::{ConnectionSpread, HostProfile, Load, Run, RunScale};
 
 /// Seeds per cell.
 const SEEDS: usize = 10;
 /// Difference between queues.
-const IMBALANCE: Spread = Spread::Imbalanced { percent: 6 };
+const IMBALANCE: ConnectionSpread = ConnectionSpread::Imbalanced { percent: 6 };
 /// 95th percentile above which a run has backlogged queues, in µs. A quick queue answers in 100 to 500 µs; a backlogged
 /// one, whose 560 connections all wait, in more than 4,000 µs.
 const BACKLOG_US: f64 = 1000.0;

@@ -1,7 +1,7 @@
 //! Statements of the publication on epoll busy polling in production that hold in the model: effects of
 //! deferral and of busy polling, and of two NAPI IDs in one epoll.
 
-use quell_sim::{Assignment, Epolls, Figures, HostProfile, Load, Run, RunScale, Server, Spread};
+use quell_sim::{Assignment, ConnectionSpread, Epolls, Figures, HostProfile, Load, Run, RunScale, ServerKind};
 
 const MS: u64 = 1_000_000;
 const SCALE: RunScale = RunScale { queues: 4, warm_up_ns: 8 * MS, measured_ns: 20 * MS, hashed: true, seed: 9 };
@@ -33,8 +33,8 @@ fn busy_polling_lowers_high_percentiles() {
 #[test]
 fn a_worker_with_connections_of_several_napi_ids_is_slower() {
     let mean = |assignment| {
-        let server = Server::EventLoop { workers: 4, epolls: Epolls::Own, assignment };
-        figures(&Run { server, spread: Spread::Hashed, floating: false, ..run("fullbusy") }).mean_us
+        let server = ServerKind::EventLoop { workers: 4, epolls: Epolls::Own, assignment };
+        figures(&Run { server, spread: ConnectionSpread::Hashed, floating: false, ..run("fullbusy") }).mean_us
     };
     let (by_id, mixed) = (mean(Assignment::ByQueue), mean(Assignment::InTurn));
     assert!(mixed > 1.5 * by_id, "{by_id} {mixed}");

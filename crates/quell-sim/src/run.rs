@@ -6,7 +6,7 @@ use crate::engine::{Ns, Purpose, RandomStream};
 use crate::host::{Costs, HostProfile};
 use crate::mechanism::RxQueue;
 use crate::poll_counter::UnrelatedPolls;
-use crate::server::Server;
+use crate::server::ServerKind;
 use crate::trace::Trace;
 use crate::world::{Client, Counters, CpuTime, KernelRules, Traffic, TrafficKind, World, WorldShape};
 
@@ -26,7 +26,7 @@ pub struct Run {
     /// RX queues. Each interrupts its own CPU.
     pub queues: usize,
     /// Server.
-    pub server: Server,
+    pub server: ServerKind,
     /// Whether the server's threads may run on any CPU.
     pub floating: bool,
     /// Whether interrupts go to CPUs without server threads.
@@ -35,9 +35,9 @@ pub struct Run {
     /// request.
     pub xps: bool,
     /// Distribution of connections over the queues.
-    pub spread: Spread,
+    pub spread: ConnectionSpread,
     /// Size of requests and responses; `None` for the size that the host's constants imply.
-    pub message: Option<Message>,
+    pub message: Option<MessageSize>,
     /// Virtual time before anything is counted, in ns.
     pub warm_up_ns: Ns,
     /// Virtual time that is counted, in ns.
@@ -48,7 +48,7 @@ pub struct Run {
 
 /// Distribution of connections over queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spread {
+pub enum ConnectionSpread {
     /// As evenly as possible.
     Even,
     /// Independently at random, like a hash of the addresses (RSS).
@@ -62,14 +62,14 @@ pub enum Spread {
 
 /// Size of requests and responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Message {
+pub struct MessageSize {
     /// Size of a request and of a response, in bytes.
     pub bytes: u32,
     /// Segment size (MSS), in bytes. Each segment of a larger request makes the socket readable.
     pub segment_bytes: u32,
 }
 
-impl Message {
+impl MessageSize {
     /// Number of segments per request.
     pub(crate) fn segments(self) -> u32 {
         self.bytes.div_ceil(self.segment_bytes).max(1)
@@ -145,11 +145,11 @@ impl Run {
             traffic,
             connections: queues,
             queues,
-            server: Server::one_worker_per_queue(queues),
+            server: ServerKind::one_worker_per_queue(queues),
             floating: false,
             irqs_apart: false,
             xps: false,
-            spread: Spread::Even,
+            spread: ConnectionSpread::Even,
             message: None,
             warm_up_ns: 10_000_000,
             measured_ns: 100_000_000,
@@ -229,13 +229,13 @@ impl Run {
         if threads == 0 || threads > usize::from(u16::MAX) / 2 {
             return refused("its server needs a thread, and at most 32,767 of them");
         }
-        if self.mode.socket_busy_poll().is_some() && matches!(self.server, Server::EventLoop { .. }) {
+        if self.mode.socket_busy_poll().is_some() && matches!(self.server, ServerKind::EventLoop { .. }) {
             return refused(
                 "SO_BUSY_POLL is for programs that wait in recv, and the modelled server waits in epoll_wait, which \
                  does not look at it",
             );
         }
-        if let Spread::Imbalanced { percent } = self.spread
+        if let ConnectionSpread::Imbalanced { percent } = self.spread
             && (percent >= 100 || self.connections < self.queues)
         {
             return refused("an imbalance is below 100 % and leaves every queue a connection");
@@ -249,9 +249,13 @@ impl Run {
     fn queue_of(&self) -> Vec<u16> {
         let mut random = RandomStream::new(self.seed, Purpose::Imbalance);
         match self.spread {
-            Spread::Even => (0..self.connections).map(|connection| (connection % self.queues) as u16).collect(),
-            Spread::Hashed => (0..self.connections).map(|_| random.below(self.queues as u32) as u16).collect(),
-            Spread::Imbalanced { percent } => {
+            ConnectionSpread::Even => {
+                (0..self.connections).map(|connection| (connection % self.queues) as u16).collect()
+            }
+            ConnectionSpread::Hashed => {
+                (0..self.connections).map(|_| random.below(self.queues as u32) as u16).collect()
+            }
+            ConnectionSpread::Imbalanced { percent } => {
                 let weight = |unit: f64| 1.0 + f64::from(percent) / 100.0 * (2.0 * unit - 1.0);
                 let weights: Vec<f64> = (0..self.queues).map(|_| weight(random.unit())).collect();
                 shares(&weights, self.connections)

@@ -1,6 +1,5 @@
-//! One small scenario: these settings, these packets at these moments, applications that do these
-//! steps; and everything that was observed. The model's arm of the conformance suite, and what
-//! the tests of the rules use. Exact: the same scenario always gives the same observations.
+//! Scenarios: given settings, packets at given times, and applications that take given steps. Everything
+//! is observed. Used by the conformance suite as its model backend, and by the tests of the rules.
 
 use quell_mode::{EpollSettings, NapiSettings};
 
@@ -9,54 +8,53 @@ use crate::host::{Costs, HostProfile};
 use crate::mechanism::{Coalescing, Epoll, NapiState, Packet, PacketKind, RxQueue, Socket};
 use crate::trace::Trace;
 use crate::world::{
-    Class, Client, Event, KernelRules, Program, ReadObserved, ScriptAction, Scripted, Stage, Step, Traffic,
+    Class, Client, Event, KernelRules, Program, ReadObserved, ScriptAction, ScriptStep, Scripted, Stage, Traffic,
     TrafficKind, WaitObserved, World, WorldShape,
 };
 
-/// A scenario. Every queue interrupts a CPU of its own.
+/// A scenario. Every queue interrupts its own CPU.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// What things cost, and the rest of the host.
+    /// Host.
     pub host: HostProfile,
-    /// The kernel's version-dependent rules.
+    /// Behaviour that differs between kernel versions.
     pub rules: KernelRules,
-    /// `napi-set` of each queue, before anything happens.
+    /// Initial NAPI settings of each queue.
     pub queues: Vec<NapiSettings>,
-    /// The NIC's coalescing, the same for all queues.
+    /// Coalescing of all queues.
     pub coalescing: Coalescing,
-    /// The epolls.
+    /// Epolls.
     pub epolls: Vec<EpollContext>,
-    /// Everything that an epoll or an application waits for.
+    /// Descriptors that epolls and applications wait for.
     pub descriptors: Vec<Descriptor>,
-    /// What runs.
+    /// Applications.
     pub applications: Vec<Application>,
-    /// The priority of NAPI threads under `SCHED_FIFO`, where `threaded` is on; absent: they are
-    /// scheduled fairly.
+    /// `SCHED_FIFO` priority of NAPI threads; `None` for fair scheduling.
     pub napi_thread_priority: Option<u8>,
-    /// What comes from outside, and when.
+    /// Inputs from outside, with their time.
     pub inputs: Vec<(Ns, Input)>,
-    /// When the scenario ends.
+    /// End of the scenario, in ns.
     pub until_ns: Ns,
 }
 
-/// An epoll when the scenario begins.
+/// Initial state of an epoll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EpollContext {
-    /// Its `EPIOCSPARAMS`.
+    /// Busy-poll parameters (`EPIOCSPARAMS`).
     pub settings: EpollSettings,
-    /// Whether it knows the NAPI id of its last socket.
+    /// Whether it has learned the NAPI ID of its last socket.
     pub napi_known: bool,
-    /// An epoll before it in the list that it is nested in.
+    /// Epoll that contains this one; it must come earlier in the list.
     pub inside: Option<usize>,
 }
 
-/// A file that can be waited for.
+/// A file that an application can wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Descriptor {
-    /// The queue that its packets arrive by; none: an eventfd, pipe, timerfd, unix socket, or a
-    /// socket whose messages come past NAPI.
+    /// Queue of its packets; `None` for files without NAPI: eventfd, pipe, timerfd, Unix socket, or a socket
+    /// of a device without NAPI.
     pub queue: Option<usize>,
-    /// The epoll that has it; none: an application receives from it directly.
+    /// Epoll that contains it; `None` if an application receives from it directly.
     pub epoll: Option<usize>,
     /// `EPOLLET`.
     pub edge_triggered: bool,
@@ -76,30 +74,30 @@ impl Descriptor {
     }
 }
 
-/// An application. It holds a reference of its own to its epoll.
+/// An application. It holds its own reference to its epoll.
 #[derive(Debug, Clone, Default)]
 pub struct Application {
-    /// The epoll that its steps are about.
+    /// Epoll that its steps use.
     pub epoll: usize,
-    /// The CPU that it runs on.
+    /// CPU that it runs on.
     pub cpu: usize,
-    /// Its priority under `SCHED_FIFO`; absent: it is scheduled fairly.
+    /// `SCHED_FIFO` priority; `None` for fair scheduling.
     pub priority: Option<u8>,
-    /// What it does.
-    pub steps: Vec<Step>,
+    /// Steps.
+    pub steps: Vec<ScriptStep>,
 }
 
-/// Something from outside.
+/// An input from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input {
     /// A packet reaches the NIC, for a descriptor with a queue.
     Packet {
         /// The descriptor.
         descriptor: u32,
-        /// What the packet is.
+        /// Kind of packet.
         kind: PacketKind,
     },
-    /// A message reaches the socket of a descriptor past NAPI, as on a device without one.
+    /// A message reaches the socket of a descriptor without NAPI.
     PastNapi {
         /// The descriptor.
         descriptor: u32,
@@ -118,14 +116,14 @@ pub enum Input {
         /// Its new settings.
         settings: EpollSettings,
     },
-    /// A descriptor without queue becomes ready and stays so.
+    /// A descriptor without a queue becomes ready, and stays ready.
     AlwaysReady {
         /// The descriptor.
         descriptor: u32,
     },
 }
 
-/// Why a scenario cannot be played.
+/// Why a scenario is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScenarioError {
@@ -136,77 +134,77 @@ pub enum ScenarioError {
         descriptor: usize,
         /// Its queue.
         queue: usize,
-        /// How many there are.
+        /// Number of queues.
         queues: usize,
     },
     /// A descriptor's or application's epoll, or a step's descriptor, does not exist.
     #[error("{what} {index} refers to an epoll or descriptor that does not exist")]
     NoSuchReference {
-        /// Descriptor or application.
+        /// Descriptor, epoll or application.
         what: &'static str,
-        /// Its place in the list.
+        /// Index in its list.
         index: usize,
     },
-    /// An input is for something that cannot take it.
+    /// The target of an input does not exist or does not accept it.
     #[error("input {input} is for a descriptor, queue or epoll that does not exist or cannot take it")]
     BadInput {
-        /// Its place in the list.
+        /// Index in the list.
         input: usize,
     },
-    /// More events were under way than there is room for.
-    #[error("the scenario does not come to rest: too many events were under way at once")]
+    /// The event queue overflowed.
+    #[error("the scenario does not settle: too many events were pending at once")]
     TooManyEvents,
 }
 
-/// What one queue did.
+/// Observations of one queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueObserved {
-    /// Its state bits at the end.
+    /// Final state bits.
     pub state: NapiState,
-    /// Whether its interrupt is enabled at the end.
+    /// Whether the interrupt is enabled at the end.
     pub interrupt_enabled: bool,
     /// Device interrupts.
     pub irqs: u64,
-    /// Polls, and those of them that found nothing.
+    /// NAPI polls.
     pub polls: u64,
-    /// Polls that found nothing.
+    /// Empty polls.
     pub empty_polls: u64,
-    /// Polls by a busy loop, the final ones included.
+    /// Polls of busy-poll loops, including final polls.
     pub busy_polls: u64,
-    /// Final polls of busy loops.
+    /// Final polls of busy-poll loops.
     pub final_polls: u64,
-    /// `BusyPollRxPackets`: packets received by busy loops, those of the final polls left out.
+    /// `BusyPollRxPackets`: packets of busy-poll loops, without those of final polls.
     pub busy_poll_packets: u64,
-    /// Firings of its timer, and those of them that were lost.
+    /// Timer interrupts of the NAPI instance.
     pub timer_irqs: u64,
-    /// Firings that were lost because somebody owned the poll.
+    /// Timer interrupts without effect, because the NAPI instance was owned.
     pub lost_timers: u64,
-    /// Times that `epoll_wait` put the timer off.
+    /// Number of suspensions by `epoll_wait`.
     pub suspensions: u64,
-    /// Packets that found no place in the ring.
+    /// Packets dropped because the ring was full.
     pub drops: u64,
 }
 
-/// What was observed.
+/// Observations of a scenario.
 #[derive(Debug, Clone)]
 pub struct Observed {
-    /// Every `epoll_wait` that returned, application by application, in order.
+    /// Completed `epoll_wait` calls, by application, in order.
     pub waits: Vec<WaitObserved>,
-    /// Every message that was read, application by application, in order.
+    /// Messages that were read, by application, in order.
     pub reads: Vec<ReadObserved>,
-    /// `SO_INCOMING_NAPI_ID` of each descriptor at the end, as its queue.
+    /// Final `SO_INCOMING_NAPI_ID` of each descriptor, as queue index.
     pub incoming_napi: Vec<Option<usize>>,
-    /// Each queue.
+    /// Queues.
     pub queues: Vec<QueueObserved>,
-    /// Everything, moment by moment.
+    /// Recording of everything.
     pub trace: Trace,
     /// Digest of all events.
     pub digest: u64,
 }
 
 impl Scenario {
-    /// A scenario with one queue, its socket in the epoll of an application without steps, no
-    /// coalescing, everything off; application and interrupt share CPU 0. 100 ms long.
+    /// A scenario of 100 ms with one queue, default settings and no coalescing. Its socket is in the epoll of
+    /// an application without steps, which shares CPU 0 with the interrupt.
     #[must_use]
     pub fn new(host: HostProfile) -> Self {
         Self {
@@ -230,11 +228,11 @@ impl Scenario {
         self
     }
 
-    /// Plays it.
+    /// Simulates the scenario.
     ///
     /// # Errors
     ///
-    /// A descriptor or input that refers to what does not exist; a scenario without bound.
+    /// See [`ScenarioError`].
     pub fn play(&self) -> Result<Observed, ScenarioError> {
         let mut world = self.world()?;
         world.run_until(self.until_ns);
@@ -280,8 +278,8 @@ impl Scenario {
             return Err(ScenarioError::NoSuchReference { what: "epoll", index });
         }
         for (index, application) in self.applications.iter().enumerate() {
-            let known = |step: &Step| match step {
-                Step::Receive { descriptor, .. } | Step::AddWithoutInterest { descriptor } => {
+            let known = |step: &ScriptStep| match step {
+                ScriptStep::Receive { descriptor, .. } | ScriptStep::AddWithoutInterest { descriptor } => {
                     (*descriptor as usize) < self.descriptors.len()
                 }
                 _ => true,

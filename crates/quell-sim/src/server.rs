@@ -17,7 +17,7 @@ const SOCKET_BUDGET: u32 = 8;
 
 /// Kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Server {
+pub enum ServerKind {
     /// Workers that call `epoll_wait`, handle every event and wait again, like memcached.
     EventLoop {
         /// Number of threads. If there are more than queues, the workers of a queue share its connections;
@@ -51,7 +51,7 @@ pub enum Assignment {
     InTurn,
 }
 
-impl Server {
+impl ServerKind {
     /// One event-loop worker per queue, which serves the connections of that queue.
     #[must_use]
     pub fn one_worker_per_queue(queues: usize) -> Self {
@@ -99,8 +99,8 @@ impl Run {
     /// CPUs of the server's threads.
     pub(crate) fn server_cpus(&self) -> usize {
         match self.server {
-            Server::BlockingReceive => self.queues,
-            Server::EventLoop { workers, .. } => workers.max(if self.irqs_apart { 0 } else { self.queues }),
+            ServerKind::BlockingReceive => self.queues,
+            ServerKind::EventLoop { workers, .. } => workers.max(if self.irqs_apart { 0 } else { self.queues }),
         }
     }
 
@@ -132,10 +132,10 @@ impl Run {
     /// Adds sockets and server threads.
     pub(crate) fn add_server(&self, world: &mut World, queue_of: &[u16]) {
         match self.server {
-            Server::EventLoop { workers, epolls, assignment } => {
+            ServerKind::EventLoop { workers, epolls, assignment } => {
                 self.add_event_loops(world, queue_of, workers, epolls, assignment);
             }
-            Server::BlockingReceive => self.add_blocking_receivers(world, queue_of),
+            ServerKind::BlockingReceive => self.add_blocking_receivers(world, queue_of),
         }
     }
 

@@ -1,5 +1,5 @@
-//! Many runs: the rows of `quell sim run`, ranges of modes and loads, and runs in parallel. Each
-//! run is single-threaded and independent, so that results do not depend on how many run at once.
+//! Sweeps over modes and loads: the rows of `quell sim run`, the syntax of ranges, and parallel runs. Each
+//! run is independent and single-threaded, so results do not depend on the number of threads.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,24 +12,24 @@ use crate::engine::Ns;
 use crate::figures::Figures;
 use crate::host::HostProfile;
 use crate::run::{Run, RunError, RunResult};
-use crate::server::Server;
+use crate::server::ServerKind;
 use crate::trace::Trace;
 use crate::workload::{InvalidLoad, Load, RunScale};
 
-/// Connections of each queue in the published experiment, on the average.
+/// Mean number of connections per queue in the published experiment.
 const CONNECTIONS_PER_QUEUE: usize = 560;
-/// A range makes no more modes or loads than this.
+/// Most modes or loads of a range.
 const RANGE_MAX: usize = 200;
 
-/// What all rows of a sweep have in common: a server of the published shape on a host.
+/// Common part of all rows of a sweep: a host with memcached, see [`Run::memcached`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setup {
-    /// The host.
+    /// Host.
     pub host: HostProfile,
-    /// RX queues, and as many workers, each of which has a CPU.
+    /// RX queues. There are as many workers, each with a CPU.
     pub queues: usize,
-    /// Whether each queue has a further CPU, for its interrupt or its NAPI thread. Otherwise these run on
-    /// the CPUs of the workers.
+    /// Whether each queue has an additional CPU for its interrupt or NAPI thread. Otherwise these run on the
+    /// CPUs of the workers.
     pub irqs_apart: bool,
     /// Connections, over all queues.
     pub connections: usize,
@@ -40,8 +40,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The published server on all CPUs of a host, simulated for as long as published experiments
-    /// are.
+    /// memcached on all CPUs of a host, for the duration of [`RunScale::FULL`].
     #[must_use]
     pub fn new(host: HostProfile) -> Self {
         let RunScale { warm_up_ns, measured_ns, .. } = RunScale::FULL;
@@ -50,19 +49,19 @@ impl Setup {
         Self { host, queues, irqs_apart: false, connections, warm_up_ns, measured_ns }
     }
 
-    /// CPUs of every row, whatever its mode: what `cpu_pct` is a share of.
+    /// CPUs of every row, regardless of its mode. `cpu_pct` is relative to these.
     #[must_use]
     pub fn cpus(&self) -> usize {
         if self.irqs_apart { 2 * self.queues } else { self.queues }
     }
 
-    /// The same with another number of queues, of workers and their CPUs, and of connections.
+    /// Changes the number of queues, and with it of workers, CPUs and connections.
     #[must_use]
     pub fn with_queues(self, queues: usize) -> Self {
         Self { queues, connections: CONNECTIONS_PER_QUEUE * queues, ..self }
     }
 
-    /// The run of one point.
+    /// Run of one point.
     #[must_use]
     pub fn run(&self, point: &Point) -> Run {
         let scale =
@@ -71,7 +70,7 @@ impl Setup {
         Run {
             host: HostProfile { cpus: self.queues, ..run.host },
             queues: self.queues,
-            server: Server::one_worker_per_queue(self.queues),
+            server: ServerKind::one_worker_per_queue(self.queues),
             irqs_apart: self.irqs_apart,
             connections: self.connections,
             floating: self.queues > 1,
@@ -83,24 +82,23 @@ impl Setup {
     ///
     /// # Errors
     ///
-    /// A run that is not possible.
-    pub fn row(&self, point: &Point) -> Result<Row, RunError> {
+    /// See [`Run::simulate`].
+    pub fn row(&self, point: &Point) -> Result<SweepRow, RunError> {
         Ok(self.observed(point, &self.run(point).simulate()?))
     }
 
-    /// Simulates one row and records what happens once the warm-up is over, within the bound of a
-    /// [`Trace`].
+    /// Simulates one row and records everything after the warm-up, up to the capacity of a [`Trace`].
     ///
     /// # Errors
     ///
-    /// A run that is not possible.
-    pub fn recorded_row(&self, point: &Point) -> Result<(Row, Trace), RunError> {
+    /// See [`Run::simulate`].
+    pub fn recorded_row(&self, point: &Point) -> Result<(SweepRow, Trace), RunError> {
         let (result, trace) = self.run(point).simulate_recorded()?;
         Ok((self.observed(point, &result), trace))
     }
 
-    fn observed(&self, point: &Point, result: &RunResult) -> Row {
-        Row {
+    fn observed(&self, point: &Point, result: &RunResult) -> SweepRow {
+        SweepRow {
             mode: point.mode,
             load: point.load,
             host: self.host.name.clone(),
@@ -115,44 +113,44 @@ impl Setup {
     }
 }
 
-/// One cell of a sweep.
+/// One point of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
     /// The delivery mode.
     pub mode: DeliveryMode,
     /// The offered load.
     pub load: Load,
-    /// Where random numbers come from.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
-/// The result of one run of the published server shape on a host.
+/// Result of one point.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub struct SweepRow {
     /// The delivery mode.
     pub mode: DeliveryMode,
     /// The offered load.
     pub load: Load,
-    /// The host's name.
+    /// Name of the host.
     pub host: String,
-    /// RX queues, and workers.
+    /// RX queues and workers.
     pub queues: usize,
-    /// CPUs, of which each worker has one.
+    /// CPUs.
     pub cpus: usize,
     /// Connections, over all queues.
     pub connections: usize,
-    /// Where random numbers came from.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// What was observed.
+    /// Metrics.
     pub figures: Figures,
-    /// Packets that found no place in a ring.
+    /// Packets dropped because a ring was full.
     pub drops: u64,
-    /// Digest of the run: equal on every machine.
+    /// Digest of the run, the same on every machine.
     pub digest: String,
 }
 
-/// Does `jobs` jobs on up to `threads` threads, results in the order of the jobs. `progress` hears
-/// how many are done, from any of the threads.
+/// Runs `jobs` jobs on up to `threads` threads; results are in the order of the jobs. Calls `progress`
+/// with the number of finished jobs, from any thread.
 pub fn in_parallel<T: Send>(
     jobs: usize,
     threads: usize,
@@ -184,21 +182,21 @@ pub fn in_parallel<T: Send>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Simulates every point, in parallel; rows in the order of the points.
+/// Simulates all points in parallel; rows are in the order of the points.
 ///
 /// # Errors
 ///
-/// The first run that is not possible.
+/// The first failed run.
 pub fn sweep(
     setup: &Setup,
     points: &[Point],
     threads: usize,
     progress: impl Fn(usize) + Sync,
-) -> Result<Vec<Row>, RunError> {
+) -> Result<Vec<SweepRow>, RunError> {
     in_parallel(points.len(), threads, |index| setup.row(&points[index]), progress).into_iter().collect()
 }
 
-/// A range of modes or loads that is none.
+/// An invalid range of modes or loads.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no range: {why}")]
 pub struct RangeError {
@@ -212,25 +210,24 @@ impl RangeError {
     }
 }
 
-/// Why a text names no modes.
+/// Why a list of modes is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModesError {
-    /// A mode that does not exist, or contradicts itself.
+    /// An invalid mode.
     #[error(transparent)]
     Mode(#[from] ParseModeError),
-    /// A range that is none.
+    /// An invalid range.
     #[error(transparent)]
     Range(#[from] RangeError),
 }
 
-/// Reads a list of modes in which a range over the number in a mode's name stands for several:
-/// `base,suspend10..200` is `base` and `suspend` with 10, 20, 50, 100 and 200. Overrides after a
-/// range are those of all its modes.
+/// Parses a list of modes with ranges over the number in a mode's name: `base,suspend10..200` is `base`,
+/// and `suspend` with 10, 20, 50, 100 and 200. Overrides after a range apply to all its modes.
 ///
 /// # Errors
 ///
-/// What is no mode or no range.
+/// An invalid mode or range.
 pub fn modes(text: &str) -> Result<Vec<DeliveryMode>, ModesError> {
     if !text.contains("..") {
         return Ok(DeliveryMode::parse_list(text)?);
@@ -265,45 +262,45 @@ fn range_of_modes(item: &str, first: &str, last: &str) -> Result<Vec<String>, Ra
     Ok(series(from, to).map(|number| format!("{word}{number}")).collect())
 }
 
-/// 1, 2, 5, 10, … within the bounds, which are always there themselves.
+/// 1, 2, 5, 10, … between the bounds, and the bounds themselves.
 fn series(from: u64, to: u64) -> impl Iterator<Item = u64> {
     let decades = (0..19).flat_map(|decade| [1, 2, 5].map(|digit| digit * 10u64.pow(decade)));
     let between = decades.filter(move |&number| number > from && number < to);
     std::iter::once(from).chain(between).chain(Some(to).filter(|&to| to > from))
 }
 
-/// Why a text names no loads.
+/// Why a list of loads is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadsError {
-    /// Neither a rate nor a share nor MAX.
+    /// Neither a rate, nor a share, nor MAX.
     #[error(transparent)]
     Load(#[from] InvalidLoad),
-    /// A share that is none.
+    /// An invalid share.
     #[error("`{0}` is no share of what base reaches: write 0.1% to 200%")]
     Share(String),
-    /// A range that is none.
+    /// An invalid range.
     #[error(transparent)]
     Range(#[from] RangeError),
 }
 
-/// Loads of a sweep, before it is known what the host can do.
+/// Loads of a sweep; shares are not resolved yet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loads(Vec<Asked>);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Asked {
-    /// This load.
+    /// A load.
     Given(Load),
-    /// A share of what `base` reaches on the host in a closed loop, in percent.
+    /// Share of the throughput of `base` in a closed loop on the host, in percent.
     Percent(f64),
 }
 
 impl FromStr for Loads {
     type Err = LoadsError;
 
-    /// Reads a list of rates (`600K`), `MAX`, shares (`50%`) and ranges: `10%..100%` in steps of
-    /// 10 %, `200K..1M` in steps of the first.
+    /// Parses a list of rates (`600K`), `MAX`, shares (`50%`) and ranges: `10%..100%` in steps of 10 %,
+    /// `200K..1M` in steps of the first rate.
     fn from_str(text: &str) -> Result<Self, LoadsError> {
         let mut loads = Vec::new();
         for item in text.split(',') {

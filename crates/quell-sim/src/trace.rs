@@ -1,6 +1,6 @@
-//! What a run did, moment by moment: the segments of every CPU and the marks of every queue. As
-//! JSON trace events it opens in Perfetto, where an interrupt can be seen being suspended; its
-//! moments are a timeline for the terminal. Bounded: a long run is cut off and says so.
+//! Recording of a run: segments of every CPU and marks of every queue. It converts to JSON trace events
+//! for Perfetto, and to a timeline for the terminal. A recording has a fixed capacity; a longer run is
+//! truncated and marked as such.
 
 use std::collections::BTreeSet;
 
@@ -9,65 +9,65 @@ use serde::{Serialize, Serializer};
 use crate::engine::Ns;
 use crate::world::{Context, Program, Stage, Thread};
 
-/// Entries that a recording holds at most, segments and marks each.
+/// Most segments, and most marks, of a recording.
 const BOUND: usize = 400_000;
 
-/// A stretch of time that a CPU spent on one thing.
+/// Time that a CPU spent on one activity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Segment {
-    /// The CPU.
+    /// CPU.
     pub cpu: usize,
-    /// What it did, in the kernel's words.
+    /// Activity, with the kernel's name.
     pub what: &'static str,
-    /// The thread on whose time, where it was one's.
+    /// Thread that ran, if any.
     pub thread: Option<usize>,
-    /// From when, in ns.
+    /// Start, in ns.
     pub from_ns: Ns,
-    /// Until when, in ns.
+    /// End, in ns.
     pub to_ns: Ns,
 }
 
-/// Something that happened to a queue.
+/// An event of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Mark {
-    /// When, in ns.
+    /// Time, in ns.
     pub at_ns: Ns,
-    /// The queue.
+    /// Queue.
     pub queue: usize,
-    /// What, in the kernel's words.
+    /// Event or activity, with the kernel's name.
     pub what: &'static str,
 }
 
-/// Where something happened.
+/// CPU or queue of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// On a CPU.
+pub enum TimelineSource {
+    /// A CPU.
     Cpu(usize),
-    /// At an RX queue.
+    /// An RX queue.
     Queue(usize),
 }
 
 /// One line of a timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
-    /// When, in ns.
+pub struct TimelineEntry {
+    /// Time, in ns.
     pub at_ns: Ns,
-    /// Where.
-    pub place: Place,
-    /// What, in the kernel's words.
+    /// CPU or queue.
+    pub place: TimelineSource,
+    /// Event or activity, with the kernel's name.
     pub what: &'static str,
-    /// For how long, in ns; absent for a mark.
+    /// Duration in ns; `None` for a mark.
     pub lasts_ns: Option<Ns>,
 }
 
 /// A recording of a run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Trace {
-    /// What CPUs did, in the order in which it ended.
+    /// Activities of CPUs, in the order of their ends.
     pub segments: Vec<Segment>,
-    /// What happened to queues, in order.
+    /// Events of queues, in order.
     pub marks: Vec<Mark>,
-    /// Whether the run was longer than the recording.
+    /// Whether the recording is truncated.
     pub cut_off: bool,
 }
 
@@ -121,13 +121,13 @@ impl Trace {
         self.segments.push(Segment { cpu, what, thread, from_ns, to_ns });
     }
 
-    /// The recording in the JSON trace event format: CPUs as the threads of process 1, queues as
-    /// those of process 2, with a span from each suspension to its end.
+    /// Converts to the JSON trace event format: CPUs are the threads of process 1, queues those of process 2,
+    /// and each suspension is a span.
     pub fn perfetto(&self) -> impl Serialize + '_ {
         Perfetto { display_time_unit: "ns", trace_events: Events(self) }
     }
 
-    /// From the first to the last entry, in ns; absent when nothing was recorded.
+    /// Times of the first and the last entry, in ns; `None` when empty.
     #[must_use]
     pub fn span_ns(&self) -> Option<(Ns, Ns)> {
         let began =
@@ -136,7 +136,7 @@ impl Trace {
         began.min().zip(ended)
     }
 
-    /// Every suspension: queue, from when, until when.
+    /// All suspensions: queue, start, end.
     #[must_use]
     pub fn suspensions(&self) -> Vec<(usize, Ns, Ns)> {
         let queues = self.marks.iter().map(|mark| mark.queue + 1).max().unwrap_or(0);
@@ -156,22 +156,22 @@ impl Trace {
         spans
     }
 
-    /// What began between two moments, in the order in which it began.
+    /// Entries that start in `from_ns..to_ns`, ordered by their start.
     #[must_use]
-    pub fn moments(&self, from_ns: Ns, to_ns: Ns) -> Vec<Moment> {
-        let of_cpus = self.segments.iter().map(|segment| Moment {
+    pub fn moments(&self, from_ns: Ns, to_ns: Ns) -> Vec<TimelineEntry> {
+        let of_cpus = self.segments.iter().map(|segment| TimelineEntry {
             at_ns: segment.from_ns,
-            place: Place::Cpu(segment.cpu),
+            place: TimelineSource::Cpu(segment.cpu),
             what: segment.what,
             lasts_ns: Some(segment.to_ns - segment.from_ns),
         });
-        let of_queues = self.marks.iter().map(|mark| Moment {
+        let of_queues = self.marks.iter().map(|mark| TimelineEntry {
             at_ns: mark.at_ns,
-            place: Place::Queue(mark.queue),
+            place: TimelineSource::Queue(mark.queue),
             what: mark.what,
             lasts_ns: None,
         });
-        let within = |moment: &Moment| (from_ns..to_ns).contains(&moment.at_ns);
+        let within = |moment: &TimelineEntry| (from_ns..to_ns).contains(&moment.at_ns);
         let mut moments: Vec<_> = of_queues.chain(of_cpus).filter(within).collect();
         moments.sort_by_key(|moment| moment.at_ns);
         moments
@@ -185,7 +185,7 @@ struct Perfetto<'a> {
     trace_events: Events<'a>,
 }
 
-/// Made one at a time: a recording is large.
+/// Serialized one by one, because a recording is large.
 struct Events<'a>(&'a Trace);
 
 const CPUS: u32 = 1;
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspension_is_a_span_of_the_trace_file_from_its_beginning_to_its_end() {
+    fn a_suspension_is_a_span_in_the_trace_file() {
         let file = serde_json::to_value(recording().perfetto()).expect("plain data");
         let events = file["traceEvents"].as_array().expect("a list");
         let span = events.iter().find(|event| event["name"] == "interrupts suspended").expect("it is there");
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_come_in_the_order_in_which_they_began() {
+    fn timeline_entries_are_ordered_by_their_start() {
         let whats: Vec<_> = recording().moments(1_000, 3_001).iter().map(|moment| moment.what).collect();
         assert_eq!(whats, ["application", "suspended", "suspended", "idle"]);
         assert_eq!(recording().span_ns(), Some((1_000, 9_000)));

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::Ns;
 use crate::host::HostProfile;
-use crate::run::{Run, Spread};
+use crate::run::{ConnectionSpread, Run};
 use crate::world::TrafficKind;
 
 /// Connections of the published experiment: 7 clients × 32 threads × 20.
@@ -109,7 +109,7 @@ impl Run {
             connections: CONNECTIONS * scale.queues / QUEUES,
             floating: scale.queues > 1,
             xps: true,
-            spread: if scale.hashed { Spread::Hashed } else { Spread::Even },
+            spread: if scale.hashed { ConnectionSpread::Hashed } else { ConnectionSpread::Even },
             warm_up_ns: scale.warm_up_ns,
             measured_ns: scale.measured_ns,
             seed: scale.seed,

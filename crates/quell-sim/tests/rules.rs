@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use quell_mode::{EpollSettings, NapiSettings, Threaded};
 use quell_sim::scenario::{Descriptor, Input, Scenario};
-use quell_sim::{KernelRules, PacketKind, Step};
+use quell_sim::{KernelRules, PacketKind, ScriptStep};
 
 #[test]
 fn without_deferral_every_lone_packet_interrupts_and_the_interrupt_comes_back() {
@@ -127,11 +127,11 @@ fn missed_during_a_busy_poll_without_deferral_is_forgotten_at_its_end_and_nothin
 
 #[test]
 fn the_final_poll_lets_one_epoll_wait_deliver_128_packets_with_a_budget_of_64() {
-    let wait = Step::Wait { max_events: 256, timeout_ns: None };
+    let wait = ScriptStep::Wait { max_events: 256, timeout_ns: None };
     let descriptors = vec![Descriptor::on_queue(0); 200];
     let with = |final_poll| {
         let rules = KernelRules { final_poll, ..KernelRules::default() };
-        let mut scenario = scenario("suspend20", &[wait, Step::Work(10 * MS), Step::ReadAll]);
+        let mut scenario = scenario("suspend20", &[wait, ScriptStep::Work(10 * MS), ScriptStep::ReadAll]);
         (scenario.descriptors, scenario.rules) = (descriptors.clone(), rules);
         scenario.epolls[0].napi_known = true;
         // One request brings the application to work; the others come while it does.
@@ -147,8 +147,9 @@ fn the_final_poll_lets_one_epoll_wait_deliver_128_packets_with_a_budget_of_64() 
 
 #[test]
 fn a_budget_of_zero_polls_eight_packets() {
-    let wait = Step::Wait { max_events: 256, timeout_ns: None };
-    let mut scenario = scenario("suspend20,busy-poll-budget=0", &[wait, Step::Work(10 * MS), Step::ReadAll]);
+    let wait = ScriptStep::Wait { max_events: 256, timeout_ns: None };
+    let mut scenario =
+        scenario("suspend20,busy-poll-budget=0", &[wait, ScriptStep::Work(10 * MS), ScriptStep::ReadAll]);
     scenario.descriptors = vec![Descriptor::on_queue(0); 100];
     scenario.epolls[0].napi_known = true;
     scenario = scenario.request(MS, 99);
@@ -213,7 +214,7 @@ fn suspension_ends_at_once_when_epoll_wait_finds_nothing() {
 
 #[test]
 fn suspension_ends_with_the_last_reference_to_the_epoll() {
-    let close = [FOREVER, Step::ReadAll, Step::CloseEpoll, Step::Work(80 * MS)];
+    let close = [FOREVER, ScriptStep::ReadAll, ScriptStep::CloseEpoll, ScriptStep::Work(80 * MS)];
     let observed = play(&scenario("suspend20", &close).request(MS, 0).request(2 * MS, 0));
     let delivered = marks(&observed, "delivered");
     assert!(delivered[1] < 3 * MS, "{delivered:?}");
@@ -296,9 +297,9 @@ fn values_changed_while_suspended_count_from_the_next_arming() {
 
 #[test]
 fn finite_zero_and_infinite_timeouts_of_epoll_wait() {
-    let finite = Step::Wait { max_events: 8, timeout_ns: Some(MS) };
-    let zero = Step::Wait { max_events: 8, timeout_ns: Some(0) };
-    let observed = play(&scenario("base", &[zero, finite, FOREVER, Step::ReadAll]).request(10 * MS, 0));
+    let finite = ScriptStep::Wait { max_events: 8, timeout_ns: Some(MS) };
+    let zero = ScriptStep::Wait { max_events: 8, timeout_ns: Some(0) };
+    let observed = play(&scenario("base", &[zero, finite, FOREVER, ScriptStep::ReadAll]).request(10 * MS, 0));
     assert_eq!((observed.waits[0].events, observed.waits[1].events, observed.waits[2].events), (0, 0, 1));
     assert!(observed.waits[0].returned_ns < 20 * US);
     assert!((MS..MS + 50 * US).contains(&observed.waits[1].returned_ns), "{:?}", observed.waits);
@@ -314,8 +315,8 @@ fn the_napi_id_is_remembered_at_the_next_packet_and_forgotten_when_nothing_comes
 
 #[test]
 fn maxevents_bounds_a_wait_and_the_rest_is_ready_at_once() {
-    let wait = Step::Wait { max_events: 3, timeout_ns: None };
-    let mut scenario = scenario("base", &[wait, Step::ReadAll]);
+    let wait = ScriptStep::Wait { max_events: 3, timeout_ns: None };
+    let mut scenario = scenario("base", &[wait, ScriptStep::ReadAll]);
     scenario.descriptors = vec![Descriptor::on_queue(0); 8];
     for descriptor in 0..8 {
         scenario = scenario.request(MS, descriptor);

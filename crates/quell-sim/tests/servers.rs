@@ -1,12 +1,13 @@
-//! Server shapes, traffic and clients of a run: what each does to the figures.
+//! Servers, traffic and settings of a run: how each changes the metrics.
 
 mod common;
 
 use common::*;
 use quell_mode::DeliveryMode;
-use quell_sim::sweep::{Point, Row, Setup};
+use quell_sim::sweep::{Point, Setup, SweepRow};
 use quell_sim::{
-    Assignment, Epolls, KernelRules, Load, Run, RunError, RunResult, RunScale, Server, Spread, TrafficKind,
+    Assignment, ConnectionSpread, Epolls, KernelRules, Load, Run, RunError, RunResult, RunScale, ServerKind,
+    TrafficKind,
 };
 
 const SCALE: RunScale = RunScale { queues: 2, warm_up_ns: 3 * MS, measured_ns: 12 * MS, hashed: false, seed: 3 };
@@ -26,12 +27,12 @@ fn simulate(run: &Run) -> RunResult {
     run.simulate().expect("it runs")
 }
 
-fn workers(workers: usize, epolls: Epolls, assignment: Assignment) -> Server {
-    Server::EventLoop { workers, epolls, assignment }
+fn workers(workers: usize, epolls: Epolls, assignment: Assignment) -> ServerKind {
+    ServerKind::EventLoop { workers, epolls, assignment }
 }
 
 /// One request at a time on each of two connections.
-fn ping_pong(text: &str, server: Server) -> Run {
+fn ping_pong(text: &str, server: ServerKind) -> Run {
     Run { traffic: TrafficKind::Mirrored, connections: 2, server, irqs_apart: true, ..run(text, Load::Max) }
 }
 
@@ -66,7 +67,7 @@ fn an_epoll_that_all_workers_share_polls_one_queue_only() {
 fn workers_with_connections_of_both_queues_poll_the_wrong_one() {
     let mean = |assignment| {
         let server = workers(2, Epolls::Own, assignment);
-        let spread = Spread::Hashed;
+        let spread = ConnectionSpread::Hashed;
         simulate(&Run { server, spread, floating: false, ..run("fullbusy", Load::Qps(200e3)) }).mean_us
     };
     let (steered, mixed) = (mean(Assignment::ByQueue), mean(Assignment::InTurn));
@@ -75,20 +76,20 @@ fn workers_with_connections_of_both_queues_poll_the_wrong_one() {
 
 #[test]
 fn a_blocking_receiver_obeys_the_busy_poll_option_of_its_socket() {
-    let tps = |text| simulate(&ping_pong(text, Server::BlockingReceive)).qps;
+    let tps = |text| simulate(&ping_pong(text, ServerKind::BlockingReceive)).qps;
     let (interrupts, polled) = (tps("base"), tps("sockpoll50"));
     assert!(polled > 1.1 * interrupts, "{interrupts} {polled}");
 }
 
 #[test]
 fn an_epoll_server_does_not_obey_it_and_is_refused() {
-    let refused = ping_pong("sockpoll50", Server::one_worker_per_queue(2)).simulate();
+    let refused = ping_pong("sockpoll50", ServerKind::one_worker_per_queue(2)).simulate();
     assert!(matches!(refused, Err(RunError::Setting(why)) if why.contains("recv")));
 }
 
 #[test]
 fn a_napi_thread_that_busy_polls_beats_one_that_is_woken() {
-    let tps = |text| simulate(&ping_pong(text, Server::BlockingReceive)).qps;
+    let tps = |text| simulate(&ping_pong(text, ServerKind::BlockingReceive)).qps;
     let (woken, polling) = (tps("threaded"), tps("threadedbusy"));
     assert!(polling > 1.1 * woken, "{woken} {polling}");
 }
@@ -97,7 +98,7 @@ fn a_napi_thread_that_busy_polls_beats_one_that_is_woken() {
 fn waiting_for_events_inside_epoll_wait_saves_the_calls() {
     let tps = |event_loop_in_epoll_wait| {
         let rules = KernelRules { event_loop_in_epoll_wait, ..KernelRules::default() };
-        simulate(&Run { rules, ..ping_pong("eventspin1000000", Server::one_worker_per_queue(2)) }).qps
+        simulate(&Run { rules, ..ping_pong("eventspin1000000", ServerKind::one_worker_per_queue(2)) }).qps
     };
     let (user, kernel) = (tps(false), tps(true));
     assert!(kernel > 1.01 * user, "{user} {kernel}");
@@ -117,7 +118,7 @@ fn an_imbalance_of_queues_lengthens_the_wait_near_saturation() {
         let result = simulate(&Run { spread, floating: false, ..run("base", Load::Qps(1300e3)) });
         result.latency.quantile(0.95).expect("there were requests")
     };
-    assert!(p95(Spread::Imbalanced { percent: 30 }) > p95(Spread::Even));
+    assert!(p95(ConnectionSpread::Imbalanced { percent: 30 }) > p95(ConnectionSpread::Even));
 }
 
 /// Every mode that the epoll server knows.
@@ -129,7 +130,7 @@ fn small_setup() -> Setup {
     Setup { warm_up_ns: short(warm_up_ns), measured_ns: short(measured_ns), ..Setup::new(fixed_host()).with_queues(2) }
 }
 
-fn rows(setup: &Setup, modes: &str, load: Load) -> Vec<Row> {
+fn rows(setup: &Setup, modes: &str, load: Load) -> Vec<SweepRow> {
     let modes = DeliveryMode::parse_list(modes).expect("modes");
     let row = |mode| setup.row(&Point { mode, load, seed: SCALE.seed }).expect("it runs");
     modes.into_iter().map(row).collect()

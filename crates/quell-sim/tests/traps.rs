@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use quell_mode::{EpollSettings, NapiSettings};
-use quell_sim::Step;
+use quell_sim::ScriptStep;
 use quell_sim::scenario::{Descriptor, Input};
 
 /// The suspension lasts 20 ms; a second request arrives while it does.
@@ -27,23 +27,30 @@ fn a_descriptor_that_is_always_ready_keeps_the_nic_from_being_polled() {
 
 #[test]
 fn a_spin_with_timeout_zero_stalls_for_the_whole_suspension_timeout() {
-    let zero = Step::Wait { max_events: 64, timeout_ns: Some(0) };
-    let observed = play(&second_request(scenario("suspend20", &[zero, Step::ReadAll])));
+    let zero = ScriptStep::Wait { max_events: 64, timeout_ns: Some(0) };
+    let observed = play(&second_request(scenario("suspend20", &[zero, ScriptStep::ReadAll])));
     let delay = delays(&observed)[1];
     assert!((18 * MS..20 * MS).contains(&delay), "{delay}");
 }
 
 #[test]
 fn with_a_timeout_of_one_millisecond_the_same_spin_does_not_stall() {
-    let one = Step::Wait { max_events: 64, timeout_ns: Some(MS) };
-    let observed = play(&second_request(scenario("suspend20", &[one, Step::ReadAll])));
+    let one = ScriptStep::Wait { max_events: 64, timeout_ns: Some(MS) };
+    let observed = play(&second_request(scenario("suspend20", &[one, ScriptStep::ReadAll])));
     assert!(delays(&observed)[1] < MS, "{:?}", delays(&observed));
 }
 
 #[test]
 fn clearing_prefer_first_leaves_the_queue_stalled_for_the_old_timeout() {
     let cleared = EpollSettings { prefer_busy_poll: false, ..epoll("suspend20") };
-    let steps = [FOREVER, Step::ReadAll, Step::SetEpoll(cleared), FOREVER, Step::ReadAll, Step::Work(90 * MS)];
+    let steps = [
+        FOREVER,
+        ScriptStep::ReadAll,
+        ScriptStep::SetEpoll(cleared),
+        FOREVER,
+        ScriptStep::ReadAll,
+        ScriptStep::Work(90 * MS),
+    ];
     let observed = play(&second_request(scenario("suspend20", &steps)));
     assert!(delays(&observed)[1] > 18 * MS, "{:?}", delays(&observed));
 }
@@ -51,7 +58,13 @@ fn clearing_prefer_first_leaves_the_queue_stalled_for_the_old_timeout() {
 #[test]
 fn clearing_prefer_and_then_closing_the_epoll_stalls_as_well() {
     let cleared = EpollSettings { prefer_busy_poll: false, ..epoll("suspend20") };
-    let steps = [FOREVER, Step::ReadAll, Step::SetEpoll(cleared), Step::CloseEpoll, Step::Work(90 * MS)];
+    let steps = [
+        FOREVER,
+        ScriptStep::ReadAll,
+        ScriptStep::SetEpoll(cleared),
+        ScriptStep::CloseEpoll,
+        ScriptStep::Work(90 * MS),
+    ];
     let observed = play(&second_request(scenario("suspend20", &steps)));
     assert!(marks(&observed, "delivered")[1] > 20 * MS);
 }
@@ -121,8 +134,8 @@ fn prefer_without_deferral_leaves_the_interrupt_on() {
 #[test]
 fn after_the_id_is_forgotten_under_fullbusy_a_packet_can_wait_for_the_gro_flush_timeout() {
     // The wait of 1 ms ends its busy loop, forgets the id and sleeps for what is left of it.
-    let wait = Step::Wait { max_events: 64, timeout_ns: Some(2 * MS) };
-    let mut scenario = scenario("fullbusy", &[wait, Step::ReadAll]);
+    let wait = ScriptStep::Wait { max_events: 64, timeout_ns: Some(2 * MS) };
+    let mut scenario = scenario("fullbusy", &[wait, ScriptStep::ReadAll]);
     scenario.until_ns = 50 * MS;
     for index in 0..20 {
         scenario = scenario.request(MS + index * 2_300 * US, 0);

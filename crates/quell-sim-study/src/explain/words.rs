@@ -1,7 +1,7 @@
 //! Describes each mark and segment of a recording in a sentence, with the values of the mode.
 
 use quell_mode::{DeliveryMode, NapiSettings};
-use quell_sim::{Moment, Ns, Trace};
+use quell_sim::{Ns, TimelineEntry, Trace};
 
 use super::fold::Step;
 
@@ -27,7 +27,7 @@ struct Narrator {
 }
 
 impl Narrator {
-    fn sentence(&mut self, moment: &Moment) -> Option<String> {
+    fn sentence(&mut self, moment: &TimelineEntry) -> Option<String> {
         match moment.what {
             "packet" => self.waiting += 1,
             "delivered" => self.waiting = self.waiting.saturating_sub(1),

@@ -7,7 +7,8 @@ use std::fmt;
 use quell_mode::DeliveryMode;
 use quell_sim::sweep::in_parallel;
 use quell_sim::{
-    Assignment, Epolls, HostProfile, KernelRules, Message, Ns, Run, RunError, Server, Spread, TrafficKind,
+    Assignment, ConnectionSpread, Epolls, HostProfile, KernelRules, MessageSize, Ns, Run, RunError, ServerKind,
+    TrafficKind,
 };
 use serde::{Deserialize, Serialize};
 
@@ -149,10 +150,10 @@ fn run(row: &EventLoopRow, host: &HostProfile) -> Run {
     Run {
         rules: KernelRules { event_loop_in_epoll_wait: row.form == EventLoopForm::Kernel, ..KernelRules::default() },
         connections: FLOWS,
-        server: Server::EventLoop { workers: WORKERS, epolls: Epolls::Own, assignment: Assignment::InTurn },
+        server: ServerKind::EventLoop { workers: WORKERS, epolls: Epolls::Own, assignment: Assignment::InTurn },
         irqs_apart: true,
-        spread: Spread::Hashed,
-        message: Some(Message { bytes: row.message_bytes, segment_bytes: SEGMENT_BYTES }),
+        spread: ConnectionSpread::Hashed,
+        message: Some(MessageSize { bytes: row.message_bytes, segment_bytes: SEGMENT_BYTES }),
         warm_up_ns: WARM_UP_NS,
         measured_ns: MEASURED_NS,
         ..Run::new(mode, host.clone(), TrafficKind::Mirrored, QUEUES)

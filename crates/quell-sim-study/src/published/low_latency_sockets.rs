@@ -6,7 +6,7 @@ use std::fmt;
 
 use quell_mode::DeliveryMode;
 use quell_sim::sweep::in_parallel;
-use quell_sim::{Coalescing, CoalescingPeriod, HostProfile, Ns, Run, RunError, Server, TrafficKind};
+use quell_sim::{Coalescing, CoalescingPeriod, HostProfile, Ns, Run, RunError, ServerKind, TrafficKind};
 use serde::{Deserialize, Serialize};
 
 use super::experiment::{Cell, Compared, ExperimentError, Summary};
@@ -238,7 +238,7 @@ fn round_trips(row: &LowLatencyRow, transport: Transport, host: &HostProfile) ->
     let mode = if row.kernel == "patched" { BUSY_POLL } else { "base" };
     let mode = mode.parse::<DeliveryMode>().unwrap_or_default();
     let run = Run {
-        server: Server::BlockingReceive,
+        server: ServerKind::BlockingReceive,
         irqs_apart: true,
         warm_up_ns: WARM_UP_NS,
         measured_ns: MEASURED_NS,

@@ -3,7 +3,7 @@
 use super::{HostProfile, IdleState};
 use crate::engine::Ns;
 use crate::mechanism::PacketKind;
-use crate::run::Message;
+use crate::run::MessageSize;
 
 /// Fetching a line from another last-level cache against from a neighbour's within it: the usual
 /// ratio of core-to-core latencies on Zen 2.
@@ -82,7 +82,7 @@ impl Costs {
 
     /// With messages that are large enough to matter: what of a request comes with its last segment
     /// is read, and a response of the same size written.
-    pub(crate) fn with_message(mut self, message: Option<Message>, host: &HostProfile) -> Self {
+    pub(crate) fn with_message(mut self, message: Option<MessageSize>, host: &HostProfile) -> Self {
         let Some(message) = message else { return self };
         let copy_ns = |bytes: u32| host.constants.copy_ns_per_kib * f64::from(bytes) / 1024.0;
         let last_bytes = message.bytes - (message.segments() - 1) * message.segment_bytes;

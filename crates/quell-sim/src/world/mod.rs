@@ -21,7 +21,7 @@ pub use counters::Counters;
 pub use cpu::CpuTime;
 pub(crate) use poll_loop::{Kicker, Peer, PollLoop, PollPhase, SendPhase, Sender};
 pub(crate) use program::{EpollServer, EventLoop, Program, RecvServer, Wait};
-pub use script::{ReadObserved, SocketBusyPoll, Step, WaitObserved};
+pub use script::{ReadObserved, ScriptStep, SocketBusyPoll, WaitObserved};
 pub(crate) use script::{ScriptAction, Scripted};
 pub(crate) use thread::{Affinity, BusyFor, BusyLoop, Class, EpollCall, RunState, Stage, Thread};
 pub use traffic::TrafficKind;

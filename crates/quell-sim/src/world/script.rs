@@ -13,7 +13,7 @@ const WATCH_ROUND_NS: Ns = 10_000;
 
 /// One step of a scripted application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum ScriptStep {
     /// `epoll_wait`. Its result is recorded.
     Wait {
         /// `maxevents`.
@@ -92,7 +92,7 @@ pub struct ReadObserved {
 pub(crate) struct Scripted {
     pub(crate) application: usize,
     pub(crate) epoll: usize,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<ScriptStep>,
     at: usize,
     /// When the `epoll_wait` under way was called.
     waiting_since_ns: Option<Ns>,
@@ -103,7 +103,7 @@ pub(crate) struct Scripted {
 }
 
 impl Scripted {
-    pub(crate) fn new(application: usize, epoll: usize, steps: Vec<Step>) -> Self {
+    pub(crate) fn new(application: usize, epoll: usize, steps: Vec<ScriptStep>) -> Self {
         Self { application, epoll, steps, ..Self::default() }
     }
 
@@ -163,24 +163,24 @@ impl World {
         let Some(&step) = scripted.steps.get(scripted.at) else { return Next::Block };
         scripted.at += 1;
         match step {
-            Step::Wait { max_events, timeout_ns } => {
+            ScriptStep::Wait { max_events, timeout_ns } => {
                 scripted.waiting_since_ns = Some(now_ns);
                 let deadline_ns = timeout_ns.map_or(NEVER, |ns| now_ns + ns);
                 self.threads[thread].events.clear();
                 return self.epoll_enter(thread, epoll, deadline_ns, max_events);
             }
-            Step::Receive { descriptor, busy_poll } => {
+            ScriptStep::Receive { descriptor, busy_poll } => {
                 scripted.receiving = Some((descriptor, busy_poll));
                 self.sockets[descriptor as usize].reader = Some(thread);
                 return self.scripted_receive(thread);
             }
-            Step::ReadAll => self.read_reported(thread),
-            Step::Work(ns) => return Next::Run(ns),
-            Step::Watch(ns) => return self.watch(thread, now_ns + ns),
-            Step::SetEpoll(settings) => self.epolls[epoll].settings = settings,
-            Step::AddWithoutInterest { descriptor } => self.add_without_interest(epoll, descriptor),
-            Step::CloseEpoll => self.epoll_close(epoll, self.threads[thread].cpu),
-            Step::Repeat => scripted.at = 0,
+            ScriptStep::ReadAll => self.read_reported(thread),
+            ScriptStep::Work(ns) => return Next::Run(ns),
+            ScriptStep::Watch(ns) => return self.watch(thread, now_ns + ns),
+            ScriptStep::SetEpoll(settings) => self.epolls[epoll].settings = settings,
+            ScriptStep::AddWithoutInterest { descriptor } => self.add_without_interest(epoll, descriptor),
+            ScriptStep::CloseEpoll => self.epoll_close(epoll, self.threads[thread].cpu),
+            ScriptStep::Repeat => scripted.at = 0,
         }
         Next::Run(0)
     }

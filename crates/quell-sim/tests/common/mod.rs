@@ -4,11 +4,11 @@
 
 use quell_mode::{DeliveryMode, EpollSettings, NapiSettings};
 use quell_sim::scenario::{Application, EpollContext, Observed, Scenario};
-use quell_sim::{HostProfile, Step};
+use quell_sim::{HostProfile, ScriptStep};
 
 pub(crate) const US: u64 = 1_000;
 pub(crate) const MS: u64 = 1_000_000;
-pub(crate) const FOREVER: Step = Step::Wait { max_events: 64, timeout_ns: None };
+pub(crate) const FOREVER: ScriptStep = ScriptStep::Wait { max_events: 64, timeout_ns: None };
 
 pub(crate) fn mode(text: &str) -> DeliveryMode {
     text.parse().expect("a delivery mode")
@@ -19,10 +19,10 @@ pub(crate) fn host() -> HostProfile {
 }
 
 /// A scenario with the settings of a mode and an application of these steps, which repeat.
-pub(crate) fn scenario(text: &str, steps: &[Step]) -> Scenario {
+pub(crate) fn scenario(text: &str, steps: &[ScriptStep]) -> Scenario {
     let mode = mode(text);
     let mut steps = steps.to_vec();
-    steps.push(Step::Repeat);
+    steps.push(ScriptStep::Repeat);
     let epolls = vec![EpollContext { settings: mode.epoll().unwrap_or_default(), napi_known: false, inside: None }];
     let applications = vec![Application { steps, ..Application::default() }];
     Scenario { queues: vec![mode.napi()], epolls, applications, ..Scenario::new(host()) }
@@ -36,7 +36,7 @@ pub(crate) fn known(mut scenario: Scenario) -> Scenario {
 
 /// A server: it waits for ever, works for `work_ns` on what came, reads it, waits again.
 pub(crate) fn server(text: &str, work_ns: u64) -> Scenario {
-    scenario(text, &[FOREVER, Step::Work(work_ns), Step::ReadAll])
+    scenario(text, &[FOREVER, ScriptStep::Work(work_ns), ScriptStep::ReadAll])
 }
 
 pub(crate) fn play(scenario: &Scenario) -> Observed {

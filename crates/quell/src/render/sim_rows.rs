@@ -1,7 +1,7 @@
 //! Simulated rows as a table, in the columns of the published one.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use quell_sim::sweep::{Row, Setup};
+use quell_sim::sweep::{Setup, SweepRow};
 use quell_sim::{Column, Load};
 
 use super::number;
@@ -43,7 +43,7 @@ const LEGEND: &str = "
 
 /// What was simulated on what, and the table; in two parts where the terminal is too narrow for one.
 #[must_use]
-pub(crate) fn render(setup: &Setup, rows: &[Row], terminal: Terminal) -> String {
+pub(crate) fn render(setup: &Setup, rows: &[SweepRow], terminal: Terminal) -> String {
     let all = [SEEN_BY_CLIENT, DONE_BY_KERNEL].concat();
     let whole = grid(setup, rows, &all);
     let widest = whole.lines().map(|line| line.chars().count()).max().unwrap_or(0);
@@ -56,7 +56,7 @@ pub(crate) fn render(setup: &Setup, rows: &[Row], terminal: Terminal) -> String 
     format!("{header}\n\n{tables}\n{}{LEGEND}", notes(setup, rows))
 }
 
-fn header(setup: &Setup, rows: &[Row]) -> String {
+fn header(setup: &Setup, rows: &[SweepRow]) -> String {
     let Setup { host, connections, warm_up_ns, measured_ns, .. } = setup;
     let ms = |ns: &u64| *ns as f64 / 1e6;
     let seed = if one_seed(rows) { rows.first().map(|row| format!(", seed {}", row.seed)) } else { None };
@@ -85,11 +85,11 @@ fn shape(setup: &Setup) -> String {
     }
 }
 
-fn one_seed(rows: &[Row]) -> bool {
+fn one_seed(rows: &[SweepRow]) -> bool {
     rows.windows(2).all(|pair| pair[0].seed == pair[1].seed)
 }
 
-fn grid(setup: &Setup, rows: &[Row], columns: &[Column]) -> String {
+fn grid(setup: &Setup, rows: &[SweepRow], columns: &[Column]) -> String {
     let mut grid = Table::new();
     grid.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     let seeds = !one_seed(rows);
@@ -109,7 +109,7 @@ fn grid(setup: &Setup, rows: &[Row], columns: &[Column]) -> String {
 }
 
 /// The load, marked when it was not met.
-fn load(setup: &Setup, row: &Row) -> String {
+fn load(setup: &Setup, row: &SweepRow) -> String {
     let mark = if is_met(setup, row) { "" } else { "*" };
     match row.load {
         Load::Qps(qps) if qps >= 1000.0 => format!("{}K{mark}", number::plain(three_digits(qps / 1000.0))),
@@ -126,7 +126,7 @@ fn three_digits(thousands: f64) -> f64 {
     }
 }
 
-fn is_met(setup: &Setup, row: &Row) -> bool {
+fn is_met(setup: &Setup, row: &SweepRow) -> bool {
     match row.load {
         Load::Max => true,
         Load::Qps(qps) => {
@@ -136,7 +136,7 @@ fn is_met(setup: &Setup, row: &Row) -> bool {
     }
 }
 
-fn notes(setup: &Setup, rows: &[Row]) -> String {
+fn notes(setup: &Setup, rows: &[SweepRow]) -> String {
     let mut notes = String::new();
     if !rows.iter().all(|row| is_met(setup, row)) {
         notes.push_str("\n* more was asked than the server could do: its latency is that of a closed loop\n");
@@ -157,7 +157,7 @@ mod tests {
         Setup::new(HostProfile::shipped("epyc7662-cx5").unwrap())
     }
 
-    fn row(load: Load, qps: f64, seed: u64) -> Row {
+    fn row(load: Load, qps: f64, seed: u64) -> SweepRow {
         let figures = Figures {
             qps,
             mean_us: 12_345.6,
@@ -174,7 +174,7 @@ mod tests {
             epoll_events: 482.1,
         };
         let (mode, host, digest) = ("suspend200".parse().unwrap(), "epyc7662-cx5".to_owned(), String::new());
-        Row { mode, load, host, queues: 8, cpus: 8, connections: 4480, seed, figures, drops: 0, digest }
+        SweepRow { mode, load, host, queues: 8, cpus: 8, connections: 4480, seed, figures, drops: 0, digest }
     }
 
     fn widest(text: &str) -> usize {

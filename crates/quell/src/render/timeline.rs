@@ -1,6 +1,6 @@
 //! A recording as lines: when, what the queues saw on the left, what the CPUs did on the right, and for how long.
 
-use quell_sim::{Moment, Place, Trace};
+use quell_sim::{TimelineEntry, TimelineSource, Trace};
 
 /// The first `us` microseconds after `from_ns`.
 #[must_use]
@@ -15,12 +15,12 @@ pub(crate) fn render(trace: &Trace, from_ns: u64, us: f64) -> String {
     moments.iter().fold(heading, |text, moment| text + &line(moment, from_ns) + "\n")
 }
 
-fn line(moment: &Moment, from_ns: u64) -> String {
+fn line(moment: &TimelineEntry, from_ns: u64) -> String {
     let us = |ns: u64| ns as f64 / 1e3;
     let at_us = us(moment.at_ns.saturating_sub(from_ns));
     let (queue, cpu) = match moment.place {
-        Place::Queue(queue) => (format!("rx{queue} {}", moment.what), String::new()),
-        Place::Cpu(cpu) => (String::new(), format!("cpu{cpu} {}", moment.what)),
+        TimelineSource::Queue(queue) => (format!("rx{queue} {}", moment.what), String::new()),
+        TimelineSource::Cpu(cpu) => (String::new(), format!("cpu{cpu} {}", moment.what)),
     };
     let lasts = moment.lasts_ns.map_or_else(String::new, |ns| format!("{:.2}", us(ns)));
     format!("{at_us:>10.2}  {queue:<24}  {cpu:<32} {lasts:>8}").trim_end().to_owned()
@@ -32,8 +32,9 @@ mod tests {
 
     #[test]
     fn queues_and_cpus_have_columns_of_their_own() {
-        let packet = Moment { at_ns: 1_500, place: Place::Queue(0), what: "packet", lasts_ns: None };
-        let poll = Moment { at_ns: 2_000, place: Place::Cpu(3), what: "busy poll", lasts_ns: Some(640) };
+        let packet = TimelineEntry { at_ns: 1_500, place: TimelineSource::Queue(0), what: "packet", lasts_ns: None };
+        let poll =
+            TimelineEntry { at_ns: 2_000, place: TimelineSource::Cpu(3), what: "busy poll", lasts_ns: Some(640) };
         assert_eq!(line(&packet, 1_000), "      0.50  rx0 packet");
         assert_eq!(
             line(&poll, 1_000),

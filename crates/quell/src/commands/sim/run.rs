@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, value_parser};
 use quell_linux::visible;
-use quell_sim::sweep::{self, Loads, Point, Row, Setup};
+use quell_sim::sweep::{self, Loads, Point, Setup, SweepRow};
 use quell_sim::{RunScale, Trace};
 use serde::Serialize;
 
@@ -71,7 +71,7 @@ Examples:
 #[derive(Debug, Serialize)]
 struct Document<'a> {
     schema: &'static str,
-    rows: &'a [Row],
+    rows: &'a [SweepRow],
 }
 
 /// Runs the command.
@@ -120,7 +120,7 @@ fn setup(args: &RunArgs) -> Result<Setup, Failure> {
 }
 
 /// A recording is of one run.
-fn recorded(setup: &Setup, points: &[Point]) -> Result<(Row, Trace), Failure> {
+fn recorded(setup: &Setup, points: &[Point]) -> Result<(SweepRow, Trace), Failure> {
     let [point] = points else {
         let rows = points.len();
         return Err(Failure::usage(format!(
@@ -130,7 +130,7 @@ fn recorded(setup: &Setup, points: &[Point]) -> Result<(Row, Trace), Failure> {
     setup.recorded_row(point).map_err(|error| super::not_run(&error))
 }
 
-fn show(args: &RunArgs, setup: &Setup, rows: &[Row], trace: Option<&Trace>) -> Result<(), Failure> {
+fn show(args: &RunArgs, setup: &Setup, rows: &[SweepRow], trace: Option<&Trace>) -> Result<(), Failure> {
     if let (Some(file), Some(trace)) = (&args.trace, trace) {
         Destination::named(file.clone(), "the trace").write_json(&trace.perfetto())?;
         tell_of_trace(file, setup, trace);
