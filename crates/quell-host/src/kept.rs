@@ -13,9 +13,10 @@ use quell_linux::visible;
 
 use crate::journal::record::Record;
 use crate::journal::{
-    History, HistoryError, Journal, JournalError, JournalFile, Keeper, ListedJournal, Stay, Watchdog,
+    Attempt, DamagedJournal, History, HistoryError, Journal, JournalError, JournalFile, Keeper, ListedJournal, Stay,
+    UnusableJournal, Watchdog,
 };
-use crate::recovery::{Reverted, is_running, revert};
+use crate::recovery::{Reverted, is_running, revert, undo_pending};
 
 /// With this a watchdog is told that what it watches over is confirmed.
 const CONFIRM: Signal = Signal::USR1;
@@ -114,14 +115,9 @@ pub enum KeptError {
     /// The watchdog cannot hear of a confirmation.
     #[error("could not listen for a confirmation: {0}")]
     Listen(#[source] io::Error),
-    /// The journal cannot be acted upon.
-    #[error("the journal {} cannot be acted upon and is left alone: {why}", visible::path(path))]
-    Unusable {
-        /// Where it is.
-        path: PathBuf,
-        /// Why.
-        why: HistoryError,
-    },
+    /// A journal of which a part cannot be read.
+    #[error(transparent)]
+    Unusable(#[from] UnusableJournal),
 }
 
 /// How a watchdog's watch ended.
@@ -177,25 +173,66 @@ fn standing(history: &History, boot_id: BootId, proc: &ProcRoot) -> Option<Stand
     }
 }
 
-/// Undoes the kept changes of one journal. `None`: there is no such journal, or it belongs to somebody who is alive
-/// ([`give_up`] ends a watchdog's).
+/// Undoes the kept changes of one journal. `None`: there is no such journal.
 ///
 /// # Errors
-/// When it cannot be read, written or acted upon, or this boot not be identified.
+/// When it cannot be read, removed or acted upon, or this boot not be identified; also when somebody who is alive holds it
+/// ([`give_up`] ends a watchdog's).
 pub fn release(journal: &Journal, path: &Path) -> Result<Option<Reverted>, KeptError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
-    match journal.take(path)? {
+    match journal.take_from_strangers(path)? {
         Some(JournalFile::Abandoned(mut owned)) => {
             if owned.history().stay != Stay::WithOwner {
-                owned.write(Record::Release)?;
+                // On a full disk it is undone all the same. Should this process be killed meanwhile, the rest stays, to be
+                // released again.
+                let _ = owned.write(Record::Release);
             }
             Ok(Some(revert(owned, boot_id, &proc)?))
         }
-        Some(JournalFile::Unusable(unusable)) => Err(KeptError::Unusable { path: unusable.path, why: unusable.why }),
+        Some(JournalFile::Unusable(unusable)) => Err(unusable.into()),
         Some(JournalFile::Unreadable(error)) => Err(error.into()),
-        Some(JournalFile::Running { .. }) | None => Ok(None),
+        Some(JournalFile::Running { path, .. }) => Err(JournalError::locked(Attempt::Lock, &path).into()),
+        None => Ok(None),
     }
+}
+
+/// What became of a journal of which a part could not be read.
+#[derive(Debug)]
+pub struct Salvaged {
+    /// Where it is, or was.
+    pub path: PathBuf,
+    /// What reverting its whole lines came to.
+    pub reverted: Reverted,
+    /// Its other lines.
+    pub unreadable: Vec<HistoryError>,
+    /// It was removed.
+    pub removed: bool,
+}
+
+/// Undoes what the whole lines of a damaged journal say, the last change first. The file stays, for what the other lines
+/// said may still be there, unless `remove` asks for its end, or it is of an earlier boot. `None`: there is no such journal,
+/// or it is not damaged.
+///
+/// # Errors
+/// When the journal cannot be taken, read or removed, or this boot not be identified.
+pub fn salvage(journal: &Journal, path: &Path, remove: bool) -> Result<Option<Salvaged>, KeptError> {
+    let proc = ProcRoot::default();
+    let boot_id = proc.boot_id()?;
+    let Some(mut damaged) = journal.take_damaged(path)? else { return Ok(None) };
+    let (mut reverted, mut earlier_boot) = (Reverted::default(), false);
+    if let Some(whole) = &mut damaged.whole {
+        earlier_boot = whole.history().begin.boot_id != boot_id.to_string();
+        if !earlier_boot {
+            reverted = undo_pending(whole, boot_id, &proc);
+        }
+    }
+    let unreadable = damaged.unreadable.clone();
+    let removed = earlier_boot || (remove && reverted.failed.is_empty());
+    if removed {
+        DamagedJournal::remove(damaged)?;
+    }
+    Ok(Some(Salvaged { path: path.to_owned(), reverted, unreadable, removed }))
 }
 
 /// Removes the journals of what was kept before the last boot, which undid it all.
@@ -225,8 +262,7 @@ pub fn confirm(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<()
 pub fn give_up(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<Reverted, KeptError> {
     let Some(mut witness) = journal.witness(path)? else { return Ok(Reverted::default()) };
     tell(path, SeesTo::Watchdog(*watchdog), Signal::TERM, CONFIRMED_WITHIN)?;
-    refuse_what_is_held_out_of_sight(journal, path, watchdog.pid)?;
-    Ok(Reverted::as_told_by(&witness.history().map_err(KeptError::Listen)?))
+    Reverted::as_seen_by(&mut witness).map_err(KeptError::Listen)
 }
 
 /// The process that sees to a journal.
@@ -279,12 +315,14 @@ pub(crate) fn tell(path: &Path, who: SeesTo, signal: Signal, within: Duration) -
     }
 }
 
-/// A journal whose keeper is not running is locked by nobody: one that is has its keeper in another PID namespace, where
-/// numbers mean other processes.
-pub(crate) fn refuse_what_is_held_out_of_sight(journal: &Journal, path: &Path, pid: u32) -> Result<(), KeptError> {
-    match journal.take(path)? {
-        Some(JournalFile::Running { .. }) => Err(KeptError::OutOfSight { path: path.to_owned(), pid }),
-        _ => Ok(()),
+impl KeptError {
+    /// Of a journal that is to be undone by process `pid`, which does not run here: one that is locked all the same has its
+    /// keeper in another PID namespace, where numbers mean other processes, or somebody else holds it.
+    pub(crate) fn of_keeper(self, path: &Path, pid: u32) -> Self {
+        match &self {
+            Self::Journal(error) if error.is_locked_out_of_sight() => Self::OutOfSight { path: path.to_owned(), pid },
+            _ => self,
+        }
     }
 }
 
@@ -303,11 +341,9 @@ pub fn watch(
     ready().map_err(KeptError::Listen)?;
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
-    let mut owned = match journal.take_when_abandoned(path)? {
+    let mut owned = match journal.take_when_abandoned(path, &asked)? {
         Some(JournalFile::Abandoned(owned)) => owned,
-        Some(JournalFile::Unusable(unusable)) => {
-            return Err(KeptError::Unusable { path: unusable.path, why: unusable.why });
-        }
+        Some(JournalFile::Unusable(unusable)) => return Err(unusable.into()),
         _ => return Ok(WatchEnded::AlreadyReverted),
     };
     if matches!(owned.history().stay, Stay::UntilConfirmed(_)) && is_confirmed(&asked, patience)? {

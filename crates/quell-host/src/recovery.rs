@@ -1,16 +1,18 @@
 //! Journals whose owners are gone: what they speak of is undone, the last change first, by whoever finds them. What was
 //! to stay is left alone; [`crate::kept`] is about that.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use quell_linux::Pid;
+use quell_linux::file::is_locked_by;
 use quell_linux::proc::{BootId, ProcRoot, ProcessIdentity, Ticks};
 
 use crate::journal::claims::{Claims, Others};
 use crate::journal::record::Record;
 use crate::journal::{
-    Change, Entry, EpollParameters, History, HostSetting, Journal, JournalError, JournalFile, Keeper, ListedJournal,
-    OwnedJournal, Stay, Undoing, UnusableJournal, Watchdog,
+    Attempt, Change, Entry, EpollParameters, History, HostSetting, Journal, JournalError, JournalFile, Keeper,
+    ListedJournal, OwnedJournal, Stay, Undoing, UnusableJournal, Watchdog, Witness,
 };
 use crate::plan;
 use crate::settings::host::KnownContexts;
@@ -31,20 +33,29 @@ pub struct Reverted {
     /// Changes of queues that have no NAPI instance now, in words; the journal keeps them, to be undone once the queue is
     /// in use.
     pub waiting: Vec<(Change, String)>,
+    /// Changes that somebody else has undone, or found gone, without being able to write down which: the disk was full.
+    pub unrecorded: Vec<Change>,
     /// Changes that could not be undone; the journal keeps them.
     pub failed: Vec<(Change, UndoError)>,
 }
 
 impl Reverted {
-    /// What somebody else has undone, the first change first. What failed is not told: it is still to be undone.
-    pub(crate) fn as_told_by(history: &History) -> Self {
+    /// What somebody else, who has ended, has undone, the first change first. What is not in it is still to be undone.
+    ///
+    /// # Errors
+    /// When the journal cannot be read.
+    pub(crate) fn as_seen_by(witness: &mut Witness) -> io::Result<Self> {
+        let history = witness.history()?;
+        let everything = witness.is_removed()?;
         let mut reverted = Self::default();
-        for entry in &history.entries {
-            if let Some(undoing) = &entry.undone {
-                reverted.add(entry.change.clone(), undoing.clone());
+        for entry in history.entries {
+            match entry.undone {
+                Some(undoing) => reverted.add(entry.change, undoing),
+                None if everything => reverted.unrecorded.push(entry.change),
+                None => {}
             }
         }
-        reverted
+        Ok(reverted)
     }
 
     /// Takes in what was undone before.
@@ -59,6 +70,7 @@ impl Reverted {
             in_part: joined(before.in_part, self.in_part),
             left_alone: joined(before.left_alone, self.left_alone),
             waiting: joined(before.waiting, self.waiting),
+            unrecorded: joined(before.unrecorded, self.unrecorded),
             failed: self.failed,
         }
     }
@@ -106,7 +118,7 @@ pub enum Found {
     },
     /// Its owner was gone, and it cannot be acted upon; it was left alone.
     Unusable(UnusableJournal),
-    /// It could not be read, or not be removed after it was reverted.
+    /// It could not be taken or read, or not be removed after it was reverted.
     Failed(JournalError),
 }
 
@@ -118,7 +130,8 @@ pub enum Found {
 pub fn recover(journal: &Journal) -> Result<Vec<Found>, ChangeError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
-    Ok(journal.files()?.into_iter().map(|file| recover_file(file, boot_id, &proc)).collect())
+    let recover = |file| recover_file(unless_strangers_hold_it(journal, file, &proc), boot_id, &proc);
+    Ok(journal.files()?.into_iter().map(recover).collect())
 }
 
 /// As [`recover`] for the journal at `path` alone. `None`: there is no such journal.
@@ -145,6 +158,34 @@ fn recover_file(file: JournalFile, boot_id: BootId, proc: &ProcRoot) -> Found {
             reverted.map_or_else(Found::Failed, |reverted| Found::Recovered { path, reverted })
         }
     }
+}
+
+/// A journal whose lock somebody holds who does not own it is waited for. It is taken for unreadable when that is in vain.
+fn unless_strangers_hold_it(journal: &Journal, file: JournalFile, proc: &ProcRoot) -> JournalFile {
+    let path = match &file {
+        JournalFile::Running { path, history } if !is_held_by_its_own(path, history.as_ref(), proc) => path.clone(),
+        _ => return file,
+    };
+    match journal.take_from_strangers(&path) {
+        Ok(Some(JournalFile::Running { path, .. })) => {
+            JournalFile::Unreadable(JournalError::locked(Attempt::Lock, &path))
+        }
+        Ok(Some(taken)) => taken,
+        // It was removed meanwhile by who undid it.
+        Ok(None) => file,
+        Err(error) => JournalFile::Unreadable(error),
+    }
+}
+
+/// Whether the process that holds the lock is one that the journal names as its owner.
+fn is_held_by_its_own(path: &Path, history: Option<&History>, proc: &ProcRoot) -> bool {
+    let Some(history) = history else { return false };
+    let keeper = match history.stay {
+        Stay::UntilConfirmed(Watchdog { pid, .. }) | Stay::KeptBy(Keeper { pid, .. }) => Some(pid),
+        Stay::WithOwner | Stay::Kept => None,
+    };
+    let owners = [Some(history.begin.pid), keeper].into_iter().flatten().filter_map(Pid::from_kernel);
+    owners.into_iter().any(|pid| is_locked_by(proc, path, pid))
 }
 
 /// What the journals that [`recover`] would revert say. Only reads.
@@ -191,6 +232,17 @@ pub(crate) fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot
     if journal.history().begin.boot_id != boot_id.to_string() {
         return forget(journal);
     }
+    let reverted = undo_pending(&mut journal, boot_id, proc);
+    match (reverted.failed.is_empty(), reverted.waiting.is_empty()) {
+        (true, true) => journal.remove()?,
+        (true, false) => journal.set_aside()?,
+        (false, _) => {}
+    }
+    Ok(reverted)
+}
+
+/// Undoes what a journal of this boot speaks of, and leaves the file.
+pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Reverted {
     let mut reverted = Reverted::default();
     let mut contexts = KnownContexts::default();
     let others = Others::beside(journal.path(), boot_id.to_string());
@@ -200,7 +252,14 @@ pub(crate) fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot
     for together in pending.chunk_by(are_epolls) {
         let (_, first) = &together[0];
         // Held until it is written down: of two that undo the same queue, the second is to see that the first did.
-        let _turn = is_of_a_queue(first).then(|| others.turn());
+        let _turn = match is_of_a_queue(first).then(|| others.turn(&mut || false)) {
+            // What the one whose turn it is wants of the queue is not known yet.
+            Some(Err(error)) if error.is_locked() => {
+                reverted.failed.push((first.change.clone(), error.into()));
+                continue;
+            }
+            turn => turn,
+        };
         let epolls: Vec<&EpollParameters> = together.iter().filter_map(|(_, entry)| epoll_of(entry)).collect();
         let undoings = match epolls.is_empty() {
             true => vec![undo(first, boot_id, proc, &mut contexts, &claims_of_others(&others, first))],
@@ -216,15 +275,10 @@ pub(crate) fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot
                 Err(error) => reverted.failed.push((entry.change.clone(), error)),
             }
         }
-        // On a full disk the rest is to be undone all the same; undoing this again would do no harm.
+        // Where it cannot be written, the rest is undone all the same; undoing this again does no harm.
         let _ = journal.write_all(undone);
     }
-    match (reverted.failed.is_empty(), reverted.waiting.is_empty()) {
-        (true, true) => journal.remove()?,
-        (true, false) => journal.set_aside()?,
-        (false, _) => {}
-    }
-    Ok(reverted)
+    reverted
 }
 
 fn epoll_of(entry: &Entry) -> Option<&EpollParameters> {
@@ -265,4 +319,22 @@ fn forget(journal: OwnedJournal) -> Result<Reverted, JournalError> {
     let already_gone = journal.history().pending().map(|(_, entry)| entry.change.clone()).collect();
     journal.remove()?;
     Ok(Reverted { already_gone, ..Reverted::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_undone_without_room_to_write_it_down_is_known_by_the_end_of_the_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::in_dir(dir.path());
+        let mut owned = journal.begin("a", "lab", "boot").unwrap();
+        let change = Change::NetworkNamespace { name: "quell-x".into() };
+        owned.write(Record::Intend { seq: 0, change: change.clone() }).unwrap();
+        let mut witness = journal.witness(owned.path()).unwrap().unwrap();
+        assert!(Reverted::as_seen_by(&mut witness).unwrap().unrecorded.is_empty(), "it is still to be undone");
+        owned.remove().unwrap();
+        assert_eq!(Reverted::as_seen_by(&mut witness).unwrap().unrecorded, [change]);
+    }
 }

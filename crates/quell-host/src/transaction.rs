@@ -190,7 +190,14 @@ impl Transaction {
         hears(looks_on, Moment::Before)?;
         let others = Others::beside(self.journal_path(), self.boot_id.to_string());
         // Until it is set: whoever sets or undoes the same queue comes before that or after it, never in between.
-        let _turn = others.turn()?;
+        let _turn = match others.turn(&mut || looks_on(Moment::Before).is_break()) {
+            Ok(turn) => turn,
+            // Who looks on may have had enough of waiting.
+            Err(error) => {
+                hears(looks_on, Moment::Before)?;
+                return Err(error.into());
+            }
+        };
         let found = napi::look(namespace, id)?;
         let claims = others.claims(&found)?;
         let wanted = NapiValues::of_change(wanted);
@@ -494,7 +501,7 @@ impl Transaction {
     }
 
     fn next_seq(&mut self) -> u32 {
-        u32::try_from(self.journal_mut().history().entries.len()).unwrap_or(u32::MAX)
+        self.journal_mut().history().next_seq()
     }
 
     fn done(&mut self, seq: u32, outcome: Outcome) -> Result<(), JournalError> {

@@ -3,16 +3,17 @@
 
 use std::time::Duration;
 
+use quell_linux::executable::FileId;
 use quell_linux::link::Links;
 use quell_linux::netlink::{Failure, NetlinkError};
 use quell_linux::netns::{Deletion, Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{BootId, ProcRoot, ProcessIdentity, Ticks};
-use quell_linux::process::{ProcessError, kill_session};
+use quell_linux::process::{ProcessError, SessionMember, kill_session, session_members};
 use quell_linux::{InterfaceName, Pid};
 
 use crate::inhabitants::end_inhabitants;
 use crate::journal::claims::Claims;
-use crate::journal::{Change, Entry, EpollParameters, HostSetting, Outcome, Undoing};
+use crate::journal::{Change, Entry, EpollParameters, HostSetting, JournalError, Outcome, Undoing};
 use crate::settings::host::{KnownContexts, Place};
 use crate::settings::{self, SettingsError};
 
@@ -32,6 +33,9 @@ pub enum UndoError {
     /// A setting could not be put back.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// Others were setting or undoing the same queue.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
     /// What has the name now is not what was made then.
     #[error(
         "network namespace {name}: the one of this name today (cookie {today}) is not the one that was made \
@@ -89,10 +93,8 @@ pub(crate) fn undo(
     match (&entry.change, entry.outcome) {
         (Change::NetworkNamespace { name }, outcome) => delete_namespace(name, outcome, proc),
         (Change::VethPair { namespace, link }, _) => delete_link(namespace, link),
-        (Change::Process { .. }, Some(Outcome::Process { pid, start_time_ticks, .. })) => {
-            let leader = identity(pid, start_time_ticks, boot_id)?;
-            let killed = kill_session(proc, &leader, KILL_BOUND)?;
-            Ok(if killed > 0 { Undoing::Undone } else { Undoing::AlreadyGone })
+        (Change::Process { .. }, Some(Outcome::Process { pid, start_time_ticks, executable })) => {
+            end_session(proc, &identity(pid, start_time_ticks, boot_id)?, executable)
         }
         // The writer died before it knew the process: the kernel ended the child with its parent, and what the child
         // started meanwhile ends with the namespace that it lives in.
@@ -135,6 +137,27 @@ pub(crate) fn undo_epolls(
         Err(_) => changes.iter().filter_map(|change| process_of(change).err()).map(Err).collect::<Vec<_>>(),
     };
     changes.chunk_by(of_one_process).flat_map(undo).collect()
+}
+
+/// Ends a session that was begun with a process of ours. Its leader proves that it is, or where that has ended another of
+/// its processes, by what it executes. What cannot be proven ends with the namespace that it lives in, if that is ours.
+fn end_session(proc: &ProcRoot, leader: &ProcessIdentity, executable: Option<FileId>) -> Result<Undoing, UndoError> {
+    let members = session_members(proc, leader).map_err(ProcessError::from)?;
+    if members.is_empty() {
+        return Ok(Undoing::AlreadyGone);
+    }
+    let leads = |member: &&SessionMember| member.identity.pid == leader.pid;
+    let witnesses: Vec<&SessionMember> = match members.iter().find(leads) {
+        Some(leader) => vec![leader],
+        None => members.iter().collect(),
+    };
+    let executes = |member: &&SessionMember| proc.process(member.identity.pid).executable().ok() == executable;
+    if executable.is_none() || !witnesses.iter().any(executes) {
+        let why = "executes another file than the one that was started";
+        return Ok(Undoing::InPart(format!("the session of process {} {why}: it is not ended", leader.pid)));
+    }
+    let killed = kill_session(proc, leader, KILL_BOUND)?;
+    Ok(if killed > 0 { Undoing::Undone } else { Undoing::AlreadyGone })
 }
 
 fn put_back(
@@ -198,5 +221,37 @@ fn delete_link(namespace: &str, link: &str) -> Result<Undoing, UndoError> {
         Ok(()) => Ok(Undoing::Undone),
         Err(error) if error.failure() == Failure::Absent => Ok(Undoing::AlreadyGone),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quell_linux::process::{Child, Spawn};
+
+    fn undone(child: &Child, executable: Option<FileId>) -> Undoing {
+        let proc = ProcRoot::default();
+        let identity = child.identity();
+        let pid = identity.pid.get().unsigned_abs();
+        let outcome = Outcome::Process { pid, start_time_ticks: identity.starttime.0, executable };
+        let change = Change::Process { command: vec!["sleep".into()] };
+        let entry = Entry { seq: 0, change, outcome: Some(outcome), undone: None };
+        undo(&entry, identity.boot_id, &proc, &mut KnownContexts::default(), &Claims::default()).unwrap()
+    }
+
+    #[test]
+    fn a_process_is_ended_only_if_it_executes_what_was_started() {
+        let proc = ProcRoot::default();
+        let sleep = || Spawn::new("sleep").args(["1000"]).start().unwrap();
+        let mut child = sleep();
+        let executable = proc.process(child.pid()).executable().unwrap();
+        let another = FileId { inode: executable.inode + 1, ..executable };
+        for not_its_own in [Some(another), None] {
+            assert!(matches!(undone(&child, not_its_own), Undoing::InPart(why) if why.contains("not ended")));
+        }
+        assert!(child.identity().is_running(&proc).unwrap());
+        assert_eq!(undone(&child, Some(executable)), Undoing::Undone);
+        assert!(child.wait(KILL_BOUND).unwrap().is_some());
+        assert_eq!(undone(&child, Some(executable)), Undoing::AlreadyGone);
     }
 }

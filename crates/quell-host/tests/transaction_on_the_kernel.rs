@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use quell_host::journal::{Attempt, Change, Journal};
 use quell_host::recovery::{Found, recover};
-use quell_host::transaction::Transaction;
+use quell_host::transaction::{ChangeError, Transaction};
 use quell_linux::InterfaceName;
 use quell_linux::link::{Links, VethEnd};
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::process::Spawn;
-use quell_test_support::lab::{id, skipped};
+use quell_test_support::lab::{self, id, skipped};
 use quell_test_support::{Lacks, skip};
 
 fn exists(name: &NamespaceName) -> bool {
@@ -276,4 +276,28 @@ fn a_journal_that_cannot_be_written_does_not_keep_the_others_from_being_recovere
     let [Found::Failed(error), Found::Recovered { .. }] = &found[..] else { panic!("{found:?}") };
     assert!(error.to_string().contains("a.journal"), "{error}");
     assert!(!dir.path().join("b.journal").exists());
+}
+
+#[test]
+fn who_waits_for_the_turn_to_set_a_queue_can_be_stopped() {
+    use std::ops::ControlFlow;
+
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), "turn", "test").unwrap();
+    let turn = std::fs::File::open(dir.path()).unwrap();
+    turn.lock().unwrap();
+    let here = Namespace::current().unwrap();
+    let no_queue = quell_linux::NapiId::from_kernel(u32::MAX).unwrap();
+    let mut set_while_waiting = |looks: u32| {
+        let mut left = looks;
+        let mut looks_on = |_| {
+            left = left.saturating_sub(1);
+            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        transaction.set_napi_watched(&here, no_queue, &lab::SUSPENDING, &mut looks_on)
+    };
+    assert!(matches!(set_while_waiting(3), Err(ChangeError::Stopped)));
+    drop(turn);
+    let refused = set_while_waiting(u32::MAX).unwrap_err();
+    assert!(!matches!(refused, ChangeError::Stopped), "its turn has come: {refused}");
 }

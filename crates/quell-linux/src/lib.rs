@@ -16,6 +16,7 @@ pub mod epoll_params;
 pub mod ethtool;
 pub mod event;
 pub mod executable;
+pub mod file;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod interface;

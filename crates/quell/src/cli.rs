@@ -46,7 +46,7 @@ pub(crate) enum Command {
     /// What is applied, since when, by which profile, and what others have changed since.
     Status(status::StatusArgs),
     /// Put back everything that is applied, exactly as it was.
-    Revert(status::StatusArgs),
+    Revert(status::RevertArgs),
     /// Let stay what was applied with --confirm.
     Confirm(status::StatusArgs),
     /// Does the model do what this kernel does? Plays scenarios on both and compares what is seen.

@@ -3,9 +3,11 @@
 
 use quell_host::attach::attachment::mode_of;
 use quell_host::journal::Journal;
-use quell_host::recovery::Found;
+use quell_host::recovery::{Found, recover};
+use quell_host::transaction::ChangeError;
 use quell_linux::visible;
 
+use crate::output;
 use crate::render::progress::Progress;
 use crate::render::status::waits;
 
@@ -17,6 +19,24 @@ const JOURNAL_DIR: &str = "/var/lib/quell/journal";
 pub(crate) fn journal() -> Journal {
     let dir = std::env::var_os("QUELL_JOURNAL_DIR").unwrap_or_else(|| JOURNAL_DIR.into());
     Journal::in_dir(dir)
+}
+
+/// Undoes what killed runs left, for it would be taken for the host's own, and says what of it could not be undone.
+///
+/// # Errors
+/// When the journals cannot be listed.
+pub(crate) fn undo_what_killed_runs_left(journal: &Journal) -> Result<(), ChangeError> {
+    for found in recover(journal)? {
+        match found {
+            Found::Recovered { reverted, .. } => {
+                reverted.failed.iter().for_each(|(_, error)| output::say(&format!("left by a killed run: {error}")));
+            }
+            Found::Unusable(unusable) => output::say(&unusable.to_string()),
+            Found::Failed(error) => output::say(&error.to_string()),
+            Found::Running { .. } | Found::Kept { .. } => {}
+        }
+    }
+    Ok(())
 }
 
 /// Says what became of a journal that was there before the lab of this run.

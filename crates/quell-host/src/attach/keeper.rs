@@ -12,8 +12,8 @@ use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use quell_linux::signal::Interruption;
 
 use super::wait::wait_for_all;
-use crate::journal::{Change, History, Journal, JournalFile, Keeper, OwnedJournal, Stay};
-use crate::kept::{self, KeptError, SeesTo, tell};
+use crate::journal::{Change, Journal, JournalFile, Keeper, OwnedJournal, Stay};
+use crate::kept::{KeptError, SeesTo, release, tell};
 use crate::recovery::{Reverted, revert};
 
 /// How long a keeper may take to put everything back: a queue that nothing can poll is waited for.
@@ -41,6 +41,8 @@ pub struct Detached {
     pub left_alone: Vec<(Change, String)>,
     /// What waits for a queue, and why; it stays in the journal.
     pub waiting: Vec<(Change, String)>,
+    /// What was undone or gone, without the keeper being able to write down which.
+    pub unrecorded: Vec<Change>,
     /// What could not be undone; it stays in the journal.
     pub failed: Vec<Change>,
 }
@@ -55,11 +57,9 @@ pub fn keep(journal: &Journal, path: &Path, ready: impl FnOnce() -> io::Result<(
     ready().map_err(KeptError::Listen)?;
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
-    let owned = match journal.take_when_abandoned(path)? {
+    let owned = match journal.take_when_abandoned(path, &told)? {
         Some(JournalFile::Abandoned(owned)) => owned,
-        Some(JournalFile::Unusable(unusable)) => {
-            return Err(KeptError::Unusable { path: unusable.path, why: unusable.why });
-        }
+        Some(JournalFile::Unusable(unusable)) => return Err(unusable.into()),
         _ => return Ok(KeepingEnded::AlreadyReverted),
     };
     let waited = match is_left_to_this_process(&owned, &proc)? {
@@ -85,23 +85,28 @@ fn is_left_to_this_process(owned: &OwnedJournal, proc: &ProcRoot) -> Result<bool
     Ok(owned.history().stay == Stay::KeptBy(this_process(proc)?))
 }
 
-/// Has `keeper` undo the attachment of the journal at `path`, and tells what that came to. `None`: there was nothing left.
+/// Has `keeper` undo the attachment of the journal at `path`, and tells what that came to; what a keeper that is dead, or
+/// was killed meanwhile, has not undone is undone here. `None`: there was nothing left.
 ///
 /// # Errors
 /// When the keeper cannot be told or does not end in time, or the journal cannot be read.
 pub fn detach(journal: &Journal, path: &Path, keeper: &Keeper) -> Result<Option<Detached>, KeptError> {
     let Some(mut witness) = journal.witness(path)? else { return Ok(None) };
     tell(path, SeesTo::Keeper(*keeper), Signal::TERM, PUT_BACK_WITHIN)?;
-    kept::refuse_what_is_held_out_of_sight(journal, path, keeper.pid)?;
-    let history = witness.history().map_err(KeptError::Listen)?;
-    Ok(Some(Detached::of(&history)))
+    let mut by_others = || Reverted::as_seen_by(&mut witness).map_err(KeptError::Listen);
+    // What waited was tried again here, if anything was.
+    let before = Reverted { waiting: Vec::new(), ..by_others()? };
+    Ok(Some(match release(journal, path).map_err(|error| error.of_keeper(path, keeper.pid))? {
+        Some(here) => here.after(before).into(),
+        None => by_others()?.into(),
+    }))
 }
 
 impl From<Reverted> for Detached {
     fn from(reverted: Reverted) -> Self {
-        let Reverted { undone, already_gone, in_part, left_alone, waiting, failed } = reverted;
+        let Reverted { undone, already_gone, in_part, left_alone, waiting, unrecorded, failed } = reverted;
         let failed = failed.into_iter().map(|(change, _)| change).collect();
-        Self { undone, already_gone, in_part, left_alone, waiting, failed }
+        Self { undone, already_gone, in_part, left_alone, waiting, unrecorded, failed }
     }
 }
 
@@ -110,11 +115,5 @@ impl Detached {
     #[must_use]
     pub fn restored(&self) -> usize {
         self.undone.len() + self.in_part.len()
-    }
-
-    fn of(history: &History) -> Self {
-        let not_undone = history.entries.iter().rev().filter(|entry| entry.undone.is_none());
-        let failed = not_undone.map(|entry| entry.change.clone()).collect();
-        Self { failed, ..Reverted::as_told_by(history).into() }
     }
 }

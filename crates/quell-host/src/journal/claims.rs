@@ -3,12 +3,18 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use quell_linux::file::lock_within;
 
 use super::error::{Attempt, JournalError};
 use super::found::ListedJournal;
 use super::record::{Change, NapiSettings};
 use super::store::Journal;
 use crate::settings::values::NapiValues;
+
+/// How long another one may take to set or undo a queue: one that nothing can poll is waited for.
+const TURN_WITHIN: Duration = Duration::from_secs(60);
 
 /// The journals beside one's own.
 #[derive(Debug)]
@@ -29,18 +35,18 @@ impl Others {
         Self { journal: Journal::in_dir(dir), own: own.to_owned(), boot_id }
     }
 
-    /// Waits until nobody else has it.
+    /// Waits until nobody else has it, for a minute, or until `stop` says that this is enough.
     ///
     /// # Errors
-    /// When the directory cannot be opened or locked.
-    pub(crate) fn turn(&self) -> Result<Turn, JournalError> {
+    /// When the directory cannot be opened or locked; says who has it when that one does not let it go.
+    pub(crate) fn turn(&self, stop: &mut dyn FnMut() -> bool) -> Result<Turn, JournalError> {
         let dir = self.journal.dir();
-        let lock = || {
-            let file = File::open(dir)?;
-            file.lock()?;
-            Ok(Turn(file))
-        };
-        lock().map_err(|source| JournalError { attempt: Attempt::List, path: dir.to_owned(), source })
+        let failed = |source| JournalError { attempt: Attempt::Turn, path: dir.to_owned(), source };
+        let file = File::open(dir).map_err(failed)?;
+        match lock_within(&file, TURN_WITHIN, stop).map_err(failed)? {
+            true => Ok(Turn(file)),
+            false => Err(JournalError::locked(Attempt::Turn, dir)),
+        }
     }
 
     /// The settings that they made of the queue of a change and have not undone, whether or not their owners live: who died

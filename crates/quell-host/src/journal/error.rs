@@ -3,7 +3,10 @@
 use quell_linux::visible;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use quell_linux::file::{LockHolder, lock_holder};
+use quell_linux::proc::ProcRoot;
 
 use super::history::HistoryError;
 
@@ -17,6 +20,10 @@ pub enum Attempt {
     List,
     /// Reading it.
     Read,
+    /// Taking its lock.
+    Lock,
+    /// Taking the turn among those who set or undo what several journals speak of.
+    Turn,
     /// Writing down what is about to be changed.
     WriteIntent,
     /// Writing down what came of a change.
@@ -39,7 +46,8 @@ impl Attempt {
     const fn consequence(self) -> &'static str {
         match self {
             Self::Begin => "every change is written down there before it is made, so nothing was changed",
-            Self::List | Self::Read => "what it speaks of is left as it is",
+            Self::List | Self::Read | Self::Lock => "what it speaks of is left as it is",
+            Self::Turn => "nothing of this queue was changed; try again when that process has ended",
             Self::WriteIntent => "every change is written down there before it is made, so this one was not made",
             Self::WriteOutcome => "the change was made, and is undone with the others",
             Self::WriteUndone => "it is undone; undoing it again does no harm",
@@ -58,6 +66,8 @@ impl fmt::Display for Attempt {
             Self::Begin => "begin the journal",
             Self::List => "list the journals in",
             Self::Read => "read the journal",
+            Self::Lock => "take the journal",
+            Self::Turn => "take the turn to change a queue in",
             Self::WriteIntent => "write down what is about to be changed in the journal",
             Self::WriteOutcome => "write down what was changed in the journal",
             Self::WriteUndone => "write down what was undone in the journal",
@@ -82,18 +92,56 @@ pub struct JournalError {
     pub source: io::Error,
 }
 
-/// A journal that cannot be acted upon. It is left as it is, and so is what it speaks of.
+/// Why a lock could not be taken. Inside of an [`io::Error`] of kind [`io::ErrorKind::WouldBlock`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the journal {} cannot be acted upon and is left alone: {why}; once nothing of what it names is left \
-     (`ip netns list` shows the namespaces), remove the file",
-    visible::path(path)
-)]
+#[error("{}", match holder {
+    Some(holder) => format!("{holder} holds its lock"),
+    None => "a process that is not visible here holds its lock".to_owned(),
+})]
+pub struct Locked {
+    /// Who holds it; absent when that process is not visible here.
+    pub holder: Option<LockHolder>,
+}
+
+impl JournalError {
+    /// The lock of `path` is another process's.
+    pub(crate) fn locked(attempt: Attempt, path: &Path) -> Self {
+        let holder = lock_holder(&ProcRoot::default(), path);
+        let source = io::Error::new(io::ErrorKind::WouldBlock, Locked { holder });
+        Self { attempt, path: path.to_owned(), source }
+    }
+
+    /// Whether a process holds the lock that is not of this PID namespace.
+    pub(crate) fn is_locked_out_of_sight(&self) -> bool {
+        let locked = self.source.get_ref().and_then(|source| source.downcast_ref::<Locked>());
+        locked.is_some_and(|locked| locked.holder.as_ref().is_none_or(|holder| holder.is_elsewhere))
+    }
+
+    /// Whether another process holds the lock.
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        self.source.get_ref().is_some_and(|source| source.is::<Locked>())
+    }
+}
+
+/// A journal of which a part cannot be read. It is left as it is, and so is what it speaks of, until somebody asks for
+/// what its whole lines say to be undone.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the journal {} is left alone: {why}{}", visible::path(path), self.advice())]
 pub struct UnusableJournal {
     /// Where it is.
     pub path: PathBuf,
     /// Why.
     pub why: HistoryError,
+}
+
+impl UnusableJournal {
+    fn advice(&self) -> &'static str {
+        match self.why {
+            HistoryError::Format { .. } => "",
+            _ => "; `quell revert` undoes what its whole lines say, with --remove-damaged it also removes the file",
+        }
+    }
 }
 
 #[cfg(test)]

@@ -5,10 +5,21 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use quell_linux::file::{lock_unless_interrupted, lock_within, try_lock};
+use quell_linux::signal::Interruption;
 
 use super::error::{Attempt, JournalError, UnusableJournal};
-use super::history::History;
+use super::history::{History, HistoryError};
 use super::store::{EXTENSION, Journal, OwnedJournal, TEMPORARY_EXTENSION};
+use super::trust;
+
+/// Who reads a journal shares its lock for no longer than that takes.
+const READERS_WITHIN: Duration = Duration::from_secs(10);
+/// How long others may take to let a journal go that they do not own, as who is just undoing it, and an owner after a
+/// signal.
+const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 
 /// A journal found on disk by who means to act upon it.
 #[derive(Debug)]
@@ -56,14 +67,44 @@ pub enum ListedJournal {
 pub struct Witness(File);
 
 impl Witness {
-    /// What the journal says by now; a line that is just being written is not in it.
+    /// What the journal says by now, by its whole lines; one that is just being written is not in it.
     ///
     /// # Errors
-    /// When it cannot be read, or is damaged.
+    /// When it cannot be read, or its first line is damaged.
     pub fn history(&mut self) -> io::Result<History> {
         self.0.rewind()?;
         let bytes = read_whole(&self.0)?;
-        History::parse(&String::from_utf8_lossy(&bytes)).map_err(io::Error::other)
+        History::salvage(&String::from_utf8_lossy(&bytes)).map(|(history, _)| history).map_err(io::Error::other)
+    }
+
+    /// Whether its owner has removed it, for nothing that it speaks of is left to be undone.
+    ///
+    /// # Errors
+    /// When it cannot be looked at.
+    pub fn is_removed(&self) -> io::Result<bool> {
+        Ok(self.0.metadata()?.nlink() == 0)
+    }
+}
+
+/// A journal of which some lines cannot be read, owned by the caller.
+#[derive(Debug)]
+pub struct DamagedJournal {
+    /// Its whole lines; absent when not even the first one can be read.
+    pub whole: Option<OwnedJournal>,
+    /// Its other lines.
+    pub unreadable: Vec<HistoryError>,
+    path: PathBuf,
+    _file: File,
+}
+
+impl DamagedJournal {
+    /// Removes it, whatever its unreadable lines said.
+    ///
+    /// # Errors
+    /// When the file cannot be removed.
+    pub fn remove(self) -> Result<(), JournalError> {
+        let Self { path, .. } = self;
+        fs::remove_file(&path).map_err(|source| JournalError { attempt: Attempt::Remove, path, source })
     }
 }
 
@@ -77,19 +118,23 @@ impl Journal {
         opened.map(|file| file.map(Witness)).map_err(|source| unreadable(path, source))
     }
 
-    /// Every journal there is, in the order of their names. Those whose owners are gone come owned. What owners left who
+    /// Every journal there is, in the order of their names. Those whose owners are gone come owned, for which who only
+    /// reads them is waited for. What owners left who
     /// died before their journal had a name, and so before they changed anything, is removed by whoever may.
     ///
     /// # Errors
     /// When the directory is there and cannot be read.
     pub fn files(&self) -> Result<Vec<JournalFile>, JournalError> {
         let paths = self.paths()?;
+        // One that holds other things too stays open: what is to be undone does not wait for that.
+        let _ = trust::close_directory(self.dir());
         for temporary in paths.iter().filter(|path| is_temporary(path)) {
             // Who may not remove it loses nothing by it.
             let _ = remove_if_abandoned(temporary);
         }
         let take = |path: &PathBuf| {
-            take_over(path).unwrap_or_else(|source| Some(JournalFile::Unreadable(unreadable(path, source))))
+            take_over(path, &own_or_leave)
+                .unwrap_or_else(|source| Some(JournalFile::Unreadable(unreadable(path, source))))
         };
         Ok(paths.iter().filter(|path| is_journal(path)).filter_map(take).collect())
     }
@@ -99,15 +144,46 @@ impl Journal {
     /// # Errors
     /// When it cannot be read.
     pub fn take(&self, path: &Path) -> Result<Option<JournalFile>, JournalError> {
-        take_over(path).map_err(|source| unreadable(path, source))
+        take_over(path, &own_or_leave).map_err(|source| unreadable(path, source))
     }
 
-    /// The journal at `path`, once its owner let it go or died, however long that takes. `None`: it was removed.
+    /// As [`Self::take`], but waits for ten seconds for whoever holds it: who is just undoing it removes it.
+    pub(crate) fn take_from_strangers(&self, path: &Path) -> Result<Option<JournalFile>, JournalError> {
+        let own = |file: &File| lock_within(file, LET_GO_WITHIN, &mut || false);
+        take_over(path, &own).map_err(|source| unreadable(path, source))
+    }
+
+    /// The journal at `path`, once its owner let it go or died, however long that takes; after a signal, for ten seconds.
+    /// `None`: it was removed.
     ///
     /// # Errors
-    /// When it cannot be read.
-    pub fn take_when_abandoned(&self, path: &Path) -> Result<Option<JournalFile>, JournalError> {
-        take_over_after(path, |file| file.lock().map(|()| true)).map_err(|source| unreadable(path, source))
+    /// When it cannot be read; says who has it when it was waited for in vain.
+    pub fn take_when_abandoned(&self, path: &Path, told: &Interruption) -> Result<Option<JournalFile>, JournalError> {
+        let own = |file: &File| lock_unless_interrupted(file, told, LET_GO_WITHIN);
+        match take_over(path, &own).map_err(|source| unreadable(path, source))? {
+            Some(JournalFile::Running { .. }) => Err(JournalError::locked(Attempt::Lock, path)),
+            taken => Ok(taken),
+        }
+    }
+
+    /// The journal at `path`, of which some lines cannot be read, for its whole lines to be undone. `None`: there is none,
+    /// or it is not damaged.
+    ///
+    /// # Errors
+    /// When it cannot be read, is of another format, or its owner lives.
+    pub fn take_damaged(&self, path: &Path) -> Result<Option<DamagedJournal>, JournalError> {
+        let failed = |source| unreadable(path, source);
+        let Some((file, bytes)) = open_to_own(path, &own_or_leave).map_err(failed)? else { return Ok(None) };
+        let Some(file) = file else { return Err(JournalError::locked(Attempt::Lock, path)) };
+        let (whole, unreadable) = match History::salvage(&String::from_utf8_lossy(&bytes)) {
+            Ok((_, unreadable)) if unreadable.is_empty() => return Ok(None),
+            Ok((history, unreadable)) => (Some(history), unreadable),
+            Err(why @ HistoryError::Format { .. }) => return Err(failed(io::Error::other(why))),
+            Err(why) => (None, vec![why]),
+        };
+        let own = |history| OwnedJournal::taken_over(path.to_owned(), file.try_clone()?, history, whole_bytes(&bytes));
+        let whole = whole.map(own).transpose().map_err(failed)?;
+        Ok(Some(DamagedJournal { whole, unreadable, path: path.to_owned(), _file: file }))
     }
 
     /// Every journal there is, in the order of their names; nothing is written, removed or taken over. Needs the right
@@ -125,16 +201,20 @@ impl Journal {
 
     /// Whatever is in the directory, sorted.
     fn paths(&self) -> Result<Vec<PathBuf>, JournalError> {
-        let fail = |source| JournalError { attempt: Attempt::List, path: self.dir().to_owned(), source };
-        let entries = match fs::read_dir(self.dir()) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(source) => return Err(fail(source)),
+        let list = || -> io::Result<Vec<PathBuf>> {
+            trust::check(&fs::metadata(self.dir())?)?;
+            let mut paths = fs::read_dir(self.dir())?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+            paths.sort();
+            Ok(paths)
         };
-        let paths = entries.map(|entry| Ok(entry?.path()));
-        let mut paths = paths.collect::<io::Result<Vec<_>>>().map_err(fail)?;
-        paths.sort();
-        Ok(paths)
+        match list() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            other => other.map_err(|source| self.not_listed(source)),
+        }
+    }
+
+    fn not_listed(&self, source: io::Error) -> JournalError {
+        JournalError { attempt: Attempt::List, path: self.dir().to_owned(), source }
     }
 }
 
@@ -157,10 +237,11 @@ fn is_temporary(path: &Path) -> bool {
 
 fn remove_if_abandoned(temporary: &Path) -> io::Result<()> {
     let Some(file) = open_regular(temporary, OpenOptions::new().read(true))? else { return Ok(()) };
-    if held(file.try_lock())? { fs::remove_file(temporary) } else { Ok(()) }
+    if try_lock(&file)? { fs::remove_file(temporary) } else { Ok(()) }
 }
 
-/// `None`: it is gone, or nothing that Quell would have written: no link is followed.
+/// `None`: it is gone, or nothing that Quell would have written: no link is followed. What others may have written is an
+/// error.
 fn open_regular(path: &Path, options: &OpenOptions) -> io::Result<Option<File>> {
     let named = match fs::symlink_metadata(path) {
         Ok(named) if named.is_file() => named,
@@ -174,11 +255,12 @@ fn open_regular(path: &Path, options: &OpenOptions) -> io::Result<Option<File>> 
         Err(error) => return Err(error),
     };
     let opened = file.metadata()?;
+    trust::check(&opened)?;
     let same = (opened.dev(), opened.ino()) == (named.dev(), named.ino());
     Ok(same.then_some(file))
 }
 
-fn held(attempt: Result<(), TryLockError>) -> io::Result<bool> {
+fn shared(attempt: Result<(), TryLockError>) -> io::Result<bool> {
     match attempt {
         Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => Ok(false),
@@ -187,56 +269,62 @@ fn held(attempt: Result<(), TryLockError>) -> io::Result<bool> {
 }
 
 /// Takes the lock that an owner holds, unless one does.
-fn own(file: &File) -> io::Result<bool> {
-    if held(file.try_lock())? {
+fn own_or_leave(file: &File) -> io::Result<bool> {
+    if try_lock(file)? {
         return Ok(true);
     }
     // Who only lists journals shares the lock while reading; whoever can share it too waits for that moment's end.
-    if !held(file.try_lock_shared())? {
-        return Ok(false);
-    }
-    file.lock()?;
-    Ok(true)
+    Ok(shared(file.try_lock_shared())? && lock_within(file, READERS_WITHIN, &mut || false)?)
 }
 
-/// `None`: it was removed by its owner while we looked, or is no regular file.
-fn take_over(path: &Path) -> io::Result<Option<JournalFile>> {
-    take_over_after(path, own)
-}
+/// A way to the lock of a journal; says whether it was taken.
+type Own<'a> = dyn Fn(&File) -> io::Result<bool> + 'a;
 
-/// As [`take_over`], with another way to the lock.
-fn take_over_after(path: &Path, own: impl FnOnce(&File) -> io::Result<bool>) -> io::Result<Option<JournalFile>> {
+/// The file, if its lock was taken, and what it says. `None`: it was removed by its owner while we looked, or is no regular
+/// file.
+fn open_to_own(path: &Path, own: &Own<'_>) -> io::Result<Option<(Option<File>, Vec<u8>)>> {
     let Some(file) = open_regular(path, OpenOptions::new().read(true).append(true))? else { return Ok(None) };
     let abandoned = own(&file)?;
     let bytes = read_whole(&file)?;
-    let parsed = History::parse(&String::from_utf8_lossy(&bytes));
-    let path = path.to_owned();
-    if !abandoned {
-        return Ok(Some(JournalFile::Running { path, history: parsed.ok() }));
-    }
-    if file.metadata()?.nlink() == 0 {
+    if abandoned && file.metadata()?.nlink() == 0 {
         return Ok(None);
     }
-    Ok(Some(match parsed {
+    Ok(Some((abandoned.then_some(file), bytes)))
+}
+
+/// `None`: it was removed by its owner while we looked, or is no regular file.
+fn take_over(path: &Path, own: &Own<'_>) -> io::Result<Option<JournalFile>> {
+    let Some((file, bytes)) = open_to_own(path, own)? else { return Ok(None) };
+    let text = String::from_utf8_lossy(&bytes);
+    let path = path.to_owned();
+    let Some(file) = file else {
+        return Ok(Some(JournalFile::Running { path, history: of_whole_lines(&text) }));
+    };
+    Ok(Some(match History::parse(&text) {
         Ok(history) => JournalFile::Abandoned(OwnedJournal::taken_over(path, file, history, whole_bytes(&bytes))?),
         Err(why) => JournalFile::Unusable(UnusableJournal { path, why }),
     }))
 }
 
+/// Its owner, who lives, knows what damaged lines said.
+fn of_whole_lines(text: &str) -> Option<History> {
+    History::salvage(text).ok().map(|(history, _)| history)
+}
+
 /// `None`: it was removed by its owner while we looked, or is no regular file.
 fn look_at(path: &Path) -> io::Result<Option<ListedJournal>> {
     let Some(file) = open_regular(path, OpenOptions::new().read(true))? else { return Ok(None) };
-    let abandoned = held(file.try_lock_shared())?;
+    let abandoned = shared(file.try_lock_shared())?;
     let bytes = read_whole(&file)?;
     let removed = file.metadata()?.nlink() == 0;
     drop(file);
     if removed {
         return Ok(None);
     }
-    let parsed = History::parse(&String::from_utf8_lossy(&bytes));
+    let text = String::from_utf8_lossy(&bytes);
     let path = path.to_owned();
-    Ok(Some(match (abandoned, parsed) {
-        (false, parsed) => ListedJournal::Running { path, history: parsed.ok() },
+    Ok(Some(match (abandoned, History::parse(&text)) {
+        (false, _) => ListedJournal::Running { path, history: of_whole_lines(&text) },
         (true, Ok(history)) => ListedJournal::Abandoned { path, history },
         (true, Err(why)) => ListedJournal::Unusable(UnusableJournal { path, why }),
     }))
@@ -255,10 +343,10 @@ fn whole_bytes(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::history::HistoryError;
     use super::super::record::{Change, Record};
     use super::super::store::create_locked;
     use super::*;
+    use quell_test_support::{Lacks, skip};
     use std::sync::mpsc;
     use std::time::Duration;
 
@@ -377,8 +465,97 @@ mod tests {
         let files = journal.files().unwrap();
         let [JournalFile::Unusable(unusable)] = &files[..] else { panic!("{files:?}") };
         assert!(matches!(unusable.why, HistoryError::Damaged { line: 2, .. }));
-        assert!(unusable.to_string().contains("remove the file"), "{unusable}");
+        assert!(unusable.to_string().contains("`quell revert`"), "{unusable}");
         assert_eq!(fs::read_to_string(&path).unwrap(), edited);
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    fn open_to(path: &Path, mode: u32) {
+        use std::os::unix::fs::PermissionsExt as _;
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn others_can_neither_read_nor_lock_a_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::in_dir(dir.path().join("deep/journal"));
+        let owned = journal.begin("a", "lab", "boot").unwrap();
+        assert_eq!((mode(journal.dir()), mode(owned.path())), (0o700, 0o600));
+    }
+
+    #[test]
+    fn a_directory_and_a_journal_that_an_earlier_version_left_open_are_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::in_dir(dir.path());
+        let path = torn(&journal);
+        open_to(dir.path(), 0o755);
+        open_to(&path, 0o644);
+        assert!(matches!(journal.files().unwrap()[..], [JournalFile::Abandoned(_)]));
+        assert_eq!((mode(dir.path()), mode(&path)), (0o700, 0o600));
+    }
+
+    #[test]
+    fn a_directory_that_holds_other_things_is_refused_rather_than_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("notes"), "mine").unwrap();
+        open_to(dir.path(), 0o755);
+        let error = Journal::in_dir(dir.path()).begin("a", "lab", "boot").unwrap_err();
+        assert!(error.to_string().contains("chmod 700"), "{error}");
+        assert_eq!(mode(dir.path()), 0o755);
+    }
+
+    #[test]
+    fn what_others_may_write_to_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::in_dir(dir.path());
+        let path = torn(&journal);
+        open_to(&path, 0o666);
+        assert!(
+            matches!(&journal.files().unwrap()[..], [JournalFile::Unreadable(error)] if error.to_string().contains("0666"))
+        );
+        assert!(matches!(journal.list().unwrap()[..], [ListedJournal::Unreadable(_)]));
+        assert!(journal.take(&path).is_err() && journal.witness(&path).is_err());
+        open_to(&path, 0o600);
+        open_to(dir.path(), 0o777);
+        assert!(journal.files().is_err() && journal.list().is_err() && journal.begin("b", "lab", "boot").is_err());
+    }
+
+    #[test]
+    fn what_another_user_owns_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::in_dir(dir.path());
+        let path = torn(&journal);
+        if let Err(error) = std::os::unix::fs::chown(&path, Some(65_534), None) {
+            return skip(Lacks::Root, format_args!("only root can give a file away: {error}"));
+        }
+        assert!(
+            matches!(&journal.files().unwrap()[..], [JournalFile::Unreadable(error)] if error.to_string().contains("user 65534"))
+        );
+        std::os::unix::fs::chown(dir.path(), Some(65_534), None).unwrap();
+        assert!(journal.files().is_err() && journal.list().is_err());
+    }
+
+    #[test]
+    fn of_a_damaged_journal_the_whole_lines_can_be_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::in_dir(dir.path());
+        let mut owned = journal.begin("a", "lab", "boot").unwrap();
+        (0..2).for_each(|seq| owned.write(namespace(seq)).unwrap());
+        let path = owned.path().to_owned();
+        assert!(journal.take_damaged(&path).unwrap_err().is_locked(), "its owner lives");
+        drop(owned);
+        assert!(journal.take_damaged(&path).unwrap().is_none(), "it is whole");
+        let edited = fs::read_to_string(&path).unwrap().replacen("quell-x", "eth0", 1);
+        fs::write(&path, edited).unwrap();
+        let damaged = journal.take_damaged(&path).unwrap().unwrap();
+        let pending: Vec<u32> = damaged.whole.as_ref().unwrap().history().pending().map(|(seq, _)| seq).collect();
+        assert_eq!(pending, [1]);
+        assert!(matches!(damaged.unreadable[0], HistoryError::Damaged { line: 2, .. }));
+        damaged.remove().unwrap();
+        assert!(!path.exists());
     }
 
     #[test]

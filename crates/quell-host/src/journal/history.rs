@@ -10,7 +10,7 @@ pub struct History {
     pub begin: Begin,
     /// The processes for whose sake the changes are made; empty where they are for none in particular.
     pub targets: Vec<Target>,
-    /// The changes, in the order in which they were begun.
+    /// The changes, in the order in which they were begun. Numbers are missing where lines could not be read.
     pub entries: Vec<Entry>,
     /// How long what it speaks of is to stay.
     pub stay: Stay,
@@ -34,6 +34,8 @@ pub enum Stay {
 /// One change and how far it got.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
+    /// Its number in the journal.
+    pub seq: u32,
     /// What was intended.
     pub change: Change,
     /// What came of it; absent when the writer died in between, so that it may or may not have been made.
@@ -42,7 +44,7 @@ pub struct Entry {
     pub undone: Option<Undoing>,
 }
 
-/// Why a journal cannot be acted upon. Nothing is guessed: such a journal is left alone and explained.
+/// Why a journal, or a line of it, cannot be acted upon.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryError {
     /// There is no whole first line: the writer died before it changed anything.
@@ -84,17 +86,35 @@ impl History {
     /// # Errors
     /// See [`HistoryError`].
     pub fn parse(text: &str) -> Result<Self, HistoryError> {
+        match Self::salvage(text)? {
+            (history, unreadable) if unreadable.is_empty() => Ok(history),
+            (_, mut unreadable) => Err(unreadable.swap_remove(0)),
+        }
+    }
+
+    /// As [`Self::parse`], by the whole lines alone; the others, and those that do not follow from what is left, come with
+    /// it. A change whose intention is lost is not in it; one whose undoing is lost is undone again, which does no harm.
+    ///
+    /// # Errors
+    /// When the first line cannot be read: without the boot that it names, nothing that follows can be acted upon.
+    pub fn salvage(text: &str) -> Result<(Self, Vec<HistoryError>), HistoryError> {
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let cut_off = !text.is_empty() && !text.ends_with('\n');
         let mut lines = whole.lines().enumerate().map(|(index, line)| (index + 1, line));
         let Some((_, first)) = lines.next() else { return Err(HistoryError::Empty) };
         let begin = parse_begin(first)?;
         let mut history = Self { cut_off, ..Self::new(begin) };
+        let mut unreadable = Vec::new();
         for (line, text) in lines {
-            let record = Record::from_line(text).map_err(|source| HistoryError::Damaged { line, source })?;
-            history.append(record).map_err(|why| HistoryError::OutOfOrder { line, why })?;
+            match Record::from_line(text) {
+                Err(source) => unreadable.push(HistoryError::Damaged { line, source }),
+                Ok(record) => {
+                    let out_of_order = |why| HistoryError::OutOfOrder { line, why };
+                    unreadable.extend(history.append(record).map_err(out_of_order).err());
+                }
+            }
         }
-        Ok(history)
+        Ok((history, unreadable))
     }
 
     /// A history without changes.
@@ -103,19 +123,27 @@ impl History {
         Self { begin, targets: Vec::new(), entries: Vec::new(), stay: Stay::WithOwner, cut_off: false }
     }
 
+    /// The number of the next change.
+    #[must_use]
+    pub fn next_seq(&self) -> u32 {
+        self.entries.last().map_or(0, |last| last.seq.saturating_add(1))
+    }
+
     /// Adds a record.
     ///
     /// # Errors
-    /// Says what does not fit when the record cannot follow upon those before it.
+    /// Says what does not fit when the record cannot follow upon those before it. A change is added all the same when
+    /// only others before it are missing.
     pub fn append(&mut self, record: Record) -> Result<(), &'static str> {
         match record {
             Record::Begin(_) => Err("it begins the journal a second time"),
             Record::Intend { seq, change } => {
-                if seq as usize != self.entries.len() {
-                    return Err("the numbers of the changes have a gap");
+                let next = self.next_seq();
+                if seq < next {
+                    return Err("the numbers of the changes do not ascend");
                 }
-                self.entries.push(Entry { change, outcome: None, undone: None });
-                Ok(())
+                self.entries.push(Entry { seq, change, outcome: None, undone: None });
+                if seq == next { Ok(()) } else { Err("a change before it is missing") }
             }
             Record::Done { seq, outcome } => {
                 let entry = self.entry(seq)?;
@@ -149,8 +177,7 @@ impl History {
 
     /// The changes that are still to be undone, the last one first, with their numbers.
     pub fn pending(&self) -> impl Iterator<Item = (u32, &Entry)> {
-        let numbered = self.entries.iter().enumerate().rev().filter(|(_, entry)| entry.is_pending());
-        numbered.map(|(seq, entry)| (u32::try_from(seq).unwrap_or(u32::MAX), entry))
+        self.entries.iter().rev().filter(|entry| entry.is_pending()).map(|entry| (entry.seq, entry))
     }
 
     /// Whether it was reverted, and what is left waits for queues that are not there now.
@@ -169,7 +196,8 @@ impl History {
     }
 
     fn entry(&mut self, seq: u32) -> Result<&mut Entry, &'static str> {
-        self.entries.get_mut(seq as usize).ok_or("it speaks of a change that was never intended")
+        let place = self.entries.binary_search_by_key(&seq, |entry| entry.seq);
+        place.map(|place| &mut self.entries[place]).map_err(|_| "it speaks of a change that was never intended")
     }
 }
 
@@ -240,6 +268,25 @@ mod tests {
     fn a_line_that_is_damaged_in_the_middle_stops_everything() {
         let damaged = text(&[intend(0), made(0), intend(1)]).replacen("ns0", "ns7", 1);
         assert!(matches!(History::parse(&damaged), Err(HistoryError::Damaged { line: 2, .. })));
+    }
+
+    #[test]
+    fn of_a_damaged_journal_the_whole_lines_are_read() {
+        let records = [intend(0), made(0), intend(1), made(1), intend(2), made(2), undone(2), Record::Keep];
+        let seqs = |history: &History| history.pending().map(|(seq, _)| seq).collect::<Vec<u32>>();
+        let without = |line: usize| {
+            let mut lines: Vec<String> = text(&records).lines().map(ToOwned::to_owned).collect();
+            lines[line - 1] = "00000000 {}".into();
+            History::salvage(&(lines.join("\n") + "\n"))
+        };
+        let (history, unreadable) = without(4).unwrap();
+        assert_eq!((seqs(&history), unreadable.len()), (vec![0], 3), "an intention is lost, with its outcome");
+        let (history, unreadable) = without(5).unwrap();
+        assert_eq!((seqs(&history), unreadable.len()), (vec![1, 0], 1), "an outcome is lost");
+        let (history, _) = without(8).unwrap();
+        assert_eq!(seqs(&history), [2, 1, 0], "an undoing is lost");
+        assert_eq!(without(9).unwrap().0.stay, Stay::WithOwner);
+        assert!(matches!(without(1), Err(HistoryError::Damaged { line: 1, .. })));
     }
 
     #[test]

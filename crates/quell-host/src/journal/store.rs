@@ -2,21 +2,28 @@
 //! that lock when the owner dies, however it dies, so nobody has to guess whether a process id still means the same
 //! process. Finding those of others is [`super::found`]'s.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use quell_linux::file::reserve;
 
 use super::error::{Attempt, JournalError};
 use super::history::{History, Stay};
 use super::record::{Begin, FORMAT, Record};
+use super::trust;
 
 pub(super) const EXTENSION: &str = "journal";
 /// Of a journal that has no name yet: `<id>.<pid>.journal-new`.
 pub(super) const TEMPORARY_EXTENSION: &str = "journal-new";
 /// What the name of a journal begins with that was reverted, and whose rest waits for queues.
 const WAITING: &str = "waiting-";
+/// Room for what is written of a change once it was intended: its outcome, and what undoing it came to.
+const ROOM_PER_CHANGE: u64 = 512;
+/// Room is reserved for many changes at once.
+const ROOM_STEP: u64 = 64 << 10;
 
 /// The directory that holds the journals of one host.
 #[derive(Debug, Clone)]
@@ -32,6 +39,8 @@ pub struct OwnedJournal {
     history: History,
     /// The length of the lines that are wholly on disk.
     whole_bytes: u64,
+    /// The length up to which the file has room on disk.
+    reserved_bytes: u64,
 }
 
 impl Journal {
@@ -67,9 +76,10 @@ impl Journal {
     }
 
     fn create(&self, temporary: &Path, path: PathBuf, begin: Begin) -> io::Result<OwnedJournal> {
-        DirBuilder::new().recursive(true).mode(0o755).create(&self.dir)?;
+        trust::make_directory(&self.dir)?;
         let file = create_locked(temporary)?;
-        let mut owned = OwnedJournal { path, file, history: History::new(begin.clone()), whole_bytes: 0 };
+        let mut owned =
+            OwnedJournal { path, file, history: History::new(begin.clone()), whole_bytes: 0, reserved_bytes: 0 };
         let begun = owned.append(&[Record::Begin(begin)]);
         // Unlike a rename, this does not replace a journal of the same name.
         let named = begun.and_then(|()| fs::hard_link(temporary, &owned.path));
@@ -84,7 +94,8 @@ impl OwnedJournal {
     /// A journal whose lock this process has just taken. What follows its whole lines, as a crash leaves it, is cut
     /// off: it would swallow the next record.
     pub(super) fn taken_over(path: PathBuf, file: File, history: History, whole_bytes: u64) -> io::Result<Self> {
-        let owned = Self { path, file, history, whole_bytes };
+        let mut owned = Self { path, file, history, whole_bytes, reserved_bytes: 0 };
+        trust::close_file(&owned.file)?;
         owned.cut_off_torn_line()?;
         Ok(owned)
     }
@@ -101,7 +112,8 @@ impl OwnedJournal {
         &self.path
     }
 
-    /// Adds a record and returns when it is on disk.
+    /// Adds a record and returns when it is on disk. A change is intended only when there is room on disk to write down
+    /// later that it was undone: a disk that fills up meanwhile does not keep that from being known.
     ///
     /// # Errors
     /// When it could not be written; then the change that it announces must not be made.
@@ -174,6 +186,10 @@ impl OwnedJournal {
         // What an earlier failure left and could not cut off itself.
         self.cut_off_torn_line()?;
         let lines: String = records.iter().map(Record::to_line).collect();
+        let intended = records.iter().filter(|record| matches!(record, Record::Intend { .. })).count();
+        if intended > 0 {
+            self.reserve_room(lines.len() as u64, intended as u64)?;
+        }
         let written = self.file.write_all(lines.as_bytes()).and_then(|()| self.file.sync_data());
         match written {
             Ok(()) => self.whole_bytes += lines.len() as u64,
@@ -185,8 +201,27 @@ impl OwnedJournal {
         written
     }
 
-    fn cut_off_torn_line(&self) -> io::Result<()> {
-        if self.file.metadata()?.len() > self.whole_bytes { self.file.set_len(self.whole_bytes) } else { Ok(()) }
+    fn reserve_room(&mut self, lines_bytes: u64, intended: u64) -> io::Result<()> {
+        let changes = self.history.entries.len() as u64 + intended;
+        let needed = self.whole_bytes + lines_bytes + changes * ROOM_PER_CHANGE;
+        if needed > self.reserved_bytes {
+            let more = needed + ROOM_STEP;
+            self.reserved_bytes = match reserve(&self.file, more) {
+                Ok(()) => more,
+                // Almost full: what is needed now may still be there.
+                Err(_) => reserve(&self.file, needed).map(|()| needed)?,
+            };
+        }
+        Ok(())
+    }
+
+    fn cut_off_torn_line(&mut self) -> io::Result<()> {
+        if self.file.metadata()?.len() > self.whole_bytes {
+            self.file.set_len(self.whole_bytes)?;
+            // Cutting a file off gives back its reserved room too.
+            self.reserved_bytes = 0;
+        }
+        Ok(())
     }
 }
 
@@ -197,7 +232,8 @@ fn file_name(path: &Path) -> String {
 /// A new file at `path`, locked.
 pub(super) fn create_locked(path: &Path) -> io::Result<File> {
     loop {
-        let file = OpenOptions::new().append(true).create_new(true).open(path)?;
+        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
+        trust::set_permissions(&file)?;
         file.lock()?;
         // Whoever looked for abandoned ones between the two calls took it for one.
         if file.metadata()?.nlink() > 0 {

@@ -6,7 +6,7 @@ use quell_host::attach::attachment::{Attached, attachments, is_launched, mode_of
 use quell_host::attach::keeper::Detached;
 use quell_host::drift::{Condition, condition};
 use quell_host::journal::{Change, Journal, ListedJournal};
-use quell_host::kept::{self, Kept, KeptError, Standing, confirm, give_up, release};
+use quell_host::kept::{self, Kept, KeptError, Standing, confirm, give_up, release, salvage};
 use quell_host::recovery::{self, Found, Reverted, recover};
 use quell_linux::visible;
 
@@ -20,6 +20,17 @@ use crate::render::status::{self as render, AppliedReport, StatusReport};
 /// Options of the three commands.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
+    /// Print JSON.
+    #[arg(short, long)]
+    json: bool,
+}
+
+/// Options of `quell revert`.
+#[derive(Debug, Args)]
+pub(crate) struct RevertArgs {
+    /// Remove damaged journals once their whole lines are undone; what their other lines said stays as it is.
+    #[arg(long)]
+    remove_damaged: bool,
     /// Print JSON.
     #[arg(short, long)]
     json: bool,
@@ -73,21 +84,25 @@ fn describe(kept: &Kept) -> Result<AppliedReport, Failure> {
 /// Puts back everything that stays applied, and what killed runs left.
 ///
 /// # Errors
-/// When something could not be put back.
-pub(crate) fn revert(args: &StatusArgs) -> Result<(), Failure> {
+/// When something could not be put back, or a journal could not be taken or read as a whole.
+pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     let journal = journal();
     // Before the profiles: they were set on top of them.
     let Ended { detached, mut errors } = detach::end(&journal, attachments(&journal).map_err(Failure::refused)?);
     let mut all = Vec::new();
-    // Of an attachment that is out of sight it was said already.
-    let is_profile =
-        |kept: &Kept| !matches!(kept.standing, Standing::OutOfSight(_)) || mode_of(&kept.history).is_none();
-    for kept in applied()?.into_iter().filter(is_profile) {
+    // An attachment that is still kept, or out of sight, could not be ended above.
+    let is_applied = |kept: &Kept| match kept.standing {
+        Standing::KeptBy(_) => false,
+        Standing::OutOfSight(_) => mode_of(&kept.history).is_none(),
+        _ => true,
+    };
+    for kept in applied()?.into_iter().filter(is_applied) {
         match put_back(&journal, &kept) {
             Ok(reverted) => all.push((name(&kept), reverted)),
             Err(error) => errors.push(error),
         }
     }
+    let mut damaged = Vec::new();
     for found in recover(&journal).map_err(Failure::refused)? {
         match found {
             Found::Recovered { path, reverted } => {
@@ -100,12 +115,24 @@ pub(crate) fn revert(args: &StatusArgs) -> Result<(), Failure> {
                     all.push((visible::path(&path), reverted));
                 }
             }
-            Found::Unusable(unusable) => output::say(&unusable.to_string()),
-            Found::Failed(error) => output::say(&error.to_string()),
+            Found::Unusable(unusable) => match salvage(&journal, &unusable.path, args.remove_damaged) {
+                Ok(salvaged) => damaged.extend(salvaged),
+                Err(error) => errors.push(error),
+            },
+            Found::Failed(error) => errors.push(error.into()),
             Found::Running { .. } | Found::Kept { .. } => {}
         }
     }
-    tell(&detached, &all, &errors, args.json)
+    if args.json {
+        output::json(&render::reverted_report(&detached, &all, &damaged))?;
+    } else {
+        output::data(&render::reverted(&detached, &all, &damaged))?;
+    }
+    let failed = all.iter().any(|(_, reverted)| !reverted.failed.is_empty())
+        || detached.iter().any(|(_, detached)| !detached.failed.is_empty())
+        || damaged.iter().any(|salvaged| !salvaged.removed);
+    is_all_back(&errors, failed)?;
+    nothing_waits(waiting_since(&detached, &all).count())
 }
 
 fn waiting_since<'a>(
@@ -127,24 +154,6 @@ fn put_back(journal: &Journal, kept: &Kept) -> Result<Reverted, KeptError> {
 
 fn name(kept: &Kept) -> String {
     profile_of(&kept.history).map_or_else(|| visible::path(&kept.path), |profile| format!("profile {profile}"))
-}
-
-fn tell(
-    detached: &[(Attached, Detached)],
-    all: &[(String, Reverted)],
-    errors: &[KeptError],
-    json: bool,
-) -> Result<(), Failure> {
-    let failed = all.iter().any(|(_, reverted)| !reverted.failed.is_empty())
-        || detached.iter().any(|(_, detached)| !detached.failed.is_empty());
-    if json {
-        output::json(&render::reverted_report(detached, all))?;
-    } else {
-        output::data(&render::reverted(detached, all))?;
-    }
-    is_all_back(errors, failed)?;
-    let of_attachments: usize = detached.iter().map(|(_, detached)| detached.waiting.len()).sum();
-    nothing_waits(of_attachments + all.iter().map(|(_, reverted)| reverted.waiting.len()).sum::<usize>())
 }
 
 /// Lets stay what was applied with `--confirm`.

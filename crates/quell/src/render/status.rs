@@ -9,7 +9,7 @@ use quell_host::attach::attachment::Attached;
 use quell_host::attach::keeper::Detached;
 use quell_host::drift::{Condition, Drift};
 use quell_host::journal::{Change, History, JournalError, Target, Undoing};
-use quell_host::kept::{self, Kept};
+use quell_host::kept::{self, Kept, Salvaged};
 use quell_host::recovery::Reverted;
 use quell_linux::visible;
 use serde::Serialize;
@@ -248,22 +248,46 @@ fn span(seconds: u64) -> String {
 }
 
 /// What reverting each of some journals came to, in words.
-pub(crate) fn reverted(detached: &[(Attached, Detached)], all: &[(String, Reverted)]) -> String {
-    if all.is_empty() && detached.is_empty() {
+pub(crate) fn reverted(detached: &[(Attached, Detached)], all: &[(String, Reverted)], damaged: &[Salvaged]) -> String {
+    if all.is_empty() && detached.is_empty() && damaged.is_empty() {
         return "nothing was applied\n".to_owned();
     }
     let mut text = detached::text(detached);
     for (name, reverted) in all {
-        text.push_str(&format!("{name}: {} restored", settings(reverted.restored())));
-        if !reverted.already_gone.is_empty() {
-            text.push_str(&format!(", {} were as before already or are gone", reverted.already_gone.len()));
-        }
-        text.push('\n');
-        text.push_str(&detached::left(&reverted.in_part, &reverted.left_alone, &reverted.waiting));
-        for (change, error) in &reverted.failed {
-            text.push_str(&format!("  not restored: {}: {error}\n", in_words(change)));
-        }
+        text.push_str(&one_reverted(name, reverted));
     }
+    for salvaged in damaged {
+        text.push_str(&one_salvaged(salvaged));
+    }
+    text
+}
+
+fn one_reverted(name: &str, reverted: &Reverted) -> String {
+    let mut text = format!("{name}: {} restored", settings(reverted.restored()));
+    if !reverted.already_gone.is_empty() {
+        text.push_str(&format!(", {} were as before already or are gone", reverted.already_gone.len()));
+    }
+    text.push_str(&detached::unrecorded(&reverted.unrecorded));
+    text.push('\n');
+    text.push_str(&detached::left(&reverted.in_part, &reverted.left_alone, &reverted.waiting));
+    for (change, error) in &reverted.failed {
+        text.push_str(&format!("  not restored: {}: {error}\n", in_words(change)));
+    }
+    text
+}
+
+fn one_salvaged(salvaged: &Salvaged) -> String {
+    let name = format!("damaged journal {}", visible::path(&salvaged.path));
+    let mut text = one_reverted(&name, &salvaged.reverted);
+    for unreadable in &salvaged.unreadable {
+        text.push_str(&format!("  not read: {unreadable}\n"));
+    }
+    text.push_str(if salvaged.removed {
+        "  the file is removed; what these lines changed, if anything, stays as it is until the next boot\n"
+    } else {
+        "  the file stays: what these lines changed, if anything, may still be set; \
+         `quell revert --remove-damaged` removes it\n"
+    });
     text
 }
 
@@ -296,8 +320,12 @@ pub(crate) fn how_it_went_back(reverted: &Result<Reverted, JournalError>) -> Str
 }
 
 /// What reverting came to, as JSON.
-pub(crate) fn reverted_report(detached: &[(Attached, Detached)], all: &[(String, Reverted)]) -> serde_json::Value {
-    let one = |(name, reverted): &(String, Reverted)| {
+pub(crate) fn reverted_report(
+    detached: &[(Attached, Detached)],
+    all: &[(String, Reverted)],
+    damaged: &[Salvaged],
+) -> serde_json::Value {
+    let one = |(name, reverted): (&str, &Reverted)| {
         serde_json::json!({
             "name": name,
             "undone": reverted.undone,
@@ -305,13 +333,21 @@ pub(crate) fn reverted_report(detached: &[(Attached, Detached)], all: &[(String,
             "in-part": reverted.in_part.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "left-alone": reverted.left_alone.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "waiting": reverted.waiting.iter().map(|(_, why)| why).collect::<Vec<_>>(),
+            "unrecorded": reverted.unrecorded,
             "failed": reverted.failed.iter().map(|(_, error)| error.to_string()).collect::<Vec<_>>(),
         })
+    };
+    let one_damaged = |salvaged: &Salvaged| {
+        let mut report = one((&visible::path(&salvaged.path), &salvaged.reverted));
+        report["not-read"] = salvaged.unreadable.iter().map(ToString::to_string).collect();
+        report["removed"] = salvaged.removed.into();
+        report
     };
     serde_json::json!({
         "schema": "quell-revert/1",
         "detached": detached::report(detached)["detached"],
-        "reverted": all.iter().map(one).collect::<Vec<_>>(),
+        "reverted": all.iter().map(|(name, reverted)| one((name, reverted))).collect::<Vec<_>>(),
+        "damaged": damaged.iter().map(one_damaged).collect::<Vec<_>>(),
     })
 }
 

@@ -16,7 +16,6 @@ use quell_host::drift::{self, Condition, Drift};
 use quell_host::journal::Change;
 use quell_host::kept::{self, Kept};
 use quell_host::plan::Plan;
-use quell_host::recovery::recover;
 use quell_host::transaction::ChangeError;
 use quell_linux::netns::NamespaceName;
 use quell_linux::signal::Interruption;
@@ -24,7 +23,7 @@ use quell_linux::visible;
 use quell_mode::profile::{Profile, ProfileError};
 
 use crate::exit::{Exit, Failure};
-use crate::journals::journal;
+use crate::journals::{journal, undo_what_killed_runs_left};
 use crate::output;
 use crate::render::plan_tree;
 use crate::render::status::how_it_went_back;
@@ -140,7 +139,7 @@ fn refuse_under_attachments() -> Result<(), Failure> {
 fn transact(request: &Request<'_>, confirm: Option<Duration>) -> Result<Applied, ApplyError> {
     let journal = journal();
     // What a killed one left would stand in the way.
-    recover(&journal).map_err(ApplyError::Begin)?;
+    undo_what_killed_runs_left(&journal).map_err(ApplyError::Begin)?;
     let interruption = Interruption::listen().map_err(|error| ApplyError::Watchdog(error.to_string()))?;
     let flag = interruption.flag();
     let mut looks_on = |_, _| if flag.get().is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };

@@ -162,10 +162,11 @@ mod tests {
     fn an_attachment_that_cannot_be_ended_does_not_keep_the_others() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
-        let _transaction = Transaction::begin(&journal, "attach-1", "attach suspend200").unwrap();
+        let transaction = Transaction::begin(&journal, "attach-1", "attach suspend200").unwrap();
         let keeper_that_ended = Keeper { pid: u32::MAX, start_time_ticks: 0 };
         let attached = Attached { keeper: Some(keeper_that_ended), ..attachments(&journal).unwrap().remove(0) };
         let unreadable = Attached { path: dir.path().join("x".repeat(300)), ..attached.clone() };
+        drop(transaction);
         let ended = end(&journal, vec![unreadable, attached.clone()]);
         assert_eq!(ended.detached, [(attached, Detached::default())]);
         assert!(matches!(ended.errors[..], [KeptError::Journal(_)]), "{:?}", ended.errors);

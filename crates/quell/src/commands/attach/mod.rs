@@ -23,7 +23,7 @@ use quell_host::attach::{
 use quell_host::findings::Finding;
 use quell_host::journal::JournalError;
 use quell_host::picture::{Picture, TakeError};
-use quell_host::recovery::{Reverted, recover};
+use quell_host::recovery::Reverted;
 use quell_host::transaction::Moment;
 use quell_linux::signal::Interruption;
 use quell_mode::DeliveryMode;
@@ -32,7 +32,7 @@ use args::ProgramsArgs;
 
 use super::placement_args::PlacementArgs;
 use crate::exit::{Exit, Failure};
-use crate::journals::journal;
+use crate::journals::{journal, undo_what_killed_runs_left};
 use crate::output;
 use crate::render::attach as render;
 
@@ -79,7 +79,7 @@ pub(crate) struct AttachArgs {
 pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if !args.dry_run {
         // What a killed one left would be taken for the host's own values.
-        recover(&journal()).map_err(Failure::refused)?;
+        undo_what_killed_runs_left(&journal()).map_err(Failure::refused)?;
     }
     let targets = args.programs.find().map_err(|error| failure(AttachError::Target(error)))?;
     if !args.all_processes {

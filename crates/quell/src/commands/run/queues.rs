@@ -8,7 +8,6 @@ use quell_host::attach::launch::plan_of_devices;
 use quell_host::attach::placement::{Placement, Wanted};
 use quell_host::attach::{AttachError, Attachment, EpollsSetBy, Plan, Request, Selection, Targets};
 use quell_host::picture::{Scope, take};
-use quell_host::recovery::recover;
 use quell_host::transaction::Moment;
 use quell_launch::choice::Choice;
 use quell_linux::Pid;
@@ -17,7 +16,7 @@ use crate::commands::attach::keeper;
 use crate::commands::attach::stalls::Stalls;
 use crate::commands::picture_scope::not_taken;
 use crate::exit::{Exit, Failure};
-use crate::journals::journal;
+use crate::journals::{journal, undo_what_killed_runs_left};
 use crate::output;
 use crate::render::attach::placement as placement_lines;
 use crate::render::{launch as render, status};
@@ -74,7 +73,7 @@ impl Queues {
         }
         let journal = journal();
         // What a killed one left would be taken for the host's own values.
-        recover(&journal).map_err(Failure::refused)?;
+        undo_what_killed_runs_left(&journal).map_err(Failure::refused)?;
         let nobody = Targets::find(Selection::Processes(Vec::new())).map_err(|error| failure(&error.into()))?;
         let request = Request { mode, epolls: EpollsSetBy::Attachment };
         let mut attachment = Attachment::begin(&journal, nobody, request, &mut |path| keeper::start(path))

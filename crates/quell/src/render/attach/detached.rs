@@ -19,6 +19,7 @@ fn one(attached: &Attached, detached: &Detached) -> String {
     if !detached.already_gone.is_empty() {
         text.push_str(&format!(", {} were as before already or are gone", detached.already_gone.len()));
     }
+    text.push_str(&unrecorded(&detached.unrecorded));
     text.push('\n');
     text.push_str(&left(&detached.in_part, &detached.left_alone, &detached.waiting));
     for change in &detached.failed {
@@ -35,6 +36,14 @@ pub(crate) fn left(
 ) -> String {
     let left_alone = in_part.iter().chain(left_alone).map(|(_, why)| format!("  left alone: {why}\n"));
     left_alone.chain(waiting.iter().map(|(_, why)| format!("  waits: {why}\n"))).collect()
+}
+
+/// Of changes that are undone although the disk was full.
+pub(crate) fn unrecorded(changes: &[Change]) -> String {
+    match changes.len() {
+        0 => String::new(),
+        count => format!(", {count} are undone or gone, which the journal had no room to say"),
+    }
 }
 
 /// The first of its programs, and its mode.
@@ -59,6 +68,7 @@ pub(crate) fn report(all: &[(Attached, Detached)]) -> Value {
             "in-part": detached.in_part.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "left-alone": detached.left_alone.iter().map(|(_, why)| why).collect::<Vec<_>>(),
             "waiting": detached.waiting.iter().map(|(_, why)| why).collect::<Vec<_>>(),
+            "unrecorded": detached.unrecorded,
             "failed": detached.failed,
         })
     };
