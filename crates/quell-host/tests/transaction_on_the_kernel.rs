@@ -11,13 +11,16 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use quell_host::journal::{Attempt, Change, Journal};
+use quell_host::journal::record::Record;
+use quell_host::journal::{Attempt, Change, Journal, Outcome};
 use quell_host::recovery::{Found, recover};
 use quell_host::transaction::{ChangeError, Transaction};
 use quell_linux::InterfaceName;
+use quell_linux::executable::FileId;
 use quell_linux::link::{Links, VethEnd};
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::pidfd::{PidFd, Signal};
+use quell_linux::proc::ProcRoot;
 use quell_linux::process::Spawn;
 use quell_test_support::lab::{self, id, skipped};
 use quell_test_support::{Lacks, skip};
@@ -300,4 +303,32 @@ fn who_waits_for_the_turn_to_set_a_queue_can_be_stopped() {
     drop(turn);
     let refused = set_while_waiting(u32::MAX).unwrap_err();
     assert!(!matches!(refused, ChangeError::Stopped), "its turn has come: {refused}");
+}
+
+#[test]
+fn a_process_is_ended_only_if_it_executes_what_was_started() {
+    let proc = ProcRoot::default();
+    let mut child = Spawn::new("sleep").args(["1000"]).start().unwrap();
+    let (pid, start_time_ticks) = (child.pid().get().unsigned_abs(), child.identity().starttime.0);
+    let reverted = |executable: Option<FileId>| {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::in_dir(dir.path());
+        let mut owned = journal.begin("forged", "lab", &proc.boot_id().unwrap().to_string()).unwrap();
+        owned.write(Record::Intend { seq: 0, change: Change::Process { command: vec!["sleep".into()] } }).unwrap();
+        let outcome = Outcome::Process { pid, start_time_ticks, executable };
+        owned.write(Record::Done { seq: 0, outcome }).unwrap();
+        drop(owned);
+        let Found::Recovered { reverted, .. } = recover(&journal).unwrap().remove(0) else { panic!("not abandoned") };
+        reverted
+    };
+    let executable = proc.process(child.pid()).executable().unwrap();
+    let another = FileId { inode: executable.inode + 1, ..executable };
+    for not_its_own in [Some(another), None] {
+        let left_alone = reverted(not_its_own).left_alone;
+        assert!(matches!(&left_alone[..], [(_, why)] if why.contains("not ended")), "{left_alone:?}");
+    }
+    assert!(child.identity().is_running(&proc).unwrap());
+    assert_eq!(reverted(Some(executable)).undone.len(), 1);
+    assert!(child.wait(Duration::from_secs(5)).unwrap().is_some());
+    assert_eq!(reverted(Some(executable)).already_gone.len(), 1);
 }

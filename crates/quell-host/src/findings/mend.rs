@@ -116,7 +116,9 @@ fn quoted(word: &str) -> String {
         b' '..=b'~' if !matches!(byte, b'\\' | b'\'' | b'%') => char::from(byte).to_string(),
         other => format!("\\{other:03o}"),
     };
-    format!("\"$(printf '{}')\"", word.bytes().map(written).collect::<String>())
+    // `printf` takes what begins with a hyphen for an option.
+    let no_options = if word.starts_with('-') { "-- " } else { "" };
+    format!("\"$(printf {no_options}'{}')\"", word.bytes().map(written).collect::<String>())
 }
 
 #[cfg(test)]
@@ -140,6 +142,12 @@ mod tests {
 
     fn attached(napi: &Napi) -> String {
         Mend::attach(napi, &[Pid::new(7).unwrap(), Pid::new(8).unwrap()].into(), "otherwise").to_string()
+    }
+
+    #[test]
+    fn a_word_that_begins_with_a_hyphen_is_no_option() {
+        let words = ["-a\u{7}", "--\u{7}"];
+        assert_eq!(parsed_by_sh(&typed(&words)), words);
     }
 
     #[test]

@@ -154,8 +154,11 @@ impl OwnedJournal {
     /// # Errors
     /// When the file cannot be removed.
     pub fn remove(self) -> Result<(), JournalError> {
-        let Self { path, .. } = self;
-        fs::remove_file(&path).map_err(|source| JournalError { attempt: Attempt::Remove, path, source })
+        fs::remove_file(&self.path).map_err(|source| JournalError {
+            attempt: Attempt::Remove,
+            path: self.path.clone(),
+            source,
+        })
     }
 
     /// Gives it a name that no journal of another purpose has, for what is left in it waits, and nobody is to wait with it.
@@ -222,6 +225,14 @@ impl OwnedJournal {
             self.reserved_bytes = 0;
         }
         Ok(())
+    }
+}
+
+impl Drop for OwnedJournal {
+    /// The lock ends now, and not only when a child has ended or executed that another thread is just starting: until then
+    /// it has this file open too.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
     }
 }
 
