@@ -225,8 +225,11 @@ fn forget_namesakes(journal: &Journal, name: &NamespaceName) -> Result<(), Apply
 fn is_gone(proc: &ProcRoot, history: &History) -> Result<bool, ApplyError> {
     for (_, entry) in history.pending() {
         let Change::HostSetting(change) = &entry.change else { return Ok(false) };
-        if Place::find(proc, change).map_err(ApplyError::Find)?.is_some() {
-            return Ok(false);
+        match Place::find(proc, change) {
+            Ok(None) => {}
+            Ok(Some(_)) => return Ok(false),
+            Err(error) if error.is_out_of_sight() => return Ok(false),
+            Err(error) => return Err(ApplyError::Find(error)),
         }
     }
     Ok(true)

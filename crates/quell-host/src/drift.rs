@@ -27,7 +27,7 @@ pub struct Drift {
     pub setting: String,
     /// As it was made.
     pub made: String,
-    /// As it is; absent when the thing that it was set on is not there now.
+    /// As it is; absent when the thing that it was set on is not found now.
     pub now: Option<String>,
 }
 
@@ -66,12 +66,14 @@ pub fn condition(path: &Path, history: &History) -> Result<Condition, DriftError
     // In the order in which they were made.
     for entry in history.entries.iter().filter(|entry| entry.is_pending()) {
         let drift = match &entry.change {
-            Change::HostSetting(change) => match Place::find(&proc, change)? {
-                Some(place) => of_host(&place.kernel(&proc), change, &others)?,
-                None => {
+            Change::HostSetting(change) => match Place::find(&proc, change) {
+                Ok(Some(place)) => of_host(&place.kernel(&proc), change, &others)?,
+                Ok(None) => {
                     condition.gone += 1;
                     None
                 }
+                Err(error) if error.is_out_of_sight() => not_found(change),
+                Err(error) => return Err(error.into()),
             },
             Change::NapiSettings(change) => of_queue(&proc, change, &others)?,
             Change::EpollParameters(change) => of_epoll(&proc, change)?,
@@ -95,7 +97,12 @@ pub fn reassert(path: &Path, history: &History) -> Result<Condition, DriftError>
     let before = condition(path, history)?;
     for entry in history.entries.iter().filter(|entry| entry.is_pending()) {
         let Change::HostSetting(change) = &entry.change else { continue };
-        let Some(place) = Place::find(&proc, change)? else { continue };
+        let place = match Place::find(&proc, change) {
+            Ok(Some(place)) => place,
+            Ok(None) => continue,
+            Err(error) if error.is_out_of_sight() => continue,
+            Err(error) => return Err(error.into()),
+        };
         let kernel = place.kernel(&proc);
         if of_host(&kernel, change, &others)?.is_some_and(|drift| drift.now.is_some()) {
             make(&kernel, &KnownContexts::default(), &change.setting)?;
@@ -118,8 +125,17 @@ fn of_host(kernel: &Kernel<'_>, change: &HostSetting, others: &Others) -> Result
         },
         other => differs(kernel, other)?,
     };
+    Ok(differs.map(|(made, now)| drift_of(setting, made, now)))
+}
+
+fn drift_of(setting: &plan::Change, made: String, now: Option<String>) -> Drift {
     let device = setting.device().map(ToString::to_string);
-    Ok(differs.map(|(made, now)| Drift { device, queue: setting.queue(), setting: setting.text().what, made, now }))
+    Drift { device, queue: setting.queue(), setting: setting.text().what, made, now }
+}
+
+/// Of a setting that may be in a network namespace that may not be opened.
+fn not_found(change: &HostSetting) -> Option<Drift> {
+    change.setting.text().new.map(|made| drift_of(&change.setting, made, None))
 }
 
 /// What was made and what is there now, of the values that differ. Pure.
@@ -130,7 +146,12 @@ fn of_values(made: &NapiValues, now: &NapiValues, others: &Claims) -> Option<(St
 
 fn of_queue(proc: &ProcRoot, change: &NapiSettings, others: &Others) -> Result<Option<Drift>, DriftError> {
     // A device that is gone has taken the queue with it: of an attachment that is no drift.
-    let Some(device) = devices::find(proc, &change.device_key()).map_err(DriftError::from)? else { return Ok(None) };
+    let device = match devices::find(proc, &change.device_key()) {
+        Ok(Some(device)) => device,
+        Ok(None) => return Ok(None),
+        Err(error) if error.is_out_of_sight() => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
     let differs = match napi::instance_now(&device, change).map_err(SettingsError::from)? {
         Some(napi) => of_values(&change.new, &NapiValues::of(&napi), &others.claims(change)?),
         None => Some((change.new.to_string(), None)),

@@ -99,7 +99,9 @@ pub(crate) fn undo(
         // The writer died before it knew the process: the kernel ended the child with its parent, and what the child
         // started meanwhile ends with the namespace that it lives in.
         (Change::Process { .. }, _) => Ok(Undoing::AlreadyGone),
-        (Change::NapiSettings(change), _) => Ok(settings::napi::put_back(proc, change, others)?),
+        (Change::NapiSettings(change), _) => {
+            waits_out_of_sight(settings::napi::put_back(proc, change, others), &change.device)
+        }
         (Change::HostSetting(change), outcome) => put_back(proc, contexts, change, outcome),
         (Change::ReuseportFilter(change), _) => Ok(settings::reuseport::take_off(proc, change)?),
         (Change::SocketsPolling(change), _) => Ok(settings::socket::put_back(proc, change)?),
@@ -166,9 +168,21 @@ fn put_back(
     change: &HostSetting,
     outcome: Option<Outcome>,
 ) -> Result<Undoing, UndoError> {
-    match Place::find(proc, change)? {
-        Some(place) => Ok(settings::host::put_back(&place.kernel(proc), contexts, &change.setting, outcome)?),
+    let what = change.setting.device().map_or_else(|| change.setting.text().what, ToString::to_string);
+    let undoing = Place::find(proc, change).and_then(|place| match place {
+        Some(place) => settings::host::put_back(&place.kernel(proc), contexts, &change.setting, outcome),
         None => Ok(Undoing::AlreadyGone),
+    });
+    waits_out_of_sight(undoing, &what)
+}
+
+/// What is in none of the network namespaces that may be opened is not known to be gone: it is still to be undone.
+fn waits_out_of_sight(undoing: Result<Undoing, SettingsError>, what: &str) -> Result<Undoing, UndoError> {
+    match undoing {
+        Err(error) if error.is_out_of_sight() => {
+            Ok(Undoing::Waits(format!("{what} (not found, and not known to be gone): {error}")))
+        }
+        undoing => Ok(undoing?),
     }
 }
 

@@ -170,6 +170,15 @@ fn handle_of(proc: &ProcRoot, process: ProcessIdentity) -> Result<PidFd, Setting
 }
 
 impl SettingsError {
+    /// What was to be set was not found, and may be in a network namespace that may not be opened.
+    pub(crate) fn is_out_of_sight(&self) -> bool {
+        match self {
+            Self::Search(SearchError::Namespace(error)) | Self::Namespace(error) => error.is_denied(),
+            Self::Sysfs(error) => error.is_denied(),
+            _ => false,
+        }
+    }
+
     /// What was to be set is not there: the device, the queue, the process, its thread or its file is gone, or the number
     /// is another one's by now.
     #[must_use]

@@ -112,7 +112,7 @@ pub(crate) fn impossible(plan: &Plan) -> String {
 pub(crate) fn drift(drift: &Drift) -> String {
     let device = drift.device.as_ref().map(|device| format!("{device} ")).unwrap_or_default();
     let queue = drift.queue.map(|queue| format!("queue {queue} ")).unwrap_or_default();
-    let now = drift.now.as_deref().map_or_else(|| "not there now".to_owned(), |now| format!("now {now}"));
+    let now = drift.now.as_deref().map_or_else(|| "not found".to_owned(), |now| format!("now {now}"));
     format!("{device}{queue}{}: {}, {now}", drift.setting, drift.made)
 }
 

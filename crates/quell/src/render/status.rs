@@ -295,8 +295,8 @@ fn one_salvaged(salvaged: &Salvaged) -> String {
 pub(crate) fn waits(count: usize) -> String {
     let (wait, their_queue) = if count == 1 { ("waits", "its queue") } else { ("wait", "their queues") };
     format!(
-        "{} that {wait} for {their_queue} (the link is down, or the queue is not in use): `quell revert` restores the rest \
-         once the queue is in use",
+        "{} that {wait} for {their_queue}: the link is down, the queue is not in use, or its network namespace may not be \
+         opened; `quell revert` tries again",
         settings(count)
     )
 }
