@@ -151,7 +151,7 @@ static void signals(void)
 {
 	struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
 	sigset_t alarm, before, during;
-	int idle = epoll_with_ready(0), interrupted = 0, lost = 0;
+	int idle = epoll_with_ready(0), interrupted = 0, lost = 0, unhandled = 0;
 	sigaction(SIGALRM, &action, NULL);
 	for (int i = 0; i < 50; i++) {
 		signal_in(5000 + 37 * i, 500);
@@ -167,12 +167,18 @@ static void signals(void)
 	interrupted = handled = 0;
 	for (int i = 0; i < 50; i++) {
 		signal_in(5000 + 37 * i, 0);
-		interrupted += epoll_pwait(idle, events, 64, -1, &during) == -1 && errno == EINTR;
+		int result, before_it = handled;
+		/* A host that stops and resumes its guests ends waits too, without a signal: rarely. */
+		while ((result = epoll_pwait(idle, events, 64, -1, &during)) == -1 && errno == EINTR && handled == before_it)
+			unhandled++;
+		interrupted += result == -1 && errno == EINTR;
 		sigprocmask(SIG_SETMASK, NULL, &during);
 		lost += !sigismember(&during, SIGALRM);
 		sigemptyset(&during);
 	}
 	printf("pwait interrupted %d handled %d unblocked %d\n", interrupted, (int)handled, lost);
+	if (unhandled > 3)
+		printf("without a signal %d\n", unhandled);
 	/* Blocked, and not let in: the wait goes on to its end. */
 	handled = 0;
 	signal_in(2000, 0);
@@ -281,6 +287,8 @@ static void *jump_out_of_waits(void *epfd)
 {
 	volatile int jumps = 0;
 	sigset_t mask;
+	sigemptyset(&mask);
+	pthread_sigmask(SIG_SETMASK, &mask, NULL);
 	while (jumps < 20) {
 		if (sigsetjmp(before_the_wait, 1)) {
 			jumps++;
@@ -305,10 +313,11 @@ static void jumps(void)
 	sigset_t alarm;
 	void *result;
 	sigaction(SIGALRM, &action, NULL);
-	pthread_create(&thread, NULL, jump_out_of_waits, &idle);
+	/* The signal is the process's: it has to come to the other thread. */
 	sigemptyset(&alarm);
 	sigaddset(&alarm, SIGALRM);
 	pthread_sigmask(SIG_BLOCK, &alarm, NULL);
+	pthread_create(&thread, NULL, jump_out_of_waits, &idle);
 	pthread_join(thread, &result);
 	printf("ended %d\n", result == PTHREAD_CANCELED);
 }
