@@ -94,6 +94,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use quell_test_support::{Lacks, skip};
     use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 
     use super::*;
@@ -106,7 +107,7 @@ mod tests {
     fn is_root() -> bool {
         let is_root = geteuid().is_root();
         if !is_root {
-            eprintln!("skipped: needs root, to give files to another user");
+            skip(Lacks::Root, "needs root, to give files to another user");
         }
         is_root
     }

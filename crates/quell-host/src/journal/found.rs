@@ -390,7 +390,8 @@ mod tests {
     fn what_was_left_by_an_owner_who_died_before_naming_it_is_removed_and_what_is_being_written_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let (dead, alive) = (dir.path().join("a.1.journal-new"), dir.path().join("b.2.journal-new"));
-        drop(create_locked(&dead).unwrap());
+        // Unlocked, not closed: a process that another test is just starting has inherited it.
+        create_locked(&dead).unwrap().unlock().unwrap();
         let _owner = create_locked(&alive).unwrap();
         assert!(Journal::in_dir(dir.path()).files().unwrap().is_empty());
         assert_eq!((dead.exists(), alive.exists()), (false, true));
