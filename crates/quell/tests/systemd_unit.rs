@@ -39,7 +39,7 @@ fn the_capabilities_of_the_unit_are_enough_to_apply_and_to_revert() {
     let mut command = Command::new("unshare");
     command.args(["--net", "setpriv", "--inh-caps=-all"]).arg(format!("--bounding-set=-all,{}", bounds.join(",")));
     command.args(["sh", "-c", script, env!("CARGO_BIN_EXE_quell")]).arg(&profile);
-    match command.env("QUELL_JOURNAL_DIR", journal.path()).output() {
+    match command.env("QUELL_JOURNAL_DIR", journal.path().join("journal")).output() {
         Err(error) => skip(Lacks::Tool("unshare"), &error),
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);
