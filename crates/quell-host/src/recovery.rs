@@ -262,7 +262,14 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
         };
         let epolls: Vec<&EpollParameters> = together.iter().filter_map(|(_, entry)| epoll_of(entry)).collect();
         let undoings = match epolls.is_empty() {
-            true => vec![undo(first, boot_id, proc, &mut contexts, &claims_of_others(&others, first))],
+            true => vec![undo(
+                first,
+                boot_id,
+                proc,
+                &mut contexts,
+                &claims_of_others(&others, first),
+                &journal.history().targets,
+            )],
             false => undo_epolls(&epolls, boot_id, proc),
         };
         let mut undone = Vec::new();

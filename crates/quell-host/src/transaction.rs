@@ -22,8 +22,8 @@ use crate::devices;
 use crate::journal::claims::Others;
 use crate::journal::record::Record;
 use crate::journal::{
-    Change, EpollParameters, History, HostSetting, Journal, JournalError, Keeper, Outcome, OwnedJournal, Target,
-    Undoing, Watchdog,
+    Change, EpollParameters, History, HostSetting, Journal, JournalError, Keeper, LaunchedEpolls, Outcome,
+    OwnedJournal, Target, Undoing, Watchdog,
 };
 use crate::plan;
 use crate::recovery::{Reverted, revert};
@@ -295,6 +295,16 @@ impl Transaction {
         let made: Vec<Record> = made.map(|(seq, _)| Record::Done { seq, outcome: Outcome::Made }).collect();
         self.journal_mut().write_all(made)?;
         Ok(outcomes)
+    }
+
+    /// Writes down that the preload library of `program` gives its epolls these parameters.
+    ///
+    /// # Errors
+    /// When it could not be written down.
+    pub fn has_launched(&mut self, program: ProcessIdentity, epolls: EpollValues) -> Result<(), JournalError> {
+        let (pid, start_time_ticks) = (program.pid.get().unsigned_abs(), program.starttime.0);
+        let seq = self.intend(Change::LaunchedEpolls(LaunchedEpolls { pid, start_time_ticks, new: epolls }))?;
+        self.done(seq, Outcome::Made)
     }
 
     /// Gives a reuseport group its filter, in the place of any that it had. One of this transaction is over with that, and

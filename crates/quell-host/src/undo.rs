@@ -3,18 +3,23 @@
 
 use std::time::Duration;
 
+use quell_linux::epoll_params::EpollParams;
 use quell_linux::executable::FileId;
 use quell_linux::link::Links;
 use quell_linux::netlink::{Failure, NetlinkError};
 use quell_linux::netns::{Deletion, Namespace, NamespaceError, NamespaceName};
-use quell_linux::proc::{BootId, ProcRoot, ProcessIdentity, Ticks};
+use quell_linux::proc::{BootId, FdKind, ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::process::{ProcessError, SessionMember, kill_session, session_members};
 use quell_linux::{InterfaceName, Pid};
 
+use crate::attach::{TargetError, Targets};
 use crate::inhabitants::end_inhabitants;
 use crate::journal::claims::Claims;
-use crate::journal::{Change, Entry, EpollParameters, HostSetting, JournalError, Outcome, Undoing};
+use crate::journal::{
+    Change, Entry, EpollParameters, HostSetting, JournalError, LaunchedEpolls, Outcome, Target, Undoing,
+};
 use crate::settings::host::{KnownContexts, Place};
+use crate::settings::values::EpollValues;
 use crate::settings::{self, SettingsError};
 
 /// Why a change could not be undone. The journal keeps it, so it can be tried again.
@@ -36,6 +41,9 @@ pub enum UndoError {
     /// Others were setting or undoing the same queue.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// The descendants of a program could not be found.
+    #[error(transparent)]
+    Target(#[from] TargetError),
     /// What has the name now is not what was made then.
     #[error(
         "network namespace {name}: the one of this name today (cookie {today}) is not the one that was made \
@@ -79,7 +87,7 @@ pub enum UndoError {
 const KILL_BOUND: Duration = Duration::from_secs(5);
 
 /// Undoes one change that was made in the boot `boot_id`, which is the one that runs; `others` is what other journals say
-/// of the same queue.
+/// of the same queue, `targets` the processes that the journal names.
 ///
 /// # Errors
 /// See [`UndoError`].
@@ -89,6 +97,7 @@ pub(crate) fn undo(
     proc: &ProcRoot,
     contexts: &mut KnownContexts,
     others: &Claims,
+    targets: &[Target],
 ) -> Result<Undoing, UndoError> {
     match (&entry.change, entry.outcome) {
         (Change::NetworkNamespace { name }, outcome) => delete_namespace(name, outcome, proc),
@@ -114,10 +123,42 @@ pub(crate) fn undo(
             let tid = identity(change.tid, change.thread_start_time_ticks, boot_id)?.pid;
             Ok(settings::affinity::put_back(proc, pid, tid, change)?)
         }
+        (Change::LaunchedEpolls(change), _) => undo_launched(change, targets, boot_id, proc),
         (Change::EpollParameters(change), _) => {
             undo_epolls(&[change], boot_id, proc).pop().unwrap_or(Ok(Undoing::AlreadyGone))
         }
     }
+}
+
+/// Takes busy polling from the epolls of a launched program and of all that descends from it or is a target beside it.
+fn undo_launched(
+    change: &LaunchedEpolls,
+    targets: &[Target],
+    boot_id: BootId,
+    proc: &ProcRoot,
+) -> Result<Undoing, UndoError> {
+    let program = Target { pid: change.pid, start_time_ticks: change.start_time_ticks, name: String::new() };
+    let mut undoing = Undoing::AlreadyGone;
+    for target in Targets::still_living(targets.iter().chain([&program]))? {
+        let process = identity(target.pid, target.start_time_ticks, boot_id)?;
+        // It may have ended by now.
+        let Ok(fds) = proc.process(process.pid).fds() else { continue };
+        let epolls = fds.iter().filter(|fd| fd.kind == FdKind::Epoll).map(|fd| EpollParameters {
+            pid: target.pid,
+            start_time_ticks: target.start_time_ticks,
+            fd: fd.number,
+            old: EpollValues::from(EpollParams::default()),
+            new: change.new,
+        });
+        let epolls: Vec<EpollParameters> = epolls.collect();
+        for outcome in settings::epoll::put_back(proc, process, &epolls.iter().collect::<Vec<_>>()) {
+            // One with other parameters is as the program itself has set it.
+            if outcome? == Undoing::Undone {
+                undoing = Undoing::Undone;
+            }
+        }
+    }
+    Ok(undoing)
 }
 
 /// Undoes changes of epolls, in this order. Those of one process that follow upon each other share what is looked for in

@@ -1,5 +1,5 @@
-//! A program with 5,000 epolls and 20,000 sockets gets a mode and loses it again. Needs root, Linux 6.13 and 60,000 open
-//! files.
+//! Two processes with 5,000 epolls and 20,000 sockets between them get a mode and lose it again. Needs root, Linux 6.13
+//! and 19,000 open files.
 //!
 //! `cargo test --release -p quell-host --test attach_at_scale_on_the_kernel -- --ignored --nocapture` prints how long it
 //! takes.
@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 use quell_host::attach::consequences::consequences;
 use quell_host::attach::{Attachment, EpollsSetBy, Request, Selection, Targets, observe, plan};
 use quell_host::journal::Journal;
+use quell_linux::Pid;
+use quell_linux::clock::process_cpu_ns;
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::process::{Child, Output, Spawn};
 use quell_test_support::lab::{Lab, SERVER, go_on, no_keeper};
@@ -28,11 +30,12 @@ const FIRST_PORT: u16 = 20_000;
 #[ignore = "the program of a process that other tests start"]
 fn the_server_of_many_epolls() {
     let Ok(told) = std::env::var(SERVES) else { return };
-    let [epolls, sockets] = told.split(' ').map(|word| word.parse().unwrap()).collect::<Vec<u16>>()[..] else {
+    let [first_port, epolls, sockets] = told.split(' ').map(|word| word.parse().unwrap()).collect::<Vec<u16>>()[..]
+    else {
         panic!("{told}")
     };
     let epolls: Vec<Epoll> = (0..epolls).map(|_| Epoll::new(1).unwrap()).collect();
-    let bind = |number: u16| UdpSocket::bind((SERVER, FIRST_PORT + number)).unwrap();
+    let bind = |number: u16| UdpSocket::bind((SERVER, first_port + number)).unwrap();
     let sockets: Vec<UdpSocket> = (0..sockets).map(bind).collect();
     for (socket, epoll) in sockets.iter().zip(epolls.iter().cycle()) {
         epoll.add(socket.as_fd(), 0, Trigger::Level).unwrap();
@@ -51,13 +54,13 @@ fn the_server_of_many_epolls() {
 
 /// The server, once each of its sockets has received a datagram; `None`, with the reason on stderr, where a process cannot
 /// have as many files.
-fn start(lab: &mut Lab, epolls: u16, sockets: u16) -> Option<Child> {
+fn start(lab: &mut Lab, first_port: u16, epolls: u16, sockets: u16) -> Option<Child> {
     let (reader, writer) = std::io::pipe().unwrap();
     let this = std::env::current_exe().unwrap();
     let files = format!("--nofile={}", u32::from(epolls) + u32::from(sockets) + 1_000);
     let limited =
         Spawn::new("prlimit").args([&files, this.to_str().unwrap(), "--ignored", "--exact", ENTRY, "--nocapture"]);
-    let limited = limited.env(SERVES, format!("{epolls} {sockets}")).stdout(Output::Pipe(writer));
+    let limited = limited.env(SERVES, format!("{first_port} {epolls} {sockets}")).stdout(Output::Pipe(writer));
     let server = lab.start(limited.stderr(Output::Tail(2_000)));
     let mut said = BufReader::new(reader).lines();
     let mut says = |word: &str| said.any(|line| line.unwrap().ends_with(word));
@@ -71,7 +74,7 @@ fn start(lab: &mut Lab, epolls: u16, sockets: u16) -> Option<Child> {
         // Some are lost: a veth drops what its ring has no room for.
         scope.spawn(|| {
             for number in (0..sockets).cycle().take_while(|_| !has_heard.load(Ordering::Relaxed)) {
-                client.send_to(b"x", (SERVER, FIRST_PORT + number)).unwrap();
+                client.send_to(b"x", (SERVER, first_port + number)).unwrap();
             }
         });
         assert!(says("heard"), "{:?}", server.stderr_tail());
@@ -81,22 +84,23 @@ fn start(lab: &mut Lab, epolls: u16, sockets: u16) -> Option<Child> {
 }
 
 /// Time that attaching and detaching take.
-fn attach_and_detach(server: &Child) -> [Duration; 2] {
+fn attach_and_detach(servers: &[Pid]) -> [Duration; 2] {
     let journal = tempfile::tempdir().unwrap();
     let request = Request { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
-    let mut last = Instant::now();
-    let began = last;
+    let began = Instant::now();
+    let (mut last, mut last_cpu_ns) = (began, process_cpu_ns());
     let mut lap = |what: &str| {
-        eprintln!("  {what} {:?}", last.elapsed());
-        last = Instant::now();
+        let cpu_ns = process_cpu_ns();
+        eprintln!("  {what}: {:?}, of which {:?} on a CPU", last.elapsed(), Duration::from_nanos(cpu_ns - last_cpu_ns));
+        (last, last_cpu_ns) = (Instant::now(), process_cpu_ns());
     };
     let picture = observe().unwrap();
     lap("look");
-    let planned = plan(&picture, None, &[server.pid()].into(), &request);
+    let planned = plan(&picture, None, &servers.iter().copied().collect(), &request);
     lap("plan");
     let found = consequences(&picture, None, &planned).len();
     lap("consequences");
-    let targets = Targets::find(Selection::Processes(vec![server.pid()])).unwrap();
+    let targets = Targets::find(Selection::Processes(servers.to_vec())).unwrap();
     let begun = Attachment::begin(&Journal::in_dir(journal.path()), targets, request, &mut no_keeper);
     let mut attachment = begun.unwrap();
     lap("begin");
@@ -118,10 +122,14 @@ fn attach_and_detach(server: &Child) -> [Duration; 2] {
 #[test]
 #[ignore = "prints figures"]
 fn figures_of_many_epolls() {
-    for (epolls, sockets) in [(17, 18_000), (5_000, 20_000)] {
+    for (processes, epolls, sockets) in [(1, 17, 18_000), (2, 2_500, 10_000)] {
         let Some(mut lab) = Lab::raise("scale", 4) else { return };
-        let Some(server) = start(&mut lab, epolls, sockets) else { return };
-        let [attached, detached] = attach_and_detach(&server);
-        eprintln!("{epolls} epolls, {sockets} sockets: attached in {attached:?}, detached in {detached:?}");
+        let starts = (0..processes).map(|number| start(&mut lab, FIRST_PORT + number * sockets, epolls, sockets));
+        let Some(servers) = starts.collect::<Option<Vec<Child>>>() else { return };
+        let [attached, detached] = attach_and_detach(&servers.iter().map(Child::pid).collect::<Vec<_>>());
+        eprintln!(
+            "{processes} processes of {epolls} epolls and {sockets} sockets: attached in {attached:?}, detached in \
+             {detached:?}"
+        );
     }
 }

@@ -16,8 +16,9 @@ use quell_host::attach::consequences::consequences;
 use quell_host::attach::keeper::{self, Detached};
 use quell_host::attach::stall::StallWatch;
 use quell_host::attach::{
-    AttachError, Attachment, EpollsSetBy, Plan, Request, Selection, Step, Targets, observe, plan,
+    AttachError, Attachment, EpollsSetBy, Plan, Request, Selection, Step, Targets, observe, plan, ready_files,
 };
+use quell_host::findings::{Finding, READY_FILE_HOLDS_SUSPENSION, Severity};
 use quell_host::journal::{Journal, Keeper};
 use quell_host::picture::{Picture, Reading, Scope, take};
 use quell_host::recovery::{Found, recover};
@@ -294,6 +295,71 @@ fn a_queue_that_a_ready_file_keeps_suspended_is_freed_and_told() {
     assert!(stalled.napi == lab.napis[0] && stalled.packets >= 1, "{stalled:?}");
     assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2));
     attachment.end().unwrap();
+}
+
+#[test]
+fn a_file_that_nobody_reads_is_serious_and_one_that_is_reported_once_is_none() {
+    let Some(lab) = Lab::raise("ready", 1) else { return };
+    let program = Program::start(&lab, Trigger::Level);
+    let found = || {
+        let picture = observe().unwrap();
+        let pid = Pid::of_this_process();
+        let found = consequences(&picture, None, &plan(&picture, None, &[pid].into(), &request("suspend200")));
+        let files = ready_files::suspects(&picture, &found);
+        (found, files)
+    };
+    let always_ready = Event::new().unwrap();
+    always_ready.raise().unwrap();
+    program.epoll.add(&always_ready, 9, Trigger::ReadEdge).unwrap();
+    assert_eq!(found().1, [], "reported once");
+    program.epoll.rearm(&always_ready, 9, Trigger::Level).unwrap();
+    let (mut findings, files) = found();
+    assert_eq!(files.len(), 1, "{findings:?}");
+    let stayed_ready = ready_files::stay_ready(files, Duration::from_millis(50));
+    ready_files::judge(&mut findings, &stayed_ready);
+    let severity = |findings: &[Finding]| {
+        findings.iter().find(|finding| finding.id == READY_FILE_HOLDS_SUSPENSION).map(|finding| finding.severity)
+    };
+    assert_eq!(severity(&findings), Some(Severity::Serious));
+    ready_files::judge(&mut findings, &[]);
+    assert_eq!(severity(&findings), Some(Severity::Warning), "read in between");
+}
+
+/// A program whose main thread exits while another one runs on.
+const WITHOUT_MAIN_THREAD: &str = "import ctypes, select, socket, threading, time
+sockets = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), select.epoll()
+sockets[1].register(sockets[0])
+threading.Thread(target=lambda: time.sleep(600)).start()
+ctypes.CDLL(None).syscall(60, 0)";
+
+#[test]
+fn a_program_whose_main_thread_has_exited_cannot_be_read_and_is_refused_with_the_reason() {
+    if cfg!(not(target_arch = "x86_64")) {
+        return skip(Lacks::Machine, "the number of exit(2) is that of x86-64");
+    }
+    let Some(mut lab) = Lab::raise("no-main", 1) else { return };
+    if Command::new("python3").arg("-V").output().is_err() {
+        return skip(Lacks::Tool("python3"), "there is no python3");
+    }
+    let child = lab.start(Spawn::new("python3").args(["-c", WITHOUT_MAIN_THREAD]));
+    let deadline = Instant::now() + ARRIVES_WITHIN;
+    while !ProcRoot::default().process(child.pid()).stat().unwrap().runs_without_main_thread() {
+        assert!(Instant::now() < deadline, "its main thread does not exit");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let planned = plan_for(child.pid(), "suspend200");
+    let [impossible] = &planned.impossible[..] else { panic!("{planned:?}") };
+    assert!(impossible.why.contains("its main thread has exited"), "{impossible:?}");
+}
+
+#[test]
+fn a_program_that_is_hidden_is_refused_with_the_reason() {
+    let Some(mut lab) = Lab::raise("hidden-b", 1) else { return };
+    let child = lab.start(Spawn::new("sleep").args(["600"]));
+    let mut picture = observe().unwrap();
+    picture.hidden_processes.push(child.pid());
+    let planned = plan(&picture, None, &targets(child.pid()).pids(), &request("suspend200"));
+    assert!(planned.impossible.iter().any(|one| one.why.contains("CAP_SYS_PTRACE")), "{planned:?}");
 }
 
 const KEPT_JOURNAL: &str = "QUELL_TEST_KEPT_JOURNAL";

@@ -64,6 +64,7 @@ fn reverting_undoes_the_last_change_first_and_leaves_no_journal() {
             Change::Process { .. } => "process",
             Change::NapiSettings(_)
             | Change::EpollParameters(_)
+            | Change::LaunchedEpolls(_)
             | Change::ReuseportFilter(_)
             | Change::SocketsPolling(_)
             | Change::RingPolling(_)

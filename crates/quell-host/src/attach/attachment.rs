@@ -159,14 +159,18 @@ impl Attachment {
     }
 
     /// Its programs are this one and what it starts: for one that was started only after the attachment was begun, for
-    /// no programs at all.
+    /// no programs at all. `epolls` are the parameters that a preload library gives its epolls.
     ///
     /// # Errors
     /// When it has ended, or cannot be written down.
-    pub fn is_for(&mut self, program: Pid) -> Result<(), AttachError> {
+    pub fn is_for(&mut self, program: Pid, epolls: Option<EpollValues>) -> Result<(), AttachError> {
         self.targets = Targets::find(Selection::Processes(vec![program]))?;
         for target in self.targets.living() {
             self.transaction.add_target(target.clone())?;
+            if let Some(epolls) = epolls.filter(|_| i64::from(target.pid) == i64::from(program.get())) {
+                let program = self.targets.identity(program, target.start_time_ticks);
+                self.transaction.has_launched(program, epolls)?;
+            }
         }
         Ok(())
     }

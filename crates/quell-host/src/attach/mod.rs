@@ -2,7 +2,8 @@
 //! outside and by a journal, and are put back when it ends. [`target`] finds the processes, [`mod@plan`] decides, [`attachment`]
 //! acts, [`launch`] is about queues that are set before the program is started, [`placement`] steers and binds workers,
 //! [`keeper`] puts back when nobody else can, [`neighbours`] says whom else it touches, [`consequences`] what it brings
-//! along, [`quiet`] what it does not reach yet, [`effect`] whether it shows, [`stall`] frees a queue that its program does not
+//! along, [`quiet`] what it does not reach yet,
+//! [`ready_files`] what would stall it, [`effect`] whether it shows, [`stall`] frees a queue that its program does not
 //! come back to.
 
 pub mod attachment;
@@ -18,6 +19,7 @@ pub mod placement;
 pub mod plan;
 mod pollers;
 pub mod quiet;
+pub mod ready_files;
 pub mod stall;
 pub mod target;
 pub mod wait;

@@ -173,6 +173,10 @@ pub fn plan(picture: &Picture, before: Option<&Picture>, targets: &BTreeSet<Pid>
     plan.refuse_what_takes_a_launch(&request.mode);
     let processes = picture.processes.iter().filter(|process| targets.contains(&process.pid));
     processes.for_each(|process| plan.add_process(&view, process, request));
+    for pid in picture.hidden_processes.iter().filter(|pid| targets.contains(pid)) {
+        let why = "its files may not be seen; that needs CAP_SYS_PTRACE".to_owned();
+        plan.impossible.push(Impossible { what: format!("look into process {pid}"), why });
+    }
     for id in queues_of(picture, &view, targets) {
         match view.napi(id) {
             Some((device, napi)) => plan.add_queue(&view, device, napi, &request.mode),

@@ -90,6 +90,19 @@ impl Targets {
         }
     }
 
+    /// Those of `known` that still live, and what descends from them.
+    ///
+    /// # Errors
+    /// When the processes cannot be listed.
+    pub(crate) fn still_living<'a>(known: impl Iterator<Item = &'a Target>) -> Result<Vec<Target>, TargetError> {
+        let seen = Self::find(Selection::Processes(Vec::new()))?.see()?;
+        let living = known.filter_map(|target| {
+            let pid = Pid::from_kernel(target.pid)?;
+            seen.get(&pid).filter(|seen| seen.start_time_ticks == target.start_time_ticks).map(|_| pid)
+        });
+        Ok(with_descendants(&seen, &living.collect::<Vec<_>>()).into_values().collect())
+    }
+
     /// Looks again.
     ///
     /// # Errors

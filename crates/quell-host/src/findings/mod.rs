@@ -24,6 +24,7 @@ use crate::picture::Picture;
 pub use markdown::markdown;
 pub use mend::Mend;
 pub use node::Node;
+pub use suspension::READY_FILE_HOLDS_SUSPENSION;
 use view::View;
 
 /// The `schema` field of reports as JSON.

@@ -4,7 +4,7 @@
 use super::mend::Mend;
 use super::view::{EpollView, PACKETS_TO_JUDGE, View, counted, deferral, suspends, time_text};
 use super::{Node, Observation, Rule, Severity};
-use crate::picture::{Device, Napi, WatchedKind};
+use crate::picture::{Device, Napi, WatchedKind, WatchedTarget};
 
 pub(super) const RULES: &[&Rule] = &[
     &READY_FILE,
@@ -15,15 +15,19 @@ pub(super) const RULES: &[&Rule] = &[
     &SUSPENSION_WITHOUT_EFFECT,
 ];
 
+/// Name of the rule about files that stay ready.
+pub const READY_FILE_HOLDS_SUSPENSION: &str = "ready-file-holds-suspension";
+
 static READY_FILE: Rule = Rule {
-    id: "ready-file-holds-suspension",
+    id: READY_FILE_HOLDS_SUSPENSION,
     severity: Severity::Serious,
     title: "a file without a queue stays ready in an epoll that suspends interrupts",
     why: "Every epoll_wait that reports it arms the suspension anew and never polls the device, so network events wait \
           for ever: irq-suspend-timeout is no safety net against it.",
     source: "fs/eventpoll.c, ep_poll and ep_send_events; measured: no network event in 2 s with a timeout of 20 ms",
     explanation: "Seen: an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, watches an eventfd, pipe, \
-                  timerfd or unix socket that was ready when the picture was taken. Serious when it was ready in both of \
+                  timerfd or unix socket that was ready when the picture was taken, and reports it by each wait (neither \
+                  EPOLLET nor EPOLLONESHOT). Serious when it was ready in both of \
                   two pictures; a warning with one, for a program that is just about to read it looks the same. Mended \
                   by reading the file, or by watching it in an epoll of its own.",
     needs_two: false,
@@ -33,10 +37,18 @@ static READY_FILE: Rule = Rule {
 fn ready_file(view: &View<'_>) -> Vec<Observation> {
     let suspending = view.epolls.iter().filter(|epoll| epoll.prefers() && on_suspending_queue(view, epoll));
     let ready = suspending.flat_map(|epoll| {
-        let ready = epoll.others.iter().filter(|(_, _, ready)| ready.known() == Some(&true));
+        let others = epoll.others.iter().filter(|(target, _, _)| is_reported_by_each_wait(target));
+        let ready = others.filter(|(_, _, ready)| ready.known() == Some(&true));
         ready.map(move |(target, kind, _)| (epoll, target.fd, *kind))
     });
     ready.map(|(epoll, fd, kind)| of_ready_file(view, epoll, fd, kind)).collect()
+}
+
+/// One that is reported once, when it becomes ready, leaves the next wait to the queue.
+fn is_reported_by_each_wait(target: &WatchedTarget) -> bool {
+    const EPOLLONESHOT: u32 = 1 << 30;
+    const EPOLLET: u32 = 1 << 31;
+    target.events & (EPOLLONESHOT | EPOLLET) == 0
 }
 
 fn of_ready_file(view: &View<'_>, epoll: &EpollView<'_>, fd: i32, kind: &WatchedKind) -> Observation {

@@ -150,6 +150,9 @@ pub enum Change {
     /// Busy-poll parameters of an epoll of a process. Undone by setting them back if they are still the new ones, with
     /// its queues freed before and after.
     EpollParameters(EpollParameters),
+    /// Busy-poll parameters that a program's preload library gives each of its epolls. Undone from outside, for the epolls
+    /// that the program and its descendants have then, as [`Self::EpollParameters`] is.
+    LaunchedEpolls(LaunchedEpolls),
     /// The filter of a reuseport group. Undone by taking it off while a socket of the group as it was then is there.
     ReuseportFilter(ReuseportFilter),
     /// Busy polling of sockets of a process. Undone by setting those back that still poll so, and what they accepted.
@@ -225,6 +228,18 @@ pub struct EpollParameters {
     /// The parameters as they were.
     pub old: EpollValues,
     /// The parameters as they are to be.
+    pub new: EpollValues,
+}
+
+/// Epolls of a launched program, those that it has yet to make included. The kernel makes them without busy polling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct LaunchedEpolls {
+    /// The program.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot.
+    pub start_time_ticks: u64,
+    /// The parameters that each epoll gets.
     pub new: EpollValues,
 }
 

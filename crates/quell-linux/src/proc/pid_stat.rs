@@ -89,8 +89,19 @@ impl PidStat {
     /// before the others is a zombie too, but its process runs on.
     #[must_use]
     pub fn process_has_ended(&self) -> bool {
-        let ended = matches!(self.state, ProcessState::Zombie | ProcessState::Dead);
-        ended && self.num_threads <= 1
+        self.thread_has_ended() && self.num_threads <= 1
+    }
+
+    /// Whether the main thread has ended and others run on. The kernel shows the files of a process through its main
+    /// thread, which has none any more: `/proc/PID/fd` is empty, and nothing can be duplicated (`fs/proc/fd.c`,
+    /// `kernel/pid.c`).
+    #[must_use]
+    pub fn runs_without_main_thread(&self) -> bool {
+        self.thread_has_ended() && self.num_threads > 1
+    }
+
+    fn thread_has_ended(&self) -> bool {
+        matches!(self.state, ProcessState::Zombie | ProcessState::Dead)
     }
 
     /// Parses the file.

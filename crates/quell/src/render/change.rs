@@ -21,6 +21,7 @@ pub(crate) fn in_words(change: &Change) -> String {
         Change::ThreadAffinity(change) => {
             format!("thread {} of process {}: CPUs {}", change.tid, change.pid, change.new)
         }
+        Change::LaunchedEpolls(change) => format!("epolls of the launched process {}: {}", change.pid, change.new),
         Change::EpollParameters(change) => format!("epoll {} of process {}: {}", change.fd, change.pid, change.new),
     }
 }

@@ -62,6 +62,26 @@ fn a_quell_that_is_killed_leaves_a_memcached_that_answers_and_queues_as_they_wer
 }
 
 #[test]
+fn a_program_in_a_mode_that_spins_stops_spinning_when_its_quell_is_killed() {
+    let Some(lab) = RunLab::raise("spinning") else { return };
+    let before = lab.queues();
+    let quell = lab.run(&["fullbusy"], &MEMCACHED);
+    let memcached = lab.wait_for_memcached(&quell);
+    lab.ask_memcached();
+    assert!(lab.epolls(memcached).iter().all(|params| params.busy_poll_usecs == 1_000), "{:?}", lab.epolls(memcached));
+    wait_until(|| if lab.is_written_down(memcached) { Ok(()) } else { Err("nobody knows its number".to_owned()) });
+    quell.signal(Signal::KILL);
+    assert_eq!(quell.end().signal, Some(9));
+    wait_until(|| {
+        let (queues, epolls) = (lab.queues(), lab.epolls(memcached));
+        let are_back = epolls.iter().all(|params| *params == EpollParams::default());
+        if queues == before && are_back { Ok(()) } else { Err(format!("{queues:?} {epolls:?}")) }
+    });
+    lab.ask_memcached();
+    lab.kill(memcached);
+}
+
+#[test]
 fn a_command_that_is_killed_ends_quell_alike_and_everything_is_put_back() {
     let Some(lab) = RunLab::raise("command") else { return };
     let before = lab.queues();

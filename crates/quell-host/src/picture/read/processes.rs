@@ -12,6 +12,9 @@ use super::outcome::Outcome as _;
 use super::sockets::SocketTable;
 use super::threads;
 
+/// An empty list would read as a process without files.
+const NO_MAIN_THREAD: &str = "its main thread has exited, and the kernel shows the files of a process through that thread \
+                              only: its epolls and sockets cannot be read";
 /// The parent of all threads of the kernel.
 const KTHREADD: i32 = 2;
 
@@ -22,6 +25,7 @@ pub(super) struct Candidate {
     pub(super) start_time_ticks: u64,
     pub(super) namespace: Reading<u64>,
     is_kernel_thread: bool,
+    runs_without_main_thread: bool,
 }
 
 /// A process with what it has open.
@@ -57,6 +61,7 @@ pub(super) fn candidates(proc: &ProcRoot, scope: &Scope) -> Result<Vec<Candidate
             start_time_ticks: stat.starttime.0,
             namespace,
             is_kernel_thread: is_kernel_thread(&stat),
+            runs_without_main_thread: stat.runs_without_main_thread(),
         })
     };
     // One that ended meanwhile is left out.
@@ -84,7 +89,12 @@ pub(super) fn read(proc: &ProcRoot, candidate: &Candidate) -> OpenProcess {
         name: candidate.name.clone(),
         start_time_ticks: candidate.start_time_ticks,
         namespace: candidate.namespace.clone(),
-        fds: proc.process(candidate.pid).fds().outcome(),
+        fds: match candidate.runs_without_main_thread {
+            false => proc.process(candidate.pid).fds().outcome(),
+            true => {
+                Reading::unknown(Why::Failed, format!("list the files of process {}: {NO_MAIN_THREAD}", candidate.pid))
+            }
+        },
         epolls: Vec::new(),
         xdp_sockets: Vec::new(),
         threads: Reading::unknown(Why::NotAsked, "the process has no sockets"),
@@ -100,10 +110,11 @@ impl OpenProcess {
         })
     }
 
-    /// Whether it belongs into the picture: asked for, hidden, or with a socket that packets come by.
+    /// Whether it belongs into the picture: asked for, hidden, unreadable, or with a socket that packets come by.
     pub(super) fn is_wanted(&self, scope: &Scope, sockets: &SocketTable) -> bool {
         scope.pids.contains(&self.pid)
             || self.is_hidden()
+            || self.fds.why_unknown().is_some_and(|unknown| unknown.why == Why::Failed)
             || !self.xdp_sockets.is_empty()
             || self.sockets().any(|(_, inode)| sockets.contains(inode))
     }

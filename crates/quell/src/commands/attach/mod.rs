@@ -10,7 +10,7 @@ pub(crate) mod stalls;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
 use quell_host::attach::attachment::refuse_what_is_attached;
@@ -18,9 +18,9 @@ use quell_host::attach::consequences::consequences;
 use quell_host::attach::placement::{Groups, Placed, Placement, Wanted, decide};
 use quell_host::attach::plan::QueueStep;
 use quell_host::attach::{
-    AttachError, Attachment, EpollsSetBy, Plan, Request, TargetError, Targets, effect, observe, plan,
+    AttachError, Attachment, EpollsSetBy, Plan, Request, TargetError, Targets, effect, observe, plan, ready_files,
 };
-use quell_host::findings::Finding;
+use quell_host::findings::{Finding, READY_FILE_HOLDS_SUSPENSION, Severity};
 use quell_host::journal::JournalError;
 use quell_host::picture::{Picture, TakeError};
 use quell_host::recovery::Reverted;
@@ -61,6 +61,9 @@ pub(crate) struct AttachArgs {
     /// Show what would be set and whom it touches; change nothing.
     #[arg(long)]
     dry_run: bool,
+    /// Attach although a file that stays ready keeps queues suspended: network events can wait for it for ever.
+    #[arg(long)]
+    accept_stalls: bool,
     /// Stay, keep up with workers that are started and queues that come up later, and put back at the end.
     #[arg(short, long, conflicts_with = "dry_run")]
     follow: bool,
@@ -104,6 +107,9 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         return refuse_what_cannot_be(&report);
     }
     refuse(&report, args.follow)?;
+    if !args.accept_stalls {
+        refuse_stalls(&report)?;
+    }
     if !args.json {
         show_plan(&report, &groups)?;
     }
@@ -155,7 +161,8 @@ struct Looked {
     findings: Vec<Finding>,
 }
 
-/// Where others are on the queues the plan is made from two looks, by which it is told how long they can wait.
+/// Where others are on the queues, the plan is made from two looks, which show how long they can wait. A file that was
+/// ready is asked again and again until then.
 fn look(targets: &Targets, request: &Request) -> Result<Looked, TakeError> {
     let looked = |picture: Picture, before: Option<&Picture>| {
         let plan = plan(&picture, before, &targets.pids(), request);
@@ -163,11 +170,17 @@ fn look(targets: &Targets, request: &Request) -> Result<Looked, TakeError> {
         Looked { picture, plan, findings }
     };
     let first = looked(observe()?, None);
-    if first.plan.neighbours.is_empty() || request.mode.napi().irq_suspend_timeout_ns == 0 {
+    let began = Instant::now();
+    let suspects = ready_files::suspects(&first.picture, &first.findings);
+    let stayed_ready = ready_files::stay_ready(suspects, LOAD_WATCHED);
+    let others_wait = !first.plan.neighbours.is_empty() && request.mode.napi().irq_suspend_timeout_ns > 0;
+    if stayed_ready.is_empty() && !others_wait {
         return Ok(first);
     }
-    thread::sleep(LOAD_WATCHED);
-    Ok(looked(observe()?, Some(&first.picture)))
+    thread::sleep(LOAD_WATCHED.saturating_sub(began.elapsed()));
+    let mut second = looked(observe()?, Some(&first.picture));
+    ready_files::judge(&mut second.findings, &stayed_ready);
+    Ok(second)
 }
 
 /// The filters that are to be put on; none unless that is asked for. One who stays waits for what can be steered.
@@ -209,6 +222,18 @@ fn refuse(report: &render::Report<'_>, follow: bool) -> Result<(), Failure> {
         return Err(Failure::new(Exit::NotSupported, format!("{report}{text}")));
     }
     Ok(())
+}
+
+/// A file that stays ready makes the mode a stall, which no timeout ends.
+fn refuse_stalls(report: &render::Report<'_>) -> Result<(), Failure> {
+    let stalls =
+        |finding: &&Finding| finding.id == READY_FILE_HOLDS_SUSPENSION && finding.severity == Severity::Serious;
+    let Some(finding) = report.findings.iter().find(stalls) else { return Ok(()) };
+    let Finding { id, title, seen, why, .. } = finding;
+    Err(Failure::new(
+        Exit::VerifyFailed,
+        format!("{id}: {title}: {seen}. {why} Nothing was changed; --accept-stalls attaches all the same"),
+    ))
 }
 
 fn attach(

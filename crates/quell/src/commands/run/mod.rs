@@ -118,7 +118,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             return Err(not_started(&error));
         }
     };
-    queues.are_for(command.pid());
+    queues.are_for(command.pid(), launch.told.and_then(|told| told.epoll));
     supervise::until_the_end(&mut command, &signals, queues)
 }
 

@@ -8,8 +8,10 @@ use quell_host::attach::launch::plan_of_devices;
 use quell_host::attach::placement::{Placement, Wanted};
 use quell_host::attach::{AttachError, Attachment, EpollsSetBy, Plan, Request, Selection, Targets};
 use quell_host::picture::{Scope, take};
+use quell_host::settings::values::EpollValues;
 use quell_host::transaction::Moment;
 use quell_launch::choice::Choice;
+use quell_launch::preload_settings::BusyPoll;
 use quell_linux::Pid;
 
 use crate::commands::attach::keeper;
@@ -49,6 +51,14 @@ pub(super) fn refuse_what_cannot_be(choice: &Choice, plan: &Plan) -> Result<(), 
     Err(Failure::new(Exit::NotSupported, format!("{mode} cannot be had here, so nothing was started:\n{why}")))
 }
 
+fn values(epolls: BusyPoll) -> EpollValues {
+    EpollValues {
+        busy_poll_usecs: epolls.usecs(),
+        busy_poll_budget: epolls.budget(),
+        prefer_busy_poll: epolls.prefer(),
+    }
+}
+
 fn nobody_looks_on(_: usize, _: Moment) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
@@ -86,11 +96,12 @@ impl Queues {
         Ok(Self { attachment: Some(attachment), placement, verbose, ..Self::default() })
     }
 
-    /// The command runs: what it and its children make is kept in the mode from now on.
-    pub(super) fn are_for(&mut self, command: Pid) {
+    /// The command runs: what it and its children make is kept in the mode from now on. `epolls` are the parameters that
+    /// the preload library gives its epolls.
+    pub(super) fn are_for(&mut self, command: Pid, epolls: Option<BusyPoll>) {
         let Some(attachment) = &mut self.attachment else { return };
         // One that has ended already is waited for in any case.
-        if let Err(error) = attachment.is_for(command)
+        if let Err(error) = attachment.is_for(command, epolls.map(values))
             && !matches!(error, AttachError::Target(_))
         {
             self.tell(&error);

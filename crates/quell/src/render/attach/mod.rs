@@ -35,7 +35,7 @@ pub(crate) struct Report<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) rings_left_alone: Vec<RingLeftAlone>,
     pub(crate) plan: &'a Plan,
-    findings: Vec<Finding>,
+    pub(crate) findings: Vec<Finding>,
     /// Whether the mode shows; absent before it is set, and when nobody asked.
     pub(crate) effect: Option<Effect>,
 }

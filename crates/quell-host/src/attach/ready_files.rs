@@ -1,0 +1,89 @@
+//! Files that stay ready in an epoll that is about to suspend interrupts: each wait reports them, re-arms the suspension and
+//! polls no queue. Two pictures do not tell such a file from one that its program reads often, so it is asked in between.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use quell_linux::Pid;
+use quell_linux::pidfd::PidFd;
+
+use crate::findings::{Finding, Node, READY_FILE_HOLDS_SUSPENSION, Severity};
+use crate::picture::{Picture, WatchedTarget};
+
+/// Time between two questions. A program that reads the file has done so at one of them.
+const ASKED_EVERY: Duration = Duration::from_millis(10);
+
+/// A file that was ready when a picture was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadyFile {
+    pid: Pid,
+    fd: i32,
+    events: u32,
+}
+
+impl ReadyFile {
+    fn is_ready(self) -> bool {
+        let file = PidFd::open(self.pid).and_then(|process| process.duplicate(self.fd));
+        file.is_ok_and(|file| file.is_ready(self.events).unwrap_or(false))
+    }
+
+    fn is_in(self, finding: &Finding) -> bool {
+        finding.nodes.contains(&Node::File { pid: self.pid, fd: self.fd })
+    }
+}
+
+/// The files that findings of a picture are about.
+#[must_use]
+pub fn suspects(picture: &Picture, findings: &[Finding]) -> Vec<ReadyFile> {
+    let findings: Vec<&Finding> = findings.iter().filter(|finding| finding.id == READY_FILE_HOLDS_SUSPENSION).collect();
+    let mut suspects: Vec<ReadyFile> = Vec::new();
+    for process in &picture.processes {
+        let epolls = process.files.known().into_iter().flat_map(|files| &files.epolls);
+        let file = |target: &WatchedTarget| ReadyFile { pid: process.pid, fd: target.fd, events: target.events };
+        let files = epolls.flat_map(|epoll| epoll.targets.known_elements()).map(file);
+        suspects.extend(files.filter(|file| findings.iter().any(|finding| file.is_in(finding))));
+    }
+    suspects
+}
+
+/// Those that are ready whenever they are asked, for this long.
+#[must_use]
+pub fn stay_ready(mut files: Vec<ReadyFile>, time: Duration) -> Vec<ReadyFile> {
+    let began = Instant::now();
+    loop {
+        files.retain(|file| file.is_ready());
+        if files.is_empty() || began.elapsed() >= time {
+            return files;
+        }
+        thread::sleep(ASKED_EVERY);
+    }
+}
+
+/// Makes a finding serious where its file stayed ready, and a warning where it did not.
+pub fn judge(findings: &mut [Finding], stayed_ready: &[ReadyFile]) {
+    for finding in findings.iter_mut().filter(|finding| finding.id == READY_FILE_HOLDS_SUSPENSION) {
+        let stayed = stayed_ready.iter().any(|file| file.is_in(finding));
+        finding.severity = if stayed { Severity::Serious } else { finding.severity.min(Severity::Warning) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd as _, AsRawFd as _};
+
+    use quell_linux::event::Event;
+
+    use super::*;
+
+    const EPOLLIN: u32 = 1;
+
+    #[test]
+    fn a_file_that_nobody_reads_stays_ready_and_an_idle_one_does_not() {
+        let (raised, idle) = (Event::new().unwrap(), Event::new().unwrap());
+        raised.raise().unwrap();
+        let file =
+            |event: &Event| ReadyFile { pid: Pid::of_this_process(), fd: event.as_fd().as_raw_fd(), events: EPOLLIN };
+        let files = [file(&raised), file(&idle)];
+        assert_eq!(stay_ready(files.to_vec(), ASKED_EVERY * 2), [files[0]]);
+    }
+}
