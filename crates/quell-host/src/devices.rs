@@ -32,7 +32,7 @@ pub(crate) struct FoundDevice {
     pub(crate) link: Link,
 }
 
-/// The inode by which the device is found again; `None` where sysfs cannot be mounted and `/sys` does not show the device.
+/// The inode by which the device is found again; `None` where its sysfs cannot be had.
 pub(crate) fn sysfs_inode(namespace: &Namespace, link: &Link) -> Option<u64> {
     inode(namespace, link).ok().flatten()
 }
@@ -40,19 +40,7 @@ pub(crate) fn sysfs_inode(namespace: &Namespace, link: &Link) -> Option<u64> {
 /// `None` for a name that is not UTF-8, which is shown with substitutes.
 fn inode(namespace: &Namespace, link: &Link) -> Result<Option<u64>, SysfsError> {
     let Ok(name) = InterfaceName::new(link.name.as_str()) else { return Ok(None) };
-    match Sysfs::mount_of(namespace) {
-        Ok(sysfs) => sysfs.net_class(&name).inode().map(Some),
-        Err(error) if error.is_denied() => inode_in_sys(&name, link).map(Some).ok_or(error),
-        Err(error) => Err(error),
-    }
-}
-
-/// The inode that `/sys` shows, which may be that of another namespace: the address shows whether it is the device.
-fn inode_in_sys(name: &InterfaceName, link: &Link) -> Option<u64> {
-    let sysfs = Sysfs::default();
-    let shown = sysfs.net_class(name);
-    let is_it = link.mac.is_some() && shown.address().ok()? == link.mac;
-    is_it.then(|| shown.inode().ok()).flatten()
+    Sysfs::of(namespace)?.net_class(&name).inode().map(Some)
 }
 
 /// The device, wherever it is now. `None`: it was deleted, or is in a namespace that only an open file keeps alive.
@@ -120,7 +108,7 @@ fn find_moved(proc: &ProcRoot, inode: u64) -> Result<Option<FoundDevice>, Settin
 }
 
 fn link_of_inode(namespace: &Namespace, inode: u64) -> Result<Option<Link>, SettingsError> {
-    match Sysfs::mount_of(namespace)?.interface_of_inode(inode)? {
+    match Sysfs::of(namespace)?.interface_of_inode(inode)? {
         Some(name) => Ok(present(Links::open_in(namespace)?.by_name(&name))?),
         None => Ok(None),
     }

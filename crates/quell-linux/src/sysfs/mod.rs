@@ -18,6 +18,8 @@ use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use thiserror::Error;
 
+use crate::InterfaceName;
+use crate::link::{Link, Links};
 use crate::netns::{Namespace, NamespaceError};
 use crate::proc::Malformed;
 
@@ -116,23 +118,38 @@ impl Sysfs {
         Self { root: root.into(), _mount: None }
     }
 
-    /// That of a namespace. For the calling thread's own it is `/sys`, which needs no privilege.
+    /// The sysfs of a namespace: a mount of its own, or without `CAP_SYS_ADMIN`, for the caller's namespace, `/sys` if
+    /// that shows the same devices. `/sys` shows the namespace of whoever mounted it; after `nsenter --net` that is
+    /// another one.
     ///
     /// # Errors
     /// [`SysfsError`]; another namespace than the caller's needs `CAP_SYS_ADMIN`.
     pub fn of(namespace: &Namespace) -> Result<Self, SysfsError> {
-        if *namespace == Namespace::current()? {
-            return Ok(Self::default());
+        match Self::mount_of(namespace) {
+            Err(error) if error.is_denied() && *namespace == Namespace::current()? => {
+                let sys = Self::default();
+                if sys.shows_devices_of(namespace) { Ok(sys) } else { Err(error) }
+            }
+            mounted => mounted,
         }
-        Self::mount_of(namespace)
     }
 
-    /// A mount of its own for a namespace, also for the caller's: `/sys` shows the namespace of whoever mounted it, which
-    /// after `nsenter --net` is another one.
+    /// Every device of the namespace is here, with its ifindex and its address.
+    fn shows_devices_of(&self, namespace: &Namespace) -> bool {
+        let shows = |link: Link| {
+            let Ok(name) = InterfaceName::new(link.name.as_str()) else { return false };
+            let here = self.net_class(&name);
+            here.ifindex().is_ok_and(|index| index == link.index.get())
+                && here.address().is_ok_and(|mac| mac == link.mac)
+        };
+        Links::open_in(namespace).and_then(|mut links| links.list()).is_ok_and(|links| links.into_iter().all(shows))
+    }
+
+    /// A mount of its own for a namespace.
     ///
     /// # Errors
     /// [`SysfsError`]; needs `CAP_SYS_ADMIN`.
-    pub fn mount_of(namespace: &Namespace) -> Result<Self, SysfsError> {
+    fn mount_of(namespace: &Namespace) -> Result<Self, SysfsError> {
         let mount = namespace.run(mount_nowhere)??;
         // The descriptor is the process's, so that any thread of it can take this way.
         let root = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
@@ -174,9 +191,24 @@ mod tests {
     use quell_test_support::{Lacks, skip};
 
     #[test]
-    fn that_of_the_own_namespace_is_the_mounted_one() {
+    fn sys_shows_the_devices_of_the_namespace_that_mounted_it_and_of_no_other() {
         let here = Namespace::current().unwrap();
-        assert_eq!(Sysfs::of(&here).unwrap().path(), Path::new("/sys"));
+        assert!(Sysfs::of(&here).unwrap().shows_devices_of(&here));
+        let shown_elsewhere = std::thread::spawn(move || {
+            // SAFETY: only this thread leaves its network namespace.
+            let unshared = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
+            unshared.map(|()| {
+                let own = Namespace::current().unwrap();
+                // Two namespaces of `lo` alone look alike.
+                let lo_alone = Links::open_in(&here).unwrap().list().unwrap().len() == 1;
+                let sysfs = Sysfs::of(&own).unwrap();
+                (lo_alone || !sysfs.shows_devices_of(&here)) && sysfs.shows_devices_of(&own)
+            })
+        });
+        match shown_elsewhere.join().unwrap() {
+            Ok(right) => assert!(right),
+            Err(error) => skip(Lacks::Root, &error),
+        }
     }
 
     #[test]

@@ -67,6 +67,11 @@ impl NetClass<'_> {
         }
     }
 
+    /// The ifindex.
+    pub(super) fn ifindex(&self) -> Result<u32, SysfsError> {
+        self.read("ifindex", parse_number)
+    }
+
     /// The hardware address; `None` for anything but an Ethernet address of one interface.
     ///
     /// # Errors
