@@ -1,6 +1,5 @@
-//! The future of a run: events in the total order of (moment, sequence number), so that two events
-//! of one moment always happen in the order in which they were scheduled. Bounded; it allocates
-//! once, and never in the steady state.
+//! Pending events, ordered by time and sequence number: events of the same time happen in the order in
+//! which they were scheduled. The capacity is fixed and allocated once.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -35,13 +34,13 @@ impl<E> PartialOrd for Entry<E> {
 }
 
 impl<E> Ord for Entry<E> {
-    /// Reversed: the standard heap yields its greatest element, and the earliest is wanted.
+    /// Reversed, because `BinaryHeap` returns its greatest element.
     fn cmp(&self, other: &Self) -> Ordering {
         other.key().cmp(&self.key())
     }
 }
 
-/// Events to come, at most `bound` of them.
+/// Pending events, at most `bound`.
 #[derive(Debug)]
 pub(crate) struct EventQueue<E> {
     heap: BinaryHeap<Entry<E>>,
@@ -51,13 +50,13 @@ pub(crate) struct EventQueue<E> {
 }
 
 impl<E> EventQueue<E> {
-    /// An empty queue that holds `bound` events, allocated now.
+    /// An empty queue with a capacity of `bound` events.
     pub(crate) fn with_bound(bound: usize) -> Self {
         Self { heap: BinaryHeap::with_capacity(bound), sequence: 0, bound, overflowed: false }
     }
 
-    /// Lets `event` happen at `at_ns`. Beyond the bound it is dropped and
-    /// [`overflowed`](Self::overflowed) tells it: such a run has no result.
+    /// Schedules `event` for `at_ns`. If the queue is full the event is dropped and
+    /// [`overflowed`](Self::overflowed) is set; such a run has no result.
     pub(crate) fn schedule(&mut self, at_ns: Ns, event: E) {
         if self.heap.len() == self.bound {
             self.overflowed = true;
@@ -68,17 +67,17 @@ impl<E> EventQueue<E> {
         self.heap.push(Entry { at_ns, sequence, event });
     }
 
-    /// The earliest event, taken out.
+    /// Removes the earliest event.
     pub(crate) fn pop(&mut self) -> Option<(Ns, E)> {
         self.heap.pop().map(|entry| (entry.at_ns, entry.event))
     }
 
-    /// When the earliest event happens.
+    /// Time of the earliest event.
     pub(crate) fn next_at_ns(&self) -> Option<Ns> {
         self.heap.peek().map(|entry| entry.at_ns)
     }
 
-    /// Whether an event was ever dropped.
+    /// Whether an event was dropped.
     pub(crate) fn overflowed(&self) -> bool {
         self.overflowed
     }
@@ -91,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_of_one_moment_happen_in_the_order_of_their_scheduling() {
+    fn events_of_the_same_time_happen_in_the_order_of_their_scheduling() {
         let mut queue = EventQueue::with_bound(8);
         for name in ["first", "second", "third"] {
             queue.schedule(5, name);
@@ -102,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_beyond_the_bound_is_told() {
+    fn an_event_beyond_the_capacity_sets_overflowed() {
         let mut queue = EventQueue::with_bound(1);
         queue.schedule(1, ());
         assert!(!queue.overflowed());
@@ -112,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn events_come_out_as_a_stable_sort_by_moment_has_them(moments in prop::collection::vec(0u64..50, 0..200)) {
+        fn events_come_in_the_order_of_a_stable_sort_by_time(moments in prop::collection::vec(0u64..50, 0..200)) {
             let mut queue = EventQueue::with_bound(200);
             for (index, &at_ns) in moments.iter().enumerate() {
                 queue.schedule(at_ns, index);

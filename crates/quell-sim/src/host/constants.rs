@@ -1,32 +1,31 @@
-//! The physical constants of a host, each with its unit, the range that makes sense, and what it
-//! means: what things cost on its CPUs, and what network and client add. One table feeds the
-//! profile files, the fit and the documentation.
+//! Physical constants of a host with unit, range and meaning: costs on its CPUs, and delays of network and
+//! client. Profile files, the fit and the documentation use this table.
 
 use serde::{Deserialize, Serialize};
 
-/// What is known of a constant apart from its value on one host.
+/// Definition of a constant.
 #[derive(Debug, Clone, Copy)]
 pub struct Constant {
-    /// The name, with the unit at its end.
+    /// Name, which ends with the unit.
     pub name: &'static str,
-    /// The least value that makes sense.
+    /// Smallest valid value.
     pub least: f64,
-    /// The greatest value that makes sense.
+    /// Largest valid value.
     pub greatest: f64,
-    /// What it is.
+    /// Meaning.
     pub meaning: &'static str,
     read: fn(&Constants) -> f64,
     write: fn(&mut Constants) -> &mut f64,
 }
 
 impl Constant {
-    /// The constant of that name.
+    /// Finds a constant by name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         CONSTANTS.iter().find(|constant| constant.name == name)
     }
 
-    /// The unit that its name ends with, in words.
+    /// Unit.
     #[must_use]
     pub fn unit(&self) -> &'static str {
         match self.name {
@@ -39,13 +38,13 @@ impl Constant {
         }
     }
 
-    /// Its value on a host.
+    /// Value in `constants`.
     #[must_use]
     pub fn of(&self, constants: &Constants) -> f64 {
         (self.read)(constants)
     }
 
-    /// Gives it `value`, moved into its range.
+    /// Sets its value in `constants`, clamped to its range.
     pub fn set(&self, constants: &mut Constants, value: f64) {
         *(self.write)(constants) = value.clamp(self.least, self.greatest);
     }
@@ -53,7 +52,7 @@ impl Constant {
 
 macro_rules! constants {
     ($($name:ident = $default:literal in $least:literal ..= $greatest:literal: $meaning:literal;)*) => {
-        /// The value of every constant on one host.
+        /// Values of all constants on a host.
         #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct Constants {
@@ -128,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_constant_begins_within_its_range_and_is_found_by_name() {
+    fn every_default_is_within_its_range_and_every_constant_is_found_by_name() {
         let constants = Constants::default();
         for constant in CONSTANTS {
             let value = constant.of(&constants);
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_beyond_the_range_is_moved_into_it() {
+    fn a_value_outside_its_range_is_clamped() {
         let mut constants = Constants::default();
         let share = Constant::named("client_tail_share").expect("it is in the table");
         share.set(&mut constants, 7.0);

@@ -1,18 +1,18 @@
-//! The constants of a host as whole nanoseconds, ready for the hot path.
+//! Costs of a host in whole nanoseconds, prepared for the hot path.
 
 use super::{HostProfile, IdleState};
 use crate::engine::Ns;
 use crate::mechanism::PacketKind;
 use crate::run::MessageSize;
 
-/// Fetching a line from another last-level cache against from a neighbour's within it: the usual
-/// ratio of core-to-core latencies on Zen 2.
+/// Latency of a cache line from another last-level cache relative to one within it: the usual ratio of
+/// core-to-core latencies on Zen 2.
 const CROSS_CACHE_FACTOR: Ns = 3;
 
-/// A message of this size does not fit into the linear part of a socket buffer.
+/// Size from which a message does not fit into the linear part of a socket buffer.
 const LARGE_MESSAGE_BYTES: u32 = 2048;
 
-/// What things cost, in ns.
+/// Costs in ns.
 #[derive(Debug, Clone)]
 pub(crate) struct Costs {
     pub(crate) device_irq_ns: Ns,
@@ -40,7 +40,7 @@ pub(crate) struct Costs {
     pub(crate) ring_ns: Ns,
     pub(crate) user_loop_ns: Ns,
     pub(crate) kernel_loop_ns: Ns,
-    /// Reading a whole segment.
+    /// Reading a full segment.
     segment_ns: Ns,
     idle_states: Vec<IdleState>,
 }
@@ -80,8 +80,8 @@ impl Costs {
         }
     }
 
-    /// With messages that are large enough to matter: what of a request comes with its last segment
-    /// is read, and a response of the same size written.
+    /// Adds the costs of a message size: reading the last segment of a request, and writing a response of the
+    /// same size.
     pub(crate) fn with_message(mut self, message: Option<MessageSize>, host: &HostProfile) -> Self {
         let Some(message) = message else { return self };
         let copy_ns = |bytes: u32| host.constants.copy_ns_per_kib * f64::from(bytes) / 1024.0;
@@ -92,39 +92,39 @@ impl Costs {
         self
     }
 
-    /// Reading segments of a request, together with `requests` that are complete or by themselves.
+    /// Cost of reading segments of an incomplete request, together with complete `requests` or alone.
     #[inline]
     pub(crate) fn parts_ns(&self, parts: u32, requests: u32) -> Ns {
         let call_ns = if parts > 0 && requests == 0 { self.recv_ns } else { 0 };
         u64::from(parts) * self.segment_ns + call_ns
     }
 
-    /// Receiving one packet, from the ring to the socket.
+    /// Cost of receiving a packet, from the ring to the socket.
     #[inline]
     pub(crate) fn receive_ns(&self, kind: PacketKind) -> Ns {
         if kind == PacketKind::Ack { self.rx_ack_ns } else { self.rx_request_ns }
     }
 
-    /// Serving one request of a batch of `batch`: the more requests lie between two uses of the
-    /// same memory, the less of it is still in the caches.
+    /// Cost of serving one request of a batch: the more requests lie between two uses of the same memory, the
+    /// less of it is still in the caches.
     #[inline]
     pub(crate) fn request_ns(&self, batch: usize) -> Ns {
         (self.request_ns + self.batch_extra_ns * self.displaced_share(batch)) as Ns
     }
 
-    /// What receiving a packet costs more on a CPU that is amid serving such a batch.
+    /// Additional cost of receiving a packet on a CPU that serves such a batch.
     #[inline]
     pub(crate) fn packet_displaced_ns(&self, batch: usize) -> Ns {
         (self.batch_packet_ns * self.displaced_share(batch)) as Ns
     }
 
-    /// How much of what was used last time a batch has displaced from the caches.
+    /// Share of recently used memory that a batch has displaced from the caches.
     fn displaced_share(&self, batch: usize) -> f64 {
         let others = batch.saturating_sub(1) as f64;
         others / (others + self.batch_half)
     }
 
-    /// What a request costs more on `cpu` when its packet was received on `rx_cpu`.
+    /// Additional cost of a request on `cpu` whose packet was received on `rx_cpu`.
     #[inline]
     pub(crate) fn crossing_ns(&self, rx_cpu: usize, cpu: usize) -> Ns {
         if rx_cpu == cpu {
@@ -136,8 +136,7 @@ impl Costs {
         }
     }
 
-    /// How long the hardware takes to leave the idle state that a governor chooses when it expects
-    /// to idle for `expected_ns`.
+    /// Exit latency of the idle state that the governor selects for an expected idle time.
     pub(crate) fn idle_latency_ns(&self, expected_ns: Ns) -> Ns {
         let chosen = self.idle_states.iter().rev().find(|state| state.target_residency_ns <= expected_ns);
         chosen.or(self.idle_states.first()).map_or(0, |state| state.exit_latency_ns)

@@ -1,5 +1,4 @@
-//! A host: what things cost on it, its NIC, its kernel and the clients that load it, as a profile
-//! file says it.
+//! Hosts: costs, NIC and clients, from a profile file.
 
 mod constants;
 mod costs;

@@ -1,6 +1,5 @@
-//! A host profile and its TOML file: every constant with its value and where that comes from, and
-//! the comments that say unit, range and meaning. Reading refuses what it does not know, and says
-//! where.
+//! Host profiles and their TOML files: every constant with value and source, and comments with unit, range
+//! and meaning.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,90 +10,90 @@ use super::{CONSTANTS, Constant, Constants};
 use crate::engine::Ns;
 use crate::mechanism::Coalescing;
 
-/// An idle state of the host's CPUs.
+/// An idle state of a CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IdleState {
-    /// The shortest expected idle time for which the governor chooses it, in ns.
+    /// Shortest expected idle time for which the governor selects it, in ns.
     pub target_residency_ns: Ns,
-    /// How long the hardware takes to leave it, in ns.
+    /// Exit latency of the hardware, in ns.
     pub exit_latency_ns: Ns,
 }
 
-/// A constant's value and where it comes from.
+/// Value of a constant and its source.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Value {
-    /// In the unit at the end of the constant's name.
+    /// Value in the unit that ends the constant's name.
     pub value: f64,
-    /// A document, a measurement, or `fitted`.
+    /// Document, measurement, or `fitted`.
     pub source: String,
 }
 
-/// Everything about a host that the model needs.
+/// Profile of a host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostProfile {
-    /// What it is called on the command line.
+    /// Name on the command line.
     pub name: String,
-    /// The machine, in words.
+    /// Description of the machine.
     pub description: String,
-    /// The clock of its CPUs when they execute, in GHz: turns executed time into cycles.
+    /// CPU clock in GHz, which converts executed time to cycles.
     pub cpu_ghz: f64,
-    /// CPUs that take part.
+    /// CPUs that serve.
     pub cpus: usize,
     /// CPUs that share a last-level cache.
     pub cpus_per_cache: usize,
     /// Entries of each RX ring.
     pub ring_size: usize,
-    /// The NIC's interrupt coalescing.
+    /// Interrupt coalescing of the NIC.
     pub coalescing: Coalescing,
-    /// Idle states, the lightest first.
+    /// Idle states, lightest first.
     pub idle_states: Vec<IdleState>,
-    /// What things cost.
+    /// Constants.
     pub constants: Constants,
-    /// Where each constant's value comes from, by its name.
+    /// Source of each constant, by name.
     pub sources: BTreeMap<String, String>,
 }
 
-/// Why a profile cannot be used.
+/// Why a profile is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// The text is no TOML, or not that of a profile.
+    /// Invalid TOML, or not a profile.
     #[error("host profile: {0}")]
     Syntax(#[from] toml::de::Error),
-    /// A constant that does not exist.
+    /// Unknown constant.
     #[error("host profile: constant `{name}` is not known{}", hint(name))]
     UnknownConstant {
-        /// As it was written.
+        /// Name as given.
         name: String,
     },
-    /// A constant without a value.
+    /// Missing constant.
     #[error("host profile: constant `{name}` is missing ({meaning}); the model needs every one of them")]
     MissingConstant {
         /// Its name.
         name: &'static str,
-        /// What it is.
+        /// Meaning.
         meaning: &'static str,
     },
-    /// A value that makes no sense.
+    /// Value out of range.
     #[error("host profile: {name} = {value} is outside {least} to {greatest}")]
     OutOfRange {
         /// Its name.
         name: &'static str,
-        /// The value that was given.
+        /// Value as given.
         value: f64,
-        /// The least that makes sense.
+        /// Smallest valid value.
         least: f64,
-        /// The greatest that makes sense.
+        /// Largest valid value.
         greatest: f64,
     },
     /// No shipped profile has this name.
     #[error("no host profile `{name}` is shipped; there are: {known}")]
     UnknownHost {
-        /// As it was asked for.
+        /// Name as given.
         name: String,
-        /// Those that exist.
+        /// Shipped profiles.
         known: String,
     },
 }
@@ -119,7 +118,7 @@ struct File {
     constants: BTreeMap<String, Value>,
 }
 
-/// The profiles that ship with the project, by name.
+/// Shipped profiles by name.
 const SHIPPED: &[(&str, &str)] = &[
     ("epyc7662-cx5", include_str!("../../data/hosts/epyc7662-cx5.toml")),
     ("af-xdp-2025", include_str!("../../data/hosts/af-xdp-2025.toml")),
@@ -128,11 +127,11 @@ const SHIPPED: &[(&str, &str)] = &[
 ];
 
 impl HostProfile {
-    /// The shipped profile of that name.
+    /// Finds a shipped profile by name.
     ///
     /// # Errors
     ///
-    /// [`ProfileError::UnknownHost`] with the names that exist.
+    /// [`ProfileError::UnknownHost`] with the names of the shipped profiles.
     pub fn shipped(name: &str) -> Result<Self, ProfileError> {
         let Some((_, text)) = SHIPPED.iter().find(|(known, _)| *known == name) else {
             let known = Self::shipped_names().collect::<Vec<_>>().join(", ");
@@ -141,16 +140,16 @@ impl HostProfile {
         Self::from_toml(text)
     }
 
-    /// The names of the shipped profiles.
+    /// Names of the shipped profiles.
     pub fn shipped_names() -> impl Iterator<Item = &'static str> {
         SHIPPED.iter().map(|(name, _)| *name)
     }
 
-    /// Reads a profile.
+    /// Parses a profile.
     ///
     /// # Errors
     ///
-    /// What is not TOML, an unknown or missing constant, a value out of its range.
+    /// See [`ProfileError`].
     pub fn from_toml(text: &str) -> Result<Self, ProfileError> {
         let file: File = toml::from_str(text)?;
         let mut constants = Constants::default();
@@ -179,7 +178,7 @@ impl HostProfile {
         })
     }
 
-    /// The profile as a file, with unit, range and meaning of every constant as comments.
+    /// Formats the profile as TOML, with unit, range and meaning of every constant as comments.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let mut text = String::from("# A host profile of `quell sim`. Times are in ns, the clock in GHz.\n");
@@ -225,13 +224,13 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_reads_back_as_it_was_written() {
+    fn a_profile_survives_a_round_trip_through_toml() {
         let profile = profile();
         assert_eq!(HostProfile::from_toml(&profile.to_toml()).expect("own output"), profile);
     }
 
     #[test]
-    fn every_shipped_profile_names_itself() {
+    fn every_shipped_profile_has_the_name_it_is_shipped_under() {
         for name in HostProfile::shipped_names() {
             assert_eq!(HostProfile::shipped(name).expect("it ships").name, name);
         }
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_constant_and_one_out_of_range_are_refused() {
+    fn a_missing_constant_and_a_value_out_of_range_are_refused() {
         let text = profile().to_toml();
         let without: String =
             text.lines().filter(|line| !line.starts_with("wake_ns")).map(|line| format!("{line}\n")).collect();

@@ -1,48 +1,48 @@
-//! The NIC's side of an interrupt: when, after the vector was armed, completions of received or
-//! transmitted packets bring it about. One vector serves both directions of a queue, as with mlx5.
+//! Interrupt coalescing of the NIC: when completions of received or transmitted packets raise the
+//! interrupt of an armed vector. One vector serves both directions of a queue, as with mlx5.
 
 use serde::{Deserialize, Serialize};
 
 use super::moderation::{Moderation, Profile, Profiles, RX_CQE, RX_EQE, TX_CQE, TX_EQE};
 use crate::engine::{NEVER, Ns};
 
-/// From when the coalescing time counts.
+/// Start of the coalescing time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CoalescingPeriod {
-    /// From the last completion: quiet time (`cqe-mode-rx on`).
+    /// The last completion: each packet restarts the time (`cqe-mode-rx on`).
     LastCompletion,
-    /// From the first completion since the vector was armed.
+    /// The first completion since the vector was armed.
     FirstCompletion,
-    /// From the last interrupt (`cqe-mode-rx off`, Intel's throttling): the first packet after a
-    /// quiet time interrupts at once.
+    /// The last interrupt (`cqe-mode-rx off`, throttling of Intel NICs): the first packet after a quiet time
+    /// interrupts immediately.
     LastInterrupt,
 }
 
-/// Interrupt coalescing, in the terms of `ethtool -C`.
+/// Interrupt coalescing, with the names of `ethtool -C`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Coalescing {
-    /// `adaptive-rx`: the receive values below are only where it begins.
+    /// `adaptive-rx`: DIM chooses the receive values.
     pub adaptive_rx: bool,
     /// `adaptive-tx`.
     pub adaptive_tx: bool,
-    /// `rx-usecs`, in µs; 0: every packet interrupts.
+    /// `rx-usecs`, in µs; 0: every packet interrupts immediately.
     pub rx_usecs: u32,
     /// `rx-frames`, in packets; 0: no limit.
     pub rx_frames: u32,
-    /// `tx-usecs`, in µs; 0: every completion interrupts.
+    /// `tx-usecs`, in µs; 0: every completion interrupts immediately.
     pub tx_usecs: u32,
     /// `tx-frames`, in packets; 0: no limit.
     pub tx_frames: u32,
-    /// From when the receive time counts.
+    /// Start of the receive time.
     pub rx_period: CoalescingPeriod,
-    /// From when the transmit time counts.
+    /// Start of the transmit time.
     pub tx_period: CoalescingPeriod,
 }
 
 impl Coalescing {
-    /// Every received packet interrupts, transmit completions never do by themselves.
+    /// Every received packet interrupts immediately; transmit completions never interrupt.
     pub const NONE: Self = Self {
         adaptive_rx: false,
         adaptive_tx: false,
@@ -55,7 +55,7 @@ impl Coalescing {
     };
 }
 
-/// One completion queue of the vector.
+/// One completion queue of a vector.
 #[derive(Debug, Clone)]
 struct Direction {
     fixed: Profile,
@@ -63,7 +63,7 @@ struct Direction {
     adaptive: Option<Moderation>,
     since_armed: u32,
     due_ns: Ns,
-    /// When it last brought an interrupt about.
+    /// Last interrupt that it raised.
     fired_ns: Ns,
 }
 
@@ -85,7 +85,6 @@ impl Direction {
         if frames > 0 && self.since_armed >= frames {
             self.due_ns = self.due_ns.min(now_ns);
         } else if usecs == u32::MAX {
-            // Never by time.
         } else if self.period == CoalescingPeriod::LastInterrupt {
             self.due_ns = now_ns.max(self.fired_ns + u64::from(usecs) * 1000).min(self.due_ns);
         } else if self.period == CoalescingPeriod::LastCompletion || self.due_ns == NEVER {
@@ -97,7 +96,7 @@ impl Direction {
         (self.since_armed, self.due_ns) = (0, NEVER);
     }
 
-    /// The vector fires: because of this direction, if its time is over.
+    /// The vector fires; this direction raised it if its time is over.
     fn fire(&mut self, now_ns: Ns) {
         if self.due_ns > now_ns {
             return;
@@ -109,7 +108,7 @@ impl Direction {
     }
 }
 
-/// The coalescing state of one vector.
+/// Coalescing state of a vector.
 #[derive(Debug, Clone)]
 pub(crate) struct Coalescer {
     rx: Direction,
@@ -119,7 +118,7 @@ pub(crate) struct Coalescer {
 }
 
 impl Coalescer {
-    /// Armed from the beginning, as after `ip link set up`.
+    /// Armed initially, as after `ip link set up`.
     pub(crate) fn new(config: &Coalescing) -> Self {
         let quiet = |period| period == CoalescingPeriod::LastCompletion;
         let rx_profiles = if quiet(config.rx_period) { RX_CQE } else { RX_EQE };
@@ -139,12 +138,12 @@ impl Coalescer {
         self.armed
     }
 
-    /// When it fired last; 0: never.
+    /// Time of the last interrupt; 0 if none.
     pub(crate) fn fired_ns(&self) -> Ns {
         self.fired_ns
     }
 
-    /// When the interrupt is due as things are; [`NEVER`] while masked or without completions.
+    /// Time at which the interrupt is due; [`NEVER`] while masked or without completions.
     pub(crate) fn due_ns(&self) -> Ns {
         if self.armed { self.rx.due_ns.min(self.tx.due_ns) } else { NEVER }
     }
@@ -163,7 +162,7 @@ impl Coalescer {
         }
     }
 
-    /// The driver enables the interrupt; what is in the rings by then counts as just completed.
+    /// The driver enables the interrupt. Packets that are already in the rings count as just completed.
     pub(crate) fn arm(&mut self, now_ns: Ns, received: u32, transmitted: u32) {
         self.armed = true;
         self.rx.arm();
@@ -172,7 +171,7 @@ impl Coalescer {
         self.transmitted(now_ns, transmitted);
     }
 
-    /// The interrupt goes out and masks itself.
+    /// Raises the interrupt, which masks the vector.
     pub(crate) fn fire(&mut self, now_ns: Ns) {
         self.armed = false;
         self.fired_ns = now_ns;
@@ -180,7 +179,7 @@ impl Coalescer {
         self.tx.fire(now_ns);
     }
 
-    /// A poll took so many completions.
+    /// A poll processed completions.
     pub(crate) fn polled(&mut self, received: u32, transmitted: u32) {
         for (direction, count) in [(&mut self.rx, received), (&mut self.tx, transmitted)] {
             if let Some(adaptive) = &mut direction.adaptive {
@@ -199,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn without_coalescing_every_packet_interrupts_at_once() {
+    fn without_coalescing_every_packet_interrupts_immediately() {
         let mut vector = Coalescer::new(&Coalescing::NONE);
         vector.received(100, 1);
         assert_eq!(vector.due_ns(), 100);
     }
 
     #[test]
-    fn each_packet_puts_a_quiet_time_off_and_the_frame_limit_ends_it() {
+    fn each_packet_restarts_the_quiet_time_and_the_frame_limit_ends_it() {
         let mut vector = quiet_time(CoalescingPeriod::LastCompletion);
         vector.received(0, 1);
         vector.received(5_000, 1);
@@ -216,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn counted_from_the_first_packet_the_time_is_not_put_off() {
+    fn a_time_from_the_first_packet_is_not_restarted() {
         let mut vector = quiet_time(CoalescingPeriod::FirstCompletion);
         vector.received(0, 1);
         vector.received(5_000, 1);
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn throttling_lets_the_first_packet_after_a_quiet_time_through() {
+    fn throttling_does_not_delay_the_first_packet_after_a_quiet_time() {
         let mut vector = quiet_time(CoalescingPeriod::LastInterrupt);
         vector.received(50_000, 1);
         assert_eq!(vector.due_ns(), 50_000);
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_masked_vector_is_silent_until_it_is_armed_again() {
+    fn a_masked_vector_raises_no_interrupt_until_it_is_armed_again() {
         let mut vector = quiet_time(CoalescingPeriod::LastCompletion);
         vector.fire(0);
         vector.received(10, 5);
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn each_direction_counts_from_its_own_interrupts() {
+    fn each_direction_is_throttled_by_its_own_interrupts() {
         let throttled = CoalescingPeriod::LastInterrupt;
         let mut vector = Coalescer::new(&Coalescing { tx_usecs: 16, tx_period: throttled, ..Coalescing::NONE });
         vector.received(50_000, 1);

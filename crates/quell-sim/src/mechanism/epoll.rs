@@ -1,5 +1,5 @@
-//! An epoll context and the sockets in it: the ready list, the busy-poll parameters, and the one
-//! NAPI id that `fs/eventpoll.c` remembers and forgets.
+//! An epoll context and its sockets: ready list, busy-poll parameters, and the one NAPI ID that
+//! `fs/eventpoll.c` stores per context.
 
 use std::collections::VecDeque;
 
@@ -10,44 +10,44 @@ use crate::engine::Ns;
 /// `BUSY_POLL_BUDGET` of `net/core/dev.c`, for contexts whose budget is 0.
 const DEFAULT_BUDGET: u16 = 8;
 
-/// A file descriptor that an application waits for.
+/// A descriptor that an application waits for.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Socket {
-    /// The epoll that has it, by index.
+    /// Epoll that contains it.
     pub(crate) epoll: Option<usize>,
-    /// `SO_INCOMING_NAPI_ID`: the queue of the last packet; none for a descriptor without NAPI.
+    /// `SO_INCOMING_NAPI_ID`: queue of the last packet; `None` without NAPI.
     pub(crate) napi: Option<usize>,
-    /// Requests that wait to be read: when the client sent each.
+    /// Unread requests, by the time at which the client sent them.
     pub(crate) received: VecDeque<Ns>,
-    /// How many of them a worker is serving.
+    /// Number of requests that a worker is serving.
     pub(crate) in_service: usize,
-    /// Segments of a request that is not complete, which wait to be read.
+    /// Unread segments of incomplete requests.
     pub(crate) parts: u32,
-    /// The CPU on which its last packet was received.
+    /// CPU on which its last packet was received.
     pub(crate) rx_cpu: usize,
-    /// An eventfd, pipe or timer that nobody reads: ready for ever.
+    /// Whether it is permanently ready, like an eventfd, pipe or timer that is never read.
     pub(crate) always_ready: bool,
-    /// Reported once when it becomes readable (`EPOLLET`), not again at every wait.
+    /// `EPOLLET`.
     pub(crate) edge_triggered: bool,
-    /// An epoll that has it with an empty interest mask: it learns the NAPI id and reports nothing.
+    /// Epoll that contains it with an empty interest mask: it learns the NAPI ID and reports no events.
     pub(crate) without_interest_in: Option<usize>,
-    /// In the ready list already.
+    /// Whether it is in the ready list.
     pub(crate) listed: bool,
-    /// The epoll that the descriptor is: it has no NAPI id of its own.
+    /// Epoll that this descriptor refers to. A nested epoll has no NAPI ID.
     pub(crate) nested: Option<usize>,
     /// `SO_PREFER_BUSY_POLL`.
     pub(crate) prefer_busy_poll: bool,
-    /// A thread that blocks in `recv`, or looks into the receive ring.
+    /// Thread that blocks in `recv`, or polls the receive ring.
     pub(crate) reader: Option<usize>,
 }
 
 impl Socket {
-    /// Whether a read would find something.
+    /// Whether a read would return data.
     pub(crate) fn readable(&self) -> bool {
         self.always_ready || self.parts > 0 || self.unserved() > 0
     }
 
-    /// Requests that no worker has begun to serve.
+    /// Number of requests that no worker serves yet.
     pub(crate) fn unserved(&self) -> usize {
         self.received.len().saturating_sub(self.in_service)
     }
@@ -57,15 +57,15 @@ impl Socket {
 #[derive(Debug, Clone)]
 pub(crate) struct Epoll {
     pub(crate) settings: EpollSettings,
-    /// `ep->napi_id`: the queue that `epoll_wait` polls.
+    /// `ep->napi_id`: queue that `epoll_wait` busy polls.
     pub(crate) napi: Option<usize>,
-    /// Descriptors that may be ready, in the order in which they became so.
+    /// Descriptors that may be ready, in the order in which they became ready.
     pub(crate) ready: VecDeque<u32>,
     /// Threads that sleep in `epoll_wait`.
     pub(crate) waiters: VecDeque<usize>,
-    /// The descriptor by which another epoll has this one.
+    /// Descriptor of this epoll in another epoll.
     pub(crate) outer: Option<u32>,
-    /// References to the file.
+    /// Number of references to the file.
     pub(crate) references: usize,
 }
 
@@ -81,8 +81,7 @@ impl Epoll {
         }
     }
 
-    /// Whether it busy polls at all (`ep_busy_loop_on`); `sysctl_busy_poll_usecs` is
-    /// `net.core.busy_poll`.
+    /// Whether busy polling is enabled (`ep_busy_loop_on`). `sysctl_busy_poll_usecs` is `net.core.busy_poll`.
     pub(crate) fn busy_loop_on(&self, sysctl_busy_poll_usecs: u32) -> bool {
         self.settings.busy_poll_usecs > 0 || self.settings.prefer_busy_poll || sysctl_busy_poll_usecs > 0
     }
@@ -94,12 +93,12 @@ impl Epoll {
         }
     }
 
-    /// Packets that one poll of its busy loop takes at most.
+    /// Most packets per busy poll.
     pub(crate) fn budget(&self) -> u32 {
         budget(self.settings.busy_poll_budget)
     }
 
-    /// How long the busy loop polls, in ns; 0: exactly one iteration. The kernel's µs here are
+    /// Duration of the busy-poll loop, in ns; 0 is exactly one iteration. The kernel counts in units of
     /// 1,024 ns (`busy_loop_current_time`).
     pub(crate) fn loop_ns(&self, sysctl_busy_poll_usecs: u32) -> Ns {
         let usecs = match self.settings.busy_poll_usecs {
@@ -110,7 +109,7 @@ impl Epoll {
     }
 }
 
-/// Packets that one poll takes at most, where it is set to `budget`.
+/// Most packets per poll with a configured `budget`.
 pub(crate) fn budget(budget: u16) -> u32 {
     if budget == 0 { DEFAULT_BUDGET.into() } else { budget.into() }
 }
@@ -122,7 +121,7 @@ mod tests {
     const PREFER: EpollSettings = EpollSettings { busy_poll_usecs: 0, busy_poll_budget: 0, prefer_busy_poll: true };
 
     #[test]
-    fn the_last_socket_with_a_valid_id_decides_and_only_while_busy_polling_is_on() {
+    fn an_epoll_stores_the_last_valid_napi_id_and_only_while_busy_polling_is_enabled() {
         let mut off = Epoll::new(EpollSettings::default(), 4);
         off.remember_napi(Some(1), 0);
         assert_eq!(off.napi, None);
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_own_time_the_system_wide_one_counts() {
+    fn without_a_time_of_its_own_the_system_wide_time_applies() {
         let epoll = Epoll::new(PREFER, 1);
         assert_eq!((epoll.loop_ns(0), epoll.loop_ns(50)), (0, 51_200));
         assert!(Epoll::new(EpollSettings::default(), 1).busy_loop_on(50));

@@ -1,6 +1,6 @@
-//! The parts of the kernel and the NIC, each by itself, as state and pure transitions: a NAPI
-//! instance, interrupt coalescing with its adaptive moderation, an RX queue with its ring, an epoll
-//! context. What they cost, and on which CPU they run, is the business of `world`.
+//! State and pure transitions of single parts of the kernel and the NIC: NAPI instance, interrupt
+//! coalescing with adaptive moderation, RX queue with its ring, epoll context. `world` adds their costs
+//! and CPUs.
 
 mod coalescing;
 mod epoll;

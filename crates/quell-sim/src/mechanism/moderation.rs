@@ -1,16 +1,15 @@
-//! Adaptive interrupt moderation: the hill climb of the kernel's DIM library (`lib/dim/net_dim.c`)
-//! over the five receive or transmit profiles of the mode in which the time counts. Every 64
-//! completion events it compares packet and event rates with the last window's and steps towards
-//! fewer events.
+//! Adaptive interrupt moderation: the hill climbing of the kernel's DIM library (`lib/dim/net_dim.c`) over
+//! five profiles. Every 64 completion events it compares packet and event rates with those of the last
+//! window and steps towards fewer events.
 
 use crate::engine::Ns;
 
-/// What a profile asks of the NIC.
+/// Coalescing values of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Profile {
     /// Time before the interrupt, in µs.
     pub(crate) usecs: u32,
-    /// Completions that bring the interrupt at once.
+    /// Completions that raise the interrupt immediately.
     pub(crate) frames: u32,
 }
 
@@ -18,7 +17,7 @@ const fn profile(usecs: u32, frames: u32) -> Profile {
     Profile { usecs, frames }
 }
 
-/// The profiles of one direction and mode, the one with the most interrupts first.
+/// Profiles of one direction and mode, from most to fewest interrupts.
 pub(crate) type Profiles = [Profile; 5];
 
 /// `NET_DIM_RX_CQE_PROFILES` of `lib/dim/net_dim.c`.
@@ -79,7 +78,7 @@ fn significant(now: f64, before: f64) -> bool {
     before > 0.0 && 100.0 * (now - before).abs() / before > SIGNIFICANT_PERCENT
 }
 
-/// The state of one direction's moderation.
+/// State of one direction.
 #[derive(Debug, Clone)]
 pub(crate) struct Moderation {
     profiles: Profiles,
@@ -114,12 +113,12 @@ impl Moderation {
         self.profiles[self.index]
     }
 
-    /// A poll took `packets` completions of this direction.
+    /// A poll processed `packets` completions of this direction.
     pub(crate) fn packets(&mut self, packets: u64) {
         self.window_packets += packets;
     }
 
-    /// A completion event of this direction: counts it, and at the end of a window decides.
+    /// Counts a completion event of this direction. At the end of a window, decides on the profile.
     pub(crate) fn event(&mut self, now_ns: Ns) {
         self.window_events += 1;
         if self.window_events < EVENTS_PER_WINDOW {
@@ -227,12 +226,12 @@ mod tests {
     }
 
     #[test]
-    fn it_begins_at_the_second_profile_as_the_kernel_does() {
+    fn the_initial_profile_is_the_second_as_in_the_kernel() {
         assert_eq!(Moderation::new(RX_CQE).profile(), RX_CQE[1]);
     }
 
     #[test]
-    fn fewer_events_for_the_same_packets_are_better_and_climb() {
+    fn fewer_events_for_the_same_packets_lead_to_higher_profiles() {
         let mut moderation = Moderation::new(RX_CQE);
         let mut now_ns = 0;
         let mut visited = vec![moderation.profile().usecs];
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn steady_rates_keep_it_parked() {
+    fn steady_rates_keep_the_profile() {
         let mut moderation = Moderation::new(RX_CQE);
         let mut now_ns = 0;
         for _ in 0..6 {

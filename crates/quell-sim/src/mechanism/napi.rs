@@ -1,48 +1,48 @@
-//! A NAPI instance: its state bits, deferral counter and timer, and the transitions of
-//! `net/core/dev.c` between them (`napi_schedule_prep`, `napi_complete_done`, `napi_watchdog`, the
-//! beginning and the end of `napi_busy_loop`). It decides; it polls nothing and costs nothing.
+//! A NAPI instance: state bits, deferral counter and timer, and the transitions of `net/core/dev.c`
+//! (`napi_schedule_prep`, `napi_complete_done`, `napi_watchdog`, start and end of `napi_busy_loop`). Polls
+//! and their costs are simulated in `world`.
 
 use quell_mode::{NapiSettings, Threaded};
 
 use crate::engine::Ns;
 
-/// The state bits of one instance, as `enum napi_state` has them (without `NAPI_STATE_`).
+/// State bits of a NAPI instance, named as in `enum napi_state` (without `NAPI_STATE_`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NapiState {
-    /// Somebody owns the poll.
+    /// The instance is scheduled: a poller owns it.
     pub sched: bool,
-    /// It was asked for while owned.
+    /// A poll was requested while the instance was owned.
     pub missed: bool,
-    /// The owner is a busy poll loop: nothing completes meanwhile.
+    /// The owner is a busy-poll loop: `napi_complete_done` is refused.
     pub in_busy_poll: bool,
-    /// A busy poller would rather poll itself: the owner is to let go.
+    /// A busy poller wants the instance: the owner should release it.
     pub prefer_busy_poll: bool,
 }
 
-/// What came of asking for a poll (`napi_schedule_prep`).
+/// Result of a request for a poll (`napi_schedule_prep`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Schedule {
-    /// The asker owns it now, and has to get it run.
+    /// The caller owns the instance now, and must have it polled.
     Taken,
-    /// It is owned already; `MISSED` remembers the wish.
+    /// The instance is owned already; `MISSED` is set.
     Missed,
 }
 
-/// What a poll below its budget comes to (`napi_complete_done`).
+/// Result of the completion of a poll below its budget (`napi_complete_done`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Completion {
-    /// Refused: a busy poll loop owns the instance.
+    /// Refused, because a busy-poll loop owns the instance.
     Refused,
-    /// `MISSED` was set: it stays owned and is to be run again; no timer.
+    /// `MISSED` was set: the instance stays owned and is polled again, without a timer.
     Again,
-    /// Released, the interrupt stays masked, the timer fires after so long.
+    /// Released. The interrupt stays masked, and the timer is armed.
     Deferred {
         /// `gro-flush-timeout`.
         timeout_ns: Ns,
     },
-    /// Released, the interrupt is to be enabled; packets held in GRO may need the timer as well.
+    /// Released. The interrupt is enabled; packets held by GRO may need the timer as well.
     InterruptEnabled {
-        /// `gro-flush-timeout`, where packets are held.
+        /// `gro-flush-timeout`, if packets are held.
         timeout_ns: Option<Ns>,
     },
 }
@@ -52,10 +52,9 @@ pub(crate) enum Completion {
 pub(crate) struct Napi {
     pub(crate) settings: NapiSettings,
     pub(crate) state: NapiState,
-    /// `defer_hard_irqs_count`: how many more polls that find nothing go by without an interrupt.
+    /// `defer_hard_irqs_count`: number of further empty polls before the interrupt is enabled.
     pub(crate) defer_hard_irqs_count: u32,
-    /// When the timer fires. A timer that was moved or stopped leaves a stale event behind, which
-    /// is told by its moment.
+    /// Time at which the timer fires. Moving or stopping the timer leaves a stale event, whose time differs.
     pub(crate) timer_at_ns: Option<Ns>,
 }
 
@@ -64,12 +63,12 @@ impl Napi {
         Self { settings, state: NapiState::default(), defer_hard_irqs_count: 0, timer_at_ns: None }
     }
 
-    /// Whether its own kernel thread polls it.
+    /// Whether a NAPI thread polls it.
     pub(crate) fn threaded(&self) -> bool {
         self.settings.threaded != Threaded::Off
     }
 
-    /// An interrupt, or a resumption, asks for a poll.
+    /// An interrupt or a resumption requests a poll.
     pub(crate) fn schedule_prep(&mut self) -> Schedule {
         if self.state.sched {
             self.state.missed = true;
@@ -79,8 +78,8 @@ impl Napi {
         Schedule::Taken
     }
 
-    /// The timer fires: true when nobody owned the instance, which is owned now and to be run;
-    /// otherwise the firing is lost (`napi_watchdog`, which does not set `MISSED`).
+    /// The timer fires (`napi_watchdog`). Returns whether the instance was free; it is owned now and must be
+    /// polled. Otherwise the timer has no effect: the kernel does not set `MISSED`.
     pub(crate) fn watchdog(&mut self) -> bool {
         self.timer_at_ns = None;
         if self.state.sched {
@@ -91,8 +90,7 @@ impl Napi {
         true
     }
 
-    /// A poll that found `work` packets is over (`napi_complete_done`); `held` says whether GRO
-    /// holds packets.
+    /// Completes a poll of `work` packets (`napi_complete_done`). `held`: whether GRO holds packets.
     pub(crate) fn complete_done(&mut self, work: u32, held: bool) -> Completion {
         if self.state.in_busy_poll {
             return Completion::Refused;
@@ -120,8 +118,8 @@ impl Napi {
         }
     }
 
-    /// A busy poll loop tries to own the instance; when it cannot and prefers busy polling, the
-    /// owner is told to let go.
+    /// A busy-poll loop tries to own the instance. If it fails and prefers busy polling, the owner is asked
+    /// to release the instance.
     pub(crate) fn busy_poll_acquire(&mut self, prefer: bool) -> bool {
         if self.state.sched {
             self.state.prefer_busy_poll |= prefer;
@@ -132,8 +130,8 @@ impl Napi {
         true
     }
 
-    /// A busy poll loop ends (`busy_poll_stop` before its final poll). The timeout is what the
-    /// timer is to be armed with as the backstop; absent without prefer or without deferral.
+    /// A busy-poll loop ends (`busy_poll_stop` before its final poll). Returns the timeout of the timer that
+    /// serves as backstop; `None` without prefer or without deferral.
     pub(crate) fn busy_poll_stop(&mut self, prefer: bool) -> Option<Ns> {
         self.state.missed = false;
         self.state.in_busy_poll = false;
@@ -144,7 +142,7 @@ impl Napi {
         self.settings.defers().then_some(self.settings.gro_flush_timeout_ns)
     }
 
-    /// `epoll_wait` handed events over: how long the timer is put off (`napi_suspend_irqs`).
+    /// Timeout of the timer after `epoll_wait` returned events (`napi_suspend_irqs`).
     pub(crate) fn suspend_timeout_ns(&self) -> Option<Ns> {
         Some(self.settings.irq_suspend_timeout_ns).filter(|&ns| ns > 0)
     }
@@ -175,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn deferral_counts_empty_polls_down_and_gives_the_interrupt_back() {
+    fn after_the_configured_number_of_empty_polls_deferral_enables_the_interrupt() {
         let mut napi = owned(DEFERRED);
         assert_eq!(napi.complete_done(1, false), Completion::Deferred { timeout_ns: 20_000 });
         for expected in [Completion::Deferred { timeout_ns: 20_000 }, Completion::InterruptEnabled { timeout_ns: None }]
@@ -186,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn both_deferral_values_are_needed() {
+    fn deferral_needs_both_values() {
         for settings in
             [NapiSettings { defer_hard_irqs: 0, ..DEFERRED }, NapiSettings { gro_flush_timeout_ns: 0, ..DEFERRED }]
         {
@@ -195,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_held_in_gro_arm_the_timer_beside_the_interrupt() {
+    fn packets_held_by_gro_arm_the_timer_in_addition_to_the_interrupt() {
         let mut napi = owned(NapiSettings { defer_hard_irqs: 0, ..DEFERRED });
         assert_eq!(napi.complete_done(1, true), Completion::InterruptEnabled { timeout_ns: Some(20_000) });
     }
@@ -209,21 +207,21 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_that_fires_while_the_poll_is_owned_is_lost() {
+    fn a_timer_that_fires_while_the_instance_is_owned_has_no_effect() {
         let mut napi = owned(DEFERRED);
         assert!(!napi.watchdog());
         assert!(!napi.state.missed);
     }
 
     #[test]
-    fn nothing_completes_during_a_busy_poll_loop() {
+    fn completion_is_refused_during_a_busy_poll_loop() {
         let mut napi = Napi::new(DEFERRED);
         assert!(napi.busy_poll_acquire(true));
         assert_eq!(napi.complete_done(1, false), Completion::Refused);
     }
 
     #[test]
-    fn a_busy_poller_that_comes_second_asks_the_owner_to_let_go() {
+    fn a_busy_poller_asks_the_owner_to_release_the_instance() {
         let mut napi = owned(DEFERRED);
         assert!(!napi.busy_poll_acquire(false));
         assert!(!napi.state.prefer_busy_poll);

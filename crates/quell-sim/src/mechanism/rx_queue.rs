@@ -1,5 +1,5 @@
-//! An RX queue: the NIC's ring, its interrupt vector, the NAPI instance that owns it, and what GRO
-//! holds back. Rings are bounded; a packet that finds no place is dropped and counted.
+//! An RX queue: ring, interrupt vector, NAPI instance, and packets held by GRO. A packet that arrives at
+//! a full ring is dropped and counted.
 
 use std::collections::VecDeque;
 
@@ -7,28 +7,27 @@ use super::{Coalescer, Coalescing, Napi};
 use crate::engine::Ns;
 use quell_mode::NapiSettings;
 
-/// What a packet is to the server.
+/// Kind of packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PacketKind {
-    /// A request: data that makes its socket readable.
+    /// A request, which makes its socket readable.
     Request,
-    /// A request that GRO may hold back (no PSH), waiting for more of its flow.
+    /// A request without PSH, which GRO may hold until more packets of its flow arrive.
     HeldRequest,
-    /// A segment of a request that is not its last: its socket becomes readable, and what is read is
-    /// not answered yet.
+    /// A segment of a request before its last one: the socket becomes readable, but there is no response yet.
     Part,
-    /// An acknowledgement: costs a receive, wakes nobody.
+    /// An acknowledgement, which wakes no thread.
     Ack,
 }
 
 /// A received packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
-    /// The socket that it is for, by its index.
+    /// Index of its socket.
     pub socket: u32,
-    /// What it is.
+    /// Kind.
     pub kind: PacketKind,
-    /// When the client sent the request, in ns.
+    /// Time at which the client sent the request, in ns.
     pub sent_ns: Ns,
 }
 
@@ -43,24 +42,24 @@ pub(crate) struct Held {
 pub(crate) struct RxQueue {
     pub(crate) napi: Napi,
     pub(crate) vector: Coalescer,
-    /// The CPU that takes the interrupt.
+    /// CPU of the interrupt.
     pub(crate) irq_cpu: usize,
-    /// The CPU that polled it last.
+    /// CPU of the last poll.
     pub(crate) polled_on: usize,
-    /// The kernel thread that polls it when threaded.
+    /// NAPI thread, if threaded.
     pub(crate) thread: Option<usize>,
     pub(crate) ring: VecDeque<Packet>,
     ring_size: usize,
-    /// Transmit completions that wait for a poll.
+    /// Unprocessed transmit completions.
     pub(crate) tx_completions: u32,
-    /// What the poll under way took from the ring and has not delivered yet.
+    /// Packets that the current poll took from the ring and has not delivered yet.
     pub(crate) taken: Vec<Packet>,
     pub(crate) held: Vec<Held>,
-    /// When the earliest coalescing event that is scheduled happens.
+    /// Time of the earliest scheduled coalescing event.
     pub(crate) vector_event_ns: Ns,
-    /// When the earliest timer event that is scheduled happens.
+    /// Time of the earliest scheduled timer event.
     pub(crate) timer_event_ns: Ns,
-    /// The CPU on which its timer runs: the one that armed it.
+    /// CPU that armed the timer, on which it fires.
     pub(crate) timer_cpu: usize,
 }
 
@@ -83,7 +82,7 @@ impl RxQueue {
         }
     }
 
-    /// Puts a packet into the ring; false when the ring is full and the packet lost.
+    /// Adds a packet to the ring; returns false if the ring is full.
     pub(crate) fn receive(&mut self, packet: Packet) -> bool {
         if self.ring.len() == self.ring_size {
             return false;
@@ -92,7 +91,7 @@ impl RxQueue {
         true
     }
 
-    /// Moves up to `budget` packets from the ring into `taken`; how many.
+    /// Moves up to `budget` packets from the ring to `taken`; returns their number.
     pub(crate) fn take(&mut self, budget: u32) -> u32 {
         let count = self.ring.len().min(budget as usize);
         self.taken.extend(self.ring.drain(..count));
@@ -107,14 +106,14 @@ mod tests {
     const PACKET: Packet = Packet { socket: 0, kind: PacketKind::Request, sent_ns: 0 };
 
     #[test]
-    fn a_full_ring_drops_what_comes() {
+    fn a_full_ring_drops_packets() {
         let mut queue = RxQueue::new(NapiSettings::default(), &Coalescing::NONE, 2, 0);
         assert!(queue.receive(PACKET) && queue.receive(PACKET));
         assert!(!queue.receive(PACKET));
     }
 
     #[test]
-    fn a_poll_takes_no_more_than_its_budget() {
+    fn a_poll_takes_at_most_its_budget() {
         let mut queue = RxQueue::new(NapiSettings::default(), &Coalescing::NONE, 8, 0);
         for _ in 0..5 {
             queue.receive(PACKET);

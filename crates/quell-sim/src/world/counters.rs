@@ -1,44 +1,44 @@
-//! What is counted of a queue and of those who poll it.
+//! Counters of a queue and its pollers.
 
 use serde::{Deserialize, Serialize};
 
-/// Counts of one queue since the books were opened.
+/// Counters of a queue since the end of the warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counters {
-    /// Packets that found a place in the ring.
+    /// Packets that were added to the ring.
     pub received: u64,
-    /// Packets that found none.
+    /// Packets dropped because the ring was full.
     pub drops: u64,
     /// Interrupts of the vector.
     pub irqs: u64,
-    /// NAPI polls, whoever polled.
+    /// NAPI polls.
     pub polls: u64,
-    /// Of these, polls that took no packet.
+    /// Of these, empty polls.
     pub empty_polls: u64,
-    /// Of these, polls of a busy loop, the final ones included.
+    /// Of these, polls of busy-poll loops, including final polls.
     pub busy_polls: u64,
-    /// Of these, the final polls of busy loops.
+    /// Of these, final polls of busy-poll loops.
     pub final_polls: u64,
-    /// `BusyPollRxPackets`: packets taken by busy loops, those of the final polls left out.
+    /// `BusyPollRxPackets`: packets of busy-poll loops, without those of final polls.
     pub busy_poll_packets: u64,
     /// Packets taken by polls.
     pub polled_packets: u64,
     /// Timer interrupts of the NAPI instance.
     pub timer_irqs: u64,
-    /// Of these, firings that were lost because the instance was owned.
+    /// Of these, interrupts without effect because the instance was owned.
     pub lost_timers: u64,
     /// `epoll_wait` calls of this queue's worker that returned events.
     pub epoll_waits: u64,
-    /// Events that they returned.
+    /// Events that these calls returned.
     pub epoll_events: u64,
-    /// Times that the timer was put off by `irq-suspend-timeout`.
+    /// Number of times that the timer was set to `irq-suspend-timeout`.
     pub suspensions: u64,
-    /// Requests answered.
+    /// Responses.
     pub responses: u64,
 }
 
 impl Counters {
-    /// Adds another queue's counts.
+    /// Adds the counters of another queue.
     pub(crate) fn add(&mut self, other: &Self) {
         let pairs = [
             (&mut self.received, other.received),

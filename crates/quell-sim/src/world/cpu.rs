@@ -1,5 +1,4 @@
-//! One CPU: what it executes, what waits to be executed, and where its time went. What the pieces
-//! do is decided elsewhere; this file only keeps the books.
+//! State of a CPU: what it executes, what is pending, and how its time was spent.
 
 use std::collections::VecDeque;
 
@@ -16,14 +15,14 @@ pub(crate) enum HardIrq {
     NapiTimer(usize),
     /// The timeout of a sleeping thread.
     Timeout { thread: usize, sleep: u32 },
-    /// Another CPU made a thread runnable here.
+    /// Another CPU made a thread runnable on this CPU.
     Reschedule,
-    /// The scheduler's tick, only while threads compete.
+    /// Scheduler tick, only while threads compete.
     Tick,
 }
 
 impl HardIrq {
-    /// What it is called in a trace.
+    /// Name in traces.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Device(_) => "NIC interrupt",
@@ -35,14 +34,14 @@ impl HardIrq {
     }
 }
 
-/// What a CPU executes at this moment.
+/// What a CPU executes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Context {
     /// Halted in an idle state.
     Halted,
-    /// On its way into an idle state.
+    /// Entering an idle state.
     IdleEntry,
-    /// On its way out.
+    /// Leaving an idle state.
     IdleExit,
     /// A hard interrupt.
     HardIrq(HardIrq),
@@ -50,11 +49,11 @@ pub(crate) enum Context {
     SoftIrq,
     /// The current thread.
     Thread,
-    /// Between two of these: the model itself decides, in no time.
+    /// Between two of these, in zero time.
     Deciding,
 }
 
-/// How the time of CPUs was spent, in ns.
+/// CPU time by context, in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct CpuTime {
     /// Threads, user and system.
@@ -63,32 +62,32 @@ pub struct CpuTime {
     pub softirq_ns: Ns,
     /// Hard interrupts.
     pub hardirq_ns: Ns,
-    /// Executed on the way into and out of idle states: cycles show it, `/proc/stat` does not.
+    /// Executed while entering and leaving idle states: visible in cycles, but not in `/proc/stat`.
     pub unaccounted_ns: Ns,
-    /// All time that was observed.
+    /// Observed time.
     pub total_ns: Ns,
 }
 
 impl CpuTime {
-    /// What accounting calls busy, as a share.
+    /// Share of time that CPU accounting shows as busy.
     #[must_use]
     pub fn accounted_share(&self) -> f64 {
         (self.thread_ns + self.softirq_ns + self.hardirq_ns) as f64 / self.total_ns.max(1) as f64
     }
 
-    /// What softirqs and hard interrupts took, as a share.
+    /// Share of softirqs and hard interrupts.
     #[must_use]
     pub fn interrupt_share(&self) -> f64 {
         (self.softirq_ns + self.hardirq_ns) as f64 / self.total_ns.max(1) as f64
     }
 
-    /// Executed time, unhalted cycles of a steady clock, in ns.
+    /// Executed time, in ns: unhalted cycles at a constant clock.
     #[must_use]
     pub fn executed_ns(&self) -> Ns {
         self.thread_ns + self.softirq_ns + self.hardirq_ns + self.unaccounted_ns
     }
 
-    /// Adds another CPU's time.
+    /// Adds the time of another CPU.
     pub(crate) fn add(&mut self, other: &Self) {
         self.thread_ns += other.thread_ns;
         self.softirq_ns += other.softirq_ns;
@@ -105,9 +104,9 @@ pub(crate) struct SoftIrqRun {
     pub(crate) round: u32,
     pub(crate) round_deadline_ns: Ns,
     pub(crate) budget: i64,
-    /// Instances of this round that are still to be polled.
+    /// Instances that are still to be polled in this round.
     pub(crate) round_left: usize,
-    /// The instance being polled and the packets that the poll took so far.
+    /// Instance of the current poll, and its packets so far.
     pub(crate) polling: Option<(usize, u32)>,
 }
 
@@ -116,14 +115,14 @@ pub(crate) struct Cpu {
     pub(crate) context: Context,
     pub(crate) segment_began_ns: Ns,
     pub(crate) segment_ends_ns: Ns,
-    /// Tells a segment's end from the end of one that was interrupted before.
+    /// Distinguishes the end of this segment from ends of interrupted segments.
     pub(crate) generation: u32,
     pub(crate) irqs: VecDeque<HardIrq>,
     pub(crate) softirq: Option<SoftIrqRun>,
     pub(crate) softirq_left_ns: Ns,
     /// `softnet_data.poll_list`.
     pub(crate) poll_list: VecDeque<usize>,
-    /// The rest of the poll list was left to `ksoftirqd`.
+    /// Whether the rest of the poll list was left to `ksoftirqd`.
     pub(crate) left_to_ksoftirqd: bool,
     pub(crate) current: Option<usize>,
     pub(crate) last: Option<usize>,
@@ -132,7 +131,7 @@ pub(crate) struct Cpu {
     pub(crate) ksoftirqd: usize,
     pub(crate) ticking: bool,
     pub(crate) halted_since_ns: Ns,
-    /// Mean of recent idle times: what the idle governor expects.
+    /// Idle time that the idle governor expects: mean of recent idle times.
     pub(crate) expected_idle_ns: Ns,
     pub(crate) time: CpuTime,
 }
@@ -161,7 +160,7 @@ impl Cpu {
         }
     }
 
-    /// Books the time since the segment began (or the books were opened).
+    /// Accounts the time since the start of the segment, or since the end of the warm-up.
     pub(crate) fn account(&mut self, now_ns: Ns) {
         let spent = now_ns.saturating_sub(self.segment_began_ns);
         self.segment_began_ns = now_ns;
@@ -175,7 +174,7 @@ impl Cpu {
         *book += spent;
     }
 
-    /// Ends the running segment, which is booked already, early; what is left of it.
+    /// Ends the current segment early, after it was accounted; returns its remaining time.
     pub(crate) fn interrupt(&mut self, now_ns: Ns) -> Ns {
         self.generation = self.generation.wrapping_add(1);
         if self.segment_ends_ns == NEVER { NEVER } else { self.segment_ends_ns.saturating_sub(now_ns) }

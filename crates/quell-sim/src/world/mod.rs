@@ -1,6 +1,6 @@
-//! A whole host in virtual time: CPUs, RX queues, epoll contexts, sockets, threads and the traffic
-//! that reaches them, and the loop that lets events happen. Each file beside this one holds the
-//! transitions of one subject; this one holds the state and hands events out.
+//! The simulated host: CPUs, RX queues, epoll contexts, sockets, threads and traffic, and the event loop.
+//! This file holds the state and dispatches events; the other files implement transitions, one subject
+//! each.
 
 mod busy_poll;
 mod counters;
@@ -35,17 +35,17 @@ use crate::host::Costs;
 use crate::mechanism::{Epoll, Packet, PacketKind, RxQueue, Socket};
 use crate::trace::Trace;
 
-/// What differs between kernel versions.
+/// Behaviour that differs between kernel versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelRules {
-    /// A busy poll loop polls once more, with a whole budget, when it ends (6.18 and before).
+    /// Whether a busy-poll loop ends with a final poll of a full budget (up to Linux 6.18).
     pub final_poll: bool,
-    /// `HZ`: how long a jiffy is.
+    /// Duration of a jiffy (1/`HZ`).
     pub jiffy_ns: Ns,
     /// `net.core.busy_poll`, in µs.
     pub sysctl_busy_poll_usecs: u32,
-    /// Who loops under `eventspinN`: `epoll_wait` itself (the patch of 2024 that was withdrawn), or
-    /// the program, which calls it with timeout 0.
+    /// Whether `epoll_wait` loops under `eventspinN` (withdrawn patch of 2024). Otherwise the program calls it
+    /// with timeout 0.
     pub event_loop_in_epoll_wait: bool,
 }
 
@@ -55,7 +55,7 @@ impl Default for KernelRules {
     }
 }
 
-/// Something that happens at a moment.
+/// An event.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Event {
     /// A packet reaches the NIC.
@@ -64,17 +64,17 @@ pub(crate) enum Event {
     Vector { queue: u16 },
     /// The timer of a NAPI instance may be due.
     NapiTimer { queue: u16 },
-    /// A CPU's segment is over.
+    /// The segment of a CPU ends.
     SegmentEnd { cpu: u16, generation: u32 },
-    /// The timeout of a sleep is over.
+    /// The timeout of a sleep expires.
     Timeout { thread: u16, sleep: u32 },
-    /// The scheduler's tick.
+    /// Scheduler tick.
     Tick { cpu: u16 },
     /// A scripted change from outside.
     Script { index: u32 },
 }
 
-/// The state of a run.
+/// State of a simulation.
 pub(crate) struct World {
     pub(crate) now_ns: Ns,
     pub(crate) events: EventQueue<Event>,
@@ -84,10 +84,9 @@ pub(crate) struct World {
     pub(crate) costs: Costs,
     pub(crate) cpus: Vec<Cpu>,
     pub(crate) queues: Vec<RxQueue>,
-    /// `xps_cpus`: the queue on which each CPU transmits, whose vector and poll its completions are;
-    /// without an entry it is the queue on which the request came.
+    /// `xps_cpus`: queue on which each CPU transmits. Without an entry it is the queue of the request.
     pub(crate) tx_queue_of_cpu: Vec<usize>,
-    /// Threads that busy poll a queue, or wait for it, in fast-forwarded rounds.
+    /// Threads that busy poll or wait for a queue, in fast-forwarded rounds.
     pub(crate) queue_spinners: Vec<Vec<usize>>,
     pub(crate) epolls: Vec<Epoll>,
     pub(crate) epoll_spinners: Vec<Vec<usize>>,
@@ -99,27 +98,27 @@ pub(crate) struct World {
     pub(crate) trace: Option<Box<Trace>>,
 }
 
-/// What a thread does next.
+/// Next step of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Executes for so long.
+    /// Executes for this time.
     Run(Ns),
-    /// Gives the CPU up until it is woken.
+    /// Sleeps until it is woken.
     Block,
 }
 
-/// How big a world is.
+/// Size of a world.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WorldShape {
     pub(crate) queues: usize,
     pub(crate) epolls: usize,
     pub(crate) cpus: usize,
-    /// Events that may be under way at once.
+    /// Capacity of the event queue.
     pub(crate) bound: usize,
 }
 
 impl World {
-    /// A world with CPUs, and with room for queues and epolls, which the caller adds.
+    /// Creates a world with CPUs. The caller adds queues, epolls, sockets and threads.
     pub(crate) fn new(rules: KernelRules, costs: Costs, shape: WorldShape, traffic: Traffic) -> Self {
         let WorldShape { queues, epolls, cpus, bound } = shape;
         let mut world = Self {
@@ -148,7 +147,7 @@ impl World {
         world
     }
 
-    /// Lets threads that are runnable start, and the traffic begin.
+    /// Starts runnable threads and the traffic.
     pub(crate) fn begin(&mut self) {
         for cpu in 0..self.cpus.len() {
             self.dispatch(cpu);
@@ -156,7 +155,7 @@ impl World {
         self.begin_traffic();
     }
 
-    /// Lets everything happen that happens before `until_ns`.
+    /// Processes all events before `until_ns`.
     pub(crate) fn run_until(&mut self, until_ns: Ns) {
         while let Some(at_ns) = self.events.next_at_ns() {
             if at_ns >= until_ns {
@@ -184,8 +183,7 @@ impl World {
         }
     }
 
-    /// A packet reaches the NIC: it finds a place in the ring or is dropped, and the vector, a
-    /// busy poller or nobody hears of it.
+    /// A packet reaches the NIC: it is added to the ring or dropped, and notifies the vector and busy pollers.
     fn packet_arrives(&mut self, queue: usize, packet: Packet) {
         self.digest.add(u64::from(packet.socket));
         let now_ns = self.now_ns;
@@ -206,7 +204,7 @@ impl World {
         }
     }
 
-    /// Notes a moment of a queue in the trace.
+    /// Records an event of a queue in the trace.
     #[inline]
     pub(crate) fn mark(&mut self, queue: usize, what: &'static str) {
         if let Some(trace) = &mut self.trace {
@@ -214,7 +212,7 @@ impl World {
         }
     }
 
-    /// Starts the books anew: what happened so far was warm-up.
+    /// Ends the warm-up: resets all counters.
     pub(crate) fn open_books(&mut self) {
         for cpu in &mut self.cpus {
             cpu.account(self.now_ns);
@@ -230,7 +228,7 @@ impl World {
         self.traffic.open_books(self.now_ns);
     }
 
-    /// Closes the books: everything up to now is in them.
+    /// Accounts everything up to now in the counters.
     pub(crate) fn close_books(&mut self, since_ns: Ns) {
         for index in 0..self.threads.len() {
             self.book_spin(index);

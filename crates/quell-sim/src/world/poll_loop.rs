@@ -1,30 +1,30 @@
-//! Programs that poll instead of sleeping, as `xsk_rr` does with AF_XDP sockets: a loop over the
-//! receive ring that kicks the kernel when the ring is empty, a thread that does nothing but kick,
-//! and a sender at a fixed rate. The kick is one `recvfrom` that polls the queue once.
+//! Programs of `xsk_rr`, which poll AF_XDP sockets instead of sleeping: a loop over the receive ring, a
+//! thread that only kicks, and a sender at a fixed rate. A kick is one `recvfrom`, which polls the queue
+//! once.
 
 use super::busy_poll::BusyRequest;
 use super::{BusyFor, Event, Next, Program, Stage, World};
 use crate::engine::{NEVER, Ns};
 use crate::mechanism::{Packet, PacketKind};
 
-/// `BUSY_POLL_BUDGET`: packets of a poll that a call brings along, where the socket says nothing.
+/// `BUSY_POLL_BUDGET`: most packets per poll of a kick.
 const KICK_BUDGET: u32 = 8;
 
-/// Where a packet goes that a poll loop or a sender transmits.
+/// Destination of a transmitted packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) queue: u16,
     pub(crate) socket: u32,
 }
 
-/// Where a poll loop is.
+/// Phase of a poll loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PollPhase {
-    /// Looks into its receive ring.
+    /// Checks its receive ring.
     Look,
-    /// Took the packet that a client sent then.
+    /// Took a packet that was sent at this time.
     Taken(Ns),
-    /// Did its work on it.
+    /// Finished its work on that packet.
     Worked(Ns),
     /// Entered `recvfrom`.
     Kick,
@@ -34,16 +34,16 @@ pub(crate) enum PollPhase {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PollLoop {
     pub(crate) socket: u32,
-    /// Whether it calls `recvfrom` when the ring is empty; otherwise somebody else polls.
+    /// Whether it kicks when the ring is empty; otherwise another thread polls.
     pub(crate) kicks: bool,
-    /// What it does with each packet before it answers, in ns of CPU time.
+    /// CPU time that it spends on each packet, in ns.
     pub(crate) delay_ns: Ns,
     /// Receiver of the replies; absent for the client, which records the latency of what it receives.
     pub(crate) reply_to: Option<Peer>,
     pub(crate) phase: PollPhase,
 }
 
-/// A thread that calls `recvfrom` again and again, so that the queue is polled.
+/// A thread that only kicks.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kicker {
     pub(crate) socket: u32,
@@ -56,19 +56,19 @@ pub(crate) struct Sender {
     pub(crate) socket: u32,
     pub(crate) peer: Peer,
     pub(crate) period_ns: f64,
-    /// How many it sent.
+    /// Number of sent packets.
     pub(crate) sent: u64,
     pub(crate) phase: SendPhase,
 }
 
-/// Where a sender is.
+/// Phase of a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendPhase {
-    /// Watches the clock.
+    /// Waits for the next packet to be due.
     Wait,
     /// Entered `sendto`, which polls once before it transmits.
     Enter,
-    /// Transmits what it stamped then.
+    /// Transmits a packet with this timestamp.
     Transmit(Ns),
 }
 
@@ -121,8 +121,7 @@ impl World {
         next
     }
 
-    /// The poll of a socket's queue that a call on it brings along; nothing for a socket without
-    /// NAPI.
+    /// Polls the socket's queue once.
     fn kick(&mut self, thread: usize, socket: u32) -> Next {
         let Some(queue) = self.sockets[socket as usize].napi else { return Next::Run(self.costs.ring_ns) };
         let (on_behalf, prefer) = (BusyFor::Socket(socket), self.sockets[socket as usize].prefer_busy_poll);
@@ -168,7 +167,7 @@ impl World {
         next
     }
 
-    /// A packet leaves `queue` for another host; its completion comes back on the same vector.
+    /// Transmits a packet on `queue` to another host; its completion is on the same vector.
     fn transmit(&mut self, queue: usize, peer: Peer, sent_ns: Ns) {
         let now_ns = self.now_ns;
         let packet = Packet { socket: peer.socket, kind: PacketKind::Request, sent_ns };

@@ -1,5 +1,5 @@
-//! What threads do outside the kernel: servers of several shapes, and scripted applications for
-//! single scenarios. A program is asked for its next step whenever its last one is over.
+//! Programs of threads: servers and scripted applications. A program returns its next step whenever its
+//! last step ends.
 
 use super::busy_poll::BusyRequest;
 use super::poll_loop::{Kicker, PollLoop, Sender};
@@ -7,40 +7,40 @@ use super::script::Scripted;
 use super::{BusyFor, Next, Stage, World};
 use crate::engine::{NEVER, Ns};
 
-/// The timeout that a program gives `epoll_wait`.
+/// Timeout of `epoll_wait`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Until something happens.
+    /// No timeout.
     Forever,
-    /// At most so long; 0 returns at once.
+    /// Timeout in ns; 0 returns immediately.
     AtMost(Ns),
 }
 
-/// Waiting for events in a loop before sleeping, without polling a NIC.
+/// A loop that waits for events before sleeping, without busy polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EventLoop {
-    /// Whether `epoll_wait` itself loops, or the program calls it with timeout 0 again and again.
+    /// Whether `epoll_wait` loops, or the program calls it repeatedly with timeout 0.
     pub(crate) in_kernel: bool,
-    /// How long it goes on before the thread sleeps; [`NEVER`]: it does not sleep.
+    /// Time until the thread sleeps; [`NEVER`] if it does not sleep.
     pub(crate) for_ns: Ns,
 }
 
-/// An epoll event loop, memcached's shape: handle every event, wait again.
+/// An epoll event loop like that of memcached: handle every event, wait again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EpollServer {
     pub(crate) epoll: usize,
     pub(crate) wait: Wait,
-    /// `maxevents`, which doubles each time that it is reached, as libevent's does.
+    /// `maxevents`, which doubles whenever it is reached, as in libevent.
     pub(crate) max_events: usize,
     pub(crate) max_events_limit: usize,
     pub(crate) event_loop: Option<EventLoop>,
-    /// The socket being served, and how many of its requests.
+    /// Socket that is being served, and number of its requests.
     pub(crate) serving: Option<(u32, u32)>,
-    /// The queue whose counters the worker's calls go to.
+    /// Queue whose counters include the worker's calls.
     pub(crate) queue: usize,
 }
 
-/// A blocking receive loop on one socket, netperf's shape.
+/// A blocking receive loop on one socket, like that of netperf.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RecvServer {
     pub(crate) socket: u32,
@@ -48,12 +48,12 @@ pub(crate) struct RecvServer {
     pub(crate) busy_poll_ns: Ns,
     /// `SO_PREFER_BUSY_POLL`.
     pub(crate) prefer: bool,
-    /// Packets of one busy poll at most.
+    /// Most packets per busy poll.
     pub(crate) budget: u32,
     pub(crate) serving: bool,
 }
 
-/// What a thread is.
+/// Program of a thread.
 #[derive(Debug, Clone)]
 pub(crate) enum Program {
     EpollServer(EpollServer),
@@ -67,7 +67,7 @@ pub(crate) enum Program {
 }
 
 impl World {
-    /// The queue that a worker's `epoll_wait` calls are counted for.
+    /// Queue whose counters include the worker's `epoll_wait` calls.
     pub(crate) fn queue_of_worker(&self, thread: usize) -> Option<usize> {
         match &self.threads[thread].program {
             Program::EpollServer(server) => Some(server.queue),
@@ -133,7 +133,7 @@ impl World {
         self.epoll_enter(thread, server.epoll, deadline_ns, server.max_events)
     }
 
-    /// Waits for events in rounds of `round_ns`, until it was to end.
+    /// Waits for events in rounds of `round_ns` until the loop ends.
     pub(crate) fn event_spin(&mut self, thread: usize, round_ns: Ns) -> Next {
         let state = &mut self.threads[thread];
         state.stage = Stage::EventSpin;
@@ -141,7 +141,7 @@ impl World {
         self.spin(thread, round_ns, for_ns)
     }
 
-    /// How long `epoll_wait` loops for events before the thread sleeps; absent where it does not.
+    /// Time that `epoll_wait` loops for events before the thread sleeps; `None` if it does not loop.
     pub(crate) fn event_loop_in_kernel(&self, thread: usize) -> Option<Ns> {
         match &self.threads[thread].program {
             Program::EpollServer(EpollServer { event_loop: Some(EventLoop { in_kernel: true, for_ns }), .. }) => {
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// Waiting for events in a loop is over: there are some, or it is time to sleep.
+    /// The loop for events ends: there are events, or it is time to sleep.
     pub(crate) fn event_spin_done(&mut self, thread: usize) -> Next {
         self.stop_spinning(thread);
         let in_kernel = self.event_loop_in_kernel(thread).is_some();
@@ -177,7 +177,7 @@ impl World {
         self.recv_check(thread)
     }
 
-    /// `recv`: data is there, or the socket's queue is busy polled, or the thread sleeps.
+    /// `recv`: returns data, busy polls the socket's queue, or sleeps.
     pub(crate) fn recv_check(&mut self, thread: usize) -> Next {
         let Program::RecvServer(mut server) = self.threads[thread].program else {
             return self.scripted_receive(thread);
@@ -205,8 +205,8 @@ impl World {
         }
     }
 
-    /// Another CPU received the packet, or was interrupted for it while this one polled: lines of
-    /// the queue or of the packet have to come from there.
+    /// Cost of cache lines that another CPU holds: it received the packet, or was interrupted for it while
+    /// this CPU polled.
     fn recv_crossing_ns(&self, thread: usize, socket: u32) -> Ns {
         let (state, cpu) = (&self.sockets[socket as usize], self.threads[thread].cpu);
         let arrived_ns = state.received.front().map_or(0, |sent_ns| sent_ns + self.traffic.one_way_ns());
@@ -220,7 +220,7 @@ impl World {
         Next::Block
     }
 
-    /// The busy loop on behalf of a socket is over.
+    /// The busy-poll loop of a socket ends.
     pub(crate) fn socket_after_busy(&mut self, thread: usize, socket: u32) -> Next {
         if let Program::PollLoop(_) | Program::Kicker(_) | Program::Sender(_) = self.threads[thread].program {
             return self.program_step(thread);
@@ -228,7 +228,7 @@ impl World {
         if self.sockets[socket as usize].readable() { self.recv_check(thread) } else { self.recv_sleep(thread) }
     }
 
-    /// Answers the oldest request of a socket, from `cpu`.
+    /// Responds to the oldest request of a socket, from `cpu`.
     pub(crate) fn respond(&mut self, socket: u32, cpu: usize) {
         let state = &mut self.sockets[socket as usize];
         let Some(sent_ns) = state.received.pop_front() else { return };
@@ -237,7 +237,7 @@ impl World {
         self.answer(queue, tx_queue, socket, sent_ns);
     }
 
-    /// The response to a request of `queue` leaves on `tx_queue`.
+    /// Sends the response to a request of `queue` on `tx_queue`.
     pub(crate) fn answer(&mut self, queue: usize, tx_queue: usize, socket: u32, sent_ns: Ns) {
         let now_ns = self.now_ns;
         self.mark(queue, "response");

@@ -1,14 +1,14 @@
-//! A thread: what it is doing in the kernel, what its program does between, and how it is
-//! scheduled. State only; `epoll_wait`, `busy_poll` and `program` move it.
+//! State of a thread: its program, its stage in the kernel, and its scheduling. `epoll_wait`, `busy_poll`
+//! and `program` implement the transitions.
 
 use crate::engine::Ns;
 
-/// How a thread competes for its CPU.
+/// Scheduling class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Fair: by virtual run time.
+    /// Fair, by virtual run time.
     Fair,
-    /// `SCHED_FIFO` with its priority.
+    /// `SCHED_FIFO` with a priority.
     RealTime(u8),
 }
 
@@ -28,30 +28,30 @@ pub(crate) enum RunState {
     Running,
 }
 
-/// What a thread's segment is part of; when the segment ends, this says what comes next.
+/// Stage of a thread. When its segment ends, the stage determines what follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The program's own code.
+    /// Code of the program.
     Program,
-    /// `epoll_wait` was entered, or woke up.
+    /// Entry of `epoll_wait`, or its wake-up.
     EpollEntry,
-    /// Events are being copied.
+    /// `epoll_wait` copies events.
     EpollSend,
     /// Asleep in `epoll_wait`.
     EpollSleep,
     /// A busy poll with packets.
     BusyWork,
-    /// Busy polls that find nothing, fast-forwarded.
+    /// Empty busy polls, fast-forwarded.
     BusySpin,
-    /// The final poll of a busy loop.
+    /// Final poll of a busy-poll loop.
     FinalPoll,
-    /// `epoll_wait` found nothing and resumes interrupts before it sleeps.
+    /// `epoll_wait` found no events and resumes interrupts before it sleeps.
     Resume,
-    /// Waiting for events without polling a NIC.
+    /// Loop for events without busy polling.
     EventSpin,
-    /// Looking into an empty receive ring that somebody else fills.
+    /// Loop over an empty receive ring that another thread fills.
     RingSpin,
-    /// Watching the clock.
+    /// Loop that waits for a time.
     ClockSpin,
     /// Asleep in a blocking `recv`.
     RecvSleep,
@@ -63,39 +63,39 @@ pub(crate) enum Stage {
     Ksoftirqd,
 }
 
-/// On whose behalf `napi_busy_loop` runs.
+/// Caller of `napi_busy_loop`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BusyFor {
     Epoll(usize),
     Socket(u32),
-    /// A NAPI thread with `threaded` 2, which never ends.
+    /// A NAPI thread with `threaded=2`; this loop never ends.
     Thread,
 }
 
-/// A `napi_busy_loop` under way.
+/// A running `napi_busy_loop`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BusyLoop {
     pub(crate) queue: usize,
     pub(crate) on_behalf: BusyFor,
     pub(crate) prefer: bool,
     pub(crate) budget: u32,
-    /// Takes no more time than this from when it began; 0: one iteration.
+    /// Time limit from its start; 0: one iteration.
     pub(crate) loop_ns: Ns,
     pub(crate) began_ns: Ns,
     pub(crate) owner: bool,
-    /// Packets of the poll under way.
+    /// Packets of the current poll.
     pub(crate) work: u32,
-    /// The final poll found the timer armed as its backstop.
+    /// Whether the timer is armed as backstop of the final poll.
     pub(crate) backstop: bool,
-    /// `need_resched` ended it: start over afterwards.
+    /// Whether `need_resched` ended it, so that it starts again afterwards.
     pub(crate) restart: bool,
 }
 
-/// An `epoll_wait` under way.
+/// A running `epoll_wait`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EpollCall {
     pub(crate) epoll: usize,
-    /// When it gives up; [`crate::engine::NEVER`]: it does not. Now or before: timeout zero.
+    /// Time of the timeout; [`crate::engine::NEVER`] without timeout, now or earlier for timeout 0.
     pub(crate) deadline_ns: Ns,
     pub(crate) max_events: usize,
 }
@@ -109,22 +109,22 @@ pub(crate) struct Thread {
     pub(crate) affinity: Affinity,
     pub(crate) class: Class,
     pub(crate) vruntime_ns: Ns,
-    /// What is left of the segment that was interrupted, or is to be run.
+    /// Remaining time of an interrupted or pending segment.
     pub(crate) left_ns: Ns,
     pub(crate) call: EpollCall,
     pub(crate) busy: Option<BusyLoop>,
-    /// When the fast-forwarded rounds began, and how long each takes.
+    /// Start and duration of the fast-forwarded rounds.
     pub(crate) spin_began_ns: Ns,
     pub(crate) spin_round_ns: Ns,
-    /// When waiting for events in a loop is to end.
+    /// End of a loop for events.
     pub(crate) spin_until_ns: Ns,
-    /// Tells the timeout of this sleep from those of earlier ones.
+    /// Distinguishes the timeout of this sleep from those of earlier sleeps.
     pub(crate) sleep: u32,
-    /// Events that `epoll_wait` returned and the program has not handled yet.
+    /// Events that `epoll_wait` returned and the program has not handled.
     pub(crate) events: std::collections::VecDeque<u32>,
-    /// Events of the last `epoll_wait` that returned some.
+    /// Number of events of the last `epoll_wait` that returned events.
     pub(crate) batch: usize,
-    /// How many events the last `epoll_wait` returned.
+    /// Number of events of the last `epoll_wait`.
     pub(crate) returned: usize,
 }
 
@@ -151,12 +151,12 @@ impl Thread {
         }
     }
 
-    /// Whether softirqs wait until its segment is over (`local_bh_disable`).
+    /// Whether softirqs wait for the end of its segment (`local_bh_disable`).
     pub(crate) fn bottom_halves_disabled(&self) -> bool {
         matches!(self.stage, Stage::BusyWork | Stage::FinalPoll | Stage::NapiThreadWork)
     }
 
-    /// Whether it is in rounds that were fast-forwarded.
+    /// Whether it is in fast-forwarded rounds.
     pub(crate) fn spinning(&self) -> bool {
         matches!(self.stage, Stage::BusySpin | Stage::EventSpin | Stage::RingSpin)
     }

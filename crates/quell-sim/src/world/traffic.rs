@@ -1,6 +1,4 @@
-//! Who sends requests and when, and what the client sees of the answers: open loop at a rate,
-//! connections on a schedule that catch up (the published generator), closed loop, a recorded
-//! series of gaps.
+//! Clients: when they send requests, and the latency of the responses as they see it.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,13 +8,13 @@ use super::{Event, World};
 use crate::engine::{Ns, Purpose, RandomStream};
 use crate::mechanism::{Packet, PacketKind};
 
-/// `TCP_RTO_MIN`: when a lost request is sent again.
+/// `TCP_RTO_MIN`: time until a lost request is retransmitted.
 const RETRANSMIT_NS: Ns = 200_000_000;
 
-/// What a reply may wait for in a client: its interrupt, and its thread.
+/// Independent delays of a response in a client: for its interrupt and for its thread.
 const CLIENT_WAITS: usize = 2;
 
-/// Who decides when the next request is sent.
+/// When clients send requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TrafficKind {
@@ -28,21 +26,21 @@ pub enum TrafficKind {
         /// Shape ξ of the generalized Pareto distribution of the gaps: below 1 and not 0.
         gap_shape: f64,
     },
-    /// Every connection sends its next request as soon as it has the answer.
+    /// Closed loop: every connection sends its next request as soon as it has the response.
     Closed,
-    /// As a closed loop, with a client that is a host like the server: it takes as long over each
-    /// answer as the server took over the request.
+    /// Closed loop with a client on a host like the server: it takes as long over each response as the
+    /// server took over the request.
     Mirrored,
-    /// One request at each of these moments, in ns, when it reaches the NIC; the first on the first connection, and so
-    /// on in turn. Clients neither acknowledge responses nor send lost requests again.
+    /// One request per entry, which reaches the NIC at this time, in ns; connections take turns. Clients
+    /// neither acknowledge responses nor retransmit lost requests.
     Listed(Vec<Ns>),
 }
 
 impl TrafficKind {
-    /// No requests at all.
+    /// No requests.
     pub(crate) const NONE: Self = Self::Listed(Vec::new());
 
-    /// What makes no sense, if anything does not.
+    /// Returns an error for an invalid setting.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         match self {
             Self::Scheduled { rate_qps, .. } if !(rate_qps.is_finite() && *rate_qps > 0.0) => {
@@ -56,11 +54,11 @@ impl TrafficKind {
     }
 }
 
-/// What network and client add, in ns.
+/// Delays of the network and the client, in ns.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Client {
     pub(crate) one_way_ns: Ns,
-    /// Segments of a request that come before its last one, each so long before the next.
+    /// Number of segments before the last one of a request, and the time between them.
     pub(crate) parts: u32,
     pub(crate) part_gap_ns: Ns,
     pub(crate) back_ns: Ns,
@@ -69,12 +67,12 @@ pub(crate) struct Client {
     pub(crate) tail_ns: f64,
     pub(crate) stall_share: f64,
     pub(crate) stall_ns: f64,
-    /// From a response to the arrival of its acknowledgement; 0: none comes by itself.
+    /// Time from a response to the arrival of its acknowledgement; 0: no separate acknowledgement.
     pub(crate) ack_delay_ns: Ns,
 }
 
 impl Client {
-    /// Neither network nor client, and no acknowledgements apart from data.
+    /// No delays and no separate acknowledgements.
     pub(crate) const NONE: Self = Self {
         one_way_ns: 0,
         parts: 0,
@@ -92,18 +90,18 @@ impl Client {
 pub(crate) struct Traffic {
     kind: TrafficKind,
     client: Client,
-    /// The queue of each connection, by socket.
+    /// Queue of each connection.
     pub(crate) queue_of: Vec<u16>,
-    /// When each connection is due to send next.
+    /// Time at which each connection is due to send next.
     due_ns: Vec<f64>,
     arrivals: RandomStream,
     delays: RandomStream,
     books_since_ns: Ns,
     pub(crate) latency: LatencyHistogram,
     pub(crate) latency_sum_ns: u128,
-    /// From when a request of a schedule was due.
+    /// Latency from the time at which the request was due.
     pub(crate) latency_from_due: LatencyHistogram,
-    /// Requests of a schedule that were due before their connection had its answer.
+    /// Requests that were due while their connection waited for a response.
     pub(crate) waited_for_connection: u64,
 }
 
@@ -124,12 +122,12 @@ impl Traffic {
         }
     }
 
-    /// From a client's send to the NIC.
+    /// Time from sending to the NIC.
     pub(crate) fn one_way_ns(&self) -> Ns {
         self.client.one_way_ns
     }
 
-    /// Forgets the latencies so far; requests sent before `now_ns` no longer count.
+    /// Discards the latencies so far. Requests sent before `now_ns` are not counted.
     pub(crate) fn open_books(&mut self, now_ns: Ns) {
         self.books_since_ns = now_ns;
         self.latency.clear();
@@ -138,8 +136,8 @@ impl Traffic {
         self.waited_for_connection = 0;
     }
 
-    /// Requests of a schedule that were due since the books were opened and that no connection was
-    /// free for: as many as the rate makes due, on the average, while a connection waits.
+    /// Requests that were due but not sent since the end of the warm-up: the mean number that the rate makes
+    /// due while a connection waits.
     pub(crate) fn never_sent(&self, now_ns: Ns) -> u64 {
         let TrafficKind::Scheduled { rate_qps, .. } = self.kind else { return 0 };
         let each_per_ns = rate_qps / self.queue_of.len() as f64 / 1e9;
@@ -159,7 +157,7 @@ impl Traffic {
         self.arrivals.generalised_pareto(1e9 / rate_qps, shape / (1.0 - shape))
     }
 
-    /// What network and client add to the answer of one request.
+    /// Delay of a response in the network and the client.
     fn way_back_ns(&mut self) -> Ns {
         let client = self.client;
         let mut ns = self.delays.unit() * client.jitter_ns;
@@ -190,7 +188,7 @@ impl Traffic {
 }
 
 impl World {
-    /// Lets the traffic begin: every connection at a moment of its own.
+    /// Starts the traffic; each connection starts at its own time.
     pub(crate) fn begin_traffic(&mut self) {
         let kind = std::mem::replace(&mut self.traffic.kind, TrafficKind::NONE);
         let connections = self.traffic.queue_of.len();
@@ -221,7 +219,7 @@ impl World {
         self.traffic.kind = kind;
     }
 
-    /// A client sends a request at `at_ns`; it reaches the NIC later.
+    /// Sends a request at `at_ns`.
     fn send(&mut self, socket: u32, at_ns: Ns) {
         let queue = self.traffic.queue_of[socket as usize];
         let Client { one_way_ns, parts, part_gap_ns, .. } = self.traffic.client;
@@ -234,7 +232,7 @@ impl World {
         self.events.schedule(arrives_ns + u64::from(parts) * part_gap_ns, Event::Arrival { queue, packet });
     }
 
-    /// A packet found no place in the ring: a client sends its request once more, later.
+    /// Retransmits a request that was dropped.
     pub(crate) fn packet_lost(&mut self, queue: usize, packet: Packet) {
         if !matches!(self.traffic.kind, TrafficKind::Listed(_)) && packet.kind != PacketKind::Ack {
             let queue = queue as u16;
@@ -242,8 +240,8 @@ impl World {
         }
     }
 
-    /// A response leaves the server: its acknowledgement comes back, the client sees it after a
-    /// while, and sends again when its connection is due.
+    /// The server sent a response: schedules its acknowledgement and the next request of the connection, and
+    /// records the latency.
     pub(crate) fn answered(&mut self, socket: u32, sent_ns: Ns) {
         let queue = self.traffic.queue_of[socket as usize];
         let kind = std::mem::replace(&mut self.traffic.kind, TrafficKind::NONE);
