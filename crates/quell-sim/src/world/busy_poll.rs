@@ -1,24 +1,24 @@
-//! `napi_busy_loop`: an application's thread, or a NAPI thread with `threaded` 2, polls the queue
-//! itself. Rounds that find nothing are not simulated one by one: their end is computed when
-//! something happens that a round would notice.
+//! `napi_busy_loop`: an application's thread, or a NAPI thread with `threaded=2`, polls the queue. Empty
+//! rounds are not simulated one by one: their end is computed when an event occurs that a round would
+//! notice.
 
 use super::cpu::Context;
 use super::poll::{GRO_NORMAL_BATCH, NAPI_POLL_WEIGHT};
 use super::{BusyFor, BusyLoop, Next, Stage, World};
 use crate::engine::{NEVER, Ns};
 
-/// What a busy loop is asked for.
+/// Parameters of a busy-poll loop.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BusyRequest {
     pub(crate) queue: usize,
     pub(crate) on_behalf: BusyFor,
     pub(crate) prefer: bool,
     pub(crate) budget: u32,
-    /// 0: one iteration.
+    /// Time limit in ns; 0: one iteration.
     pub(crate) loop_ns: Ns,
 }
 
-/// The longest piece of a spin, in whole rounds.
+/// Longest part of a spin, in whole rounds.
 fn longest_ns(round_ns: Ns) -> Ns {
     const PIECE_NS: Ns = 2_000_000;
     (PIECE_NS / round_ns).max(1) * round_ns
@@ -42,7 +42,7 @@ impl World {
         self.busy_round(thread)
     }
 
-    /// One round: with packets it is simulated, without it is the first of a spin.
+    /// One round. With packets it is simulated; an empty round starts a spin.
     fn busy_round(&mut self, thread: usize) -> Next {
         let Some(mut busy) = self.threads[thread].busy else { return Next::Block };
         let (cpu, round_ns) = (self.threads[thread].cpu, self.costs.busy_poll_ns);
@@ -63,8 +63,8 @@ impl World {
         self.spin(thread, round_ns, rounds_ns)
     }
 
-    /// Fast-forwards rounds of `round_ns` for `for_ns`, or until [`poke`](Self::poke); a long spin in
-    /// several pieces, so that the ends of those that were cut short do not pile up.
+    /// Fast-forwards rounds of `round_ns` for `for_ns`, or until [`poke`](Self::poke). A long spin has several
+    /// parts, so that stale end events do not accumulate.
     pub(crate) fn spin(&mut self, thread: usize, round_ns: Ns, for_ns: Ns) -> Next {
         let state = &mut self.threads[thread];
         if state.stage != Stage::EventSpin {
@@ -83,7 +83,7 @@ impl World {
         if for_ns == NEVER { Next::Run(NEVER) } else { Next::Run(for_ns.min(longest_ns(round_ns))) }
     }
 
-    /// Something happened that a spinning thread notices at the beginning of its next round.
+    /// An event occurred that a spinning thread notices at the start of its next round.
     pub(crate) fn poke(&mut self, thread: usize) {
         if !self.threads[thread].spinning() {
             return;
@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    /// Counts the rounds of a spin up to now, and begins it anew.
+    /// Counts the rounds of a spin up to now, and restarts it.
     pub(crate) fn book_spin(&mut self, thread: usize) {
         let state = &mut self.threads[thread];
         if !state.spinning() {
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// Forgets the rounds of a spin up to now.
+    /// Discards the rounds of a spin up to now.
     pub(crate) fn drop_spin_books(&mut self, thread: usize) {
         let state = &mut self.threads[thread];
         if state.spinning() {
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// A poll with packets, or a part of one, is over.
+    /// A poll with packets, or a part of it, ends.
     pub(crate) fn busy_work_done(&mut self, thread: usize) -> Next {
         let Some(mut busy) = self.threads[thread].busy else { return Next::Block };
         if !busy.owner {
@@ -162,7 +162,7 @@ impl World {
         self.busy_check(thread)
     }
 
-    /// Packets came while a busy loop's poll was under way, and its budget has room for them.
+    /// Takes packets that arrived during the current poll, within its budget.
     fn poll_more(&mut self, busy: &mut BusyLoop, cpu: usize) -> Option<Ns> {
         if busy.work >= busy.budget || self.queues[busy.queue].ring.is_empty() {
             return None;
@@ -180,7 +180,7 @@ impl World {
         }
     }
 
-    /// After a round: does the loop end (`loop_end`, `need_resched`)?
+    /// Checks after a round whether the loop ends (`loop_end`, `need_resched`).
     fn busy_check(&mut self, thread: usize) -> Next {
         let Some(mut busy) = self.threads[thread].busy else { return Next::Block };
         let cpu = self.threads[thread].cpu;
@@ -195,7 +195,7 @@ impl World {
         if over || busy.restart { self.busy_stop(thread) } else { self.busy_round(thread) }
     }
 
-    /// `busy_poll_stop`: the timer is armed as the backstop, and the queue polled a last time.
+    /// `busy_poll_stop`: arms the timer as backstop, and starts the final poll.
     fn busy_stop(&mut self, thread: usize) -> Next {
         let Some(mut busy) = self.threads[thread].busy else { return Next::Block };
         if !busy.owner {
@@ -239,7 +239,7 @@ impl World {
         self.after_busy(thread)
     }
 
-    /// `__busy_poll_stop`: released with the timer as the only backstop, or handed to the softirq.
+    /// `__busy_poll_stop`: releases the instance with the timer as backstop, or hands it to softirq.
     fn let_go(&mut self, busy: BusyLoop, cpu: usize) {
         if busy.backstop {
             self.flush_held(busy.queue, cpu, false);
@@ -265,7 +265,7 @@ impl World {
         }
     }
 
-    /// A NAPI thread has its turn (`napi_threaded_poll_loop`).
+    /// Runs a NAPI thread (`napi_threaded_poll_loop`).
     pub(crate) fn napi_thread_turn(&mut self, thread: usize) -> Next {
         let super::Program::NapiThread { queue } = self.threads[thread].program else { return Next::Block };
         self.threads[thread].stage = Stage::NapiThread;

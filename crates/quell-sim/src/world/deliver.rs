@@ -1,12 +1,12 @@
-//! From a polled packet to whoever waits for it: the socket's receive queue, the epoll's ready list
-//! (`ep_poll_callback`), the thread that sleeps or spins.
+//! Delivery of polled packets: to the socket, to the epoll's ready list (`ep_poll_callback`), and to
+//! threads that sleep or spin.
 
 use super::World;
 use crate::engine::Ns;
 use crate::mechanism::PacketKind;
 
 impl World {
-    /// Delivers what the poll under way has taken.
+    /// Delivers the packets of the current poll.
     pub(crate) fn deliver(&mut self, queue: usize, cpu: usize) {
         let mut taken = std::mem::take(&mut self.queues[queue].taken);
         for packet in &taken {
@@ -32,7 +32,7 @@ impl World {
         self.became_readable(socket, cpu);
     }
 
-    /// A request reaches its socket.
+    /// Delivers a request to its socket.
     pub(crate) fn reach_socket(&mut self, queue: usize, cpu: usize, socket: u32, sent_ns: Ns) {
         self.mark(queue, "delivered");
         let state = &mut self.sockets[socket as usize];
@@ -46,7 +46,7 @@ impl World {
         self.became_readable(socket, cpu);
     }
 
-    /// A message is in its socket: whoever waits for it hears of it.
+    /// A socket became readable: notifies its reader and its epoll.
     pub(crate) fn became_readable(&mut self, socket: u32, cpu: usize) {
         if let Some(reader) = self.sockets[socket as usize].reader {
             if self.threads[reader].spinning() {
@@ -58,7 +58,7 @@ impl World {
         self.became_ready(socket, cpu);
     }
 
-    /// A descriptor became readable: its epoll hears of it.
+    /// A descriptor became ready: notifies its epoll.
     pub(crate) fn became_ready(&mut self, socket: u32, cpu: usize) {
         let state = &mut self.sockets[socket as usize];
         let Some(index) = state.epoll else { return };
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// Whether a descriptor is ready: an epoll is when something in it is.
+    /// Whether a descriptor is ready. An epoll is ready if a descriptor in it is ready.
     pub(crate) fn descriptor_ready(&self, descriptor: u32) -> bool {
         let state = &self.sockets[descriptor as usize];
         match state.nested {

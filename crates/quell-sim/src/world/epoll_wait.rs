@@ -1,5 +1,5 @@
-//! `epoll_wait`, step by step as `ep_poll` in `fs/eventpoll.c` has it: events first, then the busy
-//! loop, then resumption and sleep; and the suspension that handing events over brings.
+//! `epoll_wait`, step by step as in `ep_poll` of `fs/eventpoll.c`: events, busy-poll loop, resumption,
+//! sleep; and suspension when events are returned.
 
 use super::busy_poll::BusyRequest;
 use super::{BusyFor, Event, Next, RunState, Stage, World};
@@ -7,7 +7,7 @@ use crate::engine::{NEVER, Ns};
 use crate::mechanism::Schedule;
 
 impl World {
-    /// A segment of a thread is over: the next step of what it is doing.
+    /// The segment of a thread ends: continues with its next step.
     pub(crate) fn advance(&mut self, thread: usize) -> Next {
         match self.threads[thread].stage {
             Stage::Program | Stage::ClockSpin | Stage::RingSpin => self.program_step(thread),
@@ -34,7 +34,7 @@ impl World {
         Next::Run(self.costs.epoll_wait_ns)
     }
 
-    /// Events ready: they are copied. Otherwise the call goes on.
+    /// Copies ready events, or continues without events.
     fn epoll_check(&mut self, thread: usize) -> Next {
         let call = self.threads[thread].call;
         let examined = self.epolls[call.epoll].ready.len().min(call.max_events) as u64;
@@ -45,8 +45,8 @@ impl World {
         Next::Run(examined * self.costs.epoll_event_ns)
     }
 
-    /// `ep_send_events`: ready descriptors are handed over, at most `maxevents`, and stay listed
-    /// unless they are edge-triggered, to be examined again by the next call.
+    /// `ep_send_events`: returns at most `maxevents` ready descriptors. Level-triggered ones stay listed, so
+    /// that the next call examines them again.
     fn epoll_send(&mut self, thread: usize) -> Next {
         let call = self.threads[thread].call;
         for _ in 0..self.epolls[call.epoll].ready.len() {
@@ -83,7 +83,7 @@ impl World {
         self.program_step(thread)
     }
 
-    /// `ep_suspend_napi_irqs`: events were handed over, so the timer is put off.
+    /// `ep_suspend_napi_irqs`: events are returned, so the timer is set to `irq-suspend-timeout`.
     fn epoll_suspend(&mut self, epoll: usize, cpu: usize) {
         let context = &self.epolls[epoll];
         let Some(queue) = context.napi.filter(|_| context.settings.prefer_busy_poll) else { return };
@@ -94,7 +94,7 @@ impl World {
         }
     }
 
-    /// No events: timeout zero or expired returns, a known NAPI is busy polled, the rest sleeps.
+    /// No events: returns if the timeout is 0 or expired, busy polls a known NAPI instance, or sleeps.
     pub(crate) fn epoll_nothing(&mut self, thread: usize) -> Next {
         let call = self.threads[thread].call;
         if call.deadline_ns <= self.now_ns {
@@ -124,13 +124,13 @@ impl World {
         }
     }
 
-    /// The loop for events inside `epoll_wait` is over.
+    /// The loop for events in `epoll_wait` ends.
     pub(crate) fn epoll_after_event_loop(&mut self, thread: usize) -> Next {
         let epoll = self.threads[thread].call.epoll;
         if self.epolls[epoll].ready.is_empty() { self.epoll_sleep(thread) } else { self.epoll_check(thread) }
     }
 
-    /// The busy loop of `epoll_wait` is over: events, or resumption and sleep.
+    /// The busy-poll loop of `epoll_wait` ends: continues with events, or with resumption and sleep.
     pub(crate) fn epoll_after_busy(&mut self, thread: usize, epoll: usize, queue: usize) -> Next {
         if !self.epolls[epoll].ready.is_empty() {
             return self.epoll_check(thread);
@@ -139,12 +139,12 @@ impl World {
             self.resume_irqs(queue, self.threads[thread].cpu);
         }
         self.epolls[epoll].napi = None;
-        // The softirq that resumption may have scheduled runs before the thread sleeps.
+        // A softirq that resumption scheduled runs before the thread sleeps.
         self.threads[thread].stage = Stage::Resume;
         Next::Run(0)
     }
 
-    /// `napi_resume_irqs`: one poll is scheduled, which returns the queue to deferral.
+    /// `napi_resume_irqs`: schedules one poll, which returns the queue to deferral.
     pub(crate) fn resume_irqs(&mut self, queue: usize, cpu: usize) {
         if self.queues[queue].napi.suspend_timeout_ns().is_none() {
             return;
@@ -165,7 +165,7 @@ impl World {
         state.stage = Stage::EpollSleep;
         if call.deadline_ns != NEVER {
             let (thread, sleep) = (thread as u16, state.sleep);
-            // A busy loop may have outlasted the timeout, which then is over at once.
+            // The busy-poll loop may have lasted longer than the timeout.
             let at_ns = call.deadline_ns.max(self.now_ns);
             self.events.schedule(at_ns, Event::Timeout { thread, sleep });
         }
@@ -180,7 +180,7 @@ impl World {
         }
     }
 
-    /// A sleep ends because its timeout is over.
+    /// The timeout of a sleep expires.
     pub(crate) fn sleep_over(&mut self, thread: usize, sleep: u32) {
         let state = &self.threads[thread];
         if state.state != RunState::Blocked || state.sleep != sleep {
@@ -193,7 +193,7 @@ impl World {
         self.wake(thread, cpu);
     }
 
-    /// A reference to an epoll goes; with the last one interrupts are resumed if its NAPI is known.
+    /// Drops a reference to an epoll. The last one resumes interrupts of a known NAPI instance.
     pub(crate) fn epoll_close(&mut self, epoll: usize, cpu: usize) {
         let context = &mut self.epolls[epoll];
         context.references = context.references.saturating_sub(1);

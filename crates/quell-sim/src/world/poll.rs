@@ -1,18 +1,18 @@
-//! What every NAPI poll has in common, whoever polls: taking packets from the ring and their cost,
-//! and what a finished poll comes to (`__napi_poll`, `napi_complete_done`, GRO's held packets).
+//! Common parts of all NAPI polls: taking packets from the ring, their cost, and the end of a poll
+//! (`__napi_poll`, `napi_complete_done`, packets held by GRO).
 
 use super::World;
 use crate::engine::Ns;
 use crate::mechanism::{Completion, PacketKind, Schedule};
 
-/// `NAPI_POLL_WEIGHT`: packets that a softirq takes from one instance in one poll.
+/// `NAPI_POLL_WEIGHT`: most packets per poll in softirq.
 pub(crate) const NAPI_POLL_WEIGHT: u32 = 64;
 
-/// `gro_normal_batch`: so many packets reach their sockets together while a softirq polls on.
+/// `gro_normal_batch`: number of packets that are delivered together during a poll.
 pub(crate) const GRO_NORMAL_BATCH: u32 = 8;
 
 impl World {
-    /// `cpu` takes up to `budget` packets and all transmit completions; how many packets, and the cost.
+    /// Takes up to `budget` packets and all transmit completions; returns the number of packets and the cost.
     pub(crate) fn poll_begin(&mut self, queue: usize, cpu: usize, budget: u32) -> (u32, Ns) {
         let batch = self.cpus[cpu].current.map_or(0, |thread| self.threads[thread].batch);
         let costs = &self.costs;
@@ -36,8 +36,7 @@ impl World {
         counters.polled_packets += u64::from(work);
     }
 
-    /// A poll of the softirq or of a NAPI thread is over; whether the instance is to be polled
-    /// again by the same.
+    /// Ends a poll in softirq or in a NAPI thread; returns whether the same poller polls again.
     pub(crate) fn finish_poll(&mut self, queue: usize, work: u32, cpu: usize) -> bool {
         self.count_poll(queue, work);
         if work < NAPI_POLL_WEIGHT {
@@ -47,7 +46,7 @@ impl World {
             self.flush_held(queue, cpu, false);
             return true;
         }
-        // Somebody would rather busy poll: let go although there is more.
+        // A busy poller wants the instance: release it although packets are left.
         let armed_before = self.queues[queue].vector.armed();
         if self.complete(queue, work, cpu) {
             return true;
@@ -56,8 +55,7 @@ impl World {
         enabled && self.queues[queue].napi.schedule_prep() == Schedule::Taken
     }
 
-    /// Completes the instance and acts on what that comes to; whether it stays scheduled because
-    /// of `MISSED`.
+    /// Completes the instance; returns whether it stays scheduled because of `MISSED`.
     pub(crate) fn complete(&mut self, queue: usize, work: u32, cpu: usize) -> bool {
         let held = !self.queues[queue].held.is_empty();
         let completion = self.queues[queue].napi.complete_done(work, held);
@@ -94,14 +92,14 @@ impl World {
         self.vector_changed(queue);
     }
 
-    /// The instance is free: a busy poller that waits for it may have it.
+    /// The instance was released: notifies busy pollers that wait for it.
     pub(crate) fn released(&mut self, queue: usize) {
         for index in 0..self.queue_spinners[queue].len() {
             self.poke(self.queue_spinners[queue][index]);
         }
     }
 
-    /// Delivers what GRO holds (`napi_gro_flush`); with `only_old`, packets of this jiffy stay.
+    /// Delivers packets held by GRO (`napi_gro_flush`); with `only_old`, packets of this jiffy stay held.
     pub(crate) fn flush_held(&mut self, queue: usize, cpu: usize, only_old: bool) {
         if self.queues[queue].held.is_empty() {
             return;
@@ -118,7 +116,7 @@ impl World {
         }
     }
 
-    /// Whether a packet of this kind may be held by GRO.
+    /// Whether GRO may hold a packet of this kind.
     pub(crate) fn gro_holds(kind: PacketKind) -> bool {
         kind == PacketKind::HeldRequest
     }

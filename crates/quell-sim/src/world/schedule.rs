@@ -1,5 +1,5 @@
-//! Threads on CPUs: waking, choosing, preempting. Real-time threads come before fair ones, which
-//! share a CPU by their virtual run time; a thread that may float is woken on an idle CPU.
+//! The scheduler: wake-up, selection and preemption of threads. Real-time threads precede fair threads,
+//! which share a CPU by virtual run time. A floating thread is woken on an idle CPU.
 
 use super::cpu::{Context, HardIrq};
 use super::{Affinity, Class, Event, Next, RunState, Stage, World};
@@ -11,7 +11,7 @@ const TICK_NS: Ns = 1_000_000;
 const SLICE_NS: Ns = 3_000_000;
 
 impl World {
-    /// Makes a blocked thread runnable; `waker_cpu` is where the waker executes.
+    /// Makes a blocked thread runnable; the waker executes on `waker_cpu`.
     pub(crate) fn wake(&mut self, thread: usize, waker_cpu: usize) {
         if self.threads[thread].state != RunState::Blocked {
             return;
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// The turn of threads: the current one continues, or another is chosen, or the CPU idles.
+    /// Continues the current thread, selects another one, or becomes idle.
     pub(crate) fn thread_turn(&mut self, cpu: usize) {
         if let Some(current) = self.cpus[cpu].current {
             if !self.cpus[cpu].need_resched || self.threads[current].bottom_halves_disabled() {
@@ -100,8 +100,7 @@ impl World {
         self.resume_thread(cpu, thread);
     }
 
-    /// A CPU that would idle takes a waiting thread that may float from another CPU
-    /// (`sched_balance_newidle`).
+    /// An idle CPU pulls a waiting floating thread from another CPU (`sched_balance_newidle`).
     fn pull_if_idle(&mut self, cpu: usize) {
         if !self.cpus[cpu].runnable.is_empty() {
             return;
@@ -146,8 +145,8 @@ impl World {
         self.run_segment(cpu, Context::Thread, left_ns);
     }
 
-    /// Books the segment under way, the current thread's virtual run time included; a softirq on
-    /// top of a thread is charged to the thread, as without `CONFIG_IRQ_TIME_ACCOUNTING`.
+    /// Accounts the current segment, including virtual run time. A softirq is charged to the thread that it
+    /// interrupts, as without `CONFIG_IRQ_TIME_ACCOUNTING`.
     pub(crate) fn book_segment(&mut self, cpu: usize) {
         let state = &mut self.cpus[cpu];
         let (began_ns, context) = (state.segment_began_ns, state.context);
@@ -162,7 +161,7 @@ impl World {
         self.cpus[cpu].account(self.now_ns);
     }
 
-    /// A thread's segment is over: it goes on, or gives its CPU up.
+    /// The segment of a thread ends: the thread continues or sleeps.
     pub(crate) fn thread_segment_done(&mut self, cpu: usize) {
         let Some(thread) = self.cpus[cpu].current else { return };
         match self.advance(thread) {
@@ -204,7 +203,7 @@ impl World {
 }
 
 impl World {
-    /// Adds a CPU with its `ksoftirqd`; its index.
+    /// Adds a CPU with its `ksoftirqd`; returns its index.
     pub(crate) fn add_cpu(&mut self) -> usize {
         let cpu = self.cpus.len();
         let ksoftirqd = self.add_thread(super::Program::Ksoftirqd, Stage::Ksoftirqd, cpu, Class::Fair);
@@ -212,7 +211,7 @@ impl World {
         cpu
     }
 
-    /// Adds a thread that is asleep; its index.
+    /// Adds a blocked thread; returns its index.
     pub(crate) fn add_thread(&mut self, program: super::Program, stage: Stage, cpu: usize, class: Class) -> usize {
         let mut thread = super::Thread::new(program, stage, cpu);
         thread.class = class;
@@ -220,7 +219,7 @@ impl World {
         self.threads.len() - 1
     }
 
-    /// Makes a new thread runnable before the run begins.
+    /// Makes a new thread runnable before the start of the run.
     pub(crate) fn start_thread(&mut self, thread: usize) {
         let cpu = self.threads[thread].cpu;
         self.threads[thread].state = RunState::Runnable;

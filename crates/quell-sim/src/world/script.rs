@@ -87,14 +87,14 @@ pub struct ReadObserved {
     pub sent_ns: Ns,
 }
 
-/// A scripted application under way.
+/// A running scripted application.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scripted {
     pub(crate) application: usize,
     pub(crate) epoll: usize,
     pub(crate) steps: Vec<ScriptStep>,
     at: usize,
-    /// When the `epoll_wait` under way was called.
+    /// Time at which the current `epoll_wait` was called.
     waiting_since_ns: Option<Ns>,
     watching_until_ns: Option<Ns>,
     receiving: Option<(u32, SocketBusyPoll)>,
@@ -118,13 +118,13 @@ impl Scripted {
 pub(crate) enum ScriptAction {
     /// A packet reaches the NIC.
     Packet { queue: usize, packet: Packet },
-    /// A message reaches its socket past NAPI.
+    /// A message reaches its socket without NAPI.
     PastNapi { socket: u32 },
     /// `napi-set` on a queue.
     SetNapi { queue: usize, settings: NapiSettings },
     /// `EPIOCSPARAMS` from outside.
     SetEpoll { epoll: usize, settings: EpollSettings },
-    /// A descriptor without NAPI becomes ready and stays so.
+    /// A descriptor without NAPI becomes ready, and stays ready.
     AlwaysReady { socket: u32 },
 }
 
@@ -235,7 +235,7 @@ impl World {
         self.epolls[epoll].remember_napi(state.napi, self.rules.sysctl_busy_poll_usecs);
     }
 
-    /// `recv` under way: the oldest message, or busy polling, or sleep.
+    /// `recv`: returns the oldest message, busy polls, or sleeps.
     pub(crate) fn scripted_receive(&mut self, thread: usize) -> Next {
         let now_ns = self.now_ns;
         let Some((socket, busy_poll)) = self.script_of(thread).and_then(|scripted| scripted.receiving) else {
@@ -259,7 +259,7 @@ impl World {
         self.busy_begin(thread, BusyRequest { queue, on_behalf, prefer, budget, loop_ns: time_ns })
     }
 
-    /// What scripted applications observed, in the order of the applications.
+    /// Observations of scripted applications, in the order of the applications.
     pub(crate) fn take_observations(&mut self) -> (Vec<WaitObserved>, Vec<ReadObserved>) {
         let (mut waits, mut reads) = (Vec::new(), Vec::new());
         for thread in 0..self.threads.len() {

@@ -1,5 +1,5 @@
-//! The NET_RX softirq: rounds over the poll list with their budgets (`net_rx_action`), repeated
-//! within bounds (`handle_softirqs`), the rest left to `ksoftirqd`.
+//! NET_RX softirq: rounds over the poll list with budgets (`net_rx_action`), repeated within limits
+//! (`handle_softirqs`), then `ksoftirqd`.
 
 use super::cpu::{Context, SoftIrqRun};
 use super::poll::{GRO_NORMAL_BATCH, NAPI_POLL_WEIGHT};
@@ -16,7 +16,7 @@ const ROUNDS: u32 = 10;
 const ALL_ROUNDS_NS: Ns = 2_000_000;
 
 impl World {
-    /// Continues or begins the softirq when it is its turn; whether it was.
+    /// Continues or starts the softirq if one is pending; returns whether it did.
     pub(crate) fn softirq_turn(&mut self, cpu: usize) -> bool {
         if self.cpus[cpu].softirq.is_none() {
             let state = &self.cpus[cpu];
@@ -45,7 +45,7 @@ impl World {
         }
     }
 
-    /// Polls the next instance of the round, or begins another round; whether there was one.
+    /// Polls the next instance, or starts another round; returns whether there was one.
     fn next_poll(&mut self, cpu: usize) -> bool {
         let Some(mut run) = self.cpus[cpu].softirq else { return false };
         let over = run.budget <= 0 || self.now_ns >= run.round_deadline_ns;
@@ -65,7 +65,7 @@ impl World {
         true
     }
 
-    /// After a round: another one, or `ksoftirqd` gets what is left.
+    /// After a round: starts another one, or leaves the rest to `ksoftirqd`.
     fn next_round(&mut self, cpu: usize, run: &mut SoftIrqRun) -> bool {
         let state = &mut self.cpus[cpu];
         if state.poll_list.is_empty() {
@@ -85,8 +85,8 @@ impl World {
         true
     }
 
-    /// A part of a poll is over: packets reach their sockets; the poll goes on while the ring has
-    /// more and the weight allows it.
+    /// A part of a poll ends: delivers its packets, and continues while the ring has packets and the weight
+    /// allows it.
     pub(crate) fn softirq_segment_done(&mut self, cpu: usize) {
         let Some(run) = self.cpus[cpu].softirq else { return };
         let Some((queue, work)) = run.polling else { return };
@@ -109,7 +109,7 @@ impl World {
         self.next_poll(cpu);
     }
 
-    /// `ksoftirqd` has its turn: it lets the softirq run on top of itself until nothing is left.
+    /// Runs `ksoftirqd`, which executes softirqs until none is pending.
     pub(crate) fn ksoftirqd_turn(&mut self, thread: usize) -> super::Next {
         let cpu = self.threads[thread].cpu;
         self.cpus[cpu].left_to_ksoftirqd = false;
