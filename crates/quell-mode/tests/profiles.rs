@@ -1,5 +1,4 @@
-//! Profiles: what is shipped parses; layers cover each other key by key; what is wrong is refused
-//! with its place.
+//! Profiles: shipped profiles parse, layers are merged key by key, and errors have their position.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -29,7 +28,7 @@ fn contradiction(device: &str) -> Contradiction {
 }
 
 #[test]
-fn every_profile_that_is_shipped_parses_and_says_what_it_is_for() {
+fn every_shipped_profile_parses_and_has_a_description() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../profiles");
     let mut names = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -47,7 +46,7 @@ fn every_profile_that_is_shipped_parses_and_says_what_it_is_for() {
 }
 
 #[test]
-fn a_profile_for_a_program_has_its_half_too() {
+fn a_profile_can_have_settings_of_a_program() {
     for name in ["memcached", "redis", "nginx", "haproxy"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../profiles").join(name).with_extension("toml");
         let profile = Profile::parse(&[Source::new(name, fs::read_to_string(path).unwrap())]).unwrap();
@@ -58,7 +57,7 @@ fn a_profile_for_a_program_has_its_half_too() {
 }
 
 #[test]
-fn what_is_wrong_with_the_programs_half_is_shown_in_its_place() {
+fn an_error_in_the_settings_of_a_program_has_its_position() {
     let error = parse("[program]\nmode = 'suspend'\n").unwrap_err();
     assert_eq!(error.caret(), "mode = 'suspend'\n               ^");
     let (place, refusal) = refusal("[program]\nmax-events = 0\n");
@@ -74,14 +73,14 @@ fn what_is_wrong_with_the_programs_half_is_shown_in_its_place() {
 }
 
 #[test]
-fn a_mode_of_programs_is_one_that_a_program_can_have() {
+fn a_mode_for_sockets_is_accepted_for_a_program() {
     let program = parse("[program]\nmode = 'sockpoll50'\n").unwrap().program.unwrap();
     assert_eq!(program.mode.unwrap().value.to_string(), "sockpoll50");
     assert_eq!(program.max_events, None);
 }
 
 #[test]
-fn a_device_is_read_whole() {
+fn all_settings_of_a_device_are_read() {
     let profile = parse(
         r#"
         [device.nic]
@@ -123,7 +122,7 @@ fn a_device_is_read_whole() {
 }
 
 #[test]
-fn a_later_layer_covers_an_earlier_one_key_by_key() {
+fn a_later_layer_replaces_keys_of_an_earlier_one() {
     let vendor = Source::new(
         "vendor.toml",
         "[device.nic]\nname = 'a'\nrings = { rx = 1, tx = 2 }\n[sysctl]\nnet.core.busy_poll = 5",
@@ -139,21 +138,21 @@ fn a_later_layer_covers_an_earlier_one_key_by_key() {
 }
 
 #[test]
-fn an_unknown_key_is_refused_with_its_place_and_the_nearest_one() {
+fn an_unknown_key_is_refused_with_its_position_and_the_most_similar_one() {
     let error = parse("[device.nic]\nname = 'eth0'\ncoalescing = { rx-usec = 3 }").unwrap_err();
     assert_eq!(error.to_string(), "test.toml:3:16: no key is called `rx-usec` here; did you mean `rx-usecs`?");
     assert_eq!(error.caret(), "coalescing = { rx-usec = 3 }\n               ^^^^^^^");
 }
 
 #[test]
-fn what_is_no_toml_is_refused_with_its_place() {
+fn invalid_toml_is_refused_with_its_position() {
     let (place, refusal) = refusal("[device.nic\nname = 1");
     assert!(matches!(refusal, ProfileRefusal::Syntax(_)), "{refusal}");
     assert!(place.starts_with("test.toml:1:"), "{place}");
 }
 
 #[test]
-fn a_mode_that_is_none_is_refused_within_its_text() {
+fn an_invalid_mode_is_refused_with_the_position_in_its_text() {
     let error = parse("[device.nic]\nname = 'eth0'\nqueues.all.mode = \"base,irq-suspend-timeout=5ms\"").unwrap_err();
     assert!(matches!(error.refusal(), ProfileRefusal::Mode(_)), "{error}");
     let error = parse("[device.nic]\nname = 'eth0'\nqueues.all.mode = 'suspnd20'").unwrap_err();
@@ -161,7 +160,7 @@ fn a_mode_that_is_none_is_refused_within_its_text() {
 }
 
 #[test]
-fn values_of_a_wrong_type_or_beyond_their_range_are_refused() {
+fn values_of_a_wrong_type_or_out_of_range_are_refused() {
     for (line, place) in [
         ("name = 3", "test.toml:2:8"),
         ("name = 'eth0'\nchannels = 4", "test.toml:3:12"),
@@ -188,7 +187,7 @@ fn values_of_a_wrong_type_or_beyond_their_range_are_refused() {
 }
 
 #[test]
-fn what_contradicts_itself_is_refused() {
+fn contradictions_are_refused() {
     let twice =
         contradiction("queues.a = { queues = '0-3', mode = 'base' }\nqueues.b = { queues = 3, mode = 'defer20' }");
     assert_eq!(twice, Contradiction::QueueTwice { queue: 3, other: "a".into(), key: "mode" });
@@ -219,20 +218,20 @@ fn what_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn a_group_of_some_queues_may_differ_from_the_group_of_all() {
+fn a_group_of_some_queues_overrides_the_group_of_all() {
     parse("[device.nic]\nname = 'a'\nqueues.all.mode = 'base'\nqueues.b = { queues = 1, mode = 'defer20' }").unwrap();
 }
 
 proptest! {
     #[test]
-    fn any_text_is_refused_with_a_place_or_read(text in "[ -~\n\tµ]{0,80}") {
+    fn any_text_is_read_or_refused_with_a_position(text in "[ -~\n\tµ]{0,80}") {
         if let Err(error) = parse(&text) {
             prop_assert!(error.caret().lines().count() <= 2);
         }
     }
 
     #[test]
-    fn any_small_change_of_a_profile_is_refused_with_a_place_or_read(at in 0_usize..1_000, byte in 0x20_u8..0x7f) {
+    fn any_small_change_of_a_profile_is_read_or_refused_with_a_position(at in 0_usize..1_000, byte in 0x20_u8..0x7f) {
         let mut text = include_str!("../../../profiles/memcached.toml").as_bytes().to_vec();
         let at = text.len() * at / 1_000;
         text[at] = byte;
@@ -243,7 +242,7 @@ proptest! {
 }
 
 #[test]
-fn a_key_or_value_of_others_stays_on_the_line_of_the_error() {
+fn a_key_or_value_with_a_line_break_does_not_break_the_line_of_the_error() {
     for text in [
         "\"a\\nb\" = 1",
         "[device.\"a\\u001b[2J\"]\nname = 'x'",
@@ -256,7 +255,7 @@ fn a_key_or_value_of_others_stays_on_the_line_of_the_error() {
 }
 
 #[test]
-fn a_profile_without_measure_is_refused_and_not_worked_on() {
+fn a_profile_with_too_many_tables_is_refused_quickly() {
     let sections = |count: usize, line: &dyn Fn(usize) -> String| {
         let lines: String = (0..count).map(line).collect();
         parse(&format!("[device.a]\nname = 'a'\n{lines}"))

@@ -1,5 +1,4 @@
-//! What contradicts itself in a profile that is well formed, refused with the place of the later
-//! half. Whether a host can do what is left is not known here.
+//! Contradictions in a well-formed profile. The error points at the later of the two settings.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +56,7 @@ fn check_group(group: &QueueGroup) -> Checked {
     {
         return refuse(&mode.place, Contradiction::ModeOfPrograms { mode: mode.value.name() });
     }
-    // Without a mode the threads may be there already.
+    // Without a mode the queues may have threads already.
     let has_no_thread = group.mode.as_ref().is_some_and(|mode| mode.value.napi().threaded == Threaded::Off);
     let cpus = group.thread_cpus.as_ref().map(|cpus| &cpus.place);
     let place_of_thread = cpus.or(group.thread_scheduling.as_ref().map(|scheduling| &scheduling.place));
@@ -77,7 +76,7 @@ fn check_gro(device: &DeviceProfile, group: &QueueGroup) -> Checked {
     }
 }
 
-/// The settings of a group that another group must not give to the same queue.
+/// Settings of a group that no other group may set for the same queue.
 fn settings(group: &QueueGroup) -> impl Iterator<Item = (&'static str, &Place)> {
     let coalescing = group.coalescing.iter().map(|(key, value)| (key.name(), &value.place));
     let others = [
@@ -90,7 +89,7 @@ fn settings(group: &QueueGroup) -> impl Iterator<Item = (&'static str, &Place)> 
     coalescing.chain(others.into_iter().filter_map(|(key, place)| Some((key, place?))))
 }
 
-/// A group of all queues is the ground on which the others stand; two others may not meet.
+/// A group of all queues sets defaults for the other groups. Other groups must not overlap.
 fn check_twice(groups: &[QueueGroup]) -> Checked {
     for (position, group) in groups.iter().enumerate() {
         for other in &groups[..position] {

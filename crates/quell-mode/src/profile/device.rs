@@ -1,4 +1,4 @@
-//! The part of a profile about one device, or about all that a pattern selects.
+//! The part of a profile about a device, or about all devices that a pattern selects.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,123 +14,121 @@ use super::section::{Labelled, Section, wrong};
 use super::tree::Table;
 use crate::mode::DeliveryMode;
 
-/// What is to be set on the devices that it selects.
+/// Configuration of the devices that it selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceProfile {
-    /// What the profile calls it.
+    /// Label in the profile.
     pub label: String,
-    /// Where it begins.
+    /// Position in the profile.
     pub place: Place,
-    /// The devices whose name matches.
+    /// Selects devices by name.
     pub name: Option<Placed<Pattern>>,
-    /// The devices whose driver matches; together with `name`, both must.
+    /// Selects devices by driver. With `name`, both must match.
     pub driver: Option<Placed<Pattern>>,
-    /// How many queues.
+    /// Channel counts.
     pub channels: Channels,
-    /// How large their rings are.
+    /// Ring sizes.
     pub rings: Rings,
-    /// Offload features by the kernel's names.
+    /// Offload features, with the kernel's names.
     pub features: BTreeMap<String, Placed<bool>>,
     /// Coalescing of all queues.
     pub coalescing: BTreeMap<CoalesceKey, Placed<u32>>,
-    /// RSS contexts; the one that is called `main` is the device's own.
+    /// RSS contexts. `main` is the default context of the device.
     pub rss: Vec<RssProfile>,
-    /// Whether all other RSS contexts go.
+    /// Whether all other RSS contexts are deleted.
     pub only_these_rss_contexts: Option<Placed<bool>>,
     /// Flow rules.
     pub flows: Vec<FlowProfile>,
-    /// Whether all other flow rules go.
+    /// Whether all other flow rules are deleted.
     pub only_these_flow_rules: Option<Placed<bool>>,
-    /// What is set queue by queue.
+    /// Settings of queues.
     pub queues: Vec<QueueGroup>,
 }
 
-/// Channel counts; what is `None` stays.
+/// Channel counts; `None` is unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Channels {
-    /// Of one receive and one transmit queue.
+    /// Channels with a receive and a transmit queue.
     pub combined: Option<Placed<u32>>,
-    /// Of receive queues alone.
+    /// Channels with a receive queue only.
     pub rx: Option<Placed<u32>>,
-    /// Of transmit queues alone.
+    /// Channels with a transmit queue only.
     pub tx: Option<Placed<u32>>,
 }
 
-/// Ring sizes in descriptors; what is `None` stays.
+/// Ring sizes in descriptors; `None` is unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rings {
-    /// Of each receive queue.
+    /// Ring size of each receive queue.
     pub rx: Option<Placed<u32>>,
-    /// Of each transmit queue.
+    /// Ring size of each transmit queue.
     pub tx: Option<Placed<u32>>,
 }
 
-/// An RSS context: packets are spread over these queues by their hash.
+/// An RSS context, which distributes packets over queues by their hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RssProfile {
-    /// What the profile calls it; `main` is the device's own.
+    /// Label in the profile; `main` is the default context of the device.
     pub label: String,
-    /// The queues, equally.
+    /// Queues, with equal weights.
     pub queues: Placed<QueueSet>,
 }
 
 impl RssProfile {
-    /// The label of the context that every device has.
+    /// Label of the default context.
     pub const MAIN: &str = "main";
 }
 
-/// Some queues of a device, and what each of them is told. Receive and transmit queue of one number
-/// belong together.
+/// Settings of some queues of a device. A receive and a transmit queue with the same number belong together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueGroup {
-    /// What the profile calls it.
+    /// Label in the profile.
     pub label: String,
-    /// Where it begins.
+    /// Position in the profile.
     pub place: Place,
-    /// Which queues; all, when the profile does not say.
+    /// Queues; default: all.
     pub queues: QueueSet,
-    /// The NAPI settings, as those of a delivery mode. What a mode tells epolls is told to programs
-    /// when they are launched or attached.
+    /// Delivery mode whose NAPI settings apply. Its epoll settings apply when a program is launched or attached.
     pub mode: Option<Placed<DeliveryMode>>,
-    /// Coalescing of these queues alone.
+    /// Coalescing of these queues.
     pub coalescing: BTreeMap<CoalesceKey, Placed<u32>>,
-    /// Where their interrupts go.
+    /// IRQ affinity.
     pub irq_cpus: Option<Placed<CpuPolicy>>,
-    /// Who sends by them.
+    /// XPS.
     pub xps: Option<Placed<XpsPolicy>>,
-    /// RPS is to be off, by the key at this place.
+    /// Position of the key that turns RPS off.
     pub rps_off: Option<Place>,
-    /// Where their kernel threads run.
+    /// CPUs of the NAPI threads.
     pub thread_cpus: Option<Placed<CpuPolicy>>,
-    /// How these are scheduled.
+    /// Scheduling of the NAPI threads.
     pub thread_scheduling: Option<Placed<ThreadScheduling>>,
 }
 
-/// A coalescing parameter, spelled as ethtool does.
+/// A coalescing parameter, with ethtool's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CoalesceKey {
-    /// The driver chooses the receive delay by the load; 0 or 1.
+    /// The driver adapts the receive delay to the load; 0 or 1.
     AdaptiveRx,
-    /// The driver chooses the transmit delay by the load; 0 or 1.
+    /// The driver adapts the transmit delay to the load; 0 or 1.
     AdaptiveTx,
-    /// Delay of a receive interrupt, µs.
+    /// Delay of a receive interrupt, in µs.
     RxUsecs,
-    /// Packets after which it comes at once.
+    /// Packets after which a receive interrupt is immediate.
     RxFrames,
-    /// Delay of a transmit-completion interrupt, µs.
+    /// Delay of a transmit-completion interrupt, in µs.
     TxUsecs,
-    /// Packets after which it comes at once.
+    /// Packets after which a transmit-completion interrupt is immediate.
     TxFrames,
-    /// The receive delay starts anew with each completion; 0 or 1.
+    /// Each completion restarts the receive delay; 0 or 1.
     CqeModeRx,
-    /// The transmit delay starts anew with each completion; 0 or 1.
+    /// Each completion restarts the transmit delay; 0 or 1.
     CqeModeTx,
 }
 
 impl CoalesceKey {
-    /// All keys; a switch must come before what it decides about, for that is the order of setting.
+    /// All keys, in the order of setting: a switch precedes the values that it affects.
     pub const ALL: [Self; 8] = [
         Self::AdaptiveRx,
         Self::AdaptiveTx,
@@ -144,19 +142,19 @@ impl CoalesceKey {
     const NAMES: [&'static str; 8] =
         ["adaptive-rx", "adaptive-tx", "rx-usecs", "rx-frames", "tx-usecs", "tx-frames", "cqe-mode-rx", "cqe-mode-tx"];
 
-    /// As it is written.
+    /// Name in a profile.
     #[must_use]
     pub const fn name(self) -> &'static str {
         Self::NAMES[self as usize]
     }
 
-    /// Whether it is true or false.
+    /// Whether its value is true or false.
     #[must_use]
     pub const fn is_switch(self) -> bool {
         matches!(self, Self::AdaptiveRx | Self::AdaptiveTx | Self::CqeModeRx | Self::CqeModeTx)
     }
 
-    /// Whether a queue can have it for itself (`struct ethtool_coalesce` has no CQE modes).
+    /// Whether it can be set per queue (`struct ethtool_coalesce` has no CQE modes).
     #[must_use]
     pub const fn is_per_queue(self) -> bool {
         !matches!(self, Self::CqeModeRx | Self::CqeModeTx)

@@ -1,9 +1,9 @@
-//! Why a text is no profile: what is wrong, and where.
+//! Errors in profiles, with their position.
 
 use super::place::Place;
 use crate::refusal::Refusal;
 
-/// A text that is no profile. Displayed with its place; [`ProfileError::caret`] shows the line.
+/// An invalid profile. `Display` includes the position; [`ProfileError::caret`] shows the line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {}", on_one_line(refusal))]
 pub struct ProfileError {
@@ -16,19 +16,19 @@ impl ProfileError {
         Self { place: place.clone(), refusal: Box::new(refusal) }
     }
 
-    /// Where.
+    /// Position.
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// What.
+    /// Error.
     #[must_use]
     pub fn refusal(&self) -> &ProfileRefusal {
         &self.refusal
     }
 
-    /// The line and, below it, carets under the place.
+    /// The line, and below it carets under the position.
     #[must_use]
     pub fn caret(&self) -> String {
         self.place.caret()
@@ -44,37 +44,37 @@ fn on_one_line(refusal: &ProfileRefusal) -> String {
     refusal.to_string().chars().map(escaped).collect()
 }
 
-/// What is wrong with a profile.
+/// An error in a profile.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileRefusal {
-    /// It is no TOML.
+    /// Invalid TOML.
     #[error("{0}")]
     Syntax(String),
-    /// A key that no profile has.
+    /// Unknown key.
     #[error("no key is called `{key}` here{}", nearest.map_or_else(String::new, |near| format!("; did you mean `{near}`?")))]
     UnknownKey {
         /// The key.
         key: String,
-        /// The nearest one that there is, if one is near.
+        /// Most similar known key.
         nearest: Option<&'static str>,
     },
-    /// A value of another type.
+    /// A value of the wrong type.
     #[error("`{key}` is {expected}, not {found}")]
     WrongType {
         /// The key.
         key: String,
-        /// What it should be.
+        /// Description of a valid value.
         expected: &'static str,
-        /// What it is.
+        /// Type of the value.
         found: &'static str,
     },
-    /// A value of the right type that makes no sense.
+    /// An invalid value of the right type.
     #[error("`{key}` is {expected}")]
     Value {
         /// The key.
         key: String,
-        /// What it should be.
+        /// Description of a valid value.
         expected: &'static str,
     },
     /// More tables under one key than any host needs.
@@ -82,76 +82,78 @@ pub enum ProfileRefusal {
     TooMany {
         /// The key.
         key: &'static str,
-        /// The most that it may have.
+        /// Most tables.
         max: usize,
     },
-    /// A key that must be there.
+    /// A required key is missing.
     #[error("`{key}` is missing")]
     Missing {
-        /// The key, or the keys of which one must be there.
+        /// The key, or the keys of which one is required.
         key: &'static str,
     },
-    /// A delivery mode that is none.
+    /// An invalid delivery mode.
     #[error(transparent)]
     Mode(Refusal),
-    /// Two things that cannot both be.
+    /// A contradiction.
     #[error(transparent)]
     Contradiction(Contradiction),
 }
 
-/// Two things in a profile that cannot both be, or one that cannot have an effect.
+/// Settings that contradict each other, or that have no effect.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Contradiction {
-    /// A mode that is a matter of the program alone.
+    /// A mode that applies to programs only.
     #[error("{mode} is set on a program's sockets, not on a queue: use `quell run {mode} -- COMMAND`")]
     ModeOfPrograms {
         /// The mode.
         mode: String,
     },
-    /// A thread is placed where none is.
+    /// CPUs or scheduling of a NAPI thread that the mode does not have.
     #[error("the mode of these queues has no thread: add `mode = \"threaded\"`, or threaded=1 to the mode")]
     NoThread,
-    /// The driver is to choose a delay that is given.
-    #[error("`{adaptive}` lets the driver choose `{given}` itself: leave one of them out")]
+    /// A delay is set although the driver adapts it.
+    #[error("`{adaptive}` lets the driver choose `{given}`: remove one of them")]
     AdaptiveAndGiven {
-        /// The key that leaves it to the driver.
+        /// The key that enables adaptation.
         adaptive: &'static str,
-        /// The key that gives it.
+        /// The key that sets the delay.
         given: &'static str,
     },
-    /// Two groups give a queue the same setting.
+    /// Two groups set the same key of a queue.
     #[error("queue {queue} is also in the queue group `{other}`, and both give it `{key}`")]
     QueueTwice {
         /// The queue.
         queue: u32,
         /// The other group.
         other: String,
-        /// What both give.
+        /// The key.
         key: &'static str,
     },
-    /// A queue beyond the channels that the same profile asks for.
+    /// A queue above the channel count of the same profile.
     #[error("queue {queue} is not among the {channels} channels that this profile asks for (they count from 0)")]
     QueueBeyondChannels {
         /// The queue.
         queue: u32,
-        /// How many channels.
+        /// Number of channels.
         channels: u32,
     },
-    /// A flow rule leads to a context that is not there.
-    #[error("no RSS context is called `{label}` here: add a table [device.NAME.rss.{label}]")]
+    /// A flow rule refers to an unknown RSS context.
+    #[error("no RSS context is called `{label}`: add a table [device.NAME.rss.{label}]")]
     NoSuchContext {
         /// The label.
         label: String,
     },
-    /// A flow rule leads to the main context, where packets go anyway.
-    #[error("packets that no rule matches go to the main context anyway: lead the rule to a queue or another context")]
+    /// A flow rule refers to the main context, where packets go by default.
+    #[error(
+        "packets that match no rule go to the main context by default: direct the rule to a queue or another context"
+    )]
     RuleToMain,
-    /// Flow rules on a device that is not to have them.
+    /// Flow rules on a device whose filters the profile turns off.
     #[error("flow rules need the feature rx-ntuple-filter, which this profile turns off")]
     FlowRulesOff,
-    /// GRO is off where deferral relies on it.
-    #[error("deferral holds packets back for GRO, which this profile turns off: leave rx-gro on, or use base")]
+    /// Deferral without GRO.
+    #[error("deferral relies on GRO, which this profile turns off: leave rx-gro on, or use base")]
     DeferralWithoutGro,
     /// Two rules for the same packets.
     #[error("the flow rule `{other}` matches the same packets")]

@@ -1,4 +1,4 @@
-//! Flow rules of a profile: which packets go to which queue or RSS context.
+//! Flow rules of a profile: the queue or RSS context of some packets.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use super::error::{ProfileError, ProfileRefusal};
 use super::place::{Place, Placed};
 use super::section::{Labelled, Section, wrong};
 
-/// The transport protocol of a rule.
+/// Transport protocol of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FlowProtocol {
     /// TCP.
@@ -15,7 +15,7 @@ pub enum FlowProtocol {
     Udp,
 }
 
-/// The address family of a rule.
+/// Address family of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FlowFamily {
     /// IPv4.
@@ -24,32 +24,32 @@ pub enum FlowFamily {
     V6,
 }
 
-/// Where the packets go.
+/// Destination of packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FlowTarget {
-    /// To this receive queue.
+    /// A receive queue.
     Queue(u32),
-    /// To the RSS context of this label in the same profile.
+    /// An RSS context of the same profile, by its label.
     Rss(String),
 }
 
-/// Rules for the packets to one port or address of this host.
+/// Flow rules for packets to a port or address of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowProfile {
-    /// What the profile calls it.
+    /// Label in the profile.
     pub label: String,
-    /// Where it is written.
+    /// Position in the profile.
     pub place: Place,
     /// TCP or UDP.
     pub protocol: FlowProtocol,
-    /// A rule for each of these families; both unless the profile or the address says otherwise.
+    /// Address families, with one rule each. Default: both, or that of `address`.
     pub families: Vec<FlowFamily>,
-    /// This host's port; `None`: any.
+    /// Destination port; `None`: any.
     pub port: Option<u16>,
-    /// This host's address; `None`: any.
+    /// Destination address; `None`: any.
     pub address: Option<IpAddr>,
-    /// Where they go.
+    /// Destination.
     pub target: Placed<FlowTarget>,
 }
 

@@ -1,9 +1,9 @@
-//! Profiles: how a whole host is to deliver packets, written as TOML. Which devices are meant, their
-//! queues, RSS contexts, flow rules, coalescing, interrupt affinity, and the delivery mode of each
-//! queue; and what the program that is served gets when it is launched. Parsed and checked here, without looking at any host; what of it can be done is decided above.
+//! Profiles: the configuration of a whole host as TOML: devices with queues, RSS contexts, flow rules,
+//! coalescing, interrupt affinity and the delivery mode of each queue; and settings of the program that
+//! `quell run` launches. This module parses and checks profiles without looking at a host.
 //!
-//! Several files are layers: what a later one says of a key replaces what an earlier one says, and
-//! every value knows the file and line that it came from ([`Placed`]).
+//! Several files are layers: a key in a later file replaces the same key in an earlier one. Every value
+//! has the file and line that it comes from ([`Placed`]).
 //!
 //! ```
 //! use quell_mode::profile::{Profile, Source};
@@ -23,44 +23,57 @@ mod error;
 mod flow;
 mod place;
 mod policy;
-mod program;
 mod queue_set;
 mod section;
 mod tree;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 pub use device::{Channels, CoalesceKey, DeviceProfile, QueueGroup, Rings, RssProfile};
 pub use error::{Contradiction, ProfileError, ProfileRefusal};
 pub use flow::{FlowFamily, FlowProfile, FlowProtocol, FlowTarget};
 pub use place::{Place, Placed, Source};
 pub use policy::{CpuPolicy, ThreadScheduling, XpsPolicy};
-pub use program::ProgramProfile;
 pub use queue_set::QueueSet;
 
-use section::Section;
+use section::{Section, wrong};
 use tree::Table;
 
-/// How a host is to deliver packets. What a profile does not mention stays as it is.
+use crate::mode::DeliveryMode;
+
+/// `EP_MAX_EVENTS` of `fs/eventpoll.c`, with 12 bytes per event.
+const EVENTS_MAX: u32 = i32::MAX as u32 / 12;
+
+/// Configuration of a host. Settings that it does not mention are unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Profile {
-    /// What it is for, in a sentence.
+    /// Purpose, in a sentence.
     pub description: Option<Placed<String>>,
-    /// The devices, in the order of their labels.
+    /// Devices, in the order of their labels.
     pub devices: Vec<DeviceProfile>,
-    /// What the program gets that the host is to serve, when it is launched.
+    /// Settings of the launched program.
     pub program: Option<ProgramProfile>,
-    /// Sysctls by name (`net.core.busy_poll`), each a text as `sysctl(8)` shows it.
+    /// Sysctls by name (`net.core.busy_poll`), with values as `sysctl(8)` prints them.
     pub sysctls: BTreeMap<String, Placed<String>>,
 }
 
+/// Settings of the program that `quell run` launches. `quell apply` ignores them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProgramProfile {
+    /// Delivery mode.
+    pub mode: Option<Placed<DeliveryMode>>,
+    /// Most events that a wait returns. While the program processes them, its queue is not polled.
+    pub max_events: Option<Placed<NonZeroU32>>,
+}
+
 impl Profile {
-    /// Reads a profile from its layers, the first the lowest.
+    /// Parses a profile from its layers, lowest first.
     ///
     /// # Errors
-    /// [`ProfileError`]: no TOML, a key that is not known, a value out of range, a contradiction; each
-    /// with its place.
+    /// See [`ProfileRefusal`].
     pub fn parse(layers: &[Source]) -> Result<Self, ProfileError> {
         let mut merged = Table::default();
         for layer in layers {
@@ -76,13 +89,28 @@ impl Profile {
         Ok(Self {
             description: section.text("description")?,
             devices: section.tables("device")?.into_iter().map(device::read).collect::<Result<_, _>>()?,
-            program: section.table("program")?.map(program::read).transpose()?,
+            program: section.table("program")?.map(read_program).transpose()?,
             sysctls: section.table("sysctl")?.map(read_sysctls).transpose()?.unwrap_or_default(),
         })
     }
 }
 
-/// Sysctls are keys of their own: `"net.core.busy_poll" = 0`, or dotted without quotes.
+fn read_program(table: &Table) -> Result<ProgramProfile, ProfileError> {
+    let section = Section::new(table, &["mode", "max-events"])?;
+    Ok(ProgramProfile {
+        mode: section.text("mode")?.map(device::read_mode).transpose()?,
+        max_events: section.number("max-events")?.map(events).transpose()?,
+    })
+}
+
+fn events(number: Placed<u32>) -> Result<Placed<NonZeroU32>, ProfileError> {
+    match NonZeroU32::new(number.value).filter(|events| events.get() <= EVENTS_MAX) {
+        Some(value) => Ok(Placed { value, place: number.place }),
+        None => Err(wrong("max-events", "a number of events from 1 to 178956970", &number.place)),
+    }
+}
+
+/// Reads sysctls: `"net.core.busy_poll" = 0`, or dotted keys without quotes.
 fn read_sysctls(table: &Table) -> Result<BTreeMap<String, Placed<String>>, ProfileError> {
     let mut sysctls = BTreeMap::new();
     for (name, leaf) in table.leaves() {
@@ -96,8 +124,8 @@ fn read_sysctls(table: &Table) -> Result<BTreeMap<String, Placed<String>>, Profi
     Ok(sysctls)
 }
 
-/// `net` and parts of letters, digits, `_`, `-` and `/` (for a dot within a part), separated by dots. Others than those
-/// of the network (`kernel.core_pattern`) can run programs, and none of them is about packet delivery.
+/// `net` and parts of letters, digits, `_`, `-` and `/` (for a dot within a part), separated by dots. Other sysctls
+/// (`kernel.core_pattern`) can run programs, and do not concern packet delivery.
 fn is_sysctl_name(name: &str) -> bool {
     let is_part = |part: &str| {
         let mut bytes = part.bytes();

@@ -1,10 +1,10 @@
-//! Where in which file a value stands, so that every error and every change can say so.
+//! Positions of values in profile files, for errors and for the description of changes.
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A file of a profile: its name, for people, and its text.
+/// A file of a profile: its name for messages, and its text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Source {
     inner: Arc<SourceText>,
@@ -17,19 +17,19 @@ struct SourceText {
 }
 
 impl Source {
-    /// A file of this name with this text. Nothing is read from a disk.
+    /// Creates a file from its text. Nothing is read from disk.
     #[must_use]
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
         Self { inner: Arc::new(SourceText { name: name.into(), text: text.into() }) }
     }
 
-    /// Its name.
+    /// Name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// Its text.
+    /// Text.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.inner.text
@@ -41,7 +41,7 @@ impl Source {
         Place { source: self.clone(), span: start..end }
     }
 
-    /// The start of the character that the byte is in.
+    /// Start of the character that contains the byte.
     fn boundary(&self, byte: usize) -> usize {
         let text = self.text();
         (0..=byte.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
@@ -54,7 +54,7 @@ impl fmt::Debug for Source {
     }
 }
 
-/// A place in a file; displayed as `memcached.toml:12:5`, line and column counted from 1.
+/// A position in a file, displayed as `memcached.toml:12:5` with line and column from 1.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Place {
     source: Source,
@@ -62,42 +62,42 @@ pub struct Place {
 }
 
 impl Place {
-    /// The file.
+    /// File.
     #[must_use]
     pub fn source(&self) -> &Source {
         &self.source
     }
 
-    /// The line, counted from 1.
+    /// Line, from 1.
     #[must_use]
     pub fn line(&self) -> usize {
         self.before().matches('\n').count() + 1
     }
 
-    /// The column in characters, counted from 1.
+    /// Column in characters, from 1.
     #[must_use]
     pub fn column(&self) -> usize {
         self.before_in_line().chars().count() + 1
     }
 
-    /// The line of the file and, below it, carets under the place.
+    /// The line of the file, and below it carets under the position.
     #[must_use]
     pub fn caret(&self) -> String {
         let text = self.source.text();
         let line_start = self.span.start - self.before_in_line().len();
         let line = text[line_start..].lines().next().unwrap_or_default();
         let marked = text[self.span.clone()].lines().next().unwrap_or_default().chars().count().max(1);
-        // A tab stays a tab below itself, so that the carets stand where they should.
+        // Tabs are kept, so that the carets are aligned.
         let indent: String = self.before_in_line().chars().map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
         format!("{line}\n{indent}{}", "^".repeat(marked))
     }
 
-    /// A part of this place, in bytes from its start.
+    /// A part of this position, in bytes from its start.
     pub(super) fn part(&self, part: Range<usize>) -> Self {
         self.source.place(self.span.start + part.start..self.span.start + part.end)
     }
 
-    /// The bytes of the place as they are written.
+    /// Text at this position.
     pub(super) fn written(&self) -> &str {
         &self.source.text()[self.span.clone()]
     }
@@ -123,11 +123,11 @@ impl fmt::Debug for Place {
     }
 }
 
-/// A value, and where it was written.
+/// A value with its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placed<T> {
-    /// The value.
+    /// Value.
     pub value: T,
-    /// Where it was written.
+    /// Position.
     pub place: Place,
 }

@@ -1,24 +1,23 @@
-//! Where interrupts and threads of queues go, by rule instead of by number, so that one profile
-//! serves machines of different sizes.
+//! Rules for the CPUs of interrupts and threads, so that one profile fits machines of different sizes.
 
 use super::queue_set::parse_numbers;
 
-/// Which CPU each of some queues gets.
+/// Assignment of CPUs to queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CpuPolicy {
-    /// The first queue gets the first CPU of the list, and so on, round again when it ends.
+    /// CPUs of a list in turn, starting again at its end.
     These(Vec<u32>),
-    /// The CPUs of the device's NUMA node in turn; all CPUs where the node is not known.
+    /// CPUs of the device's NUMA node in turn; all CPUs if the node is unknown.
     NumaLocal,
-    /// The first hardware thread of each core in turn, those of the device's NUMA node first.
+    /// First hardware thread of each core in turn, starting with the device's NUMA node.
     OnePerCore,
-    /// All of the kernel's default (`/proc/irq/default_smp_affinity`).
+    /// All CPUs of the kernel's default (`/proc/irq/default_smp_affinity`).
     Default,
 }
 
 impl CpuPolicy {
-    /// What is expected where one is read.
+    /// Description of valid values.
     pub(super) const EXPECTED: &str = "\"numa-local\", \"one-per-core\", \"default\", or CPUs such as \"2-5,8\"";
 
     pub(super) fn parse(text: &str) -> Option<Self> {
@@ -31,15 +30,15 @@ impl CpuPolicy {
     }
 }
 
-/// Which transmit queue a sender uses.
+/// Transmit queue of a sender (XPS).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum XpsPolicy {
-    /// Not chosen by CPU or receive queue.
+    /// No XPS.
     Off,
-    /// The one whose interrupt goes to the sender's CPU.
+    /// Queue whose interrupt goes to the sender's CPU.
     IrqCpu,
-    /// The one with the number of the receive queue that the socket's packets come by.
+    /// Queue with the number of the socket's receive queue.
     RxQueue,
 }
 
@@ -56,18 +55,18 @@ impl XpsPolicy {
     }
 }
 
-/// How the kernel thread of a queue is scheduled.
+/// Scheduling of a NAPI thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ThreadScheduling {
     /// `SCHED_OTHER` with a nice value from -20 to 19.
     Other {
-        /// The nice value.
+        /// Nice value.
         nice: i32,
     },
     /// `SCHED_FIFO` with a priority from 1 to 99.
     Fifo {
-        /// The priority.
+        /// Priority.
         priority: u32,
     },
 }

@@ -1,14 +1,14 @@
-//! Which queues of a device are meant, and numbers in the kernel's list notation.
+//! Sets of queues, and numbers in the kernel's list notation.
 
-/// One more than the highest number in a list: beyond any queue or CPU of a kernel.
+/// One more than the largest number of a list, above any queue or CPU number.
 const NUMBER_LIMIT: u32 = 65_536;
 
 /// Queues of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueueSet {
-    /// All that it has.
+    /// All queues.
     All,
-    /// These, in ascending order without repetition.
+    /// These queues, ascending, without repetition.
     These(Vec<u32>),
 }
 
@@ -19,7 +19,7 @@ impl QueueSet {
         Self::These(numbers)
     }
 
-    /// The queues that are meant on a device that has `count`, ascending; also those that it lacks.
+    /// Queues on a device that has `count`, ascending. Includes listed queues that the device lacks.
     #[must_use]
     pub fn of_device(&self, count: u32) -> Vec<u32> {
         match self {

@@ -1,5 +1,5 @@
-//! One table of a profile, read key by key. A key that is not among the known ones is refused when
-//! the table is opened; every value is refused with its place when it is not what it should be.
+//! Reading a table of a profile. Opening a table refuses unknown keys; reading a value refuses a wrong type,
+//! with its position.
 
 use super::error::{ProfileError, ProfileRefusal};
 use super::place::{Place, Placed};
@@ -8,7 +8,7 @@ use super::tree::{Leaf, Node, Table, Value};
 
 /// A host has fewer devices, queues, contexts and rules than this; the checks compare them with each other.
 const TABLES_MAX: usize = 1_000;
-/// A name must be this similar (Jaro-Winkler) to be offered instead.
+/// Least similarity (Jaro-Winkler) of a suggested name.
 const SIMILAR: f64 = 0.8;
 
 /// An opened table.
@@ -17,17 +17,17 @@ pub(super) struct Section<'a> {
     table: &'a Table,
 }
 
-/// A table that the profile has given a label.
+/// A table with a label.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Labelled<'a> {
     pub(super) label: &'a str,
-    /// Where the label stands.
+    /// Position of the label.
     pub(super) place: &'a Place,
     pub(super) table: &'a Table,
 }
 
 impl<'a> Section<'a> {
-    /// Opens a table that may have these keys.
+    /// Opens a table with `known` keys.
     pub(super) fn new(table: &'a Table, known: &'static [&'static str]) -> Result<Self, ProfileError> {
         match table.iter().find(|(name, _)| !known.contains(name)) {
             None => Ok(Self { table }),
@@ -49,7 +49,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reads a value by what `read` makes of it; `None` from it is a wrong type.
+    /// Reads a value with `read`, which returns `None` for a wrong type.
     fn value<T>(
         &self,
         key: &str,
@@ -68,7 +68,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A number of 32 bits.
+    /// Reads a number of 32 bits.
     pub(super) fn number(&self, key: &str) -> Result<Option<Placed<u32>>, ProfileError> {
         const EXPECTED: &str = "a whole number from 0 to 4294967295";
         let number = self.value(key, EXPECTED, |value| match value {
@@ -89,7 +89,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A text that `parse` understands.
+    /// Reads a text with `parse`.
     pub(super) fn parsed<T>(
         &self,
         key: &str,
@@ -101,7 +101,7 @@ impl<'a> Section<'a> {
         Ok(Some(Placed { value, place }))
     }
 
-    /// Numbers in the order in which they are written: a number, an array, or a text like `0-3,8`.
+    /// Reads numbers in their order: a number, an array, or a text such as `0-3,8`.
     pub(super) fn numbers(&self, key: &str) -> Result<Option<Placed<Vec<u32>>>, ProfileError> {
         const EXPECTED: &str = "numbers, such as 3, [0, 1] or \"0-3,8\"";
         let numbers = self.value(key, EXPECTED, |value| match value {
@@ -117,7 +117,7 @@ impl<'a> Section<'a> {
         numbers.map(in_range).transpose()
     }
 
-    /// The table of this name.
+    /// Reads a table.
     pub(super) fn table(&self, key: &'static str) -> Result<Option<&'a Table>, ProfileError> {
         match self.table.get(key).map(|entry| &entry.node) {
             None => Ok(None),

@@ -1,5 +1,4 @@
-//! A profile's text as a tree of tables and leaves, each with its place, and the covering of one
-//! tree by another, key by key. What the keys mean is not known here.
+//! The text of a profile as a tree of tables and leaves with positions, and merging of trees key by key.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +15,7 @@ pub(super) struct Table {
 
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
-    /// Where the key stands.
+    /// Position of the key.
     pub(super) key: Place,
     pub(super) node: Node,
 }
@@ -27,7 +26,7 @@ pub(super) enum Node {
     Leaf(Leaf),
 }
 
-/// A value that is no table.
+/// A value other than a table.
 #[derive(Debug, Clone)]
 pub(super) struct Leaf {
     pub(super) place: Place,
@@ -37,15 +36,15 @@ pub(super) struct Leaf {
 #[derive(Debug, Clone)]
 pub(super) enum Value {
     Text(String),
-    /// `None` when it is beyond 64 bits.
+    /// `None` above 64 bits.
     Integer(Option<i64>),
     Boolean(bool),
     Array(Vec<Leaf>),
-    /// Of a type that no key takes, by its name.
+    /// Name of a type that no key has.
     Other(&'static str),
 }
 
-/// Reads one file.
+/// Parses a file.
 pub(super) fn parse(source: &Source) -> Result<Table, ProfileError> {
     let root = DeTable::parse(source.text()).map_err(|error| {
         let span = error.span().unwrap_or(0..0);
@@ -89,7 +88,7 @@ fn leaf(source: &Source, value: &DeValue<'_>, place: Place) -> Leaf {
 }
 
 impl Table {
-    /// Lays another tree over this one: tables are united, anything else is replaced.
+    /// Merges another tree into this one: tables are merged, other values are replaced.
     pub(super) fn cover_with(&mut self, upper: Self) {
         for (name, entry) in upper.entries {
             match (self.entries.get_mut(&name), entry) {
@@ -112,7 +111,7 @@ impl Table {
         self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
-    /// All leaves below, by their names joined with dots.
+    /// All leaves, with names joined by dots.
     pub(super) fn leaves(&self) -> Vec<(String, &Leaf)> {
         let mut found = Vec::new();
         for (name, entry) in self.iter() {
@@ -134,7 +133,7 @@ impl Leaf {
         ProfileError::new(&self.place, refusal)
     }
 
-    /// The value as the text of a sysctl.
+    /// Value as text for a sysctl.
     pub(super) fn as_sysctl(&self) -> Option<String> {
         match &self.value {
             Value::Text(text) if !text.is_empty() && !text.contains(['\n', '\0']) => Some(text.clone()),
