@@ -4,12 +4,15 @@
 CARGO ?= cargo
 # Options of `quell bench`: make bench BENCH="--quick"
 BENCH ?=
+# Servers from packages that tests try, with their clients, and tools that tests use or compare answers with.
+SERVERS := memcached redis-server redis-benchmark nginx haproxy wrk
+TOOLS := go ip ethtool strace valgrind setpriv cpio systemd-analyze script
 # How long `make fuzz` runs each target.
 SECONDS ?= 60
 # The lab needs root; everything is built as whoever calls.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
-.PHONY: help bench test test-vm test-servers lint build bench-generator bench-servers fuzz clean-lab
+.PHONY: help nightly install-for-tests bench test test-vm test-servers lint build bench-generator bench-servers fuzz clean-lab
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
@@ -25,8 +28,11 @@ test: ## every test; the last line counts those that passed and those that were 
 	@tools/install-missing memcached
 	@tools/count-tests $(CARGO) test --locked --workspace --no-fail-fast
 
-# Not part of CI: emulation takes both of its CPUs for minutes beside 10 of the 15 that CI has, and the kernels are 250 MB
-# from a mirror. The program is optimised: the guests run it.
+install-for-tests: ## the servers and tools that `make test` skips tests without
+	@tools/install-missing $(SERVERS) $(TOOLS)
+
+# In `make nightly`, not in CI: emulation takes both CPUs for minutes, its figures are worth nothing on a host that is busy
+# with other things, and the kernels are 250 MB from a mirror that may have newer ones today.
 test-vm: ## the tests on Debian's kernels under emulation (fetches them once; no root but for installing QEMU)
 	@tools/install-missing qemu-system-x86_64
 	$(CARGO) test --release --locked -p quell --test vm --test vm_kernels --no-run
@@ -36,14 +42,13 @@ test-vm: ## the tests on Debian's kernels under emulation (fetches them once; no
 	$(CARGO) test --release --locked -p quell-vm
 	$(CARGO) test --release --locked -p quell --test vm --test vm_kernels -- --test-threads=1 --nocapture
 
-# Not part of CI: packages, a Go toolchain and tokio to have, and ten minutes of servers under load. `make test` tries those
-# that are installed, and kills six times instead of 200.
+# `make test`, and with it CI, tries the servers that are installed, builds none, and kills six times instead of 200.
 test-servers: ## servers from packages under a delivery mode, traced, attached, launched, and killed 200 times (root)
-	@tools/install-missing memcached redis-server redis-benchmark nginx haproxy wrk go strace
-	QUELL_TEST_SERVERS=all $(CARGO) test --locked -p quell --test servers -- --nocapture
+	@tools/install-missing $(SERVERS) $(TOOLS)
+	QUELL_TEST_SERVERS=all tools/count-tests $(CARGO) test --locked -p quell --test servers -- --nocapture
 
 bench-servers: ## the figures of docs/servers.md for this machine (root; 25 minutes)
-	@tools/install-missing memcached redis-server redis-benchmark nginx haproxy wrk go
+	@tools/install-missing $(SERVERS) go
 	$(CARGO) bench --locked -p quell --bench servers
 
 lint: ## formatting, clippy, documentation: no warning is let through
@@ -59,16 +64,14 @@ build: ## the program, optimised: target/release/quell
 bench-generator: ## what the generator can do, beside a blind one and one of the published kind (root; about two minutes)
 	$(CARGO) bench --locked -p quell-load --bench generator_limit
 
-# In CI the ordinary tests replay the kept corpus instead: an instrumented build and a minute a target take 2 CPUs
-# longer than the quarter of an hour that CI has.
-fuzz: export RUSTC_BOOTSTRAP = 1
-fuzz: ## every parser under its fuzz target, SECONDS=60 each; needs cargo-fuzz; what is new goes to fuzz/found
-	@command -v cargo-fuzz >/dev/null || { echo "cargo-fuzz is missing: cargo install cargo-fuzz"; exit 1; }
-	@for target in $$($(CARGO) fuzz list); do \
-		mkdir -p fuzz/found/$$target; \
-		$(CARGO) fuzz run $$target fuzz/found/$$target fuzz/corpus/$$target -- \
-			-max_total_time=$(SECONDS) -max_len=8192 -timeout=10 || exit 1; \
-	done
+fuzz: ## every parser under its fuzz target, SECONDS=60 each; what is new goes to fuzz/found
+	@tools/install-missing c++
+	@tools/fuzz $(SECONDS)
+
+nightly: ## what CI has no time or no network for: guests, 200 kills, ten minutes of each fuzz target
+	$(MAKE) test-vm
+	$(MAKE) test-servers
+	$(MAKE) fuzz SECONDS=600
 
 clean-lab: ## remove what a killed run left behind
 	@$(SUDO) target/release/quell lab clean

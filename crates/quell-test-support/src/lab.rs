@@ -255,7 +255,10 @@ impl Program {
 
     /// Sends a datagram that says `word`.
     pub fn send(&self, word: u8) {
-        self.sender.send(&[word]).unwrap();
+        // A notification of the kernel's, of an io_uring's work for one, interrupts it too.
+        while let Err(error) = self.sender.send(&[word]) {
+            assert_eq!(error.kind(), std::io::ErrorKind::Interrupted, "{error}");
+        }
     }
 
     /// What the socket receives, whatever the epoll says.
