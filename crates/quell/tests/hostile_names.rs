@@ -35,7 +35,8 @@ impl Stage {
         let mut lab = Lab::raise("hostile", 2)?;
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join(PROCESS);
-        std::fs::copy(String::from_utf8(found.stdout).unwrap().trim_end(), &program).unwrap();
+        // Not a copy: a process that another test is just starting would hold it open for writing.
+        std::os::unix::fs::symlink(String::from_utf8(found.stdout).unwrap().trim_end(), &program).unwrap();
         let words = ["-u", "root", "-U", "0", "-t", "2", "-l", "192.0.2.1", "-p", "11211"];
         let server = lab.start(Spawn::new(&program).args(words));
         let pid = server.pid().to_string();
