@@ -1,88 +1,173 @@
-//! The commands, as their user sees them listed. The options of each stand in its own module of `commands`.
+//! The commands: their names, groups and examples. The options of each are in its own module of `commands`.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::commands::{
     apply, attach, bench, conformance, doctor, lab, load, respond, run, show, sim, status, vm, vm_commands,
 };
+use crate::render::terminal::Terminal;
 
 /// The kernel's best packet delivery for unmodified Linux servers: measured, proved, reversible.
 #[derive(Debug, Parser)]
 #[command(name = "quell", version, propagate_version = true, max_term_width = 100, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
 const EXIT_CODES: &str = concat!(
-    "Exit codes: 0 ok, 1 usage, 2 the kernel refused, 3 a check did not hold, 4 failed and put back, 5 not possible here, ",
-    "130 interrupted. Data goes to standard output, everything else to standard error.",
+    "Exit codes: 0 ok, 1 usage, 2 the kernel refused, 3 a check failed, 4 failed and restored, 5 not possible here, ",
+    "130 interrupted. Data goes to standard output, diagnostics to standard error.",
 );
+
+/// Commands by what they are for, each with two examples that begin its help.
+const GROUPS: &[(&str, &[(&str, [&str; 2])])] = &[
+    (
+        "Look (changes nothing)",
+        &[
+            ("show", ["quell show 1234", "quell show --device eth0 -v"]),
+            ("doctor", ["quell doctor", "quell doctor --explain nested-epoll"]),
+            ("status", ["quell status", "quell status -j"]),
+        ],
+    ),
+    (
+        "Set",
+        &[
+            ("attach", ["quell attach suspend20 1234", "quell attach suspend200 --unit memcached.service --follow"]),
+            ("detach", ["quell detach 1234", "quell detach --all"]),
+            ("run", ["quell run suspend20 -- memcached -u nobody -t 4", "quell run --profile memcached -- memcached"]),
+            ("apply", ["quell apply --dry-run profiles/memcached.toml", "quell apply --confirm 60s host.toml"]),
+            ("confirm", ["quell confirm", "quell confirm -j"]),
+            ("revert", ["quell revert", "quell revert -j"]),
+        ],
+    ),
+    (
+        "Measure",
+        &[
+            ("bench", ["quell bench --quick", "quell bench --modes base,suspend20,suspend200 --loads 50%,90%"]),
+            (
+                "load",
+                ["quell load 192.0.2.1:11211 --rate 20K", "quell load 192.0.2.1:7000 --protocol request-response"],
+            ),
+            ("respond", ["quell respond 192.0.2.1:7000", "quell respond --shape blocking --response-bytes 1000"]),
+        ],
+    ),
+    ("Model", &[("sim", ["quell sim run --mode base,suspend10..200 --load 600K", "quell sim explain suspend20"])]),
+    (
+        "Develop",
+        &[
+            ("conformance", ["quell conformance", "quell conformance --list"]),
+            ("vm", ["quell vm get 7.3", "quell vm run --kernel 7.3 -- show"]),
+            ("lab", ["quell lab up", "quell lab clean"]),
+        ],
+    ),
+];
+
+impl Cli {
+    /// Parses the command line of this process.
+    ///
+    /// # Errors
+    /// What is wrong with it, or the help that it asks for.
+    pub(crate) fn from_command_line() -> Result<Self, clap::Error> {
+        Self::from_arg_matches(&command().try_get_matches()?)
+    }
+}
+
+/// The command line, its commands listed by group.
+fn command() -> clap::Command {
+    let examples = |[first, second]: &[&str; 2]| format!("Examples:\n  {first}\n  {second}\n");
+    let commands = GROUPS.iter().flat_map(|(_, commands)| *commands);
+    let command = commands.fold(Cli::command(), |command, (name, two)| {
+        command.mut_subcommand(name, |subcommand| subcommand.before_help(examples(two)))
+    });
+    let list = list_of_commands(&command);
+    command.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{list}Options:\n{{options}}{{after-help}}"
+    ))
+}
+
+/// The indent of a description that needs a second line.
+const CONTINUED: &str = "               ";
+
+fn list_of_commands(command: &clap::Command) -> String {
+    let about = |name: &str| command.find_subcommand(name).and_then(|found| found.get_about()).map(ToString::to_string);
+    let line = |(name, _): &(&str, [&str; 2])| {
+        let first = format!("  {name:<13}");
+        let wrap = textwrap::Options::new(Terminal::of_stdout().prose_columns())
+            .initial_indent(&first)
+            .subsequent_indent(CONTINUED);
+        textwrap::fill(&about(name).unwrap_or_default(), wrap) + "\n"
+    };
+    GROUPS
+        .iter()
+        .map(|(group, commands)| format!("{group}:\n{}\n", commands.iter().map(line).collect::<String>()))
+        .collect()
+}
 
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Which delivery mode wins on this machine? Runs them against a real server on a private lab, prints the table.
+    /// Measure delivery modes with a real server in a private lab, and name the best.
     Bench(Box<bench::BenchArgs>),
-    /// The way of packets here, from queues to sockets, as one picture.
+    /// Print the packet path: devices, queues, NAPI instances, IRQs, threads, epolls, sockets.
     Show(show::ShowArgs),
-    /// What is wrong with this host's packet delivery, how bad it is, and what mends it.
+    /// List what is wrong with this host's packet delivery, how serious it is, and the fix.
     Doctor(doctor::DoctorArgs),
-    /// Ask the model of the kernel's packet delivery: anywhere, without root, in seconds.
+    /// Ask the model of the kernel's packet delivery: no root, no lab, in seconds.
     Sim {
-        /// What to ask.
+        /// Question to the model.
         #[command(subcommand)]
         command: sim::SimCommand,
     },
-    /// Start a program with a delivery mode, from its first connection on; it goes back when the program ends.
+    /// Start a program in a delivery mode; everything is restored when it ends.
     Run(Box<run::RunArgs>),
-    /// Give a running program a delivery mode, from outside; it goes back when the program ends.
+    /// Give a running program a delivery mode from outside; everything is restored when it ends.
     Attach(attach::AttachArgs),
-    /// Take the mode of a program back: exactly, in the safe order, also when the program is stuck.
+    /// End the mode of a program and restore everything, even if the program is stuck.
     Detach(attach::detach::DetachArgs),
-    /// Give the host a profile as one transaction: verified, and undone if anything fails.
+    /// Apply a profile to the host as one transaction: verified, restored if anything fails.
     Apply(Box<apply::ApplyArgs>),
-    /// What is applied, since when, by which profile, and what others have changed since.
+    /// List what is applied, since when, and what others have changed since.
     Status(status::StatusArgs),
-    /// Put back everything that is applied, exactly as it was.
+    /// Restore everything that is applied or attached.
     Revert(status::RevertArgs),
-    /// Let stay what was applied with --confirm.
+    /// Keep the changes made by `apply --confirm`.
     Confirm(status::StatusArgs),
-    /// Does the model do what this kernel does? Plays scenarios on both and compares what is seen.
+    /// Play scenarios on the model and on this kernel, and compare what is observed.
     Conformance(conformance::ConformanceArgs),
-    /// Load a server with requests and print what became of them.
+    /// Load a server, check every answer, print latencies.
     Load(Box<load::LoadArgs>),
-    /// Answer requests with responses of a chosen size: the plain server for request/response loads.
+    /// Answer requests with responses of a chosen size.
     Respond(respond::RespondArgs),
-    /// Labs that are up, and what killed runs left behind.
+    /// Raise, list and clean up veth labs.
     Lab {
-        /// What to do about them.
+        /// Action on labs.
         #[command(subcommand)]
         command: lab::LabCommand,
     },
-    /// Distribution kernels under emulation: real interrupts, any kernel version, no privileges.
+    /// Run distribution kernels under emulation: real interrupts, no privileges.
     Vm {
-        /// What to do with them.
+        /// Action on guests.
         #[command(subcommand)]
         command: vm::VmCommand,
     },
-    /// Puts back what nobody confirms.
+    /// Restores what is not confirmed in time.
     #[command(name = apply::watchdog::COMMAND, hide = true)]
     Watchdog(apply::watchdog::WatchdogArgs),
-    /// Puts back an attachment whose programs have ended.
+    /// Restores an attachment when its programs have ended.
     #[command(name = attach::keeper::COMMAND, hide = true)]
     Keeper(attach::keeper::KeeperArgs),
-    /// What process 1 of a guest runs.
+    /// Process 1 of a guest.
     #[command(name = quell_vm::machine::GUEST_COMMAND, hide = true)]
     VmGuest,
     /// The part of the conformance suite that runs in a guest.
     #[command(name = quell_conformance::in_guest::GUEST_COMMAND, hide = true)]
     VmConformance {
-        /// Which scenarios.
+        /// Scenarios to play.
         names: Vec<String>,
     },
-    /// What the tests of the vm lab run in a guest.
+    /// Commands that tests of the vm lab run in a guest.
     #[command(name = vm_commands::COMMAND, hide = true)]
     VmCommands {
         /// The commands, as JSON.
@@ -91,7 +176,36 @@ pub(crate) enum Command {
     /// The vm lab's part in the guest.
     #[command(name = quell_bench::vm::GUEST_COMMAND, hide = true)]
     VmLab {
-        /// What is to be counted.
+        /// Counters to read, as JSON.
         request: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_that_is_not_hidden_is_in_one_group() {
+        let visible = Cli::command();
+        let mut visible: Vec<_> =
+            visible.get_subcommands().filter(|one| !one.is_hide_set()).map(|one| one.get_name()).collect();
+        let mut grouped: Vec<_> =
+            GROUPS.iter().flat_map(|(_, commands)| commands.iter().map(|(name, _)| *name)).collect();
+        visible.sort_unstable();
+        grouped.sort_unstable();
+        assert_eq!(grouped, visible);
+    }
+
+    #[test]
+    fn every_example_is_a_command_line_of_its_command() {
+        for (name, examples) in GROUPS.iter().flat_map(|(_, commands)| *commands) {
+            for example in examples {
+                let words = shell_words::split(example).unwrap_or_default();
+                let parsed =
+                    command().try_get_matches_from(&words).unwrap_or_else(|error| panic!("{example}: {error}"));
+                assert_eq!(parsed.subcommand_name(), Some(*name), "{example}");
+            }
+        }
+    }
 }

@@ -12,7 +12,6 @@ mod render;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use clap::error::ErrorKind;
 
 use crate::cli::{Cli, Command};
@@ -20,7 +19,7 @@ use crate::exit::{Exit, Failure};
 use crate::render::terminal::Terminal;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::from_command_line() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
