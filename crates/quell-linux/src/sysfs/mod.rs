@@ -207,7 +207,7 @@ mod tests {
         });
         match shown_elsewhere.join().unwrap() {
             Ok(right) => assert!(right),
-            Err(error) => skip(Lacks::Root, &error),
+            Err(error) => skip(Lacks::Root, error),
         }
     }
 
