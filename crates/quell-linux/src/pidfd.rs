@@ -2,7 +2,7 @@
 //! Through it a process is signalled, its end awaited, and its open files are duplicated.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -138,6 +138,12 @@ impl PidFd {
 }
 
 impl DuplicatedFd {
+    /// Its descriptor number in this process.
+    #[must_use]
+    pub fn number(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+
     /// The inode of the file: of a socket the number in `socket:[…]`.
     ///
     /// # Errors

@@ -1,8 +1,6 @@
 //! Busy polling of an io_uring of another process, told through a duplicate and taken back if it still polls so. A ring
 //! that polls already is left alone: telling it anew would lose what its program told it.
 
-use std::os::fd::{AsFd as _, AsRawFd as _};
-
 use quell_linux::Pid;
 use quell_linux::io_uring_polling::{RingPolling, RingPollingInfo, clear, may_tell, set};
 use quell_linux::pidfd::DuplicatedFd;
@@ -52,7 +50,7 @@ pub(crate) fn look(
 
 /// How the ring polls, by its duplicate: its number in the process may be another file's by now.
 fn polling_of(proc: &ProcRoot, ring: &DuplicatedFd) -> Result<RingPollingInfo, ProcError> {
-    proc.process(Pid::of_this_process()).ring_polling(ring.as_fd().as_raw_fd())
+    proc.process(Pid::of_this_process()).ring_polling(ring.number())
 }
 
 /// Has a ring poll that [`look`] found not to.

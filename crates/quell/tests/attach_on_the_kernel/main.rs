@@ -1,0 +1,267 @@
+//! `quell attach` and `quell detach` as a user or a service manager runs them, on an unmodified memcached in namespaces of
+//! the test's own, and what is left of it when it, its keeper or the program is killed. Needs root, Linux 6.13, memcached.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+mod journals;
+mod stage;
+
+use std::io::Read as _;
+use std::process::Command;
+
+use quell_linux::Pid;
+use quell_linux::pidfd::{PidFd, Signal};
+use quell_test_support::{Lacks, skip};
+use serde_json::Value;
+
+use crate::stage::{MODE, Stage, kill, wait_until};
+
+#[test]
+fn a_running_memcached_gets_a_mode_and_is_detached_from() {
+    let Some(mut stage) = Stage::enter("cli") else { return };
+    let pid = stage.pid();
+    let planned = stage.says(0, &["attach", MODE, &pid, "--dry-run"]);
+    assert!(planned.contains("server0 rx 0-1") && planned.contains("nobody else"), "{planned}");
+    assert!(!stage.is_set());
+    assert!(stage.says(1, &["attach", MODE, &pid]).contains("--yes"), "nobody is there to be asked");
+    assert!(!stage.is_set());
+
+    let said = stage.says(0, &["attach", MODE, &pid, "--yes"]);
+    assert!(said.contains("busy poll 0/0/0 → 0/64/1") && said.contains("at this load"), "{said}");
+    assert!(stage.is_set());
+    stage.answers();
+    assert!(stage.says(1, &["attach", "base", &pid, "--yes"]).contains("quell detach"));
+    let status = stage.says(0, &["status"]);
+    assert!(status.contains("memcached") && status.contains(MODE), "{status}");
+
+    let detached = stage.says(0, &["detach", &pid]);
+    assert!(detached.contains("memcached") && detached.contains("restored"), "{detached}");
+    stage.assert_back();
+    stage.answers();
+    assert!(stage.says(1, &["detach", &pid]).contains("is not attached to"));
+}
+
+#[test]
+fn who_attaches_to_an_idle_program_is_told_last_what_the_mode_does_not_reach_yet() {
+    let Some(mut stage) = Stage::without_connections("cli-idle") else { return };
+    let pid = stage.pid();
+    let last_words = || {
+        let planned = stage.says(0, &["attach", MODE, &pid, "--dry-run"]);
+        planned.split_once("NOTHING IS REACHED YET").map(|(_, last)| last.to_owned()).unwrap_or(planned)
+    };
+    let names_both_workers = || last_words().lines().any(|line| line.contains("epolls") && line.contains("left alone"));
+    wait_until(names_both_workers, "its workers have no epolls");
+    let idle = last_words();
+    assert!(idle.contains("listening sockets only") && idle.contains("only with --follow"), "{idle}");
+    stage.connect(24);
+    let busy = stage.says(0, &["attach", MODE, &pid, "--dry-run"]);
+    assert!(busy.contains("not reached yet") && !busy.contains("left alone"), "the one that listens stays: {busy}");
+}
+
+#[test]
+fn revert_takes_attachments_back_too() {
+    let Some(stage) = Stage::enter("cli-rev") else { return };
+    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    assert!(stage.says(0, &["revert"]).contains("detached memcached"));
+    stage.assert_back();
+}
+
+#[test]
+fn the_capabilities_of_the_service_are_enough() {
+    let Some(stage) = Stage::enter("cli-caps") else { return };
+    let unit = include_str!("../../../../dist/quell-attach@.service");
+    let bounds = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let bounds: Vec<String> = bounds.split(' ').map(|name| name.replace("CAP_", "+").to_lowercase()).collect();
+    let quell = env!("CARGO_BIN_EXE_quell");
+    let mut command = Command::new("setpriv");
+    command.args(["--inh-caps=-all", &format!("--bounding-set=-all,{}", bounds.join(","))]);
+    command.args([quell, "attach", MODE, &stage.pid(), "--yes"]).env("QUELL_JOURNAL_DIR", stage.journals());
+    match command.output() {
+        Err(error) => return skip(Lacks::Tool("setpriv"), &error),
+        Ok(said) if String::from_utf8_lossy(&said.stderr).contains("setpriv:") => {
+            return skip(Lacks::Tool("setpriv"), String::from_utf8_lossy(&said.stderr));
+        }
+        Ok(said) => {
+            assert!(said.status.success(), "{said:?}");
+            assert!(String::from_utf8_lossy(&said.stdout).contains("at this load"), "polls are counted: {said:?}");
+        }
+    }
+    assert!(stage.is_set());
+    // Its keeper has no more than it has.
+    stage.says(0, &["detach", "--all"]);
+    stage.assert_back();
+}
+
+#[test]
+fn no_profile_is_applied_below_an_attachment() {
+    let Some(stage) = Stage::enter("cli-below") else { return };
+    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    let profile = stage.dir.path().join("profile.toml");
+    std::fs::write(&profile, "[device.lab]\nname = \"server0\"\n[device.lab.queues.all]\nmode = \"defer20\"\n")
+        .unwrap();
+    let refused = stage.says(1, &["apply", "--netns", &stage.lab.server_name, profile.to_str().unwrap()]);
+    assert!(refused.contains("quell detach"), "{refused}");
+    assert!(stage.is_set());
+    stage.says(0, &["detach", "--all"]);
+    stage.assert_back();
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_and_nothing_is_changed() {
+    let Some(stage) = Stage::enter("cli-no") else { return };
+    assert!(stage.says(5, &["attach", "eventspin50", &stage.pid(), "--yes"]).contains("nothing was changed"));
+    assert!(stage.says(1, &["attach", MODE, "1073741824", "--yes"]).contains("there is no process"));
+    assert!(stage.says(1, &["attach", MODE, "--unit", "qt-nothing.service", "--yes"]).contains("qt-nothing.service"));
+    stage.assert_back();
+}
+
+#[test]
+fn a_report_for_programs_says_what_was_set() {
+    let Some(stage) = Stage::enter("cli-json") else { return };
+    let said = stage.quell(&["attach", MODE, &stage.pid(), "--yes", "--json"]).output().unwrap();
+    let report: Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!(report["schema"], "quell-attach/1");
+    let steps = report["plan"]["steps"].as_array().unwrap();
+    assert!(steps.iter().any(|step| step["kind"] == "queue" && step["new"]["irq-suspend-timeout"] == 20_000_000));
+    assert!(steps.iter().any(|step| step["kind"] == "epoll" && step["new"]["prefer_busy_poll"] == true));
+    let detached: Value =
+        serde_json::from_slice(&stage.quell(&["detach", "--all", "--json"]).output().unwrap().stdout).unwrap();
+    assert_eq!(detached["detached"][0]["undone"].as_array().unwrap().len(), steps.len(), "{detached}");
+    stage.assert_back();
+}
+
+#[test]
+fn when_the_program_is_killed_everything_goes_back() {
+    let Some(stage) = Stage::enter("cli-end") else { return };
+    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    assert!(stage.is_set());
+    PidFd::open(stage.server.pid()).unwrap().signal(Signal::KILL).unwrap();
+    stage.assert_back();
+}
+
+#[test]
+fn what_is_detached_while_the_link_is_down_waits_until_it_is_up() {
+    let Some(stage) = Stage::enter("at-down") else { return };
+    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    let index = stage.lab.server_index;
+    quell_linux::link::Links::open_in(&stage.lab.server).unwrap().set_down(index).unwrap();
+    let detached = stage.says(3, &["detach", &stage.pid()]);
+    assert!(
+        detached.contains("  waits: queue 0 of server0") && detached.contains("wait for their queues"),
+        "{detached}"
+    );
+    let status = stage.says(0, &["status"]);
+    assert!(status.contains("nothing is applied") && status.contains("reverted but for 2 settings"), "{status}");
+    quell_linux::link::Links::open_in(&stage.lab.server).unwrap().set_up(index).unwrap();
+    let reverted = stage.says(0, &["revert"]);
+    assert!(reverted.contains("2 settings restored"), "{reverted}");
+    let napis = quell_linux::netdev::Netdev::open_in(&stage.lab.server).unwrap().napis(index).unwrap();
+    assert!(napis.iter().all(|napi| napi.irq_suspend_timeout_ns == Some(0)), "{napis:?}");
+    assert_eq!(std::fs::read_dir(stage.journals()).unwrap().count(), 0);
+}
+
+#[test]
+fn when_the_keeper_is_killed_the_next_command_says_so_and_puts_back() {
+    let Some(stage) = Stage::enter("cli-keep") else { return };
+    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    kill(&stage.keeper());
+    assert!(stage.is_set());
+    let status = stage.says(0, &["status"]);
+    assert!(status.contains("left behind") && status.contains("quell revert"), "{status}");
+    assert!(stage.says(0, &["detach", "--all"]).contains("restored"));
+    stage.assert_back();
+}
+
+#[test]
+fn a_follower_tells_that_it_is_ready_finds_what_comes_later_and_puts_back_when_it_is_told_to_end() {
+    let Some(mut stage) = Stage::without_connections("cli-follow") else { return };
+    let mut follower = stage.follow();
+    assert!(!stage.is_set(), "no packet has come by a queue");
+    stage.connect(24);
+    wait_until(|| stage.is_set(), "the follower does not keep up");
+    PidFd::open(Pid::from_kernel(follower.id()).unwrap()).unwrap().signal(Signal::TERM).unwrap();
+    assert!(follower.wait().unwrap().success());
+    let mut said = String::new();
+    follower.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("everything was put back"), "{said}");
+    stage.assert_back();
+    stage.answers();
+}
+
+#[test]
+fn a_follower_is_ended_by_detach() {
+    let Some(stage) = Stage::enter("cli-f-det") else { return };
+    let mut follower = stage.follow();
+    assert!(stage.says(0, &["detach", &stage.pid()]).contains("restored"));
+    assert!(follower.wait().unwrap().success());
+    stage.assert_back();
+}
+
+#[test]
+fn a_follower_ends_with_its_program() {
+    let Some(stage) = Stage::enter("cli-f-end") else { return };
+    let mut follower = stage.follow();
+    PidFd::open(stage.server.pid()).unwrap().signal(Signal::KILL).unwrap();
+    assert!(follower.wait().unwrap().success());
+    stage.assert_back();
+}
+
+#[test]
+fn when_a_follower_is_killed_its_keeper_puts_back() {
+    let Some(mut stage) = Stage::enter("cli-f-kill") else { return };
+    let mut follower = stage.follow();
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+    stage.assert_back();
+    stage.answers();
+}
+
+#[test]
+fn an_attachment_whose_report_cannot_be_written_stays_and_is_not_called_restored() {
+    let Some(stage) = Stage::enter("cli-full") else { return };
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut command = stage.quell(&["attach", MODE, &stage.pid(), "--yes", "--json"]);
+    let said = command.stdout(full()).output().unwrap();
+    let text = String::from_utf8(said.stderr).unwrap();
+    assert_eq!(said.status.code(), Some(2), "{text}");
+    assert!(text.contains("No space left on device") && text.contains("the mode is set, and stays"), "{text}");
+    assert!(stage.is_set() && stage.says(0, &["status"]).contains(MODE));
+    stage.says(0, &["detach", &stage.pid()]);
+    stage.assert_back();
+}
+
+#[test]
+fn detach_without_a_pid_lists_what_there_is_and_asks() {
+    let Some(stage) = Stage::enter("cli-ask") else { return };
+    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    let asked = stage.says(1, &["detach"]);
+    assert!(asked.contains(&format!("memcached {} ({MODE})", stage.pid())) && asked.contains("--all"), "{asked}");
+    assert!(stage.is_set());
+    assert!(stage.says(0, &["detach", "--all"]).contains("restored"));
+    stage.assert_back();
+}
+
+#[test]
+fn detach_of_a_pid_leaves_what_a_killed_keeper_of_another_left() {
+    let Some(stage) = Stage::enter("cli-orphan") else { return };
+    stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    kill(&stage.keeper());
+    assert!(stage.says(1, &["detach", "1"]).contains("process 1 is not attached to"));
+    assert!(stage.is_set() && stage.says(0, &["status"]).contains("left behind"));
+    assert!(stage.says(0, &["detach", &stage.pid()]).contains("restored"));
+    stage.assert_back();
+}
+
+#[test]
+fn every_process_is_selected_on_purpose_or_not_at_all() {
+    let Some(stage) = Stage::enter("cli-every") else { return };
+    for programs in
+        [&["1"][..], &[&stage.pid(), "1"], &["--cgroup", ""], &["--cgroup", "/"], &["--cgroup", "/sys/fs/cgroup"]]
+    {
+        let said = stage.says(1, &[&["attach", "base", "--dry-run"], programs].concat());
+        // Not everywhere are there control groups.
+        assert!(said.contains("--all-processes") || said.contains("there is no control group"), "{programs:?}: {said}");
+    }
+    let all = stage.quell(&["attach", MODE, "1", "--dry-run", "--all-processes"]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&all.stderr).contains("--all-processes"), "{all:?}");
+}

@@ -1,0 +1,149 @@
+//! A lab with memcached and a directory for journals, and `quell` run in it.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use quell_linux::Pid;
+use quell_linux::pidfd::{PidFd, Signal};
+use quell_linux::process::Spawn;
+use quell_test_support::lab::{ARRIVES_WITHIN, Lab};
+use quell_test_support::{Lacks, skip};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const ADDRESS: &str = "192.0.2.1:11211";
+pub(crate) const MODE: &str = "suspend200";
+
+/// A lab with memcached in it, and a place for journals.
+pub(crate) struct Stage {
+    pub(crate) lab: Lab,
+    pub(crate) server: quell_linux::process::Child,
+    pub(crate) connections: Vec<TcpStream>,
+    pub(crate) dir: TempDir,
+}
+
+impl Stage {
+    /// `None`, with the reason on stderr, where that cannot be.
+    pub(crate) fn enter(test: &str) -> Option<Self> {
+        let mut stage = Self::without_connections(test)?;
+        // So many that none of the two queues is left out.
+        stage.connect(24);
+        Some(stage)
+    }
+
+    pub(crate) fn without_connections(test: &str) -> Option<Self> {
+        Self::with_workers(test, 2)
+    }
+
+    pub(crate) fn with_workers(test: &str, workers: u32) -> Option<Self> {
+        if Command::new("memcached").arg("-V").output().is_err() {
+            skip(Lacks::Server("memcached"), "there is no memcached");
+            return None;
+        }
+        let mut lab = Lab::raise(test, 2)?;
+        let workers = workers.to_string();
+        let words = ["-u", "root", "-U", "0", "-t", &workers, "-l", "192.0.2.1", "-p", "11211"];
+        let server = lab.start(Spawn::new("memcached").args(words));
+        Some(Self { lab, server, connections: Vec::new(), dir: tempfile::tempdir().unwrap() })
+    }
+
+    pub(crate) fn connect(&mut self, count: usize) {
+        let deadline = Instant::now() + ARRIVES_WITHIN;
+        let connect = || {
+            loop {
+                match TcpStream::connect(ADDRESS) {
+                    Ok(connection) => return connection,
+                    Err(error) => assert!(Instant::now() < deadline, "memcached is deaf: {error}"),
+                }
+                std::thread::yield_now();
+            }
+        };
+        self.connections.extend(self.lab.client.run(|| (0..count).map(|_| connect()).collect::<Vec<_>>()).unwrap());
+        self.answers();
+    }
+
+    /// Every connection gets its answer.
+    pub(crate) fn answers(&mut self) {
+        for connection in &mut self.connections {
+            connection.set_read_timeout(Some(ARRIVES_WITHIN)).unwrap();
+            connection.write_all(b"version\r\n").unwrap();
+            let mut answer = [0; 64];
+            let read = connection.read(&mut answer).unwrap();
+            assert!(answer[..read].starts_with(b"VERSION"), "{:?}", &answer[..read]);
+        }
+    }
+
+    pub(crate) fn pid(&self) -> String {
+        self.server.pid().to_string()
+    }
+
+    pub(crate) fn quell(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
+        command.args(arguments).env("QUELL_JOURNAL_DIR", self.journals()).stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn journals(&self) -> PathBuf {
+        self.dir.path().join("journal")
+    }
+
+    /// What it says when it exits with `code`.
+    pub(crate) fn says(&self, code: i32, arguments: &[&str]) -> String {
+        let Output { status, stdout, stderr } = self.quell(arguments).output().unwrap();
+        let text = String::from_utf8(stdout).unwrap() + &String::from_utf8(stderr).unwrap();
+        assert_eq!(status.code(), Some(code), "quell {}\n{text}", arguments.join(" "));
+        text
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.lab.napi().irq_suspend_timeout_ns == Some(20_000_000)
+    }
+
+    /// Fails unless everything is as it was before any attachment, within some time.
+    pub(crate) fn assert_back(&self) {
+        let count = || std::fs::read_dir(self.journals()).map_or(0, Iterator::count);
+        wait_until(|| count() == 0, "its journal is there");
+        assert!(!self.is_set());
+    }
+
+    /// The process that the journal names as the one to ask for the end.
+    pub(crate) fn keeper(&self) -> PidFd {
+        let journal = std::fs::read_dir(self.journals()).unwrap().next().unwrap().unwrap().path();
+        let text = std::fs::read_to_string(journal).unwrap();
+        let kept_by = text.lines().rfind(|line| line.contains("kept-by")).unwrap();
+        let record: Value = serde_json::from_str(kept_by.split_once(' ').unwrap().1).unwrap();
+        PidFd::open(Pid::new(i32::try_from(record["pid"].as_i64().unwrap()).unwrap()).unwrap()).unwrap()
+    }
+
+    /// `quell attach --follow`, once it has told that it is ready.
+    pub(crate) fn follow(&self) -> Child {
+        let path = self.dir.path().join("notify");
+        let notified = UnixDatagram::bind(&path).unwrap();
+        notified.set_read_timeout(Some(ARRIVES_WITHIN)).unwrap();
+        let mut command = self.quell(&["attach", MODE, &self.pid(), "--follow", "--yes", "--seconds", "0"]);
+        let child = command.env("NOTIFY_SOCKET", &path).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = [0; 512];
+        let read = notified.recv(&mut said).unwrap();
+        let said = std::str::from_utf8(&said[..read]).unwrap();
+        assert!(said.lines().any(|line| line == "READY=1") && said.contains("STATUS=1 process"), "{said}");
+        std::fs::remove_file(&path).unwrap();
+        child
+    }
+}
+
+pub(crate) fn wait_until(is_so: impl Fn() -> bool, otherwise: &str) {
+    let deadline = Instant::now() + ARRIVES_WITHIN;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{otherwise}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub(crate) fn kill(process: &PidFd) {
+    process.signal(Signal::KILL).unwrap();
+    assert!(process.wait_for_exit(ARRIVES_WITHIN).unwrap());
+}
