@@ -33,8 +33,8 @@ const REACHING_THE_KERNEL: &[&str] = &["quell-linux"];
 /// What tests of all crates share: each may depend on it for its tests, and none otherwise.
 const TEST_SUPPORT: &str = "quell-test-support";
 
-/// The longest file that still counts as one room.
-const LINES_MAX: usize = 500;
+/// The longest file that still counts as one room, without the unit tests at its end.
+const LINES_MAX: usize = 600;
 
 fn crates_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -79,13 +79,16 @@ fn rust_files(dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
+fn without_unit_tests(text: &str) -> &str {
+    &text[..text.find("#[cfg(test)]").unwrap_or(text.len())]
+}
+
 /// The source of each file of a crate's `src`, without the unit tests at its end.
 fn sources(krate: &str) -> BTreeMap<PathBuf, String> {
     let files = rust_files(&crates_dir().join(krate).join("src"));
     let read = |path: PathBuf| {
         let text = fs::read_to_string(&path).unwrap();
-        let end = text.find("#[cfg(test)]").unwrap_or(text.len());
-        (path, text[..end].to_owned())
+        (path, without_unit_tests(&text).to_owned())
     };
     files.into_iter().map(read).collect()
 }
@@ -201,7 +204,7 @@ fn every_file_says_what_it_is_for_and_is_one_room() {
     for path in rust_files(&crates_dir()) {
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("//!"), "{} does not begin with what it is for", path.display());
-        let lines = text.lines().count();
+        let lines = without_unit_tests(&text).lines().count();
         assert!(lines <= LINES_MAX, "{} has {lines} lines: is it still one room?", path.display());
     }
 }
