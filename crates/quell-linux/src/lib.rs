@@ -44,6 +44,7 @@ pub mod socket_options;
 pub mod sysfs;
 pub mod tcp;
 pub mod udp;
+mod unpreempted;
 pub mod visible;
 
 pub use cpu_list::{CPU_LIMIT, CpuList, CpuListError, CpuSetReadError};

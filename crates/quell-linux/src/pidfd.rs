@@ -2,6 +2,7 @@
 //! Through it a process is signalled, its end awaited, and its open files are duplicated.
 
 use std::io;
+use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open, pidf
 use thiserror::Error;
 
 use crate::Pid;
+use crate::unpreempted::Unpreempted;
 
 pub use rustix::process::Signal;
 
@@ -85,6 +87,28 @@ pub struct PidFd {
 #[derive(Debug)]
 pub struct DuplicatedFd(OwnedFd);
 
+/// A duplicate that is closed before its thread gives up its CPU.
+#[derive(Debug)]
+pub struct BriefDuplicate {
+    // Dropped in this order.
+    file: DuplicatedFd,
+    _unpreempted: Unpreempted,
+}
+
+impl Deref for BriefDuplicate {
+    type Target = DuplicatedFd;
+
+    fn deref(&self) -> &DuplicatedFd {
+        &self.file
+    }
+}
+
+impl AsFd for BriefDuplicate {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
 impl PidFd {
     /// Opens the process that has this number now. To be sure that it is the one that was meant,
     /// compare its [`ProcessIdentity`](crate::proc::ProcessIdentity) after opening.
@@ -125,6 +149,16 @@ impl PidFd {
             Errno::BADF => PidFdError::NoSuchFd { pid: self.pid, fd },
             other => PidFdError::new("duplicating a file of", self.pid, other),
         })
+    }
+
+    /// As [`Self::duplicate`], for some system calls that do not wait: until it is dropped the calling thread gives its CPU
+    /// to no thread that is not real-time, or the duplicate would be open for as long as others run.
+    ///
+    /// # Errors
+    /// As [`Self::duplicate`].
+    pub fn duplicate_briefly(&self, fd: i32) -> Result<BriefDuplicate, PidFdError> {
+        let unpreempted = Unpreempted::begin();
+        Ok(BriefDuplicate { file: self.duplicate(fd)?, _unpreempted: unpreempted })
     }
 
     /// Waits until the whole process ended, for at most this long; says whether it did. It does not

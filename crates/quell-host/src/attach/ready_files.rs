@@ -23,7 +23,7 @@ pub struct ReadyFile {
 
 impl ReadyFile {
     fn is_ready(self) -> bool {
-        let file = PidFd::open(self.pid).and_then(|process| process.duplicate(self.fd));
+        let file = PidFd::open(self.pid).and_then(|process| process.duplicate_briefly(self.fd));
         file.is_ok_and(|file| file.is_ready(self.events).unwrap_or(false))
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use quell_linux::pidfd::{DuplicatedFd, PidFd, PidFdError};
+use quell_linux::pidfd::{BriefDuplicate, PidFd, PidFdError};
 use quell_linux::proc::{FdKind, ProcError, ProcRoot};
 use quell_linux::{NapiId, Pid, socket_options};
 
@@ -33,8 +33,8 @@ pub enum SocketsError {
 
 impl SocketOnNapi {
     /// A duplicate; `None` when the socket is closed by now.
-    pub(super) fn duplicate(&self) -> Option<DuplicatedFd> {
-        let duplicate = PidFd::open(self.pid).and_then(|process| process.duplicate(self.fd)).ok()?;
+    pub(super) fn duplicate(&self) -> Option<BriefDuplicate> {
+        let duplicate = PidFd::open(self.pid).and_then(|process| process.duplicate_briefly(self.fd)).ok()?;
         // The number may be another file's by now.
         (duplicate.inode().ok() == Some(self.inode)).then_some(duplicate)
     }
@@ -54,7 +54,7 @@ pub(super) fn sockets_on(
     let mut found: BTreeMap<NapiId, Vec<SocketOnNapi>> = BTreeMap::new();
     for open in proc.process(pid).fds()? {
         let FdKind::Socket { inode } = open.kind else { continue };
-        let napi = match handle.duplicate(open.number) {
+        let napi = match handle.duplicate_briefly(open.number) {
             Ok(socket) => socket_options::incoming_napi_id(&socket),
             Err(PidFdError::NoSuchFd { .. }) => continue,
             Err(error) => return Err(error.into()),

@@ -48,7 +48,7 @@ impl Program {
     /// # Errors
     /// When it is no epoll any more, or another one than the epoll that was seen to watch one of `watched`.
     pub(crate) fn get(&self, fd: i32, watched: &[SocketId]) -> Result<EpollValues, SettingsError> {
-        let epoll = self.handle.duplicate(fd)?;
+        let epoll = self.handle.duplicate_briefly(fd)?;
         if self.is_another(&epoll, watched) {
             let what = format!("the epoll that process {} had under number {fd}", self.process.pid);
             return Err(SettingsError::Gone { what });
@@ -61,7 +61,7 @@ impl Program {
     /// # Errors
     /// When it is no epoll any more, the kernel refuses, or reads something else back.
     pub(crate) fn change(&self, fd: i32, from: EpollValues, to: EpollValues) -> Result<EpollValues, SettingsError> {
-        let epoll = self.handle.duplicate(fd)?;
+        let epoll = self.handle.duplicate_briefly(fd)?;
         let current = epoll_params::get(&epoll)?.into();
         if current != from {
             return Ok(current);
@@ -91,7 +91,7 @@ impl Program {
     /// epoll watches none of those. A socket that was closed proves nothing.
     fn is_another(&self, epoll: &DuplicatedFd, watched: &[SocketId]) -> bool {
         let watches = |socket: &SocketId| {
-            let duplicate = self.handle.duplicate(socket.fd).ok()?;
+            let duplicate = self.handle.duplicate_briefly(socket.fd).ok()?;
             let is_same = socket.inode.is_some() && duplicate.inode().ok() == socket.inode;
             epoll_watches(epoll, socket.fd, &duplicate).ok().filter(|_| is_same)
         };

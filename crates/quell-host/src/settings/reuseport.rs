@@ -2,7 +2,7 @@
 //! It is duplicated for a few system calls, never over a write to disk: while a duplicate is open, the program's own
 //! close is not the last.
 
-use quell_linux::pidfd::{DuplicatedFd, PidFd};
+use quell_linux::pidfd::{BriefDuplicate, PidFd};
 use quell_linux::proc::{FdKind, ProcRoot};
 use quell_linux::reuseport::{Detachment, attach, detach};
 
@@ -109,7 +109,7 @@ pub(crate) fn take_off(proc: &ProcRoot, change: &ReuseportFilter) -> Result<Undo
 }
 
 /// A duplicate of one of these sockets, from any process that holds one and may be looked into.
-fn held(proc: &ProcRoot, sockets: &[u64]) -> Result<Option<DuplicatedFd>, SettingsError> {
+fn held(proc: &ProcRoot, sockets: &[u64]) -> Result<Option<BriefDuplicate>, SettingsError> {
     for pid in proc.pids()? {
         // It may be gone, or somebody else's.
         let Ok(fds) = proc.process(pid).fds() else { continue };
@@ -118,7 +118,9 @@ fn held(proc: &ProcRoot, sockets: &[u64]) -> Result<Option<DuplicatedFd>, Settin
             if !sockets.contains(&inode) {
                 continue;
             }
-            let Ok(duplicate) = PidFd::open(pid).and_then(|process| process.duplicate(fd.number)) else { continue };
+            let Ok(duplicate) = PidFd::open(pid).and_then(|process| process.duplicate_briefly(fd.number)) else {
+                continue;
+            };
             // The number may be another file's by now.
             if duplicate.inode().map_err(SettingsError::Duplicate)? == inode {
                 return Ok(Some(duplicate));

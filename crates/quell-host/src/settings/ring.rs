@@ -28,7 +28,7 @@ pub(crate) fn look(
     fd: i32,
     new: RingPolling,
 ) -> Result<Ring, SettingsError> {
-    let ring = handle_of(proc, process)?.duplicate(fd)?;
+    let ring = handle_of(proc, process)?.duplicate_briefly(fd)?;
     match polling_of(proc, &ring)? {
         RingPollingInfo::Off => {}
         RingPollingInfo::On(polling) => {
@@ -58,7 +58,7 @@ fn polling_of(proc: &ProcRoot, ring: &DuplicatedFd) -> Result<RingPollingInfo, P
 /// # Errors
 /// When it is closed, polls by now, or the kernel refuses.
 pub(crate) fn make(proc: &ProcRoot, process: ProcessIdentity, change: &RingPollingChange) -> Result<(), SettingsError> {
-    let ring = handle_of(proc, process)?.duplicate(change.fd)?;
+    let ring = handle_of(proc, process)?.duplicate_briefly(change.fd)?;
     match polling_of(proc, &ring)? {
         RingPollingInfo::Off => Ok(set(&ring, change.new)?),
         _ => Err(SettingsError::Gone { what: format!("the io_uring {} of process {}", change.fd, process.pid) }),
@@ -74,7 +74,7 @@ pub(crate) fn put_back(
     process: ProcessIdentity,
     change: &RingPollingChange,
 ) -> Result<Undoing, SettingsError> {
-    let duplicate = handle_of(proc, process).and_then(|handle| Ok(handle.duplicate(change.fd)?));
+    let duplicate = handle_of(proc, process).and_then(|handle| Ok(handle.duplicate_briefly(change.fd)?));
     let ring = match duplicate {
         Ok(ring) => ring,
         Err(error) if error.is_absent() => return Ok(Undoing::AlreadyGone),

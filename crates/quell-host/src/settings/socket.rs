@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quell_linux::Pid;
-use quell_linux::pidfd::{DuplicatedFd, PidFd, PidFdError};
+use quell_linux::pidfd::{BriefDuplicate, DuplicatedFd, PidFd, PidFdError};
 use quell_linux::proc::{FdKind, ProcRoot, ProcessIdentity};
 use quell_linux::socket_options::{
     SocketOptionError, busy_poll_us, is_listening, prefer_busy_poll, set_busy_poll_budget, set_busy_poll_us,
@@ -56,8 +56,8 @@ pub(crate) fn prepare(
 }
 
 /// A duplicate of the socket with its inode; `None` when it is closed, also when its number is another file's by now.
-fn duplicate(process: &PidFd, fd: i32, inode: Option<u64>) -> Result<Option<(DuplicatedFd, u64)>, SettingsError> {
-    let socket = match process.duplicate(fd) {
+fn duplicate(process: &PidFd, fd: i32, inode: Option<u64>) -> Result<Option<(BriefDuplicate, u64)>, SettingsError> {
+    let socket = match process.duplicate_briefly(fd) {
         Ok(socket) => socket,
         Err(PidFdError::NoSuchFd { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),

@@ -42,7 +42,7 @@ fn xdp_sockets(process: &OpenProcess, pidfd: &PidFd, sockets: &SocketTable) -> V
 }
 
 fn is_xdp(pidfd: &PidFd, fd: i32) -> bool {
-    pidfd.duplicate(fd).is_ok_and(|socket| socket_options::is_xdp(socket).unwrap_or(false))
+    pidfd.duplicate_briefly(fd).is_ok_and(|socket| socket_options::is_xdp(socket).unwrap_or(false))
 }
 
 fn epolls(
@@ -91,9 +91,9 @@ fn is_ready(pidfd: &Result<PidFd, PidFdError>, target: &EpollTarget, kind: Optio
     }
 }
 
-fn duplicate(pidfd: &Result<PidFd, PidFdError>, fd: i32) -> Reading<quell_linux::pidfd::DuplicatedFd> {
+fn duplicate(pidfd: &Result<PidFd, PidFdError>, fd: i32) -> Reading<quell_linux::pidfd::BriefDuplicate> {
     match pidfd {
-        Ok(pidfd) => pidfd.duplicate(fd).outcome(),
+        Ok(pidfd) => pidfd.duplicate_briefly(fd).outcome(),
         Err(error) => Err(error).outcome(),
     }
 }

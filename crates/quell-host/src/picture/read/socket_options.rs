@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use quell_linux::NapiId;
-use quell_linux::pidfd::{DuplicatedFd, PidFd};
+use quell_linux::pidfd::{BriefDuplicate, DuplicatedFd, PidFd};
 use quell_linux::sock_diag::InetSocket;
 use quell_linux::socket_options;
 
@@ -81,9 +81,9 @@ impl Asker {
     }
 
     /// Under the number of a connection that was closed the process may have another one by now.
-    fn duplicate(&self, fd: i32, inode: u64) -> Reading<DuplicatedFd> {
+    fn duplicate(&self, fd: i32, inode: u64) -> Reading<BriefDuplicate> {
         let duplicate = match &self.pidfd {
-            Reading::Known(pidfd) => pidfd.duplicate(fd).outcome(),
+            Reading::Known(pidfd) => pidfd.duplicate_briefly(fd).outcome(),
             Reading::Unknown(unknown) => return Reading::Unknown(unknown.clone()),
         };
         match duplicate {
