@@ -265,10 +265,14 @@ impl Program {
     pub fn receives_within(&self, within: Duration) -> Option<u8> {
         self.socket.set_read_timeout(Some(within)).unwrap();
         let mut word = [0];
-        match self.socket.recv(&mut word) {
-            Ok(_) => Some(word[0]),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
-            Err(error) => panic!("{error}"),
+        loop {
+            return match self.socket.recv(&mut word) {
+                Ok(_) => Some(word[0]),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => None,
+                // As in `send`.
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => panic!("{error}"),
+            };
         }
     }
 
