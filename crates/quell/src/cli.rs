@@ -21,8 +21,11 @@ const EXIT_CODES: &str = concat!(
     "130 interrupted. Data goes to standard output, diagnostics to standard error.",
 );
 
+/// A command's name and two examples of it.
+type Listed = (&'static str, [&'static str; 2]);
+
 /// Commands by what they are for, each with two examples that begin its help.
-const GROUPS: &[(&str, &[(&str, [&str; 2])])] = &[
+const GROUPS: &[(&str, &[Listed])] = &[
     (
         "Look (changes nothing)",
         &[
@@ -92,7 +95,7 @@ const CONTINUED: &str = "               ";
 
 fn list_of_commands(command: &clap::Command) -> String {
     let about = |name: &str| command.find_subcommand(name).and_then(|found| found.get_about()).map(ToString::to_string);
-    let line = |(name, _): &(&str, [&str; 2])| {
+    let line = |(name, _): &Listed| {
         let first = format!("  {name:<13}");
         let wrap = textwrap::Options::new(Terminal::of_stdout().prose_columns())
             .initial_indent(&first)
