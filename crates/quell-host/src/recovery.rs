@@ -144,6 +144,17 @@ pub fn recover_one(journal: &Journal, path: &Path) -> Result<Option<Found>, Chan
     Ok(journal.take(path)?.map(|file| recover_file(file, boot_id, &proc)))
 }
 
+/// Tries again to undo what waits for its queues. Journals with anything else in them are left alone.
+///
+/// # Errors
+/// As [`recover`].
+pub fn recover_what_waits(journal: &Journal) -> Result<Vec<Found>, ChangeError> {
+    let proc = ProcRoot::default();
+    let boot_id = proc.boot_id()?;
+    let waits = |file: &JournalFile| matches!(file, JournalFile::Abandoned(owned) if owned.history().only_waits());
+    Ok(journal.files()?.into_iter().filter(waits).map(|file| recover_file(file, boot_id, &proc)).collect())
+}
+
 fn recover_file(file: JournalFile, boot_id: BootId, proc: &ProcRoot) -> Found {
     match file {
         JournalFile::Running { path, history } => Found::Running { path, history },

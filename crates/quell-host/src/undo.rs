@@ -142,7 +142,8 @@ fn undo_launched(
     for target in Targets::still_living(targets.iter().chain([&program]))? {
         let process = identity(target.pid, target.start_time_ticks, boot_id)?;
         // It may have ended by now.
-        let Ok(fds) = proc.process(process.pid).fds() else { continue };
+        let Ok(tid) = proc.process(process.pid).thread_with_files(process.pid) else { continue };
+        let Ok(fds) = proc.process(tid).fds() else { continue };
         let epolls = fds.iter().filter(|fd| fd.kind == FdKind::Epoll).map(|fd| EpollParameters {
             pid: target.pid,
             start_time_ticks: target.start_time_ticks,

@@ -4,7 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
-use std::io::Read as _;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::AsFd as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,12 +17,13 @@ use quell_linux::epoll_params::{self, EpollParams};
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::link::Links;
 use quell_linux::netdev::{NapiChange, Netdev};
+use quell_linux::pidfd::PidFd;
 use quell_linux::proc::{FdKind, ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::process::{Output, ProcessError, Spawn, Step};
 use quell_test_support::lab::{
     ARRIVES_WITHIN, Lab, PREFER, Program, SUSPENDED_FOR, SUSPENDING, every_namespace_is_in_sight,
 };
-use quell_test_support::{Lacks, skip};
+use quell_test_support::{Lacks, skip, wait_until};
 
 const NOTHING: NapiChange =
     NapiChange { defer_hard_irqs: None, gro_flush_timeout_ns: None, irq_suspend_timeout_ns: None, threading: None };
@@ -121,6 +123,60 @@ fn of_an_epoll_that_was_closed_there_is_nothing_to_put_back() {
     drop(program.epoll);
     let reverted = transaction.revert().unwrap();
     assert_eq!((reverted.already_gone.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
+}
+
+#[test]
+fn an_epoll_that_moved_to_another_number_is_restored() {
+    let Some(lab) = Lab::raise("moved", 1) else { return };
+    let program = Program::start(&lab, Trigger::Level);
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = lab.transaction(&dir, "moved-t");
+    assert!(transaction.set_epoll(Program::process(), program.epoll_fd(), PREFER).unwrap());
+    let moved = program.epoll.as_fd().try_clone_to_owned().unwrap();
+    drop(program.epoll);
+    let reverted = transaction.revert().unwrap();
+    assert_eq!((reverted.undone.len(), reverted.already_gone.len()), (1, 0), "{reverted:?}");
+    assert_eq!(epoll_params::get(&moved).unwrap(), EpollParams::default());
+}
+
+/// Says the number of its epoll; its main thread exits when it reads a line, and another one runs on.
+const LOSES_ITS_MAIN_THREAD: &str = "import ctypes, select, socket, sys, threading, time
+watched, epoll = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), select.epoll()
+epoll.register(watched)
+threading.Thread(target=lambda: time.sleep(600)).start()
+print(epoll.fileno(), flush=True)
+sys.stdin.readline()
+ctypes.CDLL(None).syscall(60, 0)";
+
+#[test]
+fn the_epoll_of_a_program_that_lost_its_main_thread_is_restored() {
+    if cfg!(not(target_arch = "x86_64")) {
+        return skip(Lacks::Machine, "the number of exit(2) is that of x86-64");
+    }
+    let Some(lab) = Lab::raise("lost-main", 1) else { return };
+    let mut python = Command::new("python3");
+    python.args(["-c", LOSES_ITS_MAIN_THREAD]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let Ok(mut child) = python.spawn() else { return skip(Lacks::Tool("python3"), "there is no python3") };
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let fd: i32 = line.trim().parse().unwrap();
+    let (proc, pid) = (ProcRoot::default(), Pid::from_kernel(child.id()).unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let mut transaction = lab.transaction(&dir, "lost-main-t");
+    assert!(transaction.set_epoll(ProcessIdentity::of(&proc, pid).unwrap(), fd, PREFER).unwrap());
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    wait_until(|| match proc.process(pid).stat().unwrap().runs_without_main_thread() {
+        true => Ok(()),
+        false => Err("its main thread does not exit".to_owned()),
+    });
+    let reverted = transaction.revert().unwrap();
+    assert_eq!((reverted.undone.len(), reverted.already_gone.len()), (1, 0), "{reverted:?}");
+    let tid = proc.process(pid).thread_with_files(pid).unwrap();
+    assert_ne!(tid, pid);
+    let epoll = PidFd::open_thread(tid).unwrap().duplicate(fd).unwrap();
+    assert_eq!(epoll_params::get(&epoll).unwrap(), EpollParams::default());
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]

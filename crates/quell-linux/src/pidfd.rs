@@ -121,6 +121,19 @@ impl PidFd {
             .map_err(|errno| PidFdError::new("opening", pid, errno))
     }
 
+    /// Opens a process through one of its threads (`PIDFD_THREAD`, Linux 6.9). Files of a process whose main thread has
+    /// exited are reached through another thread only.
+    ///
+    /// # Errors
+    /// When there is no such thread, or the kernel opens main threads only.
+    pub fn open_thread(tid: Pid) -> Result<Self, PidFdError> {
+        // `PIDFD_THREAD` is `O_EXCL` in linux/pidfd.h; rustix has no name for it.
+        let thread = PidfdFlags::from_bits_retain(rustix::fs::OFlags::EXCL.bits());
+        pidfd_open(tid.as_rustix(), thread)
+            .map(|fd| Self { pid: tid, fd })
+            .map_err(|errno| PidFdError::new("opening thread", tid, errno))
+    }
+
     /// The number that the process has (or had).
     #[must_use]
     pub fn pid(&self) -> Pid {

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use quell_host::journal::Untrusted;
+use quell_linux::executable::effective_user;
 use quell_linux::netns::NamespaceError;
 
 /// The exit codes of every command.
@@ -78,10 +80,15 @@ impl Failure {
 fn is_denied(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     causes.any(|cause| match (cause.downcast_ref::<io::Error>(), cause.downcast_ref::<NamespaceError>()) {
-        (Some(error), _) => error.kind() == io::ErrorKind::PermissionDenied,
+        (Some(error), _) => error.kind() == io::ErrorKind::PermissionDenied && !is_distrusted_by_root(error),
         (_, Some(error)) => error.is_denied(),
         (None, None) => false,
     })
+}
+
+/// A journal that is not root's own is refused to root as well: no privilege helps.
+fn is_distrusted_by_root(error: &io::Error) -> bool {
+    effective_user() == 0 && error.get_ref().is_some_and(|inner| inner.is::<Untrusted>())
 }
 
 impl From<Exit> for ExitCode {

@@ -17,7 +17,8 @@ const JOURNAL_DIR: &str = "/var/lib/quell/journal";
 /// The journals of this machine, or those in `QUELL_JOURNAL_DIR` for tests and for users who want them elsewhere.
 #[must_use]
 pub(crate) fn journal() -> Journal {
-    let dir = std::env::var_os("QUELL_JOURNAL_DIR").unwrap_or_else(|| JOURNAL_DIR.into());
+    let set = std::env::var_os("QUELL_JOURNAL_DIR").filter(|dir| !dir.is_empty());
+    let dir = set.unwrap_or_else(|| JOURNAL_DIR.into());
     Journal::in_dir(dir)
 }
 

@@ -111,6 +111,12 @@ impl Claims {
     pub(crate) fn without_theirs(&self, values: &NapiValues) -> NapiValues {
         self.0.iter().fold(*values, |values, claim| values.unlike(&claim.new))
     }
+
+    /// Those of the values that are neither of these journals nor what the queue had before Quell, to which a driver that
+    /// makes the queue again resets it.
+    pub(crate) fn of_strangers(&self, values: &NapiValues, before_quell: &NapiValues) -> NapiValues {
+        self.without_theirs(&values.unlike(before_quell))
+    }
 }
 
 #[cfg(test)]
@@ -196,5 +202,12 @@ mod tests {
         let others = Claims(vec![claim(0, 20)]);
         assert!(others.without_theirs(&suspend(20)).is_empty());
         assert_eq!(others.without_theirs(&suspend(21)), suspend(21));
+        assert_eq!(others.of_strangers(&suspend(21), &suspend(0)), suspend(21));
+    }
+
+    #[test]
+    fn a_value_that_a_driver_reset_is_no_strangers() {
+        let others = Claims(vec![claim(0, 20)]);
+        assert!(others.of_strangers(&suspend(0), &suspend(0)).is_empty());
     }
 }

@@ -18,7 +18,9 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Untrusted {
     /// It belongs to another user.
-    #[error("it belongs to user {owner}, and this process runs as user {user}")]
+    #[error(
+        "it belongs to user {owner}, and this process runs as user {user}: remove it, or `chown {user}` it if you know what it says"
+    )]
     Owner {
         /// Its owner.
         owner: u32,
@@ -26,7 +28,9 @@ pub enum Untrusted {
         user: u32,
     },
     /// Others may write to it.
-    #[error("others than its owner may write to it (mode {mode:04o}), and have it undo what they like")]
+    #[error(
+        "others than its owner may write to it (mode {mode:04o}), and have it undo what they like: remove it, or `chmod go-w` it if you know what it says"
+    )]
     Writable {
         /// Its permissions.
         mode: u32,

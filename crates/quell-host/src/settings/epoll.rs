@@ -2,6 +2,7 @@
 //! back, restored. Each epoll is duplicated for a few system calls only, never over a wait or a write to disk: while a
 //! duplicate is open, the program's own close is not the last.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use quell_linux::Pid;
@@ -10,7 +11,7 @@ use quell_linux::kcmp::epoll_watches;
 use quell_linux::netlink::Failure;
 use quell_linux::netns::Namespace;
 use quell_linux::pidfd::{DuplicatedFd, PidFd};
-use quell_linux::proc::{ProcRoot, ProcessIdentity, Ticks};
+use quell_linux::proc::{FdKind, ProcRoot, ProcessIdentity, Ticks};
 
 use super::napi::suspending;
 use super::values::EpollValues;
@@ -39,7 +40,7 @@ impl Program {
     /// When the process is gone or may not be looked into, or queues cannot be listed.
     pub(crate) fn open(proc: &ProcRoot, process: ProcessIdentity, can_stall: bool) -> Result<Self, SettingsError> {
         let handle = handle_of(proc, process)?;
-        let resumers = if can_stall { resumers(proc, process.pid)? } else { Vec::new() };
+        let resumers = if can_stall { resumers(proc, handle.pid())? } else { Vec::new() };
         Ok(Self { process, handle, resumers })
     }
 
@@ -151,7 +152,38 @@ pub(crate) fn put_back(
             Err(error) => undoings.extend(of_all(proc, process, error, changes.len())),
         }
     }
+    put_back_moved(proc, &program, changes, &mut undoings);
     undoings
+}
+
+/// Restores epolls that the program has under other numbers by now, as after dup2(2) of another file to the number: they
+/// have the values that were set, which no program gives itself by chance. Not where the values to restore differ, for which
+/// epoll had which is not known.
+fn put_back_moved(
+    proc: &ProcRoot,
+    program: &Program,
+    changes: &[&EpollParameters],
+    undoings: &mut [Result<Undoing, SettingsError>],
+) {
+    let is_lost =
+        |undoing: &Result<Undoing, SettingsError>| matches!(undoing, Ok(Undoing::AlreadyGone | Undoing::LeftAlone(_)));
+    let are_alike = changes.iter().all(|change| (change.old, change.new) == (changes[0].old, changes[0].new));
+    if !are_alike || !undoings.iter().any(is_lost) {
+        return;
+    }
+    let Ok(fds) = proc.process(program.handle.pid()).fds() else { return };
+    let numbers: HashSet<i32> = changes.iter().map(|change| change.fd).collect();
+    let others = fds.iter().filter(|fd| fd.kind == FdKind::Epoll && !numbers.contains(&fd.number));
+    let mut lost = undoings.iter_mut().filter(|undoing| is_lost(undoing));
+    let EpollParameters { old, new, .. } = *changes[0];
+    for fd in others.filter(|fd| program.get(fd.number, &[]).is_ok_and(|values| values == new)) {
+        if let (Ok(current), Ok(())) = program.with_queues_freed(|| program.change(fd.number, new, old))
+            && current == new
+            && let Some(undoing) = lost.next()
+        {
+            *undoing = Ok(Undoing::Undone);
+        }
+    }
 }
 
 fn put_back_one(program: &Program, change: &EpollParameters) -> Result<Undoing, SettingsError> {

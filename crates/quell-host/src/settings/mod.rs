@@ -163,9 +163,12 @@ pub enum SettingsError {
 fn handle_of(proc: &ProcRoot, process: ProcessIdentity) -> Result<PidFd, SettingsError> {
     let handle = PidFd::open(process.pid)?;
     // Looked at while the handle is open: what is seen now is the process that the handle names.
-    match process.is_running(proc)? {
-        true => Ok(handle),
-        false => Err(SettingsError::ProcessGone { pid: process.pid.get() }),
+    if !process.is_running(proc)? {
+        return Err(SettingsError::ProcessGone { pid: process.pid.get() });
+    }
+    match proc.process(process.pid).thread_with_files(process.pid)? {
+        pid if pid == process.pid => Ok(handle),
+        tid => Ok(PidFd::open_thread(tid)?),
     }
 }
 

@@ -147,7 +147,7 @@ pub(crate) fn put_back(proc: &ProcRoot, change: &NapiSettings, others: &Claims) 
     };
     let target = others.instead_of(&change.old, &change.new);
     let Restoration { back, changed_by_others } = Restoration::plan(&target, &change.new, &NapiValues::of(&napi));
-    let changed_by_others = others.without_theirs(&changed_by_others);
+    let changed_by_others = others.of_strangers(&changed_by_others, &change.old);
     if !back.is_empty() {
         set(&device.namespace, proc, napi.id, &back)?;
     }
@@ -178,7 +178,7 @@ fn describe_queue(change: &NapiSettings) -> String {
 /// what `netif_napi_add_weight` does not set outlives it with that: on veth irq-suspend-timeout. Drivers with persistent
 /// settings bring all of them back.
 pub(crate) fn waits(queue: &str, device: &str, values: &NapiValues) -> String {
-    format!("{queue} of {device} (no NAPI instance now): {values}")
+    format!("{queue} of {device} (had no NAPI instance when it was to be restored): {values}")
 }
 
 /// The instances in the namespace that can suspend at all.

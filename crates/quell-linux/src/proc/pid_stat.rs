@@ -100,7 +100,9 @@ impl PidStat {
         self.thread_has_ended() && self.num_threads > 1
     }
 
-    fn thread_has_ended(&self) -> bool {
+    /// Whether the thread, of a process its main thread, has ended.
+    #[must_use]
+    pub fn thread_has_ended(&self) -> bool {
         matches!(self.state, ProcessState::Zombie | ProcessState::Dead)
     }
 

@@ -14,6 +14,19 @@ impl ProcDir {
         Ok(tids)
     }
 
+    /// The thread through which the kernel shows the files of this process: the main thread, or where that has exited one
+    /// that runs.
+    ///
+    /// # Errors
+    /// When the process or its threads cannot be read.
+    pub fn thread_with_files(&self, pid: Pid) -> Result<Pid, ProcError> {
+        if !self.stat()?.runs_without_main_thread() {
+            return Ok(pid);
+        }
+        let runs = |tid: &Pid| *tid != pid && self.thread(*tid).stat().is_ok_and(|stat| !stat.thread_has_ended());
+        Ok(self.tids()?.into_iter().find(runs).unwrap_or(pid))
+    }
+
     /// The directory of one thread of this process.
     #[must_use]
     pub fn thread(&self, tid: Pid) -> Self {

@@ -116,6 +116,23 @@ fn what_cannot_be_had_is_refused_and_nothing_is_changed() {
 }
 
 #[test]
+fn a_dry_run_without_anything_to_set_is_refused_as_the_real_run_is() {
+    let mut idle = Command::new("sleep").arg("600").spawn().unwrap();
+    for how in ["--dry-run", "--yes"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_quell"))
+            .args(["attach", how, MODE, &idle.id().to_string()])
+            .env("QUELL_JOURNAL_DIR", "/nonexistent/journal")
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(5), "{how}: {said}");
+        assert!(said.contains("there is nothing to set yet"), "{how}: {said}");
+    }
+    idle.kill().unwrap();
+    idle.wait().unwrap();
+}
+
+#[test]
 fn a_report_for_programs_says_what_was_set() {
     let Some(stage) = Stage::enter("cli-json") else { return };
     let said = stage.quell(&["attach", MODE, &stage.pid(), "--yes", "--json"]).output().unwrap();
@@ -153,8 +170,8 @@ fn what_is_detached_while_the_link_is_down_waits_until_it_is_up() {
     let status = stage.says(0, &["status"]);
     assert!(status.contains("nothing is applied") && status.contains("reverted but for 2 settings"), "{status}");
     quell_linux::link::Links::open_in(&stage.lab.server).unwrap().set_up(index).unwrap();
-    let reverted = stage.says(0, &["revert"]);
-    assert!(reverted.contains("2 settings restored"), "{reverted}");
+    let detached = stage.says(0, &["detach", "--all"]);
+    assert!(detached.contains("restored 2 settings of earlier attachments"), "{detached}");
     let napis = quell_linux::netdev::Netdev::open_in(&stage.lab.server).unwrap().napis(index).unwrap();
     assert!(napis.iter().all(|napi| napi.irq_suspend_timeout_ns == Some(0)), "{napis:?}");
     assert_eq!(std::fs::read_dir(stage.journals()).unwrap().count(), 0);

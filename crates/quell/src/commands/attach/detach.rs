@@ -5,7 +5,7 @@ use quell_host::attach::attachment::{Attached, attachments, is_launched};
 use quell_host::attach::keeper::{Detached, detach};
 use quell_host::journal::Journal;
 use quell_host::kept::KeptError;
-use quell_host::recovery::{Found, recover_one};
+use quell_host::recovery::{Found, recover_one, recover_what_waits};
 use quell_linux::Pid;
 
 use super::ask;
@@ -35,12 +35,17 @@ pub(crate) struct DetachArgs {
 /// When a process is not attached to, or something could not be put back.
 pub(crate) fn run(args: &DetachArgs) -> Result<(), Failure> {
     let journal = journal();
-    let chosen = choose(attachments(&journal).map_err(Failure::refused)?, args)?;
+    let attachments = attachments(&journal).map_err(Failure::refused)?;
+    if attachments.is_empty() && args.pids.is_empty() && restore_what_waits(&journal)? > 0 {
+        return Ok(());
+    }
+    let chosen = choose(attachments, args)?;
     let mut all = orphaned(&journal, &chosen)?;
     let is_left = |attached: &&Attached| !all.iter().any(|(ended, _)| ended.path == attached.path);
     let Ended { detached, errors } = end(&journal, chosen.iter().filter(is_left).cloned().collect());
     all.extend(detached);
     let put_back = put_back_by_nobody(&journal, &chosen, &mut all);
+    restore_what_waits(&journal)?;
     if args.json {
         output::json(&render::report(&all))?;
     } else {
@@ -75,6 +80,26 @@ pub(crate) fn is_all_back(errors: &[KeptError], failed_in_part: bool) -> Result<
             "not everything could be put back: what is left stays in its journal, to be tried again",
         )),
     }
+}
+
+/// Settings of earlier attachments wait for queues that may be in use now. Says how many were restored.
+fn restore_what_waits(journal: &Journal) -> Result<usize, Failure> {
+    let mut restored = 0;
+    for found in recover_what_waits(journal).map_err(Failure::refused)? {
+        match found {
+            Found::Recovered { reverted, .. } => {
+                restored += reverted.restored();
+                reverted.failed.iter().for_each(|(_, error)| output::say(&error.to_string()));
+            }
+            Found::Failed(error) => output::say(&error.to_string()),
+            Found::Running { .. } | Found::Kept { .. } | Found::Unusable(_) => {}
+        }
+    }
+    if restored > 0 {
+        let settings = if restored == 1 { "setting" } else { "settings" };
+        output::say(&format!("restored {restored} {settings} of earlier attachments that waited for their queues"));
+    }
+    Ok(restored)
 }
 
 /// A keeper that is killed just when it is told has put back nothing, or a part: the rest is put back here.

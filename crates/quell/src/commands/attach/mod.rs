@@ -104,12 +104,9 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         } else {
             show_plan(&report, &groups)?;
         }
-        return refuse_what_cannot_be(&report);
+        return refuse(&report, args);
     }
-    refuse(&report, args.follow)?;
-    if !args.accept_stalls {
-        refuse_stalls(&report)?;
-    }
+    refuse(&report, args)?;
     if !args.json {
         show_plan(&report, &groups)?;
     }
@@ -214,14 +211,15 @@ fn refuse_what_cannot_be(report: &render::Report<'_>) -> Result<(), Failure> {
     Err(Failure::new(Exit::NotSupported, format!("it cannot be done here, so nothing was changed:\n{why}")))
 }
 
-fn refuse(report: &render::Report<'_>, follow: bool) -> Result<(), Failure> {
+fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure> {
     refuse_what_cannot_be(report)?;
-    if report.plan.steps.is_empty() && !follow {
+    if report.plan.steps.is_empty() && !args.follow {
         let text = "there is nothing to set yet: no epoll with network sockets, and no packet has come by a queue; \
                     --follow waits for them";
-        return Err(Failure::new(Exit::NotSupported, format!("{report}{text}")));
+        let shown = if args.dry_run { String::new() } else { report.to_string() };
+        return Err(Failure::new(Exit::NotSupported, format!("{shown}{text}")));
     }
-    Ok(())
+    if args.accept_stalls { Ok(()) } else { refuse_stalls(report) }
 }
 
 /// A file that stays ready makes the mode a stall, which no timeout ends.
