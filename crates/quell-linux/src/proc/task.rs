@@ -4,7 +4,7 @@ use super::{ProcDir, ProcError, numbered_entries};
 use crate::Pid;
 
 impl ProcDir {
-    /// The ids of the process's threads, in ascending order, which is mostly the order of creation.
+    /// TIDs of the process's threads, in ascending order, which is usually the order of creation.
     ///
     /// # Errors
     /// When the directory cannot be listed.
@@ -14,7 +14,7 @@ impl ProcDir {
         Ok(tids)
     }
 
-    /// The directory of one thread of this process.
+    /// Directory of a thread of this process.
     #[must_use]
     pub fn thread(&self, tid: Pid) -> Self {
         Self(self.path().join("task").join(tid.to_string()))
