@@ -80,8 +80,8 @@ impl Addresses {
         Ok(Self { socket })
     }
 
-    /// Adds an address to an interface. It is usable as soon as the interface is up: duplicate address detection
-    /// (DAD) of IPv6, which would take a second or more, is skipped.
+    /// Adds an address to an interface. It is usable as soon as the interface is up. Duplicate address detection
+    /// (DAD) of IPv6 is skipped, because it would take a second or more.
     ///
     /// # Errors
     /// [`NetlinkError`]: `Exists` if the interface has the address already, `Absent` without the interface.
@@ -136,7 +136,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes in any_reply(8)) {
+        fn arbitrary_replies_never_panic(bytes in any_reply(8)) {
             let _ = decode_address(&bytes);
         }
     }

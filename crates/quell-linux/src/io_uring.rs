@@ -1,4 +1,4 @@
-//! Busy polls one NAPI instance by its id, without a socket that receives from it: an io_uring without requests
+//! Busy polls one NAPI instance by its id, without a socket that receives from it. An io_uring without requests
 //! polls its registered ids (`io_uring/napi.c`, `IO_URING_NAPI_STATIC_ADD_ID`, Linux 6.13). io_uring has no
 //! other use here; the callers decide when to poll.
 

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 /// Id of a NAPI instance, as in the netdev family's `id` and `SO_INCOMING_NAPI_ID`.
 ///
-/// The kernel assigns ids from `MIN_NAPI_ID` = `NR_CPUS` + 1 on: the same field of a packet holds the sending
-/// CPU's number before it holds an id (`include/net/busy_poll.h`). `NR_CPUS` is fixed at build time and not
+/// The kernel assigns ids from `MIN_NAPI_ID` = `NR_CPUS` + 1 on, because a field of a packet holds first the
+/// sending CPU's number and later an id (`include/net/busy_poll.h`). `NR_CPUS` is fixed at build time and not
 /// visible to user space, so zero is the only number that is certainly invalid. The interfaces that report ids
 /// filter the others: `SO_INCOMING_NAPI_ID` reads 0 for anything below `MIN_NAPI_ID` (`net/core/sock.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]

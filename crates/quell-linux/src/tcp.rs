@@ -162,7 +162,7 @@ impl AsFd for TcpListener {
     }
 }
 
-/// Meaning of an [`TcpListener::accept`] error for a server that continues.
+/// Meaning of an error of [`TcpListener::accept`] for a server that continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptFailure {
     /// No connection is waiting.

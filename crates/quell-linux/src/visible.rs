@@ -1,6 +1,6 @@
 //! Escapes foreign text for terminals. The kernel lets any process choose its name, and users choose names of
 //! interfaces and files. Such names may contain escape sequences, line ends and bidirectional overrides, and
-//! could forge output of this program. Each such character is replaced by its code, as `\\u{1b}`.
+//! could forge output of this program. Each such character is replaced by its code, as `\u{1b}`.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

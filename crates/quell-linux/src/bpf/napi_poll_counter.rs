@@ -19,7 +19,8 @@ pub(super) const LONGEST_RUN: usize = 48;
 pub struct NapiPolls {
     /// Number of polls.
     pub polls: u64,
-    /// Packets that the polls reported as work done. Most drivers do not count freed transmit buffers as work.
+    /// Packets that the polls reported as work done. A driver that also frees transmitted packets in its poll does
+    /// not count them.
     pub packets: u64,
     /// Polls that reported no work.
     pub empty: u64,
@@ -30,14 +31,15 @@ pub struct NapiPolls {
     /// Busy polls by a user thread. The last poll of a busy poll is not counted here: the kernel clears the state
     /// before it (`busy_poll_stop`).
     pub by_busy_poll: u64,
-    /// Last polls of busy polls, recognized by their budget. 0 if the budget equals the weight of the instance (64
-    /// for most drivers), because a softirq polls with the same budget. Before Linux 7.3, a busy poll that yields
-    /// to another thread ends with one each time.
+    /// Last polls of busy polls, recognized by their budget. 0 if that equals the weight of the instance (64 for
+    /// most drivers), because softirqs poll with the weight. Before Linux 7.3, a busy poll that yields to another
+    /// thread ends with one each time.
     pub last_of_busy_poll: u64,
     /// Polls by a user thread that found IRQs suspended: the timer that ends a suspension was running and due later
-    /// than deferral ever sets it. 0 for an instance without IRQ deferral, which cannot suspend. 0 also if the
-    /// suspension timeout does not exceed the deferral timeout, because the two are then indistinguishable. Absent
-    /// where the kernel does not suspend IRQs (before Linux 6.13).
+    /// than deferral ever sets it. `None` where the kernel does not suspend IRQs (before Linux 6.13).
+    ///
+    /// The counter is 0 for an instance without IRQ deferral, which cannot suspend. It is also 0 if the suspension
+    /// timeout does not exceed the deferral timeout, because the two are then indistinguishable.
     pub found_suspended: Option<u64>,
 }
 
@@ -84,11 +86,12 @@ impl NapiPolls {
 
 /// A program that counts at the tracepoint until it is dropped.
 ///
-/// Cost: 14 BPF instructions, including a hash lookup, for a poll of an instance that is not watched; every
-/// instance of the machine pays this. At most 48, including three calls, for a watched instance. Measured for a
-/// watched instance on a virtual machine at 2.1 GHz with one packet per poll: 79 ns median of ten runs (60 to
-/// 92), and 96 ns (90 to 133) under more load. These times include two clock reads of the kernel's BPF
-/// statistics.
+/// Cost: 14 BPF instructions, including a hash lookup, for a poll of an instance that is not watched. Every
+/// instance of the machine pays this. A poll of a watched instance costs at most 48, including three calls.
+///
+/// Measured for a watched instance on a virtual machine at 2.1 GHz, one packet per poll: 79 ns, the median of
+/// ten runs (60 to 92). On a busier day it was 96 ns (90 to 133). These times include two clock reads of the
+/// kernel's BPF statistics.
 #[derive(Debug)]
 pub struct NapiPollCounter {
     counter: TracepointCounter<COUNTERS>,

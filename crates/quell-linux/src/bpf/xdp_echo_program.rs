@@ -28,8 +28,8 @@ const TCP_ACKNOWLEDGED: i16 = 42;
 /// TCP header length in words (4 bits), reserved bits, flags.
 const TCP_LENGTH_AND_FLAGS: i16 = 46;
 const TCP_CHECKSUM: i16 = 50;
-/// Offsets of TSval and TSecr, in a SYN and in other segments. In a SYN, Linux places MSS and SACK-permitted
-/// before them; in other segments, two NOP bytes.
+/// Offsets of TSval and TSecr. Linux places two NOP bytes before them; in a SYN, the MSS and SACK-permitted
+/// options.
 const STAMPS: (i16, i16) = (58, 62);
 const SYN_STAMPS: (i16, i16) = (62, 66);
 

@@ -2,9 +2,8 @@
 //! reader on [`ProcRoot`] or [`ProcDir`]. Only IRQ affinities and sysctls are written. The callers interpret
 //! the values.
 //!
-//! No crate is used, for three reasons: values that the kernel does not report must be absent, command names
-//! may be any bytes, and most of the files (`interrupts`, `softirqs`, `netstat`, an epoll's `fdinfo`) have no
-//! typed reader elsewhere.
+//! No crate is used. Values that the kernel does not report must be absent, and command names may be any bytes.
+//! Most of the files (`interrupts`, `softirqs`, `netstat`, an epoll's `fdinfo`) have no typed reader elsewhere.
 
 mod cpuinfo;
 mod fd;

@@ -114,8 +114,9 @@ pub fn end_by(signal: i32) {
 /// session leader (`tty_signal_session_leader` in `drivers/tty/tty_jobctrl.c`).
 #[must_use]
 pub fn leads_its_session() -> bool {
-    // rustix's `getsid` does not support the result 0, which means that the leader is outside this PID namespace,
-    // or that no ancestor started a session (`setsid(2)`). SAFETY: the call takes a number and accesses no memory.
+    // rustix's `getsid` does not support the result 0. The kernel returns it if the leader is outside this PID
+    // namespace, or no ancestor started a session (`setsid(2)`).
+    // SAFETY: the call takes a number and accesses no memory.
     let session = unsafe { libc::getsid(0) };
     session == rustix::process::getpid().as_raw_pid()
 }

@@ -21,8 +21,10 @@ pub struct SessionMember {
 ///
 /// The kernel does not reuse a leader's PID while its session has processes. A process with that PID but
 /// another start time therefore proves that the session has ended. Processes that are older than the leader, or
-/// of another boot, are not included. One ambiguity remains: if the session ended, another session's leader got
-/// the PID, and exited before its members, these members are included.
+/// of another boot, are not included.
+///
+/// One ambiguity remains. If the session ended, another session's leader may have got the PID and exited before
+/// its members. These members are then included.
 ///
 /// # Errors
 /// When /proc cannot be read.
