@@ -1,5 +1,5 @@
-//! Counts the polls of selected NAPI instances at the tracepoint `napi:napi_poll`. It only observes: polling
-//! changes by nothing except the cost of its instructions.
+//! Counts the polls of selected NAPI instances at the tracepoint `napi:napi_poll`. It only observes; its
+//! instructions are its only effect on polling.
 
 use std::collections::BTreeMap;
 use std::path::Path;
