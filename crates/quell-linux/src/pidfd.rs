@@ -28,7 +28,7 @@ pub enum PidFdError {
         /// Process.
         pid: Pid,
     },
-    /// The caller lacks the capability.
+    /// The caller lacks permission.
     #[error("{action} process {pid}: {source}; needs its user, or CAP_SYS_PTRACE for its files")]
     Denied {
         /// Operation.

@@ -78,7 +78,7 @@ pub enum SchedError {
         /// Thread.
         tid: Pid,
     },
-    /// The caller lacks the capability.
+    /// The caller lacks permission.
     #[error("{action} thread {tid}: {source}; needs its user, or CAP_SYS_NICE")]
     Denied {
         /// Operation.

@@ -49,7 +49,7 @@ pub enum SocketOptionError {
         /// Socket option.
         option: &'static str,
     },
-    /// The caller lacks the capability.
+    /// The caller lacks permission.
     #[error("{action} {option}: {source}; needs CAP_NET_ADMIN")]
     Denied {
         /// Operation: reading or setting.

@@ -35,7 +35,7 @@ pub enum CounterError {
         /// Step that failed.
         action: &'static str,
     },
-    /// The caller lacks the capability.
+    /// The caller lacks permission.
     #[error(
         "counting at a tracepoint: {action}: {source}; needs CAP_BPF and CAP_PERFMON in the initial user \
          namespace, and a kernel that is not locked down"

@@ -28,7 +28,7 @@ pub enum XdpEchoError {
         /// Log of the verifier.
         log: String,
     },
-    /// The caller lacks the capability.
+    /// The caller lacks permission.
     #[error("XDP echo: {action}: {source}; needs CAP_BPF and CAP_NET_ADMIN in the initial user namespace")]
     Denied {
         /// Step that failed.
@@ -92,7 +92,7 @@ impl XdpEcho {
     /// `drivers/net/veth.c`).
     ///
     /// # Errors
-    /// When the caller lacks the capability or an end does not support XDP in its driver. Nothing stays attached
+    /// When the caller lacks permission or an end does not support XDP in its driver. Nothing stays attached
     /// then.
     pub fn attach(server: VethSide<'_>, client: VethSide<'_>, port: u16) -> Result<Self, XdpEchoError> {
         let receiving = attach(client, "quell_pass", &assemble_pass())?;

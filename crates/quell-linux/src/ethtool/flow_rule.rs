@@ -188,11 +188,11 @@ pub struct FlowMatch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FlowAction {
-    /// Delivers to this receive queue.
+    /// Delivers them to this receive queue.
     Queue(u32),
-    /// Delivers to a queue of this RSS context.
+    /// Delivers them to a queue of this RSS context.
     Context(RssContextId),
-    /// Drops.
+    /// Drops them.
     Discard,
 }
 

@@ -43,7 +43,7 @@ pub enum Failure {
     Absent,
     /// The kernel or the driver does not support the operation (`EOPNOTSUPP`, unknown family).
     Unsupported,
-    /// A capability is missing (`EPERM`, `EACCES`).
+    /// Permission is missing (`EPERM`, `EACCES`).
     Denied,
     /// The object is in use (`EBUSY`, `EAGAIN`).
     Busy,

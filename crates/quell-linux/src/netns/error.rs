@@ -67,7 +67,7 @@ fn hint(errno: i32) -> &'static str {
 }
 
 impl NamespaceError {
-    /// Whether the caller lacks a capability (`EPERM`, `EACCES`).
+    /// Whether the caller lacks permission (`EPERM`, `EACCES`).
     #[must_use]
     pub fn is_denied(&self) -> bool {
         matches!(self, Self::System { errno: libc::EPERM | libc::EACCES, .. })

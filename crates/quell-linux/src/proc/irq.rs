@@ -14,7 +14,7 @@ use crate::cpu_list::CpuList;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProcWriteError {
-    /// The caller lacks the capability.
+    /// The caller lacks permission.
     #[error("writing {value:?} to {path}: {source}; this needs root")]
     Denied {
         /// File.
@@ -43,7 +43,7 @@ impl ProcWriteError {
         matches!(self, Self::Refused { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Whether the caller lacks the capability.
+    /// Whether the caller lacks permission.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         matches!(self, Self::Denied { .. })

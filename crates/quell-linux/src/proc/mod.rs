@@ -59,7 +59,7 @@ pub use text::Malformed;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProcError {
-    /// The caller lacks the capability.
+    /// The caller lacks permission.
     #[error("reading {path}: {source}; needs the process's user, or CAP_SYS_PTRACE")]
     Denied {
         /// File or directory.
@@ -96,7 +96,7 @@ impl ProcError {
         matches!(Errno::from_io_error(source), Some(Errno::NOENT | Errno::SRCH))
     }
 
-    /// Whether the caller lacks the capability to read it.
+    /// Whether the caller lacks permission to read it.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         matches!(self, Self::Denied { .. })

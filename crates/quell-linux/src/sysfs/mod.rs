@@ -37,7 +37,7 @@ pub struct Sysfs {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SysfsError {
-    /// The caller lacks the capability.
+    /// The caller lacks permission.
     #[error("{action} {path}: {source}; this needs root")]
     Denied {
         /// Operation.
@@ -86,7 +86,7 @@ impl SysfsError {
         matches!(self.errno(), Some(Errno::NOENT | Errno::NODEV | Errno::NOTDIR))
     }
 
-    /// Whether the caller lacks the capability.
+    /// Whether the caller lacks permission.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         match self {
