@@ -1,5 +1,5 @@
-//! IP addresses of interfaces by rtnetlink: adding and listing. Routes follow from the prefix and
-//! are not handled.
+//! IP addresses of interfaces via rtnetlink: adding and listing. The kernel derives the connected routes from
+//! the prefix.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, NetlinkSocket, Target};
 use crate::netns::Namespace;
 
-/// `IFA_F_NODAD`: usable at once, without asking the neighbours whether it is taken.
+/// `IFA_F_NODAD`: usable at once, without duplicate address detection.
 const IFA_F_NODAD: u8 = 0x02;
 
 /// An address and the length of its network prefix in bits.
@@ -32,13 +32,13 @@ impl InterfaceAddress {
         Some(Self { ip, prefix_bits })
     }
 
-    /// The address.
+    /// IP address.
     #[must_use]
     pub const fn ip(self) -> IpAddr {
         self.ip
     }
 
-    /// Bits of the network prefix.
+    /// Length of the network prefix in bits.
     #[must_use]
     pub const fn prefix_bits(self) -> u8 {
         self.prefix_bits
@@ -56,22 +56,22 @@ impl fmt::Display for InterfaceAddress {
     }
 }
 
-/// A handle on the addresses of one namespace.
+/// Handle to the addresses of one network namespace.
 #[derive(Debug)]
 pub struct Addresses {
     socket: NetlinkSocket,
 }
 
 impl Addresses {
-    /// For the namespace of the calling thread, also after the thread has moved on.
+    /// Opens the namespace of the calling thread. The handle stays in it if the thread enters another namespace.
     ///
     /// # Errors
-    /// [`NetlinkError`] when no socket can be had.
+    /// [`NetlinkError`] when no socket can be opened.
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_route()? })
     }
 
-    /// For another namespace; the calling thread stays where it is.
+    /// Opens another namespace. The calling thread does not change its namespace.
     ///
     /// # Errors
     /// [`NetlinkError`], `Denied` without `CAP_SYS_ADMIN`.
@@ -80,11 +80,11 @@ impl Addresses {
         Ok(Self { socket })
     }
 
-    /// Gives an interface an address, usable as soon as the interface is up: an IPv6 address is
-    /// not checked for duplicates (DAD), which would take a second or more.
+    /// Adds an address to an interface. It is usable as soon as the interface is up. Duplicate address detection
+    /// (DAD) of IPv6 is skipped, because it would take a second or more.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Exists` when it has the address, `Absent` without the interface.
+    /// [`NetlinkError`]: `Exists` if the interface has the address already, `Absent` without the interface.
     pub fn add(&mut self, index: Ifindex, address: InterfaceAddress) -> Result<(), NetlinkError> {
         let header = Ifaddrmsg {
             ifa_family: address.family(),
@@ -98,7 +98,7 @@ impl Addresses {
         self.socket.act("add an address to", &Target::Index(index), &request)
     }
 
-    /// The addresses of an interface, IPv4 and IPv6.
+    /// Lists the IPv4 and IPv6 addresses of an interface.
     ///
     /// # Errors
     /// [`NetlinkError`], `Absent` without the interface.
@@ -111,8 +111,7 @@ impl Addresses {
     }
 }
 
-/// The interface of an address, and the address. Where both ends of a point-to-point link have
-/// one, `IFA_LOCAL` is this end's.
+/// Decodes an address and its interface. On a point-to-point link `IFA_LOCAL` is the local address.
 pub(crate) fn decode_address(reply: &[u8]) -> Result<(u32, InterfaceAddress), Malformed> {
     let (header, attributes) = rt_addr::OpGetaddrDump::decode_reply(reply);
     let ip = attributes.get_local().or_else(|_| attributes.get_address()).ok();
@@ -137,7 +136,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes in any_reply(8)) {
+        fn arbitrary_replies_never_panic(bytes in any_reply(8)) {
             let _ = decode_address(&bytes);
         }
     }

@@ -1,13 +1,12 @@
-//! The kernel's hexadecimal notation of a set of numbers, `%*pb`: groups of 32 bits separated by
-//! commas, the highest first (`ff,00000001`). CPU masks of queues and interrupts are written so, and
-//! the receive queues of XPS. Pure: text in, numbers out, and back.
+//! The kernel's hexadecimal bitmap format, `%*pb`: groups of 32 bits, separated by commas, highest first
+//! (`ff,00000001`). Used for CPU masks of queues and IRQs, and for receive queues of XPS.
 
 use std::collections::BTreeSet;
 
-/// Beyond any number that is in a mask: as many as there can be CPUs.
+/// Limit of the numbers in a mask: the highest possible number of CPUs.
 const BITS_MAX: usize = crate::CPU_LIMIT as usize;
 
-/// The numbers in a mask; `None` when the text is none.
+/// Parses a mask; `None` if the text is invalid.
 pub(crate) fn parse(text: &[u8]) -> Option<BTreeSet<u32>> {
     let digits: Vec<u32> = text
         .trim_ascii()
@@ -24,7 +23,7 @@ pub(crate) fn parse(text: &[u8]) -> Option<BTreeSet<u32>> {
     Some(set.collect())
 }
 
-/// The mask of these numbers, as short as the kernel takes it: `0` for none.
+/// Formats a mask without leading zeros; the empty mask is `0`.
 pub(crate) fn format(numbers: impl IntoIterator<Item = u32>) -> String {
     let mut words = vec![0_u32];
     for number in numbers {
@@ -51,21 +50,21 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_read_from_the_last() {
+    fn the_last_group_holds_the_lowest_bits() {
         assert_eq!(parsed("00000000,00000003\n"), Some(vec![0, 1]));
         assert_eq!(parsed("1,00000000"), Some(vec![32]));
         assert_eq!(parsed("0"), Some(vec![]));
     }
 
     #[test]
-    fn what_is_no_mask_is_refused() {
+    fn an_invalid_mask_is_refused() {
         for text in ["", "\n", ",", "g", "0x3", "-1"] {
             assert_eq!(parsed(text), None, "{text:?}");
         }
     }
 
     #[test]
-    fn a_mask_is_written_as_the_kernel_reads_it() {
+    fn a_mask_has_the_format_of_the_kernel() {
         assert_eq!(format([0, 1]), "3");
         assert_eq!(format([32]), "1,00000000");
         assert_eq!(format([]), "0");
@@ -73,7 +72,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(numbers in prop::collection::btree_set(0..4096_u32, 0..40)) {
+        fn a_formatted_mask_parses_to_the_same_numbers(numbers in prop::collection::btree_set(0..4096_u32, 0..40)) {
             prop_assert_eq!(parse(format(numbers.clone()).as_bytes()), Some(numbers));
         }
 

@@ -1,6 +1,5 @@
-//! What the first program of a freshly started kernel does before anything else can run: mounting the kernel's file
-//! systems, loading driver modules, speaking over a serial port, restarting. For the guest of the vm lab, where Quell
-//! is that program; on a host none of it is called.
+//! Tasks of the first process (init): mounts kernel file systems, loads driver modules, opens a serial port,
+//! restarts. Only the guest of the vm lab uses it, where Quell is init; nothing here is called on a host.
 
 use std::ffi::CStr;
 use std::fs::{self, File, OpenOptions};
@@ -18,7 +17,7 @@ use thiserror::Error;
 /// `MODULE_INIT_COMPRESSED_FILE` of `include/uapi/linux/module.h`.
 const MODULE_INIT_COMPRESSED_FILE: i32 = 4;
 
-/// The kernel's file systems that programs expect, by kind and place, in the order of their mounting.
+/// Kernel file systems that programs expect, as type and mount point, in mount order.
 const FILE_SYSTEMS: &[(&str, &str)] = &[
     ("proc", "/proc"),
     ("sysfs", "/sys"),
@@ -28,10 +27,10 @@ const FILE_SYSTEMS: &[(&str, &str)] = &[
     ("tracefs", "/sys/kernel/tracing"),
 ];
 
-/// Those that a kernel may be built without.
+/// File systems that a kernel may be built without.
 const OPTIONAL: &[&str] = &["tracefs"];
 
-/// A step that the kernel refused.
+/// A boot step that failed.
 #[derive(Debug, Error)]
 #[error("could not {action} {path}: {source}")]
 pub struct BootError {
@@ -47,17 +46,17 @@ impl BootError {
     }
 }
 
-/// Mounts the kernel's file systems, and memory on `/run` and `/tmp`.
+/// Mounts the kernel file systems, and tmpfs on `/run` and `/tmp`.
 ///
 /// # Errors
-/// When a mount is refused; a kernel without tracefs is none.
+/// When a mount fails. A kernel without tracefs is not an error.
 pub fn mount_kernel_file_systems() -> Result<(), BootError> {
     for &(kind, place) in FILE_SYSTEMS {
         let place = Path::new(place);
         let mounted =
             fs::create_dir_all(place).and_then(|()| Ok(mount(kind, place, kind, MountFlags::empty(), None::<&CStr>)?));
         match mounted {
-            // Initramfs kernels mount devtmpfs by themselves when they are built to.
+            // A kernel with `CONFIG_DEVTMPFS_MOUNT` has mounted devtmpfs already.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => {}
             Err(_) if OPTIONAL.contains(&kind) => {}
             other => other.map_err(BootError::on("mount", place))?,
@@ -66,14 +65,14 @@ pub fn mount_kernel_file_systems() -> Result<(), BootError> {
     Ok(())
 }
 
-/// Starts the CPUs that the kernel was told to leave for later (`maxcpus=`).
+/// Brings online the CPUs that `maxcpus=` left offline at boot.
 ///
 /// # Errors
-/// When one of them does not start.
+/// When a CPU does not start.
 pub fn start_further_cpus() -> Result<(), BootError> {
     let cpus = Path::new("/sys/devices/system/cpu");
     for entry in fs::read_dir(cpus).map_err(BootError::on("list", cpus))? {
-        // The first CPU of most machines has no such file: it cannot be stopped.
+        // The boot CPU of most machines has no such file, because it cannot be taken offline.
         let switch = entry.map_err(BootError::on("list", cpus))?.path().join("online");
         if fs::read(&switch).is_ok_and(|state| state.starts_with(b"0")) {
             fs::write(&switch, "1").map_err(BootError::on("start the CPU of", &switch))?;
@@ -82,11 +81,12 @@ pub fn start_further_cpus() -> Result<(), BootError> {
     Ok(())
 }
 
-/// Loads a driver module from a file; one that is compressed (`.ko.xz`, `.ko.zst`) is decompressed by the kernel. A
-/// module that is there already is no error.
+/// Loads a driver module from a file. The kernel decompresses `.ko.xz` and `.ko.zst`. A module that is loaded
+/// already is not an error.
 ///
 /// # Errors
-/// What `finit_module(2)` said: `ENOENT` when it needs another module first, which the kernel's log names.
+/// The error of `finit_module(2)`. `ENOENT` means that a module it depends on is missing; the kernel log names
+/// it.
 pub fn load_module(path: &Path) -> Result<(), BootError> {
     let compressed = path.extension().is_some_and(|extension| extension != "ko");
     let flags = if compressed { MODULE_INIT_COMPRESSED_FILE } else { 0 };
@@ -96,10 +96,10 @@ pub fn load_module(path: &Path) -> Result<(), BootError> {
     }
 }
 
-/// Opens a serial port such that bytes pass as they are, in both directions.
+/// Opens a serial port in raw mode, in both directions.
 ///
 /// # Errors
-/// When there is no such port or it is no terminal.
+/// When the port does not exist or is not a terminal.
 pub fn open_serial_port(path: &Path) -> Result<File, BootError> {
     let open = || {
         let no_controlling_terminal = OFlags::NOCTTY.bits().cast_signed();
@@ -112,18 +112,18 @@ pub fn open_serial_port(path: &Path) -> Result<File, BootError> {
     open().map_err(BootError::on("open the serial port", path))
 }
 
-/// Waits until all that was written to a serial port has left it.
+/// Waits until the port has transmitted all written bytes.
 ///
 /// # Errors
-/// When it is no terminal.
+/// When the file is not a terminal.
 pub fn drain_serial_port(port: &File) -> io::Result<()> {
     Ok(tcdrain(port)?)
 }
 
-/// Restarts the machine at once. Nothing is written back: what runs here keeps nothing.
+/// Restarts the machine at once, without writing back file systems: the guest keeps no data.
 ///
 /// # Errors
-/// When the caller may not, or the kernel does not.
+/// When the caller lacks the privilege, or the restart fails.
 pub fn restart() -> io::Result<()> {
     Ok(reboot(RebootCommand::Restart)?)
 }
@@ -133,13 +133,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_is_no_terminal_is_refused_by_name() {
+    fn a_port_that_is_not_a_terminal_is_refused_by_name() {
         let error = open_serial_port(Path::new("/dev/null")).unwrap_err().to_string();
         assert!(error.starts_with("could not open the serial port /dev/null: "), "{error}");
     }
 
     #[test]
-    fn a_module_that_is_not_there_is_refused_by_name() {
+    fn a_missing_module_file_is_refused_by_name() {
         let error = load_module(Path::new("/nonexistent/a.ko.xz")).unwrap_err().to_string();
         assert!(error.starts_with("could not load the module /nonexistent/a.ko.xz: "), "{error}");
     }

@@ -1,5 +1,5 @@
-//! Which of the capabilities that Quell's work needs this process has, and their names for
-//! messages. Nothing here raises or drops one.
+//! Capabilities of this process that Quell needs, with their names for messages. Nothing here raises or drops a
+//! capability.
 
 use std::fmt;
 use std::io;
@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::proc::{ProcError, ProcRoot};
 
-/// A capability that something in Quell needs; the numbers are those of `linux/capability.h`.
+/// A capability that Quell needs. The numbers are those of `linux/capability.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Capability {
-    /// NAPI settings, links, budgets above 64, `SO_PREFER_BUSY_POLL`.
+    /// NAPI settings, links, busy-poll budgets above 64, `SO_PREFER_BUSY_POLL`.
     #[serde(rename = "CAP_NET_ADMIN")]
     NetAdmin = 12,
-    /// Files of other users' processes, `pidfd_getfd` on them.
+    /// `/proc` files and `pidfd_getfd` of other users' processes.
     #[serde(rename = "CAP_SYS_PTRACE")]
     SysPtrace = 19,
     /// Network namespaces.
     #[serde(rename = "CAP_SYS_ADMIN")]
     SysAdmin = 21,
-    /// Real-time scheduling classes, affinity of other users' threads.
+    /// Real-time scheduling classes, CPU affinity of other users' threads.
     #[serde(rename = "CAP_SYS_NICE")]
     SysNice = 23,
     /// Tracepoint programs.
@@ -36,11 +36,11 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// All that are known here.
+    /// All capabilities of this enum.
     pub const ALL: [Self; 6] =
         [Self::NetAdmin, Self::SysPtrace, Self::SysAdmin, Self::SysNice, Self::Perfmon, Self::Bpf];
 
-    /// The name as the manual pages spell it.
+    /// Name, as in `capabilities(7)`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -65,19 +65,19 @@ impl fmt::Display for Capability {
 pub struct CapabilitySet(u64);
 
 impl CapabilitySet {
-    /// The set in the kernel's bit mask.
+    /// Creates a set from the kernel's bit mask.
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// Whether the set holds this capability.
+    /// Whether the set contains this capability.
     #[must_use]
     pub const fn has(self, capability: Capability) -> bool {
         self.0 & (1 << capability as u8) != 0
     }
 
-    /// Those of `needed` that the set lacks, in the same order.
+    /// Capabilities of `needed` that the set lacks, in the same order.
     #[must_use]
     pub fn missing(self, needed: &[Capability]) -> Vec<Capability> {
         let lacking = needed.iter().filter(|&&capability| !self.has(capability));
@@ -85,8 +85,8 @@ impl CapabilitySet {
     }
 }
 
-/// The effective capabilities of the calling thread; `None` should the kernel not print them. They
-/// count in this thread's user namespace: see [`in_initial_user_namespace`].
+/// Effective capabilities of the calling thread; `None` if the kernel does not report them. They apply to this
+/// thread's user namespace: see [`in_initial_user_namespace`].
 ///
 /// # Errors
 /// When `/proc/thread-self/status` cannot be read.
@@ -94,8 +94,8 @@ pub fn effective(proc: &ProcRoot) -> Result<Option<CapabilitySet>, ProcError> {
     Ok(proc.thread_self().status()?.cap_eff)
 }
 
-/// Whether this process is in the initial user namespace, the one whose capabilities `napi-set` and
-/// most of `bpf()` ask for. A container's root mostly is not.
+/// Whether this process is in the initial user namespace. `napi-set` and most of `bpf(2)` check capabilities
+/// there; root of a container is normally elsewhere.
 ///
 /// # Errors
 /// When the namespace file cannot be examined.
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_capabilities_are_returned() {
         let set = CapabilitySet::from_bits(1 << 12);
         let missing = set.missing(&[Capability::NetAdmin, Capability::Bpf]);
         assert_eq!(missing, [Capability::Bpf]);

@@ -1,5 +1,5 @@
-//! Control groups as far as they say which processes belong together: a group by its path, the group of a unit of the
-//! service manager, the processes in it and below. Nothing is set.
+//! Control groups, read only: a group by path, the group of a systemd unit, and the processes in a group and
+//! below it.
 
 use std::fs;
 use std::io;
@@ -10,74 +10,74 @@ use thiserror::Error;
 use crate::Pid;
 use crate::visible;
 
-/// Where control groups are mounted.
+/// Mount point of control groups.
 const MOUNT: &str = "/sys/fs/cgroup";
-/// Hierarchies beside version 1's controllers in which the service manager keeps its units; version 2 alone has its groups
-/// at the mount itself.
+/// Hierarchies that hold the groups of systemd units, relative to the mount point. With cgroup v2 only, it is
+/// the mount point itself; the others exist beside v1 controllers.
 const HIERARCHIES: [&str; 3] = ["", "unified", "systemd"];
-/// How deep units lie at most: slices may be nested.
+/// Maximum depth of the search for units; slices may be nested.
 const DEPTH_MAX: u32 = 16;
 
-/// Why a group, or what is in it, could not be had.
+/// Why a group or its processes could not be found.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CgroupError {
-    /// There is no such group.
+    /// The group does not exist.
     #[error("there is no control group {path} under {}", visible::path(mount))]
     NoSuchGroup {
-        /// As it was asked for.
+        /// Path as given.
         path: String,
-        /// Where it was looked for.
+        /// Mount point that was searched.
         mount: PathBuf,
     },
-    /// No unit of that name runs.
+    /// No running unit has that name.
     #[error(
         "no unit {unit} has a control group under {}: it does not run, or is written otherwise",
         visible::path(mount)
     )]
     NoSuchUnit {
-        /// Its name.
+        /// Name of the unit.
         unit: String,
-        /// Where it was looked for.
+        /// Mount point that was searched.
         mount: PathBuf,
     },
     /// Several groups have the name of the unit.
     #[error("{} and {} are both called {unit}: name one with --cgroup", visible::path(first), visible::path(second))]
     Ambiguous {
-        /// Its name.
+        /// Name of the unit.
         unit: String,
-        /// One of them.
+        /// First group found.
         first: PathBuf,
-        /// Another.
+        /// Second group found.
         second: PathBuf,
     },
     /// A directory or file could not be read.
     #[error("reading {}: {source}", visible::path(path))]
     Read {
-        /// Which.
+        /// Path of the directory or file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
-/// One control group.
+/// A control group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// The group at `path`, below the mount or as a path in the file system.
+    /// Finds the group at `path`, relative to the mount point or absolute.
     ///
     /// # Errors
-    /// When there is none.
+    /// When it does not exist.
     pub fn at(path: &str) -> Result<Self, CgroupError> {
         Self::at_in(Path::new(MOUNT), path)
     }
 
-    /// The group of a unit of the service manager, like `nginx.service`.
+    /// Finds the group of a systemd unit, for example `nginx.service`.
     ///
     /// # Errors
-    /// When there is none, or several.
+    /// When no group or several groups match.
     pub fn of_unit(unit: &str) -> Result<Self, CgroupError> {
         Self::of_unit_in(Path::new(MOUNT), unit)
     }
@@ -114,13 +114,13 @@ impl Cgroup {
         Err(CgroupError::NoSuchUnit { unit: unit.to_owned(), mount: mount.to_owned() })
     }
 
-    /// Its path in the file system.
+    /// Absolute path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The processes in it and in the groups below, ascending; none once it is gone.
+    /// Processes in the group and the groups below it, in ascending order. Empty if the group no longer exists.
     ///
     /// # Errors
     /// When a group cannot be read.
@@ -139,7 +139,7 @@ impl Cgroup {
     }
 }
 
-/// Calls `visit` with every group below `top`; one that goes away meanwhile is left out.
+/// Calls `visit` with every group below `top`. A group that vanishes during the search is skipped.
 fn groups_below(top: &Path, depth: u32, visit: &mut impl FnMut(&Path)) -> Result<(), CgroupError> {
     let failed = |source| CgroupError::Read { path: top.to_owned(), source };
     let entries = match fs::read_dir(top) {
@@ -160,8 +160,8 @@ fn groups_below(top: &Path, depth: u32, visit: &mut impl FnMut(&Path)) -> Result
     Ok(())
 }
 
-/// `cgroup.procs` of one group. A process that this pid namespace does not show is a 0 there, and a group of threads
-/// refuses: its processes are listed by the group above.
+/// Reads `cgroup.procs` of one group. A process outside this pid namespace appears there as 0. A threaded group
+/// returns an error; the group above it lists its processes.
 fn processes_of(group: &Path) -> Result<Vec<Pid>, CgroupError> {
     let path = group.join("cgroup.procs");
     match fs::read_to_string(&path) {
@@ -171,7 +171,7 @@ fn processes_of(group: &Path) -> Result<Vec<Pid>, CgroupError> {
     }
 }
 
-/// `ENODEV` is what a group that is being removed answers.
+/// A group that is being removed returns `ENODEV`.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
 }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_is_found_by_its_name_with_the_processes_of_the_groups_below() {
+    fn a_unit_is_found_by_name_with_the_processes_of_the_groups_below() {
         let mount = tempfile::tempdir().unwrap();
         group(mount.path(), "", "1\n");
         group(mount.path(), "system.slice", "");
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_of_two_groups_is_not_guessed() {
+    fn a_unit_name_with_two_groups_is_ambiguous() {
         let mount = tempfile::tempdir().unwrap();
         group(mount.path(), "", "");
         for slice in ["system.slice", "user.slice"] {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_below_the_mount_or_whole_and_in_any_hierarchy() {
+    fn a_path_is_relative_to_the_mount_or_absolute_in_any_hierarchy() {
         let mount = tempfile::tempdir().unwrap();
         group(mount.path(), "systemd", "");
         group(mount.path(), "systemd/system.slice", "7\n");
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_went_away_has_no_processes() {
+    fn a_removed_group_has_no_processes() {
         let gone = Cgroup("/nonexistent/group".into());
         assert!(pids(&gone).is_empty());
     }

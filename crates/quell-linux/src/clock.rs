@@ -1,36 +1,35 @@
-//! The kernel's clocks as plain nanoseconds, for records that are compared across threads,
-//! processes and files. Code that measures intervals within one process uses `std::time::Instant`.
+//! The kernel's clocks in nanoseconds, for records that are compared across threads, processes and files. Code
+//! that measures intervals in one process uses `std::time::Instant`.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds since some moment in this boot; stands still while the machine is suspended
-/// (`CLOCK_MONOTONIC`, which BPF programs and tracepoints stamp with).
+/// Nanoseconds since an unspecified time of this boot, without suspend (`CLOCK_MONOTONIC`, the time stamps of
+/// BPF programs and tracepoints).
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
-/// Nanoseconds since boot, the machine's suspension included (`CLOCK_BOOTTIME`, the clock of process
-/// start times).
+/// Nanoseconds since boot, including suspend (`CLOCK_BOOTTIME`, the clock of process start times).
 #[must_use]
 pub fn boottime_ns() -> u64 {
     nanoseconds(ClockId::Boottime)
 }
 
-/// Nanoseconds since 1970, which may jump when the clock is set (`CLOCK_REALTIME`).
+/// Nanoseconds since 1970 (`CLOCK_REALTIME`); jumps when the clock is set.
 #[must_use]
 pub fn realtime_ns() -> u64 {
     nanoseconds(ClockId::Realtime)
 }
 
-/// Nanoseconds that all threads of this program, also those that ended, have used of CPUs
+/// CPU time of all threads of this process in nanoseconds, including threads that exited
 /// (`CLOCK_PROCESS_CPUTIME_ID`).
 #[must_use]
 pub fn process_cpu_ns() -> u64 {
     nanoseconds(ClockId::ProcessCPUTime)
 }
 
-/// A 64-bit count of nanoseconds lasts for 584 years; a clock set before 1970 reads 0.
+/// A 64-bit count of nanoseconds lasts 584 years; a clock set before 1970 reads 0.
 fn nanoseconds(clock: ClockId) -> u64 {
     let now = clock_gettime(clock);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
@@ -48,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn boottime_counts_suspension_too() {
+    fn boottime_includes_suspend() {
         let monotonic = monotonic_ns();
         assert!(boottime_ns() >= monotonic);
     }

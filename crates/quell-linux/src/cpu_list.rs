@@ -1,5 +1,5 @@
-//! A set of CPUs in the kernel's list notation, `0-3,8`: what `taskset -c`, `isolcpus=`, cpusets
-//! and `/sys/devices/system/cpu/online` use. Topology is not here.
+//! Sets of CPUs in the kernel's list format, `0-3,8`, as in `taskset -c`, `isolcpus=`, cpusets and
+//! `/sys/devices/system/cpu/online`. Topology is not here.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,40 +12,40 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// CPU numbers, ordered and without repetition; may be empty (`isolated` mostly is).
+/// CPU numbers, ordered and without repetition. May be empty (`isolated` usually is).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
 pub struct CpuList(BTreeSet<u32>);
 
-/// One more than the highest CPU number accepted; x86 kernels are built for at most 8,192 CPUs.
+/// Highest accepted CPU number plus one. x86 kernels support at most 8,192 CPUs.
 pub const CPU_LIMIT: u32 = 65_536;
 
-/// What is wrong with a CPU list.
+/// Why a CPU list is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CpuListError {
     /// A part between commas is neither a number nor a range.
     #[error("CPU list: `{part}` is neither a CPU number nor a range like 0-3")]
     NotARange {
-        /// The offending part.
+        /// The invalid part.
         part: String,
     },
     /// A range that ends before it starts.
     #[error("CPU list: the range `{part}` ends before it starts")]
     Backwards {
-        /// The offending part.
+        /// The invalid part.
         part: String,
     },
-    /// A CPU number that no kernel has.
+    /// A CPU number above the kernel's limit.
     #[error("CPU list: `{part}` names a CPU above {max}", max = CPU_LIMIT - 1)]
     TooHigh {
-        /// The offending part.
+        /// The invalid part.
         part: String,
     },
 }
 
-/// A CPU list that could not be had from sysfs.
+/// Why a CPU list could not be read from sysfs.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CpuSetReadError {
@@ -54,7 +54,7 @@ pub enum CpuSetReadError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
     /// The file does not hold a CPU list.
@@ -62,49 +62,48 @@ pub enum CpuSetReadError {
     Parse {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Reason.
         source: CpuListError,
     },
 }
 
 impl CpuList {
-    /// The CPUs in ascending order.
+    /// CPUs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().copied()
     }
 
-    /// Whether the list names this CPU.
+    /// Whether the list contains this CPU.
     #[must_use]
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.contains(&cpu)
     }
 
-    /// How many CPUs the list names.
+    /// Number of CPUs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether the list names no CPU.
+    /// Whether the list contains no CPU.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The CPUs of this list that the other one does not have.
+    /// CPUs of this list that `other` does not contain.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
         Self(self.0.difference(&other.0).copied().collect())
     }
 
-    /// The CPUs that both lists have.
+    /// CPUs that both lists contain.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         Self(self.0.intersection(&other.0).copied().collect())
     }
 
-    /// The CPUs that the kernel schedules on (`devices/system/cpu/online` below `sys`, mostly
-    /// `/sys`).
+    /// Online CPUs (`devices/system/cpu/online` below `sys`, normally `/sys`).
     ///
     /// # Errors
     /// When the file cannot be read or parsed.
@@ -112,8 +111,8 @@ impl CpuList {
         Self::read(&sys.join("devices/system/cpu/online"))
     }
 
-    /// The CPUs that could ever be online until the next boot (`devices/system/cpu/possible` below
-    /// `sys`): as many values as the kernel keeps of what is per CPU.
+    /// CPUs that may come online before the next boot (`devices/system/cpu/possible` below `sys`). The kernel keeps
+    /// this number of per-CPU values.
     ///
     /// # Errors
     /// When the file cannot be read or parsed.
@@ -121,8 +120,8 @@ impl CpuList {
         Self::read(&sys.join("devices/system/cpu/possible"))
     }
 
-    /// The CPUs that `isolcpus=` or a cpuset partition keeps out of load balancing
-    /// (`devices/system/cpu/isolated` below `sys`).
+    /// CPUs excluded from load balancing by `isolcpus=` or a cpuset partition (`devices/system/cpu/isolated` below
+    /// `sys`).
     ///
     /// # Errors
     /// When the file cannot be read or parsed.
@@ -130,11 +129,11 @@ impl CpuList {
         Self::read(&sys.join("devices/system/cpu/isolated"))
     }
 
-    /// The hardware threads of one CPU's core, itself among them (`devices/system/cpu/cpuN/topology/thread_siblings_list`
-    /// below `sys`).
+    /// Hardware threads of a CPU's core, including the CPU itself
+    /// (`devices/system/cpu/cpuN/topology/thread_siblings_list` below `sys`).
     ///
     /// # Errors
-    /// When the file cannot be read or parsed, as for a CPU that is not there.
+    /// When the file cannot be read or parsed; this includes a CPU that does not exist.
     pub fn siblings(sys: &Path, cpu: u32) -> Result<Self, CpuSetReadError> {
         Self::read(&sys.join(format!("devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")))
     }
@@ -146,7 +145,7 @@ impl CpuList {
 }
 
 impl FromIterator<u32> for CpuList {
-    /// Collects CPU numbers; those from [`CPU_LIMIT`] on are left out, as no kernel has them.
+    /// Collects CPU numbers; those from [`CPU_LIMIT`] on are dropped, because no kernel has them.
     fn from_iter<I: IntoIterator<Item = u32>>(cpus: I) -> Self {
         Self(cpus.into_iter().filter(|&cpu| cpu < CPU_LIMIT).collect())
     }
@@ -155,7 +154,7 @@ impl FromIterator<u32> for CpuList {
 impl FromStr for CpuList {
     type Err = CpuListError;
 
-    /// Parses `0-3,8`; white space around the whole is ignored, an empty text is the empty list.
+    /// Parses `0-3,8`. White space around the list is ignored; an empty text is the empty list.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim();
         if text.is_empty() {
@@ -253,7 +252,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_displayed_parses_back(cpus in prop::collection::btree_set(0..CPU_LIMIT, 0..50)) {
+        fn a_displayed_list_parses_to_the_same_list(cpus in prop::collection::btree_set(0..CPU_LIMIT, 0..50)) {
             let list: CpuList = cpus.into_iter().collect();
             prop_assert_eq!(list.to_string().parse::<CpuList>().unwrap(), list);
         }

@@ -1,6 +1,6 @@
-//! The busy-poll parameters of an epoll, `EPIOCGPARAMS` and `EPIOCSPARAMS` (`fs/eventpoll.c`, Linux
-//! 6.9). They belong to the open file: through a duplicate from `pidfd_getfd` they are those of the
-//! program that made it. When to set them, and in which order to undo, is decided above.
+//! Busy-poll parameters of an epoll, `EPIOCGPARAMS` and `EPIOCSPARAMS` (`fs/eventpoll.c`, Linux 6.9). They
+//! belong to the open file: a duplicate from `pidfd_getfd` accesses the parameters of the program that created
+//! it. The callers decide when to set them, and in which order to undo.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -20,9 +20,9 @@ pub struct EpollParams {
     /// `prefer_busy_poll` means one poll, unless the sysctl `net.core.busy_poll` is set. At most
     /// [`Self::BUSY_POLL_USECS_MAX`].
     pub busy_poll_usecs: u32,
-    /// Packets a poll; 0 means 8. Above [`Self::UNPRIVILEGED_BUDGET_MAX`] needs CAP_NET_ADMIN.
+    /// Packets per poll; 0 means 8. Values above [`Self::UNPRIVILEGED_BUDGET_MAX`] need CAP_NET_ADMIN.
     pub busy_poll_budget: u16,
-    /// Whether the NAPI's owner is asked to let go, and interrupts are suspended while events flow.
+    /// Whether the NAPI owner is asked to yield, and IRQs are suspended while events are delivered.
     pub prefer_busy_poll: bool,
 }
 
@@ -33,39 +33,39 @@ impl EpollParams {
     pub const UNPRIVILEGED_BUDGET_MAX: u16 = 64;
 }
 
-/// Why an epoll's parameters could not be read or set.
+/// Why the parameters of an epoll could not be read or set.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EpollParamsError {
-    /// The kernel does not know the ioctl on any epoll.
+    /// The kernel lacks the ioctl.
     #[error("this kernel has no busy-poll parameters of an epoll (Linux 6.9 and newer have them)")]
     Unsupported,
-    /// The kernel knows them, but was built without busy polling.
+    /// The kernel has the ioctl, but not `CONFIG_NET_RX_BUSY_POLL`.
     #[error("this kernel is built without CONFIG_NET_RX_BUSY_POLL")]
     NoBusyPoll,
-    /// The kernel knows the ioctl, but the file is no epoll.
+    /// The kernel has the ioctl, but the file is not an epoll.
     #[error("the file is no epoll, so it has no busy-poll parameters")]
     NotAnEpoll,
-    /// The time is above the kernel's limit. Nothing was changed.
+    /// The time is above the kernel's limit. Nothing is changed.
     #[error(
         "busy_poll_usecs {0} is above the kernel's limit of {max}",
         max = EpollParams::BUSY_POLL_USECS_MAX
     )]
     UsecsTooHigh(u32),
-    /// The budget is above what the kernel grants this caller. Nothing was changed.
+    /// The budget exceeds the limit of an unprivileged caller. Nothing is changed.
     #[error("setting busy_poll_budget {budget}: {source}; above 64 it needs CAP_NET_ADMIN")]
     Denied {
-        /// The budget asked for.
+        /// Requested budget.
         budget: u16,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// Another answer.
+    /// Other error.
     #[error("{action} the busy-poll parameters of an epoll: {source}")]
     Refused {
-        /// Reading or setting.
+        /// Operation: reading or setting.
         action: &'static str,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
 }
@@ -88,7 +88,7 @@ const EPIOCGPARAMS: ioctl::Opcode = ioctl::opcode::read::<RawParams>(EPOLL_IOC_T
 /// Reads the parameters of an epoll.
 ///
 /// # Errors
-/// When the file is no epoll or the kernel has no parameters for it.
+/// When the file is not an epoll or the kernel does not support the parameters.
 pub fn get(epoll: impl AsFd) -> Result<EpollParams, EpollParamsError> {
     get_raw(epoll).map_err(|errno| refusal("reading", errno))
 }
@@ -96,8 +96,8 @@ pub fn get(epoll: impl AsFd) -> Result<EpollParams, EpollParamsError> {
 /// Sets all parameters of an epoll at once.
 ///
 /// # Errors
-/// When a value is out of range or not granted, the file is no epoll, or the kernel has no
-/// parameters for it. Nothing is changed then.
+/// When a value is out of range or needs a capability, the file is not an epoll, or the kernel does not support
+/// the parameters. Nothing is changed then.
 pub fn set(epoll: impl AsFd, params: EpollParams) -> Result<(), EpollParamsError> {
     if params.busy_poll_usecs > EpollParams::BUSY_POLL_USECS_MAX {
         return Err(EpollParamsError::UsecsTooHigh(params.busy_poll_usecs));
@@ -108,8 +108,8 @@ pub fn set(epoll: impl AsFd, params: EpollParams) -> Result<(), EpollParamsError
         prefer_busy_poll: params.prefer_busy_poll.into(),
         pad: 0,
     };
-    // SAFETY: the opcode is that of an ioctl which reads one `struct epoll_params`, laid out as
-    // `RawParams`, from its argument.
+    // SAFETY: the opcode belongs to an ioctl that reads one `struct epoll_params`, laid out as `RawParams`, from
+    // its argument.
     let result = unsafe { ioctl::ioctl(epoll, Setter::<EPIOCSPARAMS, RawParams>::new(raw)) };
     result.map_err(|errno| match errno {
         Errno::PERM => {
@@ -121,8 +121,8 @@ pub fn set(epoll: impl AsFd, params: EpollParams) -> Result<(), EpollParamsError
 }
 
 fn get_raw(epoll: impl AsFd) -> Result<EpollParams, Errno> {
-    // SAFETY: the opcode is that of an ioctl which writes one `struct epoll_params`, laid out as
-    // `RawParams`, any bytes of which are valid values.
+    // SAFETY: the opcode belongs to an ioctl that writes one `struct epoll_params`, laid out as `RawParams`; any
+    // bytes are valid values.
     let raw = unsafe { ioctl::ioctl(epoll, Getter::<EPIOCGPARAMS, RawParams>::new()) }?;
     Ok(EpollParams {
         busy_poll_usecs: raw.busy_poll_usecs,
@@ -131,7 +131,7 @@ fn get_raw(epoll: impl AsFd) -> Result<EpollParams, Errno> {
     })
 }
 
-/// `ENOTTY` is what an old kernel says of an epoll, and any kernel of a file that is none.
+/// An old kernel returns `ENOTTY` for an epoll; any kernel does so for another file.
 fn refusal(action: &'static str, errno: Errno) -> EpollParamsError {
     match errno {
         Errno::NOTTY if kernel_knows_the_ioctl() => EpollParamsError::NotAnEpoll,
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_read_back() {
+    fn parameters_read_back_as_set() {
         if !supported() {
             return;
         }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_epoll_is_told_from_an_old_kernel() {
+    fn a_file_that_is_not_an_epoll_is_distinguished_from_an_old_kernel() {
         if !supported() {
             return;
         }

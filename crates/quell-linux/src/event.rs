@@ -1,6 +1,5 @@
-//! An epoll of one's own, for programs that wait on many sockets, an event that ends such a wait from
-//! another thread, and a ticker that ends it at intervals. Reading and changing the busy-poll parameters of an epoll, own or
-//! foreign, is `epoll_params`.
+//! Event primitives for programs that wait on many sockets: an epoll, an event that another thread raises, and
+//! a periodic ticker. `epoll_params` reads and changes the busy-poll parameters of any epoll.
 
 use std::fmt;
 use std::io;
@@ -13,21 +12,20 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::{Errno, read, write};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
-/// When a registered file is reported.
+/// Condition under which a registered file is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
-    /// At each wait as long as it is readable.
+    /// At each wait while it is readable (level-triggered).
     Level,
-    /// Once when it becomes readable, or writable after having been full (`EPOLLET`). The kernel
-    /// then does not look at it again at the next wait.
+    /// Once when it becomes readable, or writable after a full buffer (`EPOLLET`). The next wait does not examine
+    /// it again.
     Edge,
-    /// Once when it becomes readable (`EPOLLET`), whether or not it can be written to.
+    /// Once when it becomes readable (`EPOLLET`), regardless of writability.
     ReadEdge,
-    /// Once when it becomes readable, and then no more (`EPOLLONESHOT`).
+    /// Once when it becomes readable, then disabled until re-armed (`EPOLLONESHOT`).
     OneShot,
-    /// Never for what it can be read for: the interest mask is 0. The kernel adds errors and hang-ups to every mask
-    /// (`ep_ctl` in `fs/eventpoll.c`); those are reported once. What others wait for on the same file is not taken from
-    /// them.
+    /// Never when readable: the interest mask is 0. The kernel adds errors and hang-ups to every mask (`ep_ctl` in
+    /// `fs/eventpoll.c`); they are reported once. Other waiters on the same file lose no events.
     Unasked,
 }
 
@@ -44,52 +42,51 @@ impl Trigger {
     }
 }
 
-/// What a wait reported of one file.
+/// An event of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readiness {
-    /// The number that the file was registered with.
+    /// Token from the registration of the file.
     pub token: u64,
-    /// The peer has closed, or the file has an error: nothing more will arrive after what is there.
+    /// The peer closed the connection, or the file has an error: no more data will arrive.
     pub hung_up: bool,
 }
 
-/// An epoll file with room for the events of one wait.
+/// An epoll with a buffer for the events of one wait.
 pub struct Epoll {
     fd: OwnedFd,
     events: Vec<epoll::Event>,
 }
 
 impl Epoll {
-    /// A new epoll that reports at most `events_max` events a wait.
+    /// Creates an epoll that reports at most `events_max` events per wait.
     ///
     /// # Errors
-    /// What `epoll_create1(2)` said.
+    /// The error of `epoll_create1(2)`.
     pub fn new(events_max: usize) -> io::Result<Self> {
         let fd = epoll::create(CreateFlags::CLOEXEC)?;
         Ok(Self { fd, events: Vec::with_capacity(events_max.max(1)) })
     }
 
-    /// Watches `file`, whose events will carry `token`. Closing the file ends it.
+    /// Registers `file` with `token`. Closing the file removes it.
     ///
     /// # Errors
-    /// What `epoll_ctl(2)` said.
+    /// The error of `epoll_ctl(2)`.
     pub fn add(&self, file: impl AsFd, token: u64, trigger: Trigger) -> io::Result<()> {
         Ok(epoll::add(&self.fd, file, EventData::new_u64(token), trigger.flags())?)
     }
 
-    /// Watches a file that is watched already anew: one that was reported once for all is reported again.
+    /// Re-arms a registered file (`EPOLL_CTL_MOD`), for example after a one-shot event.
     ///
     /// # Errors
-    /// What `epoll_ctl(2)` said.
+    /// The error of `epoll_ctl(2)`.
     pub fn rearm(&self, file: impl AsFd, token: u64, trigger: Trigger) -> io::Result<()> {
         Ok(epoll::modify(&self.fd, file, EventData::new_u64(token), trigger.flags())?)
     }
 
-    /// Waits for events: for ever without a timeout, not at all with a zero one. A signal ends the
-    /// wait without events.
+    /// Waits for events. `None` waits without limit, zero does not wait. A signal ends the wait without events.
     ///
     /// # Errors
-    /// What `epoll_pwait2(2)` said.
+    /// The error of `epoll_pwait2(2)`.
     #[inline]
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.events.clear();
@@ -103,21 +100,21 @@ impl Epoll {
         }
     }
 
-    /// How many events the last wait reported.
+    /// Number of events of the last wait.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// Whether the last wait reported nothing.
+    /// Whether the last wait returned no events.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
 
-    /// The event number `index` of the last wait; `None` beyond [`Epoll::len`].
+    /// Event `index` of the last wait; `None` from [`Epoll::len`] on.
     #[inline]
     #[must_use]
     pub fn get(&self, index: usize) -> Option<Readiness> {
@@ -136,16 +133,15 @@ impl fmt::Debug for Epoll {
     }
 }
 
-// SAFETY: what keeps it from being `Send` by itself is that an event's data may be a pointer; here it is always the
-// number that the file was registered with.
+// SAFETY: `Send` is not derived because event data may be a pointer; here they are always a token.
 unsafe impl Send for Epoll {}
 
 impl Epoll {
-    /// Another reference to the same epoll, with room of its own for as many events: what is added to, set on or taken
-    /// from one is so for both, and the epoll lives until both are gone.
+    /// Creates another reference to the same epoll, with its own event buffer of the same size. Both share
+    /// registrations and parameters; the epoll exists until both are dropped.
     ///
     /// # Errors
-    /// What `fcntl(2)` said: too many open files.
+    /// The error of `fcntl(2)`: too many open files.
     pub fn duplicate(&self) -> io::Result<Self> {
         Ok(Self { fd: self.fd.try_clone()?, events: Vec::with_capacity(self.events.capacity()) })
     }
@@ -157,23 +153,23 @@ impl AsFd for Epoll {
     }
 }
 
-/// Something that one thread raises and an epoll of another reports, from then on for ever.
+/// An event that one thread raises and the epoll of another thread reports. It stays raised.
 #[derive(Debug)]
 pub struct Event(OwnedFd);
 
 impl Event {
-    /// An event that is not raised.
+    /// Creates an event that is not raised.
     ///
     /// # Errors
-    /// What `eventfd2(2)` said.
+    /// The error of `eventfd2(2)`.
     pub fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// Raises it.
+    /// Raises the event.
     ///
     /// # Errors
-    /// What `write(2)` said.
+    /// The error of `write(2)`.
     pub fn raise(&self) -> io::Result<()> {
         write(&self.0, &1_u64.to_ne_bytes())?;
         Ok(())
@@ -186,16 +182,16 @@ impl AsFd for Event {
     }
 }
 
-/// A clock that becomes ready at regular intervals. A wait that it ends needs no timeout, and so the
-/// kernel sets and cancels no timer at each of them.
+/// A timer that becomes ready at regular intervals. A wait that it ends needs no timeout, so the kernel does
+/// not start and cancel a timer at every wait.
 #[derive(Debug)]
 pub struct Ticker(OwnedFd);
 
 impl Ticker {
-    /// Ticks every `interval` from now on; a zero interval never does.
+    /// Ticks every `interval` from now on; a zero interval never ticks.
     ///
     /// # Errors
-    /// What `timerfd_create(2)` or `timerfd_settime(2)` said.
+    /// The error of `timerfd_create(2)` or `timerfd_settime(2)`.
     pub fn new(interval: Duration) -> io::Result<Self> {
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let interval = Timespec::try_from(interval).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
@@ -203,11 +199,11 @@ impl Ticker {
         Ok(Self(fd))
     }
 
-    /// Takes the tick that was reported; until then there is no further one
-    /// (`timerfd_read_iter` in `fs/timerfd.c` starts the timer again).
+    /// Consumes the reported tick. There is no further tick before that: `timerfd_read_iter` in `fs/timerfd.c`
+    /// restarts the timer.
     ///
     /// # Errors
-    /// What `read(2)` said; `WouldBlock` when there was no tick.
+    /// The error of `read(2)`; `WouldBlock` without a tick.
     pub fn take(&self) -> io::Result<()> {
         read(&self.0, &mut [0; 8])?;
         Ok(())
@@ -256,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_watched_unasked_is_not_reported_when_it_can_be_read() {
+    fn a_file_with_an_empty_interest_mask_is_not_reported_when_readable() {
         let event = Event::new().unwrap();
         event.raise().unwrap();
         let mut epoll = Epoll::new(4).unwrap();
@@ -281,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_duplicate_is_told_of_is_no_news_to_the_other_when_it_is_edge_triggered() {
+    fn an_edge_that_a_duplicate_reported_is_not_reported_again() {
         let event = Event::new().unwrap();
         let mut epoll = Epoll::new(4).unwrap();
         epoll.add(&event, 1, Trigger::Edge).unwrap();
@@ -294,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticker_ends_waits_again_and_again() {
+    fn a_ticker_ends_waits_repeatedly() {
         let ticker = Ticker::new(Duration::from_millis(1)).unwrap();
         let mut epoll = Epoll::new(4).unwrap();
         epoll.add(&ticker, 3, Trigger::Edge).unwrap();

@@ -1,5 +1,5 @@
-//! What the kernel makes of a file that is to be executed or mapped as code: whether executing it changes who one is, and
-//! whether its file system lets code be mapped at all.
+//! Properties of executables: whether executing a file changes credentials, and whether its file system permits
+//! code mappings.
 
 use std::ffi::CStr;
 use std::fs;
@@ -19,13 +19,13 @@ const CAPABILITIES: &CStr = c"security.capability";
 /// `sizeof(struct vfs_ns_cap_data)`, the largest value of that attribute (`linux/capability.h`).
 const CAPABILITIES_SIZE: usize = 24;
 
-/// A file, told from all others as long as it exists or is executed.
+/// Identity of a file, unique while the file exists or is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct FileId {
-    /// The number of its file system (`st_dev`).
+    /// Device number of the file system (`st_dev`).
     pub device: u64,
-    /// Its number there (`st_ino`).
+    /// Inode number (`st_ino`).
     pub inode: u64,
 }
 
@@ -35,12 +35,12 @@ impl From<&fs::Metadata> for FileId {
     }
 }
 
-/// Whether executing the file would give this process another user, group or capabilities: then the dynamic linker obeys
-/// no `LD_PRELOAD` with a path (`AT_SECURE`, `cap_bprm_creds_from_file` in `security/commoncap.c`). A file system that
-/// is mounted `nosuid` is not looked for: there it is less than this says.
+/// Whether executing the file changes the user, group or capabilities of this process. The dynamic linker then
+/// ignores an `LD_PRELOAD` with a path (`AT_SECURE`, `cap_bprm_creds_from_file` in `security/commoncap.c`). A
+/// `nosuid` mount is not considered, although it prevents the change.
 ///
 /// # Errors
-/// When the file cannot be looked at.
+/// When the file cannot be examined.
 pub fn gains_privileges(file: &Path) -> io::Result<bool> {
     let metadata = fs::metadata(file)?;
     let other_user = metadata.mode() & SET_USER_ID != 0 && metadata.uid() != geteuid().as_raw();
@@ -48,7 +48,7 @@ pub fn gains_privileges(file: &Path) -> io::Result<bool> {
     if other_user || other_group {
         return Ok(true);
     }
-    // Root gains nothing by capabilities of a file.
+    // Root gains nothing from file capabilities.
     Ok(!geteuid().is_root() && has_capabilities(file)?)
 }
 
@@ -61,15 +61,15 @@ fn has_capabilities(file: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether files in a directory can be mapped as code: not when its file system is mounted `noexec`.
+/// Whether files in a directory can be mapped as code; not on a `noexec` mount.
 ///
 /// # Errors
-/// When the directory cannot be looked at.
+/// When the directory cannot be examined.
 pub fn can_hold_code(directory: &Path) -> io::Result<bool> {
     Ok(!statvfs(directory)?.f_flag.contains(StatVfsMountFlags::NOEXEC))
 }
 
-/// The user whose rights this process has.
+/// Effective user id of this process.
 #[must_use]
 pub fn effective_user() -> u32 {
     geteuid().as_raw()
@@ -88,12 +88,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_an_error() {
+    fn a_missing_file_is_an_error() {
         assert_eq!(gains_privileges(Path::new("/nonexistent")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
-    fn a_program_of_anothers_with_the_set_user_id_bit_gains_something() {
+    fn a_set_user_id_program_of_another_user_gains_privileges() {
         if !geteuid().is_root() {
             skip(Lacks::Root, "only root can give a file away");
             return;
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn proc_is_mounted_so_that_no_code_of_it_runs() {
+    fn proc_is_mounted_without_execution() {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let proc = mounts.lines().rfind(|line| line.split(' ').nth(1) == Some("/proc")).unwrap();
         assert_eq!(can_hold_code(Path::new("/proc")).unwrap(), !proc.contains("noexec"));

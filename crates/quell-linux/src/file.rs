@@ -1,5 +1,5 @@
-//! What a record that must survive needs of its file: room that a full disk cannot take away, and locks (`flock(2)`) that
-//! are waited for with an end, and whose holder can be named.
+//! Files of persistent records: reserved disk space, and locks (`flock(2)`) with a bounded wait and a known
+//! holder.
 
 use std::fmt;
 use std::fs::{File, TryLockError};
@@ -17,15 +17,15 @@ use crate::executable::FileId;
 use crate::proc::{FdKind, ProcDir, ProcRoot};
 use crate::signal::Interruption;
 
-/// How often a lock is tried that is expected to be free soon.
+/// First interval between attempts to take a lock that should be free soon.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Allocates the first `bytes` of a file, without changing its length: writing there does not fail for want of room. File
-/// systems that cannot promise this promise nothing.
+/// Allocates the first `bytes` of a file without changing its length, so that later writes do not fail with a
+/// full disk. File systems without support for this reserve nothing.
 ///
 /// # Errors
-/// When the file system or the quota has no such room.
+/// When the file system or the quota lacks the space.
 pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::KEEP_SIZE, 0, bytes) {
         Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => Err(errno.into()),
@@ -33,10 +33,10 @@ pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Takes the exclusive lock of a file if nobody has it.
+/// Takes the exclusive lock of a file if it is free.
 ///
 /// # Errors
-/// What `flock(2)` said.
+/// The error of `flock(2)`.
 pub fn try_lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -45,11 +45,11 @@ pub fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Takes the exclusive lock of a file, which others hold for a short time only. Gives up after `patience`, or when `stop`
-/// says so; says whether it was taken.
+/// Takes the exclusive lock of a file that others hold only briefly. Gives up after `patience`, or when `stop`
+/// returns true. Returns whether the lock was taken.
 ///
 /// # Errors
-/// What `flock(2)` said.
+/// The error of `flock(2)`.
 pub fn lock_within(file: &File, patience: Duration, stop: &mut dyn FnMut() -> bool) -> io::Result<bool> {
     let until = Instant::now() + patience;
     let mut pause = FIRST_PAUSE;
@@ -63,17 +63,18 @@ pub fn lock_within(file: &File, patience: Duration, stop: &mut dyn FnMut() -> bo
     Ok(true)
 }
 
-/// Takes the exclusive lock of a file, however long that takes; once a signal came, for at most `grace`. Says whether it
-/// was taken.
+/// Takes the exclusive lock of a file without time limit; after a signal it waits at most `grace`. Returns
+/// whether the lock was taken.
 ///
 /// # Errors
-/// What `flock(2)` said, or when the kernel refuses to wait.
+/// The error of `flock(2)`, or when the kernel refuses to wait.
 pub fn lock_unless_interrupted(file: &File, told: &Interruption, grace: Duration) -> io::Result<bool> {
     if try_lock(file)? {
         return Ok(true);
     }
     let (mut reader, mut writer) = io::pipe()?;
-    // The same open file: its lock is this caller's. If the caller has given up, the lock ends with this duplicate.
+    // A duplicate of the same open file, so the lock belongs to the caller. If the caller gives up, the lock ends
+    // with this duplicate.
     let duplicate = file.try_clone()?;
     std::thread::Builder::new().name("lock".into()).spawn(move || {
         let locked = loop {
@@ -83,13 +84,13 @@ pub fn lock_unless_interrupted(file: &File, told: &Interruption, grace: Duration
             }
         };
         if locked.is_ok() {
-            // Nobody listens where the caller has given up.
+            // Without a reader, the caller has given up.
             let _ = writer.write_all(&[1]);
         }
     })?;
     let mut epoll = Epoll::new(2)?;
     epoll.add(&reader, 0, Trigger::Level)?;
-    // Reported once: what is left to be waited for then is the lock.
+    // One-shot: after the signal, only the lock is awaited.
     epoll.add(told, 1, Trigger::OneShot)?;
     let mut until = None;
     loop {
@@ -107,14 +108,14 @@ pub fn lock_unless_interrupted(file: &File, told: &Interruption, grace: Duration
     }
 }
 
-/// A process that has a lock.
+/// A process that holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockHolder {
-    /// Its number.
+    /// PID.
     pub pid: Pid,
-    /// Its name, raw.
+    /// Name (`comm`), raw bytes.
     pub comm: Vec<u8>,
-    /// It lives in another PID namespace, below this one.
+    /// Whether the process is in a child PID namespace.
     pub is_elsewhere: bool,
 }
 
@@ -124,8 +125,8 @@ impl fmt::Display for LockHolder {
     }
 }
 
-/// The process that has locked the file at `path`. `None`: nobody has, or a process that is not visible here, as one of
-/// another PID namespace or user.
+/// Finds the process that locked the file at `path`. `None` if the lock is free, or its holder is not visible
+/// (other PID namespace or user).
 #[must_use]
 pub fn lock_holder(proc: &ProcRoot, path: &Path) -> Option<LockHolder> {
     let file = file_id(path)?;
@@ -139,7 +140,7 @@ fn pid_namespace(proc: &ProcRoot, pid: Pid) -> Option<FileId> {
     Some(FileId::from(&std::fs::metadata(proc.process(pid).path().join("ns/pid")).ok()?))
 }
 
-/// Whether this process has locked the file at `path`.
+/// Whether a process locked the file at `path`.
 #[must_use]
 pub fn is_locked_by(proc: &ProcRoot, path: &Path, pid: Pid) -> bool {
     file_id(path).is_some_and(|file| has_locked(proc, pid, file))
@@ -149,8 +150,8 @@ fn file_id(path: &Path) -> Option<FileId> {
     Some(FileId::from(&std::fs::symlink_metadata(path).ok()?))
 }
 
-/// Not by /proc/locks: it names files by the device of their file system, which on btrfs and overlayfs is another one than
-/// `stat(2)` reports.
+/// `/proc/locks` is not used: it identifies files by the device of their file system, which differs from that
+/// of `stat(2)` on btrfs and overlayfs.
 fn has_locked(proc: &ProcRoot, pid: Pid, file: FileId) -> bool {
     let process = proc.process(pid);
     let Ok(fds) = process.fds() else { return false };
@@ -173,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_locked_a_file_is_named() {
+    fn the_holder_of_a_lock_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let proc = ProcRoot::default();
         let this = Pid::of_this_process();
@@ -185,13 +186,13 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_escape_sequences_is_printed_without_them() {
+    fn escape_sequences_in_a_name_are_not_printed() {
         let holder = LockHolder { pid: Pid::new(7).unwrap(), comm: b"a\x1b[2J\nb".to_vec(), is_elsewhere: false };
         assert_eq!(holder.to_string(), r"process 7 (a\x1b[2J\nb)");
     }
 
     #[test]
-    fn waiting_for_a_lock_ends_when_it_is_asked_to() {
+    fn waiting_for_a_lock_ends_on_request() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().lock().unwrap();
         let other = file.reopen().unwrap();
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_waited_for_until_it_is_free_and_after_a_signal_no_longer_than_the_grace() {
+    fn waiting_for_a_lock_ends_when_it_is_free_or_after_a_signal_and_the_grace_time() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().lock().unwrap();
         let told = Interruption::listen_to(&[crate::pidfd::Signal::USR2]).unwrap();
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn reserving_room_does_not_change_the_length() {
+    fn reserving_space_does_not_change_the_length() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"abc").unwrap();
         reserve(&file, 4096).unwrap();

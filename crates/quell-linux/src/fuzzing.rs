@@ -1,11 +1,11 @@
-//! The way in for the fuzz targets to decoders that are not public otherwise. It exists in instrumented builds, and in
-//! the unit tests, which push the kept corpus through it.
+//! Entry points for fuzz targets into decoders that are otherwise private. They exist in instrumented builds
+//! and in unit tests, which run the stored corpus.
 
 use crate::proc::{irq, sysctl};
 use crate::sysfs::{cpu, net_class, queue_files};
 use crate::{address, bit_mask, ethtool, link, netdev, netlink, sock_diag};
 
-/// Reads any bytes as a netlink datagram, and as the payload of every reply that is understood here.
+/// Decodes bytes as a netlink datagram, and as the payload of every supported reply.
 pub fn netlink(bytes: &[u8]) {
     netlink::statuses(bytes);
     let _ = netdev::decode_napi(bytes);
@@ -22,21 +22,21 @@ pub fn netlink(bytes: &[u8]) {
     let _ = coalescing.map(|device| ethtool::parse_words(bytes, &device));
 }
 
-/// Reads any bytes as the answers of the ioctl of ethtool.
+/// Decodes bytes as replies of the ethtool ioctl.
 pub fn ethtool_ioctl(bytes: &[u8]) {
     let _ = ethtool::parse_driver_info(bytes);
     let _ = ethtool::parse_rule(bytes, 0);
     let _ = ethtool::parse_locations(bytes);
 }
 
-/// Reads any bytes as a mask; one that is accepted is written and read back as the same.
+/// Parses bytes as a mask; a valid mask must parse to the same numbers after formatting.
 pub fn bit_mask(bytes: &[u8]) {
     if let Some(numbers) = bit_mask::parse(bytes) {
         assert_eq!(bit_mask::parse(bit_mask::format(numbers.clone()).as_bytes()), Some(numbers));
     }
 }
 
-/// Reads any bytes as each of the files of one line: those of sysfs, of /proc/irq and of /proc/sys.
+/// Parses bytes as each of the one-line files of sysfs, /proc/irq and /proc/sys.
 pub fn one_line_files(bytes: &[u8]) {
     let _ = cpu::parse_word(bytes);
     let _ = cpu::parse_cpu_list_or_null(bytes);
@@ -68,22 +68,22 @@ mod tests {
     }
 
     #[test]
-    fn the_kept_netlink_datagrams_are_read_or_refused() {
+    fn the_stored_netlink_datagrams_do_not_panic() {
         corpus("netlink").iter().for_each(|bytes| super::netlink(bytes));
     }
 
     #[test]
-    fn the_kept_answers_of_ethtools_ioctl_are_read_or_refused() {
+    fn the_stored_replies_of_the_ethtool_ioctl_do_not_panic() {
         corpus("ethtool_ioctl").iter().for_each(|bytes| super::ethtool_ioctl(bytes));
     }
 
     #[test]
-    fn the_kept_masks_are_refused_or_written_back_as_the_same() {
+    fn the_stored_masks_are_refused_or_round_trip() {
         corpus("bit_mask").iter().for_each(|bytes| super::bit_mask(bytes));
     }
 
     #[test]
-    fn the_kept_files_of_one_line_are_read_or_refused() {
+    fn the_stored_one_line_files_do_not_panic() {
         corpus("one_line_files").iter().for_each(|bytes| super::one_line_files(bytes));
     }
 }

@@ -1,6 +1,5 @@
-//! What a network interface is called: its index, its name, its hardware address, each a type that
-//! holds only what the kernel would accept. Nothing here asks the kernel whether such an interface
-//! exists; that is `link`.
+//! Identifiers of network interfaces: index, name and MAC address, as types that hold only values the kernel
+//! accepts. `link` checks whether an interface exists.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -9,14 +8,14 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The number of an interface within its network namespace; 1 to 2³¹−1 (the kernel's `int ifindex`).
+/// Index of an interface in its network namespace; 1 to 2³¹−1 (the kernel's `int ifindex`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "u32", into = "u32")]
 #[schemars(with = "u32")]
 pub struct Ifindex(NonZeroU32);
 
 impl Ifindex {
-    /// `None` for zero, the kernel's word for "no interface", and above 2³¹−1.
+    /// `None` for zero, which means no interface, and above 2³¹−1.
     #[must_use]
     pub const fn new(value: u32) -> Option<Self> {
         if value > i32::MAX as u32 {
@@ -28,13 +27,13 @@ impl Ifindex {
         }
     }
 
-    /// The number as the kernel spells it; never zero.
+    /// The index; never zero.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0.get()
     }
 
-    /// The number in the signed form that rtnetlink headers carry.
+    /// The index in the signed form of rtnetlink headers.
     pub(crate) const fn as_i32(self) -> i32 {
         self.0.get().cast_signed()
     }
@@ -46,7 +45,7 @@ impl fmt::Display for Ifindex {
     }
 }
 
-/// A number that is no interface's.
+/// A number outside the range of interface indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is no interface index: expected 1 to {max}", max = i32::MAX)]
 pub struct InvalidIfindex(u32);
@@ -65,14 +64,14 @@ impl From<Ifindex> for u32 {
     }
 }
 
-/// The name of an interface by the kernel's rule (`dev_valid_name` in `net/core/dev.c`): 1 to 15
-/// bytes, without `/`, `:` and white space, and not `.` or `..`.
+/// Name of an interface by the kernel's rule (`dev_valid_name` in `net/core/dev.c`): 1 to 15 bytes, without
+/// `/`, `:` and white space, and not `.` or `..`.
 ///
-/// `%` is refused too: the kernel would take it as a pattern and choose another name.
+/// `%` is refused too, because the kernel treats it as a pattern and chooses another name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceName(String);
 
-/// A text that cannot be the name of an interface.
+/// An invalid interface name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("interface name {name:?}: {reason}")]
 pub struct InvalidInterfaceName {
@@ -81,13 +80,13 @@ pub struct InvalidInterfaceName {
 }
 
 impl InterfaceName {
-    /// The longest name in bytes: `IFNAMSIZ` without its terminating zero.
+    /// Maximum length in bytes: `IFNAMSIZ` without the terminating zero.
     pub const MAX_BYTES: usize = libc::IFNAMSIZ - 1;
 
-    /// Checks `name`; the error says which rule it breaks.
+    /// Validates a name.
     ///
     /// # Errors
-    /// [`InvalidInterfaceName`] when the kernel would not take it.
+    /// [`InvalidInterfaceName`] with the violated rule.
     pub fn new(name: impl Into<String>) -> Result<Self, InvalidInterfaceName> {
         let name = name.into();
         match Self::broken_rule(&name) {
@@ -107,7 +106,7 @@ impl InterfaceName {
         if name == "." || name == ".." {
             return Some("is a directory");
         }
-        // The kernel's isspace() also knows the vertical tab.
+        // `isspace()` of the kernel includes the vertical tab.
         if name.contains(|c| forbidden(c) || c == '\u{b}') {
             return Some("has one of / : % or white space");
         }
@@ -135,7 +134,7 @@ impl FromStr for InterfaceName {
     }
 }
 
-/// A six-byte Ethernet address that one interface may carry: not a group address, not all zero.
+/// A unicast Ethernet address: not a group address, not all zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
@@ -153,7 +152,7 @@ impl MacAddress {
         Some(Self(bytes))
     }
 
-    /// The bytes in the order in which they are sent.
+    /// Bytes in transmission order.
     #[must_use]
     pub const fn bytes(self) -> [u8; 6] {
         self.0
@@ -167,7 +166,7 @@ impl fmt::Display for MacAddress {
     }
 }
 
-/// A text that is no Ethernet address of one interface.
+/// An invalid unicast Ethernet address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no interface's Ethernet address: expected six bytes like 02:00:00:00:00:fe, no group address")]
 pub struct InvalidMacAddress(String);
@@ -176,7 +175,7 @@ impl TryFrom<String> for MacAddress {
     type Error = InvalidMacAddress;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        // Two digits: a number may have a sign as well.
+        // Two digits, because the number parser also accepts a sign.
         let is_byte = |part: &str| part.len() == 2 && part.bytes().all(|letter| letter.is_ascii_hexdigit());
         let byte = |part: &str| is_byte(part).then(|| u8::from_str_radix(part, 16).ok()).flatten();
         let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_the_kernel_would_refuse_or_reinterpret_are_refused() {
+    fn names_that_the_kernel_refuses_or_reinterprets_are_refused() {
         for name in ["", ".", "..", "a/b", "a:b", "a b", "a\u{b}", "veth%d", "sixteen-bytes-xx"] {
             assert!(InterfaceName::new(name).is_err(), "{name:?}");
         }
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_address_is_no_interface_address() {
+    fn a_group_address_is_not_an_interface_address() {
         assert_eq!(MacAddress::new([0; 6]), None);
         assert_eq!(MacAddress::new([0x33, 0x33, 0, 0, 0, 1]), None);
         let mac = MacAddress::new([2, 0, 0, 0, 0, 0xfe]).unwrap();

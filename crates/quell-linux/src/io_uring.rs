@@ -1,6 +1,6 @@
-//! Polling one NAPI instance by its id, without a socket that receives by it: an io_uring that waits for nothing polls
-//! the ids that it was told (`io_uring/napi.c`, `IO_URING_NAPI_STATIC_ADD_ID`, Linux 6.13). io_uring is used for
-//! nothing else; when a queue is worth polling is decided above.
+//! Busy polls one NAPI instance by its id, without a socket that receives from it. An io_uring without requests
+//! polls its registered ids (`io_uring/napi.c`, `IO_URING_NAPI_STATIC_ADD_ID`, Linux 6.13). io_uring has no
+//! other use here; the callers decide when to poll.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,48 +20,48 @@ const IO_URING_NAPI_REGISTER_OP: u8 = 0;
 const IO_URING_NAPI_STATIC_ADD_ID: u8 = 1;
 const IO_URING_NAPI_TRACKING_STATIC: u32 = 1;
 
-/// How long the ring waits for what never comes; the poll takes place before.
+/// Timeout of the ring's wait. The ring polls before it waits, and no event ever arrives.
 const WAIT_NS: i64 = 1_000_000;
 
 /// Why a NAPI instance could not be polled.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NapiPollError {
-    /// The kernel has no io_uring, or one that cannot poll a NAPI instance by its id (before Linux 6.13).
+    /// The kernel lacks io_uring, or its io_uring cannot poll a NAPI instance by id (before Linux 6.13).
     #[error("polling NAPI {napi} by io_uring: this kernel cannot (Linux 6.13 and newer can)")]
     Unsupported {
-        /// Which one.
+        /// NAPI instance.
         napi: NapiId,
     },
-    /// io_uring is kept from this process: `kernel.io_uring_disabled`, or a seccomp filter.
+    /// This process may not use io_uring: `kernel.io_uring_disabled`, or a seccomp filter.
     #[error("polling NAPI {napi} by io_uring: {source}; see sysctl kernel.io_uring_disabled, and seccomp filters")]
     Denied {
-        /// Which one.
+        /// NAPI instance.
         napi: NapiId,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// Another answer.
+    /// Other error.
     #[error("polling NAPI {napi} by io_uring: {action}: {source}")]
     Refused {
-        /// Which one.
+        /// NAPI instance.
         napi: NapiId,
-        /// The step that failed.
+        /// Step that failed.
         action: &'static str,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
-/// A ring with room for one request, to which nothing is ever submitted: it is told of NAPI instances, and waited on.
+/// A ring to which nothing is submitted. It only registers NAPI ids and waits.
 #[derive(Debug)]
 pub struct Ring(OwnedFd);
 
 impl Ring {
-    /// A ring of any issuer.
+    /// Creates a ring that any thread may use.
     ///
     /// # Errors
-    /// What `io_uring_setup(2)` said: not there, kept from this process, too many open files.
+    /// The error of `io_uring_setup(2)`: not supported, not permitted, too many open files.
     pub fn new() -> io::Result<Self> {
         Ok(Self(setup(IoringSetupFlags::empty())?))
     }
@@ -76,14 +76,14 @@ impl AsFd for Ring {
 pub(crate) fn setup(flags: IoringSetupFlags) -> Result<OwnedFd, Errno> {
     let mut params = io_uring_params::default();
     params.flags = flags;
-    // SAFETY: the ring is never mapped and nothing is ever submitted, so the kernel touches no memory of ours but
-    // `params`, which lives until the call returns.
+    // SAFETY: the ring is never mapped and nothing is submitted, so the kernel accesses only `params`, which lives
+    // until the call returns.
     unsafe { io_uring_setup(1, &mut params) }
 }
 
-/// Polls the instance once, preferring busy polling: a packet or more are taken to their sockets, and what was armed to
-/// hold the queue is replaced by its gro-flush-timeout (`busy_poll_stop` in `net/core/dev.c`). An id that no instance
-/// has (any more) is no error: nothing is polled then.
+/// Polls the instance once with preferred busy polling. At least one packet, if any, reaches its socket. The
+/// timer of the instance is then set to `gro-flush-timeout` (`busy_poll_stop` in `net/core/dev.c`). An id
+/// without an instance is not an error: nothing is polled.
 ///
 /// # Errors
 /// See [`NapiPollError`].
@@ -92,7 +92,7 @@ pub fn poll_napi_once(napi: NapiId) -> Result<(), NapiPollError> {
     let ring = setup(IoringSetupFlags::empty()).map_err(refused("making a ring"))?;
     let register = |mut request: io_uring_napi| {
         let argument = (&raw mut request).cast::<std::ffi::c_void>();
-        // SAFETY: the kernel reads and writes one `struct io_uring_napi`, to which `argument` points.
+        // SAFETY: the kernel reads and writes one `struct io_uring_napi`; `argument` points to it.
         unsafe { io_uring_register(&ring, IoringRegisterOp::RegisterNapi, argument, 1) }
     };
     let mut by_id = io_uring_napi::default();
@@ -130,7 +130,7 @@ mod tests {
     use quell_test_support::{Lacks, skip};
 
     #[test]
-    fn an_id_that_no_instance_has_is_polled_without_an_error() {
+    fn polling_an_id_without_an_instance_is_not_an_error() {
         match poll_napi_once(NapiId::from_kernel(u32::MAX).unwrap()) {
             Err(error @ (NapiPollError::Unsupported { .. } | NapiPollError::Denied { .. })) => {
                 skip(Lacks::KernelFeature, &error);

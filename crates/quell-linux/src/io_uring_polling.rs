@@ -1,5 +1,5 @@
-//! How an io_uring, own or duplicated, busy polls the NAPI instances of its sockets while it waits
-//! (`IORING_REGISTER_NAPI`, `io_uring/napi.c`, Linux 6.9). Which ring is to poll is decided above.
+//! Busy-poll settings of an io_uring, own or duplicated: it polls the NAPI instances of its sockets while it
+//! waits (`IORING_REGISTER_NAPI`, `io_uring/napi.c`, Linux 6.9). The callers select the rings.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,29 +12,29 @@ use thiserror::Error;
 
 use crate::proc::{ProcDir, ProcError};
 
-/// Of a `struct io_uring_probe` what comes before the operations.
+/// Bytes of `struct io_uring_probe` before the operations.
 const PROBE_HEADER_BYTES: usize = 16;
 
-/// How a ring busy polls; the instances are those that its sockets arrive by.
+/// Busy-poll settings of a ring. It polls the NAPI instances from which its sockets receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub struct RingPolling {
-    /// How long a wait polls before it sleeps, µs; the kernel takes more than 10,000 for 10,000.
+    /// Busy-poll time of a wait before it sleeps, in µs; the kernel limits it to 10,000.
     pub busy_poll_us: u32,
-    /// Whether the NAPI's owner is asked to let go.
+    /// Whether the NAPI owner is asked to yield.
     pub prefer_busy_poll: bool,
 }
 
-/// Why a ring was not told how to poll.
+/// Why busy polling of a ring could not be configured.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RingPollingError {
-    /// It was made with `IORING_SETUP_SINGLE_ISSUER`: no other thread than its own may tell it anything.
+    /// The ring was created with `IORING_SETUP_SINGLE_ISSUER`: only its own thread may configure it.
     #[error(
         "the ring is one of a single issuer (IORING_SETUP_SINGLE_ISSUER): only the thread that made it may tell it how to poll"
     )]
     SingleIssuer,
-    /// The kernel cannot, or the ring polls for disk I/O (`IORING_SETUP_IOPOLL`).
+    /// The kernel does not support it, or the ring polls for disk I/O (`IORING_SETUP_IOPOLL`).
     #[error(
         "this kernel cannot have an io_uring busy poll (Linux 6.9 and newer can), or the ring is one of IORING_SETUP_IOPOLL"
     )]
@@ -42,13 +42,13 @@ pub enum RingPollingError {
     /// The ring is restricted, or this program may not use io_uring.
     #[error("telling an io_uring how to poll: {source}; it is restricted, or io_uring is kept from this process")]
     Denied {
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// Another answer.
+    /// Other error.
     #[error("telling an io_uring how to poll: {source}")]
     Refused {
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
 }
@@ -64,19 +64,19 @@ impl From<Errno> for RingPollingError {
     }
 }
 
-/// Whether this thread may tell the ring anything; nothing is changed by asking.
+/// Checks whether this thread may configure the ring. Changes nothing.
 ///
 /// # Errors
-/// Why it may not.
+/// The reason if it may not.
 pub fn may_tell(ring: impl AsFd) -> Result<(), RingPollingError> {
     let mut probe = [0_u64; PROBE_HEADER_BYTES / size_of::<u64>()];
-    // SAFETY: the kernel writes a `struct io_uring_probe` without operations, of which there are 0, to the pointer: as
-    // many bytes as the array has.
+    // SAFETY: the kernel writes a `struct io_uring_probe` with 0 operations to the pointer, which has the size of
+    // the array.
     let told = unsafe { io_uring_register(ring, IoringRegisterOp::RegisterProbe, probe.as_mut_ptr().cast(), 0) };
     told.map(drop).map_err(RingPollingError::from)
 }
 
-/// Has the ring busy poll from its next wait on, in the place of what it was told before.
+/// Enables busy polling from the ring's next wait on, and replaces earlier settings.
 ///
 /// # Errors
 /// [`RingPollingError`].
@@ -87,7 +87,7 @@ pub fn set(ring: impl AsFd, polling: RingPolling) -> Result<(), RingPollingError
     register(ring, IoringRegisterOp::RegisterNapi, request)
 }
 
-/// Has the ring busy poll no more.
+/// Disables busy polling of the ring.
 ///
 /// # Errors
 /// [`RingPollingError`].
@@ -97,24 +97,24 @@ pub fn clear(ring: impl AsFd) -> Result<(), RingPollingError> {
 
 fn register(ring: impl AsFd, what: IoringRegisterOp, mut request: io_uring_napi) -> Result<(), RingPollingError> {
     let argument = (&raw mut request).cast::<std::ffi::c_void>();
-    // SAFETY: the kernel reads and writes one `struct io_uring_napi`, to which `argument` points.
+    // SAFETY: the kernel reads and writes one `struct io_uring_napi`; `argument` points to it.
     let told = unsafe { io_uring_register(ring, what, argument, 1) };
     told.map(drop).map_err(RingPollingError::from)
 }
 
-/// What `/proc/PID/fdinfo/FD` of an io_uring says of its polling.
+/// Busy-poll state of an io_uring, from `/proc/PID/fdinfo/FD`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingPollingInfo {
-    /// It does not busy poll.
+    /// The ring does not busy poll.
     Off,
-    /// It does.
+    /// The ring busy polls.
     On(RingPolling),
-    /// The kernel does not tell: before 6.13, or the ring was just in use.
+    /// The kernel does not report it: before 6.13, or the ring was in use during the read.
     Untold,
 }
 
 impl RingPollingInfo {
-    /// Parses the file (`io_uring/fdinfo.c`, `napi_show_fdinfo`). What it does not say is untold.
+    /// Parses the file (`io_uring/fdinfo.c`, `napi_show_fdinfo`). Missing lines yield [`Self::Untold`].
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
@@ -136,7 +136,7 @@ impl RingPollingInfo {
 }
 
 impl ProcDir {
-    /// Reads how the io_uring at a file descriptor of this process polls.
+    /// Reads the busy-poll state of an io_uring at a file descriptor of this process.
     ///
     /// # Errors
     /// When it cannot be read (denied without ptrace access).
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_thread_tells_a_ring_is_read_back_and_taken_back() {
+    fn polling_set_by_another_thread_is_reported_and_can_be_cleared() {
         let Some(ring) = ring(IoringSetupFlags::empty()) else { return };
         if info(&ring) == RingPollingInfo::Untold {
             return skip(Lacks::KernelFeature, "this kernel does not tell how a ring polls");
@@ -187,23 +187,23 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_of_a_single_issuer_is_told_nothing_by_another_thread() {
+    fn a_single_issuer_ring_refuses_another_thread() {
         let Some(ring) = ring(IoringSetupFlags::SINGLE_ISSUER) else { return };
         assert!(matches!(told_by_another_thread(|| may_tell(&ring)), Err(RingPollingError::SingleIssuer)));
         assert!(matches!(told_by_another_thread(|| set(&ring, POLLING)), Err(RingPollingError::SingleIssuer)));
     }
 
     #[test]
-    fn a_file_that_is_no_ring_is_refused() {
+    fn a_file_that_is_not_a_ring_is_refused() {
         assert!(may_tell(std::fs::File::open("/proc/self/stat").unwrap()).is_err());
     }
 
-    /// As Linux 6.18 writes it, of which only these lines matter.
+    /// Format of Linux 6.18, with the relevant lines only.
     const ON: &[u8] =
         b"pos:\t0\nNAPI:\tenabled\nnapi tracking:\tdynamic\nnapi_busy_poll_dt:\t50000\nnapi_prefer_busy_poll:\ttrue\n";
 
     #[test]
-    fn a_rings_polling_is_read() {
+    fn the_polling_of_a_ring_is_parsed() {
         assert_eq!(RingPollingInfo::parse(ON), RingPollingInfo::On(POLLING));
         assert_eq!(RingPollingInfo::parse(b"NAPI:\tdisabled\n"), RingPollingInfo::Off);
         assert_eq!(RingPollingInfo::parse(b"pos:\t0\n"), RingPollingInfo::Untold);
@@ -212,7 +212,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_text_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = RingPollingInfo::parse(&bytes);
         }
     }

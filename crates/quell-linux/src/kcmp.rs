@@ -1,5 +1,5 @@
-//! Whether two descriptors are of the same open file, which no inode says of an epoll: all of them have one
-//! (`kernel/kcmp.c`). Only what an epoll watches is asked here (`KCMP_EPOLL_TFD`, Linux 4.13, `CONFIG_KCMP`).
+//! Compares open files with `kcmp(2)` (`kernel/kcmp.c`): whether an epoll watches a file (`KCMP_EPOLL_TFD`,
+//! Linux 4.13, `CONFIG_KCMP`). Inodes do not identify epolls, because all epolls share one.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,8 +8,8 @@ use crate::Pid;
 
 /// `enum kcmp_type` of `include/uapi/linux/kcmp.h`.
 const KCMP_EPOLL_TFD: libc::c_int = 7;
-/// Files that one epoll watches under one number: one that was closed while somebody else had it open leaves its number
-/// to the next.
+/// Limit of files that an epoll watches under one descriptor number. A file that was closed while a duplicate
+/// existed stays registered, and its number is reused.
 const UNDER_ONE_NUMBER_MAX: u32 = 16;
 
 /// `struct kcmp_epoll_slot`.
@@ -20,18 +20,18 @@ struct Slot {
     toff: u32,
 }
 
-/// Whether `epoll` watches the open file `file` under the number `tfd`, by which its program added it.
+/// Whether `epoll` watches the open file `file` under the descriptor number `tfd` of its program.
 ///
 /// # Errors
-/// What `kcmp(2)` said: `ENOSYS` of a kernel without it, `EINVAL` of one that cannot ask epolls, or of a file that is no
-/// epoll.
+/// The error of `kcmp(2)`: `ENOSYS` if the kernel lacks it, `EINVAL` if the kernel cannot compare epolls or the
+/// file is not an epoll.
 pub fn epoll_watches(epoll: impl AsFd, tfd: i32, file: impl AsFd) -> io::Result<bool> {
     let own = Pid::of_this_process().get();
     let (file, efd) = (file.as_fd().as_raw_fd().unsigned_abs(), epoll.as_fd().as_raw_fd().unsigned_abs());
     for toff in 0..UNDER_ONE_NUMBER_MAX {
         let slot = Slot { efd, tfd: tfd.unsigned_abs(), toff };
-        // SAFETY: both processes are this one, whose file `file` is open, and the kernel reads one `Slot` through the
-        // last argument.
+        // SAFETY: both PIDs are this process, which has `file` open, and the kernel reads one `Slot` through the last
+        // argument.
         let compared = unsafe {
             libc::syscall(libc::SYS_kcmp, own, own, KCMP_EPOLL_TFD, libc::c_ulong::from(file), &raw const slot)
         };
@@ -54,7 +54,7 @@ mod tests {
     use quell_test_support::{Lacks, skip};
 
     #[test]
-    fn an_epoll_is_known_by_what_it_watches() {
+    fn an_epoll_is_identified_by_a_watched_file() {
         let (watching, other) = (Epoll::new(1).unwrap(), Epoll::new(1).unwrap());
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         watching.add(&reader, 0, Trigger::Level).unwrap();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_got_the_number_of_a_closed_one_is_found_beside_it() {
+    fn a_file_with_the_reused_number_of_a_closed_one_is_found() {
         let epoll = Epoll::new(1).unwrap();
         let (first, _writer) = rustix::pipe::pipe().unwrap();
         let held = first.try_clone().unwrap();

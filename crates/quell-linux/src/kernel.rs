@@ -1,24 +1,24 @@
-//! What kernel this is, for display and for result files, where it shows its sysfs, and whether its threads are in sight.
-//! What the kernel can do is never inferred from its version: features are probed where they are used.
+//! The running kernel: version for display and result files, mount point of sysfs, and visibility of kernel
+//! threads. Features are never inferred from the version; they are probed where they are used.
 
 use std::path::Path;
 
 use crate::Pid;
 use crate::proc::ProcRoot;
 
-/// The kernel's words about itself (`uname(2)`).
+/// Identification of the kernel (`uname(2)`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// Like `6.18.4-amd64`.
+    /// Release, for example `6.18.4-amd64`.
     pub release: String,
-    /// Build number, options and date, like `#1 SMP PREEMPT_DYNAMIC …`.
+    /// Build number, options and date, for example `#1 SMP PREEMPT_DYNAMIC …`.
     pub version: String,
-    /// The architecture, like `x86_64`.
+    /// Architecture, for example `x86_64`.
     pub machine: String,
 }
 
 impl Kernel {
-    /// The running kernel.
+    /// Reads the identification of the running kernel.
     #[must_use]
     pub fn running() -> Self {
         let uname = rustix::system::uname();
@@ -27,15 +27,15 @@ impl Kernel {
     }
 }
 
-/// Where sysfs is mounted, for those functions that take its root.
+/// Mount point of sysfs, for functions with a `sys` parameter.
 #[must_use]
 pub fn sysfs() -> &'static Path {
     Path::new("/sys")
 }
 
-/// Whether the kernel's threads can be named here: in the initial PID namespace, where the second process is the parent of
-/// them all (`rest_init`, `init/main.c`). In a container with a PID namespace of its own netlink names no NAPI thread, and
-/// the kernel's programs know processes by other numbers than this one does.
+/// Whether kernel threads are visible, which is so in the initial PID namespace, where PID 2 is the parent of
+/// all kernel threads (`rest_init`, `init/main.c`). In a container with its own PID namespace, netlink does not
+/// report NAPI threads, and BPF programs see other PIDs than this process.
 #[must_use]
 pub fn threads_are_in_sight(proc: &ProcRoot) -> bool {
     let second = Pid::new(2).unwrap_or_else(|| unreachable!("two is positive"));
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_without_the_kernels_threads_is_told_from_a_host() {
+    fn a_container_without_kernel_threads_is_distinguished_from_a_host() {
         let proc = tempfile::tempdir().unwrap();
         std::fs::create_dir(proc.path().join("2")).unwrap();
         let second = |name: &str| {

@@ -1,8 +1,8 @@
-//! Every system call, netlink message, /proc and /sys file that Quell uses, typed: one module an
-//! interface. No policy lives here; what a value means and whether to change it is decided above.
+//! Typed access to every system call, netlink message, /proc and /sys file that Quell uses, with one module per
+//! interface. It contains no policy: the callers interpret values and decide about changes.
 //!
-//! Bytes from outside are parsed once, by pure functions, into types that cannot hold nonsense. A
-//! value that the kernel did not report is `None`, never zero.
+//! Pure functions parse external bytes once into types that hold only valid values. A value that the kernel
+//! does not report is `None`, never zero.
 
 pub mod address;
 mod bit_mask;

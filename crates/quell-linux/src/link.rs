@@ -1,6 +1,5 @@
-//! Network interfaces by rtnetlink: listing and finding them, making a veth pair across two
-//! namespaces, up, down, MTU, removal. Addresses are in `address`, offloads and channels in
-//! `ethtool`, queues and NAPI in `netdev`.
+//! Network interfaces via rtnetlink: listing, finding, creating veth pairs across two namespaces, up and down,
+//! MTU, deletion. Addresses are in `address`, offloads and channels in `ethtool`, queues and NAPI in `netdev`.
 
 use netlink_bindings::rt_link::{self, Ifinfomsg, IterableLinkAttrs, PushLinkAttrs};
 use netlink_bindings::traits::{NetlinkRequest, Pusher};
@@ -14,51 +13,50 @@ use crate::netns::Namespace;
 
 /// `IFLA_INFO_DATA` of `include/uapi/linux/if_link.h`.
 const IFLA_INFO_DATA: u16 = 2;
-/// `VETH_INFO_PEER` of `include/uapi/linux/veth.h`: the other end, as an `ifinfomsg` and its
-/// attributes. The kernel's rt-link specification has no veth, so it is written by hand.
+/// `VETH_INFO_PEER` of `include/uapi/linux/veth.h`: the peer, as an `ifinfomsg` and its attributes. The
+/// kernel's rt-link specification lacks veth, so it is encoded by hand.
 const VETH_INFO_PEER: u16 = 1;
 /// `XDP_ATTACHED_NONE` of `include/uapi/linux/if_link.h`.
 const XDP_ATTACHED_NONE: u8 = 0;
-/// `RTEXT_FILTER_SKIP_STATS`: the counters are not wanted here and are most of an answer.
+/// `RTEXT_FILTER_SKIP_STATS`: omits the counters, which are not used here and are most of a reply.
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 
-/// One interface as the kernel reports it.
+/// A network interface as the kernel reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Link {
-    /// Its number in its namespace.
+    /// Index in its namespace.
     pub index: Ifindex,
-    /// Its name; bytes that are not UTF-8 are shown as U+FFFD.
+    /// Name; bytes that are not UTF-8 become U+FFFD.
     pub name: String,
-    /// The kind of a virtual interface (`veth`, `bridge`, …); `None` for hardware and `lo`.
+    /// Kind of a virtual interface (`veth`, `bridge`, …); `None` for hardware and `lo`.
     pub kind: Option<String>,
-    /// Its hardware address, where that is an Ethernet address.
+    /// MAC address; `None` for other address types.
     pub mac: Option<MacAddress>,
-    /// The largest packet in bytes.
+    /// MTU in bytes.
     pub mtu: Option<u32>,
-    /// Set up by the administrator (`IFF_UP`).
+    /// Whether the administrator set it up (`IFF_UP`).
     pub is_up: bool,
-    /// What the driver says of the connection (RFC 2863).
+    /// Operational state, as the driver reports it (RFC 2863).
     pub operational_state: OperationalState,
-    /// Receive queues that were allocated; those in use are the channels of `ethtool`.
+    /// Allocated receive queues; `ethtool` channels are those in use.
     pub rx_queues: Option<u32>,
-    /// Transmit queues that were allocated.
+    /// Allocated transmit queues.
     pub tx_queues: Option<u32>,
-    /// The other end of a pair, or the interface below.
+    /// Peer of a pair, or the lower interface.
     pub peer: Option<Peer>,
-    /// The interface that took this one as a port (a bond, bridge, team or VRF), in the same namespace.
+    /// Bond, bridge, team or VRF of which this interface is a port, in the same namespace.
     pub master: Option<Ifindex>,
-    /// An XDP program is attached; `None` should the kernel not say.
+    /// Whether an XDP program is attached; `None` if the kernel does not report it.
     pub has_xdp: Option<bool>,
 }
 
-/// The interface that another one is tied to (`IFLA_LINK`).
+/// The interface that another one is linked to (`IFLA_LINK`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Its number, in its own namespace.
+    /// Index in its own namespace.
     pub index: Ifindex,
-    /// The id by which this namespace knows the peer's (`IFLA_LINK_NETNSID`); `None` when it is
-    /// the same namespace.
+    /// Id of the peer's namespace in this namespace (`IFLA_LINK_NETNSID`); `None` for the same namespace.
     pub namespace_id: Option<i32>,
 }
 
@@ -67,19 +65,19 @@ pub struct Peer {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum OperationalState {
-    /// The driver does not tell, or tells something newer than this list.
+    /// Not reported, or a state newer than this list.
     Unknown,
-    /// The hardware is gone.
+    /// The hardware is absent.
     NotPresent,
-    /// No connection.
+    /// No carrier.
     Down,
-    /// The interface below is down.
+    /// The lower interface is down.
     LowerLayerDown,
-    /// In a test mode.
+    /// Test mode.
     Testing,
-    /// Waiting for something, such as authentication.
+    /// Waits for an external event, such as authentication.
     Dormant,
-    /// Packets pass.
+    /// Ready for packets.
     Up,
 }
 
@@ -97,44 +95,44 @@ impl OperationalState {
     }
 }
 
-/// One end of a veth pair that is to be made.
+/// One end of a veth pair to create.
 #[derive(Debug, Clone)]
 pub struct VethEnd<'a> {
-    /// Where it is made; it never appears elsewhere.
+    /// Namespace in which it is created directly.
     pub namespace: &'a Namespace,
-    /// What it is called there.
+    /// Name in that namespace.
     pub name: InterfaceName,
-    /// Its address; the kernel draws one when it is `None`.
+    /// MAC address; the kernel generates one for `None`.
     pub mac: Option<MacAddress>,
-    /// Receive and as many transmit queues; at least 1, at most 4,096 (`rtnl_create_link`).
+    /// Number of receive queues and of transmit queues; 1 to 4,096 (`rtnl_create_link`).
     pub queues: u32,
 }
 
-/// The indices of a new pair, each in its end's namespace.
+/// Indices of a new pair, each in the namespace of its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VethPair {
-    /// The first end.
+    /// First end.
     pub left: Ifindex,
-    /// The second end.
+    /// Second end.
     pub right: Ifindex,
 }
 
-/// A handle on the interfaces of one namespace.
+/// Handle to the interfaces of one network namespace.
 #[derive(Debug)]
 pub struct Links {
     socket: NetlinkSocket,
 }
 
 impl Links {
-    /// For the namespace of the calling thread, also after the thread has moved on.
+    /// Opens the namespace of the calling thread. The handle stays in it if the thread enters another namespace.
     ///
     /// # Errors
-    /// [`NetlinkError`] when no socket can be had.
+    /// [`NetlinkError`] when no socket can be opened.
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_route()? })
     }
 
-    /// For another namespace; the calling thread stays where it is.
+    /// Opens another namespace. The calling thread does not change its namespace.
     ///
     /// # Errors
     /// [`NetlinkError`], `Denied` without `CAP_SYS_ADMIN`.
@@ -143,7 +141,7 @@ impl Links {
         Ok(Self { socket })
     }
 
-    /// All interfaces, in the kernel's order.
+    /// Lists all interfaces, in the kernel's order.
     ///
     /// # Errors
     /// [`NetlinkError`].
@@ -153,30 +151,30 @@ impl Links {
         self.socket.collect("list interfaces of", &Target::Namespace, &request, decode_link)
     }
 
-    /// The interface of this name.
+    /// Finds an interface by name.
     ///
     /// # Errors
-    /// [`NetlinkError`], `Absent` when there is none.
+    /// [`NetlinkError`], `Absent` if it does not exist.
     pub fn by_name(&mut self, name: &InterfaceName) -> Result<Link, NetlinkError> {
         let mut request = rt_link::Request::new().op_getlink_do(&Ifinfomsg::new());
         request.encode().push_ifname_bytes(name.as_str().as_bytes()).push_ext_mask(RTEXT_FILTER_SKIP_STATS);
         self.socket.get("read state of", &Target::Name(name.clone()), &request, decode_link)
     }
 
-    /// The interface of this index.
+    /// Finds an interface by index.
     ///
     /// # Errors
-    /// [`NetlinkError`], `Absent` when there is none.
+    /// [`NetlinkError`], `Absent` if it does not exist.
     pub fn by_index(&mut self, index: Ifindex) -> Result<Link, NetlinkError> {
         let mut request = rt_link::Request::new().op_getlink_do(&header(index));
         request.encode().push_ext_mask(RTEXT_FILTER_SKIP_STATS);
         self.socket.get("read state of", &Target::Index(index), &request, decode_link)
     }
 
-    /// Makes a veth pair, each end directly in its own namespace, both down.
+    /// Creates a veth pair, each end directly in its own namespace, both down.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Exists` when a name is taken, `Denied`, `Unsupported` without veth.
+    /// [`NetlinkError`]: `Exists` if a name is in use, `Denied`, `Unsupported` without veth.
     pub fn create_veth(&mut self, left: &VethEnd<'_>, right: &VethEnd<'_>) -> Result<VethPair, NetlinkError> {
         let mut left_links = Self::open_in(left.namespace)?;
         let mut right_links = Self::open_in(right.namespace)?;
@@ -201,7 +199,7 @@ impl Links {
         self.set_flag_up(index, true)
     }
 
-    /// Sets an interface down. Drivers without persistent settings forget their NAPI settings.
+    /// Sets an interface down. Drivers without persistent configuration lose their NAPI settings.
     ///
     /// # Errors
     /// [`NetlinkError`].
@@ -219,20 +217,21 @@ impl Links {
         self.socket.act(action, &Target::Index(index), &request)
     }
 
-    /// Sets the largest packet in bytes.
+    /// Sets the MTU in bytes.
     ///
     /// # Errors
-    /// [`NetlinkError`], `Invalid` beyond the driver's limits, with the kernel's words.
+    /// [`NetlinkError`], `Invalid` beyond the driver's limits, with the kernel's message.
     pub fn set_mtu(&mut self, index: Ifindex, mtu: u32) -> Result<(), NetlinkError> {
         let mut request = rt_link::Request::new().op_setlink_do(&header(index));
         request.encode().push_mtu(mtu);
         self.socket.act("set the MTU of", &Target::Index(index), &request)
     }
 
-    /// Moves an interface that is down into another namespace, where it is called `name`.
+    /// Moves an interface that is down to another namespace and renames it to `name`.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Exists` when the name is taken there, `Denied`, `Invalid` for one that cannot be moved.
+    /// [`NetlinkError`]: `Exists` if the name is in use there, `Denied`, `Invalid` if the interface cannot be
+    /// moved.
     pub fn move_to(&mut self, index: Ifindex, namespace: &Namespace, name: &InterfaceName) -> Result<(), NetlinkError> {
         let namespace_fd = namespace.as_fd().as_raw_fd().cast_unsigned();
         let mut request = rt_link::Request::new().op_setlink_do(&header(index));
@@ -240,10 +239,10 @@ impl Links {
         self.socket.act("move to another namespace", &Target::Index(index), &request)
     }
 
-    /// Removes an interface, and with it the other end of a pair.
+    /// Deletes an interface; this includes the peer of a pair.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Absent` when there is none, `Unsupported` for hardware.
+    /// [`NetlinkError`]: `Absent` if it does not exist, `Unsupported` for hardware.
     pub fn delete(&mut self, index: Ifindex) -> Result<(), NetlinkError> {
         let request = rt_link::Request::new().op_dellink_do(&header(index));
         self.socket.act("delete", &Target::Index(index), &request)
@@ -308,7 +307,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes in any_reply(16)) {
+        fn arbitrary_replies_never_panic(bytes in any_reply(16)) {
             let _ = decode_link(&bytes);
         }
     }

@@ -1,6 +1,5 @@
-//! The identity of one NAPI instance, the kernel's poller of one receive queue. Netlink, sockets,
-//! epoll and the tracepoint all speak of it by the same number; this is the one type for it.
-//! Settings and state of an instance are not here but in the netdev family.
+//! Identity of a NAPI instance. Netlink, sockets, epoll and the tracepoint use the same number, so this is its
+//! only type. Settings and state of an instance are in `netdev`.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -8,20 +7,19 @@ use std::num::NonZeroU32;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The id of a NAPI instance, as in the netdev family's `id` and `SO_INCOMING_NAPI_ID`.
+/// Id of a NAPI instance, as in the netdev family's `id` and `SO_INCOMING_NAPI_ID`.
 ///
-/// The kernel hands out ids from `MIN_NAPI_ID` = `NR_CPUS` + 1 upwards, because the same field of a
-/// packet carries the sending CPU's number before it carries an id (`include/net/busy_poll.h`).
-/// `NR_CPUS` is fixed when a kernel is built and not visible from outside, so zero is the only
-/// number that surely is no id. The interfaces that report ids filter the others themselves:
-/// `SO_INCOMING_NAPI_ID` reads 0 for anything below `MIN_NAPI_ID` (`net/core/sock.c`).
+/// The kernel assigns ids from `MIN_NAPI_ID` = `NR_CPUS` + 1 on, because a field of a packet holds first the
+/// sending CPU's number and later an id (`include/net/busy_poll.h`). `NR_CPUS` is fixed at build time and not
+/// visible to user space, so zero is the only number that is certainly invalid. The interfaces that report ids
+/// filter the others: `SO_INCOMING_NAPI_ID` reads 0 for anything below `MIN_NAPI_ID` (`net/core/sock.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "u32", into = "u32")]
 #[schemars(with = "u32")]
 pub struct NapiId(NonZeroU32);
 
 impl NapiId {
-    /// The id in a value that the kernel reported; zero, its word for "none", is `None`.
+    /// Id from a value that the kernel reported; `None` for zero, which means no instance.
     #[must_use]
     pub const fn from_kernel(value: u32) -> Option<Self> {
         match NonZeroU32::new(value) {
@@ -30,14 +28,14 @@ impl NapiId {
         }
     }
 
-    /// The number as the kernel spells it; never zero.
+    /// The id as a number; never zero.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0.get()
     }
 }
 
-/// Zero, which is no NAPI's id.
+/// Zero, which is not a valid id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("0 is no NAPI id")]
 pub struct InvalidNapiId;
@@ -72,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_napi_id_is_printed_as_the_kernel_spells_it() {
+    fn a_napi_id_is_printed_as_a_decimal_number() {
         let id = NapiId::from_kernel(8193).unwrap();
         assert_eq!((id.get(), id.to_string().as_str()), (8193, "8193"));
     }

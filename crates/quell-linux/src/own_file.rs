@@ -1,5 +1,5 @@
-//! Files and directories that nobody else can exchange while they are used: for names that the user has not chosen, in
-//! places that may belong to others (`/tmp`, the home directory of whoever called `sudo`).
+//! Files and directories that no other user can replace during use. They protect default paths in places that
+//! may belong to others (`/tmp`, the home directory of the user who called `sudo`).
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -14,39 +14,40 @@ const STICKY: u32 = 0o1000;
 const WRITABLE_BY_GROUP: u32 = 0o020;
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 
-/// Why others could exchange what is at a path.
+/// Why other users could replace the file at a path.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotOwn {
-    /// Somebody else owns a directory on the way, or a link.
+    /// Another user owns a directory or link on the path.
     #[error("{path} belongs to user {owner}, who could exchange what is below it", path = visible::path(.path))]
     Owner {
-        /// What they own.
+        /// Directory or link.
         path: PathBuf,
-        /// Their number.
+        /// User id of the owner.
         owner: u32,
     },
-    /// Others may write to a directory on the way.
+    /// Others may write to a directory on the path.
     #[error("{path} may be written to by others, who could exchange what is below it", path = visible::path(.path))]
     Writable {
-        /// The directory.
+        /// Directory.
         path: PathBuf,
     },
-    /// It cannot be looked at.
+    /// A part of the path cannot be examined.
     #[error("looking at {path}: {source}", path = visible::path(.path))]
     Look {
-        /// What was looked at.
+        /// Path that was examined.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
-/// Refuses a directory, which need not exist, that somebody besides this user and root could exchange: who owns a directory
-/// or a link on the way to it, or may write to such a directory. What passes stays so, for nobody else can change it.
+/// Refuses a directory that users other than this one and root could replace. Such users own a directory or
+/// link on the path, or may write to a directory on it. The directory need not exist. A path that passes stays
+/// safe, because nobody else can change it.
 ///
 /// # Errors
-/// [`NotOwn`], with the first place that is not to be trusted.
+/// [`NotOwn`], with the first untrusted part.
 pub fn check_directory(path: &Path) -> Result<(), NotOwn> {
     let failed = |path: &Path, source| NotOwn::Look { path: path.to_owned(), source };
     let path = std::path::absolute(path).map_err(|error| failed(path, error))?;
@@ -54,7 +55,7 @@ pub fn check_directory(path: &Path) -> Result<(), NotOwn> {
     while let (Err(_), Some(parent)) = (fs::symlink_metadata(existing), existing.parent()) {
         existing = parent;
     }
-    // Links on the way are looked at as such, and so is where they lead.
+    // Examine both the links on the path and their targets.
     let resolved = fs::canonicalize(existing).map_err(|error| failed(existing, error))?;
     for place in existing.ancestors().chain(resolved.ancestors()) {
         let metadata = fs::symlink_metadata(place).map_err(|error| failed(place, error))?;
@@ -70,17 +71,17 @@ fn check(path: &Path, metadata: &Metadata) -> Result<(), NotOwn> {
     }
     let is_own_group = [0, getegid().as_raw()].contains(&metadata.gid());
     let by_others = mode & WRITABLE_BY_OTHERS != 0 || (mode & WRITABLE_BY_GROUP != 0 && !is_own_group);
-    // In a sticky directory they cannot touch what is not theirs.
+    // In a sticky directory, users cannot replace files of others.
     if by_others && !metadata.is_symlink() && mode & STICKY == 0 {
         return Err(NotOwn::Writable { path: path.to_owned() });
     }
     Ok(())
 }
 
-/// Opens a file to write to it: a new one, or one of this user alone. Follows no link, and does not touch what is in it.
+/// Opens a file for writing, either new or owned only by this user. Follows no link and does not truncate.
 ///
 /// # Errors
-/// What `open(2)` said, `ELOOP` for a link; or that the file is not this user's alone.
+/// The error of `open(2)`, `ELOOP` for a link; or that others have access to the file.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o644).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
@@ -103,7 +104,7 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Whether there is a way to give files to somebody else.
+    /// Whether the process can change the owner of files.
     fn is_root() -> bool {
         let is_root = geteuid().is_root();
         if !is_root {
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_below_ones_own_is_trusted_whether_it_exists_or_not() {
+    fn a_directory_below_an_own_one_is_trusted_whether_it_exists_or_not() {
         let dir = tempfile::tempdir().unwrap();
         check_directory(dir.path()).unwrap();
         check_directory(&dir.path().join("not/yet")).unwrap();
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_home_of_another_user_and_a_link_of_theirs_are_not_trusted() {
+    fn the_home_and_links_of_another_user_are_not_trusted() {
         if !is_root() {
             return;
         }
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_the_place_of_a_file_is_not_followed() {
+    fn a_link_at_the_path_of_a_file_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
         let (precious, link) = (dir.path().join("precious"), dir.path().join("link"));
         fs::write(&precious, "precious").unwrap();

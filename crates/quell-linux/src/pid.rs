@@ -1,5 +1,5 @@
-//! The number of a process or thread as the kernel reports it in the caller's pid namespace. It is
-//! only a number, which the kernel reuses; what survives reuse is [`crate::proc::ProcessIdentity`].
+//! PIDs and TIDs, as seen in the caller's pid namespace. The kernel reuses them;
+//! [`crate::proc::ProcessIdentity`] detects reuse.
 
 use std::fmt;
 use std::num::{NonZeroI32, ParseIntError};
@@ -9,13 +9,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A process id or thread id: positive, at most 2²² on today's kernels (`PID_MAX_LIMIT`).
+/// A process or thread id: positive, at most 2²² (`PID_MAX_LIMIT`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "i32", into = "i32")]
 #[schemars(with = "i32")]
 pub struct Pid(NonZeroI32);
 
-/// A text that is no process id.
+/// An invalid process id.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{text}` is no process id: expected a number from 1 to {max}", max = i32::MAX)]
 pub struct PidParseError {
@@ -23,7 +23,7 @@ pub struct PidParseError {
 }
 
 impl Pid {
-    /// The id in a number; zero and negative numbers are none.
+    /// Creates an id; `None` for zero and negative numbers.
     #[must_use]
     pub const fn new(value: i32) -> Option<Self> {
         match NonZeroI32::new(value) {
@@ -32,25 +32,25 @@ impl Pid {
         }
     }
 
-    /// The id in an unsigned attribute, as netlink reports it; `None` for zero and what no pid is.
+    /// Creates an id from an unsigned netlink attribute; `None` for zero and values out of range.
     #[must_use]
     pub fn from_kernel(value: u32) -> Option<Self> {
         i32::try_from(value).ok().and_then(Self::new)
     }
 
-    /// The calling process.
+    /// PID of the calling process.
     #[must_use]
     pub fn of_this_process() -> Self {
         Self::from_rustix(rustix::process::getpid())
     }
 
-    /// The calling thread.
+    /// TID of the calling thread.
     #[must_use]
     pub fn of_this_thread() -> Self {
         Self::from_rustix(rustix::thread::gettid())
     }
 
-    /// The number; always positive.
+    /// The id; always positive.
     #[must_use]
     pub const fn get(self) -> i32 {
         self.0.get()
@@ -61,7 +61,7 @@ impl Pid {
     }
 
     pub(crate) fn as_rustix(self) -> rustix::process::Pid {
-        // SAFETY: `Pid` holds a positive number, which is what rustix asks for.
+        // SAFETY: `Pid` holds a positive number, as rustix requires.
         unsafe { rustix::process::Pid::from_raw_unchecked(self.get()) }
     }
 }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zero_and_negative_numbers_are_no_pids() {
+    fn zero_and_negative_numbers_are_not_pids() {
         assert_eq!(Pid::new(0), None);
         assert_eq!(Pid::new(-1), None);
         assert!("-7".parse::<Pid>().is_err());

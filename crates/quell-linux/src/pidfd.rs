@@ -1,5 +1,5 @@
-//! Handles of other processes: a pidfd names one process for good, whatever becomes of its number.
-//! Through it a process is signalled, its end awaited, and its open files are duplicated.
+//! Handles to processes. A pidfd refers to one process even if its PID is reused. It serves to send signals,
+//! wait for exit, and duplicate open files.
 
 use std::io;
 use std::ops::Deref;
@@ -16,50 +16,50 @@ use crate::unpreempted::Unpreempted;
 
 pub use rustix::process::Signal;
 
-/// Why something could not be done to another process.
+/// Why an operation on a process failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PidFdError {
-    /// The process ended, or never was.
+    /// The process exited or never existed.
     #[error("{action} process {pid}: it does not exist")]
     Gone {
-        /// What was tried.
+        /// Operation.
         action: &'static str,
-        /// On which process.
+        /// Process.
         pid: Pid,
     },
-    /// The caller lacks the right.
+    /// The caller lacks permission.
     #[error("{action} process {pid}: {source}; needs its user, or CAP_SYS_PTRACE for its files")]
     Denied {
-        /// What was tried.
+        /// Operation.
         action: &'static str,
-        /// On which process.
+        /// Process.
         pid: Pid,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The process has no such file descriptor (any more).
+    /// The process does not have this file descriptor.
     #[error("process {pid} has no file descriptor {fd}")]
     NoSuchFd {
-        /// The process.
+        /// Process.
         pid: Pid,
-        /// The number.
+        /// Number of the file descriptor.
         fd: i32,
     },
-    /// Another answer.
+    /// Other error.
     #[error("{action} process {pid}: {source}")]
     Refused {
-        /// What was tried.
+        /// Operation.
         action: &'static str,
-        /// On which process.
+        /// Process.
         pid: Pid,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
 impl PidFdError {
-    /// Whether the process does not exist (any more).
+    /// Whether the process does not exist.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Gone { .. })
@@ -75,22 +75,22 @@ impl PidFdError {
     }
 }
 
-/// A handle of one process.
+/// A handle to a process.
 #[derive(Debug)]
 pub struct PidFd {
     pid: Pid,
     fd: OwnedFd,
 }
 
-/// A duplicate of another process's open file: the same file with the same state, under a number of
-/// our own. It keeps the file alive after its owner closed it, so it is not to be held for long.
+/// A duplicate of another process's file descriptor, which shares the open file and its state. It keeps the
+/// file open after the owner closed it, so drop it soon.
 #[derive(Debug)]
 pub struct DuplicatedFd(OwnedFd);
 
 /// A duplicate that is closed before its thread gives up its CPU.
 #[derive(Debug)]
 pub struct BriefDuplicate {
-    // Dropped in this order.
+    // Fields are dropped in this order.
     file: DuplicatedFd,
     _unpreempted: Unpreempted,
 }
@@ -110,11 +110,11 @@ impl AsFd for BriefDuplicate {
 }
 
 impl PidFd {
-    /// Opens the process that has this number now. To be sure that it is the one that was meant,
-    /// compare its [`ProcessIdentity`](crate::proc::ProcessIdentity) after opening.
+    /// Opens the process that currently has this PID. To detect reuse of the PID, compare its
+    /// [`ProcessIdentity`](crate::proc::ProcessIdentity) after opening.
     ///
     /// # Errors
-    /// When there is no such process, or the number is that of a thread which is not a main thread.
+    /// When the process does not exist, or the number is the TID of a thread other than a main thread.
     pub fn open(pid: Pid) -> Result<Self, PidFdError> {
         pidfd_open(pid.as_rustix(), PidfdFlags::empty())
             .map(|fd| Self { pid, fd })
@@ -134,7 +134,7 @@ impl PidFd {
             .map_err(|errno| PidFdError::new("opening thread", tid, errno))
     }
 
-    /// The number that the process has (or had).
+    /// PID of the process, also after its exit.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.pid
@@ -143,19 +143,19 @@ impl PidFd {
     /// Sends a signal.
     ///
     /// # Errors
-    /// When the process ended and was waited for, or belongs to another user.
+    /// When the process was reaped, or belongs to another user.
     pub fn signal(&self, signal: Signal) -> Result<(), PidFdError> {
         pidfd_send_signal(&self.fd, signal).map_err(|errno| PidFdError::new("signalling", self.pid, errno))
     }
 
-    /// Duplicates one of the process's open files (`pidfd_getfd`, Linux 5.6).
+    /// Duplicates a file descriptor of the process (`pidfd_getfd`, Linux 5.6).
     ///
-    /// A file leaves an epoll by itself only with its last descriptor (epoll(7)). If the process closes its own without
-    /// `EPOLL_CTL_DEL` while a duplicate is open, its epoll goes on reporting the file until that is closed: keep it for as
-    /// short as can be.
+    /// An epoll removes a file automatically only when its last descriptor is closed (`epoll(7)`). If the process
+    /// closes its descriptor without `EPOLL_CTL_DEL` while a duplicate exists, its epoll continues to report the
+    /// file. Drop the duplicate as soon as possible.
     ///
     /// # Errors
-    /// When the process has no such file, has ended, or the caller has no ptrace access to it.
+    /// When the process lacks the file descriptor, has exited, or the caller lacks ptrace access.
     pub fn duplicate(&self, fd: i32) -> Result<DuplicatedFd, PidFdError> {
         let result = pidfd_getfd(&self.fd, fd, PidfdGetfdFlags::empty());
         result.map(DuplicatedFd).map_err(|errno| match errno {
@@ -164,8 +164,8 @@ impl PidFd {
         })
     }
 
-    /// As [`Self::duplicate`], for some system calls that do not wait: until it is dropped the calling thread gives its CPU
-    /// to no thread that is not real-time, or the duplicate would be open for as long as others run.
+    /// As [`Self::duplicate`], for a few non-blocking system calls. Until it is dropped, only real-time threads preempt
+    /// the calling thread. Otherwise the duplicate would stay open while other threads run.
     ///
     /// # Errors
     /// As [`Self::duplicate`].
@@ -174,8 +174,8 @@ impl PidFd {
         Ok(BriefDuplicate { file: self.duplicate(fd)?, _unpreempted: unpreempted })
     }
 
-    /// Waits until the whole process ended, for at most this long; says whether it did. It does not
-    /// reap: that stays its parent's task.
+    /// Waits up to `timeout` until all threads of the process exited; returns whether they did. It does not reap
+    /// the process, which is the parent's task.
     ///
     /// # Errors
     /// When the kernel refuses to wait.
@@ -185,27 +185,27 @@ impl PidFd {
 }
 
 impl DuplicatedFd {
-    /// Its descriptor number in this process.
+    /// File descriptor number in this process.
     #[must_use]
     pub fn number(&self) -> i32 {
         self.0.as_raw_fd()
     }
 
-    /// The inode of the file: of a socket the number in `socket:[…]`.
+    /// Inode of the file; for a socket, the number in `socket:[…]`.
     ///
     /// # Errors
-    /// What `fstat(2)` said.
+    /// The error of `fstat(2)`.
     pub fn inode(&self) -> io::Result<u64> {
         Ok(rustix::fs::fstat(&self.0)?.st_ino)
     }
 
-    /// Whether one of these events (`EPOLLIN` and its like; flags such as `EPOLLET` do not count) or an error is there
-    /// now. Asking takes nothing away: whoever waits for the event still gets it.
+    /// Whether one of these events (`EPOLLIN` and similar; flags such as `EPOLLET` are ignored) or an error is
+    /// pending. The event stays pending for other waiters.
     ///
     /// # Errors
-    /// What `poll(2)` said.
+    /// The error of `poll(2)`.
     pub fn is_ready(&self, events: u32) -> io::Result<bool> {
-        // The low 16 bits of epoll's events are those of poll (`include/uapi/linux/eventpoll.h`).
+        // The low 16 bits of epoll events are those of poll (`include/uapi/linux/eventpoll.h`).
         let wanted = PollFlags::from_bits_truncate(events as u16);
         let ready = poll(&mut [PollFd::new(self, wanted)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
         Ok(ready > 0)
@@ -224,7 +224,7 @@ impl AsFd for DuplicatedFd {
     }
 }
 
-/// Waits until a file can be read, for at most this long (`None`: for ever); says whether it can.
+/// Waits up to `timeout` (`None`: without limit) until a file is readable; returns whether it is.
 pub(crate) fn poll_readable(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<bool, Errno> {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_whether_an_event_is_there_takes_nothing_away() {
+    fn checking_an_event_does_not_consume_it() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let this = PidFd::open(Pid::of_this_process()).unwrap();
         let reader = this.duplicate(reader.as_raw_fd()).unwrap();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_file_is_reported_by_its_epoll_for_as_long_as_a_duplicate_is_open() {
+    fn an_epoll_reports_a_closed_file_while_a_duplicate_is_open() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         let mut epoll = Epoll::new(1).unwrap();
         epoll.add(&reader, 7, Trigger::Level).unwrap();
@@ -283,14 +283,14 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_not_open_is_named() {
+    fn a_missing_file_descriptor_is_named() {
         let this = PidFd::open(Pid::of_this_process()).unwrap();
         let error = this.duplicate(i32::MAX).unwrap_err();
         assert!(matches!(error, PidFdError::NoSuchFd { fd: i32::MAX, .. }), "{error}");
     }
 
     #[test]
-    fn a_process_that_never_was_is_gone() {
+    fn a_process_that_never_existed_is_gone() {
         let unused = Pid::new(1 << 30).unwrap();
         assert!(PidFd::open(unused).unwrap_err().is_gone());
     }

@@ -1,6 +1,6 @@
-//! CPU affinity and scheduling class of threads, of other processes and of the kernel's too
-//! (`napi/veth-1`). Reads what is needed to put it back exactly; which CPU or class is right is
-//! decided above.
+//! CPU affinity and scheduling policy of threads, including those of other processes and kernel threads
+//! (`napi/veth-1`). Reads everything that is needed to restore them exactly. The callers select CPUs and
+//! policies.
 
 use std::io;
 
@@ -10,109 +10,109 @@ use thiserror::Error;
 
 use crate::{CPU_LIMIT, CpuList, Pid};
 
-/// A scheduling class with the values that belong to it.
+/// A scheduling policy with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Policy {
     /// `SCHED_OTHER`, the default.
     Other {
-        /// From -20 (most time) to 19.
+        /// Nice value, -20 (highest share) to 19.
         nice: i32,
     },
     /// `SCHED_BATCH`.
     Batch {
-        /// From -20 (most time) to 19.
+        /// Nice value, -20 (highest share) to 19.
         nice: i32,
     },
     /// `SCHED_IDLE`.
     Idle {
-        /// From -20 to 19; counts again when the class is left.
+        /// Nice value, -20 to 19; applies again under another policy.
         nice: i32,
     },
-    /// `SCHED_FIFO`: runs until it waits or a higher one wants to run.
+    /// `SCHED_FIFO`: runs until it waits or a thread of higher priority preempts it.
     Fifo {
-        /// From 1 to 99, the highest.
+        /// Priority, 1 to 99 (highest).
         priority: u32,
     },
-    /// `SCHED_RR`: as FIFO, taking turns with its equals.
+    /// `SCHED_RR`: as FIFO, with time slices among threads of the same priority.
     RoundRobin {
-        /// From 1 to 99, the highest.
+        /// Priority, 1 to 99 (highest).
         priority: u32,
     },
-    /// `SCHED_DEADLINE`; is read, not set.
+    /// `SCHED_DEADLINE`; read only.
     Deadline {
-        /// Time on a CPU per period, nanoseconds.
+        /// CPU time per period, in ns.
         runtime_ns: u64,
-        /// By when in each period, nanoseconds.
+        /// Deadline within the period, in ns.
         deadline_ns: u64,
-        /// The period, nanoseconds.
+        /// Period in ns.
         period_ns: u64,
     },
-    /// Another class (`SCHED_EXT` is 7); is read, not set.
+    /// Other policy (`SCHED_EXT` is 7); read only.
     Unknown {
-        /// The kernel's number of it.
+        /// Number in the kernel.
         number: u32,
     },
 }
 
-/// How a thread is scheduled.
+/// Scheduling parameters of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Scheduling {
-    /// Its class.
+    /// Policy.
     pub policy: Policy,
-    /// Whether its children start in the default class (`SCHED_RESET_ON_FORK`).
+    /// Whether its children start with the default policy (`SCHED_RESET_ON_FORK`).
     pub reset_on_fork: bool,
 }
 
-/// Why a thread's scheduling could not be read or set.
+/// Why the scheduling of a thread could not be read or set.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SchedError {
-    /// The thread ended, or never was.
+    /// The thread exited or never existed.
     #[error("{action} thread {tid}: it does not exist")]
     Gone {
-        /// What was tried.
+        /// Operation.
         action: &'static str,
-        /// On which thread.
+        /// Thread.
         tid: Pid,
     },
-    /// The caller lacks the right.
+    /// The caller lacks permission.
     #[error("{action} thread {tid}: {source}; needs its user, or CAP_SYS_NICE")]
     Denied {
-        /// What was tried.
+        /// Operation.
         action: &'static str,
-        /// On which thread.
+        /// Thread.
         tid: Pid,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// An empty list of CPUs. Nothing was changed.
+    /// Empty list of CPUs. Nothing is changed.
     #[error("thread {tid} cannot be bound to an empty list of CPUs")]
     NoCpu {
-        /// The thread.
+        /// Thread.
         tid: Pid,
     },
-    /// A class that is only read. Nothing was changed.
+    /// A policy that cannot be set. Nothing is changed.
     #[error("thread {tid}: {policy:?} is read, not set")]
     ReadOnly {
-        /// The thread.
+        /// Thread.
         tid: Pid,
-        /// The class asked for.
+        /// Requested policy.
         policy: Policy,
     },
-    /// Another answer; `EINVAL` for CPUs that are offline or outside of the thread's cpuset, a value
-    /// out of range, or a kernel thread that is bound for good.
+    /// Other error. `EINVAL`: the CPUs are offline or outside the thread's cpuset, a value is out of range, or the
+    /// affinity of a kernel thread is fixed.
     #[error("{action} thread {tid}{detail}: {source}")]
     Refused {
-        /// What was tried.
+        /// Operation.
         action: &'static str,
-        /// On which thread.
+        /// Thread.
         tid: Pid,
-        /// The value.
+        /// Value.
         detail: String,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
 }
@@ -127,8 +127,8 @@ impl SchedError {
     }
 }
 
-/// A CPU mask as the kernel takes it: bit *n* of the whole is CPU *n*. Made before a `fork`, it can
-/// be applied after it.
+/// A CPU mask in the kernel's format: bit *n* is CPU *n*. It is created before a `fork` and can be applied
+/// after it.
 #[derive(Clone, Debug)]
 pub(crate) struct CpuMask(Vec<libc::c_ulong>);
 
@@ -144,10 +144,10 @@ impl CpuMask {
         Self(mask)
     }
 
-    /// Binds a thread, 0 being the calling one. Async-signal-safe: one system call.
+    /// Sets the affinity of a thread; 0 is the calling one. Async-signal-safe: one system call.
     pub(crate) fn apply(&self, tid: libc::pid_t) -> io::Result<()> {
         let bytes = size_of_val(self.0.as_slice());
-        // SAFETY: the kernel reads `bytes` bytes from the pointer, which is what the vector holds.
+        // SAFETY: the kernel reads `bytes` bytes from the pointer, which is the size of the vector.
         let result = unsafe { libc::syscall(libc::SYS_sched_setaffinity, tid, bytes, self.0.as_ptr()) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
@@ -159,14 +159,14 @@ impl CpuMask {
     }
 }
 
-/// The CPUs that a thread may run on.
+/// CPU affinity of a thread.
 ///
 /// # Errors
 /// When the thread does not exist.
 pub fn affinity(tid: Pid) -> Result<CpuList, SchedError> {
     let mut mask = CpuMask(vec![0; (CPU_LIMIT / WORD_BITS) as usize]);
     let bytes = size_of_val(mask.0.as_slice());
-    // SAFETY: the kernel writes at most `bytes` bytes to the pointer, which is what the vector holds.
+    // SAFETY: the kernel writes at most `bytes` bytes to the pointer, which is the size of the vector.
     let result = unsafe { libc::syscall(libc::SYS_sched_getaffinity, tid.get(), bytes, mask.0.as_mut_ptr()) };
     if result < 0 {
         let source = io::Error::last_os_error();
@@ -175,11 +175,11 @@ pub fn affinity(tid: Pid) -> Result<CpuList, SchedError> {
     Ok(mask.to_list())
 }
 
-/// Binds a thread to CPUs. The kernel drops those that are offline or outside of its cpuset, and
-/// refuses when none is left: compare with [`affinity`] afterwards.
+/// Sets the CPU affinity of a thread. The kernel drops CPUs that are offline or outside its cpuset, and refuses
+/// if no CPU remains. Compare with [`affinity`] afterwards.
 ///
 /// # Errors
-/// When the thread does not exist or may not be bound, or none of the CPUs can be had.
+/// When the thread does not exist, its affinity cannot be changed, or no CPU is usable.
 pub fn set_affinity(tid: Pid, cpus: &CpuList) -> Result<(), SchedError> {
     if cpus.is_empty() {
         return Err(SchedError::NoCpu { tid });
@@ -189,7 +189,7 @@ pub fn set_affinity(tid: Pid, cpus: &CpuList) -> Result<(), SchedError> {
         .map_err(|source| SchedError::new("binding", tid, format!(" to CPUs {cpus}"), source))
 }
 
-/// How a thread is scheduled.
+/// Scheduling parameters of a thread.
 ///
 /// # Errors
 /// When the thread does not exist.
@@ -219,12 +219,12 @@ pub fn scheduling(tid: Pid) -> Result<Scheduling, SchedError> {
     Ok(Scheduling { policy, reset_on_fork })
 }
 
-/// Sets how a thread is scheduled. A custom time slice (`sched_runtime` of a thread that is in no
-/// real-time class, Linux 6.12) goes back to the default.
+/// Sets the scheduling parameters of a thread. A custom time slice (`sched_runtime` under a non-real-time
+/// policy, Linux 6.12) is reset to the default.
 ///
 /// # Errors
-/// When the thread does not exist, the caller lacks CAP_SYS_NICE for the class or priority, or a
-/// value is out of range.
+/// When the thread does not exist, the caller lacks CAP_SYS_NICE for the policy or priority, or a value is out
+/// of range.
 pub fn set_scheduling(tid: Pid, scheduling: Scheduling) -> Result<(), SchedError> {
     let mut raw = empty_attr();
     let (policy, nice, priority) = match scheduling.policy {
@@ -241,7 +241,7 @@ pub fn set_scheduling(tid: Pid, scheduling: Scheduling) -> Result<(), SchedError
     raw.sched_nice = nice;
     raw.sched_priority = priority;
     raw.sched_flags = if scheduling.reset_on_fork { RESET_ON_FORK } else { 0 };
-    // SAFETY: the kernel reads the structure, whose size is in it.
+    // SAFETY: the kernel reads the structure, which contains its size.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, tid.get(), &raw const raw, 0) };
     if result < 0 {
         let source = io::Error::last_os_error();
@@ -253,7 +253,7 @@ pub fn set_scheduling(tid: Pid, scheduling: Scheduling) -> Result<(), SchedError
 
 const RESET_ON_FORK: u64 = libc::SCHED_FLAG_RESET_ON_FORK as u64;
 
-/// A `struct sched_attr` of the first size, `SCHED_ATTR_SIZE_VER0`, which is all that is used.
+/// A `struct sched_attr` of `SCHED_ATTR_SIZE_VER0`, which is sufficient here.
 fn empty_attr() -> libc::sched_attr {
     libc::sched_attr {
         size: size_of::<libc::sched_attr>() as u32,
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_thread_reads_back_its_cpu() {
+    fn affinity_reads_back_as_set() {
         in_a_thread(|tid| {
             let before = affinity(tid).unwrap();
             let one: CpuList = before.iter().take(1).collect();
@@ -289,20 +289,20 @@ mod tests {
     }
 
     #[test]
-    fn no_cpu_is_refused_before_the_kernel_is_asked() {
+    fn an_empty_cpu_list_is_refused_without_a_system_call() {
         let tid = Pid::of_this_thread();
         let error = set_affinity(tid, &CpuList::default()).unwrap_err();
         assert!(matches!(error, SchedError::NoCpu { .. }));
     }
 
     #[test]
-    fn a_cpu_that_is_not_there_is_refused_with_its_number() {
+    fn a_missing_cpu_is_refused_with_its_number() {
         let error = set_affinity(Pid::of_this_thread(), &"60000".parse().unwrap()).unwrap_err();
         assert!(error.to_string().contains("to CPUs 60000: "), "{error}");
     }
 
     #[test]
-    fn a_scheduling_class_is_put_back_exactly() {
+    fn a_scheduling_policy_is_restored_exactly() {
         in_a_thread(|tid| {
             let before = scheduling(tid).unwrap();
             let batch = Scheduling { policy: Policy::Batch { nice: 19 }, reset_on_fork: true };
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_real_time_class_reads_back_its_priority() {
+    fn a_real_time_policy_reads_back_its_priority() {
         in_a_thread(|tid| {
             let fifo = Scheduling { policy: Policy::Fifo { priority: 7 }, reset_on_fork: false };
             match set_scheduling(tid, fifo) {
@@ -340,7 +340,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_mask_names_the_cpus_it_was_made_of(
+        fn a_mask_contains_the_cpus_it_was_created_from(
             cpus in prop::collection::btree_set(0..CPU_LIMIT, 0..20),
         ) {
             let list: CpuList = cpus.into_iter().collect();

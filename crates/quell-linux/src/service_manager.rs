@@ -1,11 +1,11 @@
-//! Telling the service manager that started this program how it fares (`sd_notify(3)`): by datagrams to the socket that
-//! `NOTIFY_SOCKET` names. Without that variable there is nobody to tell, which is no error.
+//! Notifies the service manager of this program's state (`sd_notify(3)`), with datagrams to the socket in
+//! `NOTIFY_SOCKET`. Without that variable nothing is sent, which is not an error.
 
 use std::io;
 
 use sd_notify::NotifyState;
 
-/// Says that everything is in place, with a sentence for `systemctl status`.
+/// Notifies that startup is complete, with a sentence for `systemctl status`.
 ///
 /// # Errors
 /// When the socket cannot be written to.
@@ -13,7 +13,7 @@ pub fn ready(status: &str) -> io::Result<()> {
     sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(status)])
 }
 
-/// Says how things are now, in a sentence for `systemctl status`.
+/// Notifies of the current state, as a sentence for `systemctl status`.
 ///
 /// # Errors
 /// When the socket cannot be written to.
@@ -21,7 +21,7 @@ pub fn status(status: &str) -> io::Result<()> {
     sd_notify::notify(&[NotifyState::Status(status)])
 }
 
-/// Says that this program is about to end.
+/// Notifies that this program is about to exit.
 ///
 /// # Errors
 /// When the socket cannot be written to.

@@ -1,5 +1,5 @@
-//! SIGINT, SIGTERM, SIGHUP or others as something to wait for and something to look at, so that a run can
-//! be ended in order. What to do then is decided above; SIGPIPE and others stay as they are.
+//! Makes SIGINT, SIGTERM, SIGHUP or other signals available to waits and checks, so that a run can end in
+//! order. Other signals, such as SIGPIPE, are unchanged.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,7 +15,7 @@ use crate::pidfd::{Signal, poll_readable};
 
 const NONE: usize = 0;
 
-/// Asks of the user or the system to end this program, from the moment of [`Interruption::listen`].
+/// Requests of the user or the system to end this program, since [`Interruption::listen`].
 #[derive(Debug)]
 pub struct Interruption {
     flag: InterruptionFlag,
@@ -23,22 +23,22 @@ pub struct Interruption {
     handlers: Vec<SigId>,
 }
 
-/// Whether an interruption came: one atomic load, to be looked at in loops and other threads.
+/// Whether a signal arrived: one atomic load, for loops and other threads.
 #[derive(Clone, Debug)]
 pub struct InterruptionFlag(Arc<AtomicUsize>);
 
-/// The signal that came.
+/// A signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterruptionSignal(i32);
 
 impl InterruptionSignal {
-    /// Its number; by convention a program that it ends exits with 128 more.
+    /// Signal number. By convention, a program that it ends exits with 128 plus the number.
     #[must_use]
     pub fn number(self) -> i32 {
         self.0
     }
 
-    /// Its name, like `SIGINT`.
+    /// Name, for example `SIGINT`.
     #[must_use]
     pub fn name(self) -> &'static str {
         signal_name(self.0).unwrap_or("a signal")
@@ -46,7 +46,7 @@ impl InterruptionSignal {
 }
 
 impl InterruptionFlag {
-    /// The last signal that came, if any.
+    /// Last signal that arrived, if any.
     #[must_use]
     pub fn get(&self) -> Option<InterruptionSignal> {
         match self.0.load(Ordering::Relaxed) {
@@ -57,8 +57,7 @@ impl InterruptionFlag {
 }
 
 impl Interruption {
-    /// Starts to listen. From now on, and also after the value is dropped, these signals no longer
-    /// end the program by themselves.
+    /// Starts to listen. From now on, also after the value is dropped, these signals no longer end the program.
     ///
     /// # Errors
     /// When the kernel refuses a socket pair or a signal handler.
@@ -66,17 +65,17 @@ impl Interruption {
         Self::listen_to(&[Signal::INT, Signal::TERM, Signal::HUP])
     }
 
-    /// Starts to listen to other signals than those that ask a program to end.
+    /// Starts to listen to other signals than the default ones.
     ///
     /// # Errors
-    /// When the kernel refuses a socket pair or a signal handler, as it does for SIGKILL and SIGSTOP.
+    /// When the kernel refuses a socket pair or a signal handler, as for SIGKILL and SIGSTOP.
     pub fn listen_to(signals: &[Signal]) -> io::Result<Self> {
         let flag = Arc::new(AtomicUsize::new(NONE));
         let (wake, waker) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         let mut listening = Self { flag: InterruptionFlag(Arc::clone(&flag)), wake, handlers: Vec::new() };
         for signal in signals.iter().map(|signal| signal.as_raw()) {
-            // Handlers run in this order: who is woken finds the flag set.
+            // Handlers run in this order: a woken thread finds the flag set.
             let number = signal.unsigned_abs() as usize;
             let set = signal_hook::flag::register_usize(signal, Arc::clone(&flag), number)?;
             listening.handlers.push(set);
@@ -86,14 +85,14 @@ impl Interruption {
         Ok(listening)
     }
 
-    /// The flag, for loops and other threads.
+    /// Flag for loops and other threads.
     #[must_use]
     pub fn flag(&self) -> InterruptionFlag {
         self.flag.clone()
     }
 
-    /// Waits for a signal, at most this long; the last signal that came, if any. Returns at once when
-    /// one came before.
+    /// Waits up to `timeout` for a signal. Returns the last signal that arrived, if any; returns at once if one
+    /// arrived before.
     ///
     /// # Errors
     /// When the kernel refuses to wait.
@@ -104,10 +103,10 @@ impl Interruption {
         Ok(self.flag.get())
     }
 
-    /// Forgets what came, so that a second signal can be told from the first.
+    /// Clears the flag and pending wake-ups, so that a second signal is distinguished from the first.
     ///
     /// # Errors
-    /// When the kernel refuses to read what the handlers wrote.
+    /// When the kernel refuses to read the bytes of the handlers.
     pub fn reset(&self) -> io::Result<()> {
         let mut wake = &self.wake;
         let mut bytes = [0; 64];
@@ -126,7 +125,7 @@ impl Interruption {
 }
 
 impl AsFd for Interruption {
-    /// Readable once a signal came: for use beside others in one `poll` or `epoll`.
+    /// Readable after a signal arrived, for use with other files in `poll` or `epoll`.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
@@ -145,7 +144,7 @@ mod tests {
     use super::*;
     use signal_hook::consts::SIGHUP;
 
-    /// One test, because signals are the whole process's.
+    /// A single test, because signals belong to the whole process.
     #[test]
     fn a_signal_wakes_and_sets_the_flag_until_it_is_reset() {
         let interruption = Interruption::listen().unwrap();

@@ -1,5 +1,5 @@
-//! Signals taken from a queue, each with who sent it (`signalfd(2)`): for a program that stands before another one and
-//! passes on to it what is meant for it. Which to pass on is decided above.
+//! A queue of signals with their senders (`signalfd(2)`), for a program that forwards signals to another. The
+//! callers decide which to forward.
 
 use std::fmt;
 use std::io;
@@ -12,39 +12,39 @@ use rustix::io::Errno;
 use crate::Pid;
 use crate::pidfd::Signal;
 
-/// Signals that wait to be taken, instead of doing to this process what they do to others.
+/// Blocked signals, which wait to be taken instead of running their action.
 pub struct SignalQueue {
     fd: OwnedFd,
     mask_before: libc::sigset_t,
 }
 
-/// A signal that came.
+/// A signal that arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrived {
-    /// Which.
+    /// Signal.
     pub signal: Signal,
-    /// Who sent it.
+    /// Sender.
     pub from: Sender,
 }
 
-/// Who sent a signal.
+/// Sender of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sender {
-    /// The kernel: a key of the terminal, whose whole process group has it; a timer.
+    /// The kernel: a terminal key, sent to the whole foreground process group, or a timer.
     Kernel,
-    /// A process; absent when it has no number in this one's pid namespace.
+    /// A process; `None` if it has no PID in this pid namespace.
     Process(Option<Pid>),
 }
 
 impl SignalQueue {
-    /// Blocks `signals` in the calling thread, and in those that it starts from now on: so to be called while there is
-    /// only one. Signals that are ignored stay ignored and never come.
+    /// Blocks `signals` in the calling thread and in threads that it starts later, so call it while there is only
+    /// one thread. Ignored signals stay ignored and never arrive.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub fn of(signals: &[Signal]) -> io::Result<Self> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: `sigemptyset` initialises the set, in which the numbers of real signals are then put.
+        // SAFETY: `sigemptyset` initializes the set; then numbers of real signals are added.
         let set = unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             for signal in signals {
@@ -53,28 +53,28 @@ impl SignalQueue {
             set.assume_init()
         };
         let mut mask_before = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: the set is initialised, and there is room for the one before.
+        // SAFETY: the set is initialized, and there is space for the previous one.
         let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, mask_before.as_mut_ptr()) };
         if blocked != 0 {
             return Err(io::Error::from_raw_os_error(blocked));
         }
-        // SAFETY: written by the call that has just succeeded.
+        // SAFETY: written by the call, which succeeded.
         let mask_before = unsafe { mask_before.assume_init() };
-        // SAFETY: the set is initialised.
+        // SAFETY: the set is initialized.
         let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel has just given this number to us alone.
+        // SAFETY: the kernel just created this file descriptor, so it is owned here.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, mask_before })
     }
 
-    /// What blocks in the calling thread the signals that were blocked before this queue, and no others. Makes one system
-    /// call, so that it can be called in the child of a `fork`.
+    /// Returns a function that blocks in the calling thread exactly the signals that were blocked before this
+    /// queue. It makes one system call, so it can run in the child of a `fork`.
     pub(crate) fn mask_before(&self) -> impl Fn() -> io::Result<()> + Send + Sync + 'static {
         let mask = self.mask_before;
         move || {
-            // SAFETY: the set is one that the kernel gave, the present one is not asked for.
+            // SAFETY: the set comes from the kernel; the current one is not requested.
             match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, null_mut()) } {
                 0 => Ok(()),
                 error => Err(io::Error::from_raw_os_error(error)),
@@ -82,14 +82,14 @@ impl SignalQueue {
         }
     }
 
-    /// The next signal, if one waits.
+    /// Takes the next signal, if any.
     ///
     /// # Errors
-    /// When the kernel refuses to be read from.
+    /// When the kernel refuses to read.
     pub fn take(&self) -> io::Result<Option<Arrived>> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = size_of::<libc::signalfd_siginfo>();
-        // SAFETY: at most `size` bytes are written, into a value of that size.
+        // SAFETY: the kernel writes at most `size` bytes, into a value of that size.
         let read = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size) };
         if read < 0 {
             let error = io::Error::last_os_error();
@@ -98,12 +98,12 @@ impl SignalQueue {
         if read.unsigned_abs() != size {
             return Err(io::Error::other(format!("a signalfd gave {read} bytes instead of {size}")));
         }
-        // SAFETY: the kernel has written it whole.
+        // SAFETY: the kernel has written the whole value.
         Ok(arrived(&unsafe { info.assume_init() }))
     }
 }
 
-/// Codes above 0 are the kernel's (`include/uapi/asm-generic/siginfo.h`).
+/// The kernel uses codes above 0 (`include/uapi/asm-generic/siginfo.h`).
 fn arrived(info: &libc::signalfd_siginfo) -> Option<Arrived> {
     let signal = i32::try_from(info.ssi_signo).ok().and_then(Signal::from_named_raw)?;
     let from = if info.ssi_code > 0 { Sender::Kernel } else { Sender::Process(Pid::from_kernel(info.ssi_pid)) };
@@ -117,7 +117,7 @@ impl fmt::Debug for SignalQueue {
 }
 
 impl AsFd for SignalQueue {
-    /// Readable while a signal waits.
+    /// Readable while a signal is queued.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -128,13 +128,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_waits_in_the_queue_and_tells_who_sent_it() {
+    fn a_queued_signal_contains_its_sender() {
         let queue = SignalQueue::of(&[Signal::USR1, Signal::WINCH]).unwrap();
         assert_eq!(queue.take().unwrap(), None);
         let this = crate::pidfd::PidFd::open(Pid::of_this_process()).unwrap();
-        // Other threads of the test binary have it unblocked, and ignore it as it comes.
+        // Other threads of the test binary do not block the signal; its default action ignores it there.
         this.signal(Signal::WINCH).unwrap();
-        // SAFETY: sends a signal to this thread alone, which has it blocked.
+        // SAFETY: sends a signal only to this thread, which blocks it.
         assert_eq!(unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR1) }, 0);
         let first =
             std::iter::from_fn(|| queue.take().unwrap()).find(|arrived| arrived.signal == Signal::USR1).unwrap();
@@ -142,8 +142,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_terminal_sends_is_the_kernels() {
-        // SAFETY: all bits zero is a value of this type.
+    fn signals_of_the_terminal_come_from_the_kernel() {
+        // SAFETY: all-zero is a valid value of this type.
         let mut info: libc::signalfd_siginfo = unsafe { MaybeUninit::zeroed().assume_init() };
         info.ssi_signo = libc::SIGINT.unsigned_abs();
         info.ssi_code = 0x80;

@@ -1,6 +1,6 @@
-//! Sockets by netlink (`NETLINK_SOCK_DIAG`, `net/ipv4/inet_diag.c`): the TCP and UDP sockets of a namespace with addresses,
-//! states and inodes, in a few messages. By the inode they are found again among the files of a process. What of a
-//! socket is not in it (`SO_INCOMING_NAPI_ID`) is asked of the socket itself, in `socket_options`.
+//! Lists TCP and UDP sockets of a network namespace with addresses, states and inodes, via netlink
+//! (`NETLINK_SOCK_DIAG`, `net/ipv4/inet_diag.c`). The inode identifies a socket among the files of a process.
+//! `socket_options` reads what netlink does not report (`SO_INCOMING_NAPI_ID`) from the socket itself.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -10,12 +10,12 @@ use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, NetlinkSocket, Target};
 use crate::netns::Namespace;
 
-/// What is left of closed connections (`include/net/tcp_states.h`) is not listed. Handshakes that have no socket yet come
-/// with `SYN_RECV` (`inet_diag_dump_icsk`), as 3 and without an inode.
+/// Closed connections in TIME_WAIT (`include/net/tcp_states.h`) are not listed. Handshakes without a socket are
+/// listed with `SYN_RECV` (`inet_diag_dump_icsk`), as state 3 and without an inode.
 const NOT_LISTED: u32 = 1 << TIME_WAIT;
 const TIME_WAIT: u8 = 6;
 
-/// What a socket speaks.
+/// Transport protocol of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum InetProtocol {
     /// TCP.
@@ -24,7 +24,7 @@ pub enum InetProtocol {
     Udp,
 }
 
-/// The family of a socket's addresses. An IPv6 socket may serve IPv4 too, by addresses like `::ffff:192.0.2.1`.
+/// Address family of a socket. An IPv6 socket may also serve IPv4, with addresses such as `::ffff:192.0.2.1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum InetFamily {
     /// `AF_INET`.
@@ -33,45 +33,44 @@ pub enum InetFamily {
     V6,
 }
 
-/// One socket.
+/// A TCP or UDP socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InetSocket {
-    /// Its inode in sockfs; 0 when no process holds it any more, or not yet: a connection that waits to be accepted, and a
-    /// handshake that is under way.
+    /// Inode in sockfs. 0 if no process holds it: closed, waiting to be accepted, or in a handshake.
     pub inode: u32,
-    /// What it does: a number of `include/net/tcp_states.h`. A UDP socket is 1 when connected, else 7.
+    /// State, a number of `include/net/tcp_states.h`. A connected UDP socket is 1, an unconnected one 7.
     pub state: u8,
-    /// Its own address and port.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// The other side's; `None` when it is connected to none.
+    /// Remote address and port; `None` if it is not connected.
     pub remote: Option<SocketAddr>,
-    /// The interface that it is bound to.
+    /// Interface to which it is bound.
     pub bound_to: Option<Ifindex>,
-    /// Bytes received and not yet read; of a listening socket: connections not yet accepted.
+    /// Bytes received and not yet read; for a listening socket, connections not yet accepted.
     pub receive_queue: u32,
-    /// Bytes sent and not yet acknowledged; of a listening socket: the most that may wait.
+    /// Bytes sent and not yet acknowledged; for a listening socket, the maximum backlog.
     pub send_queue: u32,
-    /// The user that made it.
+    /// User id of its creator.
     pub uid: u32,
 }
 
-/// A handle on the sockets of one namespace. Reading needs no privilege.
+/// Handle to the sockets of one network namespace. Reading needs no privilege.
 #[derive(Debug)]
 pub struct SockDiag {
     socket: NetlinkSocket,
 }
 
 impl SockDiag {
-    /// For the namespace of the calling thread, also after the thread has moved on.
+    /// Opens the namespace of the calling thread. The handle stays in it if the thread enters another namespace.
     ///
     /// # Errors
-    /// [`NetlinkError`] when no socket can be had.
+    /// [`NetlinkError`] when no socket can be opened.
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_sock_diag()? })
     }
 
-    /// For another namespace; the calling thread stays where it is.
+    /// Opens another namespace. The calling thread does not change its namespace.
     ///
     /// # Errors
     /// [`NetlinkError`], `Denied` without `CAP_SYS_ADMIN`.
@@ -79,11 +78,11 @@ impl SockDiag {
         Ok(Self { socket: NetlinkSocket::open_in(namespace, NetlinkSocket::open_sock_diag)? })
     }
 
-    /// Hands every socket of a protocol and family to `take`, in the kernel's order. Sockets may come, go and change
-    /// meanwhile; one can then be seen twice, or not at all.
+    /// Passes every socket of a protocol and family to `take`, in the kernel's order. If sockets change during the
+    /// call, one can be listed twice or not at all.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Absent` when the kernel is built without the protocol's module (`CONFIG_INET_DIAG`,
+    /// [`NetlinkError`]: `Absent` if the kernel lacks the module of the protocol (`CONFIG_INET_DIAG`,
     /// `CONFIG_INET_UDP_DIAG`).
     pub fn for_each(
         &mut self,
@@ -101,7 +100,7 @@ impl SockDiag {
             InetProtocol::Udp => libc::IPPROTO_UDP as u8,
         };
         header.states = !NOT_LISTED;
-        // The header says the protocol; the bindings' two requests differ in nothing else.
+        // The header selects the protocol; the two requests of the bindings are otherwise identical.
         let request = Request::new().op_tcp_diag_dump(&header);
         let decode = |reply: &[u8]| decode_socket(reply).map(&mut take);
         self.socket.collect("list sockets of", &Target::Namespace, &request, decode).map(drop)
@@ -130,7 +129,7 @@ pub(crate) fn decode_socket(reply: &[u8]) -> Result<InetSocket, Malformed> {
     })
 }
 
-/// An IPv4 address, which is in the first four of the sixteen bytes.
+/// An IPv4 address, in the first four of sixteen bytes.
 fn v4([a, b, c, d, ..]: [u8; 16]) -> IpAddr {
     Ipv4Addr::new(a, b, c, d).into()
 }
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_ends_of_a_connection_and_its_listener_are_found_by_their_inodes() {
+    fn both_ends_of_a_connection_and_its_listener_are_found_by_inode() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let seen = find(InetProtocol::Tcp, InetFamily::V4, inode(&listener));
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_socket_and_what_waits_in_it_are_seen() {
+    fn an_ipv6_socket_and_its_waiting_connections_are_listed() {
         let Ok(socket) = UdpSocket::bind("[::1]:0") else { return skip(Lacks::Machine, "no IPv6 here") };
         socket.send_to(b"four", socket.local_addr().unwrap()).unwrap();
         let seen = find(InetProtocol::Udp, InetFamily::V6, inode(&socket));
@@ -183,11 +182,11 @@ mod tests {
         assert!(seen.receive_queue >= 4, "{seen:?}");
     }
 
-    /// What Linux 6.18 said of the server's end of a connection from 192.0.2.2 to 192.0.2.1, port 11211.
+    /// Recorded reply of Linux 6.18 for the server's end of a connection from 192.0.2.2 to 192.0.2.1, port 11211.
     const RECORDED: &[u8] = include_bytes!("../tests/recordings/netlink/inet_diag_tcp4");
 
     #[test]
-    fn a_recorded_connection_is_read() {
+    fn a_recorded_connection_is_decoded() {
         let socket = decode_socket(RECORDED).unwrap();
         assert_eq!((socket.state, socket.uid), (ESTABLISHED, 0));
         assert_eq!(socket.local, "192.0.2.1:11211".parse().unwrap());
@@ -196,13 +195,13 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_cut_short_is_refused() {
+    fn a_truncated_message_is_refused() {
         assert!(decode_socket(&RECORDED[..Msg::len() - 1]).is_err());
     }
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes in any_reply(Msg::len())) {
+        fn arbitrary_replies_never_panic(bytes in any_reply(Msg::len())) {
             let _ = decode_socket(&bytes);
         }
     }

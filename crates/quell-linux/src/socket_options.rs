@@ -1,5 +1,5 @@
-//! The socket options that decide how packets reach a socket, or tell how they did (`net/core/sock.c`), on own sockets and
-//! on duplicates of other programs'. Other options are set where sockets are made.
+//! Socket options that control or report how packets reach a socket (`net/core/sock.c`), for own sockets and
+//! for duplicates of other programs' sockets. Other options are set where sockets are created.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::NapiId;
 
-/// One of the options, by its number in `asm-generic/socket.h`.
+/// A socket option, by its number in `asm-generic/socket.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 enum SocketOption {
@@ -41,142 +41,142 @@ impl SocketOption {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SocketOptionError {
-    /// The kernel does not know the option: too old, or built without busy polling.
+    /// The kernel does not support the option: it is too old, or built without busy polling.
     #[error("{action} {option}: this kernel does not have it")]
     Unsupported {
-        /// Reading or setting.
+        /// Operation: reading or setting.
         action: &'static str,
-        /// Which option.
+        /// Socket option.
         option: &'static str,
     },
-    /// The caller lacks the right.
+    /// The caller lacks permission.
     #[error("{action} {option}: {source}; needs CAP_NET_ADMIN")]
     Denied {
-        /// Reading or setting.
+        /// Operation: reading or setting.
         action: &'static str,
-        /// Which option.
+        /// Socket option.
         option: &'static str,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// Another answer; `ENOTSOCK` for what is no socket.
+    /// Other error; `ENOTSOCK` if the file is not a socket.
     #[error("{action} {option}: {source}")]
     Refused {
-        /// Reading or setting.
+        /// Operation: reading or setting.
         action: &'static str,
-        /// Which option.
+        /// Socket option.
         option: &'static str,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
 impl SocketOptionError {
-    /// Whether the file that was asked is no socket.
+    /// Whether the file is not a socket.
     #[must_use]
     pub fn is_no_socket(&self) -> bool {
         matches!(self, Self::Refused { source, .. } if source.raw_os_error() == Some(libc::ENOTSOCK))
     }
 }
 
-/// Whether the socket waits for connections.
+/// Whether the socket is listening.
 ///
 /// # Errors
-/// When the file is no socket.
+/// When the file is not a socket.
 pub fn is_listening(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok(get(socket, SocketOption::AcceptConn)? != 0)
 }
 
-/// The NAPI that delivered the socket's last packet; `None` before the first, and for packets that
-/// came by none (loopback, a veth whose peer sends TSO frames).
+/// NAPI instance that delivered the socket's last packet. `None` before the first packet, and for packets
+/// without an instance (loopback, a veth whose peer sends TSO frames).
 ///
 /// # Errors
-/// When the file is no socket or the kernel does not know the option.
+/// When the file is not a socket or the kernel does not support the option.
 pub fn incoming_napi_id(socket: impl AsFd) -> Result<Option<NapiId>, SocketOptionError> {
     let value = get(socket, SocketOption::IncomingNapiId)?;
     Ok(NapiId::from_kernel(value.cast_unsigned()))
 }
 
-/// The CPU that processed the socket's last packet; `None` before the first.
+/// CPU that processed the socket's last packet; `None` before the first.
 ///
 /// # Errors
-/// When the file is no socket or the kernel does not know the option.
+/// When the file is not a socket or the kernel does not support the option.
 pub fn incoming_cpu(socket: impl AsFd) -> Result<Option<u32>, SocketOptionError> {
     Ok(u32::try_from(get(socket, SocketOption::IncomingCpu)?).ok())
 }
 
-/// Whether the socket shares its address with others of its group.
+/// Whether the socket shares its address with others (`SO_REUSEPORT`).
 ///
 /// # Errors
-/// When the file is no socket.
+/// When the file is not a socket.
 pub fn reuse_port(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok(get(socket, SocketOption::ReusePort)? != 0)
 }
 
-/// Whether the socket speaks IPv4 or IPv6; a Unix socket, for one, comes by no NAPI and answers as if it were asked too
-/// early.
+/// Whether the socket uses IPv4 or IPv6. A Unix socket never has a NAPI instance, which looks like a socket
+/// before its first packet.
 ///
 /// # Errors
-/// When the file is no socket.
+/// When the file is not a socket.
 pub fn is_inet(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok([libc::AF_INET, libc::AF_INET6].contains(&get(socket, SocketOption::Domain)?))
 }
 
-/// Whether the socket is an AF_XDP one.
+/// Whether this is an AF_XDP socket.
 ///
 /// # Errors
-/// When the file is no socket.
+/// When the file is not a socket.
 pub fn is_xdp(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok(get(socket, SocketOption::Domain)? == libc::AF_XDP)
 }
 
-/// How long a blocking receive polls the device before it sleeps, microseconds; new sockets have the
-/// sysctl `net.core.busy_read`.
+/// Busy-poll time of a blocking receive before it sleeps, in µs. New sockets inherit the sysctl
+/// `net.core.busy_read`.
 ///
 /// # Errors
-/// When the file is no socket or the kernel does not know the option.
+/// When the file is not a socket or the kernel does not support the option.
 pub fn busy_poll_us(socket: impl AsFd) -> Result<u32, SocketOptionError> {
     get(socket, SocketOption::BusyPoll).map(i32::cast_unsigned)
 }
 
-/// Sets how long a blocking receive polls, microseconds, at most 2³¹−1.
+/// Sets the busy-poll time of a blocking receive, in µs, at most 2³¹−1.
 ///
 /// # Errors
-/// When the value is out of range, the file is no socket or the kernel does not know the option.
+/// When the value is out of range, the file is not a socket or the kernel does not support the option.
 pub fn set_busy_poll_us(socket: impl AsFd, microseconds: u32) -> Result<(), SocketOptionError> {
     set(socket, SocketOption::BusyPoll, microseconds.cast_signed())
 }
 
-/// Whether the socket's busy polling asks the NAPI's owner to let go.
+/// Whether busy polling of the socket asks the NAPI owner to yield.
 ///
 /// # Errors
-/// When the file is no socket or the kernel does not know the option.
+/// When the file is not a socket or the kernel does not support the option.
 pub fn prefer_busy_poll(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok(get(socket, SocketOption::PreferBusyPoll)? != 0)
 }
 
-/// Sets whether busy polling is preferred; `true` needs CAP_NET_ADMIN.
+/// Sets preferred busy polling; `true` needs CAP_NET_ADMIN.
 ///
 /// # Errors
-/// When it is not granted, the file is no socket or the kernel does not know the option.
+/// When it is denied, the file is not a socket or the kernel does not support the option.
 pub fn set_prefer_busy_poll(socket: impl AsFd, prefer: bool) -> Result<(), SocketOptionError> {
     set(socket, SocketOption::PreferBusyPoll, prefer.into())
 }
 
-/// Sets how many packets one busy poll of this socket takes; 0 means 8. More than it was needs
-/// CAP_NET_ADMIN. The kernel offers no way to read it.
+/// Sets the busy-poll budget of the socket in packets; 0 means 8. Raising it needs CAP_NET_ADMIN. The kernel
+/// does not allow reading it.
 ///
 /// # Errors
-/// When it is not granted, the file is no socket or the kernel does not know the option.
+/// When it is denied, the file is not a socket or the kernel does not support the option.
 pub fn set_busy_poll_budget(socket: impl AsFd, packets: u16) -> Result<(), SocketOptionError> {
     set(socket, SocketOption::BusyPollBudget, packets.into())
 }
 
-/// Sets whether datagrams that follow each other may reach this UDP socket merged (`UDP_GRO`, `udp(7)`): GRO then holds
-/// them back to wait for more.
+/// Sets whether this UDP socket accepts merged datagrams (`UDP_GRO`, `udp(7)`). GRO then delays datagrams to
+/// merge them with later ones.
 ///
 /// # Errors
-/// When the file is no UDP socket or the kernel does not know the option (before Linux 5.0).
+/// When the file is not a UDP socket or the kernel does not support the option (before Linux 5.0).
 pub fn set_udp_gro(socket: impl AsFd, merged: bool) -> Result<(), SocketOptionError> {
     let value = libc::c_int::from(merged);
     // SAFETY: the kernel reads one `int` from the pointer.
@@ -222,12 +222,12 @@ fn set(socket: impl AsFd, option: SocketOption, value: i32) -> Result<(), Socket
     if result < 0 { Err(refusal("setting", option)) } else { Ok(()) }
 }
 
-/// Reads `errno` of the call that just failed.
+/// Reads `errno` of the failed call.
 fn refusal(action: &'static str, option: SocketOption) -> SocketOptionError {
     refused_by_name(action, option.name())
 }
 
-/// Reads `errno` of the call that just failed.
+/// Reads `errno` of the failed call.
 fn refused_by_name(action: &'static str, option: &'static str) -> SocketOptionError {
     let source = io::Error::last_os_error();
     match source.raw_os_error() {
@@ -249,24 +249,24 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_received_nothing_has_no_napi() {
+    fn a_socket_without_packets_has_no_napi() {
         assert_eq!(incoming_napi_id(socket()).unwrap(), None);
     }
 
     #[test]
-    fn a_listening_socket_is_told_from_others() {
+    fn a_listening_socket_is_distinguished_from_others() {
         assert!(is_listening(std::net::TcpListener::bind("127.0.0.1:0").unwrap()).unwrap());
         assert!(!is_listening(socket()).unwrap());
     }
 
     #[test]
-    fn a_unix_socket_is_told_from_those_of_a_network() {
+    fn a_unix_socket_is_distinguished_from_network_sockets() {
         assert!(is_inet(socket()).unwrap());
         assert!(!is_inet(std::os::unix::net::UnixDatagram::unbound().unwrap()).unwrap());
     }
 
     #[test]
-    fn the_busy_poll_time_is_read_back() {
+    fn the_busy_poll_time_reads_back_as_set() {
         let socket = socket();
         match set_busy_poll_us(&socket, 50) {
             Err(SocketOptionError::Denied { .. }) => skip(Lacks::Root, "needs CAP_NET_ADMIN"),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn preferring_busy_poll_is_read_back() {
+    fn preferred_busy_poll_reads_back_as_set() {
         let socket = socket();
         match set_prefer_busy_poll(&socket, true) {
             Err(SocketOptionError::Denied { .. }) => skip(Lacks::Root, "needs CAP_NET_ADMIN"),
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_af_xdp_socket_is_told_to_poll_as_others_are() {
+    fn an_af_xdp_socket_is_configured_as_others_are() {
         let family = rustix::net::AddressFamily::from_raw(libc::AF_XDP as u16);
         let Ok(socket) = rustix::net::socket(family, rustix::net::SocketType::RAW, None) else {
             return skip(Lacks::Root, "no AF_XDP socket can be had (needs CAP_NET_RAW)");
@@ -317,14 +317,14 @@ mod tests {
     }
 
     #[test]
-    fn merging_is_for_udp_sockets() {
+    fn merging_is_only_for_udp_sockets() {
         set_udp_gro(socket(), true).unwrap();
         let error = set_udp_gro(std::net::TcpListener::bind("127.0.0.1:0").unwrap(), true).unwrap_err();
         assert!(error.to_string().starts_with("setting UDP_GRO: "), "{error}");
     }
 
     #[test]
-    fn a_file_that_is_no_socket_is_refused_by_name() {
+    fn a_file_that_is_not_a_socket_is_refused_by_name() {
         let file = std::fs::File::open("/proc/self/stat").unwrap();
         let error = incoming_napi_id(file).unwrap_err();
         assert!(error.to_string().starts_with("reading SO_INCOMING_NAPI_ID: "), "{error}");

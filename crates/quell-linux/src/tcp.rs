@@ -1,6 +1,5 @@
-//! TCP sockets for load: made, connected and used one system call at a time, with the errors of the
-//! kernel untouched, because a generator has to count them by kind. What is sent and what an answer
-//! means is decided above.
+//! TCP sockets for load generation, with one system call per operation. Errors of the kernel are returned
+//! unchanged, because a generator counts them by kind.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,24 +13,24 @@ use rustix::net::{
     getpeername, getsockname, ipproto, listen, recv, send, shutdown, socket_with, sockopt,
 };
 
-/// Whether the calls on a socket wait.
+/// Whether calls on a socket block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocking {
-    /// A call waits until it can do its work.
+    /// A call waits until it can complete.
     Yes,
-    /// A call that cannot do its work now says `WouldBlock`.
+    /// A call that cannot complete returns `WouldBlock`.
     No,
 }
 
-/// One end of a TCP connection, with `TCP_NODELAY` set: a request leaves when it is sent.
+/// An end of a TCP connection with `TCP_NODELAY`: a request is transmitted when it is sent.
 #[derive(Debug)]
 pub struct TcpConnection(OwnedFd);
 
 impl TcpConnection {
-    /// Begins to connect and does not wait; [`TcpConnection::is_established`] says when it is done.
+    /// Starts to connect without waiting; [`TcpConnection::is_established`] reports completion.
     ///
     /// # Errors
-    /// What `socket(2)` or `connect(2)` said, other than that it is under way.
+    /// The error of `socket(2)` or `connect(2)`, except that the connection is in progress.
     pub fn start(address: SocketAddr) -> io::Result<Self> {
         let socket = new_socket(address, Blocking::No)?;
         sockopt::set_tcp_nodelay(&socket, true)?;
@@ -41,10 +40,10 @@ impl TcpConnection {
         }
     }
 
-    /// Connects and waits for at most `timeout`; the connection is a non-blocking one.
+    /// Connects and waits up to `timeout`; the connection is non-blocking.
     ///
     /// # Errors
-    /// What the kernel said; `TimedOut` when nobody answered in time.
+    /// The error of the kernel; `TimedOut` without a reply in time.
     pub fn connect(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
         let connection = Self::start(address)?;
         let give_up = Instant::now() + timeout;
@@ -58,7 +57,7 @@ impl TcpConnection {
         Ok(connection)
     }
 
-    /// Whether the handshake is over.
+    /// Whether the handshake is complete.
     ///
     /// # Errors
     /// Why it failed: `ConnectionRefused`, an unreachable network, and so on.
@@ -71,29 +70,29 @@ impl TcpConnection {
         }
     }
 
-    /// Receives what is there, up to the size of `buffer`; 0 means that the peer has closed.
+    /// Receives available bytes, up to the size of `buffer`; 0 means that the peer closed the connection.
     ///
     /// # Errors
-    /// What `recv(2)` said; `WouldBlock` when nothing is there and the socket does not wait.
+    /// The error of `recv(2)`; `WouldBlock` if nothing is available on a non-blocking socket.
     #[inline]
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let (length, _) = recv(&self.0, buffer, RecvFlags::empty())?;
         Ok(length)
     }
 
-    /// Sends as much of `bytes` as the socket takes, never raising `SIGPIPE`.
+    /// Sends as much of `bytes` as fits the socket buffer, without `SIGPIPE`.
     ///
     /// # Errors
-    /// What `send(2)` said; `WouldBlock` when the socket's buffer is full and it does not wait.
+    /// The error of `send(2)`; `WouldBlock` if the buffer of a non-blocking socket is full.
     #[inline]
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         Ok(send(&self.0, bytes, SendFlags::NOSIGNAL)?)
     }
 
-    /// Ends both directions; a thread that waits in [`TcpConnection::receive`] reads the end.
+    /// Shuts down both directions; a thread that waits in [`TcpConnection::receive`] reads the end.
     ///
     /// # Errors
-    /// What `shutdown(2)` said, for example that the connection is gone already.
+    /// The error of `shutdown(2)`, for example that the connection is closed already.
     pub fn shut_down(&self) -> io::Result<()> {
         Ok(shutdown(&self.0, Shutdown::Both)?)
     }
@@ -105,21 +104,20 @@ impl AsFd for TcpConnection {
     }
 }
 
-/// A TCP socket that waits for connections.
+/// A listening TCP socket.
 #[derive(Debug)]
 pub struct TcpListener(OwnedFd);
 
 impl TcpListener {
-    /// How many finished handshakes may wait to be accepted; the kernel lowers it to
-    /// `net.core.somaxconn`.
+    /// Maximum number of connections that wait to be accepted; the kernel limits it to `net.core.somaxconn`.
     const BACKLOG: i32 = 4096;
 
-    /// Listens at `address` with `SO_REUSEADDR`; port 0 lets the kernel choose. With `share_port`
-    /// (`SO_REUSEPORT`) several listeners of one user may have the same address, and the kernel
-    /// spreads connections over them.
+    /// Listens at `address` with `SO_REUSEADDR`; for port 0 the kernel selects the port. With `share_port`
+    /// (`SO_REUSEPORT`) several listeners of a user may share the address, and the kernel distributes connections
+    /// over them.
     ///
     /// # Errors
-    /// What `bind(2)` or `listen(2)` said.
+    /// The error of `bind(2)` or `listen(2)`.
     pub fn bind(address: SocketAddr, share_port: bool, blocking: Blocking) -> io::Result<Self> {
         let socket = new_socket(address, blocking)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -129,22 +127,22 @@ impl TcpListener {
         Ok(Self(socket))
     }
 
-    /// Where it listens, with the port that the kernel chose.
+    /// Local address, with the port that the kernel selected.
     ///
     /// # Errors
-    /// What `getsockname(2)` said.
+    /// The error of `getsockname(2)`.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         local_address(&self.0)
     }
 
-    /// Takes one connection.
+    /// Accepts one connection.
     ///
     /// # Errors
-    /// What `accept4(2)` said; `WouldBlock` when none waits and the listener does not;
-    /// `InvalidInput` after [`TcpListener::shut_down`].
+    /// The error of `accept4(2)`; `WouldBlock` if no connection waits on a non-blocking listener; `InvalidInput`
+    /// after [`TcpListener::shut_down`].
     pub fn accept(&self, blocking: Blocking) -> io::Result<TcpConnection> {
         let connection = accept_with(&self.0, flags(blocking))?;
-        // A connection that ended already is no reason to stop listening.
+        // A connection that has ended already does not stop the listener.
         sockopt::set_tcp_nodelay(&connection, true).map_err(|_| io::ErrorKind::ConnectionAborted)?;
         Ok(TcpConnection(connection))
     }
@@ -152,7 +150,7 @@ impl TcpListener {
     /// Stops listening; a thread that waits in [`TcpListener::accept`] gets an error.
     ///
     /// # Errors
-    /// What `shutdown(2)` said.
+    /// The error of `shutdown(2)`.
     pub fn shut_down(&self) -> io::Result<()> {
         Ok(shutdown(&self.0, Shutdown::Both)?)
     }
@@ -164,21 +162,21 @@ impl AsFd for TcpListener {
     }
 }
 
-/// What an error of [`TcpListener::accept`] means for a server that goes on.
+/// Meaning of an error of [`TcpListener::accept`] for a server that continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptFailure {
-    /// No connection waits.
+    /// No connection is waiting.
     NoneWaits,
-    /// One connection is lost; the next may be accepted at once.
+    /// One connection is lost; accepting can continue at once.
     ConnectionLost,
-    /// File descriptors or memory are used up: the connections wait until something is freed.
+    /// File descriptors or memory are exhausted: connections wait until some are freed.
     Exhausted,
-    /// The listener takes no connections any more.
+    /// The listener accepts no more connections.
     Final,
 }
 
 impl AcceptFailure {
-    /// As `accept(2)` has it.
+    /// Classifies an error per `accept(2)`.
     #[must_use]
     pub fn of(error: &io::Error) -> Self {
         match Errno::from_io_error(error) {
@@ -243,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_with_nothing_to_read_does_not_wait() {
+    fn a_client_without_data_to_read_does_not_block() {
         let listener = listener();
         let client = TcpConnection::connect(listener.local_address().unwrap(), PATIENCE).unwrap();
         let error = client.receive(&mut [0; 1]).unwrap_err();
@@ -251,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_where_nobody_listens_refuses() {
+    fn a_port_without_listener_refuses() {
         let address = listener().local_address().unwrap();
         let error = TcpConnection::connect(address, PATIENCE).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
@@ -268,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_share_a_port_only_when_asked_to() {
+    fn listeners_share_a_port_only_on_request() {
         let first = TcpListener::bind(LOOPBACK, true, Blocking::No).unwrap();
         let address = first.local_address().unwrap();
         TcpListener::bind(address, true, Blocking::No).unwrap();

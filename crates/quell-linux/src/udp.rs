@@ -1,5 +1,5 @@
-//! UDP sockets for load, connected ones for the generator and bound ones for the responder. Errors
-//! are the kernel's, untouched; datagrams are not interpreted.
+//! UDP sockets for load generation: connected ones for the generator and bound ones for the responder. Errors
+//! of the kernel are returned unchanged; datagrams are not interpreted.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,22 +18,22 @@ use crate::tcp::{Blocking, family, flags, local_address};
 pub struct UdpSocket(OwnedFd);
 
 impl UdpSocket {
-    /// A non-blocking socket that sends to, and receives from, `address` alone.
+    /// Creates a non-blocking socket that sends to, and receives from, only `address`.
     ///
     /// # Errors
-    /// What `socket(2)` or `connect(2)` said.
+    /// The error of `socket(2)` or `connect(2)`.
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
         let socket = new_socket(address, Blocking::No)?;
         connect(&socket, &address)?;
         Ok(Self(socket))
     }
 
-    /// A socket that receives from anybody; port 0 lets the kernel choose. With `share_port`
-    /// (`SO_REUSEPORT`) several sockets of one user may have the same address, and the kernel
-    /// spreads senders over them.
+    /// Creates a socket that receives from any sender; for port 0 the kernel selects the port. With `share_port`
+    /// (`SO_REUSEPORT`) several sockets of a user may share the address, and the kernel distributes senders over
+    /// them.
     ///
     /// # Errors
-    /// What `bind(2)` said.
+    /// The error of `bind(2)`.
     pub fn bind(address: SocketAddr, share_port: bool, blocking: Blocking) -> io::Result<Self> {
         let socket = new_socket(address, blocking)?;
         sockopt::set_socket_reuseport(&socket, share_port)?;
@@ -41,34 +41,34 @@ impl UdpSocket {
         Ok(Self(socket))
     }
 
-    /// Lets blocking receives give up with `WouldBlock` after `timeout`.
+    /// Sets the timeout after which a blocking receive returns `WouldBlock`.
     ///
     /// # Errors
-    /// What `setsockopt(2)` said; a zero timeout is invalid.
+    /// The error of `setsockopt(2)`; a zero timeout is invalid.
     pub fn set_receive_timeout(&self, timeout: Duration) -> io::Result<()> {
         Ok(sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, Some(timeout))?)
     }
 
-    /// Where it is bound, with the port that the kernel chose.
+    /// Local address, with the port that the kernel selected.
     ///
     /// # Errors
-    /// What `getsockname(2)` said.
+    /// The error of `getsockname(2)`.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         local_address(&self.0)
     }
 
-    /// Receives one datagram. The length is the datagram's, also when it exceeds the buffer's.
+    /// Receives one datagram. Returns its full length, even if that exceeds the buffer.
     ///
     /// # Errors
-    /// What `recv(2)` said; `WouldBlock` when none is there and the socket does not wait;
-    /// `ConnectionRefused` when the peer's host reported that nobody listens.
+    /// The error of `recv(2)`; `WouldBlock` if nothing is available on a non-blocking socket; `ConnectionRefused`
+    /// if the peer's host reported a closed port.
     #[inline]
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let (_, length) = recv(&self.0, buffer, RecvFlags::TRUNC)?;
         Ok(length)
     }
 
-    /// Receives one datagram and tells its sender, `None` for a sender without an address.
+    /// Receives one datagram and its sender; `None` for a sender without an address.
     ///
     /// # Errors
     /// As [`UdpSocket::receive`].
@@ -81,7 +81,7 @@ impl UdpSocket {
     /// Sends one datagram to the connected peer.
     ///
     /// # Errors
-    /// What `send(2)` said; `WouldBlock` when the socket's buffer is full and it does not wait.
+    /// The error of `send(2)`; `WouldBlock` if the buffer of a non-blocking socket is full.
     #[inline]
     pub fn send(&self, datagram: &[u8]) -> io::Result<usize> {
         Ok(send(&self.0, datagram, SendFlags::NOSIGNAL)?)
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_arrives_and_tells_who_sent_it() {
+    fn a_datagram_arrives_with_its_sender() {
         let (server, client) = pair();
         client.send(b"ping").unwrap();
         let (length, sender) = server.receive_from(&mut [0; 16]).unwrap();
@@ -128,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_longer_than_the_buffer_tells_its_whole_length() {
+    fn the_full_length_of_a_datagram_longer_than_the_buffer_is_returned() {
         let (server, client) = pair();
         client.send(b"a long one").unwrap();
         assert_eq!(server.receive(&mut [0; 2]).unwrap(), 10);
     }
 
     #[test]
-    fn a_blocking_receive_gives_up_after_its_timeout() {
+    fn a_blocking_receive_ends_after_its_timeout() {
         let (server, _client) = pair();
         server.set_receive_timeout(Duration::from_millis(1)).unwrap();
         let error = server.receive(&mut [0; 1]).unwrap_err();

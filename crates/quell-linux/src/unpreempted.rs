@@ -1,5 +1,6 @@
-//! Short stretches in which a thread gives its CPU to nobody: what it holds then is held for microseconds, however busy the
-//! machine is. Best effort: it takes `CAP_SYS_NICE` or `RLIMIT_RTPRIO`, and real-time threads and interrupts still come first.
+//! Prevents preemption of a thread for a short time, so that it holds a resource only for microseconds on a busy
+//! machine. Best effort: it needs `CAP_SYS_NICE` or `RLIMIT_RTPRIO`, and real-time threads and interrupts still
+//! have precedence.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -7,7 +8,7 @@ use std::marker::PhantomData;
 use crate::Pid;
 use crate::sched::{Policy, Scheduling, scheduling, set_scheduling};
 
-/// Enough to come before every thread that is not real-time.
+/// Sufficient to preempt every thread that is not real-time.
 const LOWEST_PRIORITY: u32 = 1;
 
 thread_local! {
@@ -17,17 +18,17 @@ thread_local! {
 #[derive(Clone, Copy)]
 struct Stretch {
     nested: u32,
-    /// How the thread is scheduled otherwise; absent when that stays so.
+    /// Scheduling to restore; `None` if it was not changed.
     before: Option<Scheduling>,
 }
 
-/// While it lives, the calling thread is not preempted by threads that are not real-time. For some system calls that do
-/// not wait: whatever else is to run on its CPU does not.
+/// Guard: until it is dropped, only real-time threads preempt the calling thread. Use it for a few non-blocking
+/// system calls, because other threads of the CPU do not run.
 #[derive(Debug)]
 pub(crate) struct Unpreempted(PhantomData<*const ()>);
 
 impl Unpreempted {
-    /// Begins a stretch, or goes on with the one that the thread is in.
+    /// Starts the protection, or nests in that of the thread.
     pub(crate) fn begin() -> Self {
         let Stretch { nested, before } = STRETCH.get();
         let before = if nested == 0 { raise() } else { before };
@@ -39,7 +40,7 @@ impl Unpreempted {
 fn raise() -> Option<Scheduling> {
     let this = Pid::of_this_thread();
     let before = scheduling(this).ok()?;
-    // Who is real-time already stays as it is.
+    // A real-time thread needs no change.
     if !matches!(before.policy, Policy::Other { .. } | Policy::Batch { .. } | Policy::Idle { .. }) {
         return None;
     }
@@ -52,7 +53,7 @@ impl Drop for Unpreempted {
         let Stretch { nested, before } = STRETCH.get();
         STRETCH.set(Stretch { nested: nested.saturating_sub(1), before });
         if let (1, Some(before)) = (nested, before) {
-            // What was allowed a moment ago still is: going back takes no privilege.
+            // Lowering the priority needs no privilege, so this does not fail.
             let _ = set_scheduling(Pid::of_this_thread(), before);
         }
     }
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_scheduled_as_before_once_the_last_stretch_is_over() {
+    fn the_last_guard_restores_the_scheduling_of_the_thread() {
         let now = || scheduling(Pid::of_this_thread()).unwrap();
         let before = now();
         let outer = Unpreempted::begin();

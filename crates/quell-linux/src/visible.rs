@@ -1,35 +1,35 @@
-//! Text of others as a terminal may get it. The kernel lets any process choose its name, and whoever makes an interface or
-//! a file the name of that: escape sequences, line ends and bidirectional overrides included. Printed as they are they
-//! would write what this program did not say. Each such character becomes its code here, as `\\u{1b}`.
+//! Escapes foreign text for terminals. The kernel lets any process choose its name, and users choose names of
+//! interfaces and files. Such names may contain escape sequences, line ends and bidirectional overrides, and
+//! could forge output of this program. Each such character is replaced by its code, as `\u{1b}`.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// What stays as it is.
+/// Characters that are not escaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
-    /// Nothing that is not visible: the text is a name, on a line of ours.
+    /// No control characters: the text is a name within a line.
     Nothing,
     /// Line ends and tabs.
     Layout,
-    /// Line ends, tabs, and sequences that set colours (SGR).
+    /// Line ends, tabs, and color sequences (SGR).
     LayoutAndStyle,
 }
 
-/// A name that others have chosen, on one line.
+/// Escapes a foreign name for one line.
 #[must_use]
 pub fn name(name: &str) -> Cow<'_, str> {
     text(name, Kept::Nothing)
 }
 
-/// A path, on one line.
+/// Escapes a path for one line.
 #[must_use]
 pub fn path(path: &Path) -> String {
     name(&path.to_string_lossy()).into_owned()
 }
 
-/// A text of ours that may hold what others have chosen.
+/// Escapes a text of this program that may contain foreign names.
 #[must_use]
 pub fn text(text: &str, kept: Kept) -> Cow<'_, str> {
     if text.chars().all(is_visible) {
@@ -51,8 +51,8 @@ pub fn text(text: &str, kept: Kept) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// JSON with every character that a terminal would obey or hide as its code. Such characters are in strings alone: line
-/// ends between its parts stay.
+/// Escapes characters in JSON that a terminal would interpret or hide. They occur only in strings; line ends
+/// between values are unchanged.
 #[must_use]
 pub fn json(text: &str) -> Cow<'_, str> {
     let is_fine = |letter: char| letter == '\n' || is_visible(letter);
@@ -72,8 +72,8 @@ pub fn json(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// JSON of others as JSON in which no string has a line end or another control character: each becomes its code as text.
-/// What is read from it stays on the line that it is printed on.
+/// Escapes control characters, including line ends, in the strings of foreign JSON as text. Values that are
+/// read from the result stay on one output line.
 #[must_use]
 pub fn json_of_others(text: &str) -> Cow<'_, str> {
     if !text.contains('\\') {
@@ -81,7 +81,7 @@ pub fn json_of_others(text: &str) -> Cow<'_, str> {
     }
     let mut out = String::with_capacity(text.len() + 16);
     let mut rest = text;
-    // Backslashes are in strings alone, each with what it escapes.
+    // Backslashes occur only in strings, each with the character that it escapes.
     while let Some(at) = rest.find('\\') {
         let (before, escape) = rest.split_at(at);
         out.push_str(before);
@@ -96,24 +96,25 @@ pub fn json_of_others(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Printed as itself: neither a control character (C0, DEL, C1) nor one that is invisible or changes the direction of
-/// what follows (format characters, separators of lines and paragraphs).
+/// Whether a character is printed unescaped. It must not be a control character (C0, DEL, C1), invisible, or
+/// change the direction of text (format characters, line and paragraph separators).
 fn is_visible(letter: char) -> bool {
     match letter {
         ' '..='~' => true,
         '\u{0}'..='\u{9f}' => false,
-        // Combining characters are visible within a name, and escaped by this at its beginning alone.
+        // Combining characters are visible within a name; `escape_debug` escapes them only at its start.
         _ => letter.escape_debug().len() == 1 || is_combining(letter),
     }
 }
 
-/// Extends the letter before it, and is no format character: those are escaped also behind a letter.
+/// Whether a character extends the previous one and is not a format character. Format characters are always
+/// escaped.
 fn is_combining(letter: char) -> bool {
     let behind_a_letter = ['a', letter].iter().collect::<String>();
     behind_a_letter.escape_debug().count() == 2
 }
 
-/// The length of the sequence that sets colours at the beginning of `text`, 0 when there is none.
+/// Length of the color sequence at the start of `text`, 0 if there is none.
 fn style_bytes(text: &str) -> usize {
     let Some(parameters) = text.strip_prefix("\u{1b}[") else { return 0 };
     match parameters.find(|letter: char| !letter.is_ascii_digit() && letter != ';') {
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_terminal_obeys_is_printed_as_its_code() {
+    fn terminal_control_characters_are_escaped() {
         for hostile in HOSTILE {
             assert!(!obeyed(&name(hostile)), "{:?}", name(hostile));
             assert!(!obeyed(&json(&hostile.replace('\n', ""))), "{hostile:?}");
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_call_things_stays() {
+    fn ordinary_names_are_unchanged() {
         for plain in ["memcached", "kworker/0:1-events", "nginx: worker", "Zoë", "サーバー", "e\u{301}", "it's \"so\""]
         {
             assert_eq!(name(plain), plain);
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_stay_where_this_program_has_set_them_and_nothing_else_does() {
+    fn only_colors_of_this_program_are_unchanged() {
         let painted = "\u{1b}[1;31mred\u{1b}[0m\n";
         assert_eq!(text(painted, Kept::LayoutAndStyle), painted);
         assert_eq!(text("\u{1b}[2J\u{1b}[1mb", Kept::LayoutAndStyle), "\\u{1b}[2J\u{1b}[1mb");
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_from_json_of_others_stays_on_its_line() {
+    fn values_from_foreign_json_stay_on_one_line() {
         let read = |json: &str| serde_json::from_str::<String>(&json_of_others(json)).unwrap();
         assert_eq!(read(r#""a\nb\u000ac\td""#), r"a\nb\u000ac\td");
         assert_eq!(read(r#""a\\n \"b\" \ud83d\ude00 é""#), r#"a\n "b" 😀 é"#);
@@ -178,19 +179,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn json_of_others_stays_json_without_control_characters(any: String) {
+        fn escaped_foreign_json_is_json_without_control_characters(any: String) {
             let written = serde_json::to_string(&any).unwrap();
             let read: String = serde_json::from_str(&json_of_others(&written)).unwrap();
             prop_assert!(!read.chars().any(|letter| letter < ' '), "{read:?}");
         }
 
         #[test]
-        fn no_name_whatever_holds_what_a_terminal_obeys(any: String) {
+        fn no_name_contains_terminal_control_characters(any: String) {
             prop_assert!(!name(&any).chars().any(char::is_control));
         }
 
         #[test]
-        fn json_means_the_same(any: String) {
+        fn escaped_json_has_the_same_value(any: String) {
             let written = serde_json::to_string(&any).unwrap();
             prop_assert_eq!(serde_json::from_str::<String>(&json(&written)).unwrap(), any);
         }

@@ -1,4 +1,4 @@
-//! Counting what a process's waits for events returned, on the live kernel.
+//! Counts the results of epoll waits of a process on the live kernel.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -11,7 +11,7 @@ use quell_linux::kernel::sysfs;
 use quell_test_support::{Lacks, skip};
 
 #[test]
-fn waits_that_return_events_are_counted_with_their_events_and_others_are_not() {
+fn only_waits_that_return_events_are_counted_with_their_events() {
     let this = Pid::of_this_process();
     let counter = match EpollWaitCounter::attach(sysfs(), &[this]) {
         Err(error @ (CounterError::Denied { .. } | CounterError::Unsupported(_) | CounterError::InContainer)) => {
@@ -34,7 +34,7 @@ fn waits_that_return_events_are_counted_with_their_events_and_others_are_not() {
         epoll.wait(Some(Duration::ZERO)).unwrap();
     }
     let waits = counter.read().unwrap()[&this];
-    // Without locking, a count can be lost when the thread is moved between two CPUs just then.
+    // Counters are not locked: a count is lost if the thread migrates at the wrong moment.
     assert!((99..=100).contains(&waits.successful), "{waits:?}");
     assert!((297..=300).contains(&waits.events), "{waits:?}");
 }

@@ -1,6 +1,5 @@
-//! Rings, coalescing, RSS, flow rules and drivers on the devices that any kernel can make: what a
-//! driver has is read and set, what it does not have is told apart from what is not there and from
-//! what this caller may not do.
+//! Rings, coalescing, RSS, flow rules and drivers on virtual devices of any kernel. Supported settings are read
+//! and set. Unsupported settings, missing objects and missing privileges yield different errors.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -18,7 +17,7 @@ use quell_linux::netlink::{Failure, NetlinkError};
 use quell_linux::{Ifindex, InterfaceName};
 use quell_test_support::{Lacks, skip};
 
-/// An index that no interface of a fresh namespace has.
+/// An index that no interface of a new namespace has.
 fn no_interface() -> Ifindex {
     Ifindex::new(4_000_000).unwrap()
 }
@@ -41,7 +40,7 @@ fn rule() -> FlowRule {
     FlowRule { matches, action: FlowAction::Queue(0) }
 }
 
-/// A namespace with a TAP device, the one virtual device that has coalescing.
+/// A namespace with a TAP device, the only virtual device with coalescing.
 fn tap() -> Option<(LabNamespace, Ifindex)> {
     if !can_make_namespaces() {
         return None;
@@ -58,7 +57,7 @@ fn tap() -> Option<(LabNamespace, Ifindex)> {
 }
 
 #[test]
-fn a_driver_is_named_also_where_sysfs_names_none() {
+fn a_driver_is_reported_even_if_sysfs_lacks_it() {
     let Some(lab) = LabPair::create(1) else { return };
     let mut ethtool = Ethtool::open_in(&lab.server.namespace).unwrap();
     let info = ethtool.driver_info(lab.server_index).unwrap();
@@ -68,7 +67,7 @@ fn a_driver_is_named_also_where_sysfs_names_none() {
 }
 
 #[test]
-fn what_veth_does_not_have_is_unsupported_and_what_is_not_there_is_absent() {
+fn settings_that_veth_lacks_are_unsupported_and_missing_objects_are_absent() {
     let Some(lab) = LabPair::create(1) else { return };
     let mut ethtool = Ethtool::open_in(&lab.server.namespace).unwrap();
     for (index, expected) in [(lab.server_index, Failure::Unsupported), (no_interface(), Failure::Absent)] {
@@ -89,7 +88,7 @@ fn what_veth_does_not_have_is_unsupported_and_what_is_not_there_is_absent() {
 }
 
 #[test]
-fn coalescing_that_is_set_is_read_back_and_what_the_driver_lacks_is_not_there() {
+fn coalescing_reads_back_as_set_without_parameters_that_the_driver_lacks() {
     let Some((lab, index)) = tap() else { return };
     let mut ethtool = Ethtool::open_in(&lab.namespace).unwrap();
     ethtool.set_coalescing(index, &rx_max_frames(16)).unwrap();
@@ -103,7 +102,7 @@ fn coalescing_that_is_set_is_read_back_and_what_the_driver_lacks_is_not_there() 
 }
 
 #[test]
-fn without_privileges_everything_is_read_and_nothing_is_set() {
+fn without_privileges_reading_works_and_setting_is_denied() {
     let Some((lab, index)) = tap() else { return };
     let mut ethtool = Ethtool::open_in(&lab.namespace).unwrap();
     let unprivileged = std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! The busy-poll parameters of an unmodified memcached, set and read from outside.
+//! Reads and sets the busy-poll parameters of an unmodified memcached from another process.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -15,7 +15,7 @@ use quell_test_support::{Lacks, skip};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A memcached with two workers, or `None` with the reason on stderr where there is none.
+/// A memcached with two workers; `None`, with the reason on stderr, if it is not installed.
 fn memcached(netns: &common::LabNamespace) -> Option<Child> {
     let args = ["-u", "nobody", "-t", "2", "-U", "0", "-l", "127.0.0.1", "-p", "11211"];
     let spawn = Spawn::new("memcached").args(args).netns(&netns.namespace);
@@ -28,7 +28,7 @@ fn memcached(netns: &common::LabNamespace) -> Option<Child> {
     }
 }
 
-/// The numbers of the child's epolls, once its listener and both workers have theirs and it listens.
+/// File descriptors of the child's epolls, once it listens and its main thread and both workers have theirs.
 fn epolls(child: &mut Child) -> Vec<i32> {
     let dir = ProcRoot::default().process(child.pid());
     let deadline = Instant::now() + LONG;
@@ -45,7 +45,7 @@ fn epolls(child: &mut Child) -> Vec<i32> {
 }
 
 #[test]
-fn parameters_of_an_unmodified_memcached_are_set_from_outside() {
+fn parameters_of_an_unmodified_memcached_are_set_from_another_process() {
     if !common::can_make_namespaces() {
         return;
     }
@@ -92,7 +92,7 @@ fn the_epolls_of_memcached_watch_its_files() {
 }
 
 #[test]
-fn a_socket_of_another_process_says_that_it_received_nothing() {
+fn a_socket_of_another_process_without_packets_has_no_napi() {
     if !common::can_make_namespaces() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Counting polls on the live kernel: the NAPI that received is told from the one that did not.
+//! Counts polls on the live kernel: only the receiving NAPI instance has polls.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -23,7 +23,7 @@ fn id(number: u32) -> NapiId {
     NapiId::from_kernel(number).unwrap()
 }
 
-/// The counter, or `None` with the reason on stderr where the kernel or the rights do not allow one.
+/// The counter; `None`, with the reason on stderr, if the kernel or missing capabilities prevent it.
 fn attach(watched: &[NapiId]) -> Option<NapiPollCounter> {
     match NapiPollCounter::attach(Path::new("/sys"), watched) {
         Err(error @ (CounterError::Denied { .. } | CounterError::Unsupported(_))) => {
@@ -35,20 +35,20 @@ fn attach(watched: &[NapiId]) -> Option<NapiPollCounter> {
 }
 
 #[test]
-fn no_napi_to_watch_is_refused() {
+fn an_empty_list_of_napis_is_refused() {
     let error = NapiPollCounter::attach(Path::new("/sys"), &[]).unwrap_err();
     assert!(matches!(error, CounterError::NothingToWatch));
 }
 
 #[test]
-fn a_kernel_without_types_is_unsupported() {
+fn a_kernel_without_btf_is_unsupported() {
     let empty = tempfile::tempdir().unwrap();
     let error = NapiPollCounter::attach(empty.path(), &[id(9000)]).unwrap_err();
     assert!(matches!(error, CounterError::Unsupported(_)), "{error:?}");
 }
 
 #[test]
-fn a_napi_that_is_not_there_counts_nothing() {
+fn a_missing_napi_has_no_polls() {
     let absent = id(u32::MAX);
     let Some(counter) = attach(&[absent]) else { return };
     let NapiPolls { polls, packets, by_busy_poll, .. } = counter.read().unwrap()[&absent];
@@ -57,10 +57,10 @@ fn a_napi_that_is_not_there_counts_nothing() {
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
-/// Long enough for a machine that stands still.
+/// Long enough for a machine that stalls.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(60);
 
-/// Packets from a veth with segmentation offload bypass the NAPI of its peer.
+/// Packets from a veth with segmentation offload bypass the NAPI instance of its peer.
 const TSO: [(&str, bool); 4] = [
     ("tx-tcp-segmentation", false),
     ("tx-tcp-ecn-segmentation", false),
@@ -68,7 +68,7 @@ const TSO: [(&str, bool); 4] = [
     ("tx-tcp6-segmentation", false),
 ];
 
-/// A lab in which the server's only queue has a NAPI; `None` where that cannot be had.
+/// A lab in which the server's only queue has a NAPI instance; `None` if it cannot be created.
 fn lab_with_napi() -> Option<(LabPair, NapiId)> {
     let lab = LabPair::create(1)?;
     for (end, index, address) in [(&lab.server, lab.server_index, SERVER), (&lab.client, lab.client_index, CLIENT)] {
@@ -84,7 +84,7 @@ fn lab_with_napi() -> Option<(LabPair, NapiId)> {
     Some((lab, napi))
 }
 
-/// Sends datagrams to the server one by one, each after the one before was received.
+/// Sends datagrams to the server one by one, each after the previous one was received.
 fn send_and_receive(lab: &LabPair, datagrams: u32) {
     let bind = |address: Ipv4Addr| move || UdpSocket::bind((address, 0)).unwrap();
     let server = lab.server.namespace.run(bind(SERVER)).unwrap();
@@ -97,7 +97,7 @@ fn send_and_receive(lab: &LabPair, datagrams: u32) {
 }
 
 #[test]
-fn packets_are_counted_for_the_napi_that_polled_them_only() {
+fn packets_are_counted_only_for_the_napi_that_polled_them() {
     let (Some((busy, busy_id)), Some((_idle, idle_id))) = (lab_with_napi(), lab_with_napi()) else {
         return;
     };
@@ -107,7 +107,7 @@ fn packets_are_counted_for_the_napi_that_polled_them_only() {
     let after = counter.read().unwrap();
 
     let moved = after[&busy_id].since(&before[&busy_id]);
-    // Beside the datagrams there may be a few packets of address resolution.
+    // Besides the datagrams there may be a few packets of address resolution.
     assert!((500..550).contains(&moved.packets), "{moved:?}");
     assert!(moved.polls - moved.empty <= moved.packets, "{moved:?}");
     assert_eq!((moved.by_thread, moved.by_busy_poll), (0, 0));
@@ -116,7 +116,7 @@ fn packets_are_counted_for_the_napi_that_polled_them_only() {
 }
 
 #[test]
-fn polls_by_the_napis_own_thread_are_told_apart() {
+fn polls_by_the_napi_thread_are_distinguished() {
     let Some((lab, id)) = lab_with_napi() else { return };
     let mut netdev = Netdev::open_in(&lab.server.namespace).unwrap();
     let threaded = NapiChange { threading: Some(NapiThreading::Enabled), ..NapiChange::default() };
@@ -131,8 +131,8 @@ fn polls_by_the_napis_own_thread_are_told_apart() {
     assert_eq!(polls.by_thread, polls.polls, "{polls:?}");
 }
 
-/// What was counted while a program that prefers busy polling waited for datagrams that had come before it did, and after
-/// each for one that did not come; `None` where the kernel does not take these settings.
+/// Counters of a program with preferred busy polling that waits for datagrams. Each datagram arrived before its
+/// wait; a further wait without a datagram follows. `None` if the kernel rejects the settings.
 fn polls_of_a_waiting_program(budget: u16, defer_hard_irqs: u32, irq_suspend_timeout: Duration) -> Option<NapiPolls> {
     let (lab, id) = lab_with_napi()?;
     let change = NapiChange {
@@ -157,14 +157,14 @@ fn polls_of_a_waiting_program(budget: u16, defer_hard_irqs: u32, irq_suspend_tim
         client.send_to(b"x", server.local_addr().unwrap()).unwrap();
         epoll.wait(Some(ARRIVES_WITHIN)).unwrap();
         server.recv(&mut [0; 8]).unwrap();
-        // Nothing is ready, so that it polls.
+        // Nothing is ready, so it busy polls.
         epoll.wait(Some(Duration::from_millis(1))).unwrap();
     }
     Some(counter.read().unwrap()[&id])
 }
 
 #[test]
-fn the_last_poll_of_a_busy_poll_is_distinguished_from_a_softirqs_by_its_budget() {
+fn the_last_poll_of_a_busy_poll_is_distinguished_from_a_softirq_by_its_budget() {
     let Some(own_budget) = polls_of_a_waiting_program(32, 1_000, Duration::ZERO) else { return };
     if own_budget.last_of_busy_poll == 0 {
         return skip(Lacks::Machine, "this kernel ends a busy poll without a last poll (Linux 7.3)");
@@ -175,7 +175,7 @@ fn the_last_poll_of_a_busy_poll_is_distinguished_from_a_softirqs_by_its_budget()
 }
 
 #[test]
-fn polls_that_find_the_interrupt_suspended_are_told_from_those_that_find_it_deferred() {
+fn polls_with_suspended_irq_are_distinguished_from_those_with_deferred_irq() {
     let Some(suspended) = polls_of_a_waiting_program(64, 1_000, Duration::from_millis(500)) else { return };
     let found = suspended.found_suspended.unwrap();
     assert!(found > 0 && found <= suspended.by_busy_poll, "{suspended:?}");
@@ -185,14 +185,14 @@ fn polls_that_find_the_interrupt_suspended_are_told_from_those_that_find_it_defe
 }
 
 #[test]
-fn an_interrupt_that_is_not_deferred_is_not_found_suspended_though_the_timer_runs() {
+fn an_irq_without_deferral_is_not_counted_as_suspended_though_the_timer_runs() {
     let Some(undeferred) = polls_of_a_waiting_program(64, 0, Duration::from_millis(500)) else { return };
     assert!(undeferred.by_busy_poll > 0, "{undeferred:?}");
     assert_eq!(undeferred.found_suspended, Some(0), "{undeferred:?}");
 }
 
 #[test]
-fn the_busy_poll_counter_of_a_fresh_namespace_is_readable() {
+fn the_busy_poll_counter_of_a_new_namespace_is_readable() {
     if !common::can_make_namespaces() {
         return;
     }

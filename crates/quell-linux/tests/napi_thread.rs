@@ -1,4 +1,4 @@
-//! Affinity and scheduling class of a NAPI's kernel thread, the stand-in for an interrupt.
+//! CPU affinity and scheduling policy of a NAPI thread.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -13,7 +13,7 @@ use quell_linux::sched::{self, Policy, Scheduling};
 use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip};
 
 #[test]
-fn a_napis_kernel_thread_is_bound_and_made_real_time() {
+fn affinity_and_real_time_policy_of_a_napi_thread_are_set() {
     if kernel_threads_are_out_of_sight() {
         return;
     }

@@ -31,7 +31,7 @@ fn each_end_of_a_pair_is_in_its_own_namespace() {
 }
 
 #[test]
-fn a_pair_has_the_addresses_that_were_asked_for() {
+fn a_pair_has_the_requested_addresses() {
     let Some(lab) = LabPair::create(1) else { return };
     let macs = [1, 2].map(|last| MacAddress::new([2, 0, 0, 0, 0, last]));
     let end = |namespace, name, mac| VethEnd { namespace, name: InterfaceName::new(name).unwrap(), mac, queues: 1 };
@@ -50,7 +50,7 @@ fn a_pair_has_the_addresses_that_were_asked_for() {
 }
 
 #[test]
-fn the_mtu_is_set_and_one_beyond_the_limit_is_refused_with_the_kernels_words() {
+fn the_mtu_is_set_and_one_beyond_the_limit_is_refused_with_the_kernels_message() {
     let Some(lab) = LabPair::create(1) else { return };
     let mut links = Links::open_in(&lab.server.namespace).unwrap();
     links.set_mtu(lab.server_index, 9000).unwrap();
@@ -93,7 +93,7 @@ fn addresses_of_both_families_are_usable_at_once() {
 }
 
 #[test]
-fn features_are_set_and_read_back() {
+fn features_read_back_as_set() {
     let Some(lab) = LabPair::create(1) else { return };
     let mut ethtool = Ethtool::open_in(&lab.client.namespace).unwrap();
     let changes = [
@@ -111,7 +111,7 @@ fn features_are_set_and_read_back() {
 }
 
 #[test]
-fn a_feature_that_the_driver_has_fixed_is_refused_and_nothing_is_changed() {
+fn a_fixed_feature_is_refused_and_nothing_is_changed() {
     let Some(lab) = LabPair::create(1) else { return };
     let mut ethtool = Ethtool::open_in(&lab.client.namespace).unwrap();
     let before = ethtool.features(lab.client_index).unwrap();
@@ -163,7 +163,7 @@ fn channels_are_set_and_one_beyond_the_maximum_is_refused() {
 }
 
 #[test]
-fn a_listing_of_many_datagrams_is_whole_also_while_interfaces_come_and_go() {
+fn a_listing_of_many_datagrams_is_complete_while_interfaces_come_and_go() {
     const STABLE_PAIRS: usize = 30;
     let Some(lab) = LabPair::create(1) else { return };
     let namespace = &lab.server.namespace;

@@ -11,7 +11,7 @@ use quell_linux::netlink::Failure;
 use quell_linux::{Ifindex, NapiId};
 use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip};
 
-/// A lab whose server end has GRO on, and its NAPI instances; `None` where that cannot be had.
+/// A lab whose server end has GRO enabled, and its NAPI instances; `None` if it cannot be created.
 fn lab_with_napis(queues: u32) -> Option<(LabPair, Netdev, Vec<Napi>)> {
     let lab = LabPair::create(queues)?;
     set_gro(&lab, true);
@@ -32,7 +32,7 @@ fn set_gro(lab: &LabPair, on: bool) {
     ethtool.set_features(lab.server_index, &[("rx-gro", on)]).unwrap();
 }
 
-/// Whether the kernel has per-NAPI settings (6.13); says on stderr when it has not.
+/// Whether the kernel has per-NAPI settings (6.13); otherwise prints a message to stderr.
 fn has_settings(napi: &Napi) -> bool {
     let has = napi.irq_suspend_timeout_ns.is_some();
     if !has {
@@ -57,7 +57,7 @@ fn a_veth_without_gro_has_no_napi() {
 }
 
 #[test]
-fn settings_are_read_back_as_they_were_set() {
+fn settings_read_back_as_set() {
     let Some((_lab, mut netdev, napis)) = lab_with_napis(2) else { return };
     if !has_settings(&napis[0]) {
         return;
@@ -97,7 +97,7 @@ fn a_deferral_above_int_max_is_out_of_range_and_changes_nothing() {
 }
 
 #[test]
-fn an_unknown_napi_is_absent_in_the_kernels_words() {
+fn an_unknown_napi_is_absent_with_the_kernels_message() {
     let Some((_lab, mut netdev, _)) = lab_with_napis(1) else { return };
     let unknown = NapiId::from_kernel(u32::MAX).unwrap();
     for error in [netdev.napi(unknown).unwrap_err(), netdev.set_napi(unknown, &NapiChange::default()).unwrap_err()] {
@@ -170,7 +170,7 @@ fn queues_of_a_veth_are_listed_without_a_napi() {
 }
 
 #[test]
-fn statistics_that_a_driver_does_not_keep_are_unsupported() {
+fn statistics_that_a_driver_lacks_are_unsupported() {
     let Some((lab, mut netdev, _)) = lab_with_napis(1) else { return };
     for error in [
         netdev.device_stats(lab.server_index).map(drop).unwrap_err(),

@@ -37,7 +37,7 @@ fn creating_and_deleting_a_namespace_leaves_nothing() {
 }
 
 #[test]
-fn a_taken_name_is_refused_and_kept() {
+fn an_existing_name_is_refused_and_unchanged() {
     if !can_make_namespaces() {
         return;
     }
@@ -48,7 +48,7 @@ fn a_taken_name_is_refused_and_kept() {
 }
 
 #[test]
-fn what_a_crash_between_file_and_mount_leaves_is_told_and_removed() {
+fn a_file_left_by_a_crash_before_the_mount_is_reported_and_removed() {
     if !can_make_namespaces() {
         return;
     }
@@ -92,7 +92,7 @@ fn a_new_namespace_has_only_the_loopback() {
     }
     let lab = LabNamespace::create("lo");
     let names: Vec<_> = Links::open_in(&lab.namespace).unwrap().list().unwrap();
-    // Some kernels add the fallback tunnels of the modules that are built in.
+    // Some kernels add the fallback tunnels of built-in modules.
     assert_eq!(names.first().map(|link| link.name.as_str()), Some("lo"));
     assert!(!names.iter().any(|link| link.name == "eth0"));
 }
@@ -120,7 +120,7 @@ fn a_process_started_inside_is_found_there_and_nowhere_else() {
 }
 
 #[test]
-fn the_tools_of_iproute2_see_a_namespace_made_here() {
+fn iproute2_sees_a_namespace_created_here() {
     if !can_make_namespaces() {
         return;
     }
@@ -136,7 +136,7 @@ fn the_tools_of_iproute2_see_a_namespace_made_here() {
 }
 
 #[test]
-fn a_namespace_made_later_has_another_cookie_even_under_the_same_name() {
+fn a_namespace_created_later_under_the_same_name_has_another_cookie() {
     if !can_make_namespaces() {
         return;
     }
@@ -158,7 +158,7 @@ fn a_namespace_made_later_has_another_cookie_even_under_the_same_name() {
 }
 
 #[test]
-fn without_the_capability_nothing_is_made_entered_or_deleted() {
+fn without_the_capability_nothing_is_created_entered_or_deleted() {
     if !can_make_namespaces() {
         return;
     }

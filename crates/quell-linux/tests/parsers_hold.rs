@@ -1,5 +1,5 @@
-//! The parsers of outside bytes on recordings, on recordings with damage, on anything at all, and on
-//! the corpus that fuzzing left.
+//! Runs the parsers of external bytes on recordings, damaged recordings, arbitrary bytes, and the fuzzing
+//! corpus.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -32,7 +32,7 @@ fn files(directory: &Path) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn the_machines_files_are_read() {
+fn the_files_of_this_machine_are_parsed() {
     let stat = Stat::parse(&recording("stat")).unwrap();
     assert_eq!(stat.cpus.keys().collect::<Vec<_>>(), [&0, &1]);
     assert!(stat.cpus[&1].guest_nice.is_some());
@@ -50,7 +50,7 @@ fn the_machines_files_are_read() {
 }
 
 #[test]
-fn interrupts_of_x86_and_of_arm64_with_a_cpu_missing_are_read() {
+fn interrupts_of_x86_and_of_arm64_with_a_missing_cpu_are_parsed() {
     let x86 = Interrupts::parse(&recording("interrupts")).unwrap();
     assert_eq!(x86.irq(38).unwrap().name(), "virtio2-input.0");
     assert_eq!(x86.kind("LOC").unwrap().name(), "Local timer interrupts");
@@ -65,7 +65,7 @@ fn interrupts_of_x86_and_of_arm64_with_a_cpu_missing_are_read() {
 }
 
 #[test]
-fn a_memcached_is_read() {
+fn a_memcached_is_parsed() {
     let stat = PidStat::parse(&recording("memcached_stat")).unwrap();
     assert_eq!((stat.comm.as_slice(), stat.policy), (b"memcached".as_slice(), Some(0)));
     assert!(stat.ppid.is_some() && stat.num_threads > 2);
@@ -90,7 +90,7 @@ fn a_kernel_thread_has_no_parent_and_no_session() {
 }
 
 #[test]
-fn a_name_with_a_parenthesis_and_a_line_end_is_read() {
+fn a_name_with_a_parenthesis_and_a_line_end_is_parsed() {
     let stat = PidStat::parse(&recording("weird_comm_stat")).unwrap();
     assert_eq!(stat.comm, b"a) R (b\nc");
     assert_eq!((stat.state, stat.session), (ProcessState::Sleeping, Pid::new(77)));
@@ -103,14 +103,14 @@ fn an_epoll_of_an_old_kernel_has_targets_without_inodes() {
 }
 
 #[test]
-fn the_corpus_that_fuzzing_left_holds() {
+fn the_fuzzing_corpus_does_not_panic() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     files(&corpus.join("proc_files")).iter().for_each(|bytes| parsers::proc_files(bytes));
     files(&corpus.join("cpu_list")).iter().for_each(|bytes| parsers::cpu_list(bytes));
     files(&corpus.join("btf")).iter().for_each(|bytes| parsers::btf(bytes));
 }
 
-/// A recording in which some bytes are others, and a part is missing.
+/// A recording with some modified bytes and a missing part.
 fn damaged() -> impl Strategy<Value = Vec<u8>> {
     let bytes = prop::collection::vec((any::<Index>(), any::<u8>()), 0..8);
     (prop::sample::select(files(&recordings())), bytes, any::<Index>(), 0..40usize).prop_map(
@@ -127,7 +127,7 @@ fn damaged() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// BTF whose header is right and whose types are anything, mostly of known kinds.
+/// BTF with a valid header and arbitrary types, mostly of known kinds.
 fn btf_of_anything() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![0..9u32, (1..20u32, 0..4u32).prop_map(|(kind, n)| kind << 24 | n), any::<u32>()];
     (prop::collection::vec(word, 0..60), 0..300u32).prop_map(|(words, length)| {
@@ -154,14 +154,14 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         parsers::proc_files(&bytes);
         parsers::cpu_list(&bytes);
         parsers::btf(&bytes);
     }
 
     #[test]
-    fn no_types_panic(bytes in btf_of_anything()) {
+    fn arbitrary_types_never_panic(bytes in btf_of_anything()) {
         parsers::btf(&bytes);
     }
 }

@@ -26,7 +26,7 @@ fn output(mut child: Child) -> String {
     String::from_utf8(child.stdout_tail().unwrap()).unwrap()
 }
 
-/// The processes of a child's session, once there are as many as wanted.
+/// Processes of a child's session, once there are `wanted` of them.
 fn members(leader: &ProcessIdentity, wanted: usize) -> Vec<Pid> {
     let deadline = Instant::now() + LONG;
     loop {
@@ -61,7 +61,7 @@ fn a_child_leads_a_session_and_inherits_no_file() {
 }
 
 #[test]
-fn the_output_of_a_child_goes_into_a_file() {
+fn the_output_of_a_child_is_written_to_a_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let stderr = Output::File(file.reopen().unwrap());
     let mut child = shell("echo $WORD >&2").env("WORD", "hear").stderr(stderr).start().unwrap();
@@ -70,7 +70,7 @@ fn the_output_of_a_child_goes_into_a_file() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_an_error_that_names_it() {
+fn a_missing_program_is_an_error_with_its_name() {
     let error = Spawn::new("/no/such/program").start().unwrap_err();
     assert!(matches!(error, ProcessError::Spawn { step: Step::Exec, .. }), "{error:?}");
     assert!(error.to_string().starts_with("starting `/no/such/program`: executing it: "));
@@ -97,13 +97,13 @@ fn a_child_that_ignores_sigterm_is_killed_after_the_grace() {
 }
 
 #[test]
-fn a_child_that_obeys_sigterm_ends_by_it() {
+fn a_child_that_handles_sigterm_by_default_ends_by_it() {
     let mut child = Spawn::new("sleep").args(["1000"]).start().unwrap();
     assert_eq!(child.terminate(LONG).unwrap().to_string(), "signal: 15 (SIGTERM)");
 }
 
 #[test]
-fn a_dropped_child_takes_its_session_along() {
+fn dropping_a_child_kills_its_session() {
     let child = shell("sleep 1000 & sleep 1000").start().unwrap();
     let identity = child.identity();
     members(&identity, 3);
@@ -113,7 +113,7 @@ fn a_dropped_child_takes_its_session_along() {
 
 #[test]
 fn a_session_is_killed_after_its_leader_died() {
-    // `setsid` as a program of its own: its end is not this test's to wait for.
+    // `setsid` runs as a separate program; this test does not wait for its exit.
     let script = "setsid sh -c 'sleep 1000 & sleep 1000 & echo $$; wait' & read never";
     let mut outer = Command::new("sh")
         .args(["-c", script])
@@ -140,7 +140,7 @@ fn a_session_is_killed_after_its_leader_died() {
 }
 
 #[test]
-fn a_session_whose_leaders_number_was_reused_is_left_alone() {
+fn a_session_with_a_reused_leader_pid_is_left_alone() {
     let mut child = Spawn::new("sleep").args(["1000"]).start().unwrap();
     let mut earlier = child.identity();
     earlier.starttime.0 -= 1;
@@ -158,7 +158,7 @@ fn a_child_dies_with_the_thread_that_started_it() {
 }
 
 #[test]
-fn the_run_time_of_a_busy_child_moves() {
+fn the_run_time_of_a_busy_child_increases() {
     let mut child = shell("while :; do :; done").start().unwrap();
     let dir = proc().process(child.pid());
     let before = dir.schedstat_of_all_threads().unwrap();

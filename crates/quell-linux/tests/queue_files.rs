@@ -15,7 +15,7 @@ fn cpus(list: &str) -> CpuList {
 }
 
 #[test]
-fn masks_that_are_set_are_read_back_also_from_outside_of_the_namespace() {
+fn masks_read_back_as_set_also_from_another_namespace() {
     let Some(lab) = LabPair::create(4) else { return };
     let sysfs = Sysfs::of(&lab.server.namespace).unwrap();
     let veth = sysfs.net_class(&InterfaceName::new("srv0").unwrap());
@@ -35,7 +35,7 @@ fn masks_that_are_set_are_read_back_also_from_outside_of_the_namespace() {
 }
 
 #[test]
-fn a_single_transmit_queue_is_not_chosen_by_cpu_and_a_queue_that_is_not_there_is_absent() {
+fn a_single_transmit_queue_has_no_xps_and_a_missing_queue_is_absent() {
     let Some(lab) = LabPair::create(1) else { return };
     let sysfs = Sysfs::of(&lab.server.namespace).unwrap();
     let lo = sysfs.net_class(&InterfaceName::new("lo").unwrap());
@@ -47,7 +47,7 @@ fn a_single_transmit_queue_is_not_chosen_by_cpu_and_a_queue_that_is_not_there_is
 }
 
 #[test]
-fn without_privileges_masks_are_read_and_not_set() {
+fn without_privileges_masks_are_readable_but_not_writable() {
     let Some(lab) = LabPair::create(2) else { return };
     let sysfs = Sysfs::of(&lab.server.namespace).unwrap();
     let unprivileged = std::thread::spawn(move || {
@@ -60,7 +60,7 @@ fn without_privileges_masks_are_read_and_not_set() {
 }
 
 #[test]
-fn a_sysctl_is_set_in_the_namespace_of_the_calling_thread_alone() {
+fn a_sysctl_is_set_only_in_the_namespace_of_the_calling_thread() {
     if !can_make_namespaces() {
         return;
     }

@@ -1,5 +1,5 @@
-//! What is said to a caller who lacks a right: that it is a right that lacks, and which one. Each
-//! test drops the capabilities of its own thread alone.
+//! Errors for a caller without capabilities: they name the missing capability. Each test drops the capabilities
+//! of its own thread only.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -32,7 +32,7 @@ fn the_set_of_effective_capabilities_is_empty() {
 }
 
 #[test]
-fn counting_polls_names_what_it_needs() {
+fn counting_polls_names_the_required_capabilities() {
     let napi = [NapiId::from_kernel(9000).unwrap()];
     let error = without_capabilities(move || NapiPollCounter::attach(Path::new("/sys"), &napi)).unwrap_err();
     match error {
@@ -74,7 +74,7 @@ fn a_real_time_class_is_denied() {
 }
 
 #[test]
-fn preferring_busy_poll_on_a_socket_is_denied() {
+fn preferred_busy_poll_on_a_socket_is_denied() {
     let result = without_capabilities(|| {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket_options::set_prefer_busy_poll(socket, true)

@@ -1,4 +1,4 @@
-//! A TCP port that an XDP program answers for, met by the kernel's own TCP as the client.
+//! A TCP port that an XDP program serves, with the kernel's TCP as the client.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -18,7 +18,7 @@ const PORT: u16 = 7000;
 const SERVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 99, 8, 1)), PORT);
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A pair with addresses and an answering program; `None` where that may not be.
+/// A veth pair with addresses and a responder; `None` if it cannot be created.
 fn lab() -> Option<(LabPair, XdpEcho)> {
     let pair = LabPair::create(1)?;
     let sides = [(&pair.server, pair.server_index, 1), (&pair.client, pair.client_index, 2)];
@@ -47,7 +47,7 @@ fn connect() -> TcpStream {
 }
 
 #[test]
-fn every_byte_comes_back_to_an_ordinary_stream() {
+fn an_ordinary_stream_receives_every_byte_it_sent() {
     let Some((pair, _echo)) = lab() else { return };
     let asked_again = pair.client.namespace.run(|| {
         let mut stream = connect();
@@ -74,7 +74,7 @@ fn retransmitted() -> u64 {
 }
 
 #[test]
-fn connections_at_once_are_told_apart_and_end_when_they_are_closed() {
+fn concurrent_connections_are_distinguished_and_end_when_closed() {
     let Some((pair, _echo)) = lab() else { return };
     pair.client
         .namespace
@@ -96,7 +96,7 @@ fn connections_at_once_are_told_apart_and_end_when_they_are_closed() {
 }
 
 #[test]
-fn other_ports_are_the_kernels_and_so_is_this_one_afterwards() {
+fn other_ports_belong_to_the_kernel_and_this_one_after_detaching() {
     let Some((pair, echo)) = lab() else { return };
     let refusal = |port| {
         let address = SocketAddr::new(SERVER.ip(), port);

@@ -1,7 +1,8 @@
-//! Instructions of the BPF machine (`Documentation/bpf/standardization/instruction-set.rst`), as far
-//! as the programs here use them, and forward jumps that are filled in when their target is reached.
+//! Assembler for the BPF instructions that the programs of this crate use
+//! (`Documentation/bpf/standardization/instruction-set.rst`). Only forward jumps exist; their offset is filled
+//! in at the target.
 
-/// One instruction (`struct bpf_insn`).
+/// A BPF instruction (`struct bpf_insn`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Instruction {
@@ -11,11 +12,11 @@ pub(super) struct Instruction {
     immediate: i32,
 }
 
-/// A register.
+/// A BPF register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Register {
-    /// Result of a call and of the program.
+    /// Return value of calls and of the program.
     R0 = 0,
     /// First argument.
     R1 = 1,
@@ -25,15 +26,15 @@ pub(super) enum Register {
     R3 = 3,
     /// Fourth argument.
     R4 = 4,
-    /// Kept across calls.
+    /// Callee-saved.
     R6 = 6,
-    /// Kept across calls.
+    /// Callee-saved.
     R7 = 7,
-    /// Kept across calls.
+    /// Callee-saved.
     R8 = 8,
-    /// Kept across calls.
+    /// Callee-saved.
     R9 = 9,
-    /// Frame pointer, read only.
+    /// Frame pointer, read-only.
     R10 = 10,
 }
 
@@ -51,22 +52,22 @@ pub(super) enum Width {
     Double = 0x18,
 }
 
-/// Condition of a jump; numbers are compared as unsigned where nothing else is said.
+/// Condition of a jump. Comparisons are unsigned unless the variant says otherwise.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(super) enum Condition {
     Always = 0x00,
     Equal = 0x10,
     Greater = 0x20,
-    /// Any of these bits is set.
+    /// Any bit of the mask is set.
     AnyBitOf = 0x40,
     NotEqual = 0x50,
     Less = 0xA0,
-    /// Of signed numbers.
+    /// Less than or equal to zero, signed.
     NotPositive = 0xD0,
 }
 
-/// A kernel function that programs may call, by its number in `linux/bpf.h`.
+/// A BPF helper function, by its number in `linux/bpf.h`.
 #[derive(Clone, Copy, Debug)]
 #[repr(i32)]
 pub(super) enum Helper {
@@ -91,14 +92,14 @@ const MOV: u8 = 0xB0;
 const BYTE_ORDER: u8 = 0xD0;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// As the source register of a 64-bit load: the number is a map's file descriptor.
+/// Source register of a 64-bit load whose immediate value is the file descriptor of a map.
 const PSEUDO_MAP_FD: u8 = 1;
 
-/// A jump whose target is not known yet.
+/// A jump without target; [`Assembler::land`] sets it.
 #[must_use]
 pub(super) struct Jump(usize);
 
-/// A program in the making.
+/// A program under construction.
 #[derive(Default)]
 pub(super) struct Assembler(Vec<Instruction>);
 
@@ -142,28 +143,27 @@ impl Assembler {
         self.push(ALU64 | ADD | FROM_REGISTER, to as u8, from as u8, 0, 0);
     }
 
-    /// `to &= mask`, the mask sign-extended.
+    /// `to &= mask`, with the mask sign-extended.
     pub(super) fn and(&mut self, to: Register, mask: i32) {
         self.push(ALU64 | AND, to as u8, 0, 0, mask);
     }
 
-    /// `to >>= bits`, zeros coming in.
+    /// `to >>= bits`, logical.
     pub(super) fn shift_right(&mut self, to: Register, bits: i32) {
         self.push(ALU64 | RIGHT_SHIFT, to as u8, 0, 0, bits);
     }
 
-    /// `to ^= mask`, the mask sign-extended.
+    /// `to ^= mask`, with the mask sign-extended.
     pub(super) fn xor(&mut self, to: Register, mask: i32) {
         self.push(ALU64 | XOR, to as u8, 0, 0, mask);
     }
 
-    /// Between this machine's byte order and the network's: of the lowest `bits` (16, 32 or 64), the
-    /// others become zero.
+    /// Converts the lowest `bits` (16, 32 or 64) between host and network byte order. The other bits become zero.
     pub(super) fn swap_to_network(&mut self, register: Register, bits: i32) {
         self.push(ALU32 | BYTE_ORDER | FROM_REGISTER, register as u8, 0, 0, bits);
     }
 
-    /// `to = map`, two instructions long.
+    /// `to = map`; takes two instructions.
     pub(super) fn load_map(&mut self, to: Register, map_fd: i32) {
         self.push(LD_IMM64, to as u8, PSEUDO_MAP_FD, 0, map_fd);
         self.push(0, 0, 0, 0, 0);
@@ -177,13 +177,13 @@ impl Assembler {
         self.push(EXIT, 0, 0, 0, 0);
     }
 
-    /// Jumps forward if `left` compares so with zero (or any number).
+    /// Jumps forward if the condition holds between `left` and `right`.
     pub(super) fn jump_if(&mut self, condition: Condition, left: Register, right: i32) -> Jump {
         self.push(JMP | condition as u8, left as u8, 0, 0, right);
         Jump(self.0.len() - 1)
     }
 
-    /// Jumps forward if `left` compares so with `right`.
+    /// Jumps forward if the condition holds between two registers.
     pub(super) fn jump_if_registers(&mut self, condition: Condition, left: Register, right: Register) -> Jump {
         self.push(JMP | FROM_REGISTER | condition as u8, left as u8, right as u8, 0, 0);
         Jump(self.0.len() - 1)
@@ -195,7 +195,8 @@ impl Assembler {
         Jump(self.0.len() - 1)
     }
 
-    /// Lets a jump end here. The programs here are far shorter than a jump can reach.
+    /// Sets the target of a jump to the next instruction. The programs here are far shorter than the maximum jump
+    /// offset.
     pub(super) fn land(&mut self, jump: Jump) {
         self.0[jump.0].offset = (self.0.len() - jump.0 - 1) as i16;
     }
@@ -206,7 +207,8 @@ impl Assembler {
     }
 }
 
-/// How many instructions a run executes at most. Jumps go forward only, so each place is looked at once, from the end.
+/// Instructions on the longest path of a program. All jumps go forward, so one pass from the end visits each
+/// instruction once.
 #[cfg(test)]
 pub(super) fn longest_run(program: &[Instruction]) -> usize {
     const JUMP_ALWAYS: u8 = JMP | Condition::Always as u8;
@@ -230,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_run_takes_the_longer_way_of_each_jump() {
+    fn the_longest_run_takes_the_longer_branch_of_each_jump() {
         let mut asm = Assembler::default();
         asm.load_map(Register::R1, 3);
         let away = asm.jump_if(Condition::Equal, Register::R0, 0);
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_skips_what_was_assembled_before_it_landed() {
+    fn a_jump_skips_the_instructions_before_its_target() {
         let mut asm = Assembler::default();
         let jump = asm.jump_if(Condition::Equal, Register::R0, 0);
         asm.set(Register::R0, 1);

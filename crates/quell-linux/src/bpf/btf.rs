@@ -1,6 +1,5 @@
-//! The kernel's own description of its types, `/sys/kernel/btf/vmlinux`
-//! (`Documentation/bpf/btf.rst`): where a member lies in a structure, an enumerator's value, a type's
-//! id. The content is taken for untrusted bytes: any garbage is an error, never a panic.
+//! BTF of the running kernel, `/sys/kernel/btf/vmlinux` (`Documentation/bpf/btf.rst`): offsets of members,
+//! values of enumerators, ids of types. The content is untrusted: invalid bytes are an error, never a panic.
 
 use std::fs;
 use std::io;
@@ -8,38 +7,38 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Why something could not be found in the kernel's types.
+/// Why a lookup in BTF failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BtfError {
     /// The kernel is built without `CONFIG_DEBUG_INFO_BTF`.
     #[error("{path}: {source}; the kernel needs CONFIG_DEBUG_INFO_BTF")]
     Absent {
-        /// The file.
+        /// BTF file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
     /// The file could not be read.
     #[error("reading {path}: {source}")]
     Read {
-        /// The file.
+        /// BTF file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The bytes are no BTF of this machine's byte order.
+    /// The bytes are not BTF in the byte order of this machine.
     #[error("byte {offset} of the kernel's types: expected {expected}")]
     Malformed {
-        /// Where.
+        /// Offset in bytes.
         offset: usize,
-        /// What should have been there.
+        /// Description of valid content.
         expected: &'static str,
     },
-    /// The running kernel has nothing of this name.
+    /// The running kernel has no type, member or enumerator of this name.
     #[error("this kernel's types have no {what}")]
     NotFound {
-        /// What was looked for.
+        /// Name that was looked up.
         what: String,
     },
 }
@@ -65,37 +64,37 @@ mod kind {
 
 const MAGIC: u16 = 0xEB9F;
 const VERSION: u8 = 1;
-/// Of a type's fixed part: name, info, size or type.
+/// Bytes of the fixed part of a type: name, info, size or type.
 const TYPE_BYTES: usize = 12;
-/// Anonymous structures nest by a few levels; more means that the types are garbage.
+/// Limit for nested anonymous structures. Real types nest a few levels; deeper nesting means invalid BTF.
 const NESTING_MAX: u32 = 16;
 
-/// The kernel's types.
+/// Types of a kernel.
 #[derive(Debug)]
 pub struct Btf {
     bytes: Vec<u8>,
-    /// Where each type starts; id 1 is the first.
+    /// Offset of each type; id 1 is the first.
     types: Vec<usize>,
     strings: std::ops::Range<usize>,
 }
 
-/// A type's fixed part.
+/// Fixed part of a type.
 #[derive(Clone, Copy)]
 struct Type {
     offset: usize,
     name: u32,
     kind: u32,
-    /// How many members, enumerators or parameters follow.
+    /// Number of members, enumerators or parameters that follow.
     length: u32,
-    /// Of a structure: member offsets hold a bit field's width in their upper 8 bits. Of an enum:
-    /// values are signed.
+    /// `kind_flag`. Structure: member offsets hold the width of a bit field in their upper 8 bits. Enum: values are
+    /// signed.
     flag: bool,
-    /// Its size or, of a reference, the id of the type referred to.
+    /// Size in bytes or, for a reference, id of the referenced type.
     size_or_type: u32,
 }
 
 impl Type {
-    /// Bytes of what follows the fixed part; `None` for a kind that is unknown.
+    /// Bytes that follow the fixed part; `None` for an unknown kind.
     fn trailer(self) -> Option<usize> {
         let each = match self.kind {
             kind::INT | kind::VAR | kind::DECL_TAG => return Some(4),
@@ -110,10 +109,10 @@ impl Type {
 }
 
 impl Btf {
-    /// Reads the running kernel's types, from `kernel/btf/vmlinux` below `sys`, mostly `/sys`.
+    /// Reads the types of the running kernel from `kernel/btf/vmlinux` below `sys`, normally `/sys`.
     ///
     /// # Errors
-    /// When the kernel has none, they cannot be read, or are malformed.
+    /// When the kernel has no BTF, or it is unreadable or malformed.
     pub fn of_kernel(sys: &Path) -> Result<Self, BtfError> {
         let path = sys.join("kernel/btf/vmlinux");
         match fs::read(&path) {
@@ -123,10 +122,10 @@ impl Btf {
         }
     }
 
-    /// Takes BTF of this machine's byte order and finds where its types start.
+    /// Parses BTF in the byte order of this machine.
     ///
     /// # Errors
-    /// When the header, a section or a type reaches beyond the bytes, or a kind is unknown.
+    /// When the header, a section or a type exceeds the bytes, or a kind is unknown.
     pub fn parse(bytes: Vec<u8>) -> Result<Self, BtfError> {
         if bytes.get(..2) != Some(&MAGIC.to_ne_bytes()) {
             return Err(malformed(0, "the magic number of BTF in this machine's byte order"));
@@ -142,11 +141,10 @@ impl Btf {
         Ok(btf)
     }
 
-    /// Where a member starts in a structure, in bytes; members of anonymous structures and unions in
-    /// it count as its own.
+    /// Offset of a member in bytes. Members of anonymous structures and unions belong to the enclosing structure.
     ///
     /// # Errors
-    /// When there is no such structure or member, or the member is a bit field.
+    /// When the structure or member does not exist, or the member is a bit field.
     pub fn member_offset(&self, structure: &str, member: &str) -> Result<u32, BtfError> {
         let what = || BtfError::NotFound { what: format!("`{member}` in `struct {structure}`") };
         for ty in self.all() {
@@ -163,10 +161,10 @@ impl Btf {
         Err(what())
     }
 
-    /// The value of an enumerator of any enum.
+    /// Value of an enumerator of any enum.
     ///
     /// # Errors
-    /// When there is none of this name.
+    /// When no enumerator has this name.
     pub fn enumerator(&self, name: &str) -> Result<u32, BtfError> {
         for ty in self.all() {
             let ty = ty?;
@@ -183,10 +181,10 @@ impl Btf {
         Err(BtfError::NotFound { what: format!("enumerator `{name}`") })
     }
 
-    /// The id of a typedef.
+    /// Id of a typedef.
     ///
     /// # Errors
-    /// When there is none of this name.
+    /// When no typedef has this name.
     pub fn typedef_id(&self, name: &str) -> Result<u32, BtfError> {
         for (id, ty) in (1..).zip(self.all()) {
             let ty = ty?;
@@ -244,8 +242,8 @@ impl Btf {
         offset.map(|&offset| self.type_at(offset)).transpose()
     }
 
-    /// Where a member starts in a structure or union, in bits. No type is searched twice, so that
-    /// types which hold themselves cost no more than their size.
+    /// Offset of a member in a structure or union, in bits. Each type is searched once, so recursive types cost no
+    /// more than their size.
     fn member_bits(
         &self,
         ty: Type,
@@ -278,7 +276,7 @@ impl Btf {
         Ok(None)
     }
 
-    /// The structure or union that an unnamed member is, qualifiers skipped.
+    /// The structure or union of an unnamed member, with qualifiers skipped.
     fn anonymous_composite(&self, mut id: u32) -> Result<Option<Type>, BtfError> {
         for _ in 0..NESTING_MAX {
             let Some(ty) = self.type_by_id(id)? else {
@@ -358,14 +356,14 @@ mod tests {
     }
 
     #[test]
-    fn a_structure_that_holds_itself_is_no_endless_search() {
+    fn the_search_in_a_structure_that_contains_itself_ends() {
         let types = [OUTER, info(kind::STRUCT, 2), 16, 0, 1, 0, 0, 1, 0];
         let btf = Btf::parse(btf(&types, STRINGS)).unwrap();
         assert!(btf.member_offset("outer", "a").is_err());
     }
 
     #[test]
-    fn a_structure_that_holds_itself_many_times_is_searched_once() {
+    fn a_structure_that_contains_itself_many_times_is_searched_once() {
         let mut types = vec![OUTER, info(kind::STRUCT, 60_000), 16];
         types.extend([0, 1, 0].repeat(60_000));
         let btf = Btf::parse(btf(&types, STRINGS)).unwrap();
@@ -388,13 +386,13 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_reaches_beyond_its_section_is_an_error() {
+    fn a_type_that_exceeds_its_section_is_an_error() {
         let types = [OUTER, info(kind::STRUCT, 9), 16];
         assert!(matches!(Btf::parse(btf(&types, STRINGS)), Err(BtfError::Malformed { .. })));
     }
 
     #[test]
-    fn the_running_kernels_tracepoint_is_found() {
+    fn the_tracepoint_of_the_running_kernel_is_found() {
         let btf = match Btf::of_kernel(Path::new("/sys")) {
             Err(error @ BtfError::Absent { .. }) => {
                 skip(Lacks::KernelFeature, &error);

@@ -1,5 +1,5 @@
-//! What the counting programs share: a per-CPU map of counters for chosen keys, a program attached to a tracepoint that
-//! adds to them, and the error when that cannot be had. What is counted is the programs' own.
+//! Common parts of the counting programs: a per-CPU map with counters for selected keys, a program attached to
+//! a tracepoint, and the error when counting fails. Each program defines its own counters.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,55 +11,55 @@ use super::assembler::Instruction;
 use super::btf::BtfError;
 use super::syscall::{self, LoadError, PerCpuHash};
 
-/// Why nothing could be counted at a tracepoint.
+/// Why counting at a tracepoint failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CounterError {
-    /// Nothing was named to be watched.
+    /// No keys were given.
     #[error("counting at a tracepoint: nothing was named to be watched")]
     NothingToWatch,
-    /// The kernel has no types or not the tracepoint: it cannot count.
+    /// The kernel has no BTF or lacks the tracepoint.
     #[error("counting at a tracepoint: {0}")]
     Unsupported(#[source] BtfError),
-    /// The kernel's programs see other numbers of processes than this process does.
+    /// BPF programs see PIDs of the initial pid namespace, which differ from those of this process.
     #[error(
         "counting at a tracepoint, by process: the numbers of processes are those of a container, not the kernel's"
     )]
     InContainer,
-    /// The kernel's types could not be read or are malformed.
+    /// BTF of the kernel is unreadable or malformed.
     #[error("counting at a tracepoint: {0}")]
     Types(#[source] BtfError),
-    /// The kernel has no `bpf()`.
+    /// The kernel has no `bpf(2)`.
     #[error("counting at a tracepoint: {action}: this kernel is built without CONFIG_BPF_SYSCALL")]
     NoBpf {
-        /// What was tried.
+        /// Step that failed.
         action: &'static str,
     },
-    /// The caller lacks the right.
+    /// The caller lacks permission.
     #[error(
         "counting at a tracepoint: {action}: {source}; needs CAP_BPF and CAP_PERFMON in the initial user \
          namespace, and a kernel that is not locked down"
     )]
     Denied {
-        /// What was tried.
+        /// Step that failed.
         action: &'static str,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The kernel's verifier did not accept the program.
+    /// The verifier rejected the program.
     #[error("counting at a tracepoint: the kernel refused the program: {source}; it says: {log}")]
     Rejected {
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
-        /// The verifier's words.
+        /// Log of the verifier.
         log: String,
     },
-    /// Another answer.
+    /// Other error.
     #[error("counting at a tracepoint: {action}: {source}")]
     Refused {
-        /// What was tried.
+        /// Step that failed.
         action: &'static str,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
 }
@@ -85,23 +85,23 @@ impl From<BtfError> for CounterError {
 
 impl From<LoadError> for CounterError {
     fn from(LoadError { source, log }: LoadError) -> Self {
-        // The verifier also answers EACCES, but then it says why.
+        // The verifier also returns EACCES, but then it writes a log.
         if log.is_empty() { Self::new("loading the program", source) } else { Self::Rejected { source, log } }
     }
 }
 
-/// A program at a tracepoint, and the counters that it adds to: `N` for each watched key.
+/// A program at a tracepoint and its counters: `N` for each watched key.
 #[derive(Debug)]
 pub(super) struct TracepointCounter<const N: usize> {
     counters: PerCpuHash<N>,
     watched: Vec<u32>,
-    /// The program stays loaded and attached while this is open.
+    /// The program stays loaded and attached while this file descriptor is open.
     _attachment: OwnedFd,
 }
 
 impl<const N: usize> TracepointCounter<N> {
-    /// Loads what `assemble` makes for the map of this file descriptor and attaches it to the tracepoint whose typedef
-    /// has this id; all counters start from zero.
+    /// Loads the program that `assemble` returns for a map's file descriptor, and attaches it to a tracepoint,
+    /// given by the id of its typedef. All counters start at zero.
     pub(super) fn attach(
         name: &str,
         tracepoint_typedef: u32,
@@ -123,7 +123,7 @@ impl<const N: usize> TracepointCounter<N> {
         Ok(Self { counters, watched, _attachment: attachment })
     }
 
-    /// The counters of all watched keys; one system call each.
+    /// Reads the counters of all watched keys, with one system call each.
     pub(super) fn read(&self) -> Result<BTreeMap<u32, [u64; N]>, CounterError> {
         let mut all = BTreeMap::new();
         for &key in &self.watched {

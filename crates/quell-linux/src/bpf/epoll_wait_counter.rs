@@ -1,6 +1,6 @@
-//! Counts what the waits for events of chosen processes returned, at the tracepoint `raw_syscalls:sys_exit`, from
-//! attaching to dropping. While it is attached every system call of the machine takes the kernel's slow way out, so it
-//! is meant for short samples, not for while something is measured.
+//! Counts the results of epoll waits of selected processes at the tracepoint `raw_syscalls:sys_exit`. While it
+//! is attached, every system call of the machine takes the slow exit path of the kernel. Use it for short
+//! samples, not during a measurement.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,16 +12,16 @@ use super::counter::{CounterError, TracepointCounter};
 use crate::proc::ProcRoot;
 use crate::{Pid, kernel};
 
-/// What the waits of one process returned: `epoll_wait`, `epoll_pwait` and `epoll_pwait2`, of all its threads.
+/// Results of `epoll_wait`, `epoll_pwait` and `epoll_pwait2` of all threads of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EpollWaits {
     /// Waits that returned at least one event.
     pub successful: u64,
-    /// The events that they returned.
+    /// Events that these waits returned.
     pub events: u64,
 }
 
-/// A program that counts at the tracepoint, until it is dropped.
+/// A program that counts at the tracepoint until it is dropped.
 #[derive(Debug)]
 pub struct EpollWaitCounter(TracepointCounter<COUNTERS>);
 
@@ -29,7 +29,7 @@ const COUNTERS: usize = 2;
 const SUCCESSFUL: i16 = 0;
 const EVENTS: i16 = 8;
 
-/// The member of `struct pt_regs` that holds the number of the system call.
+/// Member of `struct pt_regs` that holds the system call number.
 #[cfg(target_arch = "x86_64")]
 const SYSCALL_NUMBER: &str = "orig_ax";
 #[cfg(not(target_arch = "x86_64"))]
@@ -41,11 +41,11 @@ const WAITS: &[libc::c_long] = &[libc::SYS_epoll_wait, libc::SYS_epoll_pwait, li
 const WAITS: &[libc::c_long] = &[libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
 
 impl EpollWaitCounter {
-    /// Loads and attaches the counting program for these processes, all starting from zero. `sys` is mostly `/sys`; the
-    /// kernel's types are read from there.
+    /// Loads and attaches the counting program for these processes. All counters start at zero. The kernel's BTF is
+    /// read below `sys`, normally `/sys`.
     ///
     /// # Errors
-    /// When the kernel cannot count or the caller may not, told apart; see [`CounterError`].
+    /// [`CounterError`] distinguishes an unsupported kernel from a missing capability.
     pub fn attach(sys: &Path, watched: &[Pid]) -> Result<Self, CounterError> {
         let watched: Vec<u32> = watched.iter().map(|pid| pid.get().unsigned_abs()).collect();
         if watched.is_empty() {
@@ -63,7 +63,7 @@ impl EpollWaitCounter {
         TracepointCounter::attach("quell_epoll", tracepoint, watched, |map| assemble(offset, map)).map(Self)
     }
 
-    /// Reads the counters of all watched processes; one system call each.
+    /// Reads the counters of all watched processes, with one system call each.
     ///
     /// # Errors
     /// When the kernel refuses to read the map.
@@ -76,15 +76,15 @@ impl EpollWaitCounter {
     }
 }
 
-/// Assembles the program. Counters are added to without locking: a thread that is moved to another CPU between reading
-/// and writing one loses a count, which a sample of thousands does not notice.
+/// Assembles the program. Counters are incremented without locking: a thread that migrates between load and
+/// store loses one count, which is negligible in a sample of thousands.
 fn assemble(syscall_number: i16, map_fd: i32) -> Vec<Instruction> {
     const KEY: i16 = -4;
     const RETURNED: super::assembler::Register = R6;
     const NUMBER: super::assembler::Register = R7;
     let mut asm = Assembler::default();
 
-    // The arguments: `struct pt_regs *regs, long ret`, eight bytes each.
+    // Arguments, eight bytes each: `struct pt_regs *regs, long ret`.
     asm.load(Width::Double, RETURNED, R1, 8);
     let failed = asm.jump_if(Condition::NotPositive, RETURNED, 0);
     asm.load(Width::Double, R2, R1, 0);

@@ -1,9 +1,9 @@
-//! What Quell asks of BPF: counting at tracepoints, the polls of chosen NAPIs and the waits of chosen
-//! processes, and an XDP program that stands for a server in benchmarks; all assembled here, so that
-//! neither a compiler nor tracefs is needed on the machine. It is no general BPF library.
+//! BPF programs of Quell: counters at tracepoints for NAPI polls and epoll waits, and an XDP program that
+//! replaces a server in benchmarks. They are assembled here, so the machine needs neither a compiler nor
+//! tracefs. This is not a general BPF library.
 //!
-//! Own code rather than a loader crate: those start from an object file that clang made, and do not
-//! open their reader of the kernel's types (BTF) for looking up a member's offset.
+//! Loader crates are not used: they require an object file from clang, and do not expose their BTF reader for
+//! looking up the offset of a member.
 
 mod assembler;
 mod btf;

@@ -1,5 +1,5 @@
-//! Counts the polls of chosen NAPIs at the tracepoint `napi:napi_poll`, from attaching to dropping.
-//! It observes; nothing about the polling changes but for the instructions that it costs.
+//! Counts the polls of selected NAPI instances at the tracepoint `napi:napi_poll`. It only observes; its
+//! instructions are its only effect on polling.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,46 +10,47 @@ use super::counter::{CounterError, TracepointCounter};
 use super::napi_poll_program::{COUNTERS, Counter, Layout, assemble};
 use crate::{NapiId, kernel};
 
-/// What a poll of a watched NAPI costs at most, in instructions of the program; a test holds it to that.
+/// Upper limit of the instructions for a poll of a watched instance; a test enforces it.
 #[cfg(test)]
 pub(super) const LONGEST_RUN: usize = 48;
 
-/// How a NAPI was polled since the counter was attached.
+/// Polls of a NAPI instance since the counter was attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NapiPolls {
-    /// Polls.
+    /// Number of polls.
     pub polls: u64,
-    /// Packets that the polls returned as work done. A driver that also frees sent packets in its
-    /// poll does not count these.
+    /// Packets that the polls reported as work done. A driver that also frees transmitted packets in its poll does
+    /// not count them.
     pub packets: u64,
-    /// Polls that received nothing.
+    /// Polls that reported no work.
     pub empty: u64,
-    /// Polls that used their whole budget.
+    /// Polls that used their full budget.
     pub full_budget: u64,
-    /// Polls by the NAPI's kernel thread, one that polls without end included (`threaded` of 2, Linux 6.19).
+    /// Polls by the instance's kernel thread, including one that busy polls (`threaded` of 2, Linux 6.19).
     pub by_thread: u64,
-    /// Polls by a user's thread within a busy poll. The last poll of a busy poll is not among them:
-    /// the kernel leaves the state before it (`busy_poll_stop`).
+    /// Busy polls by a user thread. The last poll of a busy poll is not counted here: the kernel clears the state
+    /// before it (`busy_poll_stop`).
     pub by_busy_poll: u64,
-    /// Last polls of busy polls, recognized by their budget. 0 for busy polls whose budget is the instance's weight (64 for
-    /// most drivers): a softirq polls with the same. A busy poll that has to give way to another thread ends with one each
-    /// time (Linux before 7.3).
+    /// Last polls of busy polls, recognized by their budget. 0 if that equals the weight of the instance (64 for
+    /// most drivers), because softirqs poll with the weight. Before Linux 7.3, a busy poll that yields to another
+    /// thread ends with one each time.
     pub last_of_busy_poll: u64,
-    /// Polls of those by a user's thread that found the interrupt suspended: the timer that ends a suspension was running,
-    /// due later than deferral ever sets it. 0 for an instance that does not defer interrupts, and so suspends none, and for
-    /// one whose suspension is not longer than its deferral, of which it cannot be told; absent where the kernel does not
-    /// suspend interrupts (before Linux 6.13).
+    /// Polls by a user thread that found IRQs suspended: the timer that ends a suspension was running and due later
+    /// than deferral ever sets it. `None` where the kernel does not suspend IRQs (before Linux 6.13).
+    ///
+    /// The counter is 0 for an instance without IRQ deferral, which cannot suspend. It is also 0 if the suspension
+    /// timeout does not exceed the deferral timeout, because the two are then indistinguishable.
     pub found_suspended: Option<u64>,
 }
 
 impl NapiPolls {
-    /// Polls in softirq, and the last poll of each busy poll.
+    /// Polls in softirq, plus the last poll of each busy poll.
     #[must_use]
     pub fn by_softirq_or_last_of_busy_poll(&self) -> u64 {
         self.polls.saturating_sub(self.by_thread).saturating_sub(self.by_busy_poll)
     }
 
-    /// What happened to two instances together.
+    /// Sum of the counters of two instances.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -64,7 +65,7 @@ impl NapiPolls {
         }
     }
 
-    /// What happened since an earlier reading of the same counter.
+    /// Difference to an earlier reading of the same counter.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -83,13 +84,14 @@ impl NapiPolls {
     }
 }
 
-/// A program that counts at the tracepoint, until it is dropped.
+/// A program that counts at the tracepoint until it is dropped.
 ///
-/// What it costs: for a poll of a NAPI that is not watched 14 BPF instructions, a hash look-up
-/// included; for a watched one at most 48, three calls included. Every NAPI of the machine pays the
-/// former. Measured for a watched one on a virtual machine at 2.1 GHz, one packet a poll: 79 ns in the
-/// median of ten runs (60 to 92), on a busier day 96 (90 to 133), the two clock readings of the kernel's own BPF
-/// statistics included.
+/// Cost: 14 BPF instructions, including a hash lookup, for a poll of an instance that is not watched. Every
+/// instance of the machine pays this. A poll of a watched instance costs at most 48, including three calls.
+///
+/// Measured for a watched instance on a virtual machine at 2.1 GHz, one packet per poll: 79 ns, the median of
+/// ten runs (60 to 92). On a busier day it was 96 ns (90 to 133). These times include two clock reads of the
+/// kernel's BPF statistics.
 #[derive(Debug)]
 pub struct NapiPollCounter {
     counter: TracepointCounter<COUNTERS>,
@@ -97,11 +99,11 @@ pub struct NapiPollCounter {
 }
 
 impl NapiPollCounter {
-    /// Loads and attaches the counting program for these NAPIs, all starting from zero. `sys` is
-    /// mostly `/sys`; the kernel's types are read from there.
+    /// Loads and attaches the counting program for these instances. All counters start at zero. The kernel's BTF is
+    /// read below `sys`, normally `/sys`.
     ///
     /// # Errors
-    /// When the kernel cannot count or the caller may not, told apart; see [`CounterError`].
+    /// [`CounterError`] distinguishes an unsupported kernel from a missing capability.
     pub fn attach(sys: &Path, watched: &[NapiId]) -> Result<Self, CounterError> {
         let watched: Vec<u32> = watched.iter().map(|id| id.get()).collect();
         if watched.is_empty() {
@@ -113,7 +115,7 @@ impl NapiPollCounter {
         Ok(Self { counter, sees_suspension: layout.suspension.is_some() })
     }
 
-    /// Reads the counters of all watched NAPIs; one system call each.
+    /// Reads the counters of all watched instances, with one system call each.
     ///
     /// # Errors
     /// When the kernel refuses to read the map.
@@ -124,7 +126,8 @@ impl NapiPollCounter {
     }
 }
 
-/// What the kernel calls where. Its own types are read once: they do not change while it runs, and there are many.
+/// Offsets in the kernel's structures. BTF of the running kernel is parsed once, because it is large and does
+/// not change.
 fn layout(sys: &Path) -> Result<Layout, CounterError> {
     static OF_THIS_KERNEL: OnceLock<Layout> = OnceLock::new();
     if let Some(layout) = OF_THIS_KERNEL.get().filter(|_| sys == kernel::sysfs()) {
@@ -132,7 +135,7 @@ fn layout(sys: &Path) -> Result<Layout, CounterError> {
     }
     let layout = Layout::find(&Btf::of_kernel(sys)?)?;
     if sys == kernel::sysfs() {
-        // Whoever was first read the same.
+        // If another thread was first, it stored the same layout.
         let _ = OF_THIS_KERNEL.set(layout);
     }
     Ok(layout)

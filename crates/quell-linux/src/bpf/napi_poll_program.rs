@@ -1,12 +1,11 @@
-//! The program at the tracepoint `napi:napi_poll`: it adds to the counters of the NAPI that was
-//! polled, if that is a watched one. What the counters mean is in
-//! [`NapiPolls`](super::NapiPolls).
+//! The program at the tracepoint `napi:napi_poll`. It increments the counters of the polled instance if that is
+//! watched. [`NapiPolls`](super::NapiPolls) defines the counters.
 
 use super::assembler::Register::{R0, R1, R2, R6, R7, R8, R9, R10};
 use super::assembler::{Assembler, Condition, Helper, Instruction, Jump, Register, Width};
 use super::btf::{Btf, BtfError};
 
-/// The counters, in the order of their places in a map's value.
+/// Counters, in the order of their positions in a map value.
 #[derive(Clone, Copy, Debug)]
 #[repr(usize)]
 pub(super) enum Counter {
@@ -20,7 +19,7 @@ pub(super) enum Counter {
     FoundSuspended,
 }
 
-/// How many counters a value holds.
+/// Number of counters in a map value.
 pub(super) const COUNTERS: usize = 8;
 
 impl Counter {
@@ -29,7 +28,7 @@ impl Counter {
     }
 }
 
-/// What the running kernel calls where.
+/// Offsets and constants of the running kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     napi_id: i16,
@@ -37,14 +36,13 @@ pub(super) struct Layout {
     weight: i16,
     thread: i16,
     in_busy_poll: i32,
-    /// Absent where the kernel does not suspend interrupts.
+    /// `None` where the kernel does not suspend IRQs.
     pub(super) suspension: Option<SuspensionLayout>,
-    /// The id of the tracepoint's typedef.
+    /// Id of the tracepoint's typedef.
     pub(super) tracepoint: u32,
 }
 
-/// Where an instance says whether and how long its interrupt is deferred and suspended, and when its timer ends that: all
-/// within `struct napi_struct`, since Linux 6.13.
+/// Offsets of IRQ deferral, IRQ suspension and the timer in `struct napi_struct`, since Linux 6.13.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SuspensionLayout {
     defer_hard_irqs: i16,
@@ -96,7 +94,7 @@ fn offset(btf: &Btf, structure: &str, name: &str) -> Result<i16, BtfError> {
     i16::try_from(offset).map_err(too_far)
 }
 
-/// The mask of a bit of `napi_struct.state`, which the kernel names by its number.
+/// Mask of a bit of `napi_struct.state`. The kernel's enumerator is the bit number.
 fn state_mask(btf: &Btf, name: &str) -> Result<i32, BtfError> {
     let bit = btf.enumerator(name)?;
     if bit > 30 {
@@ -105,8 +103,8 @@ fn state_mask(btf: &Btf, name: &str) -> Result<i32, BtfError> {
     Ok(1 << bit)
 }
 
-/// Assembles the program. Counters are added to without locking: a value belongs to one CPU, and
-/// whoever polls there has softirqs disabled until after the tracepoint.
+/// Assembles the program. Counters are incremented without locking: a value belongs to one CPU, and a poll runs
+/// with softirqs disabled until after the tracepoint.
 pub(super) fn assemble(layout: Layout, map_fd: i32) -> Vec<Instruction> {
     const KEY: i16 = -4;
     const NAPI: Register = R6;
@@ -115,7 +113,7 @@ pub(super) fn assemble(layout: Layout, map_fd: i32) -> Vec<Instruction> {
     const COUNTERS: Register = R9;
     let mut asm = Assembler::default();
 
-    // The arguments: `struct napi_struct *napi, int work, int budget`, eight bytes each.
+    // Arguments, eight bytes each: `struct napi_struct *napi, int work, int budget`.
     asm.load(Width::Double, NAPI, R1, 0);
     asm.load(Width::Double, WORK, R1, 8);
     asm.load(Width::Double, BUDGET, R1, 16);
@@ -145,7 +143,7 @@ pub(super) fn assemble(layout: Layout, map_fd: i32) -> Vec<Instruction> {
     asm.land(empty);
     asm.land(below_budget);
 
-    // The thread first: one that polls without end has the state of a busy poll too (`napi_threaded_poll`).
+    // Check the NAPI thread first: one that busy polls also sets the busy-poll state (`napi_threaded_poll`).
     asm.call(Helper::GetCurrentTask);
     asm.load(Width::Double, R1, NAPI, layout.thread);
     let not_its_thread = asm.jump_if_registers(Condition::NotEqual, R0, R1);
@@ -163,7 +161,7 @@ pub(super) fn assemble(layout: Layout, map_fd: i32) -> Vec<Instruction> {
     }
     end(&mut asm);
 
-    // A softirq polls with the instance's weight, the last poll of a busy poll with the busy poll's budget.
+    // A softirq polls with the instance's weight; the last poll of a busy poll uses the busy-poll budget.
     asm.land(not_busy);
     asm.load(Width::Word, R1, NAPI, layout.weight);
     let by_softirq = asm.jump_if_registers(Condition::Equal, BUDGET, R1);
@@ -184,9 +182,10 @@ fn count(asm: &mut Assembler, counters: Register, counter: Counter) {
     asm.store(Width::Double, counters, counter.offset(), R1);
 }
 
-/// While a program works, its instance's timer ends the suspension (`napi_suspend_irqs`); else it is due after the time of
-/// deferral (`napi_complete_done`, `busy_poll_stop`). A poll that finds it due later than that ends a suspension. Without
-/// deferral the timer is armed alike, but the interrupt is not masked.
+/// Counts a poll that found IRQs suspended. While a program processes events, the timer of the instance ends
+/// the suspension (`napi_suspend_irqs`); otherwise it is due after the deferral timeout (`napi_complete_done`,
+/// `busy_poll_stop`). A poll that finds it due later ends a suspension. Without deferral the timer is armed as
+/// well, but the IRQ is not masked.
 fn count_if_suspended(asm: &mut Assembler, napi: Register, counters: Register, layout: SuspensionLayout) {
     asm.load(Width::Word, R1, napi, layout.defer_hard_irqs);
     let never_defers = asm.jump_if(Condition::Equal, R1, 0);
@@ -204,7 +203,7 @@ fn count_if_suspended(asm: &mut Assembler, napi: Register, counters: Register, l
     }
 }
 
-/// Goes on if the state has a bit of the mask; the jump is taken if not.
+/// Continues if the state has a bit of the mask; jumps if not.
 fn in_state(asm: &mut Assembler, napi: Register, state: i16, mask: i32) -> Jump {
     asm.load(Width::Double, R1, napi, state);
     asm.and(R1, mask);

@@ -1,5 +1,5 @@
-//! The commands of `bpf(2)` that are used, each with the beginning of `union bpf_attr` that it reads
-//! (`linux/bpf.h`). Everything that these calls made ends with its file descriptor.
+//! The commands of `bpf(2)` that are used, each with the prefix of `union bpf_attr` that it reads
+//! (`linux/bpf.h`). All objects end with their file descriptor.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -18,22 +18,22 @@ const LINK_CREATE: libc::c_int = 28;
 const MAP_TYPE_PERCPU_HASH: u32 = 5;
 const PROG_TYPE_XDP: u32 = 6;
 const PROG_TYPE_TRACING: u32 = 26;
-/// `BPF_TRACE_RAW_TP`: a tracepoint whose arguments have the types that BTF says.
+/// `BPF_TRACE_RAW_TP`: a tracepoint with typed arguments, per BTF.
 const ATTACH_TYPE_TRACE_RAW_TP: u32 = 23;
 const ATTACH_TYPE_XDP: u32 = 37;
-/// `XDP_FLAGS_DRV_MODE`: in the driver, never in the generic path.
+/// `XDP_FLAGS_DRV_MODE`: in the driver, never generic XDP.
 const XDP_IN_DRIVER: u32 = 1 << 2;
 const LOG_BYTES: usize = 64 * 1024;
 
-/// The most CPUs that any kernel is built for (`NR_CPUS` of x86 with `MAXSMP`), where sysfs does not
-/// tell how many are possible: the kernel writes a per-CPU value for each.
+/// Fallback where sysfs does not report the possible CPUs: the largest `NR_CPUS` (x86 with `MAXSMP`). The
+/// kernel copies a per-CPU value for each possible CPU.
 const POSSIBLE_CPUS_MAX: usize = 8192;
 
-/// A map from `u32` to values of `N` times `u64` per CPU.
+/// A map from `u32` to `N` values of type `u64` per CPU.
 #[derive(Debug)]
 pub(super) struct PerCpuHash<const N: usize> {
     fd: OwnedFd,
-    /// How many values a key has: the kernel reads and writes so many.
+    /// Number of per-CPU values of a key that the kernel reads and writes.
     values: usize,
 }
 
@@ -54,29 +54,30 @@ impl<const N: usize> PerCpuHash<N> {
             max_entries,
             map_flags: 0,
         };
-        // SAFETY: the command reads `attr` alone and returns a new file descriptor.
+        // SAFETY: the command reads only `attr` and returns a new file descriptor.
         let fd = unsafe { bpf_fd(MAP_CREATE, &attr) }?;
-        // The kernel's own count, or more: a buffer of the largest kind costs a hundred page faults a reading.
+        // At least the kernel's number of possible CPUs. A buffer of maximum size costs a hundred page faults per
+        // read.
         let values = CpuList::possible(kernel::sysfs()).map_or(POSSIBLE_CPUS_MAX, |cpus| cpus.len().max(1));
         Ok(Self { fd, values })
     }
 
-    /// Adds a key with zeroes on all CPUs.
+    /// Inserts a key with zero on all CPUs.
     pub(super) fn insert_zero(&self, key: u32) -> io::Result<()> {
-        // The kernel reads a value for each possible CPU.
+        // The kernel reads one value per possible CPU.
         let zeroes = self.value_of_all_cpus();
         let attr = self.element(&key, zeroes.as_ptr().cast_mut());
-        // SAFETY: the command reads the key and a value for each possible CPU, which is what there
-        // is behind the two pointers.
+        // SAFETY: the command reads the key and one value per possible CPU; both pointers refer to buffers of that
+        // size.
         unsafe { bpf(MAP_UPDATE_ELEM, &attr) }.map(drop)
     }
 
-    /// The sum over all CPUs; `None` when the map does not have the key.
+    /// Sum over all CPUs; `None` if the map lacks the key.
     pub(super) fn sum(&self, key: u32) -> io::Result<Option<[u64; N]>> {
         let mut values = self.value_of_all_cpus();
         let attr = self.element(&key, values.as_mut_ptr());
-        // SAFETY: the command reads the key and writes a value for each possible CPU, for which
-        // there is room behind the two pointers.
+        // SAFETY: the command reads the key and writes one value per possible CPU; both pointers refer to buffers of
+        // that size.
         match unsafe { bpf(MAP_LOOKUP_ELEM, &attr) } {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -121,7 +122,7 @@ struct ElementAttr {
     flags: u64,
 }
 
-/// Why a program was not loaded: the kernel's answer, and the verifier's reasons, if it gave any.
+/// Why a program was not loaded: the error and, if the verifier rejected it, its log.
 #[derive(Debug)]
 pub(super) struct LoadError {
     pub(super) source: io::Error,
@@ -155,7 +156,7 @@ struct ProgLoadAttr {
     core_relo_cnt: u32,
 }
 
-/// Loads a program for the tracepoint whose typedef in the kernel's types has this id.
+/// Loads a program for a tracepoint, given by the id of its typedef.
 pub(super) fn load_tracepoint_program(
     name: &str,
     instructions: &[Instruction],
@@ -164,7 +165,7 @@ pub(super) fn load_tracepoint_program(
     load(name, instructions, PROG_TYPE_TRACING, ATTACH_TYPE_TRACE_RAW_TP, tracepoint_typedef)
 }
 
-/// Loads a program for packets as a driver receives them.
+/// Loads an XDP program.
 pub(super) fn load_xdp_program(name: &str, instructions: &[Instruction]) -> Result<OwnedFd, LoadError> {
     load(name, instructions, PROG_TYPE_XDP, ATTACH_TYPE_XDP, 0)
 }
@@ -183,7 +184,7 @@ fn load(
         prog_type,
         insn_cnt: instructions.len() as u32,
         insns: instructions.as_ptr() as u64,
-        // The kernel offers `bpf_get_current_task` to programs under a licence like its own.
+        // The kernel offers `bpf_get_current_task` only to programs with a GPL-compatible license.
         license: c"Dual MIT/GPL".as_ptr() as u64,
         log_level: 0,
         log_size: 0,
@@ -204,13 +205,13 @@ fn load(
         attach_prog_fd: 0,
         core_relo_cnt: 0,
     };
-    // SAFETY: the command reads `attr`, and behind its pointers the instructions and the licence,
-    // and returns a new file descriptor.
+    // SAFETY: the command reads `attr`, and the instructions and license behind its pointers, and returns a new
+    // file descriptor.
     let refused = match unsafe { bpf_fd(PROG_LOAD, &attr) } {
         Ok(program) => return Ok(program),
         Err(source) => source,
     };
-    // Once more for the verifier's words, which it only writes when asked.
+    // Load again with a log buffer: the verifier writes its log only on request.
     let mut log = vec![0u8; LOG_BYTES];
     attr.log_level = 1;
     attr.log_size = LOG_BYTES as u32;
@@ -227,7 +228,7 @@ fn text(log: &[u8]) -> String {
     String::from_utf8_lossy(&log[..end]).trim_end().to_owned()
 }
 
-/// Attaches a loaded program to its tracepoint, until the result is dropped.
+/// Attaches a loaded program to its tracepoint until the result is dropped.
 pub(super) fn attach_tracepoint(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Attr {
@@ -237,12 +238,11 @@ pub(super) fn attach_tracepoint(program: BorrowedFd<'_>) -> io::Result<OwnedFd> 
         padding: u32,
     }
     let attr = Attr { name: 0, prog_fd: program.as_raw_fd().cast_unsigned(), padding: 0 };
-    // SAFETY: the command reads `attr` alone and returns a new file descriptor.
+    // SAFETY: the command reads only `attr` and returns a new file descriptor.
     unsafe { bpf_fd(RAW_TRACEPOINT_OPEN, &attr) }
 }
 
-/// Attaches a loaded XDP program to an interface of the calling thread's namespace, until the result
-/// is dropped.
+/// Attaches a loaded XDP program to an interface of the calling thread's namespace until the result is dropped.
 pub(super) fn attach_xdp(program: BorrowedFd<'_>, interface: Ifindex) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Attr {
@@ -257,24 +257,28 @@ pub(super) fn attach_xdp(program: BorrowedFd<'_>, interface: Ifindex) -> io::Res
         attach_type: ATTACH_TYPE_XDP,
         flags: XDP_IN_DRIVER,
     };
-    // SAFETY: the command reads `attr` alone and returns a new file descriptor.
+    // SAFETY: the command reads only `attr` and returns a new file descriptor.
     unsafe { bpf_fd(LINK_CREATE, &attr) }
 }
 
+/// Calls `bpf(2)`.
+///
 /// # Safety
-/// `attr` starts as the command's part of `union bpf_attr`, and the pointers in it are valid for
-/// what the command does with them.
+/// `attr` starts as the command's part of `union bpf_attr`, and its pointers are valid for the command.
 unsafe fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<libc::c_long> {
-    // SAFETY: the kernel reads `size` bytes from `attr`; for the rest see above.
+    // SAFETY: the kernel reads `size` bytes from `attr`; the caller guarantees the pointers in it.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+/// Calls `bpf(2)` with a command that returns a file descriptor.
+///
 /// # Safety
-/// As for [`bpf`], with a command that returns a new file descriptor.
+/// As for [`bpf`]; the command returns a new file descriptor.
 unsafe fn bpf_fd<T>(command: libc::c_int, attr: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let fd = unsafe { bpf(command, attr) }?;
-    // SAFETY: the kernel just made this file descriptor for us; it fits, as all do.
+    // SAFETY: the kernel just created this file descriptor, so it is owned here; every file descriptor fits the
+    // type.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }

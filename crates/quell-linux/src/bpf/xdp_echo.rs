@@ -1,6 +1,6 @@
-//! For benchmarks and tests: a TCP peer without a server. An XDP program at one end of a veth pair
-//! sends every request back as its own answer, so that the other end meets the cheapest server there
-//! can be. It is no TCP implementation: it keeps no state, and only talks to Linux clients.
+//! A TCP peer without a server, for benchmarks and tests. An XDP program at one end of a veth pair returns
+//! every request as its own response, so the other end measures against the cheapest possible server. It is not
+//! a TCP implementation: it is stateless and serves only Linux clients.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,35 +13,35 @@ use super::xdp_echo_program::{assemble, assemble_pass};
 use crate::Ifindex;
 use crate::netns::{Namespace, NamespaceError};
 
-/// Why no answering program could be put at the ends of a veth pair.
+/// Why no responder could be attached to a veth pair.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum XdpEchoError {
-    /// The namespace of an end cannot be entered.
+    /// The network namespace of an end cannot be entered.
     #[error("XDP echo: {0}")]
     Namespace(#[from] NamespaceError),
-    /// The kernel's verifier did not accept the program.
+    /// The verifier rejected the program.
     #[error("XDP echo: the kernel refused the program: {source}; it says: {log}")]
     Rejected {
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
-        /// The verifier's words.
+        /// Log of the verifier.
         log: String,
     },
-    /// The caller lacks the right.
+    /// The caller lacks permission.
     #[error("XDP echo: {action}: {source}; needs CAP_BPF and CAP_NET_ADMIN in the initial user namespace")]
     Denied {
-        /// What was tried.
+        /// Step that failed.
         action: &'static str,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// Another answer.
+    /// Other error.
     #[error("XDP echo: {action}: {source}")]
     Refused {
-        /// What was tried.
+        /// Step that failed.
         action: &'static str,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
 }
@@ -57,7 +57,7 @@ impl XdpEchoError {
 
 impl From<LoadError> for XdpEchoError {
     fn from(LoadError { source, log }: LoadError) -> Self {
-        // The verifier also answers EACCES, but then it says why.
+        // The verifier also returns EACCES, but then it writes a log.
         if log.is_empty() { Self::new("loading the program", source) } else { Self::Rejected { source, log } }
     }
 }
@@ -65,35 +65,34 @@ impl From<LoadError> for XdpEchoError {
 /// One end of a veth pair.
 #[derive(Clone, Copy, Debug)]
 pub struct VethSide<'a> {
-    /// Where it is.
+    /// Network namespace of the end.
     pub namespace: &'a Namespace,
-    /// Which it is there.
+    /// Interface index in that namespace.
     pub interface: Ifindex,
 }
 
-/// A TCP port that answers every request with the request, until this is dropped.
+/// A TCP port that returns every request as its response, until it is dropped.
 ///
-/// It takes TCP over IPv4 to that port: a SYN is accepted, whoever sends it; data come back
-/// unchanged; a FIN ends the connection by a reset; everything else is dropped. What goes to other
-/// ports is the kernel's. The sequence numbers of the answers are those that the client expects, so
-/// that nothing need be remembered.
+/// It handles TCP over IPv4 to that port. A SYN from any sender is accepted. Data are returned unchanged. A FIN
+/// ends the connection with a reset. Everything else to the port is dropped; other ports go to the kernel.
+/// Responses use the sequence numbers that the client expects, so no state is needed.
 ///
-/// The client has to be Linux with TCP timestamps on (`net.ipv4.tcp_timestamps`, the default) and to
-/// send whole checksums: `tx-checksum-ip-generic` off at its end, or its kernel drops every answer.
-/// No request may exceed the segment size, because an answer is cut as its request was.
+/// The client must be Linux with TCP timestamps enabled (`net.ipv4.tcp_timestamps`, the default). It must send
+/// complete checksums, with `tx-checksum-ip-generic` off at its end; otherwise its kernel drops every response.
+/// A request must not exceed the segment size, because a response is segmented like its request.
 #[derive(Debug)]
 pub struct XdpEcho {
-    /// The programs stay loaded and attached while these are open.
+    /// The programs stay loaded and attached while these file descriptors are open.
     _attachments: [OwnedFd; 2],
 }
 
 impl XdpEcho {
-    /// Answers at `server` for `port`. `client` gets a program that passes everything on: without
-    /// one, veth does not deliver what its peer's program sends (`veth_xdp_flush` in
+    /// Attaches the responder for `port` at `server`, and a program that passes every packet at `client`. Without
+    /// the latter, veth does not deliver frames that the XDP program of the peer sends (`veth_xdp_flush` in
     /// `drivers/net/veth.c`).
     ///
     /// # Errors
-    /// When the caller may not or an end is no device for XDP in its driver; nothing is attached
+    /// When the caller lacks permission or an end does not support XDP in its driver. Nothing stays attached
     /// then.
     pub fn attach(server: VethSide<'_>, client: VethSide<'_>, port: u16) -> Result<Self, XdpEchoError> {
         let receiving = attach(client, "quell_pass", &assemble_pass())?;
@@ -104,7 +103,7 @@ impl XdpEcho {
 
 fn attach(side: VethSide<'_>, name: &str, program: &[Instruction]) -> Result<OwnedFd, XdpEchoError> {
     let program = syscall::load_xdp_program(name, program)?;
-    // An interface index is looked up in the namespace of the calling thread.
+    // The interface index is resolved in the namespace of the calling thread.
     side.namespace
         .run(|| syscall::attach_xdp(program.as_fd(), side.interface))?
         .map_err(|source| XdpEchoError::new("attaching the program", source))

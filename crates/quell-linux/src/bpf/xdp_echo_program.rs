@@ -1,5 +1,4 @@
-//! The XDP program of `xdp_echo`: which frames it takes, and how it turns one into its answer in
-//! place. How the program gets to an interface is not decided here.
+//! The XDP program of `xdp_echo`: selects frames and rewrites each into its response, in place.
 
 use super::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9};
 use super::assembler::{Assembler, Condition, Instruction, Jump, Register, Width};
@@ -13,7 +12,7 @@ const XDP_TX: i32 = 3;
 const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 
-// Where things stand in a frame: Ethernet, IPv4 without options, TCP.
+// Offsets in a frame: Ethernet, IPv4 without options, TCP.
 const ETHERNET_TO: i16 = 0;
 const ETHERNET_FROM: i16 = 6;
 const ETHERNET_TYPE: i16 = 12;
@@ -26,11 +25,11 @@ const TCP_FROM: i16 = 34;
 const TCP_TO: i16 = 36;
 const TCP_SEQUENCE: i16 = 38;
 const TCP_ACKNOWLEDGED: i16 = 42;
-/// Header length in words (4 bits), reserved bits, flags.
+/// TCP header length in words (4 bits), reserved bits, flags.
 const TCP_LENGTH_AND_FLAGS: i16 = 46;
 const TCP_CHECKSUM: i16 = 50;
-/// Own stamp and echoed stamp; in a SYN, Linux puts the segment size and the consent to selective
-/// acknowledgement before them, in all others two bytes of nothing.
+/// Offsets of TSval and TSecr. Linux places two NOP bytes before them; in a SYN, the MSS and SACK-permitted
+/// options.
 const STAMPS: (i16, i16) = (58, 62);
 const SYN_STAMPS: (i16, i16) = (62, 66);
 
@@ -47,12 +46,12 @@ const ACK: i32 = 0x10;
 
 const FRAME: Register = R6;
 const END: Register = R7;
-/// Bytes of the sequence space that the frame takes: payload, and one for SYN or FIN.
+/// Length of the frame in sequence space: payload, plus one for SYN or FIN.
 const TAKEN: Register = R4;
 const FLAGS: Register = R8;
 const ANSWER_FLAGS: Register = R9;
 
-/// Answers TCP to `port` and passes everything else on.
+/// Responds to TCP segments for `port`, and passes everything else.
 pub(super) fn assemble(port: u16) -> Vec<Instruction> {
     let mut asm = Assembler::default();
     let foreign = pass_unless_for(&mut asm, port);
@@ -95,7 +94,7 @@ pub(super) fn assemble(port: u16) -> Vec<Instruction> {
     asm.finish()
 }
 
-/// Passes everything on: an XDP program that another one's answers can be sent to.
+/// Passes everything. A veth interface needs an XDP program to receive the frames of the other program.
 pub(super) fn assemble_pass() -> Vec<Instruction> {
     let mut asm = Assembler::default();
     finish_with(&mut asm, XDP_PASS);
@@ -131,16 +130,16 @@ fn drop_unless_words(asm: &mut Assembler, words: i32) -> Jump {
     asm.jump_if(Condition::NotEqual, R1, words)
 }
 
-/// Sends the frame back to where it came from: what was acknowledged is the next sequence number,
-/// and what was taken is acknowledged.
+/// Returns the frame to its sender: the acknowledged number becomes the sequence number, and the received data
+/// are acknowledged.
 fn turn_round(asm: &mut Assembler) {
     swap(asm, Width::Word, ETHERNET_TO, ETHERNET_FROM);
     swap(asm, Width::Half, ETHERNET_TO + 4, ETHERNET_FROM + 4);
     swap(asm, Width::Word, IP_FROM, IP_TO);
     swap(asm, Width::Half, TCP_FROM, TCP_TO);
 
-    // The sum of RFC 1624, carries left for the end: ~old checksum + ~old words + new words. All
-    // other words were only moved. 32 bits at once, because 2¹⁶ is 1 modulo 2¹⁶ − 1.
+    // RFC 1624: ~old checksum + ~old words + new words, carries folded at the end. The other words only moved. The
+    // sum uses 32-bit words, because 2¹⁶ is 1 modulo 2¹⁶ − 1.
     asm.load(Width::Half, R0, FRAME, TCP_CHECKSUM);
     asm.swap_to_network(R0, 16);
     asm.xor(R0, 0xFFFF);

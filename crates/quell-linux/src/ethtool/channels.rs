@@ -1,4 +1,4 @@
-//! Channels: how many receive and transmit queues of an interface are in use, of how many.
+//! Channels: number of receive and transmit queues of an interface, and the maximum.
 
 use netlink_bindings::ethtool as bindings;
 use netlink_bindings::traits::NetlinkRequest;
@@ -9,27 +9,27 @@ use super::{ETHTOOL_MSG_CHANNELS_GET, ETHTOOL_MSG_CHANNELS_SET, Ethtool, address
 use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, Target};
 
-/// The channels of an interface. A driver reports either separate receive and transmit channels
-/// (veth) or combined ones (most hardware), or both; what it has not is `None`.
+/// Channels of an interface. A driver has separate receive and transmit channels (veth), combined channels
+/// (most hardware), or both. `None`: the driver does not have this kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Channels {
     /// Receive channels in use.
     pub rx_count: Option<u32>,
-    /// The most receive channels.
+    /// Maximum of receive channels.
     pub rx_max: Option<u32>,
     /// Transmit channels in use.
     pub tx_count: Option<u32>,
-    /// The most transmit channels.
+    /// Maximum of transmit channels.
     pub tx_max: Option<u32>,
-    /// Channels of one receive and one transmit queue in use.
+    /// Combined channels in use, each with a receive and a transmit queue.
     pub combined_count: Option<u32>,
-    /// The most combined channels.
+    /// Maximum of combined channels.
     pub combined_max: Option<u32>,
 }
 
-/// Channel counts to set; what is `None` stays.
+/// Channel counts to set; `None` is unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChannelRequest {
     /// Receive channels.
@@ -41,10 +41,10 @@ pub struct ChannelRequest {
 }
 
 impl Ethtool {
-    /// The channels of an interface.
+    /// Reads the channels of an interface.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Unsupported` when the driver has no notion of them, `Absent`.
+    /// [`NetlinkError`]: `Unsupported` if the driver does not report channels, `Absent`.
     pub fn channels(&mut self, index: Ifindex) -> Result<Channels, NetlinkError> {
         let mut request = bindings::Request::new().op_channels_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_CHANNELS_GET;
@@ -52,10 +52,10 @@ impl Ethtool {
         self.socket.get("read channels of", &Target::Index(index), &request, decode_channels)
     }
 
-    /// Sets how many channels are in use.
+    /// Sets the number of channels.
     ///
     /// # Errors
-    /// [`NetlinkError`], `Invalid` above the maximum, with the kernel's words.
+    /// [`NetlinkError`], `Invalid` above the maximum, with the kernel's message.
     pub fn set_channels(&mut self, index: Ifindex, counts: ChannelRequest) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_channels_set_do();
         request.header_mut().cmd = ETHTOOL_MSG_CHANNELS_SET;
@@ -94,7 +94,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes in any_reply(4)) {
+        fn arbitrary_replies_never_panic(bytes in any_reply(4)) {
             let _ = decode_channels(&bytes);
         }
     }

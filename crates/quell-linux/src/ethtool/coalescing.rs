@@ -1,5 +1,5 @@
-//! Interrupt coalescing of an interface: after how many microseconds or frames the device raises an
-//! interrupt, by netlink for all queues at once. Single queues are `queue_coalescing`.
+//! Interrupt coalescing of an interface: the delay in µs or the number of frames before the device raises an
+//! interrupt. Set via netlink for all queues; `queue_coalescing` handles single queues.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,11 +13,11 @@ use super::{ETHTOOL_MSG_COALESCE_GET, ETHTOOL_MSG_COALESCE_SET, Ethtool, address
 use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, Target, attributes, push};
 
-/// Declares the parameters with their number among `ETHTOOL_A_COALESCE_*`, their spelling and meaning.
+/// Declares the parameters: number in `ETHTOOL_A_COALESCE_*`, name and meaning.
 macro_rules! parameters {
     ($($(#[doc = $doc:literal])+ $name:ident = $attribute:literal, $spelling:literal;)+) => {
-        /// One coalescing parameter (`include/uapi/linux/ethtool_netlink.h`), numbered as its netlink
-        /// attribute. Times are in microseconds, switches are 0 or 1.
+        /// A coalescing parameter (`include/uapi/linux/ethtool_netlink.h`), numbered as its netlink attribute. Times
+        /// are in microseconds, switches are 0 or 1.
         #[derive(
             Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
         )]
@@ -28,10 +28,10 @@ macro_rules! parameters {
         }
 
         impl CoalesceParameter {
-            /// All of them, in the kernel's order.
+            /// All parameters, in the kernel's order.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
-            /// As the kernel's specification spells it.
+            /// Name in the kernel's specification.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -87,9 +87,9 @@ parameters! {
     TxMaxFramesHigh = 22, "tx-max-frames-high";
     /// Seconds between two samples of the packet rate.
     RateSampleInterval = 23, "rate-sample-interval";
-    /// Whether the transmit delay starts anew with every completion (CQE) instead of at the first (EQE).
+    /// Whether each completion restarts the transmit delay (CQE mode); otherwise the first starts it (EQE mode).
     UseCqeModeTx = 24, "use-cqe-mode-tx";
-    /// Whether the receive delay starts anew with every completion (CQE) instead of at the first (EQE).
+    /// Whether each completion restarts the receive delay (CQE mode); otherwise the first starts it (EQE mode).
     UseCqeModeRx = 25, "use-cqe-mode-rx";
     /// Most bytes of packets that are aggregated for sending.
     TxAggrMaxBytes = 26, "tx-aggr-max-bytes";
@@ -104,7 +104,7 @@ impl CoalesceParameter {
         self as u16
     }
 
-    /// Whether netlink carries it as one byte, 0 or 1.
+    /// Whether it is one byte in netlink, 0 or 1.
     #[must_use]
     pub const fn is_switch(self) -> bool {
         matches!(self, Self::UseAdaptiveRx | Self::UseAdaptiveTx | Self::UseCqeModeTx | Self::UseCqeModeRx)
@@ -121,7 +121,7 @@ impl fmt::Display for CoalesceParameter {
     }
 }
 
-/// Values of coalescing parameters. A parameter that the driver does not have is not in it.
+/// Values of coalescing parameters, without parameters that the driver lacks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Coalescing {
@@ -129,18 +129,18 @@ pub struct Coalescing {
 }
 
 impl Coalescing {
-    /// The value of a parameter; `None` when it is not in here.
+    /// Value of a parameter; `None` if the driver lacks it.
     #[must_use]
     pub fn get(&self, parameter: CoalesceParameter) -> Option<u32> {
         self.values.get(&parameter).copied()
     }
 
-    /// All parameters that are in here, in the kernel's order.
+    /// Reported parameters with their values, in the kernel's order.
     pub fn iter(&self) -> impl Iterator<Item = (CoalesceParameter, u32)> + '_ {
         self.values.iter().map(|(parameter, value)| (*parameter, *value))
     }
 
-    /// Whether there is none.
+    /// Whether it contains no parameter.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
@@ -154,11 +154,11 @@ impl FromIterator<(CoalesceParameter, u32)> for Coalescing {
 }
 
 impl Ethtool {
-    /// The coalescing parameters of an interface. One that the driver has not declared and that
-    /// reads zero is not reported by the kernel, hence absent.
+    /// Reads the coalescing parameters of an interface. The kernel omits parameters that are zero and that the
+    /// driver does not declare.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Unsupported` when the driver has no coalescing (veth), `Absent`.
+    /// [`NetlinkError`]: `Unsupported` if the driver has no coalescing (veth), `Absent`.
     pub fn coalescing(&mut self, index: Ifindex) -> Result<Coalescing, NetlinkError> {
         let mut request = bindings::Request::new().op_coalesce_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_COALESCE_GET;
@@ -166,12 +166,11 @@ impl Ethtool {
         self.socket.get("read coalescing of", &Target::Index(index), &request, decode_coalescing)
     }
 
-    /// Sets the parameters in `changes`; the others stay.
+    /// Sets the parameters in `changes`; others are unchanged.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Invalid` for a parameter that the driver does not have (the kernel names it)
-    /// and for a value that the driver does not take, `Unsupported` when the driver has no coalescing,
-    /// `Denied`. Nothing is changed then.
+    /// [`NetlinkError`]: `Invalid` for a parameter that the driver lacks (the kernel names it) or a value that it
+    /// rejects, `Unsupported` if the driver has no coalescing, `Denied`. Nothing is changed then.
     pub fn set_coalescing(&mut self, index: Ifindex, changes: &Coalescing) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_coalesce_set_do();
         request.header_mut().cmd = ETHTOOL_MSG_COALESCE_SET;
@@ -209,14 +208,14 @@ mod tests {
     use crate::netlink::any_reply;
     use proptest::prelude::*;
 
-    /// The answer of virtio_net in Linux 6.18, recorded: adaptive-rx off, 1 frame, 0 µs.
+    /// Recorded reply of virtio_net in Linux 6.18: adaptive-rx off, 1 frame, 0 µs.
     const VIRTIO_NET: &[u8] = &[
         20, 1, 0, 0, 24, 0, 1, 128, 8, 0, 1, 0, 4, 0, 0, 0, 9, 0, 2, 0, 101, 116, 104, 48, 0, 0, 0, 0, 8, 0, 2, 0, 0,
         0, 0, 0, 8, 0, 3, 0, 1, 0, 0, 0, 8, 0, 6, 0, 0, 0, 0, 0, 8, 0, 7, 0, 1, 0, 0, 0, 5, 0, 11, 0, 0, 0, 0, 0,
     ];
 
     #[test]
-    fn what_the_driver_does_not_report_is_absent_and_not_zero() {
+    fn an_unreported_parameter_is_absent_and_not_zero() {
         let coalescing = decode_coalescing(VIRTIO_NET).unwrap();
         assert_eq!(coalescing.get(CoalesceParameter::RxUsecs), Some(0));
         assert_eq!(coalescing.get(CoalesceParameter::RxMaxFrames), Some(1));
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn every_parameter_is_numbered_and_spelled_as_in_the_specification_of_the_kernel() {
+    fn every_parameter_has_the_number_and_name_of_the_kernels_specification() {
         let names = CoalesceParameter::ALL.iter().map(|p| p.as_str().replace('-', "").to_lowercase());
         let variants = CoalesceParameter::ALL.iter().map(|p| format!("{p:?}").to_lowercase());
         assert!(names.eq(variants));
@@ -243,7 +242,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes in any_reply(4)) {
+        fn arbitrary_replies_never_panic(bytes in any_reply(4)) {
             let _ = decode_coalescing(&bytes);
         }
     }

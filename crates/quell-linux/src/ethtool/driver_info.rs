@@ -1,5 +1,5 @@
-//! Which driver an interface has, and where the device sits (`ETHTOOL_GDRVINFO`). Devices without
-//! a bus (veth, TAP) have a driver too, which sysfs does not name.
+//! Driver of an interface and bus address of its device (`ETHTOOL_GDRVINFO`). Devices without a bus (veth, TAP)
+//! have a driver too, which sysfs does not show.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,30 +10,30 @@ use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, Target};
 
 pub(super) const ETHTOOL_GDRVINFO: u32 = 0x0000_0003;
-/// Bytes of `struct ethtool_drvinfo`: the command, five texts, what is reserved, five counts.
+/// Bytes of `struct ethtool_drvinfo`: command, five texts, reserved bytes, five counts.
 pub(super) const DRVINFO_BYTES: usize = 4 + 5 * TEXT_BYTES + 12 + 5 * 4;
 const TEXT_BYTES: usize = 32;
 
-/// What a driver says of itself. A text that it leaves empty is `None`.
+/// Driver information. An empty text is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub struct DriverInfo {
-    /// The driver's name, like `virtio_net`.
+    /// Name of the driver, for example `virtio_net`.
     pub driver: Option<String>,
-    /// Its version, mostly the kernel's.
+    /// Version of the driver, usually that of the kernel.
     pub version: Option<String>,
-    /// The version of the device's firmware.
+    /// Version of the firmware.
     pub firmware_version: Option<String>,
-    /// The device's place, like `0000:00:03.0`.
+    /// Bus address, for example `0000:00:03.0`.
     pub bus_info: Option<String>,
 }
 
 impl Ethtool {
-    /// The driver of an interface.
+    /// Reads the driver information of an interface.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Absent`; `Unsupported` for devices of no driver.
+    /// [`NetlinkError`]: `Absent`; `Unsupported` for devices without a driver.
     pub fn driver_info(&mut self, index: Ifindex) -> Result<DriverInfo, NetlinkError> {
         let mut buffer = vec![0; DRVINFO_BYTES];
         put(&mut buffer, 0, &ETHTOOL_GDRVINFO.to_ne_bytes());

@@ -1,5 +1,5 @@
-//! Offload features by their kernel names (`rx-gro`, `tx-tcp-segmentation`, …, as in
-//! `net/ethtool/common.c`): reading, setting, and checking that what was set took effect.
+//! Offload features by their kernel names (`rx-gro`, `tx-tcp-segmentation`, …, as in `net/ethtool/common.c`):
+//! reading, setting and verifying.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -13,15 +13,15 @@ use super::{ETHTOOL_MSG_FEATURES_GET, ETHTOOL_MSG_FEATURES_SET, Ethtool, address
 use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, Target};
 
-/// The state of one feature.
+/// State of a feature.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Feature {
-    /// In effect.
+    /// Whether the feature is in effect.
     pub active: bool,
-    /// Asked for, by the driver's default or by somebody; other features can stand in its way.
+    /// Whether the feature is requested, by default of the driver or by a user. Other features can prevent it.
     pub wanted: bool,
-    /// The driver lets it be switched: in `hw` and not in `nochange`.
+    /// Whether the driver allows switching it: in `hw` and not in `nochange`.
     pub changeable: bool,
 }
 
@@ -33,24 +33,24 @@ pub struct Features {
 }
 
 impl Features {
-    /// The state of a feature; `None` when this kernel does not know the name.
+    /// State of a feature; `None` if this kernel does not know the name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<Feature> {
         self.by_name.get(name).copied()
     }
 
-    /// All features in the order of their names.
+    /// All features, ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Feature)> {
         self.by_name.iter().map(|(name, feature)| (name.as_str(), *feature))
     }
 
-    /// What of `changes` still has to be done; an error when something of it cannot be.
+    /// Changes that remain to be made; an error if one is impossible.
     fn plan<'a>(&self, index: Ifindex, changes: &[(&'a str, bool)]) -> Result<Vec<(&'a str, bool)>, FeatureError> {
         let mut todo = Vec::new();
         for &(name, on) in changes {
             let name_text = || name.to_owned();
             let feature = self.get(name).ok_or_else(|| FeatureError::Unknown { name: name_text(), index })?;
-            // A feature can be wanted but held off by another; then wanting it again does nothing.
+            // A requested feature that another prevents: requesting it again has no effect.
             if feature.active == on && feature.wanted == on {
                 continue;
             }
@@ -65,7 +65,7 @@ impl Features {
         Ok(todo)
     }
 
-    /// The names in `changes` whose state differs from what was asked for.
+    /// Features of `changes` whose state differs from the request.
     fn unmet(&self, changes: &[(&str, bool)]) -> Vec<String> {
         let differs = |(name, on): &&(&str, bool)| self.get(name).map(|f| f.active) != Some(*on);
         changes.iter().filter(differs).map(|(name, _)| (*name).to_owned()).collect()
@@ -76,39 +76,39 @@ impl Features {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FeatureError {
-    /// The request itself failed.
+    /// The request failed.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// This kernel has no feature of that name.
+    /// The kernel has no feature of that name.
     #[error("set feature {name} of interface {index}: this kernel has no such feature")]
     Unknown {
-        /// The name as given.
+        /// Name as given.
         name: String,
-        /// The interface.
+        /// Interface.
         index: Ifindex,
     },
-    /// The driver has fixed the feature the other way. Nothing was changed.
+    /// The driver fixes the feature in the other state. Nothing is changed.
     #[error("set feature {name} of interface {index}: the driver keeps it {}", if *.active { "on" } else { "off" })]
     NotChangeable {
-        /// The feature.
+        /// Name of the feature.
         name: String,
-        /// The interface.
+        /// Interface.
         index: Ifindex,
-        /// What it is fixed at.
+        /// Fixed state.
         active: bool,
     },
-    /// The kernel took the request, but the features are not as asked: others depend on them.
+    /// The kernel accepted the request, but other features prevent its effect.
     #[error("set features of interface {index}: accepted, but not in effect for {}", names.join(", "))]
     NotInEffect {
-        /// The features that differ from what was asked.
+        /// Features whose state differs from the request.
         names: Vec<String>,
-        /// The interface.
+        /// Interface.
         index: Ifindex,
     },
 }
 
 impl Ethtool {
-    /// All features of an interface.
+    /// Reads all features of an interface.
     ///
     /// # Errors
     /// [`NetlinkError`], `Absent` without the interface.
@@ -119,8 +119,8 @@ impl Ethtool {
         self.socket.get("read features of", &Target::Index(index), &request, decode_features)
     }
 
-    /// Switches features on or off by name, and returns all features as they are afterwards.
-    /// Either every name can be switched, or nothing is changed.
+    /// Switches features by name, and returns the resulting state of all features. If one cannot be switched,
+    /// nothing is changed.
     ///
     /// # Errors
     /// [`FeatureError`].
@@ -149,7 +149,7 @@ pub(crate) fn decode_features(reply: &[u8]) -> Result<Features, Malformed> {
     let attributes = bindings::OpFeaturesGetDo::decode_reply(reply);
     let missing = |_| Malformed("features without one of the four bit sets");
     let mut features = Features::default();
-    // The one set with a mask, and thereby with every name that the kernel knows.
+    // `hw` is the only set with a mask, so it lists every name that the kernel knows.
     for (name, set) in bits(&attributes.get_hw().map_err(missing)?)? {
         features.by_name.insert(text(name), Feature { changeable: set, ..Feature::default() });
     }
@@ -165,8 +165,8 @@ pub(crate) fn decode_features(reply: &[u8]) -> Result<Features, Malformed> {
     Ok(features)
 }
 
-/// The named bits of a verbose bit set and whether each is set. A set without a mask lists only
-/// the bits that are set, without saying so at each (`ETHTOOL_A_BITSET_NOMASK`).
+/// Names and bits of a verbose bit set. A set without a mask lists only set bits and omits their value
+/// (`ETHTOOL_A_BITSET_NOMASK`).
 fn bits<'a>(bitset: &IterableBitset<'a>) -> Result<Vec<(&'a CStr, bool)>, Malformed> {
     let is_list = bitset.get_nomask().is_ok();
     let bits = bitset.get_bits().map_err(|_| Malformed("a bit set without its bits"))?;
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_feature_is_refused_before_anything_is_changed() {
+    fn a_fixed_feature_is_refused_before_any_change() {
         let fixed_off = Feature::default();
         let free = Feature { changeable: true, ..fixed_off };
         let all = features(&[("rx-gro", free), ("tx-lockless", fixed_off)]);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_active_only_for_now_is_still_asked_for() {
+    fn an_active_feature_that_is_not_wanted_is_requested() {
         let held_off = Feature { active: false, wanted: true, changeable: true };
         let all = features(&[("tx-gso-list", held_off)]);
         assert_eq!(all.plan(index(), &[("tx-gso-list", false)]), Ok(vec![("tx-gso-list", false)]));
@@ -221,7 +221,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes in any_reply(4)) {
+        fn arbitrary_replies_never_panic(bytes in any_reply(4)) {
             let _ = decode_features(&bytes);
         }
     }

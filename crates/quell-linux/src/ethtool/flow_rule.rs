@@ -1,5 +1,5 @@
-//! A flow rule: which TCP or UDP packets the device sends to which queue or RSS context, by address
-//! and port (ntuple filters; `struct ethtool_rx_flow_spec`). Pure: types, and their form in bytes.
+//! Flow rules (ntuple filters, `struct ethtool_rx_flow_spec`): direct TCP or UDP packets to a queue or RSS
+//! context by address and port. Types and their binary format only.
 
 use std::fmt;
 use std::mem::offset_of;
@@ -20,7 +20,7 @@ const UDP_V6_FLOW: u32 = 0x06;
 const FLOW_RSS: u32 = 0x2000_0000;
 const RX_CLS_FLOW_DISC: u64 = u64::MAX;
 
-/// The layout of `struct ethtool_rx_flow_spec`; only its offsets are used.
+/// Layout of `struct ethtool_rx_flow_spec`; only its offsets are used.
 #[repr(C)]
 pub(super) struct FlowSpecLayout {
     flow_type: u32,
@@ -36,7 +36,7 @@ const VALUE: usize = offset_of!(FlowSpecLayout, value);
 const MASK: usize = offset_of!(FlowSpecLayout, mask);
 const MATCH_BYTES: usize = 52;
 
-/// The transport protocol of a rule.
+/// Transport protocol of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
@@ -46,7 +46,7 @@ pub enum Transport {
     Udp,
 }
 
-/// Addresses that start with the same bits.
+/// Addresses with a common prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String", bound = "A: Address")]
 #[schemars(with = "String")]
@@ -55,13 +55,13 @@ pub struct Prefix<A> {
     bits: u8,
 }
 
-/// The address families of rules.
+/// Address family of a rule.
 pub trait Address: Copy + Into<IpAddr> + fmt::Display + FromStr {
     /// Bits of an address.
     const BITS: u8;
-    /// The address as a number of [`Self::BITS`] bits.
+    /// Address as a number of [`Self::BITS`] bits.
     fn to_number(self) -> u128;
-    /// The address of a number; higher bits than it has are cut off.
+    /// Address from a number; higher bits are discarded.
     fn from_number(number: u128) -> Self;
 }
 
@@ -90,27 +90,27 @@ impl Address for Ipv6Addr {
 }
 
 impl<A: Address> Prefix<A> {
-    /// One address.
+    /// Prefix of a single address.
     #[must_use]
     pub fn host(address: A) -> Self {
         Self { address, bits: A::BITS }
     }
 
-    /// The addresses that share the first `bits` bits with `address`; `None` when there are not that
-    /// many bits, for 0 bits (which is every address: leave it out), or when `address` has more set.
+    /// Addresses that share the first `bits` bits of `address`. `None` if `bits` exceeds the address, if it is 0
+    /// (omit the prefix instead), or if `address` has further bits set.
     #[must_use]
     pub fn new(address: A, bits: u8) -> Option<Self> {
         let fits = (1..=A::BITS).contains(&bits) && address.to_number() & !mask::<A>(bits) == 0;
         fits.then_some(Self { address, bits })
     }
 
-    /// The first address.
+    /// First address.
     #[must_use]
     pub fn address(self) -> A {
         self.address
     }
 
-    /// How many bits are the same.
+    /// Length of the prefix in bits.
     #[must_use]
     pub fn bits(self) -> u8 {
         self.bits
@@ -123,7 +123,7 @@ impl<A: Address> fmt::Display for Prefix<A> {
     }
 }
 
-/// A text that is no prefix of addresses.
+/// An invalid prefix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no prefix: expected an address, a slash, and how many bits of it count, no later bit being set")]
 pub struct InvalidPrefix(String);
@@ -144,86 +144,85 @@ impl<A: Address> From<Prefix<A>> for String {
     }
 }
 
-/// The mask of the first `bits` bits of an address, `bits` from 1 on.
+/// Mask of the first `bits` bits of an address; `bits` is at least 1.
 fn mask<A: Address>(bits: u8) -> u128 {
     let all = u128::MAX >> (128 - u32::from(A::BITS));
     all & !(all.checked_shr(bits.into()).unwrap_or(0))
 }
 
-/// The addresses of a rule, of one family; `None` is any.
+/// Addresses of a rule, in one family; `None` matches any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum FlowAddresses {
     /// IPv4.
     V4 {
-        /// Of the sender.
+        /// Source prefix.
         source: Option<Prefix<Ipv4Addr>>,
-        /// Of this host.
+        /// Destination prefix.
         destination: Option<Prefix<Ipv4Addr>>,
     },
     /// IPv6.
     V6 {
-        /// Of the sender.
+        /// Source prefix.
         source: Option<Prefix<Ipv6Addr>>,
-        /// Of this host.
+        /// Destination prefix.
         destination: Option<Prefix<Ipv6Addr>>,
     },
 }
 
-/// Which packets a rule is about; `None` is any.
+/// Packets that a rule matches; `None` matches any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct FlowMatch {
     /// TCP or UDP.
     pub transport: Transport,
-    /// The family, and the addresses.
+    /// Address family and addresses.
     pub addresses: FlowAddresses,
-    /// The sender's port.
+    /// Source port.
     pub source_port: Option<u16>,
-    /// This host's port.
+    /// Destination port.
     pub destination_port: Option<u16>,
 }
 
-/// What becomes of the packets.
+/// Action on matching packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FlowAction {
-    /// They go to this receive queue.
+    /// Delivers them to this receive queue.
     Queue(u32),
-    /// They go to the queue that the table of this RSS context says.
+    /// Delivers them to a queue of this RSS context.
     Context(RssContextId),
-    /// They are dropped.
+    /// Drops them.
     Discard,
 }
 
-/// A rule that can be read and written back.
+/// A flow rule that Quell can read and write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct FlowRule {
-    /// Which packets.
+    /// Packets that it matches.
     pub matches: FlowMatch,
-    /// What becomes of them.
+    /// Action on these packets.
     pub action: FlowAction,
 }
 
-/// A rule in the device's table.
+/// A flow rule in the table of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct InstalledFlowRule {
-    /// Its place; of several rules that match, the one with the lowest place counts.
+    /// Location. If several rules match, the one with the lowest location applies.
     pub location: u32,
-    /// The rule; `None` when it matches or does what this program has no words for (VLAN, MAC
-    /// address, a mask of single bits, other protocols, virtual functions). Such rules are not
-    /// touched.
+    /// The rule. `None` if Quell cannot express it: VLAN, MAC address, partial mask, other protocol, virtual
+    /// function. Quell does not change such rules.
     pub rule: Option<FlowRule>,
 }
 
-/// Bytes of the addresses and where the ports are behind them: `ethtool_tcpip4_spec`, `ethtool_tcpip6_spec`.
+/// Offset of the ports behind the addresses in `ethtool_tcpip4_spec` and `ethtool_tcpip6_spec`.
 const fn ports_at(address_bits: u8) -> usize {
     address_bits as usize / 8 * 2
 }
 
-/// Reads a `struct ethtool_rx_flow_spec` and the context of the `struct ethtool_rxnfc` around it.
+/// Parses a `struct ethtool_rx_flow_spec` with the RSS context of its `struct ethtool_rxnfc`.
 pub(crate) fn parse_rule(spec: &[u8], context: u32) -> Result<InstalledFlowRule, Malformed> {
     let cut_short = Malformed("a flow rule is cut short");
     if spec.len() < size_of::<FlowSpecLayout>() {
@@ -238,7 +237,7 @@ pub(crate) fn parse_rule(spec: &[u8], context: u32) -> Result<InstalledFlowRule,
     Ok(InstalledFlowRule { location, rule })
 }
 
-/// What a cookie means; `None` for a virtual function, waking up, or a context with an offset.
+/// Action of a ring cookie; `None` for a virtual function, wake-up, or an RSS context with an offset.
 fn parse_action(by_context: bool, cookie: u64, context: u32) -> Option<FlowAction> {
     match (by_context, cookie) {
         (false, RX_CLS_FLOW_DISC) => Some(FlowAction::Discard),
@@ -248,7 +247,7 @@ fn parse_action(by_context: bool, cookie: u64, context: u32) -> Option<FlowActio
     }
 }
 
-/// `None` for whatever [`FlowMatch`] has no words for.
+/// Parses value and mask; `None` if [`FlowMatch`] cannot express them.
 fn parse_match(flow_type: u32, value: &[u8], mask: &[u8]) -> Option<FlowMatch> {
     let (transport, is_v4) = match flow_type {
         TCP_V4_FLOW => (Transport::Tcp, true),
@@ -272,13 +271,13 @@ fn parse_match(flow_type: u32, value: &[u8], mask: &[u8]) -> Option<FlowMatch> {
     Some(FlowMatch { transport, addresses, source_port, destination_port })
 }
 
-/// The number in network byte order of the address-sized field `number`.
+/// Reads address-sized field `number` in network byte order.
 fn field<A: Address>(bytes: &[u8], number: usize) -> u128 {
     let length = usize::from(A::BITS / 8);
     bytes[number * length..][..length].iter().fold(0, |sum, &byte| sum << 8 | u128::from(byte))
 }
 
-/// The outer `None` for a mask that is no prefix, the inner one for any address.
+/// Outer `None`: the mask is not a prefix. Inner `None`: any address.
 fn prefix<A: Address>(value: &[u8], mask_bytes: &[u8], number: usize) -> Option<Option<Prefix<A>>> {
     let found = field::<A>(mask_bytes, number);
     let bits = found.count_ones() as u8;
@@ -289,7 +288,7 @@ fn prefix<A: Address>(value: &[u8], mask_bytes: &[u8], number: usize) -> Option<
     (found == mask::<A>(bits)).then_some(Some(Prefix { address, bits }))
 }
 
-/// As [`prefix`]: a mask must be all or nothing.
+/// As [`prefix`]; the mask of a port must be all ones or zero.
 fn port(value: &[u8], mask: &[u8], offset: usize) -> Option<Option<u16>> {
     match [mask[offset], mask[offset + 1]] {
         [0, 0] => Some(None),
@@ -298,7 +297,8 @@ fn port(value: &[u8], mask: &[u8], offset: usize) -> Option<Option<u16>> {
     }
 }
 
-/// The `struct ethtool_rx_flow_spec` of a rule at a place, and the context for the struct around it.
+/// Encodes a rule with its location as `struct ethtool_rx_flow_spec`, and returns the RSS context for `struct
+/// ethtool_rxnfc`.
 pub(super) fn encode_rule(rule: &FlowRule, location: u32) -> (Vec<u8>, u32) {
     let mut spec = vec![0; size_of::<FlowSpecLayout>()];
     let (cookie, context) = match rule.action {
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_laid_out_as_in_the_kernels_struct() {
+    fn a_rule_has_the_layout_of_the_kernels_struct() {
         let (spec, context) = encode_rule(&memcached(), 7);
         assert_eq!((spec.len(), context), (168, 0));
         assert_eq!(spec[..4], 1_u32.to_ne_bytes());
@@ -375,20 +375,20 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_beyond_our_words_is_installed_but_not_known() {
+    fn a_rule_that_cannot_be_expressed_is_installed_but_unknown() {
         let (mut spec, _) = encode_rule(&memcached(), 7);
-        spec[76 + 12] = 0xff; // The mask of the type of service.
+        spec[76 + 12] = 0xff; // Mask of the type of service.
         assert_eq!(parse_rule(&spec, 0), Ok(InstalledFlowRule { location: 7, rule: None }));
         let (mut spec, _) = encode_rule(&memcached(), 7);
-        spec[76 + 6] = 0; // A mask with a hole.
+        spec[76 + 6] = 0; // Mask with a hole.
         assert_eq!(parse_rule(&spec, 0).unwrap().rule, None);
         let (mut spec, _) = encode_rule(&memcached(), 7);
-        put(&mut spec, 152, &(1_u64 << 32).to_ne_bytes()); // A virtual function.
+        put(&mut spec, 152, &(1_u64 << 32).to_ne_bytes()); // Virtual function.
         assert_eq!(parse_rule(&spec, 0).unwrap().rule, None);
     }
 
     #[test]
-    fn a_prefix_has_no_bits_behind_its_length() {
+    fn a_prefix_has_no_bits_after_its_length() {
         assert!(Prefix::new(Ipv4Addr::new(10, 0, 0, 0), 8).is_some());
         assert_eq!(Prefix::new(Ipv4Addr::new(10, 0, 0, 1), 8), None);
         assert_eq!(Prefix::new(Ipv4Addr::UNSPECIFIED, 0), None);
@@ -425,7 +425,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_rule_that_is_written_is_read_back(rule in any_rule(), location: u32) {
+        fn an_encoded_rule_parses_to_the_same_rule(rule in any_rule(), location: u32) {
             let (spec, context) = encode_rule(&rule, location);
             prop_assert_eq!(parse_rule(&spec, context), Ok(InstalledFlowRule { location, rule: Some(rule) }));
         }

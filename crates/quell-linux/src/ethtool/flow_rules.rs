@@ -1,5 +1,5 @@
-//! The table of flow rules of an interface: listing, adding and deleting rules
-//! (`ETHTOOL_GRXCLSRLALL` and its kin; netlink does not have them). What a rule is: `flow_rule`.
+//! Table of flow rules of an interface: lists, adds and deletes rules via ioctl (`ETHTOOL_GRXCLSRLALL` and
+//! related), because netlink does not support them. `flow_rule` defines a rule.
 
 use std::mem::offset_of;
 
@@ -14,13 +14,13 @@ pub(super) const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
 pub(super) const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
 pub(super) const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
 pub(super) const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
-/// In the answer to the count: the driver chooses places itself. In a place: which kind of choice.
+/// In the reply to the count: the driver selects locations. In a location: kind of selection.
 const RX_CLS_LOC_SPECIAL: u32 = 0x8000_0000;
 const RX_CLS_LOC_ANY: u32 = u32::MAX;
-/// More rules than any device has; beyond that the count is not believed.
+/// Limit for the number of rules; a larger count is invalid, because no device has so many.
 const RULES_MAX: u32 = 1 << 20;
 
-/// The layout of `struct ethtool_rxnfc`; only its offsets and its size are used.
+/// Layout of `struct ethtool_rxnfc`; only its offsets and size are used.
 #[repr(C)]
 struct RxnfcLayout {
     cmd: u32,
@@ -35,25 +35,25 @@ struct RxnfcLayout {
 const SPEC: usize = offset_of!(RxnfcLayout, spec);
 const LOCATION: usize = SPEC + offset_of!(FlowSpecLayout, location);
 pub(super) const RULE_COUNT: usize = offset_of!(RxnfcLayout, rule_cnt);
-/// Without the places of rules that follow it.
+/// Size without the array of rule locations that follows.
 pub(super) const RXNFC_BYTES: usize = size_of::<RxnfcLayout>();
 const RULE_LOCATIONS: usize = offset_of!(RxnfcLayout, rule_locs);
 
-/// The flow rules of an interface.
+/// Flow rules of an interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowRules {
-    /// The rules in ascending order of their places.
+    /// Rules in ascending order of location.
     pub rules: Vec<InstalledFlowRule>,
-    /// How many places there are; `None` when the driver does not say.
+    /// Size of the table; `None` if the driver does not report it.
     pub places: Option<u32>,
-    /// Whether the driver chooses the place of a new rule itself.
+    /// Whether the driver selects the location of a new rule.
     pub chooses_places: bool,
 }
 
 impl FlowRules {
-    /// A place for a new rule: the driver's choice, or the last that is free; `None` when the table
-    /// is full or its size unknown. Last, because rules at lower places are somebody's exceptions.
+    /// Location of a new rule: selected by the driver, or the last free one. `None` if the table is full or its
+    /// size unknown. The last one, because rules at lower locations have precedence.
     fn free_place(&self) -> Option<u32> {
         if self.chooses_places {
             return Some(RX_CLS_LOC_ANY);
@@ -64,11 +64,11 @@ impl FlowRules {
 }
 
 impl Ethtool {
-    /// The flow rules of an interface.
+    /// Reads the flow rules of an interface.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Unsupported` when the driver has none (veth, virtio-net), `Absent`, `Busy` when
-    /// rules come and go meanwhile.
+    /// [`NetlinkError`]: `Unsupported` if the driver has no flow rules (veth, virtio-net), `Absent`, `Busy` if the
+    /// rules change during the call.
     pub fn flow_rules(&mut self, index: Ifindex) -> Result<FlowRules, NetlinkError> {
         const ACTION: &str = "list flow rules of";
         let failed = |cause: Cause| NetlinkError::new(ACTION, Target::Index(index), cause);
@@ -93,12 +93,12 @@ impl Ethtool {
         rule.map_err(|malformed| NetlinkError::new(ACTION, Target::Index(index), malformed.into()))
     }
 
-    /// Adds a rule, at a place of the driver's choice or the last free one, and returns the place.
-    /// The feature `rx-ntuple-filter` must be on. Not verified on hardware.
+    /// Adds a rule at a location that the driver selects, or at the last free one. Returns the location. The
+    /// feature `rx-ntuple-filter` must be on. Not verified on hardware.
     ///
     /// # Errors
-    /// [`NetlinkError`]: as [`Ethtool::flow_rules`], and `Denied`, `Exists`, `Invalid` for a queue or
-    /// context that is not there or a combination that the device cannot match.
+    /// [`NetlinkError`]: as [`Ethtool::flow_rules`]; `Denied`, `Exists`; `Invalid` if the queue or context does not
+    /// exist or the device cannot match the combination.
     pub fn add_flow_rule(&mut self, index: Ifindex, rule: &FlowRule) -> Result<u32, NetlinkError> {
         const ACTION: &str = "add a flow rule to";
         let full = Cause::Inexpressible("the table of flow rules has no free place");
@@ -109,10 +109,10 @@ impl Ethtool {
         u32_at(&buffer, LOCATION).ok_or_else(|| failed(Malformed("a flow rule without a place").into()))
     }
 
-    /// Deletes the rule at a place. Not verified on hardware.
+    /// Deletes the rule at a location. Not verified on hardware.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Absent` or `Invalid` when there is none (drivers differ), `Denied`, `Unsupported`.
+    /// [`NetlinkError`]: `Absent` or `Invalid` if the location is free (drivers differ), `Denied`, `Unsupported`.
     pub fn delete_flow_rule(&mut self, index: Ifindex, location: u32) -> Result<(), NetlinkError> {
         let mut buffer = command(ETHTOOL_SRXCLSRLDEL, 0);
         put(&mut buffer, LOCATION, &location.to_ne_bytes());
@@ -120,7 +120,7 @@ impl Ethtool {
     }
 }
 
-/// A `struct ethtool_rxnfc` with room for the places of so many rules.
+/// A `struct ethtool_rxnfc` with space for the locations of `rules` rules.
 fn command(number: u32, rules: u32) -> Vec<u8> {
     let mut buffer = vec![0; RXNFC_BYTES + rules as usize * 4];
     put(&mut buffer, 0, &number.to_ne_bytes());
@@ -153,7 +153,7 @@ fn parse_count(answer: &[u8]) -> Result<Count, Malformed> {
     Ok(Count { rules, places: (places > 0).then_some(places), chooses_places: data & RX_CLS_LOC_SPECIAL != 0 })
 }
 
-/// The places in the answer to `ETHTOOL_GRXCLSRLALL`, which may be fewer than were counted before.
+/// Parses the locations in the reply to `ETHTOOL_GRXCLSRLALL`, which may be fewer than the previous count.
 pub(crate) fn parse_locations(answer: &[u8]) -> Result<Vec<u32>, Malformed> {
     let cut_short = Malformed("the list of flow rules is cut short");
     let count = u32_at(answer, RULE_COUNT).ok_or(cut_short)? as usize;
@@ -172,13 +172,13 @@ mod tests {
     }
 
     #[test]
-    fn the_struct_is_laid_out_as_the_kernels() {
+    fn the_struct_has_the_layout_of_the_kernels() {
         assert_eq!((SPEC, LOCATION, RULE_COUNT, RULE_LOCATIONS), (16, 176, 184, 188));
         assert_eq!(size_of::<RxnfcLayout>(), 192);
     }
 
     #[test]
-    fn a_new_rule_goes_where_the_driver_says_or_to_the_last_free_place() {
+    fn a_new_rule_goes_to_the_drivers_location_or_to_the_last_free_one() {
         let mut table = FlowRules { rules: vec![installed(1), installed(3)], places: Some(4), chooses_places: false };
         assert_eq!(table.free_place(), Some(2));
         table.chooses_places = true;
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_tells_the_size_of_the_table_and_who_chooses() {
+    fn a_count_contains_the_table_size_and_who_selects_locations() {
         let mut answer = command(ETHTOOL_GRXCLSRLCNT, 0);
         put(&mut answer, 8, &u64::from(RX_CLS_LOC_SPECIAL | 8192).to_ne_bytes());
         put(&mut answer, RULE_COUNT, &2_u32.to_ne_bytes());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_to_a_context_carries_its_number_beside_the_rule() {
+    fn the_context_of_a_rule_is_encoded_outside_of_it() {
         let matches = FlowMatch {
             transport: Transport::Udp,
             addresses: FlowAddresses::V6 { source: None, destination: None },
@@ -212,7 +212,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        fn arbitrary_replies_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
             let _ = parse_count(&bytes);
             let _ = parse_locations(&bytes);
         }

@@ -1,6 +1,6 @@
-//! The older half of ethtool, `SIOCETHTOOL`: used only for what netlink does not have (single
-//! queues' coalescing, flow rules, the driver's name) or has only since 6.17 (RSS contexts). One
-//! call, on bytes; what they mean is said by the modules that make them.
+//! The ioctl interface of ethtool, `SIOCETHTOOL`. It is used for what netlink lacks (coalescing of single
+//! queues, flow rules, driver name) or supports only since 6.17 (RSS contexts). This module transfers bytes;
+//! its callers interpret them.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -20,14 +20,14 @@ use super::rss_ioctl::{
 use crate::interface::Ifindex;
 use crate::netlink::Cause;
 
-/// The error of a command on an interface. `call` is the command by its kernel name.
+/// Error of a command on an interface. `call` is the kernel's name of the command.
 fn failed(call: &'static str, error: &std::io::Error) -> Cause {
     Cause::Transport { call, errno: error.raw_os_error().unwrap_or(libc::EIO) }
 }
 
-/// How many bytes the kernel reads and writes for the command in the first four bytes of `buffer`, at most: the command's
-/// struct, and the array behind it that the struct's counts announce (`net/ethtool/ioctl.c`). Absent for commands that
-/// are not used here.
+/// Upper limit of the bytes that the kernel reads and writes for the command in the first four bytes of
+/// `buffer`. It is the size of the struct plus the array that its counts announce (`net/ethtool/ioctl.c`).
+/// `None` for commands that are not used here.
 fn bytes_used(buffer: &[u8]) -> Option<usize> {
     let count = |offset| Some(u32_at(buffer, offset)? as usize);
     match u32_at(buffer, 0)? {
@@ -43,7 +43,7 @@ fn bytes_used(buffer: &[u8]) -> Option<usize> {
             let (table, key) = (u32_at(buffer, INDIRECTION_SIZE)?, count(KEY_SIZE)?);
             let entries = match table {
                 SAME_TABLE => 0,
-                // Kernels differ in where they look for the key then.
+                // Kernels differ in the location of the key in this case.
                 0 if key > 0 => return None,
                 entries => entries as usize,
             };
@@ -53,9 +53,9 @@ fn bytes_used(buffer: &[u8]) -> Option<usize> {
     }
 }
 
-/// Runs the command in the first four bytes of `buffer` on an interface of the namespace that the
-/// socket belongs to; any socket serves. The kernel's answer is in `buffer` afterwards. A buffer that
-/// is shorter than what the kernel uses of it is refused.
+/// Runs the command in the first four bytes of `buffer` on an interface of the socket's network namespace. Any
+/// socket is suitable. The reply is written to `buffer`. A buffer that is shorter than the kernel's access is
+/// refused.
 pub(super) fn call(socket: impl AsFd, index: Ifindex, command: &'static str, buffer: &mut [u8]) -> Result<(), Cause> {
     if bytes_used(buffer).is_none_or(|used| used > buffer.len()) {
         return Err(Cause::Inexpressible("the request is shorter than what its command uses"));
@@ -69,9 +69,8 @@ pub(super) fn call(socket: impl AsFd, index: Ifindex, command: &'static str, buf
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = from.cast_signed();
     }
-    // SAFETY: `request` is a whole ifreq with a terminated name (names have at most 15 bytes), and
-    // its pointer leads to `buffer`, which is exclusively borrowed during the call, and at least as
-    // long as what the kernel uses of it.
+    // SAFETY: `request` is a complete ifreq with a terminated name (at most 15 bytes). Its pointer refers to
+    // `buffer`, which is exclusively borrowed during the call, and at least as long as the kernel's access.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as libc::Ioctl, &raw mut request) };
     if result < 0 {
         return Err(failed(command, &std::io::Error::last_os_error()));
@@ -79,7 +78,7 @@ pub(super) fn call(socket: impl AsFd, index: Ifindex, command: &'static str, buf
     Ok(())
 }
 
-/// Reads the native-endian number at `offset`; `None` behind the end.
+/// Reads the native-endian number at `offset`; `None` beyond the end.
 pub(super) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
@@ -89,7 +88,7 @@ pub(super) fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// Writes a part of a struct; it is inside by construction.
+/// Writes a part of a struct. The callers guarantee that it is within bounds.
 pub(super) fn put(bytes: &mut [u8], offset: usize, value: &[u8]) {
     bytes[offset..offset + value.len()].copy_from_slice(value);
 }
@@ -99,7 +98,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A request of so many bytes, with these numbers at these places.
+    /// A request of `bytes` bytes, with numbers at the given offsets.
     fn request(bytes: usize, words: &[(usize, u32)]) -> Vec<u8> {
         let mut buffer = vec![0; bytes];
         words.iter().for_each(|(offset, word)| put(&mut buffer, *offset, &word.to_ne_bytes()));
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_is_shorter_than_what_the_kernel_uses_is_refused() {
+    fn a_buffer_that_is_shorter_than_the_kernels_access_is_refused() {
         for (needed, words) in [
             (196, &[(0, ETHTOOL_GDRVINFO)][..]),
             (RXNFC_BYTES, &[(0, ETHTOOL_GRXCLSRULE)]),
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_is_not_known_here_is_refused() {
+    fn an_unknown_command_is_refused() {
         assert!(refused(&mut request(4096, &[(0, 0x1)])));
         assert!(refused(&mut request(4096, &[(0, ETHTOOL_PERQUEUE), (4, 0x1)])));
         assert!(refused(&mut [0; 3]));
@@ -136,7 +135,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_buffer_makes_the_length_overflow(command in 0_u32..0x60, bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        fn the_length_never_overflows(command in 0_u32..0x60, bytes in prop::collection::vec(any::<u8>(), 0..600)) {
             let mut buffer = command.to_ne_bytes().to_vec();
             buffer.extend(bytes);
             let _ = bytes_used(&buffer);

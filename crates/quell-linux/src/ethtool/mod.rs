@@ -1,6 +1,6 @@
-//! ethtool, as far as it decides how packets reach NAPI and the CPU: offload features, channels,
-//! rings, coalescing, receive-side scaling, flow rules, and which driver there is. By the generic
-//! netlink family where it has it, else by the ioctl of the same name; callers need not know which.
+//! ethtool settings that decide how packets reach NAPI and the CPU: offload features, channels, rings,
+//! coalescing, receive-side scaling, flow rules, and the driver. Netlink is used where the family supports a
+//! command, otherwise the ioctl; this is transparent to callers.
 
 mod channels;
 mod coalescing;
@@ -39,9 +39,9 @@ use crate::interface::Ifindex;
 use crate::netlink::{NetlinkError, NetlinkSocket, Target};
 use crate::netns::Namespace;
 
-/// `ETHTOOL_MSG_*` of `include/uapi/linux/ethtool_netlink.h`. The bindings (0.3.5) number these
-/// commands wrongly, because in this family requests and answers are counted apart; each request
-/// gets its number from here.
+/// `ETHTOOL_MSG_*` of `include/uapi/linux/ethtool_netlink.h`. The bindings (0.3.5) number these commands
+/// incorrectly, because this family numbers requests and replies separately. Each request therefore uses a
+/// number from here.
 const ETHTOOL_MSG_FEATURES_GET: u8 = 11;
 const ETHTOOL_MSG_FEATURES_SET: u8 = 12;
 const ETHTOOL_MSG_RINGS_GET: u8 = 15;
@@ -55,22 +55,22 @@ const ETHTOOL_MSG_RSS_SET: u8 = 48;
 const ETHTOOL_MSG_RSS_CREATE_ACT: u8 = 49;
 const ETHTOOL_MSG_RSS_DELETE_ACT: u8 = 50;
 
-/// A handle on the `ethtool` family of one namespace.
+/// Handle to the `ethtool` family of one network namespace.
 #[derive(Debug)]
 pub struct Ethtool {
     socket: NetlinkSocket,
 }
 
 impl Ethtool {
-    /// For the namespace of the calling thread, also after the thread has moved on.
+    /// Opens the namespace of the calling thread. The handle stays in it if the thread enters another namespace.
     ///
     /// # Errors
-    /// [`NetlinkError`], `Unsupported` when the kernel has no such family.
+    /// [`NetlinkError`], `Unsupported` if the kernel lacks the family.
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { socket: open_socket()? })
     }
 
-    /// For another namespace; the calling thread stays where it is.
+    /// Opens another namespace. The calling thread does not change its namespace.
     ///
     /// # Errors
     /// As [`Ethtool::open`], and `Denied` without `CAP_SYS_ADMIN`.
@@ -78,7 +78,7 @@ impl Ethtool {
         Ok(Self { socket: NetlinkSocket::open_in(namespace, open_socket)? })
     }
 
-    /// Runs a command that netlink does not have; see [`ioctl::call`].
+    /// Runs a command that netlink lacks; see [`ioctl::call`].
     fn ioctl(
         &mut self,
         action: &'static str,
@@ -95,7 +95,7 @@ fn open_socket() -> Result<NetlinkSocket, NetlinkError> {
     NetlinkSocket::open_generic("ethtool")
 }
 
-/// Fills the header by which every request of the family names its interface.
+/// Writes the interface into the header that every request of the family has.
 fn address_to<P: Pusher>(header: PushHeader<P>, index: Ifindex) -> P {
     header.push_dev_index(index.get()).end_nested()
 }

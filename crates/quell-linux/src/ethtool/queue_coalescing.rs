@@ -1,5 +1,5 @@
-//! Interrupt coalescing of single queues (`ETHTOOL_PERQUEUE`), which netlink does not have. What
-//! holds for all queues of an interface is `coalescing`.
+//! Interrupt coalescing of single queues (`ETHTOOL_PERQUEUE`), which netlink lacks. `coalescing` handles all
+//! queues of an interface.
 
 use super::Ethtool;
 use super::coalescing::{CoalesceParameter, Coalescing};
@@ -12,24 +12,23 @@ pub(super) const ETHTOOL_SCOALESCE: u32 = 0x0000_000f;
 pub(super) const ETHTOOL_PERQUEUE: u32 = 0x0000_004b;
 /// `MAX_NUM_QUEUE` of `include/uapi/linux/ethtool.h`.
 const QUEUES_MAX: u32 = 4096;
-/// Bytes of `struct ethtool_per_queue_op` before its data: two commands and a bit for each queue.
+/// Bytes of `struct ethtool_per_queue_op` before its data: two commands and one bit per queue.
 pub(super) const HEADER_BYTES: usize = 8 + QUEUES_MAX as usize / 8;
-/// Bytes of `struct ethtool_coalesce`: the command and 22 parameters.
+/// Bytes of `struct ethtool_coalesce`: command and 22 parameters.
 pub(super) const COALESCE_BYTES: usize = 4 + 22 * 4;
-/// The parameters in the struct are those with the netlink numbers 2 to 23, in the same order.
+/// The struct holds the parameters with netlink numbers 2 to 23, in the same order.
 const FIRST_PARAMETER: u16 = CoalesceParameter::RxUsecs as u16;
 const LAST_PARAMETER: u16 = CoalesceParameter::RateSampleInterval as u16;
 
 impl Ethtool {
-    /// The coalescing parameters of one queue, receive and transmit side.
+    /// Reads the coalescing parameters of a queue, receive and transmit side.
     ///
-    /// The kernel's answer has zeros for what a driver does not have, so `device`, the parameters
-    /// of the interface ([`Ethtool::coalescing`]), says which of them are there. The CQE modes are
-    /// per interface only.
+    /// The kernel returns zero for parameters that the driver lacks. `device`, the parameters of the interface
+    /// ([`Ethtool::coalescing`]), therefore selects the valid ones. The CQE modes exist only per interface.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Unsupported` when the driver has it per interface only, `Absent`, `Invalid`
-    /// when there is no such queue.
+    /// [`NetlinkError`]: `Unsupported` if the driver has coalescing only per interface, `Absent`, `Invalid` if the
+    /// queue does not exist.
     pub fn queue_coalescing(
         &mut self,
         index: Ifindex,
@@ -42,11 +41,11 @@ impl Ethtool {
             .map_err(|malformed| NetlinkError::new(ACTION, Target::Index(index), malformed.into()))
     }
 
-    /// Sets the parameters in `changes` on one queue; the others stay. Not verified on hardware.
+    /// Sets the parameters in `changes` on a queue; others are unchanged. Not verified on hardware.
     ///
     /// # Errors
-    /// [`NetlinkError`]: as [`Ethtool::queue_coalescing`], and `Invalid` for a parameter that is per
-    /// interface only or a value that the driver does not take, `Denied`.
+    /// [`NetlinkError`]: as [`Ethtool::queue_coalescing`]; `Invalid` for a parameter that exists only per interface
+    /// or a value that the driver rejects; `Denied`.
     pub fn set_queue_coalescing(
         &mut self,
         index: Ifindex,
@@ -63,7 +62,7 @@ impl Ethtool {
         self.ioctl(ACTION, index, "ETHTOOL_PERQUEUE", &mut buffer)
     }
 
-    /// The `struct ethtool_coalesce` of one queue.
+    /// Reads the `struct ethtool_coalesce` of a queue.
     fn queue_words(&mut self, action: &'static str, index: Ifindex, queue: u32) -> Result<Vec<u8>, NetlinkError> {
         let mut buffer = request(ETHTOOL_GCOALESCE, queue).ok_or_else(|| no_such_queue(action, index))?;
         self.ioctl(action, index, "ETHTOOL_PERQUEUE", &mut buffer)?;
@@ -75,7 +74,7 @@ fn no_such_queue(action: &'static str, index: Ifindex) -> NetlinkError {
     NetlinkError::new(action, Target::Index(index), Cause::Inexpressible("queue numbers end at 4095"))
 }
 
-/// A request about one queue, with room for its parameters; `None` beyond the last possible queue.
+/// A request for one queue, with space for its parameters; `None` beyond the last possible queue.
 fn request(sub_command: u32, queue: u32) -> Option<Vec<u8>> {
     if queue >= QUEUES_MAX {
         return None;
@@ -88,7 +87,7 @@ fn request(sub_command: u32, queue: u32) -> Option<Vec<u8>> {
     Some(buffer)
 }
 
-/// Where a parameter is in `struct ethtool_coalesce`; `None` when it is per interface only.
+/// Offset of a parameter in `struct ethtool_coalesce`; `None` if it exists only per interface.
 fn offset(parameter: CoalesceParameter) -> Option<usize> {
     let number = parameter.attribute();
     (FIRST_PARAMETER..=LAST_PARAMETER).contains(&number).then(|| usize::from(number - FIRST_PARAMETER + 1) * 4)
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_names_its_queue_by_one_bit() {
+    fn a_request_selects_its_queue_with_one_bit() {
         let buffer = request(ETHTOOL_GCOALESCE, 33).unwrap();
         assert_eq!(buffer.len(), 520 + 92);
         assert_eq!(u32_at(&buffer, 8), Some(0));
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_in_the_order_of_the_kernels_struct() {
+    fn parameters_are_in_the_order_of_the_kernels_struct() {
         let words: Vec<u8> = (0..23_u32).flat_map(u32::to_ne_bytes).collect();
         let read = parse_words(&words, &everything(0)).unwrap();
         assert_eq!(read.get(CoalesceParameter::RxUsecs), Some(1));
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_interface_does_not_have_its_queues_do_not_have() {
+    fn a_parameter_that_the_interface_lacks_is_absent_on_its_queues() {
         let words = vec![0; COALESCE_BYTES];
         let device = [(CoalesceParameter::RxUsecs, 3)].into_iter().collect();
         let read = parse_words(&words, &device).unwrap();
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_of_the_interface_cannot_be_set_on_a_queue() {
+    fn a_parameter_that_exists_only_per_interface_cannot_be_set_on_a_queue() {
         let mut words = vec![0; COALESCE_BYTES];
         let change = [(CoalesceParameter::UseCqeModeRx, 1)].into_iter().collect();
         assert!(change_words(&mut words, &change).is_err());

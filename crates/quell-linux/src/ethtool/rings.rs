@@ -1,4 +1,4 @@
-//! Rings: how many descriptors the receive and transmit queues of an interface hold.
+//! Rings: number of descriptors in the receive and transmit queues of an interface.
 
 use netlink_bindings::ethtool as bindings;
 use netlink_bindings::traits::NetlinkRequest;
@@ -9,27 +9,26 @@ use super::{ETHTOOL_MSG_RINGS_GET, ETHTOOL_MSG_RINGS_SET, Ethtool, address_to};
 use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, Target};
 
-/// The ring sizes of an interface, in descriptors. What the driver does not have is `None`.
+/// Ring sizes of an interface in descriptors; `None` if the driver does not report a value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Rings {
-    /// Of each receive ring.
+    /// Descriptors of each receive ring.
     pub rx: Option<u32>,
-    /// The most that a receive ring can have.
+    /// Maximum of a receive ring.
     pub rx_max: Option<u32>,
-    /// Of each transmit ring.
+    /// Descriptors of each transmit ring.
     pub tx: Option<u32>,
-    /// The most that a transmit ring can have.
+    /// Maximum of a transmit ring.
     pub tx_max: Option<u32>,
-    /// Bytes of one receive buffer.
+    /// Size of a receive buffer in bytes.
     pub rx_buf_len: Option<u32>,
-    /// Whether packet headers land in buffers of their own (`tcp-data-split`); `None` also when the
-    /// driver cannot say.
+    /// Whether packet headers go to separate buffers (`tcp-data-split`); `None` also if the driver does not know.
     pub tcp_data_split: Option<bool>,
 }
 
-/// Ring sizes to set; what is `None` stays.
+/// Ring sizes to set; `None` is unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RingRequest {
     /// Descriptors of each receive ring.
@@ -39,10 +38,10 @@ pub struct RingRequest {
 }
 
 impl Ethtool {
-    /// The ring sizes of an interface.
+    /// Reads the ring sizes of an interface.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Unsupported` when the driver has no notion of them (veth), `Absent`.
+    /// [`NetlinkError`]: `Unsupported` if the driver does not report ring sizes (veth), `Absent`.
     pub fn rings(&mut self, index: Ifindex) -> Result<Rings, NetlinkError> {
         let mut request = bindings::Request::new().op_rings_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_RINGS_GET;
@@ -50,10 +49,10 @@ impl Ethtool {
         self.socket.get("read ring sizes of", &Target::Index(index), &request, decode_rings)
     }
 
-    /// Sets ring sizes. Most drivers take the link down for a moment; queues are made anew.
+    /// Sets ring sizes. Most drivers take the link down briefly and recreate their queues.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Invalid` above the maximum, with the kernel's words, `Unsupported`, `Denied`.
+    /// [`NetlinkError`]: `Invalid` above the maximum, with the kernel's message, `Unsupported`, `Denied`.
     pub fn set_rings(&mut self, index: Ifindex, sizes: RingRequest) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_rings_set_do();
         request.header_mut().cmd = ETHTOOL_MSG_RINGS_SET;
@@ -93,7 +92,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_driver_without_a_notion_of_buffers_has_none() {
+    fn unreported_buffer_settings_are_absent() {
         let mut bytes = vec![15, 1, 0, 0];
         for (kind, value) in [(2, 256_u32), (5, 256), (6, 128), (9, 64)] {
             push(&mut bytes, kind, &value.to_ne_bytes());
@@ -106,7 +105,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes in any_reply(4)) {
+        fn arbitrary_replies_never_panic(bytes in any_reply(4)) {
             let _ = decode_rings(&bytes);
         }
     }

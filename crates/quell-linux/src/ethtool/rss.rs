@@ -1,6 +1,6 @@
-//! Receive-side scaling: which queue a packet goes to by the hash of its addresses and ports, for
-//! the interface as a whole (context 0) and for further contexts, to which flow rules can lead.
-//! Reading is by netlink; writing too from Linux 6.17 on, before that by `rss_ioctl`.
+//! Receive-side scaling (RSS): selects the queue of a packet by a hash of its addresses and ports. Context 0
+//! applies to the interface; flow rules can select other contexts. Reading uses netlink; so does writing since
+//! Linux 6.17, and `rss_ioctl` before.
 
 use std::fmt;
 
@@ -16,22 +16,22 @@ use super::{
 use crate::interface::Ifindex;
 use crate::netlink::{Failure, Malformed, NetlinkError, Target};
 
-/// The number of an RSS context within its interface; 0 is the one that every interface has.
+/// Number of an RSS context in its interface; 0 is the default context.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct RssContextId(u32);
 
 impl RssContextId {
-    /// The context of all packets that no flow rule sends to another one.
+    /// Default context: all packets without a flow rule.
     pub const MAIN: Self = Self(0);
 
-    /// A context by its number; `None` for 2³²−1, the kernel's word for "a new one".
+    /// Creates an id; `None` for 2³²−1, with which the kernel requests a new context.
     #[must_use]
     pub const fn new(number: u32) -> Option<Self> {
         if number == u32::MAX { None } else { Some(Self(number)) }
     }
 
-    /// The kernel's number.
+    /// Number in the kernel.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
@@ -44,23 +44,23 @@ impl fmt::Display for RssContextId {
     }
 }
 
-/// The function that hashes a packet's addresses (`ETH_RSS_HASH_*`).
+/// Hash function of packet addresses (`ETH_RSS_HASH_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum HashFunction {
-    /// Toeplitz, with a key.
+    /// Toeplitz hash with a key.
     Toeplitz,
-    /// The exclusive or of all bytes.
+    /// XOR of all bytes.
     Xor,
     /// CRC32.
     Crc32,
-    /// A bit that this program does not know.
+    /// Unknown bit.
     Other(u32),
 }
 
 impl HashFunction {
-    /// The kernel's bit for it.
+    /// Bit in the kernel.
     #[must_use]
     pub const fn as_kernel(self) -> u32 {
         match self {
@@ -71,7 +71,7 @@ impl HashFunction {
         }
     }
 
-    /// What the kernel's bit means; `None` for 0, which it says when it does not know.
+    /// Hash function of the kernel's bit; `None` for 0, which means unknown.
     #[must_use]
     pub const fn from_kernel(bits: u32) -> Option<Self> {
         match bits {
@@ -84,40 +84,40 @@ impl HashFunction {
     }
 }
 
-/// One RSS context. What the driver does not report is `None`.
+/// An RSS context; `None` where the driver does not report a value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RssContext {
-    /// Which context it is.
+    /// Number of the context.
     pub id: RssContextId,
-    /// The hash function.
+    /// Hash function.
     pub hash_function: Option<HashFunction>,
-    /// The queue of each hash value modulo the table's length.
+    /// Indirection table: queue for each hash value modulo the length of the table.
     pub indirection: Option<Vec<u32>>,
-    /// The key of the hash function.
+    /// Hash key.
     pub key: Option<Vec<u8>>,
 }
 
-/// What to change of a context, or what a new one is to be; what is `None` stays, or is the
-/// driver's choice.
+/// Changes to an RSS context, or the parameters of a new one. `None` is unchanged, or the default of the
+/// driver.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RssRequest {
-    /// The hash function.
+    /// Hash function.
     pub hash_function: Option<HashFunction>,
-    /// The table. By netlink the kernel repeats one whose length divides that of the device's; an
-    /// empty one is the default, all queues in turn.
+    /// Indirection table. Via netlink, the kernel repeats a table whose length divides that of the device. An empty
+    /// table restores the default: all queues in turn.
     pub indirection: Option<Vec<u32>>,
-    /// The key; its length is the device's.
+    /// Hash key, with the key length of the device.
     pub key: Option<Vec<u8>>,
 }
 
 impl Ethtool {
-    /// One RSS context of an interface.
+    /// Reads an RSS context of an interface.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Unsupported` when the driver has no RSS (veth), `Absent` when there is no such
-    /// context or interface.
+    /// [`NetlinkError`]: `Unsupported` if the driver has no RSS (veth), `Absent` if the context or interface does
+    /// not exist.
     pub fn rss(&mut self, index: Ifindex, context: RssContextId) -> Result<RssContext, NetlinkError> {
         let mut request = bindings::Request::new().op_rss_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_GET;
@@ -125,8 +125,8 @@ impl Ethtool {
         self.socket.get("read RSS of", &Target::Index(index), &request, decode_rss)
     }
 
-    /// All RSS contexts of an interface, in ascending order. Where the kernel cannot list them
-    /// (before 6.12), only the main one.
+    /// Reads all RSS contexts of an interface, in ascending order. Kernels before 6.12 cannot list them; then only
+    /// the default context is returned.
     ///
     /// # Errors
     /// As [`Ethtool::rss`].
@@ -136,7 +136,7 @@ impl Ethtool {
         drop(address_to(request.encode().nested_header(), index));
         let listed = self.socket.collect("list RSS contexts of", &Target::Index(index), &request, decode_rss);
         match listed {
-            // Of a driver without RSS the list is empty; asking for the main context says why.
+            // The list is empty for a driver without RSS; reading the default context returns the reason.
             Ok(contexts) if contexts.is_empty() => {}
             Ok(mut contexts) => {
                 contexts.sort_unstable_by_key(|context| context.id);
@@ -151,8 +151,8 @@ impl Ethtool {
     /// Changes an RSS context. Not verified on hardware.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Unsupported`, `Absent`, `Denied`, `Invalid` for a queue that is not there or a
-    /// table or key of another length than the device's.
+    /// [`NetlinkError`]: `Unsupported`, `Absent`, `Denied`, `Invalid` if a queue does not exist or the length of
+    /// table or key differs from that of the device.
     pub fn set_rss(&mut self, index: Ifindex, context: RssContextId, change: &RssRequest) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_rss_set_do();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_SET;
@@ -164,7 +164,7 @@ impl Ethtool {
         }
     }
 
-    /// Makes a new RSS context and returns its number. Not verified on hardware.
+    /// Creates an RSS context and returns its number. Not verified on hardware.
     ///
     /// # Errors
     /// As [`Ethtool::set_rss`].
@@ -179,10 +179,10 @@ impl Ethtool {
         }
     }
 
-    /// Deletes an RSS context; flow rules that lead to it go first. Not verified on hardware.
+    /// Deletes an RSS context. Delete flow rules that use it first. Not verified on hardware.
     ///
     /// # Errors
-    /// As [`Ethtool::set_rss`], and `Busy` while a flow rule leads to it.
+    /// As [`Ethtool::set_rss`], and `Busy` while a flow rule uses it.
     pub fn delete_rss_context(&mut self, index: Ifindex, context: RssContextId) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_rss_delete_act_do();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_DELETE_ACT;
@@ -196,7 +196,7 @@ impl Ethtool {
 
 type RssAttributes<'a> = bindings::PushRss<&'a mut Vec<u8>>;
 
-/// Drivers without further contexts refuse to be told a context, so the main one is not named.
+/// Omits the attribute for the default context, because drivers without further contexts reject it.
 fn push_context(attributes: RssAttributes<'_>, context: RssContextId) -> RssAttributes<'_> {
     match context {
         RssContextId::MAIN => attributes,
@@ -231,7 +231,7 @@ pub(crate) fn decode_rss(reply: &[u8]) -> Result<RssContext, Malformed> {
     })
 }
 
-/// The table as numbers.
+/// Parses the indirection table.
 fn queues(bytes: &[u8]) -> Result<Vec<u32>, Malformed> {
     let (words, rest) = bytes.as_chunks();
     if !rest.is_empty() {
@@ -246,15 +246,15 @@ mod tests {
     use crate::netlink::{any_reply, push};
     use proptest::prelude::*;
 
-    /// What virtio_net without RSS answers on Linux 6.18, recorded, without its last attribute
-    /// (which fields of each protocol are hashed).
+    /// Recorded reply of virtio_net without RSS on Linux 6.18, without its last attribute (hashed fields per
+    /// protocol).
     const WITHOUT_RSS: &[u8] = &[
         38, 1, 0, 0, 24, 0, 1, 128, 8, 0, 1, 0, 4, 0, 0, 0, 9, 0, 2, 0, 101, 116, 104, 48, 0, 0, 0, 0, 8, 0, 3, 0, 1,
         0, 0, 0,
     ];
 
     #[test]
-    fn a_driver_that_knows_only_its_hash_function_has_no_table_and_no_key() {
+    fn a_driver_that_reports_only_its_hash_function_has_no_table_and_no_key() {
         let context = decode_rss(WITHOUT_RSS).unwrap();
         assert_eq!(context.id, RssContextId::MAIN);
         assert_eq!(context.hash_function, Some(HashFunction::Toeplitz));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_ends_within_a_number_is_refused() {
+    fn a_table_with_a_truncated_number_is_refused() {
         let mut bytes = WITHOUT_RSS.to_vec();
         push(&mut bytes, 4, &[1, 0, 0, 0, 2]);
         assert!(decode_rss(&bytes).is_err());
@@ -282,7 +282,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_asked_for_is_what_a_context_says(
+        fn a_request_has_the_attributes_of_a_context(
             bits in 1_u32..16,
             table in prop::option::of(prop::collection::vec(any::<u32>(), 0..64)),
             key in prop::option::of(prop::collection::vec(any::<u8>(), 1..64)),
@@ -297,7 +297,7 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_answers_never_panic(bytes in any_reply(4)) {
+        fn arbitrary_replies_never_panic(bytes in any_reply(4)) {
             let _ = decode_rss(&bytes);
         }
     }

@@ -1,5 +1,5 @@
-//! Writing RSS contexts where netlink cannot (before Linux 6.17, and drivers that it does not
-//! reach): `ETHTOOL_SRSSH`, whose table and key have exactly the device's lengths.
+//! Writes RSS contexts via ioctl (`ETHTOOL_SRSSH`), before Linux 6.17 and for drivers that netlink does not
+//! support. Table and key must have the exact lengths of the device.
 
 use super::ioctl::{put, u32_at};
 use super::{Ethtool, RssContextId, RssRequest};
@@ -22,7 +22,7 @@ pub(super) const SAME_TABLE: u32 = u32::MAX;
 /// `RXH_XFRM_NO_CHANGE`.
 const SAME_TRANSFORM: u8 = u8::MAX;
 
-/// How long the device's table (in queues) and key (in bytes) are.
+/// Lengths of the device's indirection table (in queues) and hash key (in bytes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Lengths {
     table: u32,
@@ -55,7 +55,7 @@ impl Ethtool {
         index: Ifindex,
         context: RssContextId,
     ) -> Result<(), NetlinkError> {
-        // A table of length zero for a further context deletes it.
+        // A table of length zero deletes a context other than the default.
         let mut buffer = header(ETHTOOL_SRSSH, context.get(), 0, 0, 0);
         self.ioctl("delete an RSS context of", index, "ETHTOOL_SRSSH", &mut buffer)
     }
@@ -68,7 +68,7 @@ impl Ethtool {
         change: &RssRequest,
     ) -> Result<u32, NetlinkError> {
         let failed = |cause| NetlinkError::new(action, Target::Index(index), cause);
-        // With lengths of zero the kernel answers with the lengths.
+        // With lengths of zero, the kernel returns the lengths.
         let mut sizes = header(ETHTOOL_GRSSH, 0, 0, 0, 0);
         self.ioctl(action, index, "ETHTOOL_GRSSH", &mut sizes)?;
         let length = |offset| u32_at(&sizes, offset).unwrap_or(0);
@@ -106,7 +106,7 @@ fn encode(context: u32, change: &RssRequest, lengths: Lengths) -> Result<Vec<u8>
     Ok(buffer)
 }
 
-/// The table at the device's length: repeated, as the kernel does it by netlink.
+/// Repeats a table to the length of the device, as the kernel does via netlink.
 fn whole_table(table: &[u32], lengths: Lengths) -> Result<Vec<u32>, Cause> {
     let device = lengths.table as usize;
     if !table.is_empty() && !device.is_multiple_of(table.len()) {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_asked_for_stays() {
+    fn unrequested_values_are_unchanged() {
         let change = RssRequest { key: Some(vec![7; 40]), ..RssRequest::default() };
         let bytes = encode(0, &change, LENGTHS).unwrap();
         assert_eq!(u32_at(&bytes, INDIRECTION_SIZE), Some(SAME_TABLE));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_or_key_of_a_wrong_length_is_refused_before_anything_is_sent() {
+    fn a_table_or_key_of_a_wrong_length_is_refused_before_sending() {
         let table = RssRequest { indirection: Some(vec![0, 1, 2]), ..RssRequest::default() };
         assert!(encode(0, &table, LENGTHS).is_err());
         let key = RssRequest { key: Some(vec![0; 39]), ..RssRequest::default() };

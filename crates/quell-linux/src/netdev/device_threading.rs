@@ -1,6 +1,6 @@
-//! Threaded NAPI per device, by `/sys/class/net/NAME/threaded`: the only way before Linux 6.17,
-//! which brought it per NAPI instance by netlink. A write overwrites the value of every queue, so
-//! it is refused where netlink has it.
+//! Threaded NAPI per device, via `/sys/class/net/NAME/threaded`. Linux 6.17 introduced the setting per NAPI
+//! instance via netlink; before, this is the only way. A write overwrites the value of every instance, so it is
+//! refused where netlink supports the setting.
 
 use std::fs;
 use std::io;
@@ -18,40 +18,40 @@ use crate::visible;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceThreadingError {
-    /// This kernel has it per NAPI instance. Nothing was written.
+    /// This kernel has the setting per NAPI instance. Nothing is written.
     #[error("set threaded of interface {name} by sysfs: this kernel has it per NAPI by netlink, set it there")]
     NetlinkHasIt {
-        /// The interface.
+        /// Interface.
         name: InterfaceName,
     },
-    /// Without a NAPI instance it cannot be told whether netlink has it. Nothing was written.
+    /// Without a NAPI instance, netlink support cannot be determined. Nothing is written.
     #[error("set threaded of interface {name} by sysfs: it has no NAPI; set it up, on veth with GRO")]
     NoNapi {
-        /// The interface.
+        /// Interface.
         name: InterfaceName,
     },
     /// A system call failed.
     #[error("{action} {path}: {text}", path = visible::path(path), text = io::Error::from_raw_os_error(*errno))]
     System {
-        /// What was tried.
+        /// Operation that failed.
         action: &'static str,
-        /// On which file.
+        /// File.
         path: PathBuf,
-        /// The error number.
+        /// Error number.
         errno: i32,
     },
-    /// The file holds something else than 0 or 1.
+    /// The file contains a value other than 0 and 1.
     #[error("read {path}: {text:?} is neither 0 nor 1", path = visible::path(path))]
     Unknown {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// What it holds.
+        /// Content.
         text: String,
     },
-    /// The sysfs of the namespace could not be had.
+    /// sysfs of the namespace is not accessible.
     #[error(transparent)]
     Sysfs(#[from] SysfsError),
-    /// Whether netlink has it could not be told.
+    /// Netlink support could not be determined.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
 }
@@ -63,10 +63,10 @@ impl DeviceThreadingError {
     }
 }
 
-/// Whether the NAPI instances of a device are threaded by default.
+/// Whether threaded NAPI is enabled for a device.
 ///
 /// # Errors
-/// [`DeviceThreadingError`]; from another namespace than the caller's it needs `CAP_SYS_ADMIN`.
+/// [`DeviceThreadingError`]. Another namespace than that of the caller needs `CAP_SYS_ADMIN`.
 pub fn device_threading(namespace: &Namespace, name: &InterfaceName) -> Result<bool, DeviceThreadingError> {
     let sysfs = Sysfs::of(namespace)?;
     let path = threaded_file(&sysfs, name);
@@ -78,10 +78,10 @@ pub fn device_threading(namespace: &Namespace, name: &InterfaceName) -> Result<b
     }
 }
 
-/// Makes all NAPI instances of a device threaded, or none, where netlink cannot.
+/// Enables or disables threaded NAPI for all instances of a device, where netlink cannot.
 ///
 /// # Errors
-/// [`DeviceThreadingError::NetlinkHasIt`] from Linux 6.17 on, and the others.
+/// [`DeviceThreadingError`]; `NetlinkHasIt` since Linux 6.17.
 pub fn set_device_threading(
     namespace: &Namespace,
     name: &InterfaceName,
@@ -89,7 +89,7 @@ pub fn set_device_threading(
 ) -> Result<(), DeviceThreadingError> {
     let index = Links::open_in(namespace)?.by_name(name)?.index;
     let napis = match Netdev::open_in(namespace).and_then(|mut netdev| netdev.napis(index)) {
-        // Before Linux 6.8 netlink knows no NAPI at all.
+        // Before Linux 6.8, netlink does not support NAPI instances.
         Err(error) if error.is_family_absent() => return write_threaded(namespace, name, threaded),
         napis => napis?,
     };
@@ -124,7 +124,7 @@ mod tests {
     use crate::proc::ProcRoot;
     use quell_test_support::{Lacks, skip};
 
-    /// A namespace that only this value holds, with a veth pair in it; `None` without root.
+    /// A namespace with a veth pair, which ends with this value; `None` without root.
     fn lab() -> Option<(Namespace, InterfaceName)> {
         let name = NamespaceName::new(format!("qt-{}-threaded", std::process::id())).unwrap();
         let namespace = match Namespace::create_named(&name) {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_is_not_there_has_no_file() {
+    fn a_missing_interface_has_no_file() {
         let here = Namespace::current().unwrap();
         let error = device_threading(&here, &InterfaceName::new("qt-none").unwrap()).unwrap_err();
         assert!(matches!(error, DeviceThreadingError::System { errno: libc::ENOENT, .. }), "{error}");

@@ -1,6 +1,6 @@
-//! The generic netlink family `netdev` (`Documentation/netlink/specs/netdev.yaml`): NAPI instances
-//! and their settings, queues, and per-queue statistics; and the one setting that older kernels have
-//! in sysfs instead. Which settings are worth having is not decided here.
+//! The generic netlink family `netdev` (`Documentation/netlink/specs/netdev.yaml`): NAPI instances with their
+//! settings, queues, and per-queue statistics; also the one setting that older kernels have only in sysfs. It
+//! contains no policy.
 
 mod device_threading;
 mod napi;
@@ -19,22 +19,22 @@ pub use queue::{Queue, QueueKind};
 use crate::netlink::{NetlinkError, NetlinkSocket};
 use crate::netns::Namespace;
 
-/// A handle on the `netdev` family of one namespace. Reading needs no privilege.
+/// Handle to the `netdev` family of one network namespace. Reading needs no privilege.
 #[derive(Debug)]
 pub struct Netdev {
     socket: NetlinkSocket,
 }
 
 impl Netdev {
-    /// For the namespace of the calling thread, also after the thread has moved on.
+    /// Opens the namespace of the calling thread. The handle stays in it if the thread enters another namespace.
     ///
     /// # Errors
-    /// [`NetlinkError`], `Unsupported` when the kernel has no such family (before 6.3).
+    /// [`NetlinkError`], `Unsupported` if the kernel lacks the family (before 6.3).
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { socket: open_socket()? })
     }
 
-    /// For another namespace; the calling thread stays where it is.
+    /// Opens another namespace. The calling thread does not change its namespace.
     ///
     /// # Errors
     /// As [`Netdev::open`], and `Denied` without `CAP_SYS_ADMIN`.

@@ -1,4 +1,4 @@
-//! NAPI instances: reading them (`napi-get`) and changing their settings (`napi-set`).
+//! NAPI instances: reading (`napi-get`) and changing settings (`napi-set`).
 
 use netlink_bindings::netdev as bindings;
 use netlink_bindings::traits::{NetlinkRequest, Pusher};
@@ -12,27 +12,27 @@ use crate::napi_id::NapiId;
 use crate::netlink::{Malformed, NetlinkError, Target, push_uint, uint};
 use crate::pid::Pid;
 
-/// `NETDEV_A_NAPI_*` of `include/uapi/linux/netdev.h`: the two that are of type `uint`, which the
-/// bindings would cut to 32 bits (4.29 s).
+/// `NETDEV_A_NAPI_*` of `include/uapi/linux/netdev.h`: the two attributes of type `uint`, which the bindings
+/// would truncate to 32 bits (4.29 s).
 const NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT: u16 = 6;
 const NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT: u16 = 7;
 
-/// How a NAPI instance is polled (`threaded`).
+/// Where a NAPI instance is polled (`threaded`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum NapiThreading {
     /// 0: in softirq context.
     Disabled,
-    /// 1: by a kernel thread of its own.
+    /// 1: in its own kernel thread.
     Enabled,
-    /// 2: by a kernel thread that never stops polling (Linux 6.19).
+    /// 2: in its own kernel thread, which busy polls (Linux 6.19).
     BusyPoll,
-    /// A value that this program does not know.
+    /// Unknown value.
     Other(u32),
 }
 
 impl NapiThreading {
-    /// The kernel's number for it.
+    /// Value of the netlink attribute.
     #[must_use]
     pub const fn as_kernel(self) -> u32 {
         match self {
@@ -43,7 +43,7 @@ impl NapiThreading {
         }
     }
 
-    /// What the kernel's number means.
+    /// Variant for a value of the netlink attribute.
     #[must_use]
     pub const fn from_kernel(value: u32) -> Self {
         match value {
@@ -55,56 +55,55 @@ impl NapiThreading {
     }
 }
 
-/// One NAPI instance. What the kernel does not report is `None`: it is older than the attribute,
-/// or there is no such thing (veth has no interrupt).
+/// A NAPI instance. `None`: the kernel does not report the value, because it predates the attribute or the
+/// device lacks the feature (veth has no IRQ).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Napi {
-    /// Its id.
+    /// Id of the instance.
     pub id: NapiId,
-    /// The interface that it belongs to.
+    /// Interface of the instance.
     pub ifindex: Ifindex,
-    /// Its interrupt; `None` on veth and virtio-net.
+    /// IRQ number; `None` on veth and virtio-net.
     pub irq: Option<u32>,
-    /// The id of its kernel thread, in the initial pid namespace; `None` when it is not threaded.
+    /// PID of its kernel thread in the initial pid namespace; `None` if it is not threaded.
     pub pid: Option<Pid>,
-    /// How many empty polls keep the interrupt masked (Linux 6.13).
+    /// Number of empty polls before the IRQ is unmasked (Linux 6.13).
     pub defer_hard_irqs: Option<u32>,
-    /// Nanoseconds until the next poll while the interrupt is masked (Linux 6.13).
+    /// Delay of the next poll while the IRQ is masked, in ns (Linux 6.13).
     pub gro_flush_timeout_ns: Option<u64>,
-    /// Nanoseconds that the interrupt stays masked after an application got events (Linux 6.13).
+    /// Maximum time that the IRQ stays masked after an application received events, in ns (Linux 6.13).
     pub irq_suspend_timeout_ns: Option<u64>,
-    /// How it is polled; `None` where the kernel has it only per device (before 6.17).
+    /// Polling context; `None` where the kernel has the setting only per device (before 6.17).
     pub threading: Option<NapiThreading>,
 }
 
-/// Settings to change; what is `None` stays as it is.
+/// Settings to change; `None` is unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NapiChange {
-    /// At most 2³¹−1, else `Invalid`.
+    /// Number of empty polls; above 2³¹−1 the error is `Invalid`.
     pub defer_hard_irqs: Option<u32>,
-    /// Nanoseconds.
+    /// Timeout in ns.
     pub gro_flush_timeout_ns: Option<u64>,
-    /// Nanoseconds.
+    /// Timeout in ns.
     pub irq_suspend_timeout_ns: Option<u64>,
-    /// `Invalid` when the kernel does not know the value.
+    /// Polling context; the error is `Invalid` if the kernel does not know the value.
     pub threading: Option<NapiThreading>,
 }
 
 impl Netdev {
-    /// One NAPI instance.
+    /// Reads a NAPI instance.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Absent` when there is none of that id in this namespace, `Unsupported`
-    /// before Linux 6.8.
+    /// [`NetlinkError`]: `Absent` if this namespace has no instance with the id, `Unsupported` before Linux 6.8.
     pub fn napi(&mut self, id: NapiId) -> Result<Napi, NetlinkError> {
         let mut request = bindings::Request::new().op_napi_get_do();
         request.encode().push_id(id.get());
         self.socket.get("read settings of", &Target::Napi(id), &request, decode_napi)
     }
 
-    /// The NAPI instances of an interface, in ascending order of their ids. An interface that is
-    /// down, or a veth without GRO, has none.
+    /// Lists the NAPI instances of an interface, in ascending order of id. An interface that is down, or a veth
+    /// without GRO, has no instances.
     ///
     /// # Errors
     /// [`NetlinkError`]: `Absent` without the interface, `Unsupported` before Linux 6.8.
@@ -117,12 +116,11 @@ impl Netdev {
         Ok(napis)
     }
 
-    /// Changes settings of one NAPI instance, all of them or, when one is refused as out of
-    /// range, none.
+    /// Changes settings of a NAPI instance. If a value is out of range, nothing is changed.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Denied` without `CAP_NET_ADMIN` in the initial user namespace, `Absent`,
-    /// `Invalid`, `Unsupported` before Linux 6.13.
+    /// [`NetlinkError`]: `Denied` without `CAP_NET_ADMIN` in the initial user namespace, `Absent`, `Invalid`,
+    /// `Unsupported` before Linux 6.13.
     pub fn set_napi(&mut self, id: NapiId, change: &NapiChange) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_napi_set_do();
         let mut attributes = request.encode().push_id(id.get());
@@ -169,7 +167,7 @@ mod tests {
     use crate::netlink::{any_reply, push};
     use proptest::prelude::*;
 
-    /// What the kernel would send: the header of the generic family, then attributes.
+    /// A reply of the kernel: generic netlink header and attributes.
     fn reply(attributes: &[(u16, &[u8])]) -> Vec<u8> {
         let mut bytes = vec![11, 1, 0, 0];
         for (kind, payload) in attributes {
@@ -179,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_old_kernel_does_not_report_is_absent_and_not_zero() {
+    fn an_unreported_attribute_is_absent_and_not_zero() {
         let bytes = reply(&[(1, &4_u32.to_ne_bytes()), (2, &8193_u32.to_ne_bytes())]);
         let napi = decode_napi(&bytes).unwrap();
         assert_eq!((napi.id.get(), napi.ifindex.get()), (8193, 4));
@@ -189,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_beyond_four_seconds_is_not_cut() {
+    fn a_timeout_above_four_seconds_is_not_truncated() {
         let ids = [(1, &4_u32.to_ne_bytes()[..]), (2, &8193_u32.to_ne_bytes()[..])];
         let long = u64::MAX.to_ne_bytes();
         let short = 20_000_000_u32.to_ne_bytes();
@@ -206,7 +204,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes in any_reply(4)) {
+        fn arbitrary_replies_never_panic(bytes in any_reply(4)) {
             let _ = decode_napi(&bytes);
         }
     }

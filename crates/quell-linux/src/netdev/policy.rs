@@ -1,5 +1,5 @@
-//! What the kernel's `napi-set` takes, as its policy of the request says (`CTRL_CMD_GETPOLICY`): asked, and not concluded
-//! from a version. No privilege is needed, and nothing is set.
+//! Values that `napi-set` accepts, from the policy of the request (`CTRL_CMD_GETPOLICY`). They are queried, not
+//! inferred from the kernel version. This needs no privilege and changes nothing.
 
 use netlink_bindings::nlctrl;
 use netlink_bindings::utils::find_attr;
@@ -11,9 +11,9 @@ use crate::netlink::{Malformed, NetlinkError, Target};
 const NETDEV_CMD_NAPI_SET: u32 = 14;
 /// `NETDEV_A_NAPI_THREADED` of the same file.
 const NETDEV_A_NAPI_THREADED: u16 = 8;
-/// `CTRL_ATTR_POLICY` of `include/uapi/linux/genetlink.h`: by the policy's number and the attribute's, its limits.
+/// `CTRL_ATTR_POLICY` of `include/uapi/linux/genetlink.h`: limits by policy number and attribute number.
 const CTRL_ATTR_POLICY: u16 = 8;
-/// The policy of the request itself; others are those of nested attributes.
+/// The policy of the request itself; others belong to nested attributes.
 const OF_THE_REQUEST: u16 = 0;
 /// `NL_POLICY_TYPE_ATTR_MAX_VALUE_U` of `include/uapi/linux/netlink.h`.
 const NL_POLICY_TYPE_ATTR_MAX_VALUE_U: u16 = 5;
@@ -21,10 +21,10 @@ const NL_POLICY_TYPE_ATTR_MAX_VALUE_U: u16 = 5;
 const GENERIC_HEADER_BYTES: usize = 4;
 
 impl Netdev {
-    /// Whether `napi-set` takes [`NapiThreading::BusyPoll`] (Linux 6.19).
+    /// Whether `napi-set` accepts [`NapiThreading::BusyPoll`] (Linux 6.19).
     ///
     /// # Errors
-    /// [`NetlinkError`]; `Unsupported` before Linux 6.13, which has no `napi-set`.
+    /// [`NetlinkError`]; `Unsupported` before Linux 6.13, which lacks `napi-set`.
     pub fn takes_threaded_busy_poll(&mut self) -> Result<bool, NetlinkError> {
         let mut request = nlctrl::Request::new().op_getpolicy_dump();
         request.encode().push_family_name_bytes(b"netdev").push_op(NETDEV_CMD_NAPI_SET);
@@ -34,7 +34,7 @@ impl Netdev {
     }
 }
 
-/// The greatest value of `threaded`; `None` in the messages about other attributes.
+/// Maximum of `threaded`; `None` in messages about other attributes.
 pub(crate) fn threaded_max(reply: &[u8]) -> Result<Option<u64>, Malformed> {
     let attributes = reply.get(GENERIC_HEADER_BYTES..).ok_or(Malformed("a policy without a header"))?;
     let path = [CTRL_ATTR_POLICY, OF_THE_REQUEST, NETDEV_A_NAPI_THREADED, NL_POLICY_TYPE_ATTR_MAX_VALUE_U];
@@ -55,7 +55,7 @@ mod tests {
         bytes
     }
 
-    /// The message about one attribute of `napi-set`, as 6.18 answers.
+    /// The message about an attribute of `napi-set`, as in Linux 6.18.
     fn message(attribute_kind: u16, max: u64) -> Vec<u8> {
         const NLA_F_NESTED: u16 = 1 << 15;
         let limits = attribute(NL_POLICY_TYPE_ATTR_MAX_VALUE_U, &max.to_ne_bytes());
@@ -65,14 +65,14 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_of_threaded_is_read_and_others_are_not() {
+    fn only_the_limit_of_threaded_is_read() {
         assert_eq!(threaded_max(&message(8, 1)), Ok(Some(1)));
         assert_eq!(threaded_max(&message(8, 2)), Ok(Some(2)));
         assert_eq!(threaded_max(&message(7, u64::MAX)), Ok(None));
     }
 
     #[test]
-    fn this_kernel_answers() {
+    fn this_kernel_replies() {
         match Netdev::open().and_then(|mut netdev| netdev.takes_threaded_busy_poll()) {
             Ok(takes) => println!("threaded=2 is taken: {takes}"),
             Err(error) => println!("skipped: {error}"),
@@ -81,7 +81,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes in any_reply(4)) {
+        fn arbitrary_replies_never_panic(bytes in any_reply(4)) {
             let _ = threaded_max(&bytes);
         }
     }

@@ -1,5 +1,5 @@
-//! Statistics of an interface and of its queues (`qstats-get`). Drivers report what they count;
-//! every counter is optional, and one that is absent is not zero.
+//! Statistics of an interface and of its queues (`qstats-get`). Every counter is optional, because drivers
+//! differ in what they count. An absent counter is not zero.
 
 use netlink_bindings::netdev as bindings;
 use netlink_bindings::traits::NetlinkRequest;
@@ -10,19 +10,18 @@ use super::{Netdev, QueueKind};
 use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, Target, attributes, uint};
 
-/// `NETDEV_QSTATS_SCOPE_QUEUE`: one answer a queue instead of one an interface.
+/// `NETDEV_QSTATS_SCOPE_QUEUE`: one reply per queue instead of one per interface.
 const NETDEV_QSTATS_SCOPE_QUEUE: u64 = 1;
 const NETDEV_A_QSTATS_IFINDEX: u16 = 1;
 const NETDEV_A_QSTATS_QUEUE_TYPE: u16 = 2;
 const NETDEV_A_QSTATS_QUEUE_ID: u16 = 3;
 const NETDEV_A_QSTATS_SCOPE: u16 = 4;
 
-/// Makes the struct of counters and its decoding from one list, with the attribute numbers
-/// `NETDEV_A_QSTATS_*` of `include/uapi/linux/netdev.h`. All are `uint`, which the bindings would
-/// cut to 32 bits.
+/// Generates the struct of counters and its decoder, with the attribute numbers `NETDEV_A_QSTATS_*` of
+/// `include/uapi/linux/netdev.h`. All are `uint`, which the bindings would truncate to 32 bits.
 macro_rules! counters {
     ($($kind:literal $field:ident $doc:literal;)+) => {
-        /// The counters of one queue or of a whole interface; `None` is "not reported".
+        /// Counters of a queue or an interface; `None`: not reported.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[serde(rename_all = "kebab-case", deny_unknown_fields)]
         #[non_exhaustive]
@@ -71,32 +70,31 @@ counters! {
     34 tx_wake "Times that it was woken again.";
 }
 
-/// The statistics of an interface.
+/// Statistics of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceStats {
-    /// The interface.
+    /// Interface.
     pub ifindex: Ifindex,
-    /// Sums over all queues, also of queues that are gone.
+    /// Sums over all queues, including removed ones.
     pub counters: QueueCounters,
 }
 
-/// The statistics of one queue.
+/// Statistics of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueStats {
-    /// The direction of the queue.
+    /// Direction of the queue.
     pub kind: QueueKind,
-    /// Its number among the queues of that direction, from 0.
+    /// Index of the queue in its direction, from 0.
     pub id: u32,
-    /// Its counters.
+    /// Counters of the queue.
     pub counters: QueueCounters,
 }
 
 impl Netdev {
-    /// The statistics of a whole interface.
+    /// Reads the statistics of an interface.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Unsupported` when the driver does not report any (veth, as of 6.18),
-    /// `Absent`.
+    /// [`NetlinkError`]: `Unsupported` if the driver reports none (veth, as of 6.18), `Absent`.
     pub fn device_stats(&mut self, ifindex: Ifindex) -> Result<DeviceStats, NetlinkError> {
         let request = request(ifindex, None);
         let target = Target::Index(ifindex);
@@ -104,7 +102,7 @@ impl Netdev {
         Ok(DeviceStats { ifindex, counters })
     }
 
-    /// The statistics of each queue of an interface, receive queues first.
+    /// Reads the statistics of each queue of an interface, receive queues first.
     ///
     /// # Errors
     /// As [`Netdev::device_stats`].
@@ -159,7 +157,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_counter_above_four_billion_is_not_cut_and_a_missing_one_is_absent() {
+    fn a_counter_above_32_bits_is_not_truncated_and_a_missing_one_is_absent() {
         let mut reply = vec![12, 1, 0, 0];
         push(&mut reply, NETDEV_A_QSTATS_IFINDEX, &2_u32.to_ne_bytes());
         push_uint(&mut reply, NETDEV_A_QSTATS_QUEUE_TYPE, 1);
@@ -174,7 +172,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes in any_reply(4)) {
+        fn arbitrary_replies_never_panic(bytes in any_reply(4)) {
             let _ = decode_stats(&bytes);
         }
     }

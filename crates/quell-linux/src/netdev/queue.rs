@@ -1,4 +1,4 @@
-//! Queues of an interface and the NAPI instance that serves each (`queue-get`).
+//! Queues of an interface and their NAPI instances (`queue-get`).
 
 use netlink_bindings::netdev as bindings;
 use netlink_bindings::traits::NetlinkRequest;
@@ -8,7 +8,7 @@ use crate::interface::Ifindex;
 use crate::napi_id::NapiId;
 use crate::netlink::{Malformed, NetlinkError, Target};
 
-/// The direction of a queue.
+/// Direction of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QueueKind {
     /// Receive.
@@ -27,20 +27,20 @@ impl QueueKind {
     }
 }
 
-/// One queue of an interface.
+/// A queue of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Queue {
-    /// Its direction.
+    /// Direction.
     pub kind: QueueKind,
-    /// Its number among the queues of that direction, from 0.
+    /// Index in its direction, from 0.
     pub id: u32,
-    /// The NAPI instance that serves it; `None` where the driver does not say (veth).
+    /// NAPI instance that serves the queue; `None` if the driver does not report it (veth).
     pub napi_id: Option<NapiId>,
 }
 
 impl Netdev {
-    /// The queues of an interface, receive queues first. An interface that is down has none.
+    /// Lists the queues of an interface, receive queues first. An interface that is down has no queues.
     ///
     /// # Errors
     /// [`NetlinkError`]: `Absent` without the interface, `Unsupported` before Linux 6.8.
@@ -72,7 +72,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_answers_never_panic(bytes in any_reply(4)) {
+        fn arbitrary_replies_never_panic(bytes in any_reply(4)) {
             let _ = decode_queue(&bytes);
         }
     }

@@ -1,12 +1,12 @@
-//! Answers for property tests: arbitrary bytes, and bytes that are attributes, also nested ones, of
-//! arbitrary types and lengths, so that decoders are tried beyond their first check.
+//! Replies for property tests: arbitrary bytes, and valid attributes (also nested) of arbitrary types and
+//! lengths, which get past the first check of a decoder.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::push;
 
-/// An answer behind a family's header of `header_bytes`.
+/// A reply behind a family header of `header_bytes` bytes.
 pub(crate) fn any_reply(header_bytes: usize) -> impl Strategy<Value = Vec<u8>> {
     let attributed = (vec(any::<u8>(), header_bytes), any_attributes()).prop_map(|(mut bytes, attributes)| {
         bytes.extend(attributes);

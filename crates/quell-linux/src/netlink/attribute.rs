@@ -1,17 +1,15 @@
-//! Reading and writing single netlink attributes where `netlink-bindings` lacks their type. Pure:
-//! bytes in, values out.
+//! Reads and writes single netlink attributes of types that `netlink-bindings` lacks.
 
 use netlink_bindings::utils::{self, IterableChunks};
 
 use super::Malformed;
 
-/// The attributes of `bytes` as type and payload, up to the first that does not fit.
+/// Attributes in `bytes` as type and payload, up to the first invalid length.
 pub(crate) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     IterableChunks::new(bytes).map(|(header, payload)| (header.r#type, payload))
 }
 
-/// A value of the specifications' type `uint`: 4 bytes where it fits, else 8 (`nla_get_uint` of
-/// `include/net/netlink.h`).
+/// Decodes the specification type `uint`, which has 4 or 8 bytes (`nla_get_uint` of `include/net/netlink.h`).
 pub(crate) fn uint(payload: &[u8]) -> Result<u64, Malformed> {
     match payload.len() {
         4 => utils::parse_u32(payload).map(u64::from),
@@ -21,7 +19,7 @@ pub(crate) fn uint(payload: &[u8]) -> Result<u64, Malformed> {
     .ok_or(Malformed("a uint attribute is not 4 or 8 bytes long"))
 }
 
-/// Appends one attribute.
+/// Appends an attribute.
 pub(crate) fn push(buffer: &mut Vec<u8>, kind: u16, payload: &[u8]) {
     let length = u16::try_from(payload.len()).unwrap_or(u16::MAX - 4);
     debug_assert_eq!(usize::from(length), payload.len(), "no caller sends that much");
@@ -30,7 +28,7 @@ pub(crate) fn push(buffer: &mut Vec<u8>, kind: u16, payload: &[u8]) {
     utils::align(buffer);
 }
 
-/// Appends a `uint` in the shortest form that holds it.
+/// Appends a `uint` in its shortest form.
 pub(crate) fn push_uint(buffer: &mut Vec<u8>, kind: u16, value: u64) {
     match u32::try_from(value) {
         Ok(short) => push(buffer, kind, &short.to_ne_bytes()),
@@ -38,7 +36,7 @@ pub(crate) fn push_uint(buffer: &mut Vec<u8>, kind: u16, value: u64) {
     }
 }
 
-/// Opens a nested attribute; what is appended until [`end_nested`] is inside.
+/// Opens a nested attribute, which contains everything appended until [`end_nested`].
 pub(crate) fn begin_nested(buffer: &mut Vec<u8>, kind: u16) -> usize {
     utils::push_nested_header(buffer, kind)
 }
@@ -55,7 +53,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_uint_that_is_written_is_read_back(value: u64, kind in 1_u16..0x3fff) {
+        fn an_encoded_uint_decodes_to_the_same_value(value: u64, kind in 1_u16..0x3fff) {
             let mut buffer = Vec::new();
             push_uint(&mut buffer, kind, value);
             let read: Vec<_> = attributes(&buffer).map(|(k, p)| (k, uint(p).unwrap())).collect();

@@ -1,6 +1,6 @@
-//! The one error of everything that speaks netlink, or the ioctl that netlink has replaced: what was tried, on what, and what came back,
-//! with the kernel's own words (extended acknowledgement) where it gave some. It names what failed
-//! and of what class that is; what to do then is decided above.
+//! The error type of all netlink requests, and of the ioctl that netlink replaced. It holds operation, target,
+//! cause, and the kernel's message (extended acknowledgement) if there is one. It classifies the failure; the
+//! callers decide how to react.
 
 use std::fmt;
 use std::io;
@@ -10,15 +10,15 @@ use crate::interface::{Ifindex, InterfaceName};
 use crate::napi_id::NapiId;
 use crate::netns::NamespaceError;
 
-/// What a request was about.
+/// Target of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Target {
-    /// No single object: the namespace of the handle as a whole.
+    /// The network namespace of the handle.
     Namespace,
-    /// An interface by its number.
+    /// Interface by index.
     Index(Ifindex),
-    /// An interface by its name.
+    /// Interface by name.
     Name(InterfaceName),
     /// A NAPI instance.
     Napi(NapiId),
@@ -35,27 +35,27 @@ impl fmt::Display for Target {
     }
 }
 
-/// The classes of failure that callers tell apart.
+/// Classes of failures that callers distinguish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Failure {
-    /// There is no such object (`ENOENT`, `ENODEV`, `ENXIO`, `ESRCH`, `EADDRNOTAVAIL`).
+    /// The object does not exist (`ENOENT`, `ENODEV`, `ENXIO`, `ESRCH`, `EADDRNOTAVAIL`).
     Absent,
-    /// The kernel or the driver does not know the operation (`EOPNOTSUPP`, no such family).
+    /// The kernel or the driver does not support the operation (`EOPNOTSUPP`, unknown family).
     Unsupported,
-    /// A privilege is missing (`EPERM`, `EACCES`).
+    /// Permission is missing (`EPERM`, `EACCES`).
     Denied,
-    /// Somebody else uses it right now (`EBUSY`, `EAGAIN`).
+    /// The object is in use (`EBUSY`, `EAGAIN`).
     Busy,
-    /// There is already such an object (`EEXIST`).
+    /// The object exists already (`EEXIST`).
     Exists,
-    /// A value that the kernel does not take (`EINVAL`, `ERANGE`).
+    /// The kernel rejects a value (`EINVAL`, `ERANGE`).
     Invalid,
-    /// Anything else: transport, memory, an answer that makes no sense.
+    /// Any other failure: transport, memory, invalid reply.
     Other,
 }
 
-/// A netlink request, or an ioctl of ethtool, that did not succeed.
+/// A failed netlink request or ethtool ioctl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetlinkError {
     action: &'static str,
@@ -63,26 +63,26 @@ pub struct NetlinkError {
     cause: Cause,
 }
 
-/// An answer that does not have its specified form.
+/// A reply that violates its specification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// What came back instead of success.
+/// Cause of a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// The kernel refused; with its words and the attribute that it blames.
+    /// The kernel refused, with its message and the offending attribute.
     Refused { errno: i32, message: Option<String>, attribute: Option<String>, range: Option<(u64, u64)> },
-    /// The socket itself failed, or an ioctl on it.
+    /// The socket or an ioctl on it failed.
     Transport { call: &'static str, errno: i32 },
-    /// This kernel has no such generic netlink family.
+    /// The kernel lacks the generic netlink family.
     FamilyAbsent { family: &'static str },
-    /// The answer was not understood.
+    /// The reply is malformed.
     Malformed(Malformed),
-    /// What is listed kept changing.
+    /// The listed objects changed during every attempt.
     DumpInterrupted { attempts: u32 },
-    /// What was asked for cannot be said to the kernel; nothing was sent.
+    /// The request cannot be encoded; nothing was sent.
     Inexpressible(&'static str),
-    /// The namespace could not be entered.
+    /// The network namespace could not be entered.
     Namespace(NamespaceError),
 }
 
@@ -97,7 +97,7 @@ impl NetlinkError {
         Self { action, target, cause }
     }
 
-    /// The class of this failure.
+    /// Class of this failure.
     #[must_use]
     pub fn failure(&self) -> Failure {
         match &self.cause {
@@ -111,25 +111,25 @@ impl NetlinkError {
         }
     }
 
-    /// Whether this kernel has no such generic netlink family at all, so that it is not the driver that lacks something.
+    /// Whether the kernel lacks the generic netlink family. Otherwise, `Unsupported` refers to the driver.
     #[must_use]
     pub fn is_family_absent(&self) -> bool {
         matches!(self.cause, Cause::FamilyAbsent { .. })
     }
 
-    /// What was tried, for example `change settings of`; [`NetlinkError::target`] completes it.
+    /// Operation, for example `change settings of`; [`NetlinkError::target`] completes it.
     #[must_use]
     pub fn action(&self) -> &'static str {
         self.action
     }
 
-    /// What it was tried on.
+    /// Target of the operation.
     #[must_use]
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// The error number, where there was one.
+    /// Error number, if the cause has one.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self.cause {
@@ -138,7 +138,7 @@ impl NetlinkError {
         }
     }
 
-    /// The kernel's own words about the failure (`NLMSGERR_ATTR_MSG`), where it gave some.
+    /// Message of the kernel (`NLMSGERR_ATTR_MSG`), if it sent one.
     #[must_use]
     pub fn kernel_message(&self) -> Option<&str> {
         match &self.cause {
@@ -147,7 +147,7 @@ impl NetlinkError {
         }
     }
 
-    /// The values that the blamed attribute may have (`NLMSGERR_ATTR_POLICY`), both ends included.
+    /// Valid range of the offending attribute (`NLMSGERR_ATTR_POLICY`), inclusive.
     #[must_use]
     pub fn allowed_range(&self) -> Option<RangeInclusive<u64>> {
         match self.cause {
@@ -156,7 +156,8 @@ impl NetlinkError {
         }
     }
 
-    /// The attribute that the kernel blames, as its specifications spell it (`NLMSGERR_ATTR_OFFS`, `NLMSGERR_ATTR_MISS_TYPE`).
+    /// Offending attribute, with the name of the kernel's specification (`NLMSGERR_ATTR_OFFS`,
+    /// `NLMSGERR_ATTR_MISS_TYPE`).
     #[must_use]
     pub fn attribute(&self) -> Option<&str> {
         match &self.cause {

@@ -1,6 +1,5 @@
-//! The framing of netlink: cutting what the kernel sent into messages, and reading the two that end
-//! an exchange (`NLMSG_ERROR`, `NLMSG_DONE`) with their extended acknowledgement. Pure: bytes in,
-//! values out.
+//! Framing of netlink: splits datagrams into messages, and parses the two that end an exchange (`NLMSG_ERROR`,
+//! `NLMSG_DONE`) with their extended acknowledgement.
 
 use netlink_bindings::builtin::{IterablePolicyTypeAttrs, NlmsgerrAttrs};
 use netlink_bindings::utils;
@@ -9,10 +8,10 @@ use super::Malformed;
 
 /// Bytes of `struct nlmsghdr`.
 pub(super) const HEADER_BYTES: usize = 16;
-/// Bytes of the error number that both closing messages start with.
+/// Bytes of the error number at the start of both closing messages.
 const ERRNO_BYTES: usize = 4;
 
-/// One message of the kernel.
+/// A message from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Message<'a> {
     pub(super) kind: u16,
@@ -21,21 +20,21 @@ pub(super) struct Message<'a> {
     pub(super) payload: &'a [u8],
 }
 
-/// How an exchange ended, as the kernel tells it.
+/// Result of an exchange, as the kernel reports it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Status {
-    /// Zero for success.
+    /// Error number; 0 for success.
     pub(super) errno: i32,
     pub(super) message: Option<String>,
-    /// Where in the request, counted from its `nlmsghdr`, the blamed attribute starts.
+    /// Offset of the offending attribute in the request, from its `nlmsghdr` on.
     pub(super) offset: Option<usize>,
-    /// The type of the attribute that is missing, and the nest (as an offset) that misses it.
+    /// Type of a missing attribute, and the offset of the nest that lacks it.
     pub(super) missing: Option<(u16, Option<usize>)>,
-    /// The least and the greatest value that the blamed attribute may have.
+    /// Minimum and maximum of the offending attribute.
     pub(super) range: Option<(u64, u64)>,
 }
 
-/// Takes the next message off `rest`; `None` at the end.
+/// Splits off the next message of `rest`; `None` at the end.
 pub(super) fn next_message<'a>(rest: &mut &'a [u8]) -> Option<Result<Message<'a>, Malformed>> {
     if rest.is_empty() {
         return None;
@@ -61,7 +60,7 @@ fn split_message<'a>(rest: &mut &'a [u8]) -> Option<Message<'a>> {
 }
 
 impl Message<'_> {
-    /// The outcome in a closing message; `None` when this is a message of content.
+    /// Result in a closing message; `None` for a message with content.
     pub(super) fn status(&self) -> Option<Result<Status, Malformed>> {
         let is_error = match i32::from(self.kind) {
             libc::NLMSG_ERROR => true,
@@ -81,7 +80,7 @@ impl Message<'_> {
         Some(status)
     }
 
-    /// Length of the request that `NLMSG_ERROR` echoes; only its header when the flag says capped.
+    /// Length of the request that `NLMSG_ERROR` echoes; only its header if the capped flag is set.
     fn echoed_request_bytes(&self) -> Option<usize> {
         if self.has_flag(libc::NLM_F_CAPPED) {
             return Some(HEADER_BYTES);
@@ -96,7 +95,7 @@ impl Message<'_> {
 }
 
 impl Status {
-    /// Takes what is there; an extended acknowledgement only explains, so nothing in it is an error.
+    /// Parses an extended acknowledgement. It only explains an error, so invalid parts are ignored.
     fn read_extended_ack(&mut self, bytes: &[u8]) {
         let attributes = NlmsgerrAttrs::new(bytes);
         let position = |offset: u32| usize::try_from(offset).ok();
@@ -112,7 +111,7 @@ fn range(policy: &IterablePolicyTypeAttrs<'_>) -> Option<(u64, u64)> {
     Some((policy.get_min_value_u().ok()?, policy.get_max_value_u().ok()?))
 }
 
-/// Reads every message of a datagram as whatever it claims to be.
+/// Parses every message of a datagram by its declared type.
 #[cfg(any(fuzzing, test))]
 pub(crate) fn statuses(mut datagram: &[u8]) {
     while let Some(message) = next_message(&mut datagram) {
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_carries_the_kernels_words() {
+    fn a_refusal_carries_the_message_of_the_kernel() {
         let mut payload = (-libc::ENOENT).to_ne_bytes().to_vec();
         payload.extend([0; HEADER_BYTES]);
         let flags = libc::NLM_F_CAPPED | libc::NLM_F_ACK_TLVS;
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_are_found_behind_an_echoed_request_of_odd_length() {
+    fn the_message_is_found_after_an_echoed_request_of_odd_length() {
         let mut payload = (-libc::EINVAL).to_ne_bytes().to_vec();
         payload.extend(19_u32.to_ne_bytes());
         payload.extend([0; 16]);
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_cut_at_their_aligned_lengths() {
+    fn messages_are_split_at_their_aligned_lengths() {
         let mut bytes = message(20, 0, &[1, 2, 3]);
         bytes.push(0);
         bytes.extend(message(21, 0, &[]));
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_lies_ends_the_reading() {
+    fn an_invalid_length_ends_the_parsing() {
         for length in [0_u32, 15, 17, u32::MAX] {
             let mut bytes = message(20, 0, &[]);
             bytes[..4].copy_from_slice(&length.to_ne_bytes());

@@ -1,12 +1,10 @@
-//! The transport that `link`, `address`, `features` and `netdev` share: a netlink socket, the
-//! framing of its messages, and the error that says what was tried and what the kernel answered.
-//! What a request means belongs to those modules.
+//! Netlink transport of `link`, `address`, `ethtool` and `netdev`: a socket, the framing of messages, and the
+//! error type. Those modules define the requests.
 //!
-//! The crate `netlink-bindings` supplies the kernel's message formats. Its companion socket is not
-//! used: as of 0.3.5 it reports a dump that the kernel refuses (an error in `NLMSG_DONE`) as a
-//! short packet, does not show `NLM_F_DUMP_INTR`, and panics on a message above 8 KiB. And one of
-//! its types is too small: it reads the specifications' `uint`, 4 or 8 bytes on the wire, as 4, so
-//! `attribute` reads and writes those.
+//! The crate `netlink-bindings` supplies the kernel's message formats. Its companion socket (as of 0.3.5) is
+//! not used, for three reasons. It reports a dump that the kernel refuses (an error in `NLMSG_DONE`) as a short
+//! packet, hides `NLM_F_DUMP_INTR`, and panics on a message above 8 KiB. The bindings also read the
+//! specification type `uint`, 4 or 8 bytes on the wire, as 4 bytes; `attribute` handles it.
 
 #[cfg(test)]
 mod any_reply;

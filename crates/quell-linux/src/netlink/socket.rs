@@ -1,5 +1,5 @@
-//! A netlink socket and the exchange on it: send one request, read what belongs to it up to the
-//! acknowledgement. It belongs to the network namespace of the thread that opened it, for good.
+//! A netlink socket and its request-reply exchange, up to the acknowledgement. It stays in the network
+//! namespace of the thread that opened it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -13,22 +13,22 @@ use super::message::{HEADER_BYTES, Message, Status, next_message};
 use super::{Cause, Failure, Malformed, NetlinkError, Target};
 use crate::netns::Namespace;
 
-/// How often a dump is asked for again after it was interrupted by a change of what it lists.
+/// Maximum number of attempts for a dump that changes interrupt.
 const DUMP_ATTEMPTS_MAX: u32 = 8;
 
-/// An open netlink socket, for rtnetlink or for one generic family.
+/// A netlink socket for rtnetlink or for one generic family.
 #[derive(Debug)]
 pub(crate) struct NetlinkSocket {
     fd: OwnedFd,
     sequence: u32,
-    /// The message type of generic requests; unused on rtnetlink.
+    /// Message type of generic requests; unused for rtnetlink.
     family_id: u16,
     buffer: Vec<u8>,
 }
 
-/// Why one reading of a dump did not give a result.
+/// Why an attempt to read a dump failed.
 enum Interruption {
-    /// `NLM_F_DUMP_INTR`: what came is inconsistent, ask again.
+    /// `NLM_F_DUMP_INTR`: the reply is inconsistent and must be requested again.
     Changed,
     Failed(Cause),
 }
@@ -36,16 +36,16 @@ enum Interruption {
 impl NetlinkSocket {
     /// Opens a socket for links and addresses.
     pub(crate) fn open_route() -> Result<Self, NetlinkError> {
-        // NETLINK_ROUTE is protocol 0, which rustix spells as the default.
+        // NETLINK_ROUTE is protocol 0, the default in rustix.
         Self::open(None)
     }
 
-    /// Opens a socket for listing sockets.
+    /// Opens a socket for `sock_diag`.
     pub(crate) fn open_sock_diag() -> Result<Self, NetlinkError> {
         Self::open(Some(netlink::SOCK_DIAG))
     }
 
-    /// Opens a socket for a generic family, whose number is looked up.
+    /// Opens a socket for a generic family and resolves its id.
     pub(crate) fn open_generic(family: &'static str) -> Result<Self, NetlinkError> {
         let mut socket = Self::open(Some(netlink::GENERIC))?;
         let mut request = nlctrl::Request::new().op_getfamily_do();
@@ -65,7 +65,7 @@ impl NetlinkSocket {
         Ok(socket)
     }
 
-    /// Opens a socket with `open` in another namespace than the caller's.
+    /// Opens a socket with `open` in another network namespace.
     pub(crate) fn open_in(
         namespace: &Namespace,
         open: impl FnOnce() -> Result<Self, NetlinkError> + Send,
@@ -83,22 +83,22 @@ impl NetlinkSocket {
     fn open_socket(protocol: Option<Protocol>) -> Result<Self, Cause> {
         let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)
             .map_err(|errno| transport("socket", errno))?;
-        // Only the kernel (port 0) may answer on a connected socket.
+        // A connected socket receives only from the kernel (port 0).
         rustix::net::connect(&fd, &SocketAddrNetlink::new(0, 0)).map_err(|errno| transport("connect", errno))?;
-        // The kernel's words on an error, without an echo of the request, and filters in dumps
-        // that are obeyed or refused instead of ignored.
+        // Enables error messages, disables the echo of requests, and makes the kernel reject dump filters that it does
+        // not support.
         for option in [libc::NETLINK_EXT_ACK, libc::NETLINK_CAP_ACK, libc::NETLINK_GET_STRICT_CHK] {
             enable(&fd, option)?;
         }
         Ok(Self { fd, sequence: 0, family_id: 0, buffer: Vec::new() })
     }
 
-    /// The socket itself, for calls that only need one of this namespace.
+    /// The socket, for calls that need any socket of this namespace.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Sends a request that is answered by an acknowledgement alone, or whose answer is not needed.
+    /// Sends a request whose reply is only an acknowledgement, or is not needed.
     pub(crate) fn act<R: NetlinkRequest>(
         &mut self,
         action: &'static str,
@@ -108,7 +108,7 @@ impl NetlinkSocket {
         self.collect(action, target, request, |_| Ok(())).map(drop)
     }
 
-    /// Sends a request that is answered by exactly one message.
+    /// Sends a request with exactly one reply message.
     pub(crate) fn get<R: NetlinkRequest, T>(
         &mut self,
         action: &'static str,
@@ -124,8 +124,8 @@ impl NetlinkSocket {
         })
     }
 
-    /// Sends a request and decodes every message of its answer; asks again, up to a bound, while a
-    /// change of what is listed interrupts the listing.
+    /// Sends a request and decodes every message of the reply. A dump that changes interrupt is repeated, a limited
+    /// number of times.
     pub(crate) fn collect<R: NetlinkRequest, T>(
         &mut self,
         action: &'static str,
@@ -161,15 +161,14 @@ impl NetlinkSocket {
             while let Some(message) = next_message(&mut rest) {
                 let message = message.map_err(failed_malformed)?;
                 if message.sequence != self.sequence {
-                    continue; // What is left of an earlier exchange that failed half-way.
+                    continue; // Remainder of an earlier exchange that failed.
                 }
                 interrupted |= message.has_flag(libc::NLM_F_DUMP_INTR);
                 if let Some(status) = message.status() {
                     let status = status.map_err(failed_malformed)?;
                     return finish(request, status, interrupted, first_malformed, replies);
                 }
-                // An answer is read to its end even when a part of it is not understood, so that
-                // the socket stays usable.
+                // Read the reply to its end even if a part is malformed, so that the socket stays usable.
                 match decode_content(&message, decode) {
                     Ok(reply) => replies.push(reply),
                     Err(malformed) => first_malformed = first_malformed.or(Some(malformed)),
@@ -194,13 +193,13 @@ impl NetlinkSocket {
         self.buffer.extend(self.sequence.to_ne_bytes());
         self.buffer.extend(0_u32.to_ne_bytes());
         self.buffer.extend(request.payload());
-        // A datagram is sent whole or not at all.
+        // A datagram is sent completely or not at all.
         rustix::io::retry_on_intr(|| rustix::net::send(&self.fd, &self.buffer, SendFlags::empty()))
             .map(drop)
             .map_err(|errno| transport("send", errno))
     }
 
-    /// Fills the buffer with the next datagram, however long it is.
+    /// Receives the next datagram of any length into the buffer.
     fn receive(&mut self) -> Result<(), Cause> {
         let peek = RecvFlags::PEEK | RecvFlags::TRUNC;
         let (_, length) = self.receive_into(&mut [], peek)?;
@@ -217,7 +216,7 @@ impl NetlinkSocket {
     }
 }
 
-/// `NLMSG_NOOP` and other control messages below `NLMSG_MIN_TYPE` are not part of any answer.
+/// `NLMSG_NOOP` and other control messages below `NLMSG_MIN_TYPE` are not content.
 fn decode_content<T>(
     message: &Message<'_>,
     decode: &mut impl FnMut(&[u8]) -> Result<T, Malformed>,
@@ -252,7 +251,7 @@ fn refusal<R: NetlinkRequest>(request: &R, status: Status) -> Cause {
     Cause::Refused { errno: status.errno, message: status.message, attribute, range: status.range }
 }
 
-/// The name of the attribute at which the kernel points, or of the one that it misses.
+/// Name of the offending or missing attribute.
 fn blamed_attribute<R: NetlinkRequest>(payload: &[u8], status: &Status) -> Option<String> {
     let in_payload = |offset: usize| offset.checked_sub(HEADER_BYTES);
     if let Some((kind, nest)) = status.missing {
@@ -264,7 +263,7 @@ fn blamed_attribute<R: NetlinkRequest>(payload: &[u8], status: &Status) -> Optio
     trace.first().map(|(name, _)| kernel_spelling(name))
 }
 
-/// The bindings' `DeferHardIrqs` as the kernel's specifications have it: `defer-hard-irqs`.
+/// Converts a name of the bindings (`DeferHardIrqs`) to that of the kernel's specification (`defer-hard-irqs`).
 fn kernel_spelling(name: &str) -> String {
     let mut spelled = String::with_capacity(name.len() + 4);
     for letter in name.chars() {
@@ -284,10 +283,10 @@ fn transport(call: &'static str, errno: Errno) -> Cause {
     Cause::Transport { call, errno: errno.raw_os_error() }
 }
 
-/// Sets a boolean option of level `SOL_NETLINK`, which rustix does not know.
+/// Sets a boolean option of level `SOL_NETLINK`, which rustix lacks.
 fn enable(fd: &OwnedFd, option: i32) -> Result<(), Cause> {
     let on: libc::c_int = 1;
-    // SAFETY: the pointer and the length describe `on`, which outlives the call.
+    // SAFETY: pointer and length describe `on`, which outlives the call.
     let result = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -311,7 +310,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn attributes_are_spelled_as_in_the_kernels_specifications() {
+    fn attribute_names_are_those_of_the_kernels_specifications() {
         assert_eq!(kernel_spelling("DeferHardIrqs"), "defer-hard-irqs");
         assert_eq!(kernel_spelling("Id"), "id");
     }
@@ -322,13 +321,13 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_dump_is_no_answer() {
+    fn an_interrupted_dump_is_not_a_result() {
         assert!(matches!(outcome(0, false, None), Ok(replies) if replies == [1]));
         assert!(matches!(outcome(0, true, None), Err(Interruption::Changed)));
     }
 
     #[test]
-    fn a_refusal_outranks_an_interruption_and_an_answer_that_is_not_understood() {
+    fn a_refusal_has_precedence_over_an_interruption_and_a_malformed_reply() {
         let refused = outcome(libc::EPERM, true, Some(Malformed("odd")));
         assert!(matches!(refused, Err(Interruption::Failed(Cause::Refused { errno: libc::EPERM, .. }))));
         let odd = outcome(0, false, Some(Malformed("odd")));
@@ -337,7 +336,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_place_that_the_kernel_may_blame_is_looked_up_without_panic(
+        fn any_attribute_offset_is_looked_up_without_panic(
             offset: Option<usize>,
             missing: Option<(u16, Option<usize>)>,
         ) {

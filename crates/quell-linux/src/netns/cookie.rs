@@ -1,5 +1,5 @@
-//! The cookie of a network namespace: what tells it from every other of the same boot, also from those made after it is
-//! gone. Inode numbers do not: nsfs gives them out again at once.
+//! The cookie of a network namespace, which is unique during a boot. Inode numbers are not: nsfs reuses them at
+//! once.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,12 +8,12 @@ use std::os::unix::net::UnixDatagram;
 use super::{Namespace, NamespaceError};
 
 impl Namespace {
-    /// The number that the kernel gave this namespace when it was made and gives to no other until it reboots:
-    /// `net_cookie` of `struct net` (`net/core/net_namespace.c`), by `SO_NETNS_COOKIE` of a socket made inside.
+    /// Number of this namespace, unique until reboot: `net_cookie` of `struct net` (`net/core/net_namespace.c`),
+    /// read with `SO_NETNS_COOKIE` from a socket in the namespace.
     ///
     /// # Errors
-    /// [`NamespaceError::NoCookie`] before Linux 5.14; [`NamespaceError::System`] when the namespace cannot be entered
-    /// (`CAP_SYS_ADMIN`).
+    /// [`NamespaceError::NoCookie`] before Linux 5.14; [`NamespaceError::System`] when the namespace cannot be
+    /// entered (`CAP_SYS_ADMIN`).
     pub fn cookie(&self) -> Result<u64, NamespaceError> {
         let read = self.run(|| UnixDatagram::unbound().and_then(netns_cookie))?;
         read.map_err(|error| self.refusal(&error))
@@ -31,7 +31,7 @@ impl Namespace {
     }
 }
 
-/// The cookie of the namespace that a socket was made in.
+/// Cookie of a socket's network namespace.
 fn netns_cookie(socket: impl AsFd) -> io::Result<u64> {
     let mut cookie = 0_u64;
     let mut length = size_of::<u64>() as libc::socklen_t;
@@ -54,7 +54,7 @@ mod tests {
     use quell_test_support::{Lacks, skip};
 
     #[test]
-    fn sockets_of_one_namespace_have_one_cookie() {
+    fn sockets_of_one_namespace_have_the_same_cookie() {
         let cookie = || netns_cookie(UnixDatagram::unbound().unwrap());
         match cookie() {
             Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_cookies_is_told_from_a_refusal() {
+    fn a_kernel_without_cookies_is_distinguished_from_a_refusal() {
         let here = Namespace::current().unwrap();
         let unknown = here.refusal(&io::Error::from_raw_os_error(libc::ENOPROTOOPT));
         assert!(matches!(unknown, NamespaceError::NoCookie { .. }), "{unknown}");
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_has_no_cookie() {
+    fn a_file_that_is_not_a_socket_has_no_cookie() {
         let error = netns_cookie(std::fs::File::open("/proc/self/stat").unwrap()).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOTSOCK));
     }

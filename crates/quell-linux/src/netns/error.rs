@@ -1,4 +1,4 @@
-//! What can go wrong with network namespaces, in words. What is tried is in the modules beside this one.
+//! Errors of operations on network namespaces.
 
 use std::fmt;
 use std::io;
@@ -9,52 +9,52 @@ use rustix::io::Errno;
 use super::NamespaceName;
 use crate::visible;
 
-/// Why something about a namespace could not be done.
+/// Why an operation on a network namespace failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NamespaceError {
-    /// A text that cannot be a name in `/run/netns`.
+    /// An invalid name for `/run/netns`.
     #[error("network namespace name {name:?}: {reason}")]
     InvalidName {
-        /// The text as given.
+        /// Name as given.
         name: String,
-        /// The rule that it breaks.
+        /// Rule that it violates.
         reason: &'static str,
     },
-    /// There is already something of that name.
+    /// The name exists already.
     #[error("network namespace {name}: exists already; choose another name or delete it")]
     Exists {
-        /// The name asked for.
+        /// Requested name.
         name: NamespaceName,
     },
-    /// There is no namespace of that name, or no such process.
+    /// The namespace or process does not exist.
     #[error("network namespace {what}: there is none")]
     Absent {
-        /// The name or the path that was looked for.
+        /// Requested name or path.
         what: String,
     },
-    /// The file is there, but no namespace is mounted on it, as after a crash between the two steps.
+    /// No namespace is mounted on the file, as after a crash between the creation of the file and the mount.
     #[error("{path}: a file, but no network namespace is mounted on it; delete it", path = visible::path(path))]
     NotANamespace {
-        /// The file.
+        /// File.
         path: PathBuf,
     },
-    /// The kernel does not tell the cookies of namespaces.
+    /// The kernel does not support cookies of namespaces.
     #[error(
         "read the cookie of network namespace {what}: this kernel does not tell it; Linux 5.14 does (SO_NETNS_COOKIE)"
     )]
     NoCookie {
-        /// The namespace.
+        /// Namespace.
         what: String,
     },
     /// A system call failed.
     #[error("{action} {what}: {text}{hint}", text = io::Error::from_raw_os_error(*errno), hint = hint(*errno))]
     System {
-        /// What was tried.
+        /// Operation.
         action: &'static str,
-        /// On what.
+        /// Object of the operation.
         what: String,
-        /// The error number of the system call.
+        /// Error number.
         errno: i32,
     },
 }
@@ -67,13 +67,13 @@ fn hint(errno: i32) -> &'static str {
 }
 
 impl NamespaceError {
-    /// The caller lacks the privilege (`EPERM`, `EACCES`).
+    /// Whether the caller lacks permission (`EPERM`, `EACCES`).
     #[must_use]
     pub fn is_denied(&self) -> bool {
         matches!(self, Self::System { errno: libc::EPERM | libc::EACCES, .. })
     }
 
-    /// There is no such namespace or process.
+    /// Whether the namespace or process does not exist.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::Absent { .. })

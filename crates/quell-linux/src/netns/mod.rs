@@ -1,10 +1,10 @@
-//! Network namespaces: creating, finding, entering and deleting them, in the layout of
-//! `ip netns` (`/run/netns/NAME`), so that both see each other's. What is put into a namespace, and
-//! when one may be deleted, is not decided here.
+//! Network namespaces: creates, finds, enters and deletes them. The layout is that of `ip netns`
+//! (`/run/netns/NAME`), so each tool sees the namespaces of the other. The callers decide on their content, and
+//! when to delete them.
 //!
-//! The calling thread never changes its namespace by accident: work in another namespace is done by
-//! a thread that is born for it ([`Namespace::run`]) and dies there, so neither a panic nor a failed
-//! return can leave the caller elsewhere.
+//! The calling thread never changes its namespace by accident. Work in another namespace runs on a new thread
+//! that ends afterwards ([`Namespace::run`]), so neither a panic nor an error leaves the caller in the wrong
+//! namespace.
 
 mod cookie;
 mod error;
@@ -28,25 +28,25 @@ use crate::visible;
 
 pub use error::NamespaceError;
 
-/// Where `ip netns` keeps its namespaces (`NETNS_RUN_DIR` of iproute2, behind `/var/run`).
+/// Directory of `ip netns` (`NETNS_RUN_DIR` of iproute2, below `/var/run`).
 const NAMED_DIRECTORY: &str = "/run/netns";
-/// `NSFS_MAGIC` of `include/uapi/linux/magic.h`: what `fstatfs` says of a namespace.
+/// `NSFS_MAGIC` of `include/uapi/linux/magic.h`: file system type of a namespace in `fstatfs(2)`.
 const NSFS_MAGIC: i64 = 0x6e73_6673;
-/// A name can be mounted over more than once by a tool that went wrong; each layer is taken off.
+/// Maximum of stacked mounts on a name that are unmounted. A faulty tool can mount more than one.
 const STACKED_MOUNTS_MAX: usize = 16;
 
-/// The name of a namespace in `/run/netns`: a file name that is not `.` or `..`.
+/// Name of a namespace in `/run/netns`: a file name other than `.` and `..`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamespaceName(String);
 
 impl NamespaceName {
-    /// The longest name in bytes, `NAME_MAX` of Linux file systems.
+    /// Maximum length in bytes, `NAME_MAX` of Linux file systems.
     pub const MAX_BYTES: usize = 255;
 
-    /// Checks `name`; the error says which rule it breaks.
+    /// Validates a name.
     ///
     /// # Errors
-    /// [`NamespaceError::InvalidName`].
+    /// [`NamespaceError::InvalidName`] with the violated rule.
     pub fn new(name: impl Into<String>) -> Result<Self, NamespaceError> {
         let name = name.into();
         let reason = if name.is_empty() {
@@ -88,28 +88,28 @@ impl FromStr for NamespaceName {
     }
 }
 
-/// What [`Namespace::delete_named`] found.
+/// Result of [`Namespace::delete_named`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
-    /// The name was there and is gone. The namespace itself lives on while a process, a socket or
-    /// an open descriptor holds it.
+    /// The name existed and is deleted. The namespace exists while a process, a socket or a file descriptor refers
+    /// to it.
     Deleted,
-    /// There was no such name.
+    /// The name did not exist.
     WasAbsent,
 }
 
-/// The processes of a namespace, as far as they could be told.
+/// Processes of a namespace, as far as this process may read them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceProcesses {
-    /// Ids of processes whose main thread is in the namespace, ascending.
+    /// PIDs of processes with their main thread in the namespace, ascending.
     pub pids: Vec<Pid>,
-    /// Ids of processes whose namespace this process may not read (it needs ptrace access).
+    /// PIDs of processes whose namespace is unreadable without ptrace access.
     pub unreadable: Vec<Pid>,
 }
 
-/// One network namespace, held open: it does not go away while this value lives.
+/// A network namespace. An open file descriptor keeps it in existence.
 ///
-/// Two values are equal when they mean the same namespace, however they were found.
+/// Two values are equal if they refer to the same namespace.
 #[derive(Debug)]
 pub struct Namespace {
     fd: OwnedFd,
@@ -131,15 +131,14 @@ impl AsFd for Namespace {
 }
 
 impl Namespace {
-    /// Makes a new, empty namespace and gives it a name, as `ip netns add` does.
+    /// Creates an empty namespace with a name, as `ip netns add` does.
     ///
-    /// The name appears first and the namespace is mounted on it second: a crash between the two
-    /// leaves an empty file, which [`Namespace::delete_named`] removes, and never a namespace
-    /// without a name. `/run/netns` is made a shared mount when it is not one yet, so that the
-    /// namespace is seen, and can be deleted, from other mount namespaces.
+    /// The file of the name is created before the namespace is mounted on it. A crash in between leaves an empty
+    /// file, which [`Namespace::delete_named`] removes, and never a namespace without a name. `/run/netns` becomes
+    /// a shared mount if necessary, so that other mount namespaces see the namespace and can delete it.
     ///
     /// # Errors
-    /// [`NamespaceError::Exists`]; [`NamespaceError::System`], above all without `CAP_SYS_ADMIN`.
+    /// [`NamespaceError::Exists`]; [`NamespaceError::System`], in particular without `CAP_SYS_ADMIN`.
     pub fn create_named(name: &NamespaceName) -> Result<Self, NamespaceError> {
         share_named_directory()?;
         let path = name.path();
@@ -154,7 +153,7 @@ impl Namespace {
         let mounted = in_own_thread(|| mount_new_namespace(&path));
         let opened = mounted.and_then(|()| Self::open_named(name));
         if opened.is_err() {
-            // The first error is the one to report; a file that stays is found by `list_named`.
+            // Report the first error; `list_named` shows a file that remains.
             let _ = Self::delete_named(name);
         }
         opened
@@ -168,19 +167,18 @@ impl Namespace {
         Self::open_path(&name.path())
     }
 
-    /// Opens the namespace of a process's main thread, through `proc_root` (usually `/proc`).
+    /// Opens the namespace of a process's main thread via `proc_root`, normally `/proc`.
     ///
     /// # Errors
-    /// [`NamespaceError::Absent`] when there is no such process, [`NamespaceError::System`] when
-    /// ptrace access to it is missing.
+    /// [`NamespaceError::Absent`] if the process does not exist, [`NamespaceError::System`] without ptrace access.
     pub fn open_pid(proc_root: &Path, pid: Pid) -> Result<Self, NamespaceError> {
         Self::open_path(&proc_root.join(pid.to_string()).join("ns/net"))
     }
 
-    /// Opens the namespace that the calling thread is in.
+    /// Opens the namespace of the calling thread.
     ///
     /// # Errors
-    /// [`NamespaceError::System`] when `/proc` is not mounted.
+    /// [`NamespaceError::System`] if `/proc` is not mounted.
     pub fn current() -> Result<Self, NamespaceError> {
         Self::open_path(Path::new("/proc/thread-self/ns/net"))
     }
@@ -199,10 +197,10 @@ impl Namespace {
         Ok(Self { fd: file.into(), inode })
     }
 
-    /// The names in `/run/netns`, sorted, also of files that no namespace is mounted on.
+    /// Lists the names in `/run/netns`, sorted, including files without a mounted namespace.
     ///
     /// # Errors
-    /// [`NamespaceError::System`] when the directory is there but cannot be read.
+    /// [`NamespaceError::System`] if the directory exists but cannot be read.
     pub fn list_named() -> Result<Vec<NamespaceName>, NamespaceError> {
         let directory = Path::new(NAMED_DIRECTORY);
         let entries = match fs::read_dir(directory) {
@@ -213,7 +211,7 @@ impl Namespace {
         let mut names = Vec::new();
         for entry in entries {
             let entry = entry.map_err(|error| NamespaceError::io("list", directory, &error))?;
-            // A name that is not UTF-8 is none that this program gave.
+            // Quell never creates names that are not UTF-8.
             if let Ok(name) = entry.file_name().into_string() {
                 names.push(NamespaceName(name));
             }
@@ -222,10 +220,10 @@ impl Namespace {
         Ok(names)
     }
 
-    /// Takes a name away, as `ip netns delete` does; without the name that is no error.
+    /// Deletes a name, as `ip netns delete` does. A missing name is not an error.
     ///
     /// # Errors
-    /// [`NamespaceError::System`], above all without `CAP_SYS_ADMIN`.
+    /// [`NamespaceError::System`], in particular without `CAP_SYS_ADMIN`.
     pub fn delete_named(name: &NamespaceName) -> Result<Deletion, NamespaceError> {
         let path = name.path();
         for _ in 0..STACKED_MOUNTS_MAX {
@@ -243,23 +241,22 @@ impl Namespace {
         }
     }
 
-    /// The inode number in `net:[4026531840]` of `/proc/PID/ns/net`. It identifies this namespace
-    /// while somebody holds it; a namespace made after that may get it at once. What is to be
-    /// recognised later is recognised by its [`cookie`](Self::cookie).
+    /// Inode number in `net:[4026531840]` of `/proc/PID/ns/net`. It is unique only while the namespace exists; the
+    /// kernel reuses it at once. Use the [`cookie`](Self::cookie) to recognize a namespace later.
     #[must_use]
     pub const fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// Runs `work` in this namespace, on a thread of its own, and returns what it returns.
+    /// Runs `work` on a new thread in this namespace and returns its result.
     ///
-    /// Sockets opened and processes started by `work` belong to this namespace for good. A process
-    /// started with `PR_SET_PDEATHSIG` would get its signal at once, because the thread that
-    /// started it ends. A panic in `work` goes on in the caller.
+    /// Sockets and processes that `work` creates stay in this namespace. A process with `PR_SET_PDEATHSIG` would
+    /// receive its signal at once, because the thread that started it ends. A panic in `work` continues in the
+    /// caller.
     ///
     /// # Errors
-    /// [`NamespaceError::System`] when the namespace cannot be entered (`CAP_SYS_ADMIN`, but for the caller's own);
-    /// `work` has not run then.
+    /// [`NamespaceError::System`] when the namespace cannot be entered (needs `CAP_SYS_ADMIN`, except for the
+    /// caller's own); `work` has not run then.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NamespaceError> {
         in_own_thread(|| {
             self.move_calling_thread()?;
@@ -267,13 +264,13 @@ impl Namespace {
         })
     }
 
-    /// Moves the calling thread into this namespace for the rest of its life. Meant for threads
-    /// that were started to work there; all others use [`Namespace::run`].
+    /// Moves the calling thread into this namespace permanently, for threads that work only there. Others use
+    /// [`Namespace::run`].
     ///
     /// # Errors
     /// [`NamespaceError::System`]; the thread has not moved then.
     pub fn move_calling_thread(&self) -> Result<(), NamespaceError> {
-        // Entering needs a privilege even where one is already.
+        // `setns(2)` needs a capability even for the current namespace.
         if Self::current().is_ok_and(|here| here == *self) {
             return Ok(());
         }
@@ -281,8 +278,8 @@ impl Namespace {
             .map_err(|errno| NamespaceError::system("enter network namespace", self, errno))
     }
 
-    /// The processes that live in this namespace, by `NNN/ns/net` under `proc_root` (usually
-    /// `/proc`). Processes that end meanwhile are left out.
+    /// Finds the processes in this namespace by `PID/ns/net` below `proc_root`, normally `/proc`. Processes that
+    /// exit during the search are skipped.
     ///
     /// # Errors
     /// [`NamespaceError::System`] when `proc_root` cannot be listed.
@@ -314,12 +311,12 @@ impl fmt::Display for Namespace {
     }
 }
 
-/// The inode number in the text of a `/proc/PID/ns/net` link.
+/// Parses the inode number in a `/proc/PID/ns/net` link.
 pub(crate) fn parse_namespace_link(link: &Path) -> Option<u64> {
     link.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Runs `work` on a thread that ends with it, so that what it does to its thread dies with it.
+/// Runs `work` on a new thread, so that changes to the thread end with it.
 fn in_own_thread<T: Send>(work: impl FnOnce() -> Result<T, NamespaceError> + Send) -> Result<T, NamespaceError> {
     thread::scope(|scope| {
         let spawned = thread::Builder::new()
@@ -330,16 +327,16 @@ fn in_own_thread<T: Send>(work: impl FnOnce() -> Result<T, NamespaceError> + Sen
     })
 }
 
-/// Leaves the calling thread in a new namespace that is mounted on `path`.
+/// Moves the calling thread into a new namespace and mounts it on `path`.
 fn mount_new_namespace(path: &Path) -> Result<(), NamespaceError> {
-    // SAFETY: only `FILES` is dangerous, and it is not asked for; the thread ends after this.
+    // SAFETY: only `FILES` is unsafe, and it is not requested; the thread ends after this.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
         .map_err(|errno| NamespaceError::system("unshare", "the network namespace", errno))?;
     rustix::mount::mount_bind("/proc/thread-self/ns/net", path)
         .map_err(|errno| NamespaceError::system("mount the network namespace on", visible::path(path), errno))
 }
 
-/// Makes `/run/netns` a shared mount, under the lock that iproute2 takes for the same work.
+/// Makes `/run/netns` a shared mount, under the lock that iproute2 uses for it.
 fn share_named_directory() -> Result<(), NamespaceError> {
     let path = Path::new(NAMED_DIRECTORY);
     fs::DirBuilder::new()
@@ -356,7 +353,7 @@ fn share_named_directory() -> Result<(), NamespaceError> {
     };
     match share() {
         Ok(()) => return Ok(()),
-        Err(Errno::INVAL) => {} // Not a mount yet.
+        Err(Errno::INVAL) => {} // Not a mount point yet.
         Err(errno) => return Err(NamespaceError::system("share", visible::path(path), errno)),
     }
     rustix::mount::mount_bind_recursive(path, path)
@@ -378,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn the_link_of_another_kind_of_namespace_is_not_a_network_namespace() {
+    fn a_link_of_another_kind_of_namespace_is_not_a_network_namespace() {
         assert_eq!(parse_namespace_link(Path::new("net:[4026531840]")), Some(4_026_531_840));
         assert_eq!(parse_namespace_link(Path::new("mnt:[4026531840]")), None);
         assert_eq!(parse_namespace_link(Path::new("net:[-1]")), None);

@@ -1,11 +1,11 @@
-//! `/proc/cpuinfo` and `/proc/cmdline`: what a result file says about the machine. CPU features and
-//! topology are not read.
+//! `/proc/cpuinfo` and `/proc/cmdline`, for the machine description in result files. CPU features and topology
+//! are not read.
 
 use super::text::{Malformed, lines};
 use super::{ProcError, ProcRoot};
 
-/// The processor's name (`model name` of the first CPU); `None` on architectures whose kernel does
-/// not print one, arm64 for instance.
+/// Name of the processor (`model name` of the first CPU); `None` on architectures without it, for example
+/// arm64.
 #[must_use]
 pub fn parse_model_name(bytes: &[u8]) -> Option<String> {
     lines(bytes).find_map(|line| {
@@ -16,7 +16,7 @@ pub fn parse_model_name(bytes: &[u8]) -> Option<String> {
 }
 
 impl ProcRoot {
-    /// Reads the processor's name, `None` when the kernel prints none.
+    /// Reads the name of the processor; `None` if the kernel does not report it.
     ///
     /// # Errors
     /// When `/proc/cpuinfo` cannot be read.
@@ -24,8 +24,8 @@ impl ProcRoot {
         self.read("cpuinfo", |bytes| Ok::<_, Malformed>(parse_model_name(bytes)))
     }
 
-    /// Reads the options that the kernel was started with. They may hold what the machine's owner
-    /// does not want to publish.
+    /// Reads the kernel command line. It may contain information that the owner of the machine does not want to
+    /// publish.
     ///
     /// # Errors
     /// When `/proc/cmdline` cannot be read.
@@ -42,13 +42,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_cpus_name_is_read() {
+    fn the_name_of_the_first_cpu_is_read() {
         let text = b"processor\t: 0\nmodel\t\t: 207\nmodel name\t: Intel(R) Xeon(R) Processor\n";
         assert_eq!(parse_model_name(text).unwrap(), "Intel(R) Xeon(R) Processor");
     }
 
     #[test]
-    fn a_processor_without_a_name_has_none() {
+    fn a_processor_without_a_model_name_has_no_name() {
         assert_eq!(parse_model_name(b"processor\t: 0\nCPU implementer\t: 0x41\n"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! `/proc/PID/fd`: what a process has open, by the kernel's name of each file.
+//! `/proc/PID/fd`: open files of a process, by the kernel's name of each file.
 
 use std::ffi::OsString;
 use std::mem::MaybeUninit;
@@ -11,18 +11,18 @@ use rustix::io::Errno;
 use super::text::number;
 use super::{ProcDir, ProcError};
 
-/// What a file descriptor refers to (the target of `/proc/PID/fd/N`).
+/// Target of a file descriptor (`/proc/PID/fd/N`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FdKind {
-    /// A socket, by its inode in sockfs, which `sock_diag` and `/proc/net/tcp` report too.
+    /// A socket, by its sockfs inode, as in `sock_diag` and `/proc/net/tcp`.
     Socket {
-        /// The inode.
+        /// Inode.
         inode: u64,
     },
     /// A pipe.
     Pipe {
-        /// The inode.
+        /// Inode.
         inode: u64,
     },
     /// An epoll.
@@ -35,16 +35,16 @@ pub enum FdKind {
     SignalFd,
     /// An io_uring.
     IoUring,
-    /// Another file without a name of its own (`anon_inode:`), by the kernel's word for it.
+    /// Another anonymous file (`anon_inode:`), by its kind.
     AnonInode(String),
-    /// A file by its path; ` (deleted)` at the end when it has none any more.
+    /// A file by path; a deleted file ends with ` (deleted)`.
     Path(PathBuf),
-    /// Something else, by the kernel's name.
+    /// Another target, by the kernel's name.
     Other(OsString),
 }
 
 impl FdKind {
-    /// Reads the kernel's name of a file.
+    /// Parses the kernel's name of a file.
     #[must_use]
     pub fn parse(target: &[u8]) -> Self {
         if target.first() == Some(&b'/') {
@@ -78,25 +78,25 @@ fn bracketed<'a>(target: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
     target.strip_prefix(prefix)?.strip_prefix(b"[")?.strip_suffix(b"]")
 }
 
-/// One open file descriptor of a process.
+/// An open file descriptor of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fd {
-    /// Its number in that process.
+    /// Number in that process.
     pub number: i32,
-    /// What it refers to.
+    /// Target.
     pub kind: FdKind,
 }
 
-/// Bytes of directory entries that are listed by one system call: about three hundred files.
+/// Buffer in bytes for the directory entries of one system call: about three hundred files.
 const LISTED_AT_ONCE: usize = 8 << 10;
-/// The kernel's names of files are no longer (`include/uapi/linux/limits.h`).
+/// Maximum length of the kernel's name of a file (`include/uapi/linux/limits.h`).
 const PATH_MAX: usize = 4_096;
 
 impl ProcDir {
-    /// Lists the open file descriptors, ascending. One that is closed while listing is left out.
+    /// Lists the open file descriptors in ascending order. One that is closed during the call is skipped.
     ///
     /// # Errors
-    /// When the directory cannot be listed or a link not read; denied without ptrace access.
+    /// When the directory or a link cannot be read; denied without ptrace access.
     pub fn fds(&self) -> Result<Vec<Fd>, ProcError> {
         let path = self.path().join("fd");
         let failed = |errno: Errno| ProcError::refused(&path, errno.into());
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_are_told_apart() {
+    fn kinds_are_distinguished() {
         assert_eq!(FdKind::parse(b"socket:[4242]"), FdKind::Socket { inode: 4242 });
         assert_eq!(FdKind::parse(b"pipe:[7]"), FdKind::Pipe { inode: 7 });
         assert_eq!(FdKind::parse(b"anon_inode:[eventpoll]"), FdKind::Epoll);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn more_files_than_are_listed_at_once_are_all_there() {
+    fn more_files_than_fit_one_system_call_are_all_listed() {
         let first = std::fs::File::open("/dev/null").unwrap();
         let files: Vec<_> = (0..500).map(|_| first.try_clone().unwrap()).collect();
         let fds = crate::proc::ProcRoot::default().process(crate::Pid::of_this_process()).fds().unwrap();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inode_that_is_no_number_is_not_guessed() {
+    fn an_invalid_inode_is_not_guessed() {
         assert_eq!(FdKind::parse(b"socket:[x]"), FdKind::Other("socket:[x]".into()));
     }
 }

@@ -1,37 +1,37 @@
-//! `/proc/PID/fdinfo/FD` of an epoll: which files it watches (`fs/eventpoll.c`, `ep_show_fdinfo`).
-//! What the epoll's busy-poll parameters are is not in it; see [`crate::epoll_params`].
+//! `/proc/PID/fdinfo/FD` of an epoll: the files that it watches (`fs/eventpoll.c`, `ep_show_fdinfo`). It does
+//! not contain the busy-poll parameters; see [`crate::epoll_params`].
 
 use super::text::{Line, Malformed, lines};
 use super::{ProcDir, ProcError};
 
-/// One file that an epoll watches.
+/// A file that an epoll watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpollTarget {
-    /// The number by which it was added, in the process that added it; may have been closed since,
-    /// and reused, while the epoll still watches the file.
+    /// Descriptor number in the process that registered the file. The process may have closed and reused it while
+    /// the epoll still watches the file.
     pub tfd: i32,
-    /// The events of interest, as in `epoll_ctl(2)`, flags like `EPOLLET` included.
+    /// Events of interest as in `epoll_ctl(2)`, including flags such as `EPOLLET`.
     pub events: u32,
-    /// The program's own word.
+    /// User data of the registration.
     pub data: u64,
-    /// The watched file's inode, `None` on kernels before 4.7.
+    /// Inode of the watched file; `None` on kernels before 4.7.
     pub inode: Option<u64>,
-    /// The device of its inode, `None` on kernels before 4.7.
+    /// Device of the inode; `None` on kernels before 4.7.
     pub sdev: Option<u32>,
 }
 
-/// What an epoll watches.
+/// Files that an epoll watches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EpollInfo {
-    /// The watched files, in the kernel's order.
+    /// Watched files, in the kernel's order.
     pub targets: Vec<EpollTarget>,
 }
 
 impl EpollInfo {
-    /// Parses the file. That of another kind of file has no targets.
+    /// Parses the file. Other kinds of files have no targets.
     ///
     /// # Errors
-    /// When a target's line lacks its number, events or data, or one is no number.
+    /// When the line of a target lacks descriptor number, events or data, or contains an invalid number.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let targets =
             lines(bytes).filter(|line| line.bytes.starts_with(b"tfd:")).map(target).collect::<Result<_, _>>()?;
@@ -67,7 +67,7 @@ fn target(line: Line<'_>) -> Result<EpollTarget, Malformed> {
     })
 }
 
-/// The value after a key, which the kernel pads for some keys and not for others.
+/// Value after a key; the kernel pads some keys with blanks.
 fn value<'a>(line: Line<'a>, key: &[u8]) -> Option<&'a [u8]> {
     let mut fields = line.fields();
     let field = fields.find(|field| field.starts_with(key))?;
@@ -78,10 +78,10 @@ fn value<'a>(line: Line<'a>, key: &[u8]) -> Option<&'a [u8]> {
 }
 
 impl ProcDir {
-    /// Reads what the epoll at a file descriptor of this process watches.
+    /// Reads the files that the epoll at a file descriptor of this process watches.
     ///
     /// # Errors
-    /// When it cannot be read (denied without ptrace access) or parsed.
+    /// When the file cannot be read (denied without ptrace access) or parsed.
     pub fn epoll(&self, fd: i32) -> Result<EpollInfo, ProcError> {
         self.read(&format!("fdinfo/{fd}"), EpollInfo::parse)
     }

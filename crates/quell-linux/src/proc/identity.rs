@@ -1,5 +1,5 @@
-//! What tells a process from another that got its number later: start time and boot id beside the
-//! number. A journal keeps it to find, after a crash or a reboot, what is still there.
+//! Identity of a process that is robust against PID reuse: PID, start time and boot id. The journal stores it,
+//! to find processes after a crash or a reboot.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,11 +11,11 @@ use super::text::{Malformed, first_line};
 use super::{ProcError, ProcRoot};
 use crate::Pid;
 
-/// The random id of one boot of the kernel (`/proc/sys/kernel/random/boot_id`).
+/// Random id of a boot (`/proc/sys/kernel/random/boot_id`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BootId(u128);
 
-/// A text that is no boot id.
+/// An invalid boot id.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{text}` is no boot id: expected 8-4-4-4-12 hexadecimal digits")]
 pub struct BootIdError {
@@ -26,7 +26,7 @@ impl BootId {
     /// Parses the file.
     ///
     /// # Errors
-    /// When its first line is no boot id.
+    /// When its first line is not a boot id.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let line = first_line(bytes);
         std::str::from_utf8(line.bytes)
@@ -59,31 +59,31 @@ impl fmt::Display for BootId {
     }
 }
 
-/// One process over its whole life, told from all others that have or had its number.
+/// Identity of a process, distinct from all others with the same PID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessIdentity {
-    /// Its number.
+    /// PID.
     pub pid: Pid,
-    /// When it started, since boot.
+    /// Start time since boot.
     pub starttime: Ticks,
-    /// The boot in which it ran.
+    /// Boot in which it ran.
     pub boot_id: BootId,
 }
 
 impl ProcessIdentity {
-    /// The process that has this number now.
+    /// Identity of the process that currently has this PID.
     ///
     /// # Errors
-    /// When there is none, or /proc cannot be read.
+    /// When the process does not exist, or /proc cannot be read.
     pub fn of(proc: &ProcRoot, pid: Pid) -> Result<Self, ProcError> {
         let starttime = proc.process(pid).stat()?.starttime;
         Ok(Self { pid, starttime, boot_id: proc.boot_id()? })
     }
 
-    /// Whether the process still runs; one that ended but was not yet waited for does not.
+    /// Whether the process is running; a zombie is not.
     ///
     /// # Errors
-    /// When /proc cannot be read for another reason than that the process is gone.
+    /// When /proc cannot be read for another reason than the exit of the process.
     pub fn is_running(&self, proc: &ProcRoot) -> Result<bool, ProcError> {
         if proc.boot_id()? != self.boot_id {
             return Ok(false);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_another_boot_or_start_does_not_run() {
+    fn a_process_with_another_boot_or_start_time_does_not_run() {
         let proc = ProcRoot::default();
         let this = ProcessIdentity::of(&proc, Pid::of_this_process()).unwrap();
         let other_start = ProcessIdentity { starttime: Ticks(this.starttime.0 + 1), ..this };
@@ -137,7 +137,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_boot_id_that_is_displayed_parses_back(id: u128) {
+        fn a_displayed_boot_id_parses_to_the_same_id(id: u128) {
             prop_assert_eq!(BootId(id).to_string().parse::<BootId>(), Ok(BootId(id)));
         }
     }

@@ -1,34 +1,34 @@
-//! `/proc/interrupts`: how often each interrupt came, per CPU. What an interrupt serves is in the
-//! driver's words; which NAPI it belongs to is netlink's to say.
+//! `/proc/interrupts`: counts of each interrupt per CPU. The purpose of an interrupt is known only by the name
+//! from its driver; netlink reports its NAPI instance.
 
 use std::collections::BTreeMap;
 
 use super::text::{Line, Malformed, lines, number};
 use super::{ProcError, ProcRoot};
 
-/// One line: an interrupt by its number, or one of the architecture's own kinds (`LOC`, `RES`).
+/// A line: an IRQ by number, or an architecture-specific kind (`LOC`, `RES`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterruptLine {
-    /// The label without its colon: an IRQ number or an abbreviation.
+    /// Label without its colon: IRQ number or abbreviation.
     pub label: String,
-    /// Count of each CPU. `None` when the line has not one count for each CPU of the head line: the
-    /// kinds that are counted once for all (`ERR`, `MIS`), and a CPU that came or went meanwhile.
+    /// Count by CPU. `None` if the line does not have one count per CPU of the head line. This applies to kinds
+    /// with a single count (`ERR`, `MIS`), and to CPU hotplug during the read.
     pub per_cpu: Option<BTreeMap<u32, u64>>,
     /// Sum of the counts.
     pub total: u64,
-    /// What follows the counts: chip, line and trigger, then the names the drivers gave.
+    /// Text after the counts: chip, line and trigger, then the names from the drivers.
     pub description: String,
 }
 
 impl InterruptLine {
-    /// The IRQ number; `None` for the architecture's own kinds.
+    /// IRQ number; `None` for architecture-specific kinds.
     #[must_use]
     pub fn irq(&self) -> Option<u32> {
         number(self.label.as_bytes())
     }
 
-    /// The names that drivers gave the interrupt, like `eth0-TxRx-3`; several, separated by a comma,
-    /// when they share it. The kernel sets them off by two blanks.
+    /// Names from the drivers, for example `eth0-TxRx-3`; a shared interrupt has several, separated by commas. Two
+    /// blanks precede them in the file.
     #[must_use]
     pub fn name(&self) -> &str {
         let last = self.description.rsplit("  ").next();
@@ -39,7 +39,7 @@ impl InterruptLine {
 /// All interrupts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interrupts {
-    /// The lines, in the kernel's order.
+    /// Lines, in the kernel's order.
     pub lines: Vec<InterruptLine>,
 }
 
@@ -47,7 +47,7 @@ impl Interrupts {
     /// Parses the file.
     ///
     /// # Errors
-    /// When the head line does not name CPUs, or a line has no label or no count.
+    /// When the head line does not list CPUs, or a line lacks its label or counts.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut lines = lines(bytes);
         let Some(head) = lines.next() else {
@@ -61,21 +61,20 @@ impl Interrupts {
         Ok(Self { lines })
     }
 
-    /// The line of an IRQ number.
+    /// Line of an IRQ number.
     #[must_use]
     pub fn irq(&self, irq: u32) -> Option<&InterruptLine> {
         self.lines.iter().find(|line| line.irq() == Some(irq))
     }
 
-    /// The line of one of the architecture's own kinds, by its abbreviation: `LOC` counts the timer
-    /// interrupts on x86.
+    /// Line of an architecture-specific kind by its abbreviation: `LOC` counts timer interrupts on x86.
     #[must_use]
     pub fn kind(&self, label: &str) -> Option<&InterruptLine> {
         self.lines.iter().find(|line| line.label == label)
     }
 }
 
-/// The CPU numbers in a head line like `CPU0 CPU1`; with hotplug they need not be contiguous.
+/// CPU numbers in a head line such as `CPU0 CPU1`. With hotplug they need not be contiguous.
 pub(super) fn cpu_columns(head: Line<'_>) -> Result<Vec<u32>, Malformed> {
     head.fields()
         .map(|field| {
@@ -85,7 +84,7 @@ pub(super) fn cpu_columns(head: Line<'_>) -> Result<Vec<u32>, Malformed> {
         .collect()
 }
 
-/// A line's label without its colon, and what follows the colon.
+/// Label of a line without its colon, and the text after it.
 pub(super) fn label(line: Line<'_>) -> Result<(String, Line<'_>), Malformed> {
     let Some(colon) = line.bytes.iter().position(|&byte| byte == b':') else {
         return Err(line.malformed("a label and a colon", line.bytes));
@@ -95,7 +94,7 @@ pub(super) fn label(line: Line<'_>) -> Result<(String, Line<'_>), Malformed> {
     Ok((label, rest))
 }
 
-/// Counts by CPU, when there is one for each.
+/// Counts by CPU, if there is one per CPU.
 pub(super) fn by_cpu(cpus: &[u32], counts: &[u64]) -> Option<BTreeMap<u32, u64>> {
     (cpus.len() == counts.len()).then(|| cpus.iter().copied().zip(counts.iter().copied()).collect())
 }
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_does_not_fit_the_head_line_has_a_total_alone() {
+    fn a_line_that_does_not_match_the_head_line_has_only_a_total() {
         let table = parse(" CPU0  CPU1\nERR:  3\nLOC:  1  2  4  Local timer interrupts\n");
         let err = table.kind("ERR").unwrap();
         assert_eq!((err.per_cpu.as_ref(), err.total), (None, 3));

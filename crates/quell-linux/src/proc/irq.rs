@@ -1,5 +1,4 @@
-//! `/proc/irq/N`: on which CPUs an interrupt may be handled, and on which it is. Which CPU is right
-//! is decided above.
+//! `/proc/irq/N`: configured and effective CPU affinity of interrupts. The callers select CPUs.
 
 use std::fs;
 use std::io;
@@ -15,36 +14,36 @@ use crate::cpu_list::CpuList;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProcWriteError {
-    /// The caller lacks the right.
+    /// The caller lacks permission.
     #[error("writing {value:?} to {path}: {source}; this needs root")]
     Denied {
-        /// The file.
+        /// File.
         path: std::path::PathBuf,
-        /// What was to be written.
+        /// Value to write.
         value: String,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The kernel did not take it.
+    /// The kernel refused the value.
     #[error("writing {value:?} to {path}: {source}")]
     Refused {
-        /// The file.
+        /// File.
         path: std::path::PathBuf,
-        /// What was to be written.
+        /// Value to write.
         value: String,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
 impl ProcWriteError {
-    /// There is no such file: no such interrupt, no such sysctl in this kernel or namespace.
+    /// Whether the file does not exist: this kernel or namespace lacks the interrupt or sysctl.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::Refused { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
-    /// The caller lacks the right.
+    /// Whether the caller lacks permission.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         matches!(self, Self::Denied { .. })
@@ -64,23 +63,23 @@ pub(crate) fn parse_mask(bytes: &[u8]) -> Result<CpuList, Malformed> {
 }
 
 impl ProcRoot {
-    /// `smp_affinity_list`: the CPUs on which an interrupt may be handled.
+    /// `smp_affinity_list`: CPUs that may handle an interrupt.
     ///
     /// # Errors
-    /// When it cannot be read or parsed; absent without such an interrupt.
+    /// When it cannot be read or parsed; absent if the interrupt does not exist.
     pub fn irq_affinity(&self, irq: u32) -> Result<CpuList, ProcError> {
         self.read(&format!("irq/{irq}/smp_affinity_list"), parse_list)
     }
 
-    /// `effective_affinity_list`: the CPUs on which it is handled, mostly one.
+    /// `effective_affinity_list`: CPUs that handle an interrupt, usually one.
     ///
     /// # Errors
-    /// As [`Self::irq_affinity`]; absent also on architectures that do not tell.
+    /// As [`Self::irq_affinity`]; also absent on architectures that do not report it.
     pub fn irq_effective_affinity(&self, irq: u32) -> Result<CpuList, ProcError> {
         self.read(&format!("irq/{irq}/effective_affinity_list"), parse_list)
     }
 
-    /// `default_smp_affinity`: the CPUs of interrupts that nobody has placed.
+    /// `default_smp_affinity`: CPUs of interrupts without configured affinity.
     ///
     /// # Errors
     /// When it cannot be read or parsed.
@@ -88,16 +87,16 @@ impl ProcRoot {
         self.read("irq/default_smp_affinity", parse_mask)
     }
 
-    /// Sets the CPUs on which an interrupt may be handled.
+    /// Sets the CPUs that may handle an interrupt.
     ///
     /// # Errors
-    /// [`ProcWriteError`]: `EINVAL` without an online CPU among them, `EPERM` (denied, also for root)
-    /// or `EIO` when the kernel manages the interrupt itself or the chip cannot move it.
+    /// [`ProcWriteError`]: `EINVAL` if no CPU is online; `EPERM` (denied, also for root) or `EIO` if the kernel
+    /// manages the interrupt itself or the chip cannot move it.
     pub fn set_irq_affinity(&self, irq: u32, cpus: &CpuList) -> Result<(), ProcWriteError> {
         self.write(&format!("irq/{irq}/smp_affinity_list"), &cpus.to_string())
     }
 
-    /// Writes a file that is there.
+    /// Writes an existing file.
     pub(super) fn write(&self, name: &str, value: &str) -> Result<(), ProcWriteError> {
         let path = self.path().join(name);
         let written = fs::OpenOptions::new()
@@ -132,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn where_an_interrupt_may_go_and_where_it_goes_are_two_lists() {
+    fn configured_and_effective_affinity_are_two_lists() {
         let (_root, proc) = fixture();
         assert_eq!(proc.irq_affinity(42).unwrap().to_string(), "0-3");
         assert_eq!(proc.irq_effective_affinity(42).unwrap().to_string(), "2");
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_that_is_not_there_is_absent_and_nothing_is_made() {
+    fn a_missing_interrupt_is_absent_and_no_file_is_created() {
         let (root, proc) = fixture();
         assert!(proc.irq_affinity(43).unwrap_err().is_absent());
         assert!(proc.set_irq_affinity(43, &CpuList::default()).unwrap_err().is_absent());
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn this_kernel_tells_where_unplaced_interrupts_go() {
+    fn this_kernel_reports_the_default_affinity() {
         match ProcRoot::default().default_irq_affinity() {
             Ok(cpus) => assert!(!cpus.is_empty()),
             Err(error) => skip(Lacks::KernelFeature, &error),

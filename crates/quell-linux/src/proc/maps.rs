@@ -1,5 +1,4 @@
-//! `/proc/PID/maps`: which files a process runs code from. The rest of the file (addresses, rights of the other
-//! mappings) is not kept.
+//! `/proc/PID/maps`: files from which a process executes code. Addresses and other mappings are not used.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -8,14 +7,14 @@ use std::path::PathBuf;
 use super::text::{Malformed, lines};
 use super::{ProcDir, ProcError};
 
-/// What precedes a path: the address range, rights, offset, device and inode.
+/// Fields before the path: address range, permissions, offset, device and inode.
 const FIELDS_BEFORE_PATH: usize = 5;
 
-/// Parses the file: the paths of the files that are mapped executable, each once, in the order of their addresses.
-/// Mappings without a file (`[vdso]`) and files that were deleted are not among them.
+/// Parses the file. Returns the paths of executable mappings, each once, in order of address. Mappings without
+/// a file (`[vdso]`) and deleted files are skipped.
 ///
 /// # Errors
-/// When a line has no rights.
+/// When a line lacks permissions.
 pub fn parse_executable_files(bytes: &[u8]) -> Result<Vec<PathBuf>, Malformed> {
     let mut files = Vec::new();
     for line in lines(bytes) {
@@ -29,7 +28,7 @@ pub fn parse_executable_files(bytes: &[u8]) -> Result<Vec<PathBuf>, Malformed> {
     Ok(files)
 }
 
-/// The path at the end of a line, which may hold blanks.
+/// Path at the end of a line, which may contain blanks.
 fn path(line: &[u8]) -> Option<&[u8]> {
     let mut rest = line;
     for _ in 0..FIELDS_BEFORE_PATH {
@@ -40,7 +39,7 @@ fn path(line: &[u8]) -> Option<&[u8]> {
 }
 
 impl ProcDir {
-    /// The files that the process runs code from: its program, its libraries, the dynamic linker.
+    /// Files from which the process executes code: program, libraries, dynamic linker.
     ///
     /// # Errors
     /// When `maps` cannot be read or parsed.
@@ -56,7 +55,7 @@ mod tests {
     use crate::proc::ProcRoot;
 
     #[test]
-    fn only_files_with_code_are_kept_and_each_once() {
+    fn only_files_with_code_are_returned_and_each_once() {
         let maps = "\
 55d0-55d1 r--p 00000000 fe:01 1234 /opt/a program/quell
 55d1-55d2 r-xp 00001000 fe:01 1234 /opt/a program/quell
@@ -71,12 +70,12 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_rights_is_refused_with_its_place() {
+    fn a_line_without_permissions_is_refused_with_its_position() {
         assert!(parse_executable_files(b"55d0-55d1\n").unwrap_err().to_string().starts_with("line 1: "));
     }
 
     #[test]
-    fn this_program_runs_code_from_its_own_file() {
+    fn this_program_executes_code_from_its_own_file() {
         let files = ProcRoot::default().process(Pid::of_this_process()).executable_files().unwrap();
         assert!(files.contains(&std::env::current_exe().unwrap()));
     }

@@ -1,10 +1,9 @@
-//! The /proc files that Quell reads, one module an interface: each a pure `parse` of bytes and a
-//! reader on [`ProcRoot`] or [`ProcDir`]. Only affinities of interrupts and sysctls are written.
-//! Nothing here interprets what it read.
+//! The /proc files that Quell reads, one module per interface, each with a `parse` function for bytes and a
+//! reader on [`ProcRoot`] or [`ProcDir`]. Only IRQ affinities and sysctls are written. The callers interpret
+//! the values.
 //!
-//! Own parsers rather than a crate: values that the running kernel does not report must be absent,
-//! command names may be any bytes, and most of the files (`interrupts`, `softirqs`, `netstat`, an
-//! epoll's `fdinfo`) have no typed reader elsewhere.
+//! No crate is used. Values that the kernel does not report must be absent, and command names may be any bytes.
+//! Most of the files (`interrupts`, `softirqs`, `netstat`, an epoll's `fdinfo`) have no typed reader elsewhere.
 
 mod cpuinfo;
 mod fd;
@@ -56,39 +55,39 @@ pub use syscall::{CurrentSyscall, EpollTimeout, EpollWaitCall};
 pub use sysctl::{InvalidSysctlName, SysctlName};
 pub use text::Malformed;
 
-/// A /proc file that could not be read, or does not look as the kernel documents it.
+/// A /proc file that could not be read, or has an undocumented format.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProcError {
-    /// The caller lacks the right.
+    /// The caller lacks permission.
     #[error("reading {path}: {source}; needs the process's user, or CAP_SYS_PTRACE")]
     Denied {
-        /// The file or directory.
+        /// File or directory.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The kernel did not read it for another reason.
+    /// The read failed for another reason.
     #[error("reading {path}: {source}")]
     Read {
-        /// The file or directory.
+        /// File or directory.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The content is not what the kernel documents.
+    /// The content does not have the documented format.
     #[error("{path}, {source}")]
     Parse {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// Where in it, and what was expected.
+        /// Position and expected content.
         source: Malformed,
     },
 }
 
 impl ProcError {
-    /// Whether the file, process or thread does not exist (any more), or this kernel is built
-    /// without the file: `ENOENT`, `ESRCH`.
+    /// Whether the file, process or thread does not exist, or this kernel is built without the file: `ENOENT`,
+    /// `ESRCH`.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         let Self::Read { source, .. } = self else {
@@ -97,7 +96,7 @@ impl ProcError {
         matches!(Errno::from_io_error(source), Some(Errno::NOENT | Errno::SRCH))
     }
 
-    /// Whether the caller lacks the right to read it.
+    /// Whether the caller lacks permission to read it.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         matches!(self, Self::Denied { .. })
@@ -112,7 +111,7 @@ impl ProcError {
     }
 }
 
-/// Where /proc is mounted: `/proc`, or a copy of it in a test.
+/// Mount point of /proc: `/proc`, or a copy in a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcRoot(PathBuf);
 
@@ -123,31 +122,31 @@ impl Default for ProcRoot {
 }
 
 impl ProcRoot {
-    /// A /proc at this path.
+    /// Uses the /proc at this path.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
 
-    /// The path it was made with.
+    /// Path of the mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The directory of a process, by its id or by the id of one of its threads; of a thread's id
-    /// the per-thread files (`schedstat`, `stat`) are still those of the thread.
+    /// Directory of a process, by PID or by the TID of one of its threads. With a TID, the per-thread files
+    /// (`schedstat`, `stat`) are those of the thread.
     #[must_use]
     pub fn process(&self, pid: Pid) -> ProcDir {
         ProcDir(self.0.join(pid.to_string()))
     }
 
-    /// The directory of the calling thread, in whatever namespaces it is now.
+    /// Directory of the calling thread, in its current namespaces.
     #[must_use]
     pub fn thread_self(&self) -> ProcDir {
         ProcDir(self.0.join("thread-self"))
     }
 
-    /// The ids of all processes that are visible, in no particular order.
+    /// PIDs of all visible processes, in no particular order.
     ///
     /// # Errors
     /// When the directory cannot be listed.
@@ -164,23 +163,23 @@ impl ProcRoot {
     }
 }
 
-/// The directory of one process (`/proc/PID`) or one thread (`/proc/PID/task/TID`), which hold the
-/// same files. Nothing is kept open: should the process end and its id be reused, later reads speak
-/// of the new one; compare [`ProcessIdentity`] where that matters.
+/// Directory of a process (`/proc/PID`) or of a thread (`/proc/PID/task/TID`), which contain the same files. It
+/// is not kept open: if the process exits and its PID is reused, later reads return data of the new process.
+/// Compare [`ProcessIdentity`] where that matters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcDir(PathBuf);
 
 impl ProcDir {
-    /// The path of the directory.
+    /// Path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The file that the process executes (`/proc/PID/exe`).
+    /// File that the process executes (`/proc/PID/exe`).
     ///
     /// # Errors
-    /// When it cannot be looked at; denied without ptrace access.
+    /// When it cannot be examined; denied without ptrace access.
     pub fn executable(&self) -> Result<FileId, ProcError> {
         let path = self.0.join("exe");
         fs::metadata(&path).map(|metadata| FileId::from(&metadata)).map_err(|source| ProcError::refused(&path, source))
@@ -202,7 +201,7 @@ fn read_file<T>(path: PathBuf, parse: impl FnOnce(&[u8]) -> Result<T, Malformed>
     }
 }
 
-/// The entries of a directory whose names are ids: processes, or threads of one.
+/// Entries of a directory with ids as names: processes, or threads of a process.
 fn numbered_entries(path: &Path) -> Result<Vec<Pid>, ProcError> {
     let failed = |source| ProcError::refused(path, source);
     let mut ids = Vec::new();

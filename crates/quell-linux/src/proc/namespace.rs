@@ -1,4 +1,4 @@
-//! `/proc/PID/ns/net`: which network namespace a process is in. Entering one is [`crate::netns`]'s business.
+//! `/proc/PID/ns/net`: network namespace of a process. [`crate::netns`] enters namespaces.
 
 use std::fs;
 use std::io;
@@ -7,10 +7,10 @@ use super::{ProcDir, ProcError};
 use crate::netns::parse_namespace_link;
 
 impl ProcDir {
-    /// The inode of the network namespace of this process or thread, the number in `net:[…]`.
+    /// Inode of the network namespace of this process or thread, the number in `net:[…]`.
     ///
     /// # Errors
-    /// When the link cannot be read: denied without ptrace access, absent when the process is gone.
+    /// When the link cannot be read: denied without ptrace access, absent after the exit of the process.
     pub fn net_namespace(&self) -> Result<u64, ProcError> {
         let path = self.path().join("ns/net");
         let link = fs::read_link(&path).map_err(|source| ProcError::refused(&path, source))?;

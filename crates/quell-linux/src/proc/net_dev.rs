@@ -1,5 +1,5 @@
 //! `/proc/net/dev`: packets and drops of every interface of a network namespace (`dev_seq_printf_stats` in
-//! `net/core/net-procfs.c`). Which namespace a file speaks of depends on whose directory it is in.
+//! `net/core/net-procfs.c`). The namespace is that of the process whose directory contains the file.
 
 use std::collections::BTreeMap;
 
@@ -9,28 +9,28 @@ use serde::{Deserialize, Serialize};
 use super::text::{Line, Malformed, lines};
 use super::{ProcDir, ProcError};
 
-/// What one interface counted since it was made.
+/// Counters of an interface since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TrafficCounters {
-    /// Packets received.
+    /// Received packets.
     pub rx_packets: u64,
-    /// Packets dropped on receiving.
+    /// Packets dropped on receive.
     pub rx_dropped: u64,
-    /// Packets sent.
+    /// Sent packets.
     pub tx_packets: u64,
-    /// Packets dropped on sending; on veth also those that the peer's full ring refused.
+    /// Packets dropped on transmit; for veth, this includes packets that did not fit the peer's ring.
     pub tx_dropped: u64,
 }
 
-/// The interfaces of one network namespace.
+/// Counters of the interfaces of a network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetDev {
     interfaces: BTreeMap<String, TrafficCounters>,
 }
 
 impl NetDev {
-    /// Parses the file: two lines of headings, then an interface a line.
+    /// Parses the file: two head lines, then one line per interface.
     ///
     /// # Errors
     /// When a line lacks its colon or one of its first twelve numbers.
@@ -39,7 +39,7 @@ impl NetDev {
         Ok(Self { interfaces })
     }
 
-    /// The counters of one interface; `None` when there is none of that name.
+    /// Counters of an interface; `None` if it does not exist.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<TrafficCounters> {
         self.interfaces.get(name).copied()
@@ -47,7 +47,7 @@ impl NetDev {
 }
 
 fn interface(line: Line<'_>) -> Result<(String, TrafficCounters), Malformed> {
-    // A name may hold a colon itself; the numbers do not.
+    // A name may contain a colon; numbers do not.
     let colon = line.bytes.iter().rposition(|&byte| byte == b':');
     let colon = colon.ok_or_else(|| line.malformed("an interface and a colon", line.bytes))?;
     let name = String::from_utf8_lossy(line.bytes[..colon].trim_ascii_start()).into_owned();
@@ -60,7 +60,7 @@ fn interface(line: Line<'_>) -> Result<(String, TrafficCounters), Malformed> {
 }
 
 impl ProcDir {
-    /// Reads the counters of the interfaces of the network namespace that this process or thread is in.
+    /// Reads the counters of the interfaces in the network namespace of this process or thread.
     ///
     /// # Errors
     /// When it cannot be read or parsed.
@@ -88,14 +88,14 @@ mod tests {
     }
 
     #[test]
-    fn this_threads_namespace_has_a_loopback() {
+    fn the_namespace_of_this_thread_has_a_loopback() {
         let own = super::super::ProcRoot::default().thread_self().net_dev().unwrap();
         assert!(own.get("lo").is_some());
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_refused_or_read_but_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = NetDev::parse(&bytes);
         }
     }

@@ -1,15 +1,15 @@
-//! `/proc/net/netstat`, `/proc/net/snmp` and `/proc/net/snmp6`: a network namespace's protocol counters by name. Which
-//! namespace a file speaks of depends on whose directory it is in: see [`ProcDir::netstat`].
+//! `/proc/net/netstat`, `/proc/net/snmp` and `/proc/net/snmp6`: protocol counters of a network namespace by
+//! name. The namespace is that of the process whose directory contains the file: see [`ProcDir::netstat`].
 
 use std::collections::BTreeMap;
 
 use super::text::{Line, Malformed, lines};
 use super::{ProcDir, ProcError};
 
-/// Packets without and with each of the three marks of ECN.
+/// Packets without ECN, and with each of its three codepoints.
 const ECN_COUNTERS: [&str; 4] = ["InNoECTPkts", "InECT1Pkts", "InECT0Pkts", "InCEPkts"];
 
-/// Counters of one network namespace, by group (`TcpExt`) and name.
+/// Counters of a network namespace, by group (`TcpExt`) and name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Netstat {
     groups: BTreeMap<String, BTreeMap<String, u64>>,
@@ -19,7 +19,7 @@ impl Netstat {
     /// Parses the file: pairs of lines, names above values.
     ///
     /// # Errors
-    /// When lines do not pair up, a value is missing or too many, or is no number.
+    /// When lines do not match, or a value is missing, surplus or invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut netstat = Self::default();
         let mut lines = lines(bytes);
@@ -32,10 +32,10 @@ impl Netstat {
         Ok(netstat)
     }
 
-    /// Parses the file of IPv6: a name and a value a line.
+    /// Parses the IPv6 file: one name and value per line.
     ///
     /// # Errors
-    /// When a value is missing or is no number.
+    /// When a value is missing or invalid.
     pub fn parse_snmp6(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut counters = BTreeMap::new();
         for line in lines(bytes) {
@@ -46,33 +46,33 @@ impl Netstat {
         Ok(Self { groups: BTreeMap::from([("Ip6".to_owned(), counters)]) })
     }
 
-    /// A counter since the namespace was made; `None` when this kernel does not have it.
+    /// Value of a counter since the creation of the namespace; `None` if this kernel lacks it.
     #[must_use]
     pub fn get(&self, group: &str, name: &str) -> Option<u64> {
         self.groups.get(group)?.get(name).copied()
     }
 
-    /// `TcpExt BusyPollRxPackets`: packets received by busy polling, those of the last poll of each
-    /// busy poll left out, so a lower bound (`net/core/dev.c`, `busy_poll_stop`).
+    /// `TcpExt BusyPollRxPackets`: packets received by busy polling. It is a lower bound, because it omits packets
+    /// of the last poll of each busy poll (`net/core/dev.c`, `busy_poll_stop`).
     #[must_use]
     pub fn busy_poll_rx_packets(&self) -> Option<u64> {
         self.get("TcpExt", "BusyPollRxPackets")
     }
 
-    /// IPv4 packets that the stack took in, as many as there were on the wire: the four `IpExt In…Pkts` of ECN, by which
-    /// `ip_rcv_core` in `net/ipv4/ip_input.c` counts every packet once, merged ones as often as they were merged.
+    /// Received IPv4 packets, as counted on the wire. It is the sum of the four ECN counters `IpExt In…Pkts`.
+    /// `ip_rcv_core` in `net/ipv4/ip_input.c` counts every packet there, and a merged one (GRO) once per segment.
     #[must_use]
     pub fn ipv4_rx_packets(&self) -> Option<u64> {
         ECN_COUNTERS.iter().map(|name| self.get("IpExt", name)).sum()
     }
 
-    /// As [`Self::ipv4_rx_packets`], of IPv6.
+    /// As [`Self::ipv4_rx_packets`], for IPv6.
     #[must_use]
     pub fn ipv6_rx_packets(&self) -> Option<u64> {
         ECN_COUNTERS.iter().map(|name| self.get("Ip6", &format!("Ip6{name}"))).sum()
     }
 
-    /// `Tcp RetransSegs` of snmp: segments sent again.
+    /// `Tcp RetransSegs` of snmp: retransmitted segments.
     #[must_use]
     pub fn retransmitted_segments(&self) -> Option<u64> {
         self.get("Tcp", "RetransSegs")
@@ -89,7 +89,7 @@ impl Netstat {
         let counters = self.groups.entry(text(group)).or_default();
         for name in name {
             let count: i128 = values.next_number(&mut value, "a value for each name")?;
-            // `Tcp MaxConn` of snmp is -1: no limit, and no count.
+            // `Tcp MaxConn` of snmp is -1 (no limit), and not a count.
             counters.extend(u64::try_from(count).ok().map(|count| (text(name), count)));
         }
         match value.next() {
@@ -104,8 +104,8 @@ fn text(bytes: &[u8]) -> String {
 }
 
 impl ProcDir {
-    /// Reads the counters of the network namespace that this process or thread is in. For the
-    /// calling thread that is [`thread_self`](super::ProcRoot::thread_self), which follows `setns`.
+    /// Reads the counters of the network namespace of this process or thread. For the calling thread use
+    /// [`thread_self`](super::ProcRoot::thread_self), which follows `setns(2)`.
     ///
     /// # Errors
     /// When it cannot be read or parsed.
@@ -113,7 +113,7 @@ impl ProcDir {
         self.read("net/netstat", Netstat::parse)
     }
 
-    /// Reads `net/snmp6`, the counters of IPv6, as one group `Ip6`.
+    /// Reads `net/snmp6`, the IPv6 counters, as group `Ip6`.
     ///
     /// # Errors
     /// When it cannot be read or parsed; absent on a kernel without IPv6.
@@ -121,8 +121,7 @@ impl ProcDir {
         self.read("net/snmp6", Netstat::parse_snmp6)
     }
 
-    /// IP packets of both versions that the stack of the namespace took in, as many as there were on the wire; `None` when
-    /// this kernel does not count them.
+    /// Received IP packets of both versions, as counted on the wire; `None` if this kernel does not count them.
     ///
     /// # Errors
     /// When the files cannot be read or parsed.
@@ -150,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_negative_value_is_no_count() {
+    fn a_negative_value_is_not_a_count() {
         let netstat = Netstat::parse(b"Tcp: MaxConn RetransSegs\nTcp: -1 7\n").unwrap();
         assert_eq!((netstat.get("Tcp", "MaxConn"), netstat.retransmitted_segments()), (None, Some(7)));
     }
@@ -165,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn ip_packets_are_those_of_all_marks() {
+    fn ip_packets_include_all_ecn_codepoints() {
         let ipv4 = Netstat::parse(b"IpExt: InNoECTPkts InECT1Pkts InECT0Pkts InCEPkts\nIpExt: 1 2 3 4\n").unwrap();
         assert_eq!((ipv4.ipv4_rx_packets(), ipv4.ipv6_rx_packets()), (Some(10), None));
         let ipv6 = b"Ip6InNoECTPkts 5\nIp6InECT1Pkts\t0\nIp6InECT0Pkts 0\nIp6InCEPkts 1\n";
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_values_must_pair_up() {
+    fn names_and_values_must_match() {
         for text in ["TcpExt: A B\nTcpExt: 1\n", "TcpExt: A\nTcpExt: 1 2\n", "TcpExt: A\n"] {
             assert!(Netstat::parse(text.as_bytes()).is_err(), "{text}");
         }

@@ -1,5 +1,5 @@
-//! `/proc/PID/stat`: name, parent, session, start time, last CPU and scheduling policy of a process
-//! or thread. The name is the thread's own and may hold any bytes, parentheses and line ends too.
+//! `/proc/PID/stat`: name, parent, session, start time, last CPU and scheduling policy of a process or thread.
+//! The name is that of the thread and may contain any bytes, including parentheses and line ends.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,28 +9,28 @@ use super::text::{Line, Malformed};
 use super::{ProcDir, ProcError};
 use crate::Pid;
 
-/// What a task is doing (`fs/proc/array.c`, `task_state_array`).
+/// State of a task (`fs/proc/array.c`, `task_state_array`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ProcessState {
-    /// `R`: on a CPU or waiting for one.
+    /// `R`: running or runnable.
     Running,
-    /// `S`: waiting, interruptible.
+    /// `S`: interruptible wait.
     Sleeping,
-    /// `D`: waiting, not interruptible.
+    /// `D`: uninterruptible wait.
     DiskSleep,
     /// `T`, `t`: stopped by a signal or a tracer.
     Stopped,
-    /// `Z`: ended, not yet waited for.
+    /// `Z`: exited, not yet reaped.
     Zombie,
-    /// `X`: ended, about to vanish.
+    /// `X`: dead, about to disappear.
     Dead,
-    /// `I`: an idle kernel thread.
+    /// `I`: idle kernel thread.
     Idle,
-    /// `P`: a parked kernel thread.
+    /// `P`: parked kernel thread.
     Parked,
-    /// Another letter.
+    /// Unknown letter.
     Other(u8),
 }
 
@@ -50,50 +50,50 @@ impl ProcessState {
     }
 }
 
-/// The fields of `/proc/PID/stat` that Quell uses, by the names of `proc_pid_stat(5)`.
+/// Fields of `/proc/PID/stat` that Quell uses, with the names of `proc_pid_stat(5)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PidStat {
-    /// Its id.
+    /// PID or TID.
     pub pid: Pid,
-    /// Its name, raw: at most 15 bytes, 63 for kernel threads.
+    /// Name, raw bytes: at most 15, or 63 for kernel threads.
     pub comm: Vec<u8>,
-    /// What it is doing.
+    /// State.
     pub state: ProcessState,
-    /// Its parent; `None` for those that the kernel started.
+    /// PID of the parent; `None` for processes that the kernel started.
     pub ppid: Option<Pid>,
-    /// The leader of its session; `None` for kernel threads.
+    /// Session leader; `None` for kernel threads.
     pub session: Option<Pid>,
     /// User time.
     pub utime: Ticks,
     /// Kernel time.
     pub stime: Ticks,
-    /// How many threads its process has.
+    /// Number of threads of its process.
     pub num_threads: u64,
-    /// When it started, since boot.
+    /// Start time since boot.
     pub starttime: Ticks,
-    /// The CPU that it ran on last.
+    /// CPU on which it last ran.
     pub processor: Option<u32>,
-    /// Its scheduling policy: the number of `SCHED_OTHER` and its like.
+    /// Number of the scheduling policy (`SCHED_OTHER` and others).
     pub policy: Option<u32>,
 }
 
 impl PidStat {
-    /// The name as `Name:` of `/proc/PID/status` has it: a line end in it is a backslash and an `n`, a backslash is two
-    /// (`proc_task_name` in `fs/proc/array.c`). So it is on one line wherever it is printed.
+    /// Name in the format of `Name:` in `/proc/PID/status`: a line end becomes a backslash and `n`, a backslash is
+    /// doubled (`proc_task_name` in `fs/proc/array.c`). The result fits on one line.
     #[must_use]
     pub fn name(&self) -> String {
         String::from_utf8_lossy(&self.comm).replace('\\', r"\\").replace('\n', r"\n")
     }
 
-    /// Whether the whole process has ended and only waits to be reaped. A main thread that ended
-    /// before the others is a zombie too, but its process runs on.
+    /// Whether the whole process has exited and awaits reaping. A main thread that exits first is also a zombie,
+    /// but its process continues.
     #[must_use]
     pub fn process_has_ended(&self) -> bool {
         self.thread_has_ended() && self.num_threads <= 1
     }
 
-    /// Whether the main thread has ended and others run on. The kernel shows the files of a process through its main
-    /// thread, which has none any more: `/proc/PID/fd` is empty, and nothing can be duplicated (`fs/proc/fd.c`,
+    /// Whether the main thread has exited while others run. The kernel shows the files of a process through its
+    /// main thread, which has none then: `/proc/PID/fd` is empty, and nothing can be duplicated (`fs/proc/fd.c`,
     /// `kernel/pid.c`).
     #[must_use]
     pub fn runs_without_main_thread(&self) -> bool {
@@ -109,9 +109,9 @@ impl PidStat {
     /// Parses the file.
     ///
     /// # Errors
-    /// When the name is not in parentheses, or a field up to the start time is missing or odd.
+    /// When the name is not in parentheses, or a field up to the start time is missing or invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
-        // The name may hold line ends: the whole file is one record.
+        // The name may contain line ends, so the whole file is one record.
         let record = Line { number: 1, bytes };
         let open = bytes.iter().position(|&byte| byte == b'(');
         let close = bytes.iter().rposition(|&byte| byte == b')');
@@ -129,7 +129,7 @@ impl PidStat {
 
     fn parse_after_name(pid: Pid, comm: &[u8], line: Line<'_>) -> Result<Self, Malformed> {
         let fields: Vec<&[u8]> = line.fields().collect();
-        // Counted as in the manual page, where the state is field 3.
+        // Field numbers of the manual page, where the state is field 3.
         let field = |number: usize| fields.get(number - 3).copied();
         let required = |number, expected| {
             let found = field(number).unwrap_or_default();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_hold_parentheses_spaces_and_line_ends() {
+    fn a_name_may_contain_parentheses_spaces_and_line_ends() {
         for name in ["a) R 1 (b", "x y\nz", "((", "))", ""] {
             assert_eq!(parse(name).comm, name.as_bytes());
         }

@@ -1,25 +1,25 @@
-//! `/proc/PID/status`: context switches, thread count, peak memory, capabilities and allowed CPUs of a process or
-//! thread. Of sizes only the peak is read, ids are not.
+//! `/proc/PID/status`: context switches, thread count, peak memory, capabilities and allowed CPUs of a process
+//! or thread.
 
 use super::text::{Line, Malformed, lines};
 use super::{ProcDir, ProcError};
 use crate::CpuList;
 use crate::capability::CapabilitySet;
 
-/// The fields of `/proc/PID/status` that Quell uses; one that this kernel does not print is `None`.
+/// Fields of `/proc/PID/status` that Quell uses; `None` if this kernel does not report a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PidStatus {
-    /// How many threads the process has.
+    /// Number of threads of the process.
     pub threads: Option<u64>,
-    /// The most memory that it has had resident, KiB (`VmHWM`); none of kernel threads.
+    /// Peak resident memory in KiB (`VmHWM`); `None` for kernel threads.
     pub peak_rss_kib: Option<u64>,
     /// Effective capabilities.
     pub cap_eff: Option<CapabilitySet>,
-    /// CPUs that it may run on.
+    /// CPU affinity.
     pub cpus_allowed: Option<CpuList>,
-    /// Times it gave up its CPU because it had to wait.
+    /// Voluntary context switches: the task waited.
     pub voluntary_ctxt_switches: Option<u64>,
-    /// Times its CPU was taken away.
+    /// Involuntary context switches: the task was preempted.
     pub nonvoluntary_ctxt_switches: Option<u64>,
 }
 
@@ -27,7 +27,7 @@ impl PidStatus {
     /// Parses the file.
     ///
     /// # Errors
-    /// When one of the fields is there but is not what it should be.
+    /// When one of the fields has an invalid value.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut status = Self::default();
         for line in lines(bytes) {
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_is_no_number_is_an_error() {
+    fn an_invalid_number_is_an_error() {
         let error = PidStatus::parse(b"Name:\tx\nThreads:\tmany\n").unwrap_err();
         assert_eq!(error.to_string(), "line 2: expected a thread count, found `many`");
     }

@@ -1,20 +1,19 @@
-//! `/proc/PID/schedstat` and `/proc/PID/task/TID/schedstat`: measured (not sampled) run time of one
-//! thread. The file of a process is that of its main thread alone; the process is the sum over its
-//! threads, see [`ProcDir::schedstat_of_all_threads`].
+//! `/proc/PID/schedstat` and `/proc/PID/task/TID/schedstat`: exact (not sampled) run time of a thread. The file
+//! of a process covers only its main thread; [`ProcDir::schedstat_of_all_threads`] sums all threads.
 
 use std::time::Duration;
 
 use super::text::{Malformed, first_line};
 use super::{ProcDir, ProcError};
 
-/// Scheduling of one thread since it started (`kernel/sched/stats.c`, `proc_pid_schedstat`).
+/// Scheduling statistics of a thread since its start (`kernel/sched/stats.c`, `proc_pid_schedstat`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Schedstat {
-    /// Time on a CPU, nanoseconds.
+    /// Time on a CPU, in ns.
     pub run_ns: u64,
-    /// Time runnable but waiting for a CPU, nanoseconds.
+    /// Time runnable but waiting for a CPU, in ns.
     pub wait_ns: u64,
-    /// How many times it was put on a CPU.
+    /// Number of times that it was scheduled on a CPU.
     pub timeslices: u64,
 }
 
@@ -49,19 +48,19 @@ impl Schedstat {
 }
 
 impl ProcDir {
-    /// Reads `schedstat` of this thread, or of the process's main thread.
+    /// Reads `schedstat` of this thread, or of the main thread of the process.
     ///
     /// # Errors
-    /// When it cannot be read or parsed; absent also on a kernel without `CONFIG_SCHED_INFO`.
+    /// When it cannot be read or parsed; also absent on a kernel without `CONFIG_SCHED_INFO`.
     pub fn schedstat(&self) -> Result<Schedstat, ProcError> {
         self.read("schedstat", Schedstat::parse)
     }
 
-    /// The sum over the threads that the process has now. What threads used that ended before is
-    /// not in it: over a window in which threads ended, the difference of two sums is too small.
+    /// Sum over the current threads of the process. Threads that exited are not included, so the difference of two
+    /// sums is too small if threads exited in between.
     ///
     /// # Errors
-    /// When the threads cannot be listed, or a thread's file cannot be read although it exists.
+    /// When the threads cannot be listed, or the file of an existing thread cannot be read.
     pub fn schedstat_of_all_threads(&self) -> Result<Schedstat, ProcError> {
         let mut sum = Schedstat::default();
         for tid in self.tids()? {

@@ -1,26 +1,26 @@
-//! `/proc/net/softnet_stat`: what each CPU took in from queues and from its backlog (`softnet_seq_show` in
-//! `net/core/net-procfs.c`). The file is of the whole host, in every namespace.
+//! `/proc/net/softnet_stat`: packets that each CPU processed from queues and from its backlog
+//! (`softnet_seq_show` in `net/core/net-procfs.c`). The counters cover the whole host, in every namespace.
 
 use super::text::{Line, Malformed, lines};
 use super::{ProcError, ProcRoot};
 
-/// The counters of one CPU since boot; they are 32 bits wide and start again at 0.
+/// Counters of a CPU since boot; they are 32 bits wide and wrap to 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SoftnetCpu {
-    /// The CPU; `None` on kernels before 5.10, which do not say it.
+    /// CPU number; `None` on kernels before 5.10, which do not report it.
     pub cpu: Option<u32>,
-    /// Packets that the stack took in.
+    /// Packets processed.
     pub processed: u32,
-    /// Packets for which its backlog had no room.
+    /// Packets dropped because the backlog was full.
     pub dropped: u32,
-    /// Rounds of the receiving softirq that ended with work left.
+    /// Runs of `net_rx_action` that ended with work remaining.
     pub time_squeeze: u32,
 }
 
-/// The whole file.
+/// Counters of all online CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SoftnetStat {
-    /// One entry for each online CPU.
+    /// One entry per online CPU.
     pub cpus: Vec<SoftnetCpu>,
 }
 
@@ -28,12 +28,12 @@ impl SoftnetStat {
     /// Parses the file.
     ///
     /// # Errors
-    /// When a line lacks one of the first three columns, or what is there is no hexadecimal number.
+    /// When a line lacks one of the first three columns, or a value is not hexadecimal.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         Ok(Self { cpus: lines(bytes).map(cpu).collect::<Result<_, _>>()? })
     }
 
-    /// The counters of a CPU; `None` when it is offline or the kernel does not say which is whose.
+    /// Counters of a CPU; `None` if it is offline or the kernel does not report CPU numbers.
     #[must_use]
     pub fn cpu(&self, number: u32) -> Option<SoftnetCpu> {
         self.cpus.iter().find(|cpu| cpu.cpu == Some(number)).copied()
@@ -41,7 +41,7 @@ impl SoftnetStat {
 }
 
 fn cpu(line: Line<'_>) -> Result<SoftnetCpu, Malformed> {
-    /// Which column says the CPU.
+    /// Index of the column with the CPU number.
     const CPU_COLUMN: usize = 12;
     let hex = |field: &[u8]| {
         let digits = std::str::from_utf8(field).ok();
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_kernel_does_not_say_which_cpu_it_is() {
+    fn an_old_kernel_does_not_report_the_cpu_number() {
         let stat = SoftnetStat::parse(b"00000002 00000000 00000000 00000000\n").unwrap();
         assert_eq!((stat.cpus[0].cpu, stat.cpus[0].processed), (None, 2));
     }

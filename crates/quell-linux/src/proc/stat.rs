@@ -1,6 +1,6 @@
-//! `/proc/stat`: where each CPU's time went, in ticks of `USER_HZ`. Unless the kernel is built with
-//! precise accounting (`VIRT_CPU_ACCOUNTING_GEN`) the kinds are sampled at the timer tick, idle time
-//! alone is measured; over short windows this is no proof of CPU use.
+//! `/proc/stat`: CPU time by kind, in ticks of `USER_HZ`. Only idle time is measured; the other kinds are
+//! sampled at the timer tick, unless the kernel has precise accounting (`VIRT_CPU_ACCOUNTING_GEN`). Over short
+//! windows the values do not prove CPU use.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use super::text::{Line, Malformed, lines};
 use super::{ProcError, ProcRoot};
 
-/// A time in units of 1/`USER_HZ` seconds (mostly 10 ms), as the kernel reports it.
+/// A time in units of 1/`USER_HZ` seconds (usually 10 ms).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticks(pub u64);
 
 impl Ticks {
-    /// The time as a duration, by this kernel's `USER_HZ` (`getauxval(AT_CLKTCK)`).
+    /// The time as a duration, with this kernel's `USER_HZ` (`getauxval(AT_CLKTCK)`).
     #[must_use]
     pub fn duration(self) -> Duration {
         let user_hz = rustix::param::clock_ticks_per_second().max(1);
@@ -21,22 +21,22 @@ impl Ticks {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// The ticks since an earlier reading; zero when the kernel's counter went backwards, which
-    /// `iowait` and `idle` are documented to do.
+    /// Difference to an earlier reading. Zero if the kernel's counter decreased, as documented for `iowait` and
+    /// `idle`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// The time of one CPU since boot. What this kernel does not report is `None`.
+/// Times of a CPU since boot; `None` if this kernel does not report a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuTimes {
-    /// User mode, `guest` included.
+    /// User mode, including `guest`.
     pub user: Ticks,
-    /// User mode at a lowered priority, `guest_nice` included.
+    /// User mode of niced tasks, including `guest_nice`.
     pub nice: Ticks,
-    /// Kernel mode, interrupts excluded.
+    /// Kernel mode, without interrupts.
     pub system: Ticks,
     /// Idle.
     pub idle: Ticks,
@@ -44,20 +44,20 @@ pub struct CpuTimes {
     pub iowait: Option<Ticks>,
     /// Interrupt handlers.
     pub irq: Option<Ticks>,
-    /// Softirqs outside of `ksoftirqd`.
+    /// Softirqs outside `ksoftirqd`.
     pub softirq: Option<Ticks>,
-    /// Wanted to run while the hypervisor ran something else.
+    /// Runnable while the hypervisor ran another guest.
     pub steal: Option<Ticks>,
-    /// Ran a guest; already in `user`.
+    /// Running a guest; included in `user`.
     pub guest: Option<Ticks>,
-    /// Ran a guest at a lowered priority; already in `nice`.
+    /// Running a niced guest; included in `nice`.
     pub guest_nice: Option<Ticks>,
 }
 
-/// `/proc/stat`, as far as it is about CPU time.
+/// The parts of `/proc/stat` that Quell uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Each online CPU by its number.
+    /// Times of each online CPU by number.
     pub cpus: BTreeMap<u32, CpuTimes>,
     /// Context switches since boot.
     pub context_switches: Option<u64>,
@@ -67,7 +67,7 @@ impl Stat {
     /// Parses the file.
     ///
     /// # Errors
-    /// When a CPU's line has no number or less than its first four times, or any is no number.
+    /// When the line of a CPU lacks its number or one of its first four times, or contains an invalid number.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut stat = Self { cpus: BTreeMap::new(), context_switches: None };
         for line in lines(bytes) {
@@ -130,13 +130,13 @@ mod tests {
     }
 
     #[test]
-    fn a_column_that_the_kernel_does_not_print_is_absent() {
+    fn an_unreported_column_is_absent() {
         let stat = Stat::parse(b"cpu1 1 2 3 4 5\n").unwrap();
         assert_eq!((stat.cpus[&1].iowait, stat.cpus[&1].steal), (Some(Ticks(5)), None));
     }
 
     #[test]
-    fn an_error_names_the_line_and_what_was_expected() {
+    fn an_error_contains_the_line_and_the_expected_content() {
         let error = Stat::parse(b"cpu 1 2 3 4\ncpu0 1 2 three 4\n").unwrap_err();
         assert_eq!(error.to_string(), "line 2: expected a time in ticks, found `three`");
     }

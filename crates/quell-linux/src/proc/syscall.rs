@@ -1,45 +1,45 @@
-//! `/proc/PID/task/TID/syscall`: which system call a thread is in, with its arguments (`proc_pid_syscall` in
-//! `fs/proc/base.c`). It tells which epoll a sleeping thread waits on. Only x86-64 and the architectures of the generic
-//! table are known by number; elsewhere nothing is recognised.
+//! `/proc/PID/task/TID/syscall`: system call of a thread with its arguments (`proc_pid_syscall` in
+//! `fs/proc/base.c`). It identifies the epoll on which a thread sleeps. Numbers of x86-64 and of the generic
+//! table are known; on other architectures no call is recognized.
 
 use super::text::{Malformed, first_line};
 use super::{ProcDir, ProcError};
 
-/// What a thread was doing when the file was read.
+/// State of a thread when the file was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CurrentSyscall {
-    /// It runs, so the kernel does not look.
+    /// Running; the kernel does not report the call.
     Running,
-    /// It sleeps outside of any system call.
+    /// Sleeping outside a system call.
     None,
-    /// It sleeps in a system call.
+    /// Sleeping in a system call.
     Blocked {
-        /// The number of the call on this architecture.
+        /// System call number on this architecture.
         number: u64,
-        /// What is in the registers of its arguments, whether it takes that many or not.
+        /// Argument registers, including those that the call does not use.
         arguments: [u64; 6],
     },
 }
 
-/// A call of `epoll_wait`, `epoll_pwait` or `epoll_pwait2` that a thread sleeps in.
+/// A call of `epoll_wait`, `epoll_pwait` or `epoll_pwait2` in which a thread sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpollWaitCall {
-    /// The epoll, by its number in the process.
+    /// File descriptor of the epoll in the process.
     pub epoll_fd: i32,
-    /// The most events that it takes at once.
+    /// Maximum number of returned events.
     pub max_events: i32,
-    /// How long it waits at most.
+    /// Timeout of the wait.
     pub timeout: EpollTimeout,
 }
 
-/// How long a wait on an epoll lasts at most.
+/// Timeout of a wait on an epoll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EpollTimeout {
-    /// Until there are events.
+    /// No timeout.
     Forever,
-    /// So many milliseconds.
+    /// Timeout in ms.
     Milliseconds(u32),
-    /// A `timespec` in the thread's memory, which is not looked into.
+    /// A `timespec` in memory of the thread, which is not read.
     InMemory,
 }
 
@@ -47,7 +47,7 @@ impl CurrentSyscall {
     /// Parses the file.
     ///
     /// # Errors
-    /// When it is neither `running` nor begins with a number and, for a system call, six arguments.
+    /// When it is neither `running` nor starts with a number and, for a system call, six arguments.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         const EXPECTED: &str = "`running`, or the number of a system call and its arguments";
         let line = first_line(bytes);
@@ -67,7 +67,7 @@ impl CurrentSyscall {
         Ok(Self::Blocked { number, arguments })
     }
 
-    /// The wait on an epoll that the thread sleeps in; absent when it does something else.
+    /// The wait on an epoll in which the thread sleeps; `None` otherwise.
     #[must_use]
     pub fn epoll_wait(self) -> Option<EpollWaitCall> {
         let Self::Blocked { number, arguments: [epoll, _, max_events, timeout, ..] } = self else { return None };
@@ -76,7 +76,7 @@ impl CurrentSyscall {
             return None;
         }
         let timeout = if number == libc::SYS_epoll_pwait2 { by_pointer(timeout) } else { by_value(timeout) };
-        // An `int` in a register: what is above 32 bits is not part of it.
+        // An `int` in a register: the upper 32 bits are undefined.
         Some(EpollWaitCall { epoll_fd: epoll as i32, max_events: max_events as i32, timeout })
     }
 }
@@ -95,10 +95,10 @@ const WAITS_FOR_EPOLL: &[libc::c_long] = &[libc::SYS_epoll_wait, libc::SYS_epoll
 const WAITS_FOR_EPOLL: &[libc::c_long] = &[libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
 
 impl ProcDir {
-    /// Reads which system call this thread is in.
+    /// Reads the system call of this thread.
     ///
     /// # Errors
-    /// When the file cannot be read (it needs ptrace access) or parsed.
+    /// When the file cannot be read (needs ptrace access) or parsed.
     pub fn syscall(&self) -> Result<CurrentSyscall, ProcError> {
         self.read("syscall", CurrentSyscall::parse)
     }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_waits_on_an_epoll_is_told_by_its_number() {
+    fn a_thread_that_waits_on_an_epoll_is_recognized_by_the_call_number() {
         let wait = call(libc::SYS_epoll_pwait, "0x1f 0x7f5 0x20 0xffffffff 0x0 0x8").unwrap();
         assert_eq!(wait, EpollWaitCall { epoll_fd: 31, max_events: 32, timeout: EpollTimeout::Forever });
         let wait = call(libc::SYS_epoll_pwait, "0x1f 0x7f5 0x400 0x3e8 0x0 0x8").unwrap();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_in_memory_is_not_taken_for_a_number() {
+    fn a_timeout_in_memory_is_not_a_number() {
         let timeout =
             |register| call(libc::SYS_epoll_pwait2, &format!("0x4 0x7f5 0x20 {register} 0x0 0x8")).unwrap().timeout;
         assert_eq!(timeout("0x7ffd12345678"), EpollTimeout::InMemory);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn other_calls_and_running_threads_wait_on_no_epoll() {
+    fn other_calls_and_running_threads_do_not_wait_on_an_epoll() {
         for text in ["running\n", "-1 0x7ffd 0x7f57\n", "0 0x3 0x0 0x0 0x0 0x0 0x0 0x7ffd 0x7f57\n"] {
             assert_eq!(CurrentSyscall::parse(text.as_bytes()).unwrap().epoll_wait(), None, "{text}");
         }
@@ -139,7 +139,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_refused_or_read_but_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             let _ = CurrentSyscall::parse(&bytes);
         }
     }

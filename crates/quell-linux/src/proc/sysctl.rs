@@ -1,6 +1,7 @@
-//! `/proc/sys/net`: any network sysctl by its name, as text, and by type those of packet delivery
-//! (`net/core/sysctl_net_core.c`), above all the two that switch busy polling on for the whole machine, whatever an epoll
-//! or a socket says. All are those of the calling thread's network namespace; some exist in the initial one alone.
+//! `/proc/sys/net`: any network sysctl by name, as text, and those of packet delivery with their types
+//! (`net/core/sysctl_net_core.c`). Two of them enable busy polling for the whole machine, regardless of epoll
+//! and socket settings. All are those of the calling thread's network namespace; some exist only in the initial
+//! one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,13 +12,13 @@ use super::irq::ProcWriteError;
 use super::text::{Malformed, first_line};
 use super::{ProcError, ProcRoot};
 
-/// The name of a network sysctl with dots, as `sysctl(8)` has it: `net.core.busy_poll`. A dot within a part is written
-/// as a slash (`net.ipv4.conf.eth0/100.rp_filter`). Sysctls outside `net` can run programs (`kernel.core_pattern`), so
-/// that none of them has a name here.
+/// Name of a network sysctl with dots, as in `sysctl(8)`: `net.core.busy_poll`. A dot within a component is
+/// written as a slash (`net.ipv4.conf.eth0/100.rp_filter`). Other sysctls are excluded, because some can run
+/// programs (`kernel.core_pattern`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SysctlName(String);
 
-/// A text that is no name of a network sysctl.
+/// An invalid name of a network sysctl.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is no name of a network sysctl: net and parts of letters, digits, `_`, `-` and `/`, separated by dots")]
 pub struct InvalidSysctlName(String);
@@ -29,7 +30,7 @@ impl SysctlName {
         &self.0
     }
 
-    /// The file below `/proc`.
+    /// Path of the file below `/proc`.
     fn file(&self) -> String {
         let swapped = self.0.chars().map(|letter| match letter {
             '.' => '/',
@@ -60,7 +61,7 @@ impl fmt::Display for SysctlName {
     }
 }
 
-/// The value as `sysctl(8)` shows it: fields separated by one tab, no end of line.
+/// Value in the format of `sysctl(8)`: fields separated by one tab, without line end.
 pub(crate) fn parse_text(bytes: &[u8]) -> Result<String, Malformed> {
     let line = first_line(bytes);
     let text = std::str::from_utf8(line.bytes).map_err(|_| line.malformed("a text", line.bytes))?;
@@ -73,10 +74,10 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<u32, Malformed> {
 }
 
 impl ProcRoot {
-    /// The value of a sysctl, its first line as text.
+    /// Reads a sysctl, the first line as text.
     ///
     /// # Errors
-    /// When it cannot be read; absent when this kernel or namespace has none of that name.
+    /// When it cannot be read; absent if this kernel or namespace lacks it.
     pub fn sysctl(&self, name: &SysctlName) -> Result<String, ProcError> {
         self.read(&name.file(), parse_text)
     }
@@ -84,21 +85,21 @@ impl ProcRoot {
     /// Sets a sysctl.
     ///
     /// # Errors
-    /// [`ProcWriteError`]: absent, denied, or `EINVAL` for a value that it does not take.
+    /// [`ProcWriteError`]: absent, denied, or `EINVAL` for an invalid value.
     pub fn set_sysctl(&self, name: &SysctlName, value: &str) -> Result<(), ProcWriteError> {
         self.write(&name.file(), value)
     }
 
-    /// `net.core.busy_poll`: how long `poll`, `select` and every `epoll_wait` whose epoll says nothing else busy poll, µs.
-    /// Not 0: an epoll with parameters 0/0/0 polls all the same (`ep_busy_loop_on` in `fs/eventpoll.c`).
+    /// `net.core.busy_poll`: busy-poll time of `poll`, `select`, and of `epoll_wait` without own parameters, in µs.
+    /// If it is not 0, an epoll with parameters 0/0/0 also busy polls (`ep_busy_loop_on` in `fs/eventpoll.c`).
     ///
     /// # Errors
-    /// When it cannot be read or parsed; absent on kernels without busy polling and in other namespaces than the initial.
+    /// When it cannot be read or parsed; absent on kernels without busy polling and outside the initial namespace.
     pub fn busy_poll_us(&self) -> Result<u32, ProcError> {
         self.read("sys/net/core/busy_poll", parse)
     }
 
-    /// `net.core.busy_read`: what `SO_BUSY_POLL` is on new sockets, µs.
+    /// `net.core.busy_read`: default of `SO_BUSY_POLL` on new sockets, in µs.
     ///
     /// # Errors
     /// As [`Self::busy_poll_us`].
@@ -106,7 +107,7 @@ impl ProcRoot {
         self.read("sys/net/core/busy_read", parse)
     }
 
-    /// Another number of `net.core`, by its name: `netdev_budget`, `dev_weight`, `netdev_max_backlog`, …
+    /// Reads another number of `net.core`, by name: `netdev_budget`, `dev_weight`, `netdev_max_backlog`, …
     ///
     /// # Errors
     /// As [`Self::busy_poll_us`].
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_read_and_anything_else_is_not() {
+    fn only_a_number_is_parsed() {
         assert_eq!(parse(b"50\n"), Ok(50));
         for malformed in [&b""[..], b"-1\n", b"fifty\n", b"99999999999\n"] {
             assert!(parse(malformed).is_err());
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_leads_to_a_file_below_proc_sys_and_nowhere_else() {
+    fn a_name_maps_to_a_file_below_proc_sys_only() {
         let file = |name: &str| name.parse::<SysctlName>().map(|name| name.file());
         assert_eq!(file("net.core.busy_poll").as_deref(), Ok("sys/net/core/busy_poll"));
         assert_eq!(file("net.ipv4.conf.eth0/100.rp_filter").as_deref(), Ok("sys/net/ipv4/conf/eth0.100/rp_filter"));
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_the_file_has_none() {
+    fn a_machine_without_the_file_has_no_value() {
         let empty = tempfile::tempdir().unwrap();
         assert!(ProcRoot::new(empty.path()).busy_poll_us().unwrap_err().is_absent());
     }

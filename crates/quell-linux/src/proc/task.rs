@@ -4,7 +4,7 @@ use super::{ProcDir, ProcError, numbered_entries};
 use crate::Pid;
 
 impl ProcDir {
-    /// The ids of the process's threads, in ascending order, which is mostly the order of creation.
+    /// TIDs of the process's threads, in ascending order, which is usually the order of creation.
     ///
     /// # Errors
     /// When the directory cannot be listed.
@@ -27,7 +27,7 @@ impl ProcDir {
         Ok(self.tids()?.into_iter().find(runs).unwrap_or(pid))
     }
 
-    /// The directory of one thread of this process.
+    /// Directory of a thread of this process.
     #[must_use]
     pub fn thread(&self, tid: Pid) -> Self {
         Self(self.path().join("task").join(tid.to_string()))

@@ -1,25 +1,25 @@
-//! What the /proc parsers share: numbered lines, fields between white space, numbers, and the error
-//! that says where in a file which expectation broke.
+//! Common parts of the /proc parsers: numbered lines, fields separated by white space, numbers, and the error
+//! with its position.
 
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Where in a file what was expected, and what was there instead.
+/// A file with invalid content: position, expected and actual content.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("line {line}: expected {expected}, found `{found}`")]
 pub struct Malformed {
-    /// The line, counted from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What should have been there.
+    /// Expected content.
     pub expected: &'static str,
-    /// What was there, shortened, with what is no text escaped.
+    /// Actual content, truncated, with unprintable characters escaped.
     pub found: String,
 }
 
 const FOUND_MAX: usize = 60;
 
-/// A line and its number, counted from 1.
+/// A line and its number, from 1.
 #[derive(Clone, Copy)]
 pub(crate) struct Line<'a> {
     pub(crate) number: usize,
@@ -27,7 +27,7 @@ pub(crate) struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// The parts between runs of white space.
+    /// Fields, separated by white space.
     pub(crate) fn fields(self) -> impl Iterator<Item = &'a [u8]> {
         self.bytes.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty())
     }
@@ -36,12 +36,12 @@ impl<'a> Line<'a> {
         Malformed { line: self.number, expected, found: found[..found.len().min(FOUND_MAX)].escape_ascii().to_string() }
     }
 
-    /// The number in a field.
+    /// Parses the number in a field.
     pub(crate) fn number<T: FromStr>(self, field: &[u8], expected: &'static str) -> Result<T, Malformed> {
         number(field).ok_or_else(|| self.malformed(expected, field))
     }
 
-    /// The number in the next of some fields.
+    /// Parses the number in the next field.
     pub(crate) fn next_number<'f, T: FromStr>(
         self,
         fields: &mut impl Iterator<Item = &'f [u8]>,
@@ -51,7 +51,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The lines of a file, without their ends; an end after the last line makes no further line.
+/// Lines of a file, without line ends. A final line end does not start another line.
 pub(crate) fn lines(bytes: &[u8]) -> impl Iterator<Item = Line<'_>> {
     let content = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let some = !content.is_empty();
@@ -62,12 +62,12 @@ pub(crate) fn lines(bytes: &[u8]) -> impl Iterator<Item = Line<'_>> {
         .map(|(index, bytes)| Line { number: index + 1, bytes })
 }
 
-/// The first line, which may be empty.
+/// First line, which may be empty.
 pub(crate) fn first_line(bytes: &[u8]) -> Line<'_> {
     lines(bytes).next().unwrap_or(Line { number: 1, bytes: b"" })
 }
 
-/// A decimal number, as the kernel prints it.
+/// Parses a decimal number in the kernel's format.
 pub(crate) fn number<T: FromStr>(field: &[u8]) -> Option<T> {
     if field.first() == Some(&b'+') {
         return None;

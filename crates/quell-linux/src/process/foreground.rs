@@ -1,6 +1,5 @@
-//! A program in the place of this one: it has this program's terminal, open files and process group, so that keys, job
-//! control and pipes reach it as if it had been started directly. What it is given and what is done meanwhile is decided
-//! above.
+//! Starts a program in place of this one. It gets the terminal, open files and process group of this process,
+//! so that keys, job control and pipes work as if it had been started directly.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -19,7 +18,8 @@ use crate::pidfd::PidFd;
 use crate::proc::ProcessIdentity;
 use crate::signal_queue::SignalQueue;
 
-/// A running program that has this program's place. It outlives this value, and this program.
+/// A running program that replaced this one. It continues after this value is dropped, and after this process
+/// exits.
 #[derive(Debug)]
 pub struct Foreground {
     process: std::process::Child,
@@ -28,13 +28,14 @@ pub struct Foreground {
 }
 
 impl Foreground {
-    /// Starts the program at `path` with `words[0]` as `argv[0]`. It has everything that this process inherited as this
-    /// process inherited it, `environment` apart: also the signals that this process has blocked for `signals`.
+    /// Starts the program at `path` with `words[0]` as `argv[0]`. It inherits everything as this process inherited
+    /// it, except for `environment`. This includes the signals that this process blocks for `signals`.
     ///
-    /// This process no longer ignores SIGCHLD afterwards, or it would not learn how the program ends.
+    /// This process no longer ignores SIGCHLD afterwards, because it could not read the exit status of the program
+    /// otherwise.
     ///
     /// # Errors
-    /// When it cannot be executed; [`ProcessError::Spawn`] has the kernel's answer.
+    /// When it cannot be executed; [`ProcessError::Spawn`] contains the error.
     pub fn start(
         path: &Path,
         words: &[OsString],
@@ -52,7 +53,7 @@ impl Foreground {
             unblock()?;
             Err(image.execute())
         };
-        // SAFETY: in the child only system calls are made, on values that were there before.
+        // SAFETY: the child makes only system calls, on values that existed before the fork.
         unsafe { command.pre_exec(in_child) };
         let mut process = command.spawn().map_err(failed)?;
         match handle(&process) {
@@ -65,25 +66,25 @@ impl Foreground {
         }
     }
 
-    /// Its number.
+    /// PID.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.identity.pid
     }
 
-    /// What tells it from later processes with its number.
+    /// Identity, which is robust against PID reuse.
     #[must_use]
     pub fn identity(&self) -> ProcessIdentity {
         self.identity
     }
 
-    /// Its handle, readable once it ended.
+    /// Handle; readable after the exit of the program.
     #[must_use]
     pub fn pidfd(&self) -> &PidFd {
         &self.pidfd
     }
 
-    /// Waits for its end.
+    /// Waits for its exit.
     ///
     /// # Errors
     /// When the kernel refuses to wait.
@@ -93,13 +94,13 @@ impl Foreground {
     }
 }
 
-/// Ends this process by a signal, as the program ended that it stood for, but without a core file of its own. Returns
-/// only when the signal does not end it.
+/// Ends this process with the signal that ended the program, but without a core dump. Returns only if the
+/// signal does not end it.
 pub fn end_by(signal: i32) {
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the action is one that is always there, and `sigemptyset` initialises the set before it is used. A number
-    // that is no signal makes the calls fail, which is as good.
+    // SAFETY: the default action always exists, and `sigemptyset` initializes the set before its use. For an
+    // invalid signal number the calls fail, which is harmless.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         libc::sigemptyset(set.as_mut_ptr());
@@ -109,19 +110,19 @@ pub fn end_by(signal: i32) {
     }
 }
 
-/// Whether this process leads its session. When the terminal hangs up, the kernel sends SIGHUP to the leader of its
-/// session alone (`tty_signal_session_leader` in `drivers/tty/tty_jobctrl.c`).
+/// Whether this process is the leader of its session. On terminal hangup the kernel sends SIGHUP only to the
+/// session leader (`tty_signal_session_leader` in `drivers/tty/tty_jobctrl.c`).
 #[must_use]
 pub fn leads_its_session() -> bool {
-    // Not rustix's `getsid`, whose answer cannot be 0: where the leader is outside this PID namespace, or no ancestor has
-    // ever begun a session (`setsid(2)`).
-    // SAFETY: the call takes a number, and touches no memory.
+    // rustix's `getsid` does not support the result 0. The kernel returns it if the leader is outside this PID
+    // namespace, or no ancestor started a session (`setsid(2)`).
+    // SAFETY: the call takes a number and accesses no memory.
     let session = unsafe { libc::getsid(0) };
     session == rustix::process::getpid().as_raw_pid()
 }
 
-/// Whether a program could not be executed because there is none at that path, as a shell tells it from one that may
-/// not be executed (127 and 126).
+/// Whether a program was not found, as opposed to not executable. A shell distinguishes these by exit status
+/// 127 and 126.
 #[must_use]
 pub fn is_not_found(error: &ProcessError) -> bool {
     matches!(error, ProcessError::Spawn { source, .. } if source.kind() == io::ErrorKind::NotFound)

@@ -1,6 +1,6 @@
-//! What this process inherited, as a program that it starts in its own place has to find it. The runtime of the standard
-//! library alters some of it before `main` (`std::rt::init`): it ignores SIGPIPE, and opens `/dev/null` where a standard
-//! file was closed. `Command` alters more: it sets SIGPIPE to the default in each child, and sorts the environment.
+//! Restores what this process inherited, for a program that it starts in its place. The runtime of the standard
+//! library (`std::rt::init`) ignores SIGPIPE before `main`, and opens `/dev/null` for closed standard files.
+//! `Command` sets SIGPIPE to the default in each child, and sorts the environment.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char};
 use std::io;
@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 use super::{ProcessError, Step};
 
 unsafe extern "C" {
-    /// The C library's, as long as nothing sets variables the array that `exec` got.
+    /// Environment of the C library. Until a variable is set, it is the array from `exec`.
     static environ: *const *const c_char;
 }
 
-/// The signals that were ignored when this process began, as a mask of the kernel's.
+/// Kernel mask of the signals that were ignored at startup.
 static IGNORED: AtomicU64 = AtomicU64::new(0);
-/// Which of the files 0, 1 and 2 were closed when this process began, one bit each.
+/// Bit mask of the files 0, 1 and 2 that were closed at startup.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
-/// The signal that this process gets at its parent's death, 0 for none.
+/// Parent-death signal at startup, 0 for none.
 static DEATH_SIGNAL: AtomicI32 = AtomicI32::new(0);
 
 /// Constructors run before the runtime's `main`.
@@ -32,7 +32,7 @@ extern "C" fn record() {
     let ignored = SIGNALS.filter(|signal| handler(*signal) == Some(libc::SIG_IGN)).fold(0, |set, it| set | bit(it));
     IGNORED.store(ignored, Ordering::Relaxed);
     for fd in 0..3 {
-        // SAFETY: asks for a flag of a file descriptor, open or not.
+        // SAFETY: reads a flag of a file descriptor, open or not.
         if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
             CLOSED.fetch_or(1 << fd, Ordering::Relaxed);
         }
@@ -44,21 +44,21 @@ extern "C" fn record() {
     }
 }
 
-/// All that the kernel has.
+/// All signal numbers of the kernel.
 const SIGNALS: std::ops::RangeInclusive<libc::c_int> = 1..=64;
 
 const fn bit(signal: libc::c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// The kernel's `struct sigaction` begins with the handler; flags, restorer and mask follow.
+/// The kernel's `struct sigaction` starts with the handler; flags, restorer and mask follow.
 type Action = [libc::sighandler_t; 4];
 
-/// How a signal is handled. By system call: the C library hides the signals that it uses itself (32 and 33), and changes
-/// how they are handled.
+/// Handler of a signal. It uses the system call, because the C library hides and changes the handlers of its
+/// own signals (32 and 33).
 fn handler(signal: libc::c_int) -> Option<libc::sighandler_t> {
     let mut action = Action::default();
-    // SAFETY: the present action is written, and is no longer than this; none is set.
+    // SAFETY: the kernel writes the current action, which fits the type; no action is set.
     let result =
         unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, null::<Action>(), &raw mut action, size_of::<u64>()) };
     (result == 0).then_some(action[0])
@@ -66,37 +66,38 @@ fn handler(signal: libc::c_int) -> Option<libc::sighandler_t> {
 
 fn ignore(signal: libc::c_int) {
     let action: Action = [libc::SIG_IGN, 0, 0, 0];
-    // SAFETY: sets an action that is always there. SIGKILL and SIGSTOP, which the kernel refuses, are never ignored.
+    // SAFETY: sets the ignore action, which always exists. The kernel refuses SIGKILL and SIGSTOP, but these are
+    // never ignored.
     unsafe {
         libc::syscall(libc::SYS_rt_sigaction, signal, &raw const action, null::<Action>(), size_of::<u64>());
     }
 }
 
-/// Whether the standard output was closed when this process began. What it prints is lost without an error then: the
-/// runtime has opened `/dev/null` in its place.
+/// Whether stdout was closed at startup. Output is then lost without an error, because the runtime opened
+/// `/dev/null` in its place.
 #[must_use]
 pub fn stdout_was_closed() -> bool {
     CLOSED.load(Ordering::Relaxed) & (1 << libc::STDOUT_FILENO) != 0
 }
 
-/// Lets this process wait for its children: where SIGCHLD is ignored, which is inherited too, the kernel forgets how they
-/// ended (`wait(2)`).
+/// Resets SIGCHLD to the default, so that this process can wait for its children. If SIGCHLD is ignored, which
+/// is inherited, the kernel discards exit statuses (`wait(2)`).
 pub(super) fn remember_children() {
     if IGNORED.load(Ordering::Relaxed) & bit(libc::SIGCHLD) != 0 {
-        // SAFETY: sets an action that is always there.
+        // SAFETY: sets the default action, which always exists.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     }
 }
 
-/// Gives the calling process back what its parent inherited. Makes system calls alone: for the child of a `fork`, before it
-/// executes its program.
+/// Restores in the calling process what its parent inherited. Makes only system calls, because it runs in the
+/// child between `fork` and `exec`.
 pub(super) fn give_back() -> io::Result<()> {
     let ignored = IGNORED.load(Ordering::Relaxed);
     SIGNALS.filter(|signal| ignored & bit(*signal) != 0).for_each(ignore);
     let closed = CLOSED.load(Ordering::Relaxed);
     for fd in (0..3).filter(|fd| closed & (1 << fd) != 0) {
-        // SAFETY: in the child, whose runtime opened this file in the place of one that was closed; nothing of it runs but
-        // what follows, which uses no file.
+        // SAFETY: runs in the child. The runtime opened this file in place of a closed one, and the following code
+        // uses no file.
         unsafe { libc::close(fd) };
     }
     match DEATH_SIGNAL.load(Ordering::Relaxed) {
@@ -107,20 +108,20 @@ pub(super) fn give_back() -> io::Result<()> {
     }
 }
 
-/// A program with its arguments and its environment, as `exec` takes them: made before a `fork`, used after it.
+/// Program, arguments and environment in the format of `exec`: created before a `fork`, used after it.
 pub(super) struct Image {
     path: CString,
     words: Vector,
     environment: Vector,
 }
 
-/// Strings, and the array of pointers to them that ends with a null pointer.
+/// Strings and their null-terminated array of pointers.
 struct Vector {
     _strings: Vec<CString>,
     pointers: Vec<*const c_char>,
 }
 
-// SAFETY: the pointers lead into the strings beside them, which nothing changes.
+// SAFETY: the pointers refer to the strings beside them, which never change.
 unsafe impl Send for Vector {}
 // SAFETY: as above.
 unsafe impl Sync for Vector {}
@@ -133,7 +134,8 @@ impl Vector {
 }
 
 impl Image {
-    /// The program at `path`, with `words[0]` as `argv[0]`, in the environment of this process with `variables` set.
+    /// Creates an image of the program at `path`, with `words[0]` as `argv[0]` and the environment of this process
+    /// with `variables` set.
     pub(super) fn new(
         path: &Path,
         words: &[OsString],
@@ -152,8 +154,8 @@ impl Image {
         prepare().map_err(|error| ProcessError::Spawn { program, step: Step::Exec, source: error.into() })
     }
 
-    /// Executes it in the place of the calling process; returns only the kernel's refusal. A file without a header that
-    /// the kernel knows is given to the shell, as by other ways to start programs.
+    /// Executes the program in place of the calling process; returns only on error. A file without a known header
+    /// is executed by the shell, as `execvp(3)` does.
     pub(super) fn execute(&self) -> io::Error {
         // SAFETY: the path ends with a null byte, both arrays with a null pointer.
         unsafe {
@@ -163,10 +165,10 @@ impl Image {
     }
 }
 
-/// Every string of this process's environment, in its order, whatever it is.
+/// All strings of this process's environment in their order, including malformed ones.
 fn environment() -> Vec<CString> {
     let mut strings = Vec::new();
-    // SAFETY: the array ends with a null pointer, and before it has strings that end with null bytes; this program sets no
+    // SAFETY: the array contains null-terminated strings and ends with a null pointer; this program sets no
     // variables.
     unsafe {
         let mut next = environ;
@@ -178,7 +180,7 @@ fn environment() -> Vec<CString> {
     strings
 }
 
-/// Sets a variable in its place, and once.
+/// Sets a variable at its existing position and removes duplicates.
 fn set(environment: &mut Vec<CString>, name: CString, value: &CStr) {
     let mut whole = name.into_bytes();
     whole.push(b'=');
@@ -195,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_variable_is_set_in_its_place_and_once() {
+    fn a_variable_is_set_at_its_position_and_once() {
         let strings = |texts: &[&str]| texts.iter().map(|text| CString::new(*text).unwrap()).collect::<Vec<_>>();
         let mut environment = strings(&["AB=0", "A=1", "NEITHER", "A=2", "B=3"]);
         set(&mut environment, c"A".into(), c"new");

@@ -1,6 +1,5 @@
-//! Starting programs in a network namespace and ending them for sure: each child leads a session of
-//! its own, and what is left of a session can be found and killed after its leader died, or after
-//! this program did. Which program to start, and when, is decided above.
+//! Starts programs in a network namespace and ends them reliably. Each child leads its own session. The
+//! processes of a session can be found and killed after its leader, or this program, has exited.
 
 mod foreground;
 mod inherited;
@@ -30,42 +29,41 @@ pub use spawn::{Output, Spawn, Step};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProcessError {
-    /// The new process could not be prepared, or the program not executed.
+    /// The process could not be prepared, or the program not executed.
     #[error("starting `{program}`: {step}: {source}")]
     Spawn {
-        /// The program.
+        /// Program.
         program: String,
-        /// What failed.
+        /// Step that failed.
         step: Step,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// A list of CPUs to bind the program to was empty.
+    /// The list of CPUs for the program is empty.
     #[error("starting `{program}`: the list of CPUs to bind it to is empty")]
     NoCpu {
-        /// The program.
+        /// Program.
         program: String,
     },
     /// Waiting for a child failed.
     #[error("waiting for process {pid}: {source}")]
     Wait {
-        /// The child.
+        /// PID of the child.
         pid: Pid,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// Processes of a session did not end although they were killed: they hang in the kernel, or
-    /// start others faster than these can be killed.
+    /// Killed processes of a session did not exit: they hang in the kernel, or fork faster than they can be killed.
     #[error("session {leader}: {pids} did not end within {within:?} of SIGKILL", pids = list(.left))]
     StillThere {
-        /// The session's leader.
+        /// Leader of the session.
         leader: Pid,
-        /// The processes.
+        /// Remaining processes.
         left: Vec<Pid>,
-        /// How long they were given.
+        /// Time limit.
         within: Duration,
     },
-    /// A process's handle could not be had or used.
+    /// A pidfd could not be opened or used.
     #[error(transparent)]
     PidFd(#[from] PidFdError),
     /// /proc could not be read.
@@ -78,10 +76,10 @@ fn list(pids: &[Pid]) -> String {
     names.join(", ")
 }
 
-/// How long killed processes have until their end is taken for impossible.
+/// Time limit for the exit of killed processes.
 const KILL_BOUND: Duration = Duration::from_secs(5);
 
-/// A running child and its session. Dropped, it kills the whole session.
+/// A running child and its session. Dropping it kills the whole session.
 #[derive(Debug)]
 pub struct Child {
     process: std::process::Child,
@@ -93,47 +91,47 @@ pub struct Child {
 }
 
 impl Child {
-    /// Its number, which is that of its session too.
+    /// PID, which is also the session id.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.identity.pid
     }
 
-    /// What tells it from later processes with its number; enough to find its session after a crash.
+    /// Identity, which is robust against PID reuse and sufficient to find the session after a crash.
     #[must_use]
     pub fn identity(&self) -> ProcessIdentity {
         self.identity
     }
 
-    /// Its handle.
+    /// Handle to the process.
     #[must_use]
     pub fn pidfd(&self) -> &PidFd {
         &self.pidfd
     }
 
-    /// What it wrote last to stdout, if that is kept ([`Output::Tail`]).
+    /// Last bytes of stdout with [`Output::Tail`].
     #[must_use]
     pub fn stdout_tail(&self) -> Option<Vec<u8>> {
         self.stdout.as_ref().map(OutputTail::bytes)
     }
 
-    /// What it wrote last to stderr, if that is kept ([`Output::Tail`]).
+    /// Last bytes of stderr with [`Output::Tail`].
     #[must_use]
     pub fn stderr_tail(&self) -> Option<Vec<u8>> {
         self.stderr.as_ref().map(OutputTail::bytes)
     }
 
-    /// Lets it outlive this value, and this program: from now on it is on its own.
+    /// Leaves the child running after this value is dropped and after this program exits.
     #[must_use]
     pub fn leave_running(self) -> ProcessIdentity {
         let identity = self.identity;
-        // What dropping does, ending it, is all that is left out; its pipes end with this program.
+        // Skips the destructor, which would end the child. Its pipes close when this program exits.
         std::mem::forget(self);
         identity
     }
 
-    /// Waits for at most this long; `None` when it still runs then. What it wrote is complete in the
-    /// tails once it ended, unless others of its session hold its output open.
+    /// Waits up to `timeout`; `None` if the child is still running. After its exit the tails are complete, unless
+    /// others of its session hold its output open.
     ///
     /// # Errors
     /// When the kernel refuses to wait.
@@ -144,7 +142,7 @@ impl Child {
         Ok(self.exit)
     }
 
-    /// Ends it: SIGTERM, after `grace` SIGKILL, then SIGKILL to what is left of its session.
+    /// Ends the child with SIGTERM, and with SIGKILL after `grace`, then kills the rest of its session.
     ///
     /// # Errors
     /// When a process cannot be killed.
@@ -155,7 +153,7 @@ impl Child {
         }
         ignore_gone(self.pidfd.signal(Signal::TERM))?;
         self.pidfd.wait_for_exit(grace)?;
-        // The leader is reaped last: until then its number, and the session's, cannot be reused.
+        // Reap the leader last: until then its PID, and the session id, cannot be reused.
         self.kill_session()?;
         self.reap()
     }
@@ -177,7 +175,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // Nobody is left to tell; a journal's clean-up finds what a failure leaves behind.
+        // A destructor cannot report an error; a journal's clean-up finds the remaining processes.
         if self.kill_session().is_ok() && self.exit.is_none() {
             let _ = self.reap();
         }

@@ -1,14 +1,14 @@
-//! How many files this process may have open at once. Whether it needs as many as it can have is decided above.
+//! Limit of open files of this process. The callers decide whether to raise it.
 
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft limit of open files, mostly 1,024, to the hard one. What this process starts inherits it, and programs
-/// that use `select` are not made for it.
+/// Raises the soft limit of open files, usually 1,024, to the hard limit. Child processes inherit it, which
+/// programs that use `select(2)` do not support.
 ///
 /// # Errors
-/// What `setrlimit(2)` said.
+/// The error of `setrlimit(2)`.
 pub fn raise_open_files_limit() -> io::Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).map_err(io::Error::from)

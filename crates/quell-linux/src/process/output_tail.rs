@@ -1,5 +1,5 @@
-//! Keeps the last bytes that a child wrote, for error messages. A thread reads all of them, so that
-//! the child never blocks on a full pipe.
+//! Stores the last bytes of a child's output, for error messages. A thread reads all output, so that the child
+//! never blocks on a full pipe.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// How long the end of a dead child's output is awaited, should a grandchild hold it open.
+/// Time limit for the end of a dead child's output, which a grandchild may hold open.
 const SETTLE_BOUND: Duration = Duration::from_millis(200);
 
-/// The last bytes of one output.
+/// Last bytes of an output.
 #[derive(Debug)]
 pub(super) struct OutputTail {
     kept: Arc<Mutex<VecDeque<u8>>>,
@@ -19,13 +19,13 @@ pub(super) struct OutputTail {
 }
 
 impl OutputTail {
-    /// Reads to the end in a thread of its own, and keeps the last `limit` bytes.
+    /// Starts a thread that reads to the end and stores the last `limit` bytes.
     pub(super) fn follow(mut source: impl Read + Send + 'static, limit: usize) -> Self {
         let kept = Arc::new(Mutex::new(VecDeque::new()));
         let (end, ended) = channel::<()>();
         let tail = Self { kept: Arc::clone(&kept), ended };
         thread::spawn(move || {
-            // Dropped at the end of the thread, which is what `settle` waits for.
+            // Dropped at the end of the thread, which `settle` awaits.
             let _end = end;
             let mut chunk = [0; 4096];
             while let Ok(count @ 1..) = source.read(&mut chunk) {
@@ -39,7 +39,7 @@ impl OutputTail {
         lock(&self.kept).iter().copied().collect()
     }
 
-    /// Waits, within a bound, until the output has ended.
+    /// Waits for the end of the output, up to a time limit.
     pub(super) fn settle(&mut self) {
         let _ = self.ended.recv_timeout(SETTLE_BOUND);
     }
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_last_bytes_are_kept() {
+    fn only_the_last_bytes_are_stored() {
         let written: Vec<u8> = (0..20_000u32).map(|n| n as u8).collect();
         let mut tail = OutputTail::follow(std::io::Cursor::new(written.clone()), 100);
         tail.settle();

@@ -1,5 +1,5 @@
-//! The processes of a session, found by what was written down about its leader, and killed. For the
-//! time after a crash: the leader may be gone, and its number be another's by then.
+//! Finds and kills the processes of a session by the recorded identity of its leader. It serves to clean up
+//! after a crash, when the leader may have exited and its PID may be reused.
 
 use std::time::{Duration, Instant};
 
@@ -11,19 +11,20 @@ use crate::proc::{PidStat, ProcError, ProcRoot, ProcessIdentity};
 /// A process of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionMember {
-    /// Which process it is.
+    /// Identity.
     pub identity: ProcessIdentity,
-    /// Its name, raw.
+    /// Name (`comm`), raw bytes.
     pub comm: Vec<u8>,
 }
 
-/// The running processes of the session that `leader` led, in no particular order.
+/// Running processes of the session that `leader` led, in no particular order.
 ///
-/// The kernel gives a leader's number to no other process while a process of its session exists. A
-/// process with that number but another start time hence proves that the session is over. Processes
-/// older than the leader, and other boots, are no part of it. What remains uncertain: if the session
-/// ended, its number went to another session's leader, and that one ended before its members, then
-/// those are taken for ours.
+/// The kernel does not reuse a leader's PID while its session has processes. A process with that PID but
+/// another start time therefore proves that the session has ended. Processes that are older than the leader, or
+/// of another boot, are not included.
+///
+/// One ambiguity remains. If the session ended, another session's leader may have got the PID and exited before
+/// its members. These members are then included.
 ///
 /// # Errors
 /// When /proc cannot be read.
@@ -47,11 +48,11 @@ pub fn session_members(proc: &ProcRoot, leader: &ProcessIdentity) -> Result<Vec<
     Ok(members)
 }
 
-/// Kills all processes of the session that `leader` led with SIGKILL, those too that they start
-/// meanwhile, and waits for their end, at most until `bound`. Says how many were killed.
+/// Kills all processes of the session that `leader` led with SIGKILL, including those that start during the
+/// call. Waits for their exit up to `bound`. Returns the number of killed processes.
 ///
 /// # Errors
-/// When a process cannot be killed, or does not end in time.
+/// When a process cannot be killed, or does not exit in time.
 pub fn kill_session(proc: &ProcRoot, leader: &ProcessIdentity, bound: Duration) -> Result<usize, ProcessError> {
     let started = Instant::now();
     let mut killed = 0;
@@ -61,7 +62,7 @@ pub fn kill_session(proc: &ProcRoot, leader: &ProcessIdentity, bound: Duration) 
             return Ok(killed);
         }
         if started.elapsed() > bound {
-            // They start new processes faster than those can be killed.
+            // They fork faster than they can be killed.
             let left = members.iter().map(|member| member.identity.pid).collect();
             return Err(ProcessError::StillThere { leader: leader.pid, left, within: bound });
         }
@@ -82,14 +83,14 @@ pub fn kill_session(proc: &ProcRoot, leader: &ProcessIdentity, bound: Duration) 
     }
 }
 
-/// Kills one member, if it still is what it was when it was found.
+/// Kills a member if it is unchanged since it was found.
 fn kill(proc: &ProcRoot, member: &SessionMember, leader: &ProcessIdentity) -> Result<Option<PidFd>, ProcessError> {
     let pidfd = match PidFd::open(member.identity.pid) {
         Ok(pidfd) => pidfd,
         Err(error) if error.is_gone() => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    // Read while the handle is open: what is read now is the process that the handle names.
+    // Read while the handle is open, so the values belong to the process of the handle.
     let unchanged = stat_if_there(proc, member.identity.pid)?
         .is_some_and(|stat| stat.starttime == member.identity.starttime && belongs_to(&stat, leader));
     if !unchanged {

@@ -1,6 +1,6 @@
-//! What a child is given before its program starts: namespace, CPUs, session, files, and a signal
-//! should this program die. Between `fork` and `exec` only system calls are made, nothing is
-//! allocated: other threads of this program may hold any lock at that moment.
+//! Prepares a child before it executes its program: namespace, CPUs, session, files, and a signal when this
+//! program dies. Between `fork` and `exec` it makes only system calls and allocates nothing, because other
+//! threads of this program may hold locks.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -18,22 +18,22 @@ use super::output_tail::OutputTail;
 use super::{Child, CpuList, Pid, PidFd, ProcRoot, ProcessError, ProcessIdentity};
 use crate::sched::CpuMask;
 
-/// What of starting a program failed.
+/// A step of starting a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Step {
-    /// Making the process, or executing the program: it is not there, or not executable.
+    /// Creating the process, or executing the program, which may be missing or not executable.
     Exec = 0,
-    /// Making it the leader of a session.
+    /// Creating a session.
     Session = 1,
-    /// Moving it into the network namespace.
+    /// Entering the network namespace.
     NetworkNamespace = 2,
-    /// Binding it to its CPUs.
+    /// Setting the CPU affinity.
     Affinity = 3,
-    /// Having it killed when this program dies.
+    /// Setting the parent-death signal.
     DeathSignal = 4,
-    /// Keeping this program's open files from it.
+    /// Closing open files of this program.
     CloseFiles = 5,
 }
 
@@ -58,22 +58,22 @@ impl fmt::Display for Step {
     }
 }
 
-/// Where a child's output goes.
+/// Destination of a child's output.
 #[derive(Debug, Default)]
 pub enum Output {
-    /// Nowhere.
+    /// Discarded.
     #[default]
     Null,
-    /// Into a file.
+    /// Written to a file.
     File(File),
-    /// Into a pipe that somebody reads.
+    /// Written to a pipe that another reads.
     Pipe(io::PipeWriter),
-    /// The last bytes, at most this many, are kept in memory.
+    /// The last bytes are stored in memory, at most this number.
     Tail(usize),
 }
 
-/// A program to start, with all that it is given. Its stdin is empty; of this program's open files
-/// it inherits none but its output.
+/// A program to start, with its settings. Its stdin is empty. It inherits no open files of this program except
+/// its output.
 #[derive(Debug)]
 pub struct Spawn<'a> {
     program: OsString,
@@ -87,7 +87,7 @@ pub struct Spawn<'a> {
 }
 
 impl<'a> Spawn<'a> {
-    /// A program by its path, or by its name to be looked up in `PATH`.
+    /// Creates a command for a path, or for a name that is searched in `PATH`.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         Self {
             program: program.as_ref().into(),
@@ -108,54 +108,54 @@ impl<'a> Spawn<'a> {
         self
     }
 
-    /// Sets a variable of its environment, which is else that of this program.
+    /// Sets an environment variable; the others are those of this program.
     #[must_use]
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.env.push((name.as_ref().into(), value.as_ref().into()));
         self
     }
 
-    /// Starts it in a network namespace.
+    /// Sets the network namespace.
     #[must_use]
     pub fn netns(mut self, netns: &'a impl AsFd) -> Self {
         self.netns = Some(netns.as_fd());
         self
     }
 
-    /// Binds it to CPUs before its program starts, so that all its threads are.
+    /// Sets the CPU affinity before the program starts, so that all its threads inherit it.
     #[must_use]
     pub fn cpus(mut self, cpus: CpuList) -> Self {
         self.cpus = Some(cpus);
         self
     }
 
-    /// Where its stdout goes.
+    /// Sets the destination of stdout.
     #[must_use]
     pub fn stdout(mut self, output: Output) -> Self {
         self.stdout = output;
         self
     }
 
-    /// Where its stderr goes.
+    /// Sets the destination of stderr.
     #[must_use]
     pub fn stderr(mut self, output: Output) -> Self {
         self.stderr = output;
         self
     }
 
-    /// Has the kernel kill it when the **thread** that starts it ends (`PR_SET_PDEATHSIG`), as it
-    /// does when this program is killed: to be started from a thread that outlives it. Holds for the
-    /// child alone, not for its children, and not beyond the execution of a set-user-id program.
+    /// Kills the child when the **thread** that started it exits (`PR_SET_PDEATHSIG`), which includes the death of
+    /// this program. Start it from a thread that outlives it. The setting does not apply to the child's children,
+    /// and a set-user-id program clears it.
     #[must_use]
     pub fn dies_with_this_thread(mut self) -> Self {
         self.dies_with_this_thread = true;
         self
     }
 
-    /// Starts it.
+    /// Starts the program.
     ///
     /// # Errors
-    /// When a step fails; no process is left behind then.
+    /// When a step fails; no process remains then.
     pub fn start(self) -> Result<Child, ProcessError> {
         let program = self.program.to_string_lossy().into_owned();
         if self.cpus.as_ref().is_some_and(CpuList::is_empty) {
@@ -176,18 +176,17 @@ impl<'a> Spawn<'a> {
             parent: self.dies_with_this_thread.then(getpid),
             reporter: reporter.as_raw_fd(),
         };
-        // SAFETY: `in_child` makes system calls alone; the two file descriptors that it uses are
-        // open until `spawn` returns.
+        // SAFETY: `in_child` makes only system calls; its two file descriptors are open until `spawn` returns.
         unsafe { command.pre_exec(move || preparation.in_child()) };
         let spawned = command.spawn();
-        // Also closes our ends of the outputs, without which they would never end.
+        // Also closes our write ends of the outputs; otherwise the readers would never see their end.
         drop((command, reporter));
         let process = spawned.map_err(|source| failed(reported_step(report), source))?;
         adopt(process, stdout_tail, stderr_tail)
     }
 }
 
-/// Takes charge of a process that was just started; should that fail, it is killed.
+/// Takes ownership of a new process; kills it on failure.
 fn adopt(
     mut process: std::process::Child,
     stdout: Option<OutputTail>,
@@ -203,7 +202,7 @@ fn adopt(
     }
 }
 
-/// Until it is waited for, a child keeps its number, so both speak of the same process.
+/// A child keeps its PID until it is reaped, so both values refer to the same process.
 pub(super) fn handle(process: &std::process::Child) -> Result<(ProcessIdentity, PidFd), ProcessError> {
     let pid = Pid::from_kernel(process.id()).ok_or_else(|| ProcessError::Wait {
         pid: Pid::of_this_process(),
@@ -233,7 +232,7 @@ fn reported_step(report: OwnedFd) -> Step {
     }
 }
 
-/// What the child does to itself between `fork` and `exec`, as plain values.
+/// Settings that the child applies between `fork` and `exec`, as plain values.
 struct Preparation {
     netns: Option<RawFd>,
     mask: Option<CpuMask>,
@@ -253,13 +252,13 @@ impl Preparation {
         self.step(Step::CloseFiles, close_files_at_exec)
     }
 
-    /// Does one step, and says to the parent which it was if it failed.
+    /// Runs a step, and reports it to the parent on failure.
     fn step(&self, step: Step, action: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let result = action();
         if result.is_err() {
             let report = [step as u8];
-            // SAFETY: one byte is read from the array. Should the write fail, the parent learns the
-            // error without the step.
+            // SAFETY: the kernel reads one byte from the array. If the write fails, the parent gets the error without
+            // the step.
             unsafe { libc::write(self.reporter, report.as_ptr().cast(), 1) };
         }
         result
@@ -269,7 +268,7 @@ impl Preparation {
         let Some(netns) = self.netns else {
             return Ok(());
         };
-        // SAFETY: the caller of `start` lent this file descriptor until it returns.
+        // SAFETY: the caller of `start` keeps this file descriptor open until it returns.
         let netns = unsafe { BorrowedFd::borrow_raw(netns) };
         Ok(move_into_link_name_space(netns, Some(LinkNameSpaceType::Network))?)
     }
@@ -280,18 +279,18 @@ impl Preparation {
         };
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if getppid() != Some(parent) {
-            // It died before the signal was asked for, which therefore never comes.
+            // The parent died before the signal was configured, so the signal never arrives.
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         Ok(())
     }
 }
 
-/// All but the standard files; closed by `exec` so that a failure can still be reported.
+/// Marks all except the standard files close-on-exec, so that a failure can still be reported.
 fn close_files_at_exec() -> io::Result<()> {
     const FIRST_INHERITED: libc::c_uint = 3;
     let flags = libc::CLOSE_RANGE_CLOEXEC;
-    // SAFETY: marks file descriptors of the child, in which no other code runs.
+    // SAFETY: changes file descriptors of the child, in which no other code runs.
     let result = unsafe { libc::syscall(libc::SYS_close_range, FIRST_INHERITED, libc::c_uint::MAX, flags) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

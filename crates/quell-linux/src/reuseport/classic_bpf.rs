@@ -1,10 +1,10 @@
-//! A steering as a classic BPF program (`Documentation/networking/filter.rst`): the instructions that it needs, and jumps
-//! that are filled in when their target is reached. Whether the program computes what the rule says is tested by running
-//! it in an interpreter, and on the kernel by what arrives where.
+//! Compiles a steering to classic BPF (`Documentation/networking/filter.rst`): the required instructions and
+//! forward jumps. Tests compare the program with the rule in an interpreter, and with the delivery of the
+//! kernel.
 
 use super::steering::QueueSteering;
 
-/// What the kernel knows of a packet beside its bytes, by its offset (`SKF_AD_*` of `linux/filter.h`).
+/// Metadata of a packet, by its offset (`SKF_AD_*` of `linux/filter.h`).
 #[derive(Clone, Copy)]
 #[repr(i32)]
 enum Ancillary {
@@ -35,7 +35,7 @@ const RETURN_A: u16 = libc::BPF_RET as u16 | 0x10;
 const PLACE: u32 = 0;
 const START: u32 = 1;
 
-/// The program that returns [`QueueSteering::index`] of a packet.
+/// Compiles the program that returns [`QueueSteering::index`] of a packet.
 pub(super) fn assemble(steering: &QueueSteering) -> Vec<libc::sock_filter> {
     let mut asm = Assembler::default();
     asm.load(Ancillary::Ifindex);
@@ -75,7 +75,7 @@ pub(super) fn assemble(steering: &QueueSteering) -> Vec<libc::sock_filter> {
     asm.0
 }
 
-/// A jump whose target is not known yet.
+/// A jump without target.
 #[must_use]
 struct Jump(usize);
 
@@ -87,12 +87,12 @@ impl Assembler {
         self.0.push(libc::sock_filter { code, jt: 0, jf: 0, k });
     }
 
-    /// `A = what the kernel knows`
+    /// `A = metadata`
     fn load(&mut self, what: Ancillary) {
         self.push(LOAD_WORD, (libc::SKF_AD_OFF + what as i32).cast_unsigned());
     }
 
-    /// Goes on if `A == value`, and jumps forward by at most 255 instructions if not.
+    /// Continues if `A == value`; otherwise jumps forward by at most 255 instructions.
     fn skip_unless_equal(&mut self, value: u32) -> Jump {
         self.push(JUMP_IF_EQUAL, value);
         Jump(self.0.len() - 1)
@@ -102,7 +102,7 @@ impl Assembler {
         self.0[jump.0].jf = (self.0.len() - jump.0 - 1) as u8;
     }
 
-    /// Jumps forward, however far.
+    /// Jumps forward over any distance.
     fn jump(&mut self) -> Jump {
         self.push(JUMP, 0);
         Jump(self.0.len() - 1)
@@ -126,8 +126,8 @@ mod tests {
         flow_hash: u32,
     }
 
-    /// Runs a program as `Documentation/networking/filter.rst` says, for the instructions above. A program that leaves
-    /// its own instructions, or runs into one that is not above, panics.
+    /// Interprets a program per `Documentation/networking/filter.rst`, with the instructions above. Panics on other
+    /// instructions, and at a jump out of the program.
     fn interpret(program: &[libc::sock_filter], packet: &Packet) -> u32 {
         let ancillary = |k: u32| match k.cast_signed() - libc::SKF_AD_OFF {
             libc::SKF_AD_IFINDEX => packet.ifindex,
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// Some interfaces, a few of which are fed by the same queues.
+    /// Some interfaces, a few of which share their queues.
     fn interfaces() -> impl Strategy<Value = Vec<SeenQueues>> {
         let interface = (1_u32..64, 1_u32..70, any::<bool>());
         prop::collection::vec(interface, 1..90).prop_map(|interfaces| {
@@ -184,7 +184,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_packet_goes_to_the_index_that_the_rule_says(
+        fn every_packet_goes_to_the_index_of_the_rule(
             interfaces in interfaces(),
             sockets in 1_u32..5_000,
             ifindex in 0_u32..70,
@@ -199,7 +199,7 @@ mod tests {
         }
 
         #[test]
-        fn no_two_queues_share_a_socket_while_there_are_enough(
+        fn no_two_queues_share_a_socket_if_there_are_enough(
             interfaces in interfaces(),
             spare in 0_u32..100,
             hashes in prop::collection::vec(any::<u32>(), 20),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_program_is_one_that_the_kernel_takes() {
+    fn the_kernel_accepts_the_longest_program() {
         const BPF_MAXINSNS: usize = 4_096;
         let seen =
             (1..=800).map(|number| SeenQueues { ifindex: Ifindex::new(number).unwrap(), first: number, queues: 1 });

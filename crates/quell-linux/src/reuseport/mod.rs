@@ -1,8 +1,8 @@
-//! The filter of a reuseport group (`net/core/sock_reuseport.c`): put on through any socket of the group, own or
-//! duplicated, and taken off again. It picks by [`QueueSteering`] and nothing else; whether a group is to have one is
-//! decided above.
+//! The filter of a reuseport group (`net/core/sock_reuseport.c`): attached and detached through any socket of
+//! the group, own or duplicated. It selects sockets by [`QueueSteering`]. The callers decide which groups get a
+//! filter.
 //!
-//! The kernel offers no way to read a group's filter, to ask whether there is one, or to put one back that it replaced.
+//! The kernel cannot report whether a group has a filter, return it, or restore one that was replaced.
 
 mod classic_bpf;
 mod steering;
@@ -14,62 +14,62 @@ use thiserror::Error;
 
 pub use steering::{InvalidSteering, QueueSteering, SeenQueues};
 
-/// Why a group's filter could not be changed.
+/// Why the filter of a group could not be changed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReuseportError {
-    /// The socket is in no group: it was bound without `SO_REUSEPORT`.
+    /// The socket is not in a group: it was bound without `SO_REUSEPORT`.
     #[error("{action} {option}: the socket was bound without SO_REUSEPORT, so it has no group")]
     NoGroup {
-        /// Setting or removing.
+        /// Operation: setting or removing.
         action: &'static str,
-        /// Which option.
+        /// Socket option.
         option: &'static str,
     },
-    /// The kernel cannot do it: detaching is there since Linux 5.3.
+    /// The kernel does not support it: detaching needs Linux 5.3.
     #[error("{action} {option}: this kernel cannot (Linux 5.3 and newer can)")]
     Unsupported {
-        /// Setting or removing.
+        /// Operation: setting or removing.
         action: &'static str,
-        /// Which option.
+        /// Socket option.
         option: &'static str,
     },
-    /// Another answer; `ENOTSOCK` for what is no socket.
+    /// Other error; `ENOTSOCK` if the file is not a socket.
     #[error("{action} {option}: {source}")]
     Refused {
-        /// Setting or removing.
+        /// Operation: setting or removing.
         action: &'static str,
-        /// Which option.
+        /// Socket option.
         option: &'static str,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
-/// What detaching found.
+/// Result of detaching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detachment {
-    /// A filter, of whomever: it is gone.
+    /// The filter, regardless of its owner, was detached.
     Detached,
-    /// No filter.
+    /// The group had no filter.
     WasAbsent,
 }
 
-/// Gives the group of this socket the filter, in the place of any that it has (`SO_ATTACH_REUSEPORT_CBPF`). It holds
-/// from the next connection or datagram on, also for sockets that join the group later, and goes with the group's last
-/// socket.
+/// Attaches the filter to the group of this socket and replaces any other (`SO_ATTACH_REUSEPORT_CBPF`). It
+/// applies to new connections and datagrams, also on sockets that join the group later, and ends with the
+/// group's last socket.
 ///
 /// # Errors
-/// [`ReuseportError`]; the group then has the filter that it had.
+/// [`ReuseportError`]; the filter of the group is unchanged then.
 pub fn attach(socket: impl AsFd, steering: &QueueSteering) -> Result<(), ReuseportError> {
     let program = classic_bpf::assemble(steering);
     let header = libc::sock_fprog {
-        // A steering is refused when it is made if its program would be too long.
+        // The constructor refuses a steering with too long a program.
         len: program.len() as libc::c_ushort,
         filter: program.as_ptr().cast_mut(),
     };
-    // SAFETY: the kernel reads one `struct sock_fprog` from the pointer, and `len` instructions from the one in it, which
-    // is what the vector holds; it copies them.
+    // SAFETY: the kernel reads one `struct sock_fprog` from the pointer, and `len` instructions from its pointer,
+    // which is the length of the vector; it copies them.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -82,8 +82,8 @@ pub fn attach(socket: impl AsFd, steering: &QueueSteering) -> Result<(), Reusepo
     if result < 0 { Err(refusal("setting", "SO_ATTACH_REUSEPORT_CBPF")) } else { Ok(()) }
 }
 
-/// Takes the filter off the group of this socket, whoever put it there (`SO_DETACH_REUSEPORT_BPF`): the kernel spreads
-/// by its hash again.
+/// Detaches the filter from the group of this socket, regardless of its owner (`SO_DETACH_REUSEPORT_BPF`). The
+/// kernel then selects sockets by hash.
 ///
 /// # Errors
 /// [`ReuseportError`].
@@ -108,7 +108,7 @@ pub fn detach(socket: impl AsFd) -> Result<Detachment, ReuseportError> {
     Err(refusal("setting", "SO_DETACH_REUSEPORT_BPF"))
 }
 
-/// Reads `errno` of the call that just failed.
+/// Reads `errno` of the failed call.
 fn refusal(action: &'static str, option: &'static str) -> ReuseportError {
     let source = io::Error::last_os_error();
     match source.raw_os_error() {
@@ -135,7 +135,7 @@ mod tests {
         (std::iter::once(first).chain(others.collect::<Vec<_>>()).collect(), address)
     }
 
-    /// All that comes by the loopback interface goes to the socket at this place.
+    /// Steers everything from the loopback interface to the socket at `place`.
     fn loopback_to(place: u32, sockets: u32) -> QueueSteering {
         let loopback = |first| SeenQueues { ifindex: Ifindex::new(1).unwrap(), first, queues: 1 };
         let elsewhere = SeenQueues { ifindex: Ifindex::new(u32::MAX >> 1).unwrap(), first: 0, queues: sockets };
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_gives_every_connection_to_the_socket_that_its_filter_picks() {
+    fn every_connection_of_a_group_goes_to_the_socket_that_its_filter_selects() {
         let (listeners, address) = group(4);
         for (place, listener) in listeners.iter().enumerate() {
             attach(&listeners[0], &loopback_to(u32::try_from(place).unwrap(), 4)).unwrap();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_is_detached_once_by_whichever_socket() {
+    fn a_filter_is_detached_once_by_any_socket() {
         let (listeners, _) = group(2);
         attach(&listeners[0], &loopback_to(0, 2)).unwrap();
         assert_eq!(detach(&listeners[1]).unwrap(), Detachment::Detached);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_without_a_group_is_refused_by_that_reason() {
+    fn a_socket_without_a_group_is_refused_for_that_reason() {
         let alone = TcpListener::bind("127.0.0.1:0".parse().unwrap(), false, Blocking::No).unwrap();
         assert!(matches!(attach(&alone, &loopback_to(0, 1)), Err(ReuseportError::NoGroup { .. })));
         assert!(matches!(detach(&alone), Err(ReuseportError::NoGroup { .. })));

@@ -1,35 +1,35 @@
-//! Which socket of a reuseport group gets what arrives by which queue of which interface: a pure rule, that is also what
-//! the filter in the kernel computes. Which queues count is decided above.
+//! Rule that maps the receive queues of interfaces to sockets of a reuseport group. The filter in the kernel
+//! computes the same rule. The callers select the queues.
 
 use thiserror::Error;
 
 use crate::Ifindex;
 
-/// The kernel counts the sockets of a group in 16 bits (`struct sock_reuseport`).
+/// The kernel counts the sockets of a group with 16 bits (`struct sock_reuseport`).
 const SOCKETS_MAX: u32 = u16::MAX as u32;
-/// As many places as sockets can be told apart; their products with the sockets' number stay within 32 bits.
+/// As many places as sockets; the product of both fits 32 bits.
 const PLACES_MAX: u32 = u16::MAX as u32;
-/// The filter has five instructions an interface, and 4,096 at most (`BPF_MAXINSNS`).
+/// The filter has five instructions per interface, and at most 4,096 (`BPF_MAXINSNS`).
 const INTERFACES_MAX: usize = 800;
 
-/// Queues of one interface, as a filter sees what arrives by them.
+/// Queues of an interface as a filter sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeenQueues {
-    /// The interface that the packet is said to come by (`skb->dev`): a VLAN's own, and of a bond the bond.
+    /// Interface of the packet (`skb->dev`): for a VLAN the VLAN interface, for a bond the bond.
     pub ifindex: Ifindex,
-    /// The place of its first queue among all queues. Interfaces that are fed by the same queues have the same.
+    /// Place of its first queue among all queues; equal for interfaces that share their queues.
     pub first: u32,
-    /// How many queues, at least 1.
+    /// Number of queues, at least 1.
     pub queues: u32,
 }
 
-/// Gives each queue a socket or several of its own, as far as there are enough, and a socket as few queues as possible
-/// where there are not.
+/// Maps queues to sockets. With enough sockets, each queue has one or more of its own; otherwise the queues are
+/// distributed evenly.
 ///
-/// What a filter reads as the queue (`SKF_AD_QUEUE`) is `skb->queue_mapping`: the number of the queue plus 1 where the
-/// driver records it (`skb_record_rx_queue`), and on a veth the number itself. It is taken modulo the interface's number
-/// of queues, so that either way every queue has one place and no two have the same; only which of the places it is
-/// differs. A driver that records nothing (0) makes all queues of an interface look like one.
+/// A filter reads the queue (`SKF_AD_QUEUE`) from `skb->queue_mapping`. This is the queue number plus 1 if the
+/// driver records it (`skb_record_rx_queue`), and the queue number on a veth. The value is taken modulo the
+/// interface's number of queues. Either way, each queue has its own place; only the order of places differs. If
+/// a driver records nothing (0), all queues of an interface look like one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueSteering {
     interfaces: Vec<SeenQueues>,
@@ -37,42 +37,42 @@ pub struct QueueSteering {
     sockets: u32,
 }
 
-/// Why something is no steering.
+/// Why a steering is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvalidSteering {
-    /// No socket, or more than a group can have.
+    /// No socket, or more than a group supports.
     #[error("a reuseport group has between 1 and {SOCKETS_MAX} sockets, not {sockets}")]
     Sockets {
-        /// How many were said.
+        /// Number of sockets.
         sockets: u32,
     },
-    /// No interface, or more than a filter can hold.
+    /// No interface, or more than a filter supports.
     #[error("a filter tells between 1 and {INTERFACES_MAX} interfaces apart, not {interfaces}")]
     Interfaces {
-        /// How many were said.
+        /// Number of interfaces.
         interfaces: usize,
     },
     /// An interface without queues, or beyond the last place.
     #[error("interface {ifindex} has {queues} queues from place {first} on; there are places from 0 to {PLACES_MAX}")]
     Queues {
-        /// The interface.
+        /// Interface.
         ifindex: Ifindex,
-        /// The place of its first queue.
+        /// Place of its first queue.
         first: u32,
-        /// How many queues were said.
+        /// Number of queues.
         queues: u32,
     },
-    /// An interface is there twice.
+    /// An interface is listed twice.
     #[error("interface {ifindex} is named twice")]
     Twice {
-        /// The interface.
+        /// Interface.
         ifindex: Ifindex,
     },
 }
 
 impl QueueSteering {
-    /// Spreads queues over a group of so many sockets.
+    /// Distributes queues over a group of `sockets` sockets.
     ///
     /// # Errors
     /// [`InvalidSteering`].
@@ -94,26 +94,26 @@ impl QueueSteering {
         Ok(Self { interfaces, places, sockets })
     }
 
-    /// The interfaces that are told apart.
+    /// Interfaces whose queues are distinguished.
     #[must_use]
     pub fn interfaces(&self) -> &[SeenQueues] {
         &self.interfaces
     }
 
-    /// How many places of queues there are.
+    /// Number of places of queues.
     #[must_use]
     pub fn places(&self) -> u32 {
         self.places
     }
 
-    /// How many sockets the group has.
+    /// Number of sockets in the group.
     #[must_use]
     pub fn sockets(&self) -> u32 {
         self.sockets
     }
 
-    /// The sockets, by their index in the group, that get what arrives by the queue at this place: one, where there are
-    /// no more sockets than places.
+    /// Indices of the sockets that receive from the queue at this place; one if there are no more sockets than
+    /// places.
     #[must_use]
     pub fn sockets_of(&self, place: u32) -> std::ops::Range<u32> {
         let start = place * self.sockets / self.places;
@@ -123,19 +123,20 @@ impl QueueSteering {
         }
     }
 
-    /// The index in the group for a packet of this interface, `queue_mapping` and flow hash: what the filter in the
-    /// kernel returns. What comes by another interface (`lo` among them) goes by its hash, as it would without a filter.
+    /// Index in the group for a packet with this interface, `queue_mapping` and flow hash, as the filter in the
+    /// kernel returns it. Packets of other interfaces (including `lo`) are distributed by hash, as without a
+    /// filter.
     #[must_use]
     pub fn index(&self, ifindex: u32, queue_mapping: u32, flow_hash: u32) -> u32 {
         let Some(seen) = self.interfaces.iter().find(|seen| seen.ifindex.get() == ifindex) else {
             return flow_hash % self.sockets;
         };
         let sockets = self.sockets_of(seen.first + queue_mapping % seen.queues);
-        // RSS picked the queue by the lower bits of the same hash.
+        // RSS selected the queue by the lower bits of the same hash.
         sockets.start + (flow_hash >> Self::HASH_BITS_OF_RSS) % (sockets.end - sockets.start)
     }
 
-    /// Bits of the flow hash that an RSS table is looked up by, with room to spare.
+    /// Bits of the flow hash that select an RSS table entry, rounded up generously.
     pub(super) const HASH_BITS_OF_RSS: u32 = 16;
 
     /// Whether there are more sockets than queues, so that some queues have several.
@@ -165,14 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_counts_from_one_has_as_many_sockets_in_another_order() {
+    fn a_driver_that_counts_from_one_uses_as_many_sockets_in_another_order() {
         let steering = two_devices(2, 4);
         assert_eq!(indices(&steering, 2, 1..3), [1, 0]);
         assert_eq!(indices(&steering, 3, 1..3), [3, 2]);
     }
 
     #[test]
-    fn fewer_sockets_than_queues_share_them_evenly() {
+    fn queues_are_distributed_evenly_over_fewer_sockets() {
         assert_eq!(indices(&two_devices(4, 4), 2, 0..4), [0, 0, 1, 1]);
         assert_eq!(indices(&two_devices(4, 4), 3, 0..4), [2, 2, 3, 3]);
     }
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn an_invalid_steering_is_refused() {
         let seen = |ifindex, first, queues| SeenQueues { ifindex: Ifindex::new(ifindex).unwrap(), first, queues };
         let refused = |interfaces, sockets| QueueSteering::new(interfaces, sockets).unwrap_err();
         assert_eq!(refused(vec![seen(2, 0, 1)], 0), InvalidSteering::Sockets { sockets: 0 });

@@ -1,5 +1,5 @@
-//! `/sys/devices/system/cpu/cpuN` and `/sys/devices/system/node`: who chooses a CPU's frequency, how deep it may sleep,
-//! and on which NUMA node it is. Lists of CPUs are read by [`CpuList`].
+//! `/sys/devices/system/cpu/cpuN` and `/sys/devices/system/node`: frequency governor, idle states and NUMA
+//! nodes. [`CpuList`] reads the lists of CPUs.
 
 use std::fs;
 use std::io;
@@ -11,36 +11,36 @@ use crate::CpuList;
 use crate::proc::Malformed;
 use crate::proc::text::{first_line, number};
 
-/// One way for a CPU to sleep (`Documentation/admin-guide/pm/cpuidle.rst`).
+/// An idle state of a CPU (`Documentation/admin-guide/pm/cpuidle.rst`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuIdleState {
-    /// The driver's name for it, like `C6`.
+    /// Name from the driver, for example `C6`.
     pub name: String,
-    /// How long waking up takes, µs.
+    /// Exit latency in µs.
     pub exit_latency_us: u32,
-    /// It may not be entered.
+    /// Whether the state is disabled.
     pub is_disabled: bool,
 }
 
 /// A NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NumaNode {
-    /// Its number.
+    /// Number.
     pub number: u32,
-    /// Its CPUs; may be none.
+    /// CPUs of the node; may be empty.
     pub cpus: CpuList,
 }
 
 impl Sysfs {
-    /// Who chooses the frequency of a CPU (`scaling_governor`).
+    /// Frequency governor of a CPU (`scaling_governor`).
     ///
     /// # Errors
-    /// [`SysfsError`]; absent where the kernel does not choose, as in most virtual machines.
+    /// [`SysfsError`]; absent without frequency scaling, as in most virtual machines.
     pub fn cpu_governor(&self, cpu: u32) -> Result<String, SysfsError> {
         self.read(format!("devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"), parse_word)
     }
 
-    /// The idle states of a CPU, lightest first.
+    /// Idle states of a CPU, lightest first.
     ///
     /// # Errors
     /// [`SysfsError`]; absent without a cpuidle driver, as in most virtual machines.
@@ -57,7 +57,7 @@ impl Sysfs {
         self.numbered(&directory, "state")?.into_iter().map(state).collect()
     }
 
-    /// The NUMA nodes, ascending.
+    /// NUMA nodes in ascending order.
     ///
     /// # Errors
     /// [`SysfsError`]; absent on kernels without NUMA.
@@ -70,7 +70,7 @@ impl Sysfs {
         self.numbered(directory, "node")?.into_iter().map(node).collect()
     }
 
-    /// CPUs whose tick stops when one task runs (`nohz_full=`).
+    /// CPUs whose tick stops while one task runs (`nohz_full=`).
     ///
     /// # Errors
     /// [`SysfsError`]; absent on kernels without it.
@@ -78,7 +78,7 @@ impl Sysfs {
         self.read("devices/system/cpu/nohz_full", parse_cpu_list_or_null)
     }
 
-    /// The numbers of the entries of a directory that are called `prefix` and a number, ascending.
+    /// Numbers of the directory entries that consist of `prefix` and a number, ascending.
     fn numbered(&self, directory: &str, prefix: &str) -> Result<Vec<u32>, SysfsError> {
         let path = self.path().join(directory);
         let failed = |error: io::Error| SysfsError::new("list", &path, error);
@@ -107,7 +107,7 @@ fn parse_cpu_list(bytes: &[u8]) -> Result<CpuList, Malformed> {
     list.ok_or_else(|| line.malformed("a CPU list", line.bytes))
 }
 
-/// A mask that was never allocated is printed as `(null)` by kernels with CONFIG_CPUMASK_OFFSTACK.
+/// Kernels with CONFIG_CPUMASK_OFFSTACK print a mask that was never allocated as `(null)`.
 pub(crate) fn parse_cpu_list_or_null(bytes: &[u8]) -> Result<CpuList, Malformed> {
     if bytes.trim_ascii() == b"(null)" { Ok(CpuList::default()) } else { parse_cpu_list(bytes) }
 }

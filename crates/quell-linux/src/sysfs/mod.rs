@@ -1,9 +1,8 @@
-//! The sysfs of a network namespace: where it is mounted, and reading its files. What single files mean is in the modules
-//! beside this one.
+//! The sysfs of a network namespace: mounting it and reading its files. Other modules interpret single files.
 //!
-//! `/sys/class/net` shows the interfaces of the namespace in which the sysfs was mounted, whoever looks. For another
-//! namespace a sysfs of its own is mounted nowhere (`fsmount(2)`): it is reached through its file descriptor alone and
-//! goes away with it.
+//! `/sys/class/net` shows the interfaces of the namespace in which the sysfs was mounted, for every reader. For
+//! another namespace, a sysfs is mounted without a mount point (`fsmount(2)`). Only its file descriptor gives
+//! access to it, and it ends with that.
 
 pub(crate) mod cpu;
 pub(crate) mod net_class;
@@ -26,11 +25,11 @@ use crate::proc::Malformed;
 pub use cpu::{CpuIdleState, NumaNode};
 pub use net_class::NetClass;
 
-/// The sysfs of one network namespace, for as long as this value lives.
+/// The sysfs of a network namespace, for the lifetime of this value.
 #[derive(Debug)]
 pub struct Sysfs {
     root: PathBuf,
-    /// Holds the mount that `root` leads to by `/proc/self/fd`.
+    /// Keeps the mount that `root` refers to via `/proc/self/fd`.
     _mount: Option<OwnedFd>,
 }
 
@@ -38,41 +37,41 @@ pub struct Sysfs {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SysfsError {
-    /// The caller lacks the right.
+    /// The caller lacks permission.
     #[error("{action} {path}: {source}; this needs root")]
     Denied {
-        /// What was tried.
+        /// Operation.
         action: &'static str,
-        /// On which file or directory.
+        /// File or directory.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The kernel did not do it for another reason.
+    /// Other error.
     #[error("{action} {path}: {source}")]
     Refused {
-        /// What was tried.
+        /// Operation.
         action: &'static str,
-        /// On which file or directory.
+        /// File or directory.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// The content is not what the kernel documents.
+    /// The content does not have the documented format.
     #[error("{path}, {source}")]
     Parse {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// Where in it, and what was expected.
+        /// Position and expected content.
         source: Malformed,
     },
-    /// The namespace could not be entered.
+    /// The network namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
 }
 
 impl SysfsError {
-    /// From what a call on a file came back with.
+    /// Classifies the error of a call on a file.
     pub(crate) fn new(action: &'static str, path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.kind() {
@@ -81,13 +80,13 @@ impl SysfsError {
         }
     }
 
-    /// There is no such file, or no such device (any more).
+    /// Whether the file or device does not exist.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         matches!(self.errno(), Some(Errno::NOENT | Errno::NODEV | Errno::NOTDIR))
     }
 
-    /// The caller lacks the right.
+    /// Whether the caller lacks permission.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         match self {
@@ -106,24 +105,24 @@ impl SysfsError {
 }
 
 impl Default for Sysfs {
-    /// The one at `/sys`, which mostly is that of the namespace of whoever mounted it at boot.
+    /// Uses `/sys`, which usually shows the namespace in which it was mounted at boot.
     fn default() -> Self {
         Self::at("/sys")
     }
 }
 
 impl Sysfs {
-    /// One that is mounted at this path, or a copy of one in a test.
+    /// Uses a sysfs that is mounted at this path, or a copy in a test.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into(), _mount: None }
     }
 
-    /// The sysfs of a namespace: a mount of its own, or without `CAP_SYS_ADMIN`, for the caller's namespace, `/sys` if
-    /// that shows the same devices. `/sys` shows the namespace of whoever mounted it; after `nsenter --net` that is
-    /// another one.
+    /// Opens the sysfs of a namespace, with a new mount. Without `CAP_SYS_ADMIN`, `/sys` is used for the caller's
+    /// namespace if it shows the same devices. After `nsenter --net` it does not, because `/sys` shows the
+    /// namespace in which it was mounted.
     ///
     /// # Errors
-    /// [`SysfsError`]; another namespace than the caller's needs `CAP_SYS_ADMIN`.
+    /// [`SysfsError`]; another namespace than that of the caller needs `CAP_SYS_ADMIN`.
     pub fn of(namespace: &Namespace) -> Result<Self, SysfsError> {
         match Self::mount_of(namespace) {
             Err(error) if error.is_denied() && *namespace == Namespace::current()? => {
@@ -134,7 +133,7 @@ impl Sysfs {
         }
     }
 
-    /// Every device of the namespace is here, with its ifindex and its address.
+    /// Whether every device of the namespace is here, with the same ifindex and address.
     fn shows_devices_of(&self, namespace: &Namespace) -> bool {
         let shows = |link: Link| {
             let Ok(name) = InterfaceName::new(link.name.as_str()) else { return false };
@@ -145,24 +144,24 @@ impl Sysfs {
         Links::open_in(namespace).and_then(|mut links| links.list()).is_ok_and(|links| links.into_iter().all(shows))
     }
 
-    /// A mount of its own for a namespace.
+    /// Mounts the sysfs of a namespace.
     ///
     /// # Errors
     /// [`SysfsError`]; needs `CAP_SYS_ADMIN`.
     fn mount_of(namespace: &Namespace) -> Result<Self, SysfsError> {
         let mount = namespace.run(mount_nowhere)??;
-        // The descriptor is the process's, so that any thread of it can take this way.
+        // The file descriptor belongs to the process, so this path is valid in all threads.
         let root = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
         Ok(Self { root, _mount: Some(mount) })
     }
 
-    /// Its root directory.
+    /// Root directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.root
     }
 
-    /// Reads a file, its path given below the root.
+    /// Reads a file; its path is relative to the root.
     pub(crate) fn read<T>(
         &self,
         file: impl AsRef<Path>,
@@ -176,7 +175,7 @@ impl Sysfs {
     }
 }
 
-/// A sysfs of the namespace of the calling thread, mounted nowhere.
+/// Creates a sysfs mount of the calling thread's namespace, without a mount point.
 fn mount_nowhere() -> Result<OwnedFd, SysfsError> {
     let failed = |action| move |errno: Errno| SysfsError::new(action, Path::new("sysfs"), errno.into());
     let context = rustix::mount::fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed("prepare a mount of"))?;
@@ -191,7 +190,7 @@ mod tests {
     use quell_test_support::{Lacks, skip};
 
     #[test]
-    fn sys_shows_the_devices_of_the_namespace_that_mounted_it_and_of_no_other() {
+    fn sys_shows_only_the_devices_of_the_namespace_that_mounted_it() {
         let here = Namespace::current().unwrap();
         assert!(Sysfs::of(&here).unwrap().shows_devices_of(&here));
         let shown_elsewhere = std::thread::spawn(move || {
@@ -199,7 +198,7 @@ mod tests {
             let unshared = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
             unshared.map(|()| {
                 let own = Namespace::current().unwrap();
-                // Two namespaces of `lo` alone look alike.
+                // Two namespaces with only `lo` are indistinguishable.
                 let lo_alone = Links::open_in(&here).unwrap().list().unwrap().len() == 1;
                 let sysfs = Sysfs::of(&own).unwrap();
                 (lo_alone || !sysfs.shows_devices_of(&here)) && sysfs.shows_devices_of(&own)
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn that_of_another_namespace_shows_only_its_interfaces() {
+    fn the_sysfs_of_another_namespace_shows_only_its_interfaces() {
         let name = NamespaceName::new(format!("qt-{}-sysfs", std::process::id())).unwrap();
         let namespace = match Namespace::create_named(&name) {
             Err(error) if error.is_denied() => return skip(Lacks::Root, &error),
@@ -222,12 +221,12 @@ mod tests {
         let sysfs = Sysfs::of(&namespace).unwrap();
         let interfaces = fs::read_dir(sysfs.path().join("class/net")).unwrap();
         let names: Vec<_> = interfaces.map(|entry| entry.unwrap().file_name()).collect();
-        // A module may put interfaces of its own into every namespace; hardware stays where it is.
+        // A module may add its own interfaces to every namespace; hardware stays in its namespace.
         assert!(names.iter().any(|name| name == "lo") && !names.iter().any(|name| name == "eth0"), "{names:?}");
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_absent() {
+    fn a_missing_file_is_absent() {
         let empty = tempfile::tempdir().unwrap();
         let error = Sysfs::at(empty.path()).read("class/net/eth0/mtu", |_| Ok(())).unwrap_err();
         assert!(error.is_absent() && !error.is_denied(), "{error}");

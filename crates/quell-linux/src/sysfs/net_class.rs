@@ -1,5 +1,5 @@
-//! `/sys/class/net/NAME`: speed, bus, NUMA node and interrupts of an interface, and the NAPI settings from before each
-//! instance had its own. Queues and their CPU masks are elsewhere.
+//! `/sys/class/net/NAME`: speed, bus, NUMA node and IRQs of an interface, and the NAPI settings of the device,
+//! which predate those of each instance. `queue_files` handles queues and their CPU masks.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use crate::interface::{InterfaceName, MacAddress};
 use crate::proc::Malformed;
 use crate::proc::text::{Line, first_line, number};
 
-/// The directory of one interface.
+/// Directory of an interface.
 #[derive(Debug, Clone)]
 pub struct NetClass<'a> {
     sysfs: &'a Sysfs,
@@ -22,7 +22,7 @@ pub struct NetClass<'a> {
 }
 
 impl Sysfs {
-    /// The directory of an interface; that there is one is found out when something in it is read.
+    /// Directory of an interface. Whether the interface exists is detected on the first read.
     #[must_use]
     pub fn net_class(&self, name: &InterfaceName) -> NetClass<'_> {
         NetClass { sysfs: self, directory: Path::new("class/net").join(name.as_str()) }
@@ -30,7 +30,7 @@ impl Sysfs {
 }
 
 impl Sysfs {
-    /// The interface whose directory has this inode ([`NetClass::inode`]).
+    /// Interface whose directory has this inode ([`NetClass::inode`]).
     ///
     /// # Errors
     /// [`SysfsError`].
@@ -39,12 +39,12 @@ impl Sysfs {
         let failed = |error| SysfsError::new("list", &directory, error);
         for entry in fs::read_dir(&directory).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
-            // `bonding_masters` is a file here, and no interface.
+            // `bonding_masters` is a file here, not an interface.
             let Some(name) = name.to_str().and_then(|name| InterfaceName::new(name).ok()) else { continue };
             match self.net_class(&name).inode() {
                 Ok(found) if found == inode => return Ok(Some(name)),
                 Err(error) if !error.is_absent() => return Err(error),
-                // Deleted or renamed after it was listed.
+                // Deleted or renamed after listing.
                 Ok(_) | Err(_) => {}
             }
         }
@@ -53,9 +53,9 @@ impl Sysfs {
 }
 
 impl NetClass<'_> {
-    /// The inode of the directory: the device's identity for the time of one boot. The kernel numbers the nodes of sysfs
-    /// with 64 bits and gives no number again (`__kernfs_new_node` in `fs/kernfs/dir.c`). Renaming a device and moving
-    /// it to another network namespace keep the node (`kernfs_rename_ns`).
+    /// Inode of the directory, which identifies the device during a boot. The kernel numbers sysfs nodes with 64
+    /// bits and never reuses a number (`__kernfs_new_node` in `fs/kernfs/dir.c`). Renaming a device, or moving it
+    /// to another network namespace, keeps the node (`kernfs_rename_ns`).
     ///
     /// # Errors
     /// [`SysfsError`].
@@ -67,12 +67,12 @@ impl NetClass<'_> {
         }
     }
 
-    /// The ifindex.
+    /// Interface index.
     pub(super) fn ifindex(&self) -> Result<u32, SysfsError> {
         self.read("ifindex", parse_number)
     }
 
-    /// The hardware address; `None` for anything but an Ethernet address of one interface.
+    /// MAC address; `None` for other address types.
     ///
     /// # Errors
     /// [`SysfsError`].
@@ -80,19 +80,19 @@ impl NetClass<'_> {
         self.read("address", |text| Ok(String::from_utf8_lossy(text).trim_end().to_owned().try_into().ok()))
     }
 
-    /// The speed in Mbit/s; `None` where the driver knows none: without a cable, on virtual interfaces.
+    /// Link speed in Mbit/s; `None` if unknown: without a cable, on virtual interfaces.
     ///
     /// # Errors
     /// [`SysfsError`].
     pub fn speed_mbit(&self) -> Result<Option<u32>, SysfsError> {
         match self.read("speed", parse_or_minus_one) {
-            // `speed_show` in `net/core/net-sysfs.c`: the driver has no such operation, or the interface is down.
+            // `speed_show` in `net/core/net-sysfs.c`: the driver lacks the operation, or the interface is down.
             Err(error) if error.errno() == Some(Errno::INVAL) => Ok(None),
             speed => speed,
         }
     }
 
-    /// The NUMA node of its bus; `None` where the platform does not say, and for interfaces without a bus.
+    /// NUMA node of the bus device; `None` if the platform does not report it, and for interfaces without a bus.
     ///
     /// # Errors
     /// [`SysfsError`].
@@ -104,7 +104,7 @@ impl NetClass<'_> {
         }
     }
 
-    /// The interrupts of its bus device, ascending: one a queue on most hardware, and some that serve no queue. `None`
+    /// IRQs of the bus device, ascending: one per queue on most hardware, and others that serve no queue. `None`
     /// for interfaces without a bus.
     ///
     /// # Errors
@@ -126,8 +126,8 @@ impl NetClass<'_> {
         Ok(Some(irqs))
     }
 
-    /// The name of its device on the bus, such as `0000:3b:00.0` or `virtio2`, as drivers use it in the names of
-    /// interrupts; `None` for interfaces without a bus.
+    /// Name of the device on its bus, for example `0000:3b:00.0` or `virtio2`, as in the IRQ names of drivers.
+    /// `None` for interfaces without a bus.
     ///
     /// # Errors
     /// [`SysfsError`].
@@ -135,7 +135,7 @@ impl NetClass<'_> {
         self.link_name("device")
     }
 
-    /// `napi_defer_hard_irqs`: what new NAPI instances get. A value that one instance has is not seen here.
+    /// `napi_defer_hard_irqs`: default of new NAPI instances. It does not show the values of single instances.
     ///
     /// # Errors
     /// [`SysfsError`], absent before Linux 5.11.
@@ -143,7 +143,7 @@ impl NetClass<'_> {
         self.read("napi_defer_hard_irqs", parse_number)
     }
 
-    /// `gro_flush_timeout`, nanoseconds: what new NAPI instances get. A value that one instance has is not seen here.
+    /// `gro_flush_timeout` in ns: default of new NAPI instances. It does not show the values of single instances.
     ///
     /// # Errors
     /// [`SysfsError`].
@@ -151,8 +151,8 @@ impl NetClass<'_> {
         self.read("gro_flush_timeout", parse_number)
     }
 
-    /// Sets `napi_defer_hard_irqs`. **Every** NAPI instance of the device gets the value, also one that was told
-    /// otherwise by netlink: only where netlink cannot tell instances apart is there a reason to.
+    /// Sets `napi_defer_hard_irqs`. The value overwrites that of **every** NAPI instance of the device, including
+    /// values set via netlink. Use it only where netlink cannot configure single instances.
     ///
     /// # Errors
     /// [`SysfsError`].
@@ -160,8 +160,8 @@ impl NetClass<'_> {
         self.write(Path::new("napi_defer_hard_irqs"), &polls.to_string())
     }
 
-    /// Sets `gro_flush_timeout`, nanoseconds, of every NAPI instance of the device, as
-    /// [`Self::set_napi_defer_hard_irqs`] does.
+    /// Sets `gro_flush_timeout` in ns for every NAPI instance of the device, as [`Self::set_napi_defer_hard_irqs`]
+    /// does.
     ///
     /// # Errors
     /// [`SysfsError`].
@@ -169,7 +169,7 @@ impl NetClass<'_> {
         self.write(Path::new("gro_flush_timeout"), &timeout_ns.to_string())
     }
 
-    /// `threaded`: whether NAPI instances are polled by threads.
+    /// `threaded`: whether kernel threads poll the NAPI instances.
     ///
     /// # Errors
     /// [`SysfsError`], absent before Linux 5.12.
@@ -177,16 +177,16 @@ impl NetClass<'_> {
         self.read("threaded", |bytes| Ok(parse_number::<u32>(bytes)? != 0))
     }
 
-    /// The device below the interface on which its interrupts and its NUMA node are noted. A virtio device has neither:
-    /// they are those of the PCI function that carries it.
+    /// Bus device with the IRQs and the NUMA node of the interface. A virtio device has neither; the PCI function
+    /// below it does.
     fn bus_device(&self) -> Result<Option<PathBuf>, SysfsError> {
         let Some(subsystem) = self.link_name("device/subsystem")? else { return Ok(None) };
         let device = self.directory.join("device");
-        // The kernel resolves `..` from where the link `device` leads to.
+        // The kernel resolves `..` from the target of the link `device`.
         Ok(Some(if subsystem == "virtio" { device.join("..") } else { device }))
     }
 
-    /// The interrupt of a device without message-signalled ones; those that have none say 0.
+    /// IRQ of a device without message-signalled interrupts; a device without an IRQ reports 0.
     fn line_irq(&self, device: &Path) -> Result<Vec<u32>, SysfsError> {
         match self.sysfs.read(device.join("irq"), parse_number::<u32>) {
             Ok(0) => Ok(Vec::new()),
@@ -196,7 +196,7 @@ impl NetClass<'_> {
         }
     }
 
-    /// The last part of where a link leads; `None` when there is no such link.
+    /// Last component of a link's target; `None` if the link does not exist.
     fn link_name(&self, link: &str) -> Result<Option<String>, SysfsError> {
         let path = self.sysfs.path().join(&self.directory).join(link);
         match fs::read_link(&path) {
@@ -224,7 +224,7 @@ impl NetClass<'_> {
             .map_err(|error| SysfsError::new("write", &path, error))
     }
 
-    /// A file of the interface, from the root of the file system.
+    /// Absolute path of a file of the interface.
     pub(super) fn absolute(&self, file: &Path) -> PathBuf {
         self.sysfs.path().join(&self.directory).join(file)
     }
@@ -235,7 +235,7 @@ pub(crate) fn parse_number<T: std::str::FromStr>(bytes: &[u8]) -> Result<T, Malf
     line.number(line.bytes.trim_ascii(), "a number")
 }
 
-/// A number, or the kernel's -1 for "none".
+/// A number, or -1 for none.
 pub(crate) fn parse_or_minus_one(bytes: &[u8]) -> Result<Option<u32>, Malformed> {
     let line: Line<'_> = first_line(bytes);
     match line.bytes.trim_ascii() {
@@ -248,7 +248,7 @@ pub(crate) fn parse_or_minus_one(bytes: &[u8]) -> Result<Option<u32>, Malformed>
 mod tests {
     use super::*;
 
-    /// A sysfs of one PCI NIC and one virtio NIC.
+    /// A sysfs with one PCI NIC and one virtio NIC.
     fn fixture() -> (tempfile::TempDir, Sysfs) {
         let root = tempfile::tempdir().unwrap();
         let file = |path: &str, content: &str| {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pci_device_tells_its_node_and_its_interrupts() {
+    fn the_node_and_irqs_of_a_pci_device_are_read() {
         let (_root, sysfs) = fixture();
         let nic = sysfs.net_class(&InterfaceName::new("eth0").unwrap());
         assert_eq!(nic.numa_node().unwrap(), Some(1));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtio_device_has_the_interrupts_of_the_function_that_carries_it() {
+    fn a_virtio_device_has_the_irqs_of_its_pci_function() {
         let (_root, sysfs) = fixture();
         let nic = sysfs.net_class(&InterfaceName::new("eth1").unwrap());
         assert_eq!((nic.numa_node().unwrap(), nic.irqs().unwrap()), (None, Some(vec![37])));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_device_has_no_bus_and_what_is_not_there_is_absent() {
+    fn a_virtual_device_has_no_bus_and_missing_files_are_absent() {
         let (_root, sysfs) = fixture();
         let nic = sysfs.net_class(&InterfaceName::new("veth0").unwrap());
         assert_eq!((nic.irqs().unwrap(), nic.numa_node().unwrap(), nic.bus_name().unwrap()), (None, None, None));
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_number_or_minus_one_is_read() {
+    fn only_a_number_or_minus_one_is_parsed() {
         assert_eq!(parse_or_minus_one(b"-1\n"), Ok(None));
         assert_eq!(parse_or_minus_one(b"10000\n"), Ok(Some(10_000)));
         for malformed in [&b""[..], b"-2\n", b"+1\n", b"fast\n"] {

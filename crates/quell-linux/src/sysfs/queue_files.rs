@@ -1,5 +1,5 @@
-//! `/sys/class/net/NAME/queues`: which CPUs received packets are handed on to (RPS), and which CPUs
-//! or receive queues send by which transmit queue (XPS). Reading and writing; netlink has none of it.
+//! `/sys/class/net/NAME/queues`: RPS (CPUs that process the packets of a receive queue) and XPS (CPUs or
+//! receive queues that select a transmit queue). Reading and writing; netlink does not support them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::proc::Malformed;
 use crate::proc::text::first_line;
 
 impl NetClass<'_> {
-    /// The numbers of the queues of one kind that are in use, ascending.
+    /// Numbers of the active queues of one kind, ascending.
     ///
     /// # Errors
     /// [`SysfsError`].
@@ -31,10 +31,10 @@ impl NetClass<'_> {
         Ok(numbers)
     }
 
-    /// `rps_cpus` of a receive queue: the CPUs that its packets are handed on to; empty: none.
+    /// `rps_cpus` of a receive queue: CPUs to which RPS steers its packets; empty: off.
     ///
     /// # Errors
-    /// [`SysfsError`], absent without such a queue, or in a kernel without RPS.
+    /// [`SysfsError`], absent if the queue does not exist or the kernel lacks RPS.
     pub fn rps_cpus(&self, queue: u32) -> Result<CpuList, SysfsError> {
         self.read_queue(QueueKind::Rx, queue, "rps_cpus", parse_mask).map(CpuList::from_iter)
     }
@@ -42,12 +42,12 @@ impl NetClass<'_> {
     /// Sets `rps_cpus` of a receive queue.
     ///
     /// # Errors
-    /// [`SysfsError`]; `EINVAL` for isolated CPUs alone (`rps_cpumask_housekeeping` of `net/core/net-sysfs.c`).
+    /// [`SysfsError`]; `EINVAL` if all CPUs are isolated (`rps_cpumask_housekeeping` of `net/core/net-sysfs.c`).
     pub fn set_rps_cpus(&self, queue: u32, cpus: &CpuList) -> Result<(), SysfsError> {
         self.write_queue(QueueKind::Rx, queue, "rps_cpus", &bit_mask::format(cpus.iter()))
     }
 
-    /// `rps_flow_cnt` of a receive queue: entries of its flow table for RFS; 0: off.
+    /// `rps_flow_cnt` of a receive queue: size of its RFS flow table in entries; 0: off.
     ///
     /// # Errors
     /// As [`Self::rps_cpus`].
@@ -63,15 +63,15 @@ impl NetClass<'_> {
         self.write_queue(QueueKind::Rx, queue, "rps_flow_cnt", &entries.to_string())
     }
 
-    /// `xps_cpus` of a transmit queue: the CPUs that send by it; `None` on an interface that never has
-    /// more than one transmit queue, where there is nothing to choose.
+    /// `xps_cpus` of a transmit queue: CPUs that send through it. `None` if the interface supports only one
+    /// transmit queue, so that there is no choice.
     ///
     /// # Errors
-    /// [`SysfsError`], absent without such a queue.
+    /// [`SysfsError`], absent if the queue does not exist.
     pub fn xps_cpus(&self, queue: u32) -> Result<Option<CpuList>, SysfsError> {
         let file = queue_file(QueueKind::Tx, queue, "xps_cpus");
         match self.read(&file, parse_mask) {
-            // The file is there, but reading it is refused (`xps_cpus_show` of `net/core/net-sysfs.c`).
+            // The file exists, but cannot be read (`xps_cpus_show` of `net/core/net-sysfs.c`).
             Err(error) if error.errno() == Some(Errno::NOENT) && self.absolute(&file).exists() => Ok(None),
             cpus => cpus.map(|cpus| Some(CpuList::from_iter(cpus))),
         }
@@ -85,10 +85,10 @@ impl NetClass<'_> {
         self.write_queue(QueueKind::Tx, queue, "xps_cpus", &bit_mask::format(cpus.iter()))
     }
 
-    /// `xps_rxqs` of a transmit queue: the receive queues whose sockets send by it, ascending.
+    /// `xps_rxqs` of a transmit queue: receive queues whose sockets send through it, ascending.
     ///
     /// # Errors
-    /// [`SysfsError`], absent without such a queue.
+    /// [`SysfsError`], absent if the queue does not exist.
     pub fn xps_rxqs(&self, queue: u32) -> Result<Vec<u32>, SysfsError> {
         let queues = self.read_queue(QueueKind::Tx, queue, "xps_rxqs", parse_mask)?;
         Ok(queues.into_iter().collect())
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_not_there_is_absent_and_nothing_is_made() {
+    fn a_missing_queue_is_absent_and_no_file_is_created() {
         let (_root, sysfs) = fixture();
         let eth0 = sysfs.net_class(&eth0());
         assert!(eth0.xps_cpus(7).unwrap_err().is_absent());

@@ -1,5 +1,5 @@
-//! What the live tests share: whether they can run here, and a lab of two namespaces with a veth
-//! pair between them that is gone when it is dropped.
+//! Common parts of the live tests: a check whether they can run here, and a lab with two namespaces and a veth
+//! pair, deleted when dropped.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::print_stderr, reason = "says what is left behind")]
@@ -12,7 +12,7 @@ use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::{Ifindex, InterfaceName};
 use quell_test_support::{Lacks, skip};
 
-/// Whether this process may make namespaces; says on stderr why a test is skipped.
+/// Whether this process may create namespaces; otherwise prints the reason for skipping to stderr.
 pub(crate) fn can_make_namespaces() -> bool {
     let name = fresh_name("probe");
     match Namespace::create_named(&name) {
@@ -28,7 +28,7 @@ pub(crate) fn can_make_namespaces() -> bool {
     }
 }
 
-/// A namespace name that no other test, of this or another process, uses.
+/// A unique namespace name across tests and processes.
 pub(crate) fn fresh_name(what: &str) -> NamespaceName {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -66,8 +66,8 @@ pub(crate) struct LabPair {
 }
 
 impl LabPair {
-    /// The pair, with as many queues at each end; `None`, with the reason on stderr, where this
-    /// process may not make one.
+    /// Creates the pair with this number of queues at each end. Returns `None`, with the reason on stderr, if this
+    /// process may not.
     pub(crate) fn create(queues: u32) -> Option<Self> {
         if !can_make_namespaces() {
             return None;
@@ -84,7 +84,7 @@ impl LabPair {
     }
 }
 
-/// Takes every capability from the calling thread, which must end soon.
+/// Drops all capabilities of the calling thread, which must end soon.
 pub(crate) fn drop_all_capabilities() {
     let none = rustix::thread::CapabilitySets {
         effective: rustix::thread::CapabilitySet::empty(),

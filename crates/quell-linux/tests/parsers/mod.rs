@@ -1,5 +1,5 @@
-//! Every parser of outside bytes, with what must hold of whatever it accepts. Shared by the property
-//! tests, the kept corpus and the fuzz targets.
+//! All parsers of external bytes, with invariants of accepted input. Shared by property tests, the stored
+//! corpus and fuzz targets.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a broken property is reported")]
 
@@ -34,7 +34,7 @@ pub(crate) fn proc_files(bytes: &[u8]) {
     let _ = parse_model_name(bytes);
 }
 
-/// A list that is accepted is displayed and parsed back as the same.
+/// A valid list parses to the same list after formatting.
 pub(crate) fn cpu_list(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Ok(list) = text.parse::<CpuList>() {
@@ -42,7 +42,7 @@ pub(crate) fn cpu_list(bytes: &[u8]) {
     }
 }
 
-/// Looks up what the program at the tracepoint needs.
+/// Looks up the types that the tracepoint program needs.
 pub(crate) fn btf(bytes: &[u8]) {
     let Ok(btf) = Btf::parse(bytes.to_vec()) else { return };
     let _ = btf.member_offset("napi_struct", "napi_id");
