@@ -175,7 +175,7 @@ impl History {
         }
     }
 
-    /// Changes that are still to be undone, the last one first, with their index.
+    /// Changes that are still to be undone, the last one first, with their sequence numbers.
     pub fn pending(&self) -> impl Iterator<Item = (u32, &Entry)> {
         self.entries.iter().rev().filter(|entry| entry.is_pending()).map(|entry| (entry.seq, entry))
     }
