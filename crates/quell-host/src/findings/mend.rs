@@ -12,13 +12,13 @@ use serde::Serialize;
 use super::view::{View, deferral};
 use crate::picture::{Device, Napi};
 
-/// Something that mends a finding.
+/// Fix of a finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mend {
-    /// To be typed as it stands, by root.
+    /// Command to run as root, unchanged.
     Command(String),
-    /// What to do where no command does it.
+    /// Advice where no command helps.
     Advice(String),
 }
 

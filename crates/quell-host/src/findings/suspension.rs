@@ -245,8 +245,8 @@ static SUSPENSION_WITHOUT_EFFECT: Rule = Rule {
 
 /// CPU share below which the queue runs dry now and then.
 const NEAR_SATURATION: f64 = 0.8;
-/// Threshold of softirqs per request. A request is two received packets: itself and the acknowledgement of its
-/// response. Measured per packet: 0.5 and 0.06 with suspension, 2 and 1.7 with deferral.
+/// Softirqs per received packet; a request is two packets, itself and the acknowledgement of its response. The limits
+/// lie between the ratios measured with suspension (0.5 and 0.06) and with deferral (2 and 1.7).
 const SOFTIRQS_IF_HELD: f64 = 0.7;
 const SOFTIRQS_IF_NOT: f64 = 1.2;
 const TIMERS_IF_HELD: f64 = 0.3;
