@@ -120,7 +120,7 @@ fn filters_are_verified_workers_are_bound_and_all_of_it_goes_back() {
 }
 
 #[test]
-fn a_filter_that_does_not_hold_is_told() {
+fn a_filter_that_does_not_hold_is_reported() {
     let Some(mut placing) = Placing::start("place-mixed", 4, false) else { return };
     let of_device = |ifindex| SeenQueues { ifindex, first: 0, queues: QUEUES };
     let devices = [placing.steered.lab.server_index, placing.steered.second].map(of_device);
@@ -133,7 +133,7 @@ fn a_filter_that_does_not_hold_is_told() {
 }
 
 #[test]
-fn without_connections_it_cannot_be_told_yet() {
+fn without_connections_there_is_no_verdict_yet() {
     let Some(mut placing) = Placing::start("place-none", 4, true) else { return };
     placing.placement.steer(&placing.groups, &mut placing.attachment, &mut go_on).unwrap();
     let placed = placing.placement.watch(&mut placing.attachment, Duration::ZERO, &mut go_on).unwrap();
@@ -160,7 +160,7 @@ fn a_group_that_comes_up_later_is_steered_once_it_stays_as_it_is() {
 }
 
 #[test]
-fn a_group_that_changes_is_steered_anew_and_one_that_does_not_is_left_as_it_is() {
+fn a_group_that_changes_is_steered_again_and_an_unchanged_one_is_left_alone() {
     let Some(mut placing) = Placing::start("place-anew", 2, false) else { return };
     placing.placement.steer(&placing.groups, &mut placing.attachment, &mut go_on).unwrap();
     let unchanged = placing.after_a_change();

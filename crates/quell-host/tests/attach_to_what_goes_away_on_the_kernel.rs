@@ -59,7 +59,7 @@ fn a_process_that_ends_while_an_attachment_is_made_is_left_out() {
 }
 
 #[test]
-fn an_epoll_that_is_closed_meanwhile_is_left_out_and_the_next_under_its_number_gets_the_mode() {
+fn an_epoll_closed_after_planning_is_skipped_and_its_successor_gets_the_mode() {
     let Some(_alone) = Lab::raise("closes-a", 1) else { return };
     let (socket, epoll) = (UdpSocket::bind("127.0.0.1:0").unwrap(), Epoll::new(8).unwrap());
     epoll.add(&socket, 1, Trigger::Level).unwrap();

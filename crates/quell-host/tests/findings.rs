@@ -195,7 +195,7 @@ proptest! {
 }
 
 #[test]
-fn the_unknown_is_told_apart_by_who_lacks_it() {
+fn unknown_values_are_attributed_to_kernel_driver_or_permission() {
     let mut of = healthy();
     let unknown = |why: Value| json!({"unknown": {"why": why, "said": "read it: no"}});
     set(&mut of, "/devices/0/napis/0/irq-suspend-timeout-ns", unknown(json!("unsupported-by-kernel")));

@@ -209,7 +209,7 @@ fn a_thread_that_spins_on_epoll_wait_is_found() {
 }
 
 #[test]
-fn queues_that_were_made_anew_are_found() {
+fn recreated_queues_are_found() {
     let Some(examined) = Examined::start("anew", "plain") else { return };
     examined.lab.set_napi(&SUSPEND);
     let before = examined.look();

@@ -172,7 +172,7 @@ fn what_its_watchdog_can_no_longer_watch_is_undone_by_whoever_comes_next() {
 }
 
 #[test]
-fn a_watchdog_that_is_told_to_give_up_undoes_everything_at_once() {
+fn a_watchdog_that_is_asked_to_give_up_undoes_everything_at_once() {
     let Some(lab) = Lab::raise("give-up", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let (mut child, watchdog, path) = keep_if_confirmed(&lab, &dir, "give-up-t", FOREVER);

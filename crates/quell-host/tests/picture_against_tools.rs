@@ -395,7 +395,7 @@ fn process_of_this_test() -> Picture {
 }
 
 #[test]
-fn threads_have_the_name_the_cpus_and_the_class_that_proc_tells() {
+fn threads_have_the_name_the_cpus_and_the_class_that_proc_shows() {
     let (started, starts) = mpsc::channel();
     let (done, until_done) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
@@ -420,7 +420,7 @@ fn threads_have_the_name_the_cpus_and_the_class_that_proc_tells() {
 }
 
 #[test]
-fn a_queues_kernel_thread_has_the_cpus_and_the_class_that_proc_tells() {
+fn a_queues_kthread_has_the_cpus_and_the_class_that_proc_shows() {
     if kernel_threads_are_out_of_sight() {
         return;
     }

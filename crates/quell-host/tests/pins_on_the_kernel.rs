@@ -32,7 +32,7 @@ fn affinity(tid: Pid) -> CpuList {
 }
 
 #[test]
-fn workers_are_bound_to_the_cpu_of_their_queue_and_put_back_unless_somebody_else_bound_them() {
+fn workers_are_bound_to_the_cpu_of_their_queue_and_restored_unless_another_program_bound_them() {
     if kernel_threads_are_out_of_sight() {
         return;
     }

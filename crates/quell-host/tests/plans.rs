@@ -85,7 +85,7 @@ fn a_table_shrinks_before_the_channels_and_grows_after_them() {
 }
 
 #[test]
-fn what_others_set_on_a_queue_is_set_again_when_the_queue_is_made_anew() {
+fn settings_of_others_are_set_again_when_the_queue_is_recreated() {
     let mut observed = host(2);
     known(&mut observed.picture.devices[0].tx_queues)[1].xps_rxqs = Reading::Known(vec![0]);
     let wanted = on_nic("rings.rx = 1024");

@@ -39,7 +39,7 @@ fn what_is_so_already_is_not_written_down() {
 }
 
 #[test]
-fn a_value_that_somebody_else_changed_since_is_left_alone_and_told() {
+fn a_value_that_another_program_changed_is_left_alone_and_reported() {
     let Some(lab) = Lab::raise("others", 1) else { return };
     let before = lab.napi();
     let dir = tempfile::tempdir().unwrap();
@@ -167,7 +167,7 @@ fn another_process_that_got_the_number_is_not_touched() {
 }
 
 #[test]
-fn an_epoll_that_somebody_else_changed_since_is_left_alone_and_told() {
+fn an_epoll_that_another_program_changed_is_left_alone_and_reported() {
     let Some(lab) = Lab::raise("epoll", 1) else { return };
     let program = Program::start(&lab, Trigger::Level);
     let dir = tempfile::tempdir().unwrap();

@@ -70,7 +70,7 @@ fn connections_inherit_polling_from_their_listener_and_all_are_put_back() {
 }
 
 #[test]
-fn a_socket_that_somebody_else_told_otherwise_since_is_left_alone_and_said() {
+fn a_socket_that_another_program_changed_is_left_alone_and_reported() {
     if skipped() {
         return;
     }
@@ -122,7 +122,7 @@ fn polled(lab: &Lab) -> u64 {
 }
 
 #[test]
-fn a_blocking_receive_polls_its_queue_once_its_socket_is_told_to() {
+fn a_blocking_receive_polls_its_queue_once_its_socket_is_set_to() {
     let Some(lab) = Lab::raise("sp-polls", 1) else { return };
     let program = Program::start(&lab, Trigger::Level);
     let receive = || {
@@ -158,7 +158,7 @@ fn a_blocking_receive_polls_its_queue_once_its_socket_is_told_to() {
 }
 
 #[test]
-fn an_io_uring_that_does_not_poll_is_told_to_and_one_that_does_is_left_alone() {
+fn an_io_uring_that_does_not_poll_is_set_to_and_one_that_does_is_left_alone() {
     if skipped() {
         return;
     }

@@ -178,7 +178,7 @@ fn the_port_of_a_bond_is_seen_as_the_bond() {
 }
 
 #[test]
-fn two_ports_of_a_bond_cannot_be_told_apart() {
+fn two_ports_of_a_bond_cannot_be_distinguished() {
     let mut host = Host::listening_at("0.0.0.0:80");
     host.device("eth1", 3, &[("master", json!(9))]);
     host.device("bond0", 9, &without_queues("bond"));

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn without_packets_nothing_can_be_told() {
+    fn without_packets_there_is_no_verdict() {
         for mode in ["base", "defer20", "suspend200", "fullbusy", "threaded"] {
             assert!(matches!(verdict(mode, seen(7, 7, 0)), Verdict::CannotTell(_)), "{mode}");
         }
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn deferral_is_told_by_interrupts_and_by_nothing_else() {
+    fn deferral_is_judged_by_interrupts_only() {
         assert!(matches!(verdict("defer20", seen(10_000, 300, 0)), Verdict::CannotTell(_)));
         let few = Seen { interrupts: Some(4), ..seen(10_000, 300, 0) };
         assert!(matches!(verdict("defer20", few), Verdict::InEffect(_)));

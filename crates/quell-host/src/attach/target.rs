@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_comes_and_ends_is_told() {
+    fn a_child_that_starts_and_exits_is_reported() {
         let this = Pid::of_this_process();
         let mut targets = Targets::find(Selection::Processes(vec![this])).unwrap();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();

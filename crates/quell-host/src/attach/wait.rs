@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_one_of_several_is_not_told_and_that_of_all_at_once() {
+    fn the_exit_of_one_of_several_is_not_reported_and_that_of_all_is_at_once() {
         let told = Interruption::listen().unwrap();
         let ((first, one), (second, two)) = (sleep(), sleep());
         let targets = [one, two];

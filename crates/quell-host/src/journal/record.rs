@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_a_later_version_is_told_from_a_damaged_one() {
+    fn a_record_of_a_later_version_is_distinguished_from_a_damaged_one() {
         let json = r#"{"record":"teleported","seq":1}"#;
         let line = format!("{:08x} {json}", crc32fast::hash(json.as_bytes()));
         assert!(matches!(Record::from_line(&line), Err(LineError::Unknown(_))));

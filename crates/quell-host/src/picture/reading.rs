@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn knowing_that_there_is_none_is_not_unknown() {
+    fn known_to_be_absent_is_not_unknown() {
         let none: Reading<Option<u64>> = Reading::Known(None);
         assert_eq!(round_trip(&none), ("null".to_owned(), none));
         let unknown: Reading<Option<u64>> = Reading::unknown(Why::Absent, "read x: none");

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_that_another_socket_has_by_now_tells_nothing_of_the_one_that_was_listed() {
+    fn a_reused_descriptor_says_nothing_about_the_listed_socket() {
         let own = Pid::of_this_process();
         let asker = Asker { pidfd: PidFd::open(own).outcome(), listened_at: HashSet::new(), groups: HashMap::new() };
         let (listed, other) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
