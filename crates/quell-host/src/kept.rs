@@ -1,5 +1,5 @@
 //! Persistent changes, which outlive the program that made them. They are listed, confirmed, undone on request, and
-//! undone by a watchdog if nobody confirms them in time. [`crate::undo`] undoes a single change.
+//! undone by a watchdog if nobody confirms them in time. The `undo` module undoes a single change.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What an attachment would set, of recorded pictures: without a kernel, and for hosts that no test machine is.
+//! Plans attachments from recorded snapshots, without a kernel, for hosts that no test machine matches.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -29,7 +29,7 @@ fn plan_of(now: &Value, mode: &str) -> Plan {
     plan(&picture(now), None, &targets(), &request(mode))
 }
 
-/// The healthy host, with nothing set on queues and epolls.
+/// The healthy host with default settings of queues and epolls.
 fn untouched() -> Value {
     let mut host = healthy();
     for napi in 0..2 {

@@ -1,5 +1,5 @@
-//! Workers that are bound to the CPU of their queue, and put back exactly, but for those that somebody else has bound
-//! since. Needs root, Linux 6.13 and two CPUs.
+//! Binds workers to the CPU of their queue and restores their affinity, except for workers that another program has
+//! bound since. Needs root, Linux 6.13 and two CPUs.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 

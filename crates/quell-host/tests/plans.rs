@@ -1,4 +1,4 @@
-//! Plans: in the order that the kernel needs, empty against the state after them, and reversible.
+//! Plans are in the order that the kernel needs, empty against the state after them, and reversible.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail by panicking")]
 
@@ -192,7 +192,7 @@ proptest! {
 
     #[test]
     fn any_profile_is_idempotent_and_leads_back(first in any_device(), second in any_device(), queues in 1_u32..9) {
-        // The first one makes a state that no driver starts with.
+        // The first plan creates a state that no driver starts with.
         let start = host(queues);
         let somewhere = after(&Plan::of(&start, &profile(&first)), &start);
         comes_back(&start, &profile(&first));

@@ -1,5 +1,5 @@
-//! Sockets of a program that are told from outside to poll: what they accept inherits it, a blocking receive then polls
-//! its queue, and everything is put back, but for what somebody else has set since. Needs root and Linux 6.13.
+//! Sets busy polling of a program's sockets from outside: accepted sockets inherit it, a blocking receive then polls
+//! its queue, and everything is restored except values changed by others. Needs root and Linux 6.13.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -115,7 +115,7 @@ fn a_number_that_is_another_sockets_by_now_is_left_alone() {
     assert_eq!(values(&socket), untouched);
 }
 
-/// Packets that busy polling received in the lab's server namespace.
+/// Packets received by busy polling in the lab's server namespace.
 fn polled(lab: &Lab) -> u64 {
     let read = || ProcRoot::default().thread_self().netstat().unwrap().busy_poll_rx_packets().unwrap();
     lab.server.run(read).unwrap()

@@ -1,6 +1,6 @@
-//! Steering the reuseport group of a server with several workers, in a lab of two veth pairs: what a filter sees, that by
-//! queue alone the NAPIs of two devices mix in a worker, that with Quell's filter they never do, and that it is taken off
-//! again. Needs root and Linux 6.13.
+//! Steers the reuseport group of a server with several workers, in a lab of two veth pairs. Shows what a filter sees,
+//! that a filter by queue alone mixes the NAPI instances of two devices, that Quell's filter does not, and that it is
+//! detached again. Needs root and Linux 6.13.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
