@@ -1,6 +1,6 @@
-//! A level-triggered server that closes its connections without `EPOLL_CTL_DEL` is attached to and detached from while
-//! connections come and go. A duplicate that Quell holds at that moment keeps the connection open: its client gets no FIN,
-//! and the server's epoll reports a file that the server has closed. Needs root and Linux 6.13.
+//! Attaches to and detaches from a level-triggered server that closes connections without `EPOLL_CTL_DEL`, while
+//! connections are opened and closed. A duplicate held by Quell at that moment keeps the connection open. Its client
+//! gets no FIN, and the server's epoll reports a file that the server has closed. Needs root and Linux 6.13.
 //!
 //! `cargo test -p quell-host --test attach_beside_churn_on_the_kernel -- --ignored --nocapture` prints the figures.
 

@@ -1,5 +1,5 @@
-//! A running program gets a mode from outside and loses it again, whatever ends first and whenever. Needs root, Linux 6.13
-//! and memcached.
+//! Attaches a mode to a running program and detaches it, whichever process exits first, at any time. Needs root, Linux
+//! 6.13 and memcached.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -34,7 +34,7 @@ use quell_test_support::{Lacks, skip};
 const ADDRESS: &str = "192.0.2.1:11211";
 const MOMENTS: [Moment; 3] = [Moment::Before, Moment::WrittenDown, Moment::Made];
 
-/// memcached with two workers and connections that both of its queues have served.
+/// memcached with two workers and connections that both queues have served.
 struct Server {
     child: Child,
     connections: Vec<TcpStream>,
@@ -79,7 +79,7 @@ impl Server {
         PidFd::open(self.pid()).unwrap().signal(signal).unwrap();
     }
 
-    /// Every connection gets its answer.
+    /// Checks that every connection gets its answer.
     fn answers(&mut self) {
         self.connections.iter_mut().for_each(answers);
     }

@@ -1,5 +1,5 @@
-//! An attachment that steers the connections of a server and binds its workers: verified while connections come, kept up
-//! with what changes, and put back with the rest. Needs root, Linux 6.13 and two CPUs.
+//! Steers the connections of an attached server and binds its workers: verified with new connections, updated after
+//! changes, and restored at the end. Needs root, Linux 6.13 and two CPUs.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -28,7 +28,7 @@ fn the_server_that_is_steered() {
     workers::serve_if_asked();
 }
 
-/// A server that is attached to, and what can be steered of it.
+/// An attached server and its reuseport groups.
 struct Placing {
     steered: Steered,
     attachment: Attachment,
@@ -53,20 +53,20 @@ impl Placing {
         Some(Self { steered, attachment, groups, placement, _journal: journal })
     }
 
-    /// One look, as by somebody who stays.
+    /// One pass of a process that maintains the attachment.
     fn keep_up(&mut self) -> PlacementPass {
         let picture = self.attachment.keep_up(&mut go_on).unwrap().picture.unwrap();
         self.placement.keep_up(&mut self.attachment, &picture, &mut go_on)
     }
 
-    /// The look that acts on what the one before it has seen change.
+    /// The pass that acts on the change seen by the pass before it.
     fn after_a_change(&mut self) -> PlacementPass {
         let first = self.keep_up();
         assert!(first.is_changing && first.steered.is_empty() && first.refused.is_empty(), "{first:?}");
         self.keep_up()
     }
 
-    /// Puts everything back; the server lives as long as what is returned.
+    /// Restores everything; the server lives as long as the returned value.
     fn end(self) -> Steered {
         let reverted = self.attachment.end().unwrap();
         assert_eq!((reverted.in_part.len(), reverted.failed.len()), (0, 0), "{reverted:?}");
@@ -79,13 +79,13 @@ impl Placing {
         self.watch()
     }
 
-    /// Looks on while some connections stay, and others come and go.
+    /// Observes while some connections stay, and others are opened and closed.
     fn watch(&mut self) -> Result<Placed, AttachError> {
         let (done, client) = (AtomicBool::new(false), &self.steered.lab.client);
         let _staying = open(client, &BOTH, AT_ONCE);
         std::thread::scope(|scope| {
             let clients = scope.spawn(|| {
-                // The last ones stay open until the next are there.
+                // The last connections stay open until the next ones exist.
                 let mut _connections = Vec::new();
                 while !done.load(Ordering::Relaxed) {
                     _connections = open(client, &BOTH, AT_ONCE);
@@ -193,7 +193,7 @@ fn a_worker_that_comes_later_is_bound_to_the_cpu_of_its_queue() {
     placing.after_a_change();
     let _connections = open(&placing.steered.lab.client, &BOTH, AT_ONCE);
     let (mut bound, give_up) = (Vec::new(), Instant::now() + ARRIVES_WITHIN);
-    // A thread that is not waiting just now is bound by a later look.
+    // A thread that is not waiting at the moment is bound in a later pass.
     while bound.len() < 4 {
         bound.extend(placing.keep_up().pinned);
         assert!(Instant::now() < give_up, "{bound:?}");
