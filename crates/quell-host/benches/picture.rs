@@ -1,8 +1,8 @@
-//! What the picture of a memcached with many connections costs: time passed, split into reading devices, processes and
-//! sockets, and joining what was read; and time on a CPU, which other programs on the machine disturb less. Root: it
-//! raises a veth pair of 16 queues in two namespaces of its own.
+//! Measures the cost of a snapshot of a memcached with many connections. Reports elapsed time, split into reading
+//! devices, processes and sockets, and joining. Also reports CPU time, which other programs disturb less. Needs root:
+//! creates a veth pair of 16 queues in two network namespaces.
 //!
-//!     cargo bench -p quell-host --bench picture
+//! cargo bench -p quell-host --bench picture
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and fails by panicking")]
 
@@ -67,7 +67,7 @@ fn main() {
     println!("peak memory of this process, with its {} client sockets: {peak:?} KiB", connections.len());
 }
 
-/// What one picture took.
+/// Cost of one snapshot.
 struct Measured {
     passed: Duration,
     ran: Duration,
@@ -83,7 +83,7 @@ fn measure(scope: &Scope) -> Measured {
     Measured { passed, ran: ran().saturating_sub(ran_before), cost, sockets: picture.sockets.len() }
 }
 
-/// The connections, each of which has had an answer, so that its socket in the server knows its NAPI.
+/// Opens the connections; each has received an answer, so that its server socket has a NAPI ID.
 fn connect_all() -> Vec<TcpStream> {
     let address: SocketAddr = "192.0.2.1:11211".parse().unwrap();
     let deadline = Instant::now() + START_BOUND;

@@ -1,6 +1,6 @@
-//! A profile applied as one transaction: picture, plan, changes, picture again, and nothing left to be done; otherwise
-//! everything goes back. How it drifts since is [`crate::drift`]'s. What is to be changed is decided in
-//! [`crate::plan`], how a change is made and undone in [`crate::settings`].
+//! Applies a profile as one transaction: snapshot, plan, changes, second snapshot. If the second plan is not empty,
+//! everything is undone. [`crate::drift`] finds later deviations, [`crate::plan`] decides the changes, and
+//! [`crate::settings`] makes them.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -20,96 +20,96 @@ use crate::settings::SettingsError;
 use crate::settings::host::Place;
 use crate::transaction::{ChangeError, Moment, Transaction};
 
-/// How often the host is looked at until it is as it was told to be: links and queues take a moment to come back.
+/// Number of snapshots until the host must match the profile; links and queues take a moment to come up.
 const LOOKS: u32 = 10;
-/// How long after one look the next one is.
+/// Interval between these snapshots.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
-/// What is to be applied.
+/// Profile to apply, and where.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// The network namespace by name; absent: the caller's.
+    /// Name of the network namespace; absent: the caller's.
     pub netns: Option<&'a NamespaceName>,
-    /// The profile.
+    /// Profile.
     pub profile: &'a Profile,
-    /// How the journal calls it: its file's name.
+    /// Name of the profile in the journal: its file name.
     pub called: &'a str,
-    /// Whether what can be done is done although something cannot.
+    /// Apply the possible changes although others are not possible.
     pub partly: bool,
 }
 
-/// Starts the watchdog of a journal, or says why it could not.
+/// Starts the watchdog of a journal, or returns the reason why it could not.
 pub type StartWatchdog<'a> = dyn FnMut(&Path) -> Result<Watchdog, String> + 'a;
 
-/// What was applied.
+/// Result of applying a profile.
 #[derive(Debug)]
 pub struct Applied {
-    /// The journal; absent when nothing was to be changed.
+    /// Path of the journal; absent when nothing had to change.
     pub journal: Option<PathBuf>,
-    /// What was done, and what could not be.
+    /// Changes that were made, and those that were not possible.
     pub plan: Plan,
 }
 
-/// Why a profile was not applied.
+/// Reason why a profile was not applied.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApplyError {
-    /// The host could not be looked at.
+    /// The host could not be observed.
     #[error(transparent)]
     Look(#[from] TakeError),
     /// The namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// Something cannot be done here, and nothing was done.
+    /// Some changes are not possible here; nothing was changed.
     #[error("{} of what the profile asks for cannot be done here, so nothing was changed", .0.impossible.len())]
     Impossible(Plan),
-    /// The journals of profiles of which nothing is left could not be found or removed.
+    /// Journals of profiles whose namespace is gone could not be found or removed.
     #[error(transparent)]
     Forget(KeptError),
-    /// Whether anything is left of an earlier profile could not be found out.
+    /// It is unknown whether settings of an earlier profile still exist.
     #[error("could not find what an earlier profile has changed: {0}; nothing was changed")]
     Find(SettingsError),
-    /// A profile is applied to the namespace already.
+    /// The namespace already has a profile.
     #[error("{} is applied here already; nothing was changed", profile_of(history).unwrap_or("a profile"))]
     AlreadyApplied {
-        /// Its journal.
+        /// Path of its journal.
         path: PathBuf,
-        /// What the journal says.
+        /// Contents of the journal.
         history: Box<History>,
     },
-    /// The transaction could not be begun.
+    /// The transaction could not be started.
     #[error(transparent)]
     Begin(ChangeError),
-    /// The watchdog could not be started, and nothing was done.
+    /// The watchdog could not be started; nothing was changed.
     #[error("the watchdog that undoes what nobody confirms could not be started, so nothing was changed: {0}")]
     Watchdog(String),
-    /// A change could not be made, and everything was undone.
+    /// A change failed; everything was undone.
     #[error("{change}: {source}")]
     Change {
-        /// Which.
+        /// Change that failed.
         change: Box<ChangeText>,
-        /// Why.
+        /// Cause.
         source: Box<ChangeError>,
-        /// What undoing the others came to.
+        /// Outcome of undoing the other changes.
         reverted: Result<Reverted, JournalError>,
     },
-    /// All changes were made, but the host is not as the profile says, and everything was undone.
+    /// All changes were made, but the host does not match the profile. Everything was undone.
     #[error(
         "all changes were made, but {} of them did not last, the first: {}", left.steps.len(),
         left.steps.first().map(|step| step.change.text().to_string()).unwrap_or_default()
     )]
     NotInEffect {
-        /// What would still have to be changed.
+        /// Changes that are still missing.
         left: Plan,
-        /// What undoing came to.
+        /// Outcome of undoing.
         reverted: Result<Reverted, JournalError>,
     },
-    /// It could not be written down that the changes are to stay, and they were undone.
+    /// Persistence could not be recorded; the changes were undone.
     #[error(transparent)]
     Keep(JournalError),
 }
 
-/// The host as far as a plan for `profile` looks at it.
+/// Takes a snapshot with everything that a plan for `profile` needs.
 ///
 /// # Errors
 /// When the namespace or its devices cannot be read.
@@ -120,7 +120,7 @@ pub fn observe(netns: Option<&NamespaceName>, profile: &Profile) -> Result<Obser
     let read = || profile.sysctls.keys().map(|name| (name.clone(), sysctl(name))).collect();
     let sysctls: BTreeMap<String, Reading<String>> = namespace.run(read)?;
     let is_absent = |reading: &Reading<String>| reading.why_unknown().is_some_and(|unknown| unknown.why == Why::Absent);
-    // Those of the whole host are in the initial namespace alone, which is mostly the caller's.
+    // Sysctls of the whole host exist in the initial namespace only, which usually is the caller's.
     let elsewhere = sysctls.iter().filter(|(_, reading)| netns.is_some() && is_absent(reading));
     let on_host = elsewhere.map(|(name, _)| (name.clone(), sysctl(name))).filter(|(_, reading)| !is_absent(reading));
     let host_wide_sysctls = on_host.collect();
@@ -142,12 +142,12 @@ fn sysctl(name: &str) -> Reading<String> {
     }
 }
 
-/// Applies a profile; it stays until it is released ([`crate::kept`]). `watchdog`, if there is one, starts the process that
-/// undoes everything unless it is confirmed, and is given the journal. `looks_on` hears of every change, by its number in
-/// the plan, and may stop.
+/// Applies a profile, which persists until it is released ([`crate::kept`]). `watchdog`, if given, starts the process
+/// that undoes everything without a confirmation, and receives the journal's path. `looks_on` observes every change by
+/// its index in the plan and may stop.
 ///
 /// # Errors
-/// [`ApplyError`]; the host is as it was before then, as far as the error does not say otherwise.
+/// [`ApplyError`]; the host is unchanged then, unless the error says otherwise.
 pub fn apply(
     journal: &Journal,
     request: &Request<'_>,
@@ -189,13 +189,13 @@ pub fn apply(
     Ok(Applied { journal: Some(kept.map_err(ApplyError::Keep)?), plan })
 }
 
-/// What a journal of this module says that it is for, before the profile.
+/// Prefix of the purpose that these journals record; the profile follows.
 const PURPOSE: &str = "profile ";
-/// What it says before the namespace's name, where the profile is not for the caller's own.
+/// Separator before the namespace's name, if the profile is not for the caller's namespace.
 const IN_NAMESPACE: &str = " in namespace ";
 
-/// The journal of the profile that is applied to a namespace: there is one at most, under whichever name, for names are
-/// given again.
+/// Journal name of a namespace's profile. It is derived from the cookie because names are reused; a namespace has one
+/// profile at most.
 fn id(namespace_cookie: u64) -> String {
     format!("profile-{namespace_cookie}")
 }
@@ -210,8 +210,8 @@ fn applied_in(journal: &Journal, namespace_cookie: u64) -> Result<Option<Kept>, 
     Ok(kept::list(journal)?.into_iter().find(is_applied_here))
 }
 
-/// Removes the journal of a profile that was applied to an earlier namespace of this name, if all that it changed went with
-/// that namespace: the name alone would keep it in `quell status`.
+/// Removes the journal of a profile for an earlier namespace of this name, if all its changes vanished with that
+/// namespace. `quell status` would list it under the reused name otherwise.
 fn forget_namesakes(journal: &Journal, name: &NamespaceName) -> Result<(), ApplyError> {
     let proc = ProcRoot::default();
     for kept in kept::list(journal).map_err(ApplyError::Forget)? {
@@ -235,14 +235,14 @@ fn is_gone(proc: &ProcRoot, history: &History) -> Result<bool, ApplyError> {
     Ok(true)
 }
 
-/// The profile that a journal is about; `None` when it is about something else.
+/// Profile recorded in a journal; `None` if it is not the journal of a profile.
 #[must_use]
 pub fn profile_of(history: &History) -> Option<&str> {
     let of = history.begin.purpose.strip_prefix(PURPOSE)?;
     Some(of.rsplit_once(IN_NAMESPACE).map_or(of, |(profile, _)| profile))
 }
 
-/// The name by which the network namespace of a profile was given.
+/// Name of the network namespace of a profile.
 fn namespace_of(history: &History) -> Option<&str> {
     let of = history.begin.purpose.strip_prefix(PURPOSE)?;
     of.rsplit_once(IN_NAMESPACE).map(|(_, name)| name)

@@ -1,6 +1,6 @@
-//! Finding a network device again after it was renamed or moved to another network namespace. The journal knows a device
-//! by its namespace's cookie, its ifindex there, and the inode of its directory in sysfs: a device that is made later, under
-//! the same name or the same ifindex, has another inode.
+//! Finds a network device after it was renamed or moved to another network namespace. The journal identifies a device
+//! by its namespace's cookie, its ifindex and the inode of its sysfs directory. A later device with the same name or
+//! ifindex has another inode.
 
 use quell_linux::link::{Link, Links};
 use quell_linux::netlink::{Failure, NetlinkError};
@@ -12,38 +12,39 @@ use quell_linux::{Ifindex, InterfaceName};
 use crate::namespaces;
 use crate::settings::SettingsError;
 
-/// A device as a journal knows it.
+/// Identity of a device in a journal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DeviceKey<'a> {
-    /// `SO_NETNS_COOKIE` of its namespace when it was changed.
+    /// `SO_NETNS_COOKIE` of its namespace at the time of the change.
     pub(crate) namespace_cookie: u64,
-    /// Its number there; absent in journals of format 4, which have the name alone.
+    /// Interface index; absent in journals of format 4, which only record the name.
     pub(crate) ifindex: Option<Ifindex>,
-    /// Its name then.
+    /// Name at the time of the change.
     pub(crate) name: &'a str,
-    /// The inode of its directory in sysfs; absent where sysfs could not be mounted, and in journals of format 4.
+    /// Inode of its sysfs directory; absent where sysfs could not be mounted, and in journals of format 4.
     pub(crate) sysfs_inode: Option<u64>,
 }
 
-/// A device, and where it is now.
+/// A device and its current namespace.
 #[derive(Debug)]
 pub(crate) struct FoundDevice {
     pub(crate) namespace: Namespace,
     pub(crate) link: Link,
 }
 
-/// The inode by which the device is found again; `None` where its sysfs cannot be had.
+/// Inode of the device's sysfs directory; `None` where sysfs is not accessible.
 pub(crate) fn sysfs_inode(namespace: &Namespace, link: &Link) -> Option<u64> {
     inode(namespace, link).ok().flatten()
 }
 
-/// `None` for a name that is not UTF-8, which is shown with substitutes.
+/// `None` for a name that is not UTF-8, because its displayed form differs.
 fn inode(namespace: &Namespace, link: &Link) -> Result<Option<u64>, SysfsError> {
     let Ok(name) = InterfaceName::new(link.name.as_str()) else { return Ok(None) };
     Sysfs::of(namespace)?.net_class(&name).inode().map(Some)
 }
 
-/// The device, wherever it is now. `None`: it was deleted, or is in a namespace that only an open file keeps alive.
+/// Finds the device in any namespace. `None`: it was deleted, or it is in a namespace that only an open file keeps
+/// alive.
 ///
 /// # Errors
 /// When a namespace or its devices cannot be read.
@@ -76,15 +77,16 @@ fn is_same(namespace: &Namespace, link: &Link, key: &DeviceKey<'_>) -> Result<bo
     }
     match inode(namespace, link) {
         Ok(now) => Ok(now == key.sysfs_inode),
-        // Renamed since it was listed: it is looked for by its inode next.
+        // Renamed since it was listed; the search by inode follows.
         Err(error) if error.is_absent() => Ok(false),
-        // Without the right to mount, cookie and ifindex have to do: the kernel gives an ifindex again on request only.
+        // Without permission to mount sysfs, cookie and ifindex must suffice: the kernel reuses an ifindex only on
+        // request.
         Err(error) if error.is_denied() => Ok(true),
         Err(error) => Err(error),
     }
 }
 
-/// The device with this inode, in whichever namespace.
+/// Finds the device with this inode in any namespace.
 fn find_moved(proc: &ProcRoot, inode: u64) -> Result<Option<FoundDevice>, SettingsError> {
     let mut seen = std::collections::HashSet::new();
     let mut found = None;
@@ -101,7 +103,7 @@ fn find_moved(proc: &ProcRoot, inode: u64) -> Result<Option<FoundDevice>, Settin
     })?;
     match (namespace, found, failed) {
         (Some(namespace), Some(link), _) => Ok(Some(FoundDevice { namespace, link })),
-        // It may be where nothing could be read: that it is gone is not known.
+        // It may be in an unreadable namespace, so it is not known to be gone.
         (_, _, Some(error)) => Err(error),
         _ => Ok(None),
     }

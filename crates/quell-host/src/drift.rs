@@ -1,6 +1,6 @@
-//! What of the settings in a journal is not as it was made any more, and making it again. Looked at are the settings of
-//! profiles and, of attachments, those of queues, epolls and threads. Flow rules, RSS contexts, sockets, io_urings and
-//! reuseport filters are not looked at.
+//! Finds settings of a journal that no longer have the applied value, and applies them again. Covers all settings of
+//! profiles, and queues, epolls and threads of attachments. Does not cover flow rules, RSS contexts, sockets, io_urings
+//! and reuseport filters.
 
 use std::path::Path;
 
@@ -15,47 +15,48 @@ use crate::settings::host::{Kernel, KnownContexts, Place, differs, make};
 use crate::settings::values::NapiValues;
 use crate::settings::{SettingsError, affinity, epoll, napi};
 
-/// A setting that is not as it was made any more.
+/// A setting that no longer has the applied value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Drift {
-    /// The device; absent for what is not of one.
+    /// Device; absent for settings without a device.
     pub device: Option<String>,
-    /// The queue, where it is one's.
+    /// Receive queue, for settings of a queue.
     pub queue: Option<u32>,
-    /// What it is.
+    /// Name of the setting.
     pub setting: String,
-    /// As it was made.
+    /// Applied value.
     pub made: String,
-    /// As it is; absent when the thing that it was set on is not found now.
+    /// Current value; absent when the object is not found at present.
     pub now: Option<String>,
 }
 
-/// How the settings of a journal are now.
+/// Current state of the settings of a journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Condition {
-    /// Those that are not as they were made.
+    /// Settings that no longer have the applied value.
     pub drifted: Vec<Drift>,
-    /// How many are gone, with their device or their network namespace.
+    /// Number of settings that are gone with their device or network namespace.
     pub gone: usize,
 }
 
-/// Why it could not be found out how a setting is now, or why the setting could not be made again.
+/// Reason why a setting could not be read or applied again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriftError {
-    /// A setting could not be read or made.
+    /// A setting could not be read or applied.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The other journals, which may speak of the same queue, could not be read.
+    /// The other journals, which may concern the same queue, could not be read.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The boot could not be identified.
+    /// The boot ID could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
 }
 
-/// How the settings in the journal at `path` are now. Values that another journal wants instead have not drifted.
+/// Reads the current state of the settings in the journal at `path`. A value that another journal has set since does
+/// not count as drift.
 ///
 /// # Errors
 /// When a setting or the other journals cannot be read.
@@ -63,7 +64,7 @@ pub fn condition(path: &Path, history: &History) -> Result<Condition, DriftError
     let proc = ProcRoot::default();
     let others = Others::beside(path, proc.boot_id()?.to_string());
     let mut condition = Condition::default();
-    // In the order in which they were made.
+    // In the order in which they were applied.
     for entry in history.entries.iter().filter(|entry| entry.is_pending()) {
         let drift = match &entry.change {
             Change::HostSetting(change) => match Place::find(&proc, change) {
@@ -80,17 +81,17 @@ pub fn condition(path: &Path, history: &History) -> Result<Condition, DriftError
             Change::ThreadAffinity(change) => of_thread(&proc, change)?,
             _ => None,
         };
-        // A queue that was made again is in the journal of its attachment once more.
+        // If a queue was set again, the journal of its attachment lists it twice.
         condition.drifted.extend(drift.filter(|drift| !condition.drifted.contains(drift)));
     }
     Ok(condition)
 }
 
-/// Makes again what has drifted of the profile in the journal at `path`, where it is there, and returns how everything was
-/// before. What it was before the profile is in the journal already.
+/// Applies the drifted settings of the profile in the journal at `path` again, where their objects exist. Returns the
+/// state before. The journal already holds the values from before the profile.
 ///
 /// # Errors
-/// When a setting cannot be read or made.
+/// When a setting cannot be read or applied.
 pub fn reassert(path: &Path, history: &History) -> Result<Condition, DriftError> {
     let proc = ProcRoot::default();
     let others = Others::beside(path, proc.boot_id()?.to_string());
@@ -133,19 +134,19 @@ fn drift_of(setting: &plan::Change, made: String, now: Option<String>) -> Drift 
     Drift { device, queue: setting.queue(), setting: setting.text().what, made, now }
 }
 
-/// Of a setting that may be in a network namespace that may not be opened.
+/// Drift of a setting that may be in an inaccessible network namespace.
 fn not_found(change: &HostSetting) -> Option<Drift> {
     change.setting.text().new.map(|made| drift_of(&change.setting, made, None))
 }
 
-/// What was made and what is there now, of the values that differ. Pure.
+/// Applied and current value of each value that differs. Pure.
 fn of_values(made: &NapiValues, now: &NapiValues, others: &Claims) -> Option<(String, Option<String>)> {
     let differing = others.without_theirs(&now.where_present_in(made).unlike(made));
     (!differing.is_empty()).then(|| (made.where_present_in(&differing).to_string(), Some(differing.to_string())))
 }
 
 fn of_queue(proc: &ProcRoot, change: &NapiSettings, others: &Others) -> Result<Option<Drift>, DriftError> {
-    // A device that is gone has taken the queue with it: of an attachment that is no drift.
+    // The queue of an attachment vanished with its device, which is not drift.
     let device = match devices::find(proc, &change.device_key()) {
         Ok(Some(device)) => device,
         Ok(None) => return Ok(None),

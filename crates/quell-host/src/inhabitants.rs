@@ -1,5 +1,5 @@
-//! Ending the processes that live in a network namespace, whatever session they are in: a server that became a daemon
-//! has left the session it was started in, but not its namespace. Whether the namespace is ours is not asked here.
+//! Kills all processes in a network namespace, in any session: a daemon has left its original session, but not its
+//! namespace. The caller checks that the namespace belongs to Quell.
 
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,11 @@ use quell_linux::process::ProcessError;
 
 use crate::undo::UndoError;
 
-/// Kills all processes that live in `namespace` with SIGKILL, those too that they start meanwhile, and waits for their
-/// end, at most until `bound`. This process is spared. Processes that it may not look into are not told from others.
+/// Kills all processes in `namespace` with SIGKILL, including processes that they start during this, and waits for
+/// their exit, at most until `bound`. Spares this process. Ignores processes that it may not inspect.
 ///
 /// # Errors
-/// When a process cannot be killed, or does not end in time.
+/// When a process cannot be killed, or does not exit in time.
 pub(crate) fn end_inhabitants(namespace: &Namespace, proc: &ProcRoot, bound: Duration) -> Result<(), UndoError> {
     let started = Instant::now();
     loop {
@@ -56,10 +56,10 @@ fn still_inside(namespace: &Namespace, left: &[Pid], within: Duration) -> UndoEr
     }
 }
 
-/// Kills one process, if it still lives in the namespace.
+/// Kills one process if it is still in the namespace.
 fn kill(namespace: &Namespace, proc: &ProcRoot, pid: Pid) -> Result<Option<PidFd>, UndoError> {
     let Some(handle) = unless_gone(PidFd::open(pid))? else { return Ok(None) };
-    // Looked at while the handle is open: what is seen now is the process that the handle names.
+    // Checked while the pidfd is open: the namespace is that of the process behind the pidfd.
     match Namespace::open_pid(proc.path(), pid) {
         Ok(lives_in) if lives_in == *namespace => {}
         Ok(_) => return Ok(None),

@@ -1,5 +1,5 @@
-//! Changes that stay after the program that made them ended: listed, confirmed, undone on request, and undone by a
-//! watchdog when nobody confirms them in time. How a single change is undone is not told here.
+//! Persistent changes, which outlive the program that made them. They are listed, confirmed, undone on request, and
+//! undone by a watchdog if nobody confirms them in time. The `undo` module undoes a single change.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,123 +18,124 @@ use crate::journal::{
 };
 use crate::recovery::{Reverted, is_running, revert, undo_pending};
 
-/// With this a watchdog is told that what it watches over is confirmed.
+/// Signal that confirms the changes to their watchdog.
 const CONFIRM: Signal = Signal::USR1;
-/// How long a watchdog may take to write down that it was confirmed.
+/// Time limit for the watchdog to record the confirmation.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Changes that stay.
+/// Persistent changes of one journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
-    /// Their journal.
+    /// Path of the journal.
     pub path: PathBuf,
-    /// What it says.
+    /// Contents of the journal.
     pub history: History,
-    /// Until when.
+    /// How long the changes persist.
     pub standing: Standing,
 }
 
-/// How long changes stay that were kept.
+/// How long persistent changes last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Until somebody asks for them to be undone.
+    /// Until they are reverted on request.
     Kept,
-    /// Until the watchdog's time is over.
+    /// Until the watchdog's deadline, unless confirmed.
     Unconfirmed(Watchdog),
-    /// As long as this process lives.
+    /// As long as this process runs.
     KeptBy(Keeper),
-    /// As long as a process lives that is not visible here: it has this number in another PID namespace.
+    /// As long as a process runs that is not visible here; this is its PID in another PID namespace.
     OutOfSight(u32),
-    /// They were made before the last boot, which undid them all.
+    /// Made before the last boot, which reset them all.
     BeforeThisBoot,
 }
 
-/// Why kept changes could not be listed, confirmed, watched over or undone.
+/// Reason why persistent changes could not be listed, confirmed, watched or undone.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeptError {
     /// A journal could not be read or written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The boot could not be identified.
+    /// The boot ID could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// The watchdog could not be told.
+    /// The watchdog could not be signalled.
     #[error(
         "could not tell the watchdog of {}: {source}; unless it is told in time it undoes everything",
         visible::path(path)
     )]
     Watchdog {
-        /// The journal.
+        /// Path of the journal.
         path: PathBuf,
-        /// What came back.
+        /// Cause.
         source: PidFdError,
     },
-    /// The keeper of an attachment could not be told.
+    /// The keeper of an attachment could not be signalled.
     #[error(
         "could not tell the keeper of {}: {source}; the attachment stays until its programs end",
         visible::path(path)
     )]
     Keeper {
-        /// The journal.
+        /// Path of the journal.
         path: PathBuf,
-        /// What came back.
+        /// Cause.
         source: PidFdError,
     },
-    /// It was told, and has not ended yet.
+    /// The process was signalled and has not exited yet.
     #[error("process {pid}, which sees to {}, was told to end and has not after {after:?}", visible::path(path))]
     StillAtIt {
-        /// The journal.
+        /// Path of the journal.
         path: PathBuf,
-        /// The process.
+        /// Process ID.
         pid: Pid,
-        /// How long it was waited for.
+        /// Time waited.
         after: Duration,
     },
-    /// It lives in another PID namespace.
+    /// The process runs in another PID namespace.
     #[error(
         "{} is held by a process that is not visible here (process {pid} of another PID namespace): run this there; nothing \
          was changed",
         visible::path(path)
     )]
     OutOfSight {
-        /// The journal.
+        /// Path of the journal.
         path: PathBuf,
-        /// The number that the process has there.
+        /// PID of the process in its own namespace.
         pid: u32,
     },
-    /// The time was over, or the watchdog was ended.
+    /// The watchdog's deadline passed, or the watchdog was killed.
     #[error(
         "{} was not confirmed: its watchdog had undone it, or was ended; `quell status` shows what is applied now",
         visible::path(path)
     )]
     TooLate {
-        /// The journal.
+        /// Path of the journal.
         path: PathBuf,
     },
-    /// The watchdog cannot hear of a confirmation.
+    /// The watchdog cannot receive confirmations.
     #[error("could not listen for a confirmation: {0}")]
     Listen(#[source] io::Error),
-    /// A journal of which a part cannot be read.
+    /// A part of the journal cannot be read.
     #[error(transparent)]
     Unusable(#[from] UnusableJournal),
 }
 
-/// How a watchdog's watch ended.
+/// Outcome of a watchdog.
 #[derive(Debug)]
 pub enum WatchEnded {
-    /// It was confirmed: everything stays.
+    /// The changes were confirmed and persist.
     Confirmed,
-    /// There was nothing to watch over any more.
+    /// Everything was reverted already.
     AlreadyReverted,
-    /// Nobody confirmed it, or who made the changes died before they were complete: everything was undone.
+    /// Everything was undone, because nobody confirmed the changes, or because their maker died before they were
+    /// complete.
     Reverted(Reverted),
 }
 
-/// The changes that stay, in the order of their journals' names. Only reads.
+/// Lists persistent changes, ordered by journal name. Only reads.
 ///
 /// # Errors
-/// When the journals cannot be listed, or this boot not be identified.
+/// When the journals cannot be listed or the boot ID cannot be read.
 pub fn list(journal: &Journal) -> Result<Vec<Kept>, KeptError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
@@ -173,19 +174,19 @@ fn standing(history: &History, boot_id: BootId, proc: &ProcRoot) -> Option<Stand
     }
 }
 
-/// Undoes the kept changes of one journal. `None`: there is no such journal.
+/// Undoes the persistent changes of one journal. `None`: there is no such journal.
 ///
 /// # Errors
-/// When it cannot be read, removed or acted upon, or this boot not be identified; also when somebody who is alive holds it
-/// ([`give_up`] ends a watchdog's).
+/// When the journal cannot be read, removed or acted upon, or the boot ID cannot be read. Also when a running process
+/// holds the journal ([`give_up`] ends a watchdog's).
 pub fn release(journal: &Journal, path: &Path) -> Result<Option<Reverted>, KeptError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
     match journal.take_from_strangers(path)? {
         Some(JournalFile::Abandoned(mut owned)) => {
             if owned.history().stay != Stay::WithOwner {
-                // On a full disk it is undone all the same. Should this process be killed meanwhile, the rest stays, to be
-                // released again.
+                // A full disk must not prevent the undo. If this process is killed during it, the rest persists and can
+                // be released again.
                 let _ = owned.write(Record::Release);
             }
             Ok(Some(revert(owned, boot_id, &proc)?))
@@ -197,25 +198,25 @@ pub fn release(journal: &Journal, path: &Path) -> Result<Option<Reverted>, KeptE
     }
 }
 
-/// What became of a journal of which a part could not be read.
+/// Outcome of reverting a damaged journal.
 #[derive(Debug)]
 pub struct Salvaged {
-    /// Where it is, or was.
+    /// Path of the journal, which may be removed by now.
     pub path: PathBuf,
-    /// What reverting its whole lines came to.
+    /// Outcome of reverting its readable lines.
     pub reverted: Reverted,
-    /// Its other lines.
+    /// Its unreadable lines.
     pub unreadable: Vec<HistoryError>,
-    /// It was removed.
+    /// Whether it was removed.
     pub removed: bool,
 }
 
-/// Undoes what the whole lines of a damaged journal say, the last change first. The file stays, for what the other lines
-/// said may still be there, unless `remove` asks for its end, or it is of an earlier boot. `None`: there is no such journal,
-/// or it is not damaged.
+/// Undoes the changes in the readable lines of a damaged journal, the last one first. The file stays, because changes
+/// of the unreadable lines may still be in place. It is removed if `remove` asks for it or if it is from an earlier
+/// boot. `None`: there is no such journal, or it is not damaged.
 ///
 /// # Errors
-/// When the journal cannot be taken, read or removed, or this boot not be identified.
+/// When the journal cannot be locked, read or removed, or the boot ID cannot be read.
 pub fn salvage(journal: &Journal, path: &Path, remove: bool) -> Result<Option<Salvaged>, KeptError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
@@ -235,42 +236,42 @@ pub fn salvage(journal: &Journal, path: &Path, remove: bool) -> Result<Option<Sa
     Ok(Some(Salvaged { path: path.to_owned(), reverted, unreadable, removed }))
 }
 
-/// Removes the journals of what was kept before the last boot, which undid it all.
+/// Removes journals of persistent changes from before the last boot, which reset them all.
 ///
 /// # Errors
-/// When they cannot be listed or removed, or this boot not be identified.
+/// When they cannot be listed or removed, or the boot ID cannot be read.
 pub fn forget_earlier_boots(journal: &Journal) -> Result<(), KeptError> {
     let earlier = list(journal)?.into_iter().filter(|kept| kept.standing == Standing::BeforeThisBoot);
     earlier.into_iter().try_for_each(|kept| release(journal, &kept.path).map(drop))
 }
 
-/// Confirms what a watchdog watches over, and returns when that is written down.
+/// Confirms the changes that a watchdog guards. Returns when the confirmation is recorded.
 ///
 /// # Errors
-/// When the watchdog cannot be told, or it had undone everything before it heard.
+/// When the watchdog cannot be signalled, or had undone everything before.
 pub fn confirm(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<(), KeptError> {
     tell(path, SeesTo::Watchdog(*watchdog), CONFIRM, CONFIRMED_WITHIN)?;
     let confirmed = |kept: &Kept| kept.path == path && kept.standing == Standing::Kept;
     if list(journal)?.iter().any(confirmed) { Ok(()) } else { Err(KeptError::TooLate { path: path.to_owned() }) }
 }
 
-/// Has a watchdog undo at once what it watches over, and tells what it has undone, also when it was about to anyway. What
-/// it could not undo is still in the journal, for [`release`].
+/// Makes a watchdog undo its changes now and reports what it undid, even if its deadline had just passed. What it could
+/// not undo stays in the journal, for [`release`].
 ///
 /// # Errors
-/// When the watchdog cannot be told or does not end in time, or the journal cannot be read.
+/// When the watchdog cannot be signalled or does not exit in time, or the journal cannot be read.
 pub fn give_up(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<Reverted, KeptError> {
     let Some(mut witness) = journal.witness(path)? else { return Ok(Reverted::default()) };
     tell(path, SeesTo::Watchdog(*watchdog), Signal::TERM, CONFIRMED_WITHIN)?;
     Reverted::as_seen_by(&mut witness).map_err(KeptError::Listen)
 }
 
-/// The process that sees to a journal.
+/// Process that guards a journal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SeesTo {
-    /// Until what is in it is confirmed.
+    /// Until the changes are confirmed.
     Watchdog(Watchdog),
-    /// As long as an attachment lasts.
+    /// As long as the attachment lasts.
     Keeper(Keeper),
 }
 
@@ -292,15 +293,15 @@ impl SeesTo {
     }
 }
 
-/// Signals the process that sees to the journal at `path`, and returns when it has ended, which it may have before: what
-/// it did is in the journal.
+/// Signals the guardian of the journal at `path` and waits until it has exited, which may have happened before. The
+/// journal records what it did.
 pub(crate) fn tell(path: &Path, who: SeesTo, signal: Signal, within: Duration) -> Result<(), KeptError> {
     let (pid, start_time_ticks) = who.number_and_start();
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
     let Some(pid) = Pid::from_kernel(pid) else { return Ok(()) };
     let told = PidFd::open(pid).and_then(|process| {
-        // Looked at after it was opened: from here on the number cannot mean another process.
+        // Checked after the pidfd is open: from then on the PID cannot refer to another process.
         if !is_running(pid.get().unsigned_abs(), start_time_ticks, boot_id, &proc) {
             return Ok(true);
         }
@@ -316,8 +317,8 @@ pub(crate) fn tell(path: &Path, who: SeesTo, signal: Signal, within: Duration) -
 }
 
 impl KeptError {
-    /// Of a journal that is to be undone by process `pid`, which does not run here: one that is locked all the same has its
-    /// keeper in another PID namespace, where numbers mean other processes, or somebody else holds it.
+    /// Explains a journal whose guardian, PID `pid`, does not run here. If it is locked all the same, the guardian runs
+    /// in another PID namespace, or another process holds the lock.
     pub(crate) fn of_keeper(self, path: &Path, pid: u32) -> Self {
         match &self {
             Self::Journal(error) if error.is_locked_out_of_sight() => Self::OutOfSight { path: path.to_owned(), pid },
@@ -326,11 +327,11 @@ impl KeptError {
     }
 }
 
-/// What a watchdog does: waits until the owner of the journal at `path` has let it go, then for at most `patience` for a
-/// confirmation. `ready` is called once the watchdog hears confirmations.
+/// Runs the watchdog: waits until the owner of the journal at `path` releases or loses its lock, then at most
+/// `patience` for a confirmation. Calls `ready` once confirmations are received.
 ///
 /// # Errors
-/// When it cannot listen, or the journal cannot be read or written.
+/// When it cannot receive signals, or the journal cannot be read or written.
 pub fn watch(
     journal: &Journal,
     path: &Path,

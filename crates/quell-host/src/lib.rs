@@ -1,10 +1,10 @@
-//! The host as Quell sees and changes it. What there is, is a [`picture`]; what is wrong with it, [`findings`]. Every
-//! change goes through a [`journal`]: written down first, then made, and undone in the reverse order at exit, after
-//! Ctrl-C or a panic, and after a `kill -9` by whoever comes next.
+//! Observes and changes the host. [`picture`] reads its state, [`findings`] diagnoses it, and [`plan`] computes the
+//! changes that a profile requires.
 //!
-//! A [`plan`] says what has to be changed so that the host is as a profile wants it.
+//! Every change is recorded in a [`journal`] before it is made. Changes are undone in reverse order at exit, after
+//! Ctrl-C and after a panic; after `kill -9` the next Quell process undoes them.
 //!
-//! Nothing here prints, and nothing here decides which changes are wanted.
+//! Nothing here prints or decides which changes are wanted.
 
 #![forbid(unsafe_code)]
 

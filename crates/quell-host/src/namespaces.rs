@@ -1,16 +1,16 @@
-//! Finding a network namespace again by the number that no other has or had in this boot. Names and process ids, which
-//! are given out again, are only where it is looked for.
+//! Finds a network namespace by its cookie, which is unique within one boot. Names and process IDs are reused; they
+//! only provide candidates.
 
 use std::collections::HashSet;
 
 use quell_linux::netns::{Namespace, NamespaceError};
 use quell_linux::proc::{ProcError, ProcRoot};
 
-/// Why the namespaces could not be looked through.
+/// Reason why the search failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SearchError {
-    /// A namespace could not be entered, or the named ones not be listed.
+    /// A namespace could not be entered, or the named ones could not be listed.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
     /// The processes could not be listed.
@@ -18,8 +18,8 @@ pub enum SearchError {
     Proc(#[from] ProcError),
 }
 
-/// The namespace with this cookie: the caller's, a named one, or one that a process lives in. `None` when it is none of
-/// them; one that only an open file keeps alive is not found.
+/// Finds the namespace with this cookie: the caller's, a named one, or one of a running process. `None` if there is no
+/// match; a namespace that only an open file keeps alive is not found.
 ///
 /// # Errors
 /// See [`SearchError`].
@@ -28,7 +28,7 @@ pub(crate) fn by_cookie(proc: &ProcRoot, cookie: u64) -> Result<Option<Namespace
     find(proc, |namespace| Ok(seen.insert(namespace.inode()) && namespace.cookie()? == cookie))
 }
 
-/// As [`by_cookie`], by the inode, which is given out again when a namespace is gone.
+/// Like [`by_cookie`], by inode; inodes are reused after a namespace is freed.
 ///
 /// # Errors
 /// See [`SearchError`].
@@ -36,7 +36,7 @@ pub(crate) fn by_inode(proc: &ProcRoot, inode: u64) -> Result<Option<Namespace>,
     find(proc, |namespace| Ok(namespace.inode() == inode))
 }
 
-/// The first namespace that `is_it` accepts: the caller's, named ones, then those of processes.
+/// Returns the first namespace that `is_it` accepts: the caller's, then named ones, then those of processes.
 ///
 /// # Errors
 /// See [`SearchError`].
@@ -49,7 +49,7 @@ pub(crate) fn find(
     let pids = proc.pids()?;
     let of_processes = pids.into_iter().map(|pid| {
         let what = || proc.path().join(pid.to_string());
-        // That of a process which ends just now is refused as one that may not be looked into (`fs/proc/namespaces.c`).
+        // The kernel reports a process that is just exiting as inaccessible (`fs/proc/namespaces.c`).
         Namespace::open_pid(proc.path(), pid).map_err(|error| match error.is_denied() && !what().exists() {
             true => NamespaceError::Absent { what: what().display().to_string() },
             false => error,
@@ -58,8 +58,8 @@ pub(crate) fn find(
     Ok(find_among(std::iter::once_with(Namespace::current).chain(named).chain(of_processes), is_it)?)
 }
 
-/// Looks at all of them. What may not be opened or entered could be the one: only when all others are not it, that is the
-/// error, for then it is not known to be gone.
+/// Checks all candidates. An inaccessible namespace may be the wanted one, so its error is returned if no other
+/// candidate matches.
 fn find_among(
     candidates: impl Iterator<Item = Result<Namespace, NamespaceError>>,
     mut is_it: impl FnMut(&Namespace) -> Result<bool, NamespaceError>,
@@ -70,7 +70,7 @@ fn find_among(
         match found {
             Ok(None) => {}
             Ok(found) => return Ok(found),
-            // Deleted, or ended, since it was listed; a file that nothing is mounted on.
+            // Deleted or exited since it was listed, or a file without a namespace mounted on it.
             Err(NamespaceError::Absent { .. } | NamespaceError::NotANamespace { .. }) => {}
             Err(error @ NamespaceError::NoCookie { .. }) => return Err(error),
             Err(error) => unknown = unknown.or(Some(error)),

@@ -1,5 +1,5 @@
-//! Journals whose owners are gone: what they speak of is undone, the last change first, by whoever finds them. What was
-//! to stay is left alone; [`crate::kept`] is about that.
+//! Undoes journals whose owners are dead, the last change first. Persistent changes are left alone; see
+//! [`crate::kept`].
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,28 +19,29 @@ use crate::settings::host::KnownContexts;
 use crate::transaction::ChangeError;
 use crate::undo::{UndoError, undo, undo_epolls};
 
-/// What reverting came to.
+/// Outcome of reverting a journal.
 #[derive(Debug, Default)]
 pub struct Reverted {
-    /// Changes that were undone, in the order in which that was done, or of the journal when somebody else did it.
+    /// Changes that were undone, in the order of undoing, or in journal order if another process undid them.
     pub undone: Vec<Change>,
     /// Changes of which nothing was left.
     pub already_gone: Vec<Change>,
-    /// Changes of which a part was undone, and the rest left alone, with the reason in words.
+    /// Changes that were partly undone, with the reason for the rest.
     pub in_part: Vec<(Change, String)>,
-    /// Changes of which nothing was undone, because somebody else has changed it since, with the reason in words.
+    /// Changes that were left alone because another program has changed the value since, with the details.
     pub left_alone: Vec<(Change, String)>,
-    /// Changes of queues that have no NAPI instance now, in words; the journal keeps them, to be undone once the queue is
-    /// in use.
+    /// Changes of queues without a NAPI instance at present, with the details. They stay in the journal until the queue
+    /// is in use.
     pub waiting: Vec<(Change, String)>,
-    /// Changes that somebody else has undone, or found gone, without being able to write down which: the disk was full.
+    /// Changes that another process undid or found gone, but could not record because the disk was full.
     pub unrecorded: Vec<Change>,
-    /// Changes that could not be undone; the journal keeps them.
+    /// Changes that could not be undone; they stay in the journal.
     pub failed: Vec<(Change, UndoError)>,
 }
 
 impl Reverted {
-    /// What somebody else, who has ended, has undone, the first change first. What is not in it is still to be undone.
+    /// Outcome of another, exited process that reverted the journal, first change first. Other changes are still to be
+    /// undone.
     ///
     /// # Errors
     /// When the journal cannot be read.
@@ -58,7 +59,7 @@ impl Reverted {
         Ok(reverted)
     }
 
-    /// Takes in what was undone before.
+    /// Merges an earlier outcome into this one.
     pub fn after(self, before: Self) -> Self {
         fn joined<T>(mut before: Vec<T>, after: Vec<T>) -> Vec<T> {
             before.extend(after);
@@ -75,7 +76,7 @@ impl Reverted {
         }
     }
 
-    /// How many changes were undone, wholly or in part.
+    /// Number of changes that were undone, fully or partly.
     #[must_use]
     pub fn restored(&self) -> usize {
         self.undone.len() + self.in_part.len()
@@ -92,41 +93,41 @@ impl Reverted {
     }
 }
 
-/// A journal that was found on disk, and what became of it.
+/// A journal found on disk, and its outcome.
 #[derive(Debug)]
 pub enum Found {
-    /// Its owner is alive; it was left alone.
+    /// Its owner is running; it was left alone.
     Running {
-        /// Where it is.
+        /// Path of the journal.
         path: PathBuf,
-        /// What it says; absent when it cannot be read just now.
+        /// Contents; absent when it cannot be read at the moment.
         history: Option<History>,
     },
-    /// What it speaks of is to stay, or somebody else sees to it; it was left alone.
+    /// Its changes persist or have a guardian; it was left alone.
     Kept {
-        /// Where it is.
+        /// Path of the journal.
         path: PathBuf,
-        /// What it says.
+        /// Contents.
         history: History,
     },
-    /// Its owner was gone; it was reverted.
+    /// Its owner was dead; it was reverted.
     Recovered {
-        /// Where it was; it is still there when something failed.
+        /// Path of the journal, which still exists if something failed.
         path: PathBuf,
-        /// What reverting came to.
+        /// Outcome of the revert.
         reverted: Reverted,
     },
-    /// Its owner was gone, and it cannot be acted upon; it was left alone.
+    /// Its owner was dead, and the journal is partly unreadable; it was left alone.
     Unusable(UnusableJournal),
-    /// It could not be taken or read, or not be removed after it was reverted.
+    /// It could not be taken over or read, or not be removed after it was reverted.
     Failed(JournalError),
 }
 
-/// Reverts every journal whose owner is gone, and tells of those that were left alone. One that cannot be read or
-/// written does not keep the others from being reverted.
+/// Reverts every journal whose owner is dead, and reports the others. An unreadable or unwritable journal does not stop
+/// the rest.
 ///
 /// # Errors
-/// When the journals cannot be listed, or this boot not be identified.
+/// When the journals cannot be listed, or the boot ID cannot be read.
 pub fn recover(journal: &Journal) -> Result<Vec<Found>, ChangeError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
@@ -134,10 +135,10 @@ pub fn recover(journal: &Journal) -> Result<Vec<Found>, ChangeError> {
     Ok(journal.files()?.into_iter().map(recover).collect())
 }
 
-/// As [`recover`] for the journal at `path` alone. `None`: there is no such journal.
+/// Like [`recover`], for the journal at `path` only. `None`: there is no such journal.
 ///
 /// # Errors
-/// When it cannot be read, or this boot not be identified.
+/// When it cannot be read, or the boot ID cannot be read.
 pub fn recover_one(journal: &Journal, path: &Path) -> Result<Option<Found>, ChangeError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
@@ -171,7 +172,7 @@ fn recover_file(file: JournalFile, boot_id: BootId, proc: &ProcRoot) -> Found {
     }
 }
 
-/// A journal whose lock somebody holds who does not own it is waited for. It is taken for unreadable when that is in vain.
+/// Waits for a journal whose lock is held by a process that does not own it. On timeout it counts as unreadable.
 fn unless_strangers_hold_it(journal: &Journal, file: JournalFile, proc: &ProcRoot) -> JournalFile {
     let path = match &file {
         JournalFile::Running { path, history } if !is_held_by_its_own(path, history.as_ref(), proc) => path.clone(),
@@ -182,13 +183,13 @@ fn unless_strangers_hold_it(journal: &Journal, file: JournalFile, proc: &ProcRoo
             JournalFile::Unreadable(JournalError::locked(Attempt::Lock, &path))
         }
         Ok(Some(taken)) => taken,
-        // It was removed meanwhile by who undid it.
+        // The process that undid it has removed it.
         Ok(None) => file,
         Err(error) => JournalFile::Unreadable(error),
     }
 }
 
-/// Whether the process that holds the lock is one that the journal names as its owner.
+/// Whether the lock's holder is the owner that the journal names.
 fn is_held_by_its_own(path: &Path, history: Option<&History>, proc: &ProcRoot) -> bool {
     let Some(history) = history else { return false };
     let keeper = match history.stay {
@@ -199,7 +200,7 @@ fn is_held_by_its_own(path: &Path, history: Option<&History>, proc: &ProcRoot) -
     owners.into_iter().any(|pid| is_locked_by(proc, path, pid))
 }
 
-/// What the journals that [`recover`] would revert say. Only reads.
+/// Contents of the journals that [`recover`] would revert. Only reads.
 ///
 /// # Errors
 /// As [`recover`].
@@ -213,7 +214,7 @@ pub fn left_behind(journal: &Journal) -> Result<Vec<History>, ChangeError> {
     Ok(journal.list()?.into_iter().filter_map(history).collect())
 }
 
-/// Whether a journal whose owner is gone is to be left alone.
+/// Whether a journal without a running owner is to be left alone.
 fn stays(history: &History, boot_id: BootId, proc: &ProcRoot) -> bool {
     let this_boot = history.begin.boot_id == boot_id.to_string();
     match history.stay {
@@ -226,16 +227,15 @@ fn stays(history: &History, boot_id: BootId, proc: &ProcRoot) -> bool {
     }
 }
 
-/// Whether the process that was to see to it still can; one that cannot be looked at is taken to be alive.
+/// Whether the guardian of a journal is running; a process that cannot be inspected counts as running.
 pub(crate) fn is_running(pid: u32, start_time_ticks: u64, boot_id: BootId, proc: &ProcRoot) -> bool {
     let Some(pid) = Pid::from_kernel(pid) else { return false };
     let identity = ProcessIdentity { pid, starttime: Ticks(start_time_ticks), boot_id };
     identity.is_running(proc).unwrap_or(true)
 }
 
-/// Undoes everything that a journal speaks of. Nothing that it can speak of outlives a boot, so of an earlier boot's
-/// there is nothing to undo. What waits for its queue stays in the journal, under another name, so that it is in nobody's
-/// way.
+/// Undoes all changes of a journal. A journal of an earlier boot needs no undo, because no change survives a reboot.
+/// Changes that wait for a queue stay in the journal, which is renamed so that it does not block a new one.
 ///
 /// # Errors
 /// When the journal could not be removed or renamed; everything else was undone then.
@@ -252,7 +252,7 @@ pub(crate) fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot
     Ok(reverted)
 }
 
-/// Undoes what a journal of this boot speaks of, and leaves the file.
+/// Undoes the changes of a journal of this boot and leaves the file.
 pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Reverted {
     let mut reverted = Reverted::default();
     let mut contexts = KnownContexts::default();
@@ -262,9 +262,10 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
         |(_, one): &(u32, Entry), (_, other): &(u32, Entry)| epoll_of(one).is_some() && epoll_of(other).is_some();
     for together in pending.chunk_by(are_epolls) {
         let (_, first) = &together[0];
-        // Held until it is written down: of two that undo the same queue, the second is to see that the first did.
+        // Held until the undo is recorded: if two processes undo the same queue, the second must see the outcome of the
+        // first.
         let _turn = match is_of_a_queue(first).then(|| others.turn(&mut || false)) {
-            // What the one whose turn it is wants of the queue is not known yet.
+            // The lock's holder has not recorded its settings of the queue yet.
             Some(Err(error)) if error.is_locked() => {
                 reverted.failed.push((first.change.clone(), error.into()));
                 continue;
@@ -293,7 +294,7 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
                 Err(error) => reverted.failed.push((entry.change.clone(), error)),
             }
         }
-        // Where it cannot be written, the rest is undone all the same; undoing this again does no harm.
+        // If recording fails, continue: undoing a change twice is harmless.
         let _ = journal.write_all(undone);
     }
     reverted
@@ -310,7 +311,7 @@ fn is_of_a_queue(entry: &Entry) -> bool {
     matches!(entry.change, Change::NapiSettings(_))
 }
 
-/// Journals that cannot be listed must not keep a queue from going back to what it was.
+/// Unlisted journals must not prevent the restoration of a queue.
 fn claims_of_others(others: &Others, entry: &Entry) -> Claims {
     match &entry.change {
         Change::NapiSettings(change) => others.claims(change).unwrap_or_default(),
@@ -318,9 +319,9 @@ fn claims_of_others(others: &Others, entry: &Entry) -> Claims {
     }
 }
 
-/// The last change first; but before all else the settings of a plan, in the order of plans: what makes queues anew comes
-/// before what is set on them, in both directions. Queues that the plan has made come first of all: they go with what made
-/// them, and what outlives them could not be undone any more.
+/// Order of undoing: the last change first, with one exception. Settings of a plan come before everything else, in plan
+/// order: changes that recreate queues precede settings on these queues, in both directions. Queues that the plan
+/// created come first: they vanish with their creator, and settings that outlive them could not be undone afterwards.
 fn in_the_order_of_undoing(history: &History) -> Vec<(u32, Entry)> {
     let mut pending: Vec<(u32, Entry)> = history.pending().map(|(seq, entry)| (seq, entry.clone())).collect();
     pending.sort_by_key(|(_, entry)| match &entry.change {

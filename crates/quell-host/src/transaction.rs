@@ -1,6 +1,6 @@
-//! Changes to the host, made so that they can be undone: each is written to the journal, then made, then its outcome
-//! is written. Reverting goes backwards through the journal. A transaction that is dropped, by a panic for example,
-//! reverts itself; one whose process is killed is reverted by [`crate::recovery::recover`], whoever calls it next.
+//! Reversible changes of the host: each change is recorded in the journal, made, and its outcome recorded. Reverting
+//! walks the journal backwards. A dropped transaction, for example after a panic, reverts itself. If its process is
+//! killed, the next call of [`crate::recovery::recover`] reverts it.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ use crate::settings::values::{EpollValues, NapiValues, SocketPolling};
 use crate::settings::{SettingsError, affinity, epoll, napi, reuseport, ring, socket};
 use crate::steer::{Pin, Steering};
 
-/// Changes that belong together and are undone together.
+/// Changes that are undone together.
 #[derive(Debug)]
 pub struct Transaction {
     journal: Option<OwnedJournal>,
@@ -41,16 +41,16 @@ pub struct Transaction {
     proc: ProcRoot,
 }
 
-/// An epoll that is to get busy-poll parameters.
+/// An epoll that gets busy-poll parameters.
 #[derive(Debug, Clone)]
 pub struct EpollToSet {
-    /// The process that has it open.
+    /// Process that owns the epoll.
     pub process: ProcessIdentity,
-    /// Its number there.
+    /// File descriptor in that process.
     pub fd: i32,
-    /// Sockets that it was seen to watch. Another epoll that got its number by now is known by not watching them.
+    /// Sockets that it was seen to watch. An epoll that watches none of these has reused the descriptor.
     pub watched: Vec<SocketId>,
-    /// The parameters.
+    /// Parameters to set.
     pub new: EpollValues,
 }
 
@@ -62,40 +62,40 @@ impl EpollToSet {
     }
 }
 
-/// How far a change got.
+/// Progress of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// Nothing was done yet.
     Before,
-    /// It is in the journal, on disk.
+    /// The change is recorded in the journal, on disk.
     WrittenDown,
-    /// It was made; that is not in the journal yet.
+    /// The change was made; its outcome is not recorded yet.
     Made,
 }
 
-/// Hears how far each change got, and may stop: what was made is undone with the transaction then.
+/// Observes the progress of each change and may stop. The changes made so far are then undone with the transaction.
 pub type LooksOn<'a> = dyn FnMut(Moment) -> ControlFlow<()> + 'a;
 
-/// Why a change was not made.
+/// Reason why a change was not made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// It could not be written down.
+    /// The journal could not be written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The boot could not be identified.
+    /// The boot ID could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// A namespace could not be made.
+    /// A namespace could not be created.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// A link could not be made.
+    /// A link could not be created.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
     /// A process could not be started.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// Who looked on had enough, after Ctrl-C for example.
+    /// The change observer stopped the transaction, for example after Ctrl-C.
     #[error("stopped on request")]
     Stopped,
     /// A setting could not be read or changed.
@@ -104,10 +104,10 @@ pub enum ChangeError {
 }
 
 impl Transaction {
-    /// Begins a transaction called `id`, for a purpose that people understand.
+    /// Begins a transaction named `id`, with a purpose for display.
     ///
     /// # Errors
-    /// When the journal cannot be begun.
+    /// When the journal cannot be created.
     pub fn begin(journal: &Journal, id: &str, purpose: &str) -> Result<Self, ChangeError> {
         let proc = ProcRoot::default();
         let boot_id = proc.boot_id()?;
@@ -115,10 +115,10 @@ impl Transaction {
         Ok(Self { journal: Some(journal), boot_id, proc })
     }
 
-    /// Makes a network namespace.
+    /// Creates a network namespace.
     ///
     /// # Errors
-    /// When it could not be written down or made.
+    /// When it could not be recorded or created.
     pub fn create_namespace(&mut self, name: &NamespaceName) -> Result<Namespace, ChangeError> {
         let seq = self.intend(Change::NetworkNamespace { name: name.to_string() })?;
         let created = Namespace::create_named(name);
@@ -130,10 +130,10 @@ impl Transaction {
         Ok(namespace)
     }
 
-    /// Makes a veth pair; `namespace` is the name of the left end's namespace.
+    /// Creates a veth pair; `namespace` is the name of the left end's namespace.
     ///
     /// # Errors
-    /// When it could not be written down or made.
+    /// When it could not be recorded or created.
     pub fn create_veth(
         &mut self,
         namespace: &NamespaceName,
@@ -150,12 +150,12 @@ impl Transaction {
         Ok(pair)
     }
 
-    /// Starts a process in a session of its own, which ends at the latest when this transaction is reverted. `command`
-    /// is how the journal calls it. The process itself, though not what it starts, also ends with the calling thread:
-    /// a crash before its number is written down leaves nothing behind.
+    /// Starts a process in its own session, which ends at the latest when this transaction is reverted. `command` is
+    /// its description in the journal. The process, without its children, also dies with the calling thread, so that a
+    /// crash before its PID is recorded leaves nothing behind.
     ///
     /// # Errors
-    /// When it could not be written down or started.
+    /// When it could not be recorded or started.
     pub fn spawn(&mut self, command: &[String], spawn: Spawn<'_>) -> Result<Child, ChangeError> {
         let seq = self.intend(Change::Process { command: command.to_vec() })?;
         let child = spawn.dies_with_this_thread().start()?;
@@ -166,20 +166,20 @@ impl Transaction {
         Ok(child)
     }
 
-    /// Sets what `wanted` names on a NAPI instance, so that no suspended queue is left stalled, and reads it back.
-    /// Returns whether anything was to be changed; if not, nothing is written down. Where other transactions have set the
-    /// same queue, it goes back to what it was only when the last of them is reverted.
+    /// Sets the values in `wanted` on a NAPI instance without leaving a suspended queue stalled, and verifies them.
+    /// Returns whether anything had to change; otherwise nothing is recorded. If several transactions have set a queue,
+    /// the last one to revert restores its original values.
     ///
     /// # Errors
-    /// When it could not be written down or set; the journal then undoes what was done of it.
+    /// When it could not be recorded or set; the journal then undoes the completed part.
     pub fn set_napi(&mut self, namespace: &Namespace, id: NapiId, wanted: &NapiChange) -> Result<bool, ChangeError> {
         self.set_napi_watched(namespace, id, wanted, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// As [`Self::set_napi`], while `looks_on` looks on.
+    /// Like [`Self::set_napi`], with an observer.
     ///
     /// # Errors
-    /// As there, and when `looks_on` had enough.
+    /// As there, and when the observer stops.
     pub fn set_napi_watched(
         &mut self,
         namespace: &Namespace,
@@ -189,10 +189,11 @@ impl Transaction {
     ) -> Result<bool, ChangeError> {
         hears(looks_on, Moment::Before)?;
         let others = Others::beside(self.journal_path(), self.boot_id.to_string());
-        // Until it is set: whoever sets or undoes the same queue comes before that or after it, never in between.
+        // Held until the queue is set: another process may set or undo the same queue before or after, but not in
+        // between.
         let _turn = match others.turn(&mut || looks_on(Moment::Before).is_break()) {
             Ok(turn) => turn,
-            // Who looks on may have had enough of waiting.
+            // The observer may have stopped the wait.
             Err(error) => {
                 hears(looks_on, Moment::Before)?;
                 return Err(error.into());
@@ -211,22 +212,22 @@ impl Transaction {
         Ok(true)
     }
 
-    /// Sets the busy-poll parameters of the epoll that `process` has open at `fd`, so that no suspended queue is left
-    /// stalled, and reads them back. Returns whether anything was to be changed; if not, nothing is written down.
+    /// Sets the busy-poll parameters of the epoll `fd` of `process` without leaving a suspended queue stalled, and
+    /// verifies them. Returns whether anything had to change; otherwise nothing is recorded.
     ///
     /// # Errors
-    /// As [`Self::set_napi`]; also when the process is gone or may not be looked into.
+    /// As [`Self::set_napi`]; also when the process has exited or may not be inspected.
     pub fn set_epoll(&mut self, process: ProcessIdentity, fd: i32, wanted: EpollParams) -> Result<bool, ChangeError> {
         let wanted = EpollToSet { process, fd, watched: Vec::new(), new: wanted.into() };
         let mut outcomes = self.set_epolls(&[wanted], &mut |_, _| ControlFlow::Continue(()))?;
         Ok(outcomes.pop().unwrap_or(Ok(false))?)
     }
 
-    /// As [`Self::set_epoll`], of several epolls, which share their writes to disk and, within one process, the freeing of
-    /// queues. `looks_on` is called with the place of each epoll. The outcomes are in the order of the epolls.
+    /// Like [`Self::set_epoll`], for several epolls. They share journal writes and, within one process, the freeing of
+    /// queues. Calls `looks_on` with the index of each epoll. Returns the outcomes in the same order.
     ///
     /// # Errors
-    /// When they could not be written down, or `looks_on` had enough.
+    /// When they could not be recorded, or the observer stops.
     pub fn set_epolls(
         &mut self,
         epolls: &[EpollToSet],
@@ -297,22 +298,21 @@ impl Transaction {
         Ok(outcomes)
     }
 
-    /// Writes down that the preload library of `program` gives its epolls these parameters.
+    /// Records that the preload library of `program` sets these parameters on its epolls.
     ///
     /// # Errors
-    /// When it could not be written down.
+    /// When it could not be recorded.
     pub fn has_launched(&mut self, program: ProcessIdentity, epolls: EpollValues) -> Result<(), JournalError> {
         let (pid, start_time_ticks) = (program.pid.get().unsigned_abs(), program.starttime.0);
         let seq = self.intend(Change::LaunchedEpolls(LaunchedEpolls { pid, start_time_ticks, new: epolls }))?;
         self.done(seq, Outcome::Made)
     }
 
-    /// Gives a reuseport group its filter, in the place of any that it had. One of this transaction is over with that, and
-    /// so is one whose sockets are all closed: neither is left to be undone.
+    /// Attaches a filter to a reuseport group and replaces an existing one. This ends an earlier filter of this
+    /// transaction on the group, and filters whose sockets are all closed; both need no undo.
     ///
     /// # Errors
-    /// When it could not be written down or put on; also when sockets came to the group or left it since it was looked
-    /// at.
+    /// When it could not be recorded or attached; also when the group's sockets have changed since the decision.
     pub fn steer(&mut self, steering: &Steering) -> Result<(), ChangeError> {
         let put_on = reuseport::PutOn::prepare(&self.proc, steering)?;
         let over = self.filters_over_with(&put_on);
@@ -334,11 +334,10 @@ impl Transaction {
         over.map(|(seq, _)| seq).collect()
     }
 
-    /// Binds a thread to the CPUs of its queue. Returns whether anything was to be changed; if not, nothing is written
-    /// down.
+    /// Binds a thread to the CPUs of its queue. Returns whether anything had to change; otherwise nothing is recorded.
     ///
     /// # Errors
-    /// When it could not be written down or bound; also when the thread is gone.
+    /// When it could not be recorded or bound; also when the thread has exited.
     pub fn pin(&mut self, pin: &Pin) -> Result<bool, ChangeError> {
         let change = affinity::plan(&self.proc, pin)?;
         if change.old == change.new {
@@ -350,10 +349,11 @@ impl Transaction {
         Ok(true)
     }
 
-    /// Lets these sockets of `process` poll by themselves; those that are closed by now are left out. Returns how many were changed; if none, nothing is written down.
+    /// Enables busy polling on these sockets of `process`, except those closed in the meantime. Returns how many were
+    /// changed; if none, nothing is recorded.
     ///
     /// # Errors
-    /// When it could not be written down or set; also when the process is gone or may not be looked into.
+    /// When it could not be recorded or set; also when the process has exited or may not be inspected.
     pub fn set_sockets(
         &mut self,
         process: ProcessIdentity,
@@ -368,11 +368,11 @@ impl Transaction {
         Ok(changed)
     }
 
-    /// Has the io_uring that `process` has open at `fd` busy poll. Returns why it is left alone, where it is; nothing is
-    /// written down then.
+    /// Enables busy polling on the io_uring `fd` of `process`. Returns the reason if the ring is left alone; nothing is
+    /// recorded then.
     ///
     /// # Errors
-    /// When it could not be written down or told; also when the process is gone or may not be looked into.
+    /// When it could not be recorded or set; also when the process has exited or may not be inspected.
     pub fn set_ring(
         &mut self,
         process: ProcessIdentity,
@@ -389,11 +389,11 @@ impl Transaction {
         Ok(None)
     }
 
-    /// Makes one change of a plan in `namespace`. `looks_on` hears how far it got; when it says that this is enough, the
-    /// rest is not done, and what was done is undone with the transaction.
+    /// Makes one change of a plan in `namespace`. `looks_on` observes its progress. When it stops, the rest is skipped,
+    /// and the completed part is undone with the transaction.
     ///
     /// # Errors
-    /// When it could not be written down or made, or `looks_on` had enough.
+    /// When it could not be recorded or made, or the observer stops.
     pub fn set(
         &mut self,
         namespace: &Namespace,
@@ -417,7 +417,7 @@ impl Transaction {
         Ok(self.done(seq, outcome)?)
     }
 
-    /// The RSS contexts that this transaction has made, by the plan's names for them.
+    /// RSS contexts that this transaction has created, by their names in the plan.
     fn contexts_made(&mut self) -> KnownContexts {
         let mut known = KnownContexts::default();
         for entry in &self.journal_mut().history().entries {
@@ -431,8 +431,7 @@ impl Transaction {
         known
     }
 
-    /// Undoes everything, the last change first. What fails stays in the journal and does not keep the rest from being
-    /// undone.
+    /// Undoes everything, the last change first. Failed undos stay in the journal and do not stop the others.
     ///
     /// # Errors
     /// When the journal could not be removed; everything was undone then.
@@ -443,16 +442,16 @@ impl Transaction {
         }
     }
 
-    /// Ends the transaction with everything in place: it stays until the journal is reverted. Returns where that is.
+    /// Ends the transaction and keeps its changes until the journal is reverted. Returns the journal's path.
     ///
     /// # Errors
-    /// When it could not be written down that it is to stay; everything was undone then.
+    /// When this could not be recorded; everything was undone then.
     pub fn keep(self) -> Result<PathBuf, JournalError> {
         self.end_with(Record::Keep)
     }
 
-    /// As [`Self::keep`], but only if somebody confirms it in time: the process `watchdog` takes the journal over and
-    /// undoes everything otherwise.
+    /// Like [`Self::keep`], but requires a confirmation in time: otherwise the process `watchdog`, which takes over the
+    /// journal, undoes everything.
     ///
     /// # Errors
     /// As [`Self::keep`].
@@ -460,31 +459,31 @@ impl Transaction {
         self.end_with(Record::KeepIfConfirmed(watchdog))
     }
 
-    /// Writes down a process for whose sake changes follow.
+    /// Records a process that the following changes are for.
     ///
     /// # Errors
-    /// When it could not be written down.
+    /// When it could not be recorded.
     pub fn add_target(&mut self, target: Target) -> Result<(), JournalError> {
         self.journal_mut().write(Record::Target(target))
     }
 
-    /// Writes down that everything is to stay as long as `keeper` lives, which undoes it when it is told to end.
+    /// Records that the changes persist as long as `keeper` runs, which undoes them on SIGTERM.
     ///
     /// # Errors
-    /// When it could not be written down.
+    /// When it could not be recorded.
     pub fn kept_by(&mut self, keeper: Keeper) -> Result<(), JournalError> {
         self.journal_mut().write(Record::KeptBy(keeper))
     }
 
-    /// As [`Self::kept_by`], and leaves the journal to the keeper, which takes it over. Returns where it is.
+    /// Like [`Self::kept_by`], and hands the journal over to the keeper. Returns the journal's path.
     ///
     /// # Errors
-    /// When it could not be written down; everything was undone then.
+    /// When it could not be recorded; everything was undone then.
     pub fn leave_to(self, keeper: Keeper) -> Result<PathBuf, JournalError> {
         self.end_with(Record::KeptBy(keeper))
     }
 
-    /// What the journal says so far.
+    /// Current contents of the journal.
     #[must_use]
     pub fn history(&self) -> Option<&History> {
         self.journal.as_ref().map(OwnedJournal::history)
@@ -498,7 +497,7 @@ impl Transaction {
         Ok(path)
     }
 
-    /// Where the journal is.
+    /// Path of the journal.
     #[must_use]
     pub fn journal_path(&self) -> &Path {
         self.journal.as_ref().map_or(Path::new(""), OwnedJournal::path)
@@ -518,7 +517,7 @@ impl Transaction {
         self.journal_mut().write(Record::Done { seq, outcome })
     }
 
-    /// What has the name belongs to somebody else: it must not be undone.
+    /// The name belongs to an object of another program, which must not be undone.
     fn not_made(&mut self, seq: u32) -> Result<(), JournalError> {
         self.journal_mut().write(Record::Undone { seq, undoing: Undoing::AlreadyGone })
     }

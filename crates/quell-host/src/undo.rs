@@ -1,5 +1,5 @@
-//! How one change of a journal is undone, by somebody who knows only what the journal says. Every way of undoing can be
-//! repeated without harm, touches only what the journal can prove to be its own, and says which of the two it found.
+//! Undoes a single change from its journal entry alone. Undoing can be repeated without harm, touches only objects that
+//! the journal identifies, and reports whether anything was left to undo.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::settings::host::{KnownContexts, Place};
 use crate::settings::values::EpollValues;
 use crate::settings::{self, SettingsError};
 
-/// Why a change could not be undone. The journal keeps it, so it can be tried again.
+/// Reason why a change could not be undone. It stays in the journal and can be retried.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UndoError {
@@ -32,62 +32,62 @@ pub enum UndoError {
     /// The link could not be removed.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// A process could not be ended.
+    /// A process could not be killed.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// A setting could not be put back.
+    /// A setting could not be restored.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Others were setting or undoing the same queue.
+    /// Another process was setting or undoing the same queue.
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// The descendants of a program could not be found.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// What has the name now is not what was made then.
+    /// Another namespace has this name now.
     #[error(
         "network namespace {name}: the one of this name today (cookie {today}) is not the one that was made \
          (cookie {made}), so it is left alone; if it is yours to delete, `ip netns delete {}`",
         shell_words::quote(name)
     )]
     NotTheSame {
-        /// The name.
+        /// Name.
         name: String,
-        /// The cookie of the one that was made.
+        /// Cookie of the namespace that was created.
         made: u64,
-        /// The cookie of today's.
+        /// Cookie of the current namespace.
         today: u64,
     },
-    /// Processes of a namespace did not end although they were killed.
+    /// Processes of a namespace did not exit after SIGKILL.
     #[error(
         "network namespace {namespace}: the processes {left:?} in it did not end within {within:?} of SIGKILL; they hang \
          in the kernel, or start others faster than these can be killed"
     )]
     StillInside {
-        /// The namespace.
+        /// Name of the namespace.
         namespace: String,
-        /// The ids of the processes.
+        /// Process IDs.
         left: Vec<i32>,
-        /// How long they were given.
+        /// Time they were given.
         within: Duration,
     },
-    /// The journal holds a name that cannot be one.
+    /// The journal contains an invalid name.
     #[error("the journal names {what} {name:?}, which no {what} can be called: {why}")]
     Impossible {
-        /// `network namespace`, `interface`, `process`.
+        /// `network namespace`, `interface` or `process`.
         what: &'static str,
-        /// The name.
+        /// Name.
         name: String,
-        /// The rule that it breaks.
+        /// Rule that it violates.
         why: String,
     },
 }
 
-/// How long killed processes have to end.
+/// Time limit for killed processes to exit.
 const KILL_BOUND: Duration = Duration::from_secs(5);
 
-/// Undoes one change that was made in the boot `boot_id`, which is the one that runs; `others` is what other journals say
-/// of the same queue, `targets` the processes that the journal names.
+/// Undoes one change of the current boot `boot_id`. `others` holds what other journals have set on the same queue,
+/// `targets` the processes in the journal.
 ///
 /// # Errors
 /// See [`UndoError`].
@@ -105,8 +105,8 @@ pub(crate) fn undo(
         (Change::Process { .. }, Some(Outcome::Process { pid, start_time_ticks, executable })) => {
             end_session(proc, &identity(pid, start_time_ticks, boot_id)?, executable)
         }
-        // The writer died before it knew the process: the kernel ended the child with its parent, and what the child
-        // started meanwhile ends with the namespace that it lives in.
+        // The writer died before it knew the PID: the kernel killed the child with its parent. Processes that the child
+        // had started end with the namespace they run in.
         (Change::Process { .. }, _) => Ok(Undoing::AlreadyGone),
         (Change::NapiSettings(change), _) => {
             waits_out_of_sight(settings::napi::put_back(proc, change, others), &change.device)
@@ -130,7 +130,7 @@ pub(crate) fn undo(
     }
 }
 
-/// Takes busy polling from the epolls of a launched program and of all that descends from it or is a target beside it.
+/// Disables busy polling on the epolls of a launched program, its descendants and the other targets.
 fn undo_launched(
     change: &LaunchedEpolls,
     targets: &[Target],
@@ -141,7 +141,7 @@ fn undo_launched(
     let mut undoing = Undoing::AlreadyGone;
     for target in Targets::still_living(targets.iter().chain([&program]))? {
         let process = identity(target.pid, target.start_time_ticks, boot_id)?;
-        // It may have ended by now.
+        // The process may have exited.
         let Ok(tid) = proc.process(process.pid).thread_with_files(process.pid) else { continue };
         let Ok(fds) = proc.process(tid).fds() else { continue };
         let epolls = fds.iter().filter(|fd| fd.kind == FdKind::Epoll).map(|fd| EpollParameters {
@@ -153,7 +153,7 @@ fn undo_launched(
         });
         let epolls: Vec<EpollParameters> = epolls.collect();
         for outcome in settings::epoll::put_back(proc, process, &epolls.iter().collect::<Vec<_>>()) {
-            // One with other parameters is as the program itself has set it.
+            // An epoll with other parameters was set by the program itself.
             if outcome? == Undoing::Undone {
                 undoing = Undoing::Undone;
             }
@@ -162,8 +162,7 @@ fn undo_launched(
     Ok(undoing)
 }
 
-/// Undoes changes of epolls, in this order. Those of one process that follow upon each other share what is looked for in
-/// the process.
+/// Undoes changes of epolls in this order. Consecutive epolls of one process share the inspection of the process.
 pub(crate) fn undo_epolls(
     changes: &[&EpollParameters],
     boot_id: BootId,
@@ -183,8 +182,8 @@ pub(crate) fn undo_epolls(
     changes.chunk_by(of_one_process).flat_map(undo).collect()
 }
 
-/// Ends a session that was begun with a process of ours. Its leader proves that it is, or where that has ended another of
-/// its processes, by what it executes. What cannot be proven ends with the namespace that it lives in, if that is ours.
+/// Kills a session that Quell started. Its leader, or another process of it if the leader has exited, is identified by
+/// its executable. Unidentified processes end with their namespace, if Quell created it.
 fn end_session(proc: &ProcRoot, leader: &ProcessIdentity, executable: Option<FileId>) -> Result<Undoing, UndoError> {
     let members = session_members(proc, leader).map_err(ProcessError::from)?;
     if members.is_empty() {
@@ -218,7 +217,7 @@ fn put_back(
     waits_out_of_sight(undoing, &what)
 }
 
-/// What is in none of the network namespaces that may be opened is not known to be gone: it is still to be undone.
+/// An object that is in no accessible namespace may still exist elsewhere: its change is still to be undone.
 fn waits_out_of_sight(undoing: Result<Undoing, SettingsError>, what: &str) -> Result<Undoing, UndoError> {
     match undoing {
         Err(error) if error.is_out_of_sight() => {

@@ -1,5 +1,5 @@
-//! A profile of some fifty changes on a 16-queue veth: applied, verified, drifted, put back; stopped and killed at every
-//! single moment at which something was written. Needs root and Linux 6.13.
+//! Applies a profile of about fifty changes to a 16-queue veth: verified, drifted, restored; stopped and killed after
+//! every single write. Needs root and Linux 6.13.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -41,7 +41,7 @@ fn profile(text: &str) -> Profile {
     Profile::parse(&[Source::new("test.toml", text)]).unwrap()
 }
 
-/// A lab whose queues are handed on and chosen by CPU, so that the profile has all that to change.
+/// A lab with RPS and XPS configured, so that the profile has to change them.
 fn raise(test: &str) -> Option<(Lab, NamespaceName)> {
     let lab = Lab::raise(test, QUEUES)?;
     let sysfs = Sysfs::of(&lab.server).unwrap();
@@ -55,7 +55,7 @@ fn raise(test: &str) -> Option<(Lab, NamespaceName)> {
     Some((lab, name))
 }
 
-/// What of the host the profile is about, without what counts and without numbers that are given anew.
+/// State of the host that the profile covers, without counters and without IDs that are reassigned.
 fn state(netns: &NamespaceName, profile: &Profile) -> (Vec<String>, String) {
     let observed = observe(Some(netns), profile).unwrap();
     let of_device = |device: &Device| {
@@ -165,7 +165,7 @@ fn stopped_at_any_moment_of_any_change_it_leaves_everything_as_it_was() {
 
 const KILLED_AT: &str = "QUELL_TEST_KILLED_AT";
 
-/// Not a test of its own: applies the profile and kills itself at the moment that it was told.
+/// Not a test: applies the profile and kills itself at the given point.
 #[test]
 #[ignore = "the program of a process that other tests start"]
 fn applies_and_is_killed() {

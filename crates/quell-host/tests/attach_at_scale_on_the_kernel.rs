@@ -1,8 +1,8 @@
-//! Two processes with 5,000 epolls and 20,000 sockets between them get a mode and lose it again. Needs root, Linux 6.13
-//! and 19,000 open files.
+//! Attaches to two processes with 5,000 epolls and 20,000 sockets in total, and detaches. Needs root, Linux 6.13 and
+//! 19,000 open files.
 //!
-//! `cargo test --release -p quell-host --test attach_at_scale_on_the_kernel -- --ignored --nocapture` prints how long it
-//! takes.
+//! `cargo test --release -p quell-host --test attach_at_scale_on_the_kernel -- --ignored --nocapture` prints the
+//! durations.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -83,7 +83,7 @@ fn start(lab: &mut Lab, first_port: u16, epolls: u16, sockets: u16) -> Option<Ch
     Some(server)
 }
 
-/// Time that attaching and detaching take.
+/// Durations of attaching and detaching.
 fn attach_and_detach(servers: &[Pid]) -> [Duration; 2] {
     let journal = tempfile::tempdir().unwrap();
     let request = Request { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };

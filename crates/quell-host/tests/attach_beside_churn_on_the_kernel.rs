@@ -1,6 +1,6 @@
-//! A level-triggered server that closes its connections without `EPOLL_CTL_DEL` is attached to and detached from while
-//! connections come and go. A duplicate that Quell holds at that moment keeps the connection open: its client gets no FIN,
-//! and the server's epoll reports a file that the server has closed. Needs root and Linux 6.13.
+//! Attaches to and detaches from a level-triggered server that closes connections without `EPOLL_CTL_DEL`, while
+//! connections are opened and closed. A duplicate held by Quell at that moment keeps the connection open. Its client
+//! gets no FIN, and the server's epoll reports a file that the server has closed. Needs root and Linux 6.13.
 //!
 //! `cargo test -p quell-host --test attach_beside_churn_on_the_kernel -- --ignored --nocapture` prints the figures.
 
@@ -26,25 +26,25 @@ use quell_test_support::lab::{ARRIVES_WITHIN, Lab, SERVER, go_on, no_keeper};
 const SERVES: &str = "QUELL_TEST_CHURN_SERVER";
 const ENTRY: &str = "the_server_that_closes_without_taking_out";
 const ADDRESS: (Ipv4Addr, u16) = (SERVER, 7_200);
-/// Connections that stay, and are looked at in every cycle.
+/// Connections that stay open and are inspected in every cycle.
 const IDLE: usize = 400;
 const CLIENTS: usize = 2;
-/// The server says when it closes, and closes.
+/// The server reports that it closes the connection, and closes it.
 const CLOSE: u8 = b'c';
-/// The server says what it has seen.
+/// The server reports its counters.
 const COUNTS: u8 = b's';
 const LISTENER: u64 = u64::MAX;
 
-/// What the server and its clients have seen.
+/// Observations of the server and its clients.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     /// Events of files that the server has closed.
     extra: u64,
-    /// Of those, events for a number that is another connection's by now.
+    /// Events among these whose descriptor was reused by another connection.
     reused: u64,
-    /// The longest time after its close that a file was reported, nanoseconds.
+    /// Longest time from a close to an event of the closed file, nanoseconds.
     longest_ns: u64,
-    /// Connections that were closed.
+    /// Number of closed connections.
     closed: u64,
 }
 
@@ -95,7 +95,7 @@ fn serve() {
     }
 }
 
-/// Answers one word; `false`: the connection is to be closed.
+/// Answers one word; `false`: close the connection.
 fn goes_on(connection: &TcpConnection, seen: &Seen) -> bool {
     let mut word = [0; 1];
     match (connection.receive(&mut word), word) {
@@ -128,8 +128,8 @@ fn asked(stream: &mut TcpStream) -> Seen {
     Seen { extra: word(0), reused: word(1), longest_ns: word(2), closed: word(3) }
 }
 
-/// Opens connections, until `ends`, of which the server closes every second one first; the times from that close to the
-/// FIN, nanoseconds.
+/// Opens connections until `ends` is set; the server closes every second one first. Returns the times from that close
+/// to the FIN, nanoseconds.
 fn churn(client: &Namespace, ends: &AtomicBool) -> Vec<u64> {
     let churn = || {
         let mut delays = Vec::new();
@@ -161,7 +161,7 @@ fn start(lab: &mut Lab) -> Child {
     server
 }
 
-/// What is seen while `act` runs, and how long each FIN took.
+/// Observations while `act` runs, and the time to each FIN.
 fn beside_churn(test: &str, act: impl FnOnce(&Child)) -> Option<(Seen, Vec<u64>)> {
     let mut lab = Lab::raise(test, 2)?;
     let server = start(&mut lab);
@@ -208,7 +208,7 @@ fn figures(what: &str, (seen, delays): &(Seen, Vec<u64>)) {
     );
 }
 
-/// Duplicates that were held over waits and writes to disk made some thousands of events in each cycle.
+/// Duplicates held during waits and writes to disk caused thousands of events in each cycle.
 #[test]
 fn connections_that_close_while_a_program_is_attached_to_are_not_kept_open() {
     let cycles = |server: &Child| (0..3).for_each(|_| attach_and_detach(server, "suspend200"));

@@ -1,5 +1,5 @@
-//! A running program gets a mode from outside and loses it again, whatever ends first and whenever. Needs root, Linux 6.13
-//! and memcached.
+//! Attaches a mode to a running program and detaches it, whichever process exits first, at any time. Needs root, Linux
+//! 6.13 and memcached.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -34,7 +34,7 @@ use quell_test_support::{Lacks, skip};
 const ADDRESS: &str = "192.0.2.1:11211";
 const MOMENTS: [Moment; 3] = [Moment::Before, Moment::WrittenDown, Moment::Made];
 
-/// memcached with two workers and connections that both of its queues have served.
+/// memcached with two workers and connections that both queues have served.
 struct Server {
     child: Child,
     connections: Vec<TcpStream>,
@@ -79,7 +79,7 @@ impl Server {
         PidFd::open(self.pid()).unwrap().signal(signal).unwrap();
     }
 
-    /// Every connection gets its answer.
+    /// Checks that every connection gets its answer.
     fn answers(&mut self) {
         self.connections.iter_mut().for_each(answers);
     }
@@ -236,7 +236,7 @@ fn of_two_programs_on_one_queue_whoever_ends_last_puts_it_back() {
 }
 
 #[test]
-fn a_worker_whose_connections_come_by_two_queues_is_told_what_that_brings() {
+fn a_worker_with_connections_from_two_queues_is_reported_with_the_consequences() {
     let Some(mut lab) = Lab::raise("mixed", 2) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
     let picture = observe().unwrap();
@@ -268,7 +268,7 @@ fn ending_an_attachment_takes_no_edge_triggered_event_from_the_program() {
 }
 
 #[test]
-fn a_queue_that_a_ready_file_keeps_suspended_is_freed_and_told() {
+fn a_queue_that_a_ready_file_keeps_suspended_is_freed_and_reported() {
     let Some(lab) = Lab::raise("stall", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let (mut program, attachment) = own(&lab, dir.path(), Trigger::Level);
@@ -298,7 +298,7 @@ fn a_queue_that_a_ready_file_keeps_suspended_is_freed_and_told() {
 }
 
 #[test]
-fn a_file_that_nobody_reads_is_serious_and_one_that_is_reported_once_is_none() {
+fn a_file_that_nobody_reads_is_serious_and_one_that_is_reported_once_is_not_a_finding() {
     let Some(lab) = Lab::raise("ready", 1) else { return };
     let program = Program::start(&lab, Trigger::Level);
     let found = || {

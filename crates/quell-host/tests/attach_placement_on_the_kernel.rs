@@ -1,5 +1,5 @@
-//! An attachment that steers the connections of a server and binds its workers: verified while connections come, kept up
-//! with what changes, and put back with the rest. Needs root, Linux 6.13 and two CPUs.
+//! Steers the connections of an attached server and binds its workers: verified with new connections, updated after
+//! changes, and restored at the end. Needs root, Linux 6.13 and two CPUs.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -28,7 +28,7 @@ fn the_server_that_is_steered() {
     workers::serve_if_asked();
 }
 
-/// A server that is attached to, and what can be steered of it.
+/// An attached server and its reuseport groups.
 struct Placing {
     steered: Steered,
     attachment: Attachment,
@@ -53,20 +53,20 @@ impl Placing {
         Some(Self { steered, attachment, groups, placement, _journal: journal })
     }
 
-    /// One look, as by somebody who stays.
+    /// One pass of a process that maintains the attachment.
     fn keep_up(&mut self) -> PlacementPass {
         let picture = self.attachment.keep_up(&mut go_on).unwrap().picture.unwrap();
         self.placement.keep_up(&mut self.attachment, &picture, &mut go_on)
     }
 
-    /// The look that acts on what the one before it has seen change.
+    /// The pass that acts on the change seen by the pass before it.
     fn after_a_change(&mut self) -> PlacementPass {
         let first = self.keep_up();
         assert!(first.is_changing && first.steered.is_empty() && first.refused.is_empty(), "{first:?}");
         self.keep_up()
     }
 
-    /// Puts everything back; the server lives as long as what is returned.
+    /// Restores everything; the server lives as long as the returned value.
     fn end(self) -> Steered {
         let reverted = self.attachment.end().unwrap();
         assert_eq!((reverted.in_part.len(), reverted.failed.len()), (0, 0), "{reverted:?}");
@@ -79,13 +79,13 @@ impl Placing {
         self.watch()
     }
 
-    /// Looks on while some connections stay, and others come and go.
+    /// Observes while some connections stay, and others are opened and closed.
     fn watch(&mut self) -> Result<Placed, AttachError> {
         let (done, client) = (AtomicBool::new(false), &self.steered.lab.client);
         let _staying = open(client, &BOTH, AT_ONCE);
         std::thread::scope(|scope| {
             let clients = scope.spawn(|| {
-                // The last ones stay open until the next are there.
+                // The last connections stay open until the next ones exist.
                 let mut _connections = Vec::new();
                 while !done.load(Ordering::Relaxed) {
                     _connections = open(client, &BOTH, AT_ONCE);
@@ -120,7 +120,7 @@ fn filters_are_verified_workers_are_bound_and_all_of_it_goes_back() {
 }
 
 #[test]
-fn a_filter_that_does_not_hold_is_told() {
+fn a_filter_that_does_not_hold_is_reported() {
     let Some(mut placing) = Placing::start("place-mixed", 4, false) else { return };
     let of_device = |ifindex| SeenQueues { ifindex, first: 0, queues: QUEUES };
     let devices = [placing.steered.lab.server_index, placing.steered.second].map(of_device);
@@ -133,7 +133,7 @@ fn a_filter_that_does_not_hold_is_told() {
 }
 
 #[test]
-fn without_connections_it_cannot_be_told_yet() {
+fn without_connections_there_is_no_verdict_yet() {
     let Some(mut placing) = Placing::start("place-none", 4, true) else { return };
     placing.placement.steer(&placing.groups, &mut placing.attachment, &mut go_on).unwrap();
     let placed = placing.placement.watch(&mut placing.attachment, Duration::ZERO, &mut go_on).unwrap();
@@ -160,7 +160,7 @@ fn a_group_that_comes_up_later_is_steered_once_it_stays_as_it_is() {
 }
 
 #[test]
-fn a_group_that_changes_is_steered_anew_and_one_that_does_not_is_left_as_it_is() {
+fn a_group_that_changes_is_steered_again_and_an_unchanged_one_is_left_alone() {
     let Some(mut placing) = Placing::start("place-anew", 2, false) else { return };
     placing.placement.steer(&placing.groups, &mut placing.attachment, &mut go_on).unwrap();
     let unchanged = placing.after_a_change();
@@ -193,7 +193,7 @@ fn a_worker_that_comes_later_is_bound_to_the_cpu_of_its_queue() {
     placing.after_a_change();
     let _connections = open(&placing.steered.lab.client, &BOTH, AT_ONCE);
     let (mut bound, give_up) = (Vec::new(), Instant::now() + ARRIVES_WITHIN);
-    // A thread that is not waiting just now is bound by a later look.
+    // A thread that is not waiting at the moment is bound in a later pass.
     while bound.len() < 4 {
         bound.extend(placing.keep_up().pinned);
         assert!(Instant::now() < give_up, "{bound:?}");

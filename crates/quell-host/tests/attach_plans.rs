@@ -1,4 +1,4 @@
-//! What an attachment would set, of recorded pictures: without a kernel, and for hosts that no test machine is.
+//! Plans attachments from recorded snapshots, without a kernel, for hosts that no test machine matches.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -29,7 +29,7 @@ fn plan_of(now: &Value, mode: &str) -> Plan {
     plan(&picture(now), None, &targets(), &request(mode))
 }
 
-/// The healthy host, with nothing set on queues and epolls.
+/// The healthy host with default settings of queues and epolls.
 fn untouched() -> Value {
     let mut host = healthy();
     for napi in 0..2 {
@@ -110,7 +110,7 @@ fn a_kernel_without_epoll_parameters_is_named_and_base_asks_nothing_of_it() {
 }
 
 #[test]
-fn the_root_of_a_container_is_told_why_it_may_not() {
+fn root_in_a_container_gets_the_reason_why_it_may_not() {
     let mut host = untouched();
     set(&mut host, "/privileges/in-initial-user-namespace", json!(false));
     let refused = plan_of(&host, "suspend20").impossible;
@@ -128,7 +128,7 @@ fn modes_that_take_a_launch_are_refused_and_shorter_waits_are_said_to_be_missing
 }
 
 #[test]
-fn other_ways_to_receive_are_told() {
+fn other_receive_interfaces_are_reported() {
     let mut host = untouched();
     set(&mut host, "/processes/0/files/io-urings/-", json!(30));
     let partly = plan_of(&host, "suspend20").partly;
@@ -136,7 +136,7 @@ fn other_ways_to_receive_are_told() {
 }
 
 #[test]
-fn a_queue_of_no_device_here_is_told_and_gets_no_values() {
+fn a_queue_of_no_visible_device_is_reported_and_gets_no_values() {
     let mut host = untouched();
     set(&mut host, "/sockets/3/napi", json!(9_999));
     set(&mut host, "/sockets/4/napi", json!(9_999));

@@ -1,5 +1,5 @@
-//! An attachment in a mode of sockets: those of the program poll by themselves, those that it accepts later too, what an
-//! epoll watches is said, and everything goes back. Needs root and Linux 6.13.
+//! Attaches a mode of sockets: the program's sockets busy poll, including those accepted later; sockets in an epoll are
+//! reported; everything is restored. Needs root and Linux 6.13.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -31,7 +31,7 @@ fn plan_of(steered: &Steered, mode: &str) -> Plan {
     plan(&observe().unwrap(), None, &[steered.server.pid()].into(), &request(mode))
 }
 
-/// How the sockets of the server poll, each way once: for how many µs, and whether they prefer it.
+/// The distinct busy-poll settings of the server's sockets: microseconds, and `prefer_busy_poll`.
 fn polling(steered: &Steered) -> BTreeSet<(u32, bool)> {
     let picture = steered.look();
     let known = |socket: &Socket| (*socket.busy_poll_us.known().unwrap(), *socket.prefer_busy_poll.known().unwrap());

@@ -1,5 +1,5 @@
-//! Attachments to programs of which something ends or is closed between the plan and its making: that is left out, and
-//! what takes its place gets the mode. Needs root and Linux 6.13.
+//! Attaches to programs that exit or close objects between planning and setting: missing objects are skipped, and their
+//! successors get the mode. Needs root and Linux 6.13.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -19,7 +19,7 @@ use steered::{BOTH, Steered};
 use workers::open;
 
 const CONNECTIONS: usize = 16;
-/// More than this process has files.
+/// More files than this process has.
 const FILES_MAX: usize = 1_000;
 
 #[test]
@@ -28,7 +28,7 @@ fn the_server_that_is_steered() {
     workers::serve_if_asked();
 }
 
-/// What is planned for a process, and the attachment that has not begun to carry it out.
+/// The plan for a process, and an attachment that has not applied it yet.
 fn about_to_make(dir: &tempfile::TempDir, pid: Pid) -> (Plan, Attachment) {
     let targets = Targets::find(Selection::Processes(vec![pid])).unwrap();
     let request = Request { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
@@ -37,7 +37,7 @@ fn about_to_make(dir: &tempfile::TempDir, pid: Pid) -> (Plan, Attachment) {
     (planned, attachment)
 }
 
-/// A new epoll under a number that is free.
+/// Creates an epoll with a free file descriptor.
 fn epoll_under(number: i32) -> Epoll {
     let epolls: Vec<Epoll> = (0..FILES_MAX).map_while(|_| Epoll::new(8).ok()).collect();
     epolls.into_iter().find(|epoll| epoll.as_fd().as_raw_fd() == number).unwrap()
@@ -59,7 +59,7 @@ fn a_process_that_ends_while_an_attachment_is_made_is_left_out() {
 }
 
 #[test]
-fn an_epoll_that_is_closed_meanwhile_is_left_out_and_the_next_under_its_number_gets_the_mode() {
+fn an_epoll_closed_after_planning_is_skipped_and_its_successor_gets_the_mode() {
     let Some(_alone) = Lab::raise("closes-a", 1) else { return };
     let (socket, epoll) = (UdpSocket::bind("127.0.0.1:0").unwrap(), Epoll::new(8).unwrap());
     epoll.add(&socket, 1, Trigger::Level).unwrap();

@@ -1,5 +1,5 @@
-//! The rules against recorded pictures: a healthy one has no finding that matters, each change to it makes the finding
-//! that belongs to it, what is not known makes none, and no picture makes a rule panic.
+//! Applies the rules to recorded snapshots: a healthy one has no relevant finding, each edit causes its finding,
+//! unknown values cause none, and no snapshot makes a rule panic.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -14,7 +14,7 @@ use quell_host::picture::Picture;
 use serde_json::{Value, json};
 
 const UNKNOWN: &str = r#"{"unknown": {"why": "failed", "said": "read it: no"}}"#;
-/// Their business is what is not known.
+/// Rules about unknown values.
 const ABOUT_THE_UNKNOWN: [&str; 3] = ["kernel-lacks", "driver-lacks", "privilege-lacks"];
 
 fn ids(now: &Picture, before: Option<&Picture>) -> BTreeSet<&'static str> {
@@ -79,7 +79,7 @@ fn no_rule_is_worse_than_it_says() {
     }
 }
 
-/// The places of a picture that may be unknown: those at which it can be read with an unknown value.
+/// Pointers to values of a snapshot that may be unknown.
 fn readings(of: &Value) -> Vec<String> {
     let unknown: Value = serde_json::from_str(UNKNOWN).unwrap();
     let mut readings = Vec::new();
@@ -141,7 +141,7 @@ fn of_a_picture_of_which_nothing_is_known_nothing_is_found() {
     for edit in edits.chain([none]) {
         let mut nothing = healthy();
         edit.now.into_iter().for_each(|(place, value)| set(&mut nothing, place, value));
-        // The deepest first, so that every place is still there.
+        // Deepest first, so that every pointer remains valid.
         for place in readings(&nothing).into_iter().rev() {
             if let Some(value) = nothing.pointer_mut(&place) {
                 *value = unknown.clone();
@@ -151,7 +151,7 @@ fn of_a_picture_of_which_nothing_is_known_nothing_is_found() {
     }
 }
 
-/// Something else in a place of a picture, of a kind that may well be read.
+/// A different value that may still be parsed.
 fn other_value() -> impl Strategy<Value = Value> {
     prop_oneof![
         Just(json!(null)),
@@ -166,7 +166,7 @@ fn other_value() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// The healthy picture with up to 20 places changed, as far as it can still be read.
+/// The healthy snapshot with up to 20 values changed, if it can still be parsed.
 fn damaged(of: Value) -> impl Strategy<Value = Picture> {
     let all = places(&of, "");
     let change = (proptest::sample::select(all), other_value());
@@ -195,7 +195,7 @@ proptest! {
 }
 
 #[test]
-fn the_unknown_is_told_apart_by_who_lacks_it() {
+fn unknown_values_are_attributed_to_kernel_driver_or_permission() {
     let mut of = healthy();
     let unknown = |why: Value| json!({"unknown": {"why": why, "said": "read it: no"}});
     set(&mut of, "/devices/0/napis/0/irq-suspend-timeout-ns", unknown(json!("unsupported-by-kernel")));

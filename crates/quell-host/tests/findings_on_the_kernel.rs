@@ -1,6 +1,5 @@
-//! Findings on the real kernel: each that can be provoked in a namespace is, and seen through the picture's reader. The
-//! program that is examined is this test file itself, started again in the lab to play a role, or a memcached. Needs
-//! root and Linux 6.13.
+//! Provokes findings in a namespace of the real kernel and detects them in a snapshot. The examined program is this
+//! test binary, started again in the lab with a role, or memcached. Needs root and Linux 6.13.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -37,7 +36,7 @@ const SUSPEND: NapiChange = NapiChange {
     threading: None,
 };
 
-/// A lab with a program in it that has heard from a client.
+/// A lab with a program that has received from a client.
 struct Examined {
     lab: Lab,
     child: Child,
@@ -55,19 +54,19 @@ impl Examined {
         Some(examined)
     }
 
-    /// Sends a word until it comes back.
+    /// Sends a word until it is echoed.
     fn ask(&self, word: &[u8]) {
         self.client.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         let tries = ARRIVES_WITHIN.as_millis() / 100;
         let answered = (0..tries).any(|_| {
-            // Refused as long as the program does not listen yet.
+            // Refused until the program listens.
             let _ = self.client.send(word);
             self.client.recv(&mut [0; 8]).is_ok()
         });
         assert!(answered, "the program does not answer: {:?}", self.child.stderr_tail());
     }
 
-    /// Asks and is answered so many times.
+    /// Exchanges this many words.
     fn converse(&self, times: u32) {
         (0..times).for_each(|_| self.ask(b"?"));
     }
@@ -88,7 +87,7 @@ fn set_epolls(child: &Child, params: EpollParams) {
     }
 }
 
-/// The picture of the server's namespace.
+/// Snapshot of the server's namespace.
 fn look(lab: &Lab) -> Picture {
     take(&Scope { netns: Some(lab.server_name.clone()), ..Scope::default() }).unwrap().0
 }
@@ -120,7 +119,7 @@ fn a_program_that_is_set_up_well_has_nothing_that_matters() {
     let before = examined.look();
     examined.converse(10);
     let report = examine(&examined.look(), Some(&before));
-    // The machine has its services, and other labs on its CPUs.
+    // The machine has its own services, and other labs use its CPUs.
     let of_the_machine = ["service-undoes-settings", "too-many-empty-polls"];
     let of_the_lab = report.findings.iter().filter(|finding| !of_the_machine.contains(&finding.id));
     let matter: Vec<_> = of_the_lab.filter(|finding| finding.severity > Severity::Note).collect();
@@ -128,7 +127,7 @@ fn a_program_that_is_set_up_well_has_nothing_that_matters() {
     let told = report.findings.iter().find(|finding| finding.id == "suspension-without-effect").unwrap();
     assert_eq!(told.severity, Severity::CannotTell);
     assert!(told.seen.contains("at this load"), "{told:?}");
-    // What every veth has and lacks.
+    // True for every veth.
     for id in ["settings-not-kept", "sysfs-differs", "driver-lacks"] {
         assert_found(&report, id, Severity::Note);
     }
@@ -209,7 +208,7 @@ fn a_thread_that_spins_on_epoll_wait_is_found() {
 }
 
 #[test]
-fn queues_that_were_made_anew_are_found() {
+fn recreated_queues_are_found() {
     let Some(examined) = Examined::start("anew", "plain") else { return };
     examined.lab.set_napi(&SUSPEND);
     let before = examined.look();

@@ -1,5 +1,5 @@
-//! Changes that stay after the transaction that made them: who leaves them alone, who undoes them, and what the
-//! watchdog does when nobody confirms them. Needs root and Linux 6.13.
+//! Persistent changes: who leaves them alone, who undoes them, and what the watchdog does without a confirmation. Needs
+//! root and Linux 6.13.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -64,7 +64,7 @@ fn of_what_was_kept_in_another_boot_nothing_is_touched() {
     assert!(is_set(&lab), "it is somebody else's in this boot");
 }
 
-/// The journal as a boot with another id had written it.
+/// The journal as if written in another boot.
 fn in_another_boot(text: &str) -> String {
     let (first, rest) = text.split_once('\n').unwrap();
     let json = &first[9..];
@@ -73,7 +73,7 @@ fn in_another_boot(text: &str) -> String {
     format!("{:08x} {json}\n{rest}", crc32fast::hash(json.as_bytes()))
 }
 
-/// Not a test of its own: the watchdog that the tests below start, in a process of its own.
+/// Not a test: the watchdog that the tests below start as a process.
 #[test]
 #[ignore = "the program of a process that other tests start"]
 fn watchdog() {
@@ -107,7 +107,7 @@ fn start_watchdog(journal: &Path, patience: Duration) -> (Child, Watchdog) {
     (child, watchdog)
 }
 
-/// Settings that are made while a watchdog looks on.
+/// Settings made with a watchdog.
 fn keep_if_confirmed(lab: &Lab, dir: &tempfile::TempDir, test: &str, patience: Duration) -> (Child, Watchdog, PathBuf) {
     let mut transaction = lab.transaction(dir, test);
     let (child, watchdog) = start_watchdog(transaction.journal_path(), patience);
@@ -172,7 +172,7 @@ fn what_its_watchdog_can_no_longer_watch_is_undone_by_whoever_comes_next() {
 }
 
 #[test]
-fn a_watchdog_that_is_told_to_give_up_undoes_everything_at_once() {
+fn a_watchdog_that_is_asked_to_give_up_undoes_everything_at_once() {
     let Some(lab) = Lab::raise("give-up", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let (mut child, watchdog, path) = keep_if_confirmed(&lab, &dir, "give-up-t", FOREVER);

@@ -1,6 +1,6 @@
-//! The picture against what others read: ethtool, ip, /proc and sysfs, on all devices of the machine (read-only) and on
-//! those of a veth lab, and on threads and sysctls. A tool that is not installed is skipped with the reason; what it
-//! refuses to tell must be unknown in the picture too.
+//! Compares snapshots with ethtool, ip, /proc and sysfs: all devices of the machine (read-only), those of a veth lab,
+//! threads and sysctls. Skips missing tools with the reason. What a tool cannot read must be unknown in the snapshot
+//! too.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "assertions of tests fail by panicking")]
 
@@ -24,8 +24,7 @@ struct Tools {
 }
 
 impl Tools {
-    /// What a program prints, or what it says when it refuses; `None`, with the reason on stderr, when it is not
-    /// installed.
+    /// Output of a program, or its error message; `None`, with the reason on stderr, when it is not installed.
     fn answer(&self, command: &[&str]) -> Option<Result<String, String>> {
         let entering = self.namespace.iter().flat_map(|name| ["ip", "netns", "exec", name]);
         let words: Vec<&str> = entering.chain(command.iter().copied()).collect();
@@ -45,7 +44,8 @@ impl Tools {
         }
     }
 
-    /// What ethtool tells of a device; where it is told nothing, the picture must not know it either.
+    /// Compares with ethtool's output for a device; where ethtool reports nothing, the snapshot must not know the value
+    /// either.
     fn ethtool<T>(&self, option: &str, device: &Device, seen: &Reading<T>) -> Option<String> {
         match self.answer(&["ethtool", option, &device.name])? {
             Ok(text) => Some(text),
@@ -137,9 +137,9 @@ fn coalescing_is_that_of_ethtool(tools: &Tools, device: &Device) -> bool {
     true
 }
 
-/// How many features were compared.
+/// Returns the number of compared features.
 fn features_are_those_of_ethtool(tools: &Tools, device: &Device) -> usize {
-    /// What ethtool calls those that stand alone.
+    /// ethtool's names of individual features.
     const OTHER_NAMES: [(&str, &str); 5] = [
         ("rx-gro", "generic-receive-offload"),
         ("rx-lro", "large-receive-offload"),
@@ -164,7 +164,7 @@ fn features_are_those_of_ethtool(tools: &Tools, device: &Device) -> usize {
 
 fn driver_is_that_of_ethtool(tools: &Tools, device: &Device) -> bool {
     let Some(text) = tools.ethtool("-i", device, &device.driver) else { return false };
-    // Absent and empty are the same to ethtool.
+    // ethtool does not distinguish absent and empty.
     let told = |name: &str| {
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap().trim();
         (!value.is_empty()).then(|| value.to_owned())
@@ -236,7 +236,7 @@ fn queues_and_defaults_are_those_of_sysfs(tools: &Tools, device: &Device) {
     assert_eq!(defaults.gro_flush_timeout_ns.known().copied(), tools.number(&format!("{directory}/gro_flush_timeout")));
 }
 
-/// How many of ethtool's and ip's readings there were to compare with.
+/// Returns the number of values from ethtool and ip that were compared.
 fn device_is_as_others_see_it(tools: &Tools, device: &Device) -> usize {
     queues_and_defaults_are_those_of_sysfs(tools, device);
     let features = features_are_those_of_ethtool(tools, device);
@@ -252,7 +252,7 @@ fn device_is_as_others_see_it(tools: &Tools, device: &Device) -> usize {
     compared.iter().filter(|compared| **compared).count()
 }
 
-/// The received and sent packets of every device, as sysfs tells them.
+/// Received and sent packets of every device, from sysfs.
 fn packets(tools: &Tools, device: &str) -> Option<[u64; 2]> {
     let counter = |name| tools.number(&format!("/sys/class/net/{device}/statistics/{name}_packets"));
     Some([counter("rx")?, counter("tx")?])
@@ -294,7 +294,7 @@ fn devices_of_a_lab_are_as_ethtool_ip_and_sysfs_see_them() {
     }
 }
 
-/// The interrupts that a device has by sysfs: its own directory's, or that of the bus device around it (virtio).
+/// Interrupts of a device in sysfs: from its own directory, or from that of its bus device (virtio).
 fn irqs_of_sysfs(device: &str) -> Vec<u32> {
     let Ok(directory) = Path::new("/sys/class/net").join(device).join("device").canonicalize() else {
         return Vec::new();
@@ -307,7 +307,7 @@ fn irqs_of_sysfs(device: &str) -> Vec<u32> {
     irqs
 }
 
-/// How often each interrupt came on each CPU.
+/// Number of interrupts per IRQ and CPU.
 fn interrupt_counts() -> HashMap<u32, Vec<u64>> {
     let text = std::fs::read_to_string("/proc/interrupts").unwrap();
     let cpus = text.lines().next().unwrap().split_whitespace().count();
@@ -360,7 +360,7 @@ fn sysctls_are_those_of_proc() {
     }
 }
 
-/// Name, CPUs, class and its value (nice or priority) of a thread as `/proc/TID` tells them.
+/// Name, CPUs, class and nice value or priority of a thread, from `/proc/TID`.
 fn thread_of_proc(tid: Pid) -> (String, CpuList, u32, i64) {
     let read = |file: &str| std::fs::read_to_string(format!("/proc/{tid}/{file}")).unwrap();
     let status = read("status");
@@ -395,7 +395,7 @@ fn process_of_this_test() -> Picture {
 }
 
 #[test]
-fn threads_have_the_name_the_cpus_and_the_class_that_proc_tells() {
+fn threads_have_the_name_the_cpus_and_the_class_that_proc_shows() {
     let (started, starts) = mpsc::channel();
     let (done, until_done) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
@@ -420,7 +420,7 @@ fn threads_have_the_name_the_cpus_and_the_class_that_proc_tells() {
 }
 
 #[test]
-fn a_queues_kernel_thread_has_the_cpus_and_the_class_that_proc_tells() {
+fn a_queues_kthread_has_the_cpus_and_the_class_that_proc_shows() {
     if kernel_threads_are_out_of_sight() {
         return;
     }

@@ -1,5 +1,5 @@
-//! The picture of the machine as it is, read-only: complete, internally consistent, the same after it was written and
-//! read back, and honest about what an unprivileged reader does not see.
+//! Takes a read-only snapshot of this machine: complete, consistent, unchanged after saving and loading, and with
+//! reasons for what an unprivileged reader cannot see.
 
 #![allow(clippy::unwrap_used, reason = "assertions of tests fail by panicking")]
 

@@ -1,5 +1,5 @@
-//! Workers that are bound to the CPU of their queue, and put back exactly, but for those that somebody else has bound
-//! since. Needs root, Linux 6.13 and two CPUs.
+//! Binds workers to the CPU of their queue and restores their affinity, except for workers that another program has
+//! bound since. Needs root, Linux 6.13 and two CPUs.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -32,7 +32,7 @@ fn affinity(tid: Pid) -> CpuList {
 }
 
 #[test]
-fn workers_are_bound_to_the_cpu_of_their_queue_and_put_back_unless_somebody_else_bound_them() {
+fn workers_are_bound_to_the_cpu_of_their_queue_and_restored_unless_another_program_bound_them() {
     if kernel_threads_are_out_of_sight() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Plans: in the order that the kernel needs, empty against the state after them, and reversible.
+//! Plans are in the order that the kernel needs, empty against the state after them, and reversible.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail by panicking")]
 
@@ -85,7 +85,7 @@ fn a_table_shrinks_before_the_channels_and_grows_after_them() {
 }
 
 #[test]
-fn what_others_set_on_a_queue_is_set_again_when_the_queue_is_made_anew() {
+fn settings_of_others_are_set_again_when_the_queue_is_recreated() {
     let mut observed = host(2);
     known(&mut observed.picture.devices[0].tx_queues)[1].xps_rxqs = Reading::Known(vec![0]);
     let wanted = on_nic("rings.rx = 1024");
@@ -192,7 +192,7 @@ proptest! {
 
     #[test]
     fn any_profile_is_idempotent_and_leads_back(first in any_device(), second in any_device(), queues in 1_u32..9) {
-        // The first one makes a state that no driver starts with.
+        // The first plan creates a state that no driver starts with.
         let start = host(queues);
         let somewhere = after(&Plan::of(&start, &profile(&first)), &start);
         comes_back(&start, &profile(&first));

@@ -1,5 +1,5 @@
-//! The published JSON Schema of pictures is the one of this version, and a picture of this machine holds nothing that it
-//! does not describe. Whether what a picture says is right is tested elsewhere.
+//! The published JSON Schema of snapshots matches this version, and describes every field of a snapshot of this
+//! machine. Other tests check the values.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 

@@ -1,5 +1,5 @@
-//! Settings of queues and epolls, journalled and put back on the real kernel, when meanwhile the world has changed: the
-//! program is gone, somebody else has set something, the link went down, the program works on. Needs root and Linux
+//! Settings of queues and epolls are journalled and restored on the real kernel after changes in between: the program
+//! has exited, another program has set a value, the link went down, or the program continues. Needs root and Linux
 //! 6.13.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
@@ -41,7 +41,7 @@ fn what_is_so_already_is_not_written_down() {
 }
 
 #[test]
-fn a_value_that_somebody_else_changed_since_is_left_alone_and_told() {
+fn a_value_that_another_program_changed_is_left_alone_and_reported() {
     let Some(lab) = Lab::raise("others", 1) else { return };
     let before = lab.napi();
     let dir = tempfile::tempdir().unwrap();
@@ -223,7 +223,7 @@ fn another_process_that_got_the_number_is_not_touched() {
 }
 
 #[test]
-fn an_epoll_that_somebody_else_changed_since_is_left_alone_and_told() {
+fn an_epoll_that_another_program_changed_is_left_alone_and_reported() {
     let Some(lab) = Lab::raise("epoll", 1) else { return };
     let program = Program::start(&lab, Trigger::Level);
     let dir = tempfile::tempdir().unwrap();
@@ -237,7 +237,7 @@ fn an_epoll_that_somebody_else_changed_since_is_left_alone_and_told() {
     assert_eq!(epoll_params::get(&program.epoll).unwrap(), theirs);
 }
 
-/// A program that takes its events, works on them for a while, and comes back, as servers do; it counts what it heard.
+/// A program that receives events, works for a while and returns to waiting, like a server; counts its events.
 fn work(program: &mut Program, ended: &AtomicBool) -> u32 {
     program.socket.set_nonblocking(true).unwrap();
     let mut heard = 0;
@@ -285,13 +285,13 @@ fn a_program_that_works_on_is_not_left_stalled() {
         });
         (work(&mut program, &ended), changing.join().unwrap())
     });
-    // What the last of them held up would be so for longer than this test runs.
+    // A packet delayed by the last change would still be missing now.
     assert_eq!(heard, sent);
 }
 
 const OUT_OF_FILES: &str = "QUELL_TEST_IS_OUT_OF_FILES";
 
-/// Runs itself again in a process that then opens no more files: neither an epoll nor an io_uring of its own.
+/// Runs itself again in a process that cannot open more files: neither an epoll nor an io_uring.
 #[test]
 fn what_nothing_can_poll_is_waited_out_or_explained() {
     if quell_test_support::lab::skipped() {
@@ -338,8 +338,8 @@ fn wait_out_without_files() {
     drop(limit);
 }
 
-/// While it lives, this process opens no more files. A shell that was started before raises the limit again; one that
-/// inherits it could not even load its libraries.
+/// While this value exists, the process cannot open more files. A shell started earlier raises the limit again; a later
+/// one could not load its libraries.
 struct FileLimit {
     raises_again: Child,
 }
@@ -370,7 +370,7 @@ fn the_value_that_was_set_last_holds_when_a_third_ends_whichever_journal_was_beg
     let Some(lab) = Lab::raise("order", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let suspend = |ms: u64| NapiChange { irq_suspend_timeout_ns: Some(ms * 1_000_000), ..NOTHING };
-    // The first of these in name and in time of its beginning sets the queue second.
+    // The first journal by name and by begin time sets the queue second.
     let [mut second, mut first, mut third] = ["order-a", "order-b", "order-c"].map(|name| lab.transaction(&dir, name));
     for (transaction, ms) in [(&mut first, 20), (&mut second, 30), (&mut third, 50)] {
         assert!(transaction.set_napi(&lab.server, lab.napis[0], &suspend(ms)).unwrap());

@@ -1,5 +1,5 @@
-//! Sockets of a program that are told from outside to poll: what they accept inherits it, a blocking receive then polls
-//! its queue, and everything is put back, but for what somebody else has set since. Needs root and Linux 6.13.
+//! Sets busy polling of a program's sockets from outside: accepted sockets inherit it, a blocking receive then polls
+//! its queue, and everything is restored except values changed by others. Needs root and Linux 6.13.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -70,7 +70,7 @@ fn connections_inherit_polling_from_their_listener_and_all_are_put_back() {
 }
 
 #[test]
-fn a_socket_that_somebody_else_told_otherwise_since_is_left_alone_and_said() {
+fn a_socket_that_another_program_changed_is_left_alone_and_reported() {
     if skipped() {
         return;
     }
@@ -115,14 +115,14 @@ fn a_number_that_is_another_sockets_by_now_is_left_alone() {
     assert_eq!(values(&socket), untouched);
 }
 
-/// Packets that busy polling received in the lab's server namespace.
+/// Packets received by busy polling in the lab's server namespace.
 fn polled(lab: &Lab) -> u64 {
     let read = || ProcRoot::default().thread_self().netstat().unwrap().busy_poll_rx_packets().unwrap();
     lab.server.run(read).unwrap()
 }
 
 #[test]
-fn a_blocking_receive_polls_its_queue_once_its_socket_is_told_to() {
+fn a_blocking_receive_polls_its_queue_once_its_socket_is_set_to() {
     let Some(lab) = Lab::raise("sp-polls", 1) else { return };
     let program = Program::start(&lab, Trigger::Level);
     let receive = || {
@@ -158,7 +158,7 @@ fn a_blocking_receive_polls_its_queue_once_its_socket_is_told_to() {
 }
 
 #[test]
-fn an_io_uring_that_does_not_poll_is_told_to_and_one_that_does_is_left_alone() {
+fn an_io_uring_that_does_not_poll_is_set_to_and_one_that_does_is_left_alone() {
     if skipped() {
         return;
     }

@@ -1,6 +1,6 @@
-//! Steering the reuseport group of a server with several workers, in a lab of two veth pairs: what a filter sees, that by
-//! queue alone the NAPIs of two devices mix in a worker, that with Quell's filter they never do, and that it is taken off
-//! again. Needs root and Linux 6.13.
+//! Steers the reuseport group of a server with several workers, in a lab of two veth pairs. Shows what a filter sees,
+//! that a filter by queue alone mixes the NAPI instances of two devices, that Quell's filter does not, and that it is
+//! detached again. Needs root and Linux 6.13.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -203,7 +203,7 @@ fn a_filter_of_a_server_that_is_gone_or_was_started_again_is_not_touched() {
 }
 
 #[test]
-fn a_filter_for_a_group_that_is_steered_anew_is_over_with_the_new_one() {
+fn a_new_filter_for_a_group_ends_the_earlier_one() {
     let Some(mut steered) = Steered::start("st-anew", 4) else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = steered.lab.transaction(&dir, "st-anew-t");
@@ -263,7 +263,7 @@ fn fewer_and_more_workers_than_queues_are_said_and_hold_as_far_as_they_can() {
 }
 
 #[test]
-fn only_the_device_that_is_named_is_told_by_its_queues() {
+fn only_the_queues_of_the_named_device_are_distinguished() {
     let Some(steered) = Steered::start("st-only", 2) else { return };
     let steering = steered.plan(&["server1".to_owned()]).1.unwrap();
     assert_eq!((steering.devices(), steering.notes.len()), (["server1"].into(), 0));

@@ -1,5 +1,5 @@
-//! Which groups a server has, which queues count for each, and what is said: without a kernel, on the recorded picture of
-//! a host whose server was given a socket for each worker, as nginx has with `reuseport`.
+//! Decides groups, queues and notes without a kernel, from the recorded snapshot of a host. Its server has a socket per
+//! worker, like nginx with `reuseport`.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -20,11 +20,11 @@ use serde_json::{Value, json};
 const NAMESPACE: u64 = 4_026_531_840;
 const UID: u32 = 105;
 const SERVER: i32 = 4242;
-/// Each is watched by the epoll of the same place.
+/// Each is watched by the epoll with the same index.
 const LISTENING: [u64; 2] = [201, 202];
 const EPOLLS: [usize; 2] = [1, 2];
 
-/// A host whose server listens at `local` with two workers.
+/// A host with a server that listens at `local` with two workers.
 struct Host {
     picture: Value,
     surroundings: Surroundings,
@@ -58,7 +58,7 @@ impl Host {
         self.surroundings.sockets.push(GroupSocket { key, inode });
     }
 
-    /// A device like `eth0`, with these values in the place of its.
+    /// A device like `eth0`, with these values replaced.
     fn device(&mut self, name: &str, ifindex: u32, values: &[(&str, Value)]) {
         let mut device = self.picture["devices"][0].clone();
         (device["name"], device["ifindex"]) = (json!(name), json!(ifindex));
@@ -78,7 +78,7 @@ impl Host {
         picture(&self.picture)
     }
 
-    /// The groups other than that of the server's first socket, which is alone at its address.
+    /// The groups without that of the server's first socket, which is alone at its address.
     fn groups(&self) -> Vec<Group> {
         let mut groups = groups(&self.picture(), &self.surroundings, &[Pid::new(SERVER).unwrap()]);
         groups.retain(|group| group.key.local.port() != 11211);
@@ -96,7 +96,7 @@ impl Host {
     }
 }
 
-/// What a device without queues of its own has.
+/// Values of a device without queues of its own.
 fn without_queues(kind: &str) -> Vec<(&'static str, Value)> {
     vec![("kind", json!(kind)), ("rx-queues", json!([]))]
 }
@@ -178,7 +178,7 @@ fn the_port_of_a_bond_is_seen_as_the_bond() {
 }
 
 #[test]
-fn two_ports_of_a_bond_cannot_be_told_apart() {
+fn two_ports_of_a_bond_cannot_be_distinguished() {
     let mut host = Host::listening_at("0.0.0.0:80");
     host.device("eth1", 3, &[("master", json!(9))]);
     host.device("bond0", 9, &without_queues("bond"));
@@ -221,12 +221,12 @@ fn a_worker_with_two_sockets_and_a_socket_with_two_workers_are_said() {
     assert!(matches!(&notes[1], Note::SeveralSockets { worker, sockets: 2 } if worker.epoll_fd == 5), "{notes:?}");
 }
 
-/// A connection to the server, from here.
+/// A connection to the server from this host.
 fn connection(remote: &str, inode: Option<u64>) -> Connection {
     Connection { local: "192.0.2.1:80".parse().unwrap(), remote: remote.parse().unwrap(), inode }
 }
 
-/// Gives worker `epoll` a connection by a NAPI.
+/// Gives worker `epoll` a connection with a NAPI instance.
 fn connect(host: &mut Host, epoll: usize, inode: u64, napi: Option<u32>) {
     let mut socket = host.picture["sockets"][1].clone();
     (socket["inode"], socket["napi"], socket["local"]) = (json!(inode), json!(napi), json!("192.0.2.1:80"));

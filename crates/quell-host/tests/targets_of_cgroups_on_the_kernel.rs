@@ -1,5 +1,5 @@
-//! Programs that are named by their control group or unit, in groups that the kernel keeps: which processes are found, and
-//! which of them come and go. Makes groups of its own in the version 2 hierarchy and removes them; needs root.
+//! Selects programs by cgroup or unit in real cgroups: which processes are found, which appear and which exit. Creates
+//! its own groups in the version 2 hierarchy and removes them; needs root.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -12,12 +12,12 @@ use quell_host::attach::{Selection, TargetError, Targets};
 use quell_linux::cgroup::{Cgroup, CgroupError};
 use quell_test_support::{Lacks, skip};
 
-/// Where version 2 is mounted: alone, or beside version 1.
+/// Mount points of version 2: alone, or beside version 1.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
-/// Groups below one another, and the children that were put there; all go with it.
+/// Nested groups and their child processes, all removed on drop.
 struct Groups {
-    /// The outermost first.
+    /// Outermost first.
     paths: Vec<PathBuf>,
     children: Vec<Child>,
 }
@@ -45,7 +45,7 @@ impl Groups {
         Some(groups)
     }
 
-    /// A child of this process in the innermost group.
+    /// Starts a child of this process in the innermost group.
     fn start(&mut self) -> u32 {
         let child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let pid = child.id();
@@ -79,7 +79,7 @@ fn is_not_allowed(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
-/// A name that no other run of these tests has.
+/// A name that no other run of these tests uses.
 fn name(of: &str) -> String {
     format!("qt-{}-{of}", std::process::id())
 }
@@ -127,7 +127,7 @@ fn a_unit_is_found_by_the_name_of_its_group_wherever_that_is() {
     assert!(matches!(Cgroup::of_unit(&unit), Err(CgroupError::NoSuchUnit { .. })));
 }
 
-/// `cgroup.procs` of a group of threads refuses to be read (`EOPNOTSUPP`); its processes are those of the group above.
+/// `cgroup.procs` of a threaded group cannot be read (`EOPNOTSUPP`); its processes belong to the parent group.
 #[test]
 fn a_process_whose_threads_are_in_groups_of_their_own_is_found_by_the_group_above() {
     let name = name("threads");

@@ -1,5 +1,5 @@
-//! Transactions on the real kernel, in namespaces of their own: what is made is undone, in every way in which a
-//! transaction can end. Needs root; says so when it is skipped.
+//! Transactions on the real kernel, in their own namespaces: all changes are undone, however the transaction ends.
+//! Needs root; reports when it is skipped.
 
 #![allow(
     clippy::unwrap_used,
@@ -29,7 +29,7 @@ fn exists(name: &NamespaceName) -> bool {
     Namespace::list_named().unwrap().contains(name)
 }
 
-/// A namespace with a veth pair inside it and a process, all journalled; returns the process's id.
+/// Creates a namespace with a veth pair and a process, all journalled; returns the process ID.
 fn populate(transaction: &mut Transaction, name: &NamespaceName) -> quell_linux::process::Child {
     let namespace = transaction.create_namespace(name).unwrap();
     let end =
@@ -111,7 +111,7 @@ fn what_an_owner_left_who_is_gone_is_recovered_once_and_then_there_is_nothing() 
     assert!(matches!(running[..], [Found::Running { .. }]), "while its owner lives it is left alone");
     assert!(exists(&name));
 
-    // As after a `kill -9`: the lock goes, and nothing is undone.
+    // As after a `kill -9`: the lock is released, and nothing is undone.
     let written = std::fs::read(dir.path().join(format!("{id}.journal"))).unwrap();
     let left_behind = tempfile::tempdir().unwrap();
     std::fs::write(left_behind.path().join("left.journal"), written).unwrap();
@@ -137,7 +137,7 @@ fn a_namespace_that_somebody_else_made_under_the_name_is_left_alone() {
     let name = NamespaceName::new(id.clone()).unwrap();
     let mut transaction = Transaction::begin(&Journal::in_dir(dir.path()), &id, "test").unwrap();
     let ours = transaction.create_namespace(&name).unwrap();
-    // The name was the last to hold it, so the next one may get its inode number.
+    // This name held the last reference, so the next namespace may get its inode number.
     drop(ours);
     Namespace::delete_named(&name).unwrap();
     drop(Namespace::create_named(&name).unwrap());
@@ -165,8 +165,7 @@ fn a_name_that_was_taken_before_is_not_taken_away() {
     assert!(journal_is_empty(dir.path()));
 }
 
-/// Starts a process in a session of its own behind the transaction's back, as a server does that becomes a daemon;
-/// returns its handle.
+/// Starts a process in its own session without the transaction's knowledge, like a daemon; returns its pidfd.
 fn daemonise(transaction: &mut Transaction, namespace: &Namespace) -> PidFd {
     let spawn = Spawn::new("setsid").args(["-f", "sleep", "1000"]).netns(namespace);
     let mut starter = transaction.spawn(&["setsid".to_owned()], spawn).unwrap();
@@ -206,7 +205,7 @@ fn what_a_process_started_before_its_number_was_written_down_ends_with_its_names
     let namespace = transaction.create_namespace(&name).unwrap();
     let daemon = daemonise(&mut transaction, &namespace);
 
-    // The last line is the process's outcome; without it the process is intended, and no number is known.
+    // The last line is the process's outcome; without it the process is intended, and its PID unknown.
     let written = std::fs::read_to_string(dir.path().join(format!("{id}.journal"))).unwrap();
     let (kept, outcome) = written.trim_end().rsplit_once('\n').unwrap();
     assert!(outcome.contains("start_time_ticks"), "{outcome}");
@@ -231,7 +230,7 @@ fn a_journal_of_an_earlier_boot_has_nothing_to_undo() {
     assert!(journal_is_empty(dir.path()));
 }
 
-/// Lets nobody write to a file, or lets them again; says why when that cannot be done here.
+/// Sets or clears the immutable flag of a file; prints the reason when that is not possible here.
 fn set_immutable(path: &Path, immutable: bool) -> bool {
     let flag = if immutable { "+i" } else { "-i" };
     let done = Command::new("chattr").arg(flag).arg(path).status().is_ok_and(|status| status.success());

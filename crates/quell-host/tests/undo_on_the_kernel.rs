@@ -1,5 +1,5 @@
-//! Undoing settings of a queue after its device changed: the link is down, queues are not in use, the device was renamed,
-//! moved, or made again. veth keeps irq-suspend-timeout over all that. Needs root and Linux 6.13.
+//! Undoes settings of a queue after its device changed: link down, queues not in use, device renamed, moved or
+//! recreated. veth keeps irq-suspend-timeout in all these cases. Needs root and Linux 6.13.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -22,7 +22,7 @@ use quell_test_support::lab::{Lab, SUSPENDING, every_namespace_is_in_sight, go_o
 use quell_test_support::{Lacks, skip};
 use tempfile::TempDir;
 
-/// A lab whose queues are set by a transaction with a journal in a directory of its own.
+/// A lab whose queues are set by a transaction with its own journal directory.
 struct Set {
     lab: Lab,
     dir: TempDir,
@@ -150,7 +150,7 @@ fn a_device_that_was_moved_to_another_namespace_is_restored() {
     assert_eq!(suspend_timeouts(&lab.client, index), [0, 0]);
 }
 
-/// Deletes the server's device and makes one of the same name and number, ready for NAPI.
+/// Deletes the server's device and creates one with the same name and index, ready for NAPI.
 fn make_again(lab: &Lab) -> bool {
     let index = lab.server_index.to_string();
     Links::open_in(&lab.server).unwrap().delete(lab.server_index).unwrap();

@@ -1,5 +1,5 @@
-//! An attachment while it is made and kept up: a journal of its own, a keeper beside it, the plan of each look carried out.
-//! What is to be changed is decided in [`mod@super::plan`]; how a change is made and undone, in [`crate::transaction`].
+//! Applies an attachment and maintains it. It has its own journal and its own keeper process, and carries out the plan
+//! of each pass. [`mod@super::plan`] decides the changes; [`crate::transaction`] makes and undoes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -25,19 +25,19 @@ use crate::settings::SettingsError;
 use crate::settings::values::EpollValues;
 use crate::transaction::{ChangeError, EpollToSet, Moment, Transaction};
 
-/// What a journal of this module says that it is for, before the mode.
+/// Prefix of the purpose that these journals record; the mode follows.
 const PURPOSE: &str = "attach ";
-/// How often it is looked for what came up while values were set.
+/// Number of passes for objects that appear while values are set.
 const LOOKS: u32 = 5;
-/// How often the processes are looked for again when one of them ended just then.
+/// Number of searches when a process exits during the search.
 const TRIES: u32 = 5;
 
-/// Starts the keeper of a journal, or says why it could not.
+/// Starts the keeper of a journal, or returns the reason why it could not.
 pub type StartKeeper<'a> = dyn FnMut(&Path) -> Result<Keeper, String> + 'a;
-/// Hears of every change, by its number within the attachment, and may stop.
+/// Observes every change, by its index within the attachment, and may stop the attachment.
 pub type LooksOn<'a> = dyn FnMut(usize, Moment) -> ControlFlow<()> + 'a;
 
-/// A mode that programs have as long as this value, or the keeper that it is left to, is there.
+/// A mode applied to programs. It lasts as long as this value, or the keeper that takes it over.
 #[derive(Debug)]
 pub struct Attachment {
     transaction: Transaction,
@@ -45,69 +45,70 @@ pub struct Attachment {
     request: Request,
     targets: Targets,
     proc: ProcRoot,
-    /// What was set, with what it was before.
+    /// Queues that were set, with their previous values.
     queues: BTreeMap<NapiId, QueueStep>,
     epolls: BTreeMap<EpollKey, EpollValues>,
-    /// What was told to poll by itself.
+    /// Sockets and rings that were set to busy poll.
     told: Told,
-    /// Instances of sockets that no device of the host has: those of a link that went down, until the next packet.
+    /// NAPI IDs of sockets that no device has. After a link went down a socket keeps the old ID until its next packet.
     unknown_queues: BTreeSet<NapiId>,
-    /// What could not be set, or is somebody else's by now.
+    /// Objects that could not be set, or that another program has changed.
     given_up: BTreeSet<Key>,
     changes: usize,
 }
 
-/// An epoll or io_uring over its process's life.
+/// An epoll or io_uring within the lifetime of its process: PID, start time, file descriptor.
 type EpollKey = (Pid, u64, i32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Queue(NapiId),
     Epoll(EpollKey),
-    /// Of a process; AF_XDP or not.
+    /// Process, its start time, and whether these are AF_XDP sockets.
     Sockets(Pid, u64, bool),
     Ring(EpollKey),
 }
 
-/// An attachment, as its journal tells.
+/// An attachment as recorded in its journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attached {
-    /// Its journal.
+    /// Path of the journal.
     pub path: PathBuf,
-    /// What it says.
+    /// Contents of the journal.
     pub history: History,
-    /// Who keeps it; absent while it is being made.
+    /// Keeper; absent while the attachment is being made.
     pub keeper: Option<Keeper>,
 }
 
-/// The whole host, for the queues of a program may be those of a device in another namespace, and others may use them.
+/// Takes a snapshot of the whole host. The queues of a program may belong to a device in another namespace, and other
+/// programs may use them.
 ///
 /// # Errors
-/// When it cannot be looked at.
+/// When the host cannot be observed.
 pub fn observe() -> Result<Picture, TakeError> {
     take(&Scope { whole_host: true, ..Scope::default() }).map(|(picture, _)| picture)
 }
 
-/// What a journal says its programs are to have; `None` when it is about something else.
+/// Mode recorded in a journal; `None` if it is not the journal of an attachment.
 #[must_use]
 pub fn mode_of(history: &History) -> Option<&str> {
     history.begin.purpose.strip_prefix(PURPOSE)
 }
 
-/// Whether an attachment is that of a launched program: it goes back when the program ends, and not before.
+/// Whether the attachment belongs to a launched program. Such an attachment ends only with its program.
 #[must_use]
 pub fn is_launched(attached: &Attached) -> bool {
     attached.keeper.is_none() && journal_name::is_of_a_launched_program(&attached.path)
 }
 
-/// The attachments whose owners live, also those that are just being made.
+/// Attachments with a running owner, including those that are still being made.
 ///
 /// # Errors
 /// When the journals cannot be listed.
 pub fn attachments(journal: &Journal) -> Result<Vec<Attached>, KeptError> {
     let attached = |listed| match listed {
         ListedJournal::Running { path, history: Some(history) } => Some((path, history)),
-        // Its keeper is about to take it over, or is gone: then it goes back with the next command that recovers.
+        // The keeper is about to take it over, or it is dead; then the next command that recovers journals undoes it.
         ListedJournal::Abandoned { path, history } => Some((path, history)),
         _ => None,
     };
@@ -124,10 +125,10 @@ pub fn attachments(journal: &Journal) -> Result<Vec<Attached>, KeptError> {
 }
 
 impl Attachment {
-    /// Begins an attachment: its journal is there, and its keeper waits beside it. Nothing is set yet.
+    /// Begins an attachment: creates its journal and starts its keeper. Sets nothing yet.
     ///
     /// # Errors
-    /// When one of the programs is attached to already, or the journal or the keeper cannot be had.
+    /// When one of the programs is attached already, or the journal or the keeper cannot be created.
     pub fn begin(
         journal: &Journal,
         targets: Targets,
@@ -158,11 +159,11 @@ impl Attachment {
         })
     }
 
-    /// Its programs are this one and what it starts: for one that was started only after the attachment was begun, for
-    /// no programs at all. `epolls` are the parameters that a preload library gives its epolls.
+    /// Adds a program to an attachment that began without one, because the program is launched afterwards. Its
+    /// descendants are included. `epolls` are the parameters that a preload library sets.
     ///
     /// # Errors
-    /// When it has ended, or cannot be written down.
+    /// When the program has exited, or the journal cannot be written.
     pub fn is_for(&mut self, program: Pid, epolls: Option<EpollValues>) -> Result<(), AttachError> {
         self.targets = Targets::find(Selection::Processes(vec![program]))?;
         for target in self.targets.living() {
@@ -178,7 +179,8 @@ impl Attachment {
     /// Carries out a plan.
     ///
     /// # Errors
-    /// With the first change that cannot be made; [`Self::end`] undoes those before it. What went away meanwhile is none.
+    /// On the first change that fails; [`Self::end`] undoes the earlier ones. Objects that vanished in the meantime are
+    /// not errors.
     pub fn make(&mut self, plan: &Plan, looks_on: &mut LooksOn<'_>) -> Result<(), AttachError> {
         for steps in plan.steps.chunk_by(are_made_together) {
             for (step, made) in steps.iter().zip(self.set_together(steps, looks_on)) {
@@ -188,10 +190,10 @@ impl Attachment {
         Ok(())
     }
 
-    /// Looks again until nothing is left to be set.
+    /// Repeats passes until nothing is left to set.
     ///
     /// # Errors
-    /// When the host cannot be looked at, a change cannot be made, or one that was made is not there any more.
+    /// When the host cannot be observed, a change fails, or an earlier change did not persist.
     pub fn settle(&mut self, looks_on: &mut LooksOn<'_>) -> Result<(), AttachError> {
         for _ in 0..LOOKS {
             let mut pass = self.keep_up(looks_on)?;
@@ -208,10 +210,10 @@ impl Attachment {
         Ok(())
     }
 
-    /// One look: finds the processes, epolls and queues that came up since, and sets them.
+    /// Runs one pass: finds new processes, epolls and queues, and sets them.
     ///
     /// # Errors
-    /// When the host cannot be looked at, or a journal cannot be written. What cannot be set is in the [`Pass`].
+    /// When the host cannot be observed, or the journal cannot be written. Failed changes are listed in the [`Pass`].
     pub fn keep_up(&mut self, looks_on: &mut LooksOn<'_>) -> Result<Pass, AttachError> {
         let mut pass = Pass::default();
         let Some(picture) = self.look(&mut pass)? else { return Ok(Pass { over: true, ..pass }) };
@@ -247,10 +249,11 @@ impl Attachment {
         Ok(pass)
     }
 
-    /// Leaves everything in place to the keeper, which puts it back when the programs end. Returns the journal.
+    /// Hands the attachment over to the keeper, which restores everything when the programs exit. Returns the journal's
+    /// path.
     ///
     /// # Errors
-    /// When that cannot be written down, or the keeper has ended; everything was undone then.
+    /// When the journal cannot be written, or the keeper has exited; then everything was undone.
     pub fn leave(self) -> Result<PathBuf, AttachError> {
         let Self { transaction, keeper, proc, .. } = self;
         let Keeper { pid, start_time_ticks } = keeper;
@@ -261,16 +264,16 @@ impl Attachment {
         Ok(transaction.leave_to(keeper)?)
     }
 
-    /// Says in the journal that this process keeps the attachment up, so that others know whom to ask for its end: by
-    /// SIGTERM. The keeper goes on watching over this process.
+    /// Records in the journal that this process maintains the attachment and ends it on SIGTERM. The keeper continues
+    /// to watch this process.
     ///
     /// # Errors
-    /// When that cannot be written down.
+    /// When the journal cannot be written.
     pub fn hold(&mut self) -> Result<(), AttachError> {
         Ok(self.transaction.kept_by(this_process(&self.proc)?)?)
     }
 
-    /// Puts everything back.
+    /// Restores everything.
     ///
     /// # Errors
     /// When the journal could not be removed; everything was undone then.
@@ -278,29 +281,29 @@ impl Attachment {
         self.transaction.revert()
     }
 
-    /// Its programs, as they were at the last look.
+    /// The programs, as found by the last pass.
     #[must_use]
     pub fn targets(&self) -> &Targets {
         &self.targets
     }
 
-    /// The queues that were set, each as it was before.
+    /// Queues that were set, with their previous values.
     pub fn queues(&self) -> impl Iterator<Item = &QueueStep> {
         self.queues.values()
     }
 
-    /// How many epolls were set.
+    /// Number of epolls that were set.
     #[must_use]
     pub fn epolls(&self) -> usize {
         self.epolls.len()
     }
 
-    /// The io_urings that were not told to poll: of which process, their numbers there, and why.
+    /// io_urings that were not set to busy poll: process, file descriptor and reason.
     pub fn rings_left_alone(&self) -> impl Iterator<Item = (Pid, i32, &str)> {
         self.told.left_alone()
     }
 
-    /// A picture of its programs and the devices of their namespaces; `None` when none of them lives.
+    /// Takes a snapshot of the programs and the devices in their namespaces; `None` if no program is running.
     fn look(&mut self, pass: &mut Pass) -> Result<Option<Picture>, AttachError> {
         let mut last = None;
         for _ in 0..TRIES {
@@ -339,25 +342,25 @@ impl Attachment {
         };
         match (was_set, step.is_there()) {
             (true, true) => Due::No,
-            // The number is another epoll's now, or the driver made its queue anew.
+            // Another epoll has this number now, or the driver has recreated its queue.
             (true, false) if is_reset => Due::Yes,
             (true, false) => Due::ChangedByOthers,
             (false, _) => Due::Yes,
         }
     }
 
-    /// A picture of its programs as they were at the last look.
+    /// Takes a snapshot of the programs found by the last pass.
     pub(super) fn look_at_programs(&self) -> Result<Picture, TakeError> {
         let pids = self.targets.pids().into_iter().collect();
         take(&Scope { pids, ..Scope::default() }).map(|(picture, _)| picture)
     }
 
-    /// How many changes there were so far.
+    /// Number of changes so far.
     pub(super) fn changes(&self) -> usize {
         self.changes
     }
 
-    /// Lets `act` make a change of another kind, which somebody looks on at.
+    /// Runs `act`, which makes a change of another kind, and notifies the observer.
     pub(super) fn heard<T>(
         &mut self,
         looks_on: &mut LooksOn<'_>,
@@ -371,8 +374,8 @@ impl Attachment {
         act(&mut self.transaction)
     }
 
-    /// Carries out steps that [`are_made_together`]; says of each whether anything was changed. After the first error of the
-    /// journal, or when `looks_on` had enough, the others are left out.
+    /// Carries out steps for which [`are_made_together`] holds. Returns for each step whether it changed anything.
+    /// Stops at the first journal error and when the observer stops.
     fn set_together(&mut self, steps: &[Step], looks_on: &mut LooksOn<'_>) -> Vec<Result<bool, ChangeError>> {
         let epolls: Vec<EpollToSet> = steps.iter().filter_map(|step| self.epoll_to_set(step)).collect();
         if epolls.is_empty() {
@@ -395,7 +398,7 @@ impl Attachment {
         Some(EpollToSet { process, fd: *fd, watched: watched.clone(), new: *new })
     }
 
-    /// Says whether anything was changed.
+    /// Carries out one step. Returns whether it changed anything.
     fn set(&mut self, step: &Step, looks_on: &mut LooksOn<'_>) -> Result<bool, ChangeError> {
         let number = self.changes;
         self.changes += 1;
@@ -433,7 +436,8 @@ impl Attachment {
         }
     }
 
-    /// Keeps what a queue or an epoll was before. Of what is gone nothing is kept: its number may become another one's.
+    /// Records the previous values of a queue or an epoll. Forgets objects that are gone, because their number may be
+    /// reused.
     fn remember(&mut self, step: &Step) {
         match step {
             Step::Queue(queue) => _ = self.queues.insert(queue.napi, queue.clone()),
@@ -452,7 +456,7 @@ impl Attachment {
     }
 }
 
-/// Epolls share their writes to disk.
+/// Whether the two steps are made together. Epolls share one write of the journal to disk.
 fn are_made_together(one: &Step, other: &Step) -> bool {
     matches!((one, other), (Step::Epoll(_), Step::Epoll(_)))
 }
@@ -491,7 +495,7 @@ fn epoll_key(step: &EpollStep) -> EpollKey {
     (step.pid, step.start_time_ticks, step.fd)
 }
 
-/// Refuses programs of which one has a mode already.
+/// Refuses programs of which one is attached already.
 ///
 /// # Errors
 /// [`AttachError::AlreadyAttached`], and when the journals cannot be listed.

@@ -1,5 +1,5 @@
-//! What would be wrong with the host once an attachment is made: the findings of its picture as it would be then, without
-//! those that there are anyway. So every rule that examines a host also examines a plan. Pure.
+//! Predicts the findings that an attachment would cause. Applies the plan to a copy of the snapshot, runs all rules on
+//! it, and drops findings that exist already. Every rule for hosts therefore also checks plans. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::findings::{Finding, Node, Severity, examine};
 use crate::picture::{Picture, Reading};
 use crate::settings::values::EpollValues;
 
-/// The findings that come with the plan, the worst first.
+/// Findings that the plan would add, most severe first.
 #[must_use]
 pub fn consequences(picture: &Picture, before: Option<&Picture>, plan: &Plan) -> Vec<Finding> {
     let now = examine(picture, before).findings;
@@ -32,7 +32,7 @@ pub fn consequences(picture: &Picture, before: Option<&Picture>, plan: &Plan) ->
     then
 }
 
-/// The picture as it would be with every value of the plan.
+/// Returns the snapshot with every value of the plan applied.
 fn after(picture: &Picture, plan: &Plan, epolls: &BTreeMap<(Pid, i32), EpollValues>) -> Picture {
     let mut after = picture.clone();
     plan.queues().for_each(|step| set_queue(&mut after, step));

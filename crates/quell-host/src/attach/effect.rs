@@ -1,6 +1,6 @@
-//! Whether a mode that was set is in effect, told from who polled the queues over some time: by a function of counts, and
-//! with "cannot tell" for an answer where the load does not show it. That the values are there is no proof of it; reading
-//! them back is the transaction's.
+//! Judges whether a mode is in effect, from counts of who polled the queues over some time. Pure but for the counting.
+//! The verdict is "cannot tell" where the load is too low to show it. Correct settings prove nothing here; the
+//! transaction verifies those.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -13,56 +13,57 @@ use serde::Serialize;
 
 use super::plan::{EpollsSetBy, QueueStep};
 
-/// Fewer packets than this say nothing.
+/// Minimum number of packets for a verdict.
 const PACKETS_TO_JUDGE: u64 = 200;
-/// A program that is given events finds its queue suspended at least once in so many of its polls; waits that end without
-/// any are the others.
+/// A program that receives events should find its queue suspended in at least one of this many polls. The other polls
+/// are waits that return no events.
 const POLLS_PER_SUSPENSION: u64 = 10;
-/// Fewer polls by the program than this say nothing of what they did not find.
+/// Minimum number of polls by the program for a verdict on suspensions it did not find.
 const POLLS_TO_JUDGE: u64 = 20;
-/// Deferral shows when there are so many packets for each interrupt.
+/// Packets per interrupt from which deferral counts as in effect.
 const PACKETS_PER_INTERRUPT: u64 = 10;
-/// More polls by the kernel than one for so many packets are explained.
+/// The kernel may poll once per this many packets without indicating a problem.
 const PACKETS_PER_POLL_BY_KERNEL: u64 = 10;
 
-/// What was seen of one queue.
+/// Observations of one queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Seen {
-    /// The queue's instance.
+    /// NAPI instance of the queue.
     pub napi: NapiId,
-    /// For how long, nanoseconds.
+    /// Duration of the observation, nanoseconds.
     pub for_ns: u64,
-    /// Packets that its polls took.
+    /// Packets received in polls.
     pub packets: u64,
-    /// Polls, whoever polled.
+    /// Polls by any context.
     pub polls: u64,
-    /// Polls by threads of programs, but for the last of each busy poll.
+    /// Polls by program threads, without the last poll of each busy poll.
     pub by_program: u64,
-    /// Polls by threads of programs that found the interrupt suspended; absent where the kernel does not suspend any.
+    /// Polls by program threads that found the interrupt suspended; absent where the kernel does not support
+    /// suspension.
     pub found_suspended: Option<u64>,
-    /// Polls by the queue's kernel thread.
+    /// Polls by the queue's NAPI kthread.
     pub by_thread: u64,
-    /// Its interrupts; absent where it has none, or they cannot be told.
+    /// Interrupts of the queue; absent where it has no interrupt or they cannot be counted.
     pub interrupts: Option<u64>,
 }
 
-/// Whether a mode is in effect.
+/// Verdict on a mode.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", content = "why", rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It is.
+    /// The mode is in effect; the text gives the evidence.
     InEffect(String),
-    /// It is not.
+    /// The mode is not in effect; the text gives the evidence.
     NotInEffect(String),
-    /// It cannot be told at this load, or from here.
+    /// The load or the available counters do not allow a verdict; the text gives the reason.
     CannotTell(String),
 }
 
-/// Watches queues for as long as `wait` takes.
+/// Counts polls of the queues for the duration of `wait`.
 ///
 /// # Errors
-/// When polls cannot be counted here, mostly for want of privilege.
+/// When polls cannot be counted, mostly because privileges are missing.
 pub fn watch(queues: &[QueueStep], wait: &mut dyn FnMut()) -> Result<Vec<Seen>, CounterError> {
     let ids: Vec<NapiId> = queues.iter().map(|step| step.napi).collect();
     let counter = NapiPollCounter::attach(kernel::sysfs(), &ids)?;
@@ -91,13 +92,14 @@ impl Seen {
         Self { napi, for_ns, packets, polls, by_program, found_suspended, by_thread, interrupts }
     }
 
-    /// Polls that the kernel began by itself, at least: a busy poll ends with one that cannot be told from them.
+    /// Lower bound of the polls that the kernel started by itself. The last poll of a busy poll cannot be distinguished
+    /// from them.
     fn by_kernel(&self) -> u64 {
         self.polls.saturating_sub(self.by_program.saturating_mul(2))
     }
 }
 
-/// Whether `mode` is in effect on a queue of which that was seen.
+/// Judges whether `mode` is in effect on a queue with these observations.
 #[must_use]
 pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &Seen) -> Verdict {
     let Seen { packets, polls, by_program, by_thread, .. } = *seen;
@@ -140,8 +142,9 @@ pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &Seen) -> Verdict {
     if napi.defers() { deferral(seen) } else { undisturbed(seen) }
 }
 
-/// The program's own polls tell it: after events the kernel suspends the interrupt, and the next wait for events finds it
-/// so. How often the kernel polls by itself tells only how often the queue ran dry, where suspension ends as it is to.
+/// The program's own polls are the evidence: after events the kernel suspends the interrupt, and the next wait for
+/// events finds it suspended. The number of polls by the kernel only shows how often the queue ran dry, where
+/// suspension ends by design.
 fn suspension(seen: &Seen) -> Verdict {
     let Seen { packets, by_program, .. } = *seen;
     let Some(found) = seen.found_suspended else {
@@ -208,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn without_packets_nothing_can_be_told() {
+    fn without_packets_there_is_no_verdict() {
         for mode in ["base", "defer20", "suspend200", "fullbusy", "threaded"] {
             assert!(matches!(verdict(mode, seen(7, 7, 0)), Verdict::CannotTell(_)), "{mode}");
         }
@@ -264,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn deferral_is_told_by_interrupts_and_by_nothing_else() {
+    fn deferral_is_judged_by_interrupts_only() {
         assert!(matches!(verdict("defer20", seen(10_000, 300, 0)), Verdict::CannotTell(_)));
         let few = Seen { interrupts: Some(4), ..seen(10_000, 300, 0) };
         assert!(matches!(verdict("defer20", few), Verdict::InEffect(_)));

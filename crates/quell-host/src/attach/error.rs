@@ -1,4 +1,4 @@
-//! Why an attachment was not made.
+//! Errors of attaching.
 
 use quell_linux::Pid;
 
@@ -11,88 +11,88 @@ use crate::picture::TakeError;
 use crate::steer::{GroupKey, LookError};
 use crate::transaction::ChangeError;
 
-/// Why a program could not be attached to.
+/// Reason why an attachment failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
     /// The programs could not be found.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// The host could not be looked at.
+    /// The host could not be observed.
     #[error(transparent)]
     Look(#[from] TakeError),
-    /// One of the programs has a mode already.
+    /// One of the programs already has a mode.
     #[error("process {pid} is attached to already ({purpose}): `quell detach {pid}` first")]
     AlreadyAttached {
-        /// The process.
+        /// Process ID.
         pid: u32,
-        /// What its journal says.
+        /// Purpose recorded in its journal.
         purpose: String,
     },
-    /// Journals could not be read, or those from before the last boot not be removed.
+    /// Journals could not be read, or journals of earlier boots could not be removed.
     #[error(transparent)]
     Kept(#[from] KeptError),
-    /// The end of the programs cannot be waited for.
+    /// Waiting for the exit of the programs is not possible.
     #[error("waiting for the end of the programs: {0}")]
     Wait(#[source] std::io::Error),
-    /// The journal could not be begun or written.
+    /// The journal could not be created or written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// The transaction could not be begun.
+    /// The transaction could not be started.
     #[error(transparent)]
     Begin(ChangeError),
-    /// The keeper could not be started, and nothing was done.
+    /// The keeper could not be started; nothing was changed.
     #[error("the keeper, which puts everything back when the program ends, could not be started: {0}")]
     Keeper(String),
-    /// The keeper has ended, so that nobody would put anything back.
+    /// The keeper has exited, so that no process would restore the settings.
     #[error("the keeper, process {0}, has ended: nobody would put back what was set, so it was put back now")]
     KeeperEnded(u32),
-    /// A change could not be made.
+    /// A change failed.
     #[error("{}: {source}", place(.step))]
     Change {
-        /// Which.
+        /// Step that failed.
         step: Box<Step>,
-        /// Why.
+        /// Cause.
         source: Box<ChangeError>,
     },
-    /// Who looked on had enough.
+    /// The change observer stopped the attachment.
     #[error("stopped on request")]
     Stopped,
-    /// A filter could not be put on.
+    /// A filter could not be attached.
     #[error("steering connections to {group}: {source}")]
     Steer {
-        /// The group.
+        /// Reuseport group.
         group: GroupKey,
-        /// Why.
+        /// Cause.
         source: Box<ChangeError>,
     },
-    /// A filter does not do what it is for.
+    /// A filter does not separate the queues of its workers.
     #[error(
         "connections to {group} that came since reach a worker by more queues than they should: the driver does not tell \
          the queue, or the group has changed"
     )]
     Mixed {
-        /// The group.
+        /// Reuseport group.
         group: GroupKey,
     },
-    /// The connections that are there could not be listed, so that it cannot be said of those that come whom they reach.
+    /// Existing connections could not be listed, so that new ones cannot be attributed to the filter.
     #[error(transparent)]
     Connections(LookError),
     /// A thread could not be bound.
     #[error("binding thread {tid} to the CPUs of its queue: {source}")]
     Pin {
-        /// Which.
+        /// Thread ID.
         tid: Pid,
-        /// Why.
+        /// Cause.
         source: Box<ChangeError>,
     },
-    /// Everything was set, but it did not last.
+    /// Everything was set, but this value did not persist.
     #[error("{} was set and did not last: somebody else sets it too", place(.0))]
     DidNotLast(Box<Step>),
 }
 
 impl AttachError {
-    /// It was stopped on request, after Ctrl-C for example.
+    /// Whether it was stopped on request, for example by Ctrl-C.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         match self {

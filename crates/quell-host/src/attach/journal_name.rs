@@ -1,5 +1,5 @@
-//! What the journal of an attachment is called: by its programs, so that two to the same programs have the same name, and
-//! short enough for a file, however many they are. What is in the journal is not told here.
+//! Builds the journal name of an attachment from its programs. Two attachments to the same programs get the same name,
+//! and the name fits a file name for any number of programs.
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,12 +9,12 @@ use quell_linux::Pid;
 
 use super::target::Selection;
 
-/// What the name of the journal of a program that is launched begins with, before the number of its launcher.
+/// Prefix of the journal name of a launched program; the launcher's PID follows.
 const LAUNCHED: &str = "run-";
-/// How many characters, of up to four bytes, of a control group's name are told; names of files end at 255 bytes.
+/// Characters (up to four bytes each) of a cgroup name that are used; file names end at 255 bytes.
 const GROUP_NAME_CHARS: usize = 40;
 
-/// The name of the journal of an attachment to these programs, without an extension.
+/// Journal name for these programs, without an extension.
 pub(super) fn of(selection: &Selection) -> String {
     match selection {
         Selection::Processes(pids) => of_processes(pids),
@@ -22,12 +22,12 @@ pub(super) fn of(selection: &Selection) -> String {
     }
 }
 
-/// Whether a journal at `path` is that of a program that is launched.
+/// Whether the journal at `path` belongs to a launched program.
 pub(super) fn is_of_a_launched_program(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(LAUNCHED.as_bytes()))
 }
 
-/// The lowest number, which no other attachment can have, and how many more there are.
+/// The lowest PID, which no other attachment can contain, and the number of further processes.
 fn of_processes(pids: &[Pid]) -> String {
     let pids: BTreeSet<Pid> = pids.iter().copied().collect();
     match (pids.first(), pids.len()) {
@@ -37,7 +37,8 @@ fn of_processes(pids: &[Pid]) -> String {
     }
 }
 
-/// The last part of the path, for people, and a sum over all of it: groups of different places are often called alike.
+/// The last part of the path for readability, and a checksum of the whole path, because cgroups in different places
+/// often share a name.
 fn of_cgroup(path: &Path) -> String {
     let name = path.file_name().map_or_else(|| "root".into(), |name| name.to_string_lossy());
     let told: String = name.chars().take(GROUP_NAME_CHARS).collect();

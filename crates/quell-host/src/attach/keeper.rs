@@ -1,6 +1,6 @@
-//! The process that keeps an attachment in place and puts everything back: when the last of its programs ends, when it is
-//! told to, and at once when whoever made the attachment died before it was complete. It runs in a session of its own;
-//! starting it is the command line's.
+//! The keeper process maintains an attachment and restores the previous settings. It restores when the last program
+//! exits, on SIGTERM, and when the attaching process dies before it has finished. It runs in its own session; the
+//! command line starts it.
 
 use std::io;
 use std::path::Path;
@@ -16,42 +16,43 @@ use crate::journal::{Change, Journal, JournalFile, Keeper, OwnedJournal, Stay};
 use crate::kept::{KeptError, SeesTo, release, tell};
 use crate::recovery::{Reverted, revert};
 
-/// How long a keeper may take to put everything back: a queue that nothing can poll is waited for.
+/// Time limit for a keeper to restore everything; it includes waiting for a queue that nothing can poll.
 const PUT_BACK_WITHIN: Duration = Duration::from_secs(120);
 
-/// How keeping ended.
+/// Outcome of [`keep`].
 #[derive(Debug)]
 pub enum KeepingEnded {
-    /// Somebody else had put everything back.
+    /// Another process had already restored everything.
     AlreadyReverted,
-    /// Everything was put back.
+    /// The keeper restored everything.
     Reverted(Reverted),
 }
 
-/// What putting an attachment back came to, as its journal tells.
+/// Outcome of ending an attachment, read from its journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Detached {
-    /// What was undone.
+    /// Changes that were undone.
     pub undone: Vec<Change>,
-    /// What was as before already, or is gone.
+    /// Changes whose object is gone or already had its previous value.
     pub already_gone: Vec<Change>,
-    /// What was undone in part, and why the rest was left alone.
+    /// Changes that were partly undone, with the reason for the rest.
     pub in_part: Vec<(Change, String)>,
-    /// What was left alone, and why.
+    /// Changes that were left in place, with the reason.
     pub left_alone: Vec<(Change, String)>,
-    /// What waits for a queue, and why; it stays in the journal.
+    /// Changes that wait for a queue, with the reason; they stay in the journal.
     pub waiting: Vec<(Change, String)>,
-    /// What was undone or gone, without the keeper being able to write down which.
+    /// Changes that are undone or gone, but whose outcome the keeper could not record.
     pub unrecorded: Vec<Change>,
-    /// What could not be undone; it stays in the journal.
+    /// Changes that could not be undone; they stay in the journal.
     pub failed: Vec<Change>,
 }
 
-/// What a keeper does: waits until the owner of the journal at `path` has let it go, then, if it is told in there to keep
-/// it, until its programs have ended or a signal comes; then undoes it. `ready` is called once it hears signals.
+/// Runs the keeper: waits until the owner of the journal at `path` releases or loses its lock. If the journal asks for
+/// it, keeps the changes until the programs exit or a signal arrives. Then undoes them. Calls `ready` once signals are
+/// handled.
 ///
 /// # Errors
-/// When it cannot listen or wait, or the journal cannot be read or written.
+/// When it cannot handle signals or wait, or the journal cannot be read or written.
 pub fn keep(journal: &Journal, path: &Path, ready: impl FnOnce() -> io::Result<()>) -> Result<KeepingEnded, KeptError> {
     let told = Interruption::listen_to(&[Signal::TERM, Signal::INT]).map_err(KeptError::Listen)?;
     ready().map_err(KeptError::Listen)?;
@@ -66,13 +67,13 @@ pub fn keep(journal: &Journal, path: &Path, ready: impl FnOnce() -> io::Result<(
         true => wait_for_all(&owned.history().targets, &told),
         false => Ok(()),
     };
-    // Where it cannot be waited, the programs go on with interrupts, and nothing is left that nobody keeps.
+    // If waiting fails, undo now: the programs continue with interrupts, and no change stays without a keeper.
     let reverted = revert(owned, boot_id, &proc)?;
     waited.map_err(KeptError::Listen)?;
     Ok(KeepingEnded::Reverted(reverted))
 }
 
-/// Who this process is, as a journal calls it.
+/// Identity of this process for the journal.
 ///
 /// # Errors
 /// When /proc cannot be read.
@@ -85,16 +86,16 @@ fn is_left_to_this_process(owned: &OwnedJournal, proc: &ProcRoot) -> Result<bool
     Ok(owned.history().stay == Stay::KeptBy(this_process(proc)?))
 }
 
-/// Has `keeper` undo the attachment of the journal at `path`, and tells what that came to; what a keeper that is dead, or
-/// was killed meanwhile, has not undone is undone here. `None`: there was nothing left.
+/// Makes `keeper` undo the attachment of the journal at `path` and reports the outcome. Undoes here what a dead or
+/// killed keeper did not undo. Returns `None` if nothing was left to undo.
 ///
 /// # Errors
-/// When the keeper cannot be told or does not end in time, or the journal cannot be read.
+/// When the keeper cannot be signalled or does not exit in time, or the journal cannot be read.
 pub fn detach(journal: &Journal, path: &Path, keeper: &Keeper) -> Result<Option<Detached>, KeptError> {
     let Some(mut witness) = journal.witness(path)? else { return Ok(None) };
     tell(path, SeesTo::Keeper(*keeper), Signal::TERM, PUT_BACK_WITHIN)?;
     let mut by_others = || Reverted::as_seen_by(&mut witness).map_err(KeptError::Listen);
-    // What waited was tried again here, if anything was.
+    // Waiting changes were retried here, if anything was.
     let before = Reverted { waiting: Vec::new(), ..by_others()? };
     Ok(Some(match release(journal, path).map_err(|error| error.of_keeper(path, keeper.pid))? {
         Some(here) => here.after(before).into(),
@@ -111,7 +112,7 @@ impl From<Reverted> for Detached {
 }
 
 impl Detached {
-    /// How many changes were undone, wholly or in part.
+    /// Number of changes that were undone, fully or partly.
     #[must_use]
     pub fn restored(&self) -> usize {
         self.undone.len() + self.in_part.len()

@@ -1,5 +1,5 @@
-//! What is set before a program is started: the queues of the devices by which its connections will come. Pure, as
-//! [`mod@super::plan`] is; once the program runs, its attachment knows the queues that its sockets arrive by.
+//! Plans the queues that are set before a program is launched: those of the devices that will receive its connections.
+//! Pure, like [`mod@super::plan`]. Once the program runs, the attachment knows the queues of its sockets.
 
 use std::collections::BTreeSet;
 
@@ -10,21 +10,21 @@ use super::plan::Plan;
 use crate::findings::view::View;
 use crate::picture::{Device, Picture};
 
-/// A device was named that is not there, or has no queues that can be set.
+/// A named device does not exist, or has no queues that can be set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// Its network namespace has none of this name.
+    /// The network namespace has no device of this name.
     #[error("there is no device {0} in this network namespace")]
     NoSuchDevice(String),
-    /// The kernel lists no NAPI instance of it.
+    /// The kernel lists no NAPI instance of the device.
     #[error("{0} has no queue with settings of its own: the kernel lists no NAPI instance of it")]
     NoQueues(String),
 }
 
-/// What `mode` comes to for all queues of the reader's network namespace, or of the devices of it that are `named`.
+/// Plans `mode` for all queues of the reader's network namespace, or for its devices that are `named`.
 ///
 /// # Errors
-/// When a named device is not there, or has no queues.
+/// When a named device does not exist or has no queues.
 pub fn plan_of_devices(picture: &Picture, named: Option<&[String]>, mode: &DeliveryMode) -> Result<Plan, DeviceError> {
     let view = View::new(picture, None);
     let own = picture.namespaces.iter().find(|namespace| namespace.is_readers).map(|namespace| namespace.inode);

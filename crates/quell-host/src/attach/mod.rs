@@ -1,10 +1,17 @@
-//! A delivery mode for a program that runs: its epolls and the queues that its sockets arrive by get the mode's values, from
-//! outside and by a journal, and are put back when it ends. [`target`] finds the processes, [`mod@plan`] decides, [`attachment`]
-//! acts, [`launch`] is about queues that are set before the program is started, [`placement`] steers and binds workers,
-//! [`keeper`] puts back when nobody else can, [`neighbours`] says whom else it touches, [`consequences`] what it brings
-//! along, [`quiet`] what it does not reach yet,
-//! [`ready_files`] what would stall it, [`effect`] whether it shows, [`stall`] frees a queue that its program does not
-//! come back to.
+//! Applies a delivery mode to a running program from outside. Its epolls, and the queues its sockets receive through,
+//! get the mode's values; they are journalled and restored when the program exits.
+//!
+//! - [`target`] finds the processes.
+//! - [`mod@plan`] decides the changes, [`attachment`] makes them.
+//! - [`launch`] plans queues that are set before the program is started.
+//! - [`placement`] steers connections and binds workers.
+//! - [`keeper`] restores the settings when nobody else can.
+//! - [`neighbours`] lists other affected processes.
+//! - [`consequences`] predicts new findings.
+//! - [`quiet`] lists epolls without a known queue.
+//! - [`ready_files`] finds files that would stall the program.
+//! - [`effect`] judges whether the mode is in effect.
+//! - [`stall`] frees a queue that its program no longer polls.
 
 pub mod attachment;
 pub mod consequences;

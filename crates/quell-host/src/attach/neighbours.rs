@@ -1,5 +1,5 @@
-//! Whom an attachment touches besides the program that it is for: everybody with sockets on the same queues, and how long
-//! a packet of theirs can wait then. Pure: a function of pictures.
+//! Processes outside the attachment that have sockets on the same queues, and the longest delay their packets can see.
+//! Pure: computed from snapshots.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,50 +9,51 @@ use serde::Serialize;
 use super::plan::{Plan, QueueStep};
 use crate::findings::view::{EpollView, View};
 
-/// Another process with sockets on the queues of an attachment.
+/// A process outside the attachment with sockets on its queues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Neighbour {
-    /// Its number.
+    /// Process ID.
     pub pid: Pid,
-    /// Its name.
+    /// Process name (`comm`).
     pub name: String,
-    /// How many of its sockets arrive by these queues.
+    /// Number of its sockets that receive through these queues.
     pub sockets: usize,
-    /// The queues' instances.
+    /// NAPI instances of the queues.
     pub napis: Vec<NapiId>,
-    /// The longest that a packet of it can wait; absent where the mode has nobody wait.
+    /// Longest delay of one of its packets; absent where the mode delays no packet.
     pub longest_wait: Option<LongestWait>,
 }
 
-/// How long a packet of a neighbour can wait at most, and for what.
+/// Upper bound of the delay of a packet, and what ends it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct LongestWait {
-    /// How long, nanoseconds.
+    /// Nanoseconds.
     pub ns: u64,
-    /// For what.
+    /// Event that ends the delay.
     pub until: Until,
 }
 
-/// What ends the wait of a neighbour's packet.
+/// Event that ends the delay of another process's packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "until", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum Until {
-    /// The queue's timer (`gro-flush-timeout`).
+    /// The queue's timer (`gro-flush-timeout`) fires.
     Timer,
-    /// The program has worked on all events that one `epoll_wait` gives it at most.
+    /// The program has handled every event that one `epoll_wait` can return.
     BatchIsDone {
-        /// How many those are.
+        /// Largest number of events that one `epoll_wait` returns.
         max_events: u32,
-        /// How long it works on one, nanoseconds: measured between two pictures.
+        /// Time the program takes for one event, nanoseconds; measured between two snapshots.
         each_ns: u64,
     },
-    /// The suspension is over (`irq-suspend-timeout`): how long the program works on its events is not known, or is longer.
+    /// The suspension times out (`irq-suspend-timeout`). Used when the program's time per batch is unknown or longer
+    /// than that.
     SuspensionIsOver,
 }
 
-/// The other processes on the queues of `plan`, by their numbers.
+/// Returns the other processes on the queues of `plan`, ordered by process ID.
 pub(super) fn neighbours(view: &View<'_>, targets: &BTreeSet<Pid>, plan: &Plan) -> Vec<Neighbour> {
     let waits: BTreeMap<NapiId, Option<LongestWait>> =
         plan.queues().map(|step| (step.napi, longest_wait(view, targets, step))).collect();
@@ -70,15 +71,15 @@ pub(super) fn neighbours(view: &View<'_>, targets: &BTreeSet<Pid>, plan: &Plan) 
     others.filter_map(neighbour).collect()
 }
 
-/// While the program works on events the queue is not polled (`ep_poll` in `fs/eventpoll.c`), and while its interrupt is
-/// deferred it is polled by the timer.
+/// The queue is not polled while the program handles events (`ep_poll` in `fs/eventpoll.c`). While its interrupt is
+/// deferred, the timer polls it.
 fn longest_wait(view: &View<'_>, targets: &BTreeSet<Pid>, step: &QueueStep) -> Option<LongestWait> {
     let timer_ns = step.new.gro_flush_timeout_ns.filter(|&ns| ns > 0 && step.new.defer_hard_irqs.unwrap_or(0) > 0)?;
     let timer = LongestWait { ns: timer_ns, until: Until::Timer };
     let Some(suspend_ns) = step.new.irq_suspend_timeout_ns.filter(|&ns| ns > 0) else { return Some(timer) };
     let its = view.epolls.iter().filter(|epoll| targets.contains(&epoll.process.pid));
     let batches = its.filter(|epoll| epoll.by_napi.contains_key(&step.napi)).map(|epoll| batch(view, epoll));
-    // One epoll of which it is not known can be the longest.
+    // An epoll with an unknown batch time may be the slowest.
     let longest = batches.collect::<Option<Vec<_>>>().and_then(|batches| batches.into_iter().max());
     let suspension = match longest {
         Some(batch) if batch.ns < suspend_ns => batch,

@@ -1,4 +1,4 @@
-//! What one look at the programs of an attachment came to, as data, and what its steps are called.
+//! Result of one pass over the programs of an attachment, as data, and descriptions of its steps.
 
 use super::plan::{EpollStep, QueueStep, Step};
 use super::pollers::{RingStep, SocketsStep};
@@ -6,26 +6,26 @@ use crate::journal::Target;
 use crate::picture::Picture;
 use crate::transaction::ChangeError;
 
-/// What one look came to.
+/// Result of one pass.
 #[derive(Debug, Default)]
 pub struct Pass {
-    /// Processes that came.
+    /// Processes that appeared.
     pub came: Vec<Target>,
-    /// Processes that ended.
+    /// Processes that exited.
     pub ended: Vec<Target>,
-    /// What was set.
+    /// Steps that were applied.
     pub made: Vec<Step>,
-    /// What somebody else has changed since it was set: it is left alone, and told once.
+    /// Steps whose value another program has changed since; they are left alone and reported once.
     pub changed_by_others: Vec<Step>,
-    /// What could not be set; it is not tried again.
+    /// Steps that failed; not retried.
     pub failed: Vec<(Step, ChangeError)>,
-    /// What was looked at, before anything was set; absent when none of the programs lives any more.
+    /// Snapshot taken before any change of this pass; absent when all programs have exited.
     pub picture: Option<Picture>,
-    /// None of the programs lives any more.
+    /// All programs have exited.
     pub over: bool,
 }
 
-/// What a step is about, in words.
+/// Object of a step, in words.
 #[must_use]
 pub fn place(step: &Step) -> String {
     match step {

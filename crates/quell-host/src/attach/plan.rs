@@ -1,5 +1,5 @@
-//! What an attachment changes: of a picture and a mode, the queues and epolls that get values, what is left alone, what
-//! cannot be had from outside, and whom else it touches. Pure: it asks and changes nothing.
+//! Decides what an attachment changes, from a snapshot and a mode: the queues and epolls that get values, what is left
+//! alone, what is not possible from outside, and which other processes are affected. Pure.
 
 use std::collections::BTreeSet;
 
@@ -15,157 +15,157 @@ use crate::findings::view::{EpollView, View, irq_of, napi_of};
 use crate::picture::{Device, Napi, Picture, Process, Reading, WatchedFile, Why};
 use crate::settings::values::{EpollValues, NapiValues};
 
-/// Who sets the parameters of the program's epolls.
+/// Who sets the busy-poll parameters of the program's epolls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum EpollsSetBy {
     /// The attachment, from outside.
     #[default]
     Attachment,
-    /// The program itself, which was launched for it; only its queues are left to be set.
+    /// The launched program itself; the attachment sets only its queues.
     Program,
 }
 
-/// What is wanted.
+/// Requested attachment.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
-    /// How packets are to be delivered.
+    /// Delivery mode.
     pub mode: DeliveryMode,
     /// Who sets the epolls.
     pub epolls: EpollsSetBy,
 }
 
-/// What an attachment comes to.
+/// Planned attachment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Plan {
-    /// What gets values, the queues first: an epoll that prefers busy polling is to find a queue that defers.
+    /// Objects that get values. Queues come first, so that an epoll with `prefer_busy_poll` finds its queue deferring.
     pub steps: Vec<Step>,
-    /// Epolls of which no queue is known yet, also those that get values.
+    /// Epolls without a known queue, including epolls that get values.
     pub quiet: Vec<QuietEpoll>,
-    /// What cannot be done here, because of which nothing is.
+    /// Obstacles; if there is one, nothing is done.
     pub impossible: Vec<Impossible>,
-    /// What of the mode the program does not get from outside, or not yet.
+    /// Parts of the mode that the program does not get from outside, or not yet.
     pub partly: Vec<Partly>,
-    /// Whom else it touches.
+    /// Other affected processes.
     pub neighbours: Vec<Neighbour>,
-    /// Processes whose files may not be seen, so that whether it touches them is not known.
+    /// Processes whose files may not be read, so that it is unknown whether they are affected.
     pub hidden: Vec<Pid>,
 }
 
-/// One thing that gets values.
+/// One object that gets values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Step {
-    /// A queue, by its NAPI instance.
+    /// A queue, identified by its NAPI instance.
     Queue(QueueStep),
     /// An epoll of the program.
     Epoll(EpollStep),
-    /// Sockets of the program that poll by themselves.
+    /// Sockets of the program that busy poll (`SO_BUSY_POLL`).
     Sockets(SocketsStep),
-    /// An io_uring of the program that polls by itself.
+    /// An io_uring of the program that busy polls.
     Ring(RingStep),
 }
 
-/// Values of a queue.
+/// NAPI settings of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct QueueStep {
-    /// The cookie of the device's namespace.
+    /// `SO_NETNS_COOKIE` of the device's namespace.
     pub namespace_cookie: u64,
-    /// The device.
+    /// Device name.
     pub device: String,
-    /// Its receive queues that the instance polls, where that is known.
+    /// Receive queues that the instance polls, where known.
     pub queues: Vec<u32>,
-    /// The instance.
+    /// NAPI instance.
     pub napi: NapiId,
-    /// Its interrupt; absent where it has none, or it is not known.
+    /// IRQ number; absent where the instance has no interrupt or it is unknown.
     pub irq: Option<u32>,
-    /// As it is; absent what the kernel does not report.
+    /// Current values; absent where the kernel reports none.
     pub old: NapiValues,
-    /// As it is to be; absent what stays as it is.
+    /// Values to set; absent where the value is unchanged.
     pub new: NapiValues,
 }
 
-/// Parameters of an epoll.
+/// Busy-poll parameters of an epoll.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct EpollStep {
-    /// Whose.
+    /// Process that owns the epoll.
     pub pid: Pid,
-    /// When that process started, in clock ticks since boot.
+    /// Start time of that process, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// The name of the process.
+    /// Process name (`comm`).
     pub process: String,
-    /// The epoll's number there.
+    /// File descriptor of the epoll in that process.
     pub fd: i32,
-    /// TCP and UDP sockets that it watches.
+    /// Number of TCP and UDP sockets that it watches.
     pub sockets: usize,
-    /// The oldest of these sockets, by which the epoll is recognised when it is set.
+    /// Its oldest sockets, which identify the epoll when the parameters are set.
     #[serde(skip)]
     pub watched: Vec<SocketId>,
-    /// The instances that they arrive by.
+    /// NAPI instances that these sockets receive from.
     pub napis: Vec<NapiId>,
-    /// As they are.
+    /// Current parameters.
     pub old: EpollValues,
-    /// As they are to be.
+    /// Parameters to set.
     pub new: EpollValues,
 }
 
-/// Something that cannot be done here.
+/// An obstacle to the attachment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Impossible {
-    /// What.
+    /// What is not possible.
     pub what: String,
-    /// Why, in the kernel's words where it has some.
+    /// Reason, in the kernel's words where available.
     pub why: String,
 }
 
-/// Something of a mode that a program does not get from outside, or not yet.
+/// A part of a mode that a program does not get from outside, or not yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "what", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 #[non_exhaustive]
 pub enum Partly {
-    /// A mode that keeps a program awake has it wait for at most this long, which only a launched program can be told.
+    /// The mode limits the time the program sleeps in `epoll_wait`. Only a launched program can be given that limit.
     WaitsAsWritten {
-        /// How long at most, milliseconds.
+        /// The limit, milliseconds.
         at_most_ms: u64,
     },
-    /// Sockets that poll by themselves are watched by an epoll, whose waits do not poll by them.
+    /// Busy-polling sockets are watched by an epoll, whose waits ignore `SO_BUSY_POLL`.
     WatchedByEpoll {
-        /// Whose.
+        /// Process that owns the sockets.
         pid: Pid,
-        /// How many.
+        /// Number of sockets.
         sockets: usize,
     },
     /// A process has no epoll with network sockets.
     NoEpoll {
-        /// Which.
+        /// Process ID.
         pid: Pid,
     },
-    /// The process receives by a way that suspends no interrupts.
+    /// The process receives through interfaces that do not suspend interrupts.
     OtherWays {
-        /// Which.
+        /// Process ID.
         pid: Pid,
-        /// AF_XDP sockets.
+        /// Number of AF_XDP sockets.
         xdp_sockets: usize,
-        /// io_urings.
+        /// Number of io_urings.
         io_urings: usize,
     },
-    /// A socket arrives by an instance of no device that can be seen from here.
+    /// A socket receives from a NAPI instance of no visible device.
     UnknownQueue {
-        /// The instance.
+        /// NAPI instance.
         napi: NapiId,
     },
-    /// A queue's kernel thread stays, though the mode has none.
+    /// A queue keeps its NAPI kthread although the mode does not use one.
     ThreadStays {
-        /// The instance.
+        /// NAPI instance.
         napi: NapiId,
     },
 }
 
-/// What `request` comes to for the processes `targets` of a picture. `before` is an earlier one, from which it is told
-/// how long the program works on an event.
+/// Plans `request` for the processes `targets` of a snapshot. The earlier snapshot `before` gives the time that the
+/// program takes per event.
 #[must_use]
 pub fn plan(picture: &Picture, before: Option<&Picture>, targets: &BTreeSet<Pid>, request: &Request) -> Plan {
     let view = View::new(picture, before);
@@ -190,7 +190,7 @@ pub fn plan(picture: &Picture, before: Option<&Picture>, targets: &BTreeSet<Pid>
     plan
 }
 
-/// The instances that sockets of the targets arrive by, whether an epoll watches them or not.
+/// NAPI instances that the sockets of the targets receive from, whether an epoll watches these sockets or not.
 fn queues_of(picture: &Picture, view: &View<'_>, targets: &BTreeSet<Pid>) -> BTreeSet<NapiId> {
     let processes = picture.processes.iter().filter(|process| targets.contains(&process.pid));
     let files = processes.filter_map(|process| process.files.known());
@@ -219,7 +219,7 @@ impl Plan {
         })
     }
 
-    /// The sockets that are told to poll.
+    /// The sockets that get busy polling.
     pub fn sockets(&self) -> impl Iterator<Item = &SocketsStep> {
         self.steps.iter().filter_map(|step| match step {
             Step::Sockets(step) => Some(step),
@@ -227,7 +227,7 @@ impl Plan {
         })
     }
 
-    /// The io_urings that are told to poll.
+    /// The io_urings that get busy polling.
     pub fn rings(&self) -> impl Iterator<Item = &RingStep> {
         self.steps.iter().filter_map(|step| match step {
             Step::Ring(step) => Some(step),
@@ -288,11 +288,11 @@ impl Plan {
                 self.impossible.push(Impossible { what, why: reading.unknown.said.clone() });
                 continue;
             }
-            // Connections inherit how the socket that accepts them polls.
+            // Connections inherit the setting of their listening socket.
             if !sockets_poll {
                 self.quiet.extend(quiet::look_at(view, epoll));
             }
-            // One without network sockets is left alone.
+            // An epoll without network sockets is left alone.
             if sockets > 0 {
                 with_sockets += 1;
                 watched += sockets;
@@ -327,7 +327,7 @@ impl Plan {
                 old: (*params).into(),
                 new,
             })),
-            // Without parameters it is as a mode that wants none wants it.
+            // The kernel reports no parameters: treat them as the default, which is no busy polling.
             Reading::Unknown(reading)
                 if reading.unknown.why == Why::UnsupportedByKernel && wanted == Default::default() => {}
             Reading::Unknown(reading) => {
@@ -367,9 +367,9 @@ impl Plan {
     }
 }
 
-/// The values of a queue as they are and as they are to be, or why the kernel cannot have them. A value that it does not
-/// know is as a mode that does not want it wants it. A queue's thread stays unless the mode is about threads: where
-/// packet work is done besides is the host's choice.
+/// Returns the current and the planned values of a queue, or the reason why the kernel cannot set them. Treats a value
+/// that the kernel does not report as its default. Only modes with NAPI threads change `threaded`; elsewhere it is the
+/// host's choice.
 fn values(napi: &Napi, wanted: &NapiSettings) -> Result<(NapiValues, NapiValues), String> {
     fn value<T: Copy + PartialEq + Default>(now: &Reading<T>, wanted: T) -> Result<Option<T>, String> {
         match now {
@@ -399,7 +399,7 @@ fn values(napi: &Napi, wanted: &NapiSettings) -> Result<(NapiValues, NapiValues)
 }
 
 impl QueueStep {
-    /// It has these values already.
+    /// Whether the queue has these values already.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.new.unlike(&self.old).is_empty()
@@ -407,7 +407,7 @@ impl QueueStep {
 }
 
 impl EpollStep {
-    /// It has these parameters already.
+    /// Whether the epoll has these parameters already.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.old == self.new
@@ -415,24 +415,24 @@ impl EpollStep {
 }
 
 impl Step {
-    /// It has these values already.
+    /// Whether the object has these values already.
     #[must_use]
     pub fn is_there(&self) -> bool {
         match self {
             Self::Queue(step) => step.is_there(),
             Self::Epoll(step) => step.is_there(),
             Self::Sockets(step) => step.sockets.is_empty(),
-            // Whether it polls is known when it is looked at.
+            // The current polling of the ring is only known when it is set.
             Self::Ring(_) => false,
         }
     }
 }
 
-/// Sockets by which an epoll is recognised: several, for a program may take one out of it.
+/// Number of sockets that identify an epoll. More than one, because a program may remove a socket from its epoll.
 const RECOGNISED_BY: usize = 4;
 
-/// The oldest sockets that an epoll watches, which are the least likely to be closed soon. Inodes of sockets are given out
-/// in ascending order, but for blocks by CPU (`get_next_ino` in `fs/inode.c`).
+/// Returns the oldest sockets of an epoll, which are the least likely to be closed soon. Socket inodes ascend with age,
+/// except for per-CPU batches (`get_next_ino` in `fs/inode.c`).
 fn oldest_sockets(epoll: &EpollView<'_>) -> Vec<SocketId> {
     let watched = epoll.epoll.targets.known_elements().filter_map(|target| match target.file {
         WatchedFile::Socket { inode } => Some((inode, target.fd)),
@@ -442,7 +442,7 @@ fn oldest_sockets(epoll: &EpollView<'_>) -> Vec<SocketId> {
     by_age.into_iter().take(RECOGNISED_BY).map(|(inode, fd)| SocketId { fd, inode: Some(inode) }).collect()
 }
 
-/// TCP and UDP sockets, each counted once.
+/// Number of TCP and UDP sockets, each counted once.
 fn watched_sockets(epoll: &EpollView<'_>) -> usize {
     epoll.sockets().collect::<BTreeSet<u64>>().len()
 }

@@ -1,5 +1,5 @@
-//! Which sockets of a program are told to poll by themselves, from outside: all of them in a mode of sockets, and those of
-//! AF_XDP in every mode in which the program polls, and with those its io_urings. Pure.
+//! Plans busy polling of sockets from outside. A mode of sockets covers all sockets of a program. Every mode in which
+//! the program polls covers its AF_XDP sockets and its io_urings. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,40 +12,40 @@ use crate::findings::view::View;
 use crate::picture::{Files, Process};
 use crate::settings::values::{SocketPolling, SocketValues};
 
-/// Packets a poll of an AF_XDP socket: as many as a softirq's (`NAPI_POLL_WEIGHT`).
+/// Packets per poll of an AF_XDP socket, the same as in a softirq (`NAPI_POLL_WEIGHT`).
 const XDP_BUDGET: u16 = 64;
 
-/// Sockets of a process that are to poll.
+/// Sockets of a process that get busy polling.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct SocketsStep {
-    /// Whose.
+    /// Process that owns the sockets.
     pub pid: Pid,
-    /// When that process started, in clock ticks since boot.
+    /// Start time of that process, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// The name of the process.
+    /// Process name (`comm`).
     pub process: String,
-    /// They are AF_XDP sockets.
+    /// Whether these are AF_XDP sockets.
     pub xdp: bool,
-    /// Those that do not poll so already, as far as that is known.
+    /// Sockets that are not known to have the setting already.
     pub sockets: Vec<SocketId>,
-    /// As they are to poll.
+    /// Setting of the sockets.
     pub new: SocketPolling,
 }
 
-/// An io_uring that is to poll, if it may be told so and does not yet.
+/// An io_uring that gets busy polling, unless its settings are locked or it busy polls already.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RingStep {
-    /// Whose.
+    /// Process that owns the ring.
     pub pid: Pid,
-    /// When that process started, in clock ticks since boot.
+    /// Start time of that process, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// The name of the process.
+    /// Process name (`comm`).
     pub process: String,
-    /// The ring's number there.
+    /// File descriptor of the ring in that process.
     pub fd: i32,
-    /// As it is to poll.
+    /// Setting of the ring.
     pub new: RingPolling,
 }
 
@@ -53,9 +53,9 @@ pub struct RingStep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct SocketId {
-    /// Its number there.
+    /// File descriptor in that process.
     pub fd: i32,
-    /// Its inode; absent of an AF_XDP socket, which no picture names.
+    /// Inode; absent for an AF_XDP socket, which no snapshot lists by inode.
     pub inode: Option<u64>,
 }
 
@@ -88,15 +88,15 @@ pub(super) fn steps(view: &View<'_>, process: &Process, files: &Files, mode: &De
     of_inet.into_iter().chain(of_xdp).collect()
 }
 
-/// How TCP and UDP sockets poll in a mode, as those that the preload library of a launched program gives birth to; `None`
-/// in one that is not theirs. The library also sets a budget of 64. From outside it stays as the program has it (8 if it
-/// never set one): it cannot be read, so it could not be put back.
+/// Busy polling of TCP and UDP sockets in a mode, as the preload library sets it in a launched program; `None` in other
+/// modes. The library also sets a budget of 64. From outside the budget is unchanged (8 by default): it cannot be read,
+/// so it could not be restored.
 pub(super) fn of_inet_sockets(mode: &DeliveryMode) -> Option<SocketPolling> {
     let ModeKind::SockPoll { usecs, .. } = mode.kind() else { return None };
     Some(SocketPolling { values: SocketValues { busy_poll_us: usecs.get(), prefer_busy_poll: true }, budget: None })
 }
 
-/// The io_urings of one process that are to poll.
+/// The io_urings of one process that get busy polling.
 pub(super) fn rings(process: &Process, files: &Files, mode: &DeliveryMode) -> Vec<RingStep> {
     let by_epoll = || {
         let epoll = mode.epoll().filter(|epoll| epoll.busy_poll_usecs > 0)?;
@@ -117,7 +117,7 @@ pub(super) fn rings(process: &Process, files: &Files, mode: &DeliveryMode) -> Ve
     files.io_urings.iter().map(step).collect()
 }
 
-/// How AF_XDP sockets poll: they do so only when they prefer it (`xsk_no_wakeup` of `net/xdp/xsk.c`).
+/// Busy polling of AF_XDP sockets. They need `SO_PREFER_BUSY_POLL` (`xsk_no_wakeup` of `net/xdp/xsk.c`).
 fn of_xdp_sockets(mode: &DeliveryMode) -> Option<SocketPolling> {
     let by_epoll = || mode.epoll().map(|epoll| epoll.busy_poll_usecs).filter(|&usecs| usecs > 0);
     let busy_poll_us = of_inet_sockets(mode).map(|inet| inet.values.busy_poll_us).or_else(by_epoll)?;
@@ -125,11 +125,11 @@ fn of_xdp_sockets(mode: &DeliveryMode) -> Option<SocketPolling> {
     Some(SocketPolling { values, budget: Some(XDP_BUDGET) })
 }
 
-/// What was told to poll so far. What somebody else tells it later stays so.
+/// Sockets and rings that were configured so far. Later changes by others are left alone.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     sockets: BTreeSet<(Pid, u64, SocketId)>,
-    /// Why a ring was left alone, if it was.
+    /// Reason why a ring was left alone, if it was.
     rings: BTreeMap<(Pid, u64, i32), Option<String>>,
 }
 
@@ -138,7 +138,7 @@ impl Told {
         step.sockets.iter().all(|socket| self.sockets.contains(&(step.pid, step.start_time_ticks, *socket)))
     }
 
-    /// Those sockets that were not told yet, and now are.
+    /// Returns the sockets of the step that were not configured yet, and marks them as configured.
     pub(super) fn tell(&mut self, step: &SocketsStep) -> Vec<SocketId> {
         let key = |socket: &&SocketId| (step.pid, step.start_time_ticks, **socket);
         step.sockets.iter().filter(|socket| self.sockets.insert(key(socket))).copied().collect()
@@ -148,14 +148,14 @@ impl Told {
         self.rings.contains_key(&(step.pid, step.start_time_ticks, step.fd))
     }
 
-    /// Says whether the ring was told, or left alone.
+    /// Records whether the ring was configured or left alone.
     pub(super) fn tried(&mut self, step: &RingStep, left_alone: Option<String>) -> bool {
         let was_told = left_alone.is_none();
         self.rings.insert((step.pid, step.start_time_ticks, step.fd), left_alone);
         was_told
     }
 
-    /// The rings that were left alone: of which process, their numbers there, and why.
+    /// Rings that were left alone: process, file descriptor and reason.
     pub(super) fn left_alone(&self) -> impl Iterator<Item = (Pid, i32, &str)> {
         self.rings.iter().filter_map(|(&(pid, _, fd), why)| Some((pid, fd, why.as_deref()?)))
     }

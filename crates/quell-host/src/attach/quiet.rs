@@ -1,5 +1,5 @@
-//! Epolls of a program of which it is not known yet by which queue their packets come: those without connections, most of
-//! all. An attachment sets the queues that it knows, so it must say where it knows none. Pure.
+//! Lists epolls of a program whose receive queue is unknown so far, mostly those without connections. An attachment
+//! sets only known queues, so it reports the epolls that have none. Pure.
 
 use quell_linux::Pid;
 use serde::Serialize;
@@ -7,36 +7,37 @@ use serde::Serialize;
 use super::plan::is_receiver;
 use crate::findings::view::{EpollView, View};
 
-/// An epoll of which no queue is known yet.
+/// An epoll without a known queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct QuietEpoll {
-    /// Whose.
+    /// Process that owns the epoll.
     pub pid: Pid,
-    /// The name of the process.
+    /// Process name (`comm`).
     pub process: String,
-    /// The epoll's number there.
+    /// File descriptor of the epoll in that process.
     pub fd: i32,
-    /// The threads that slept on it, by their numbers.
+    /// IDs of the threads that slept on it.
     pub threads: Vec<Pid>,
-    /// What it has instead.
+    /// Files that it watches.
     pub has: QuietWith,
 }
 
-/// What an epoll watches as long as nothing comes to it by a queue.
+/// Files of an epoll that receives nothing through a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum QuietWith {
-    /// No network socket: a worker that waits for its first connection, or one that never gets any. It is left alone.
+    /// No network socket: a worker before its first connection, or one that never gets any. Left alone.
     NoSockets,
-    /// Listening sockets alone.
+    /// Listening sockets only.
     ListeningSockets,
-    /// Connections, or sockets of UDP, to which no packet has come by a queue: nothing yet, or over loopback only.
+    /// Connections or UDP sockets that received no packet through a queue: none so far, or only over loopback.
     SilentSockets,
 }
 
-/// Says so when `epoll` is one. Where packets are known to come by no queue, none is to be waited for: that is a finding.
+/// Returns the epoll if its queue is unknown. Sockets that are known to receive without a queue are a finding instead;
+/// waiting for them is pointless.
 pub(super) fn look_at(view: &View<'_>, epoll: &EpollView<'_>) -> Option<QuietEpoll> {
     if !epoll.by_napi.is_empty() || !epoll.without_napi.is_empty() {
         return None;

@@ -1,5 +1,6 @@
-//! Files that stay ready in an epoll that is about to suspend interrupts: each wait reports them, re-arms the suspension and
-//! polls no queue. Two pictures do not tell such a file from one that its program reads often, so it is asked in between.
+//! Detects files that stay ready in an epoll that is about to suspend interrupts. Each wait reports such a file,
+//! re-arms the suspension and polls no queue. Two snapshots cannot distinguish it from a file that the program reads
+//! often, so its readiness is sampled in between.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,10 +11,10 @@ use quell_linux::pidfd::PidFd;
 use crate::findings::{Finding, Node, READY_FILE_HOLDS_SUSPENSION, Severity};
 use crate::picture::{Picture, WatchedTarget};
 
-/// Time between two questions. A program that reads the file has done so at one of them.
+/// Sampling interval. A file that its program reads is not ready in at least one sample.
 const ASKED_EVERY: Duration = Duration::from_millis(10);
 
-/// A file that was ready when a picture was taken.
+/// A file that was ready when the snapshot was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadyFile {
     pid: Pid,
@@ -32,7 +33,7 @@ impl ReadyFile {
     }
 }
 
-/// The files that findings of a picture are about.
+/// The files that the findings of a snapshot refer to.
 #[must_use]
 pub fn suspects(picture: &Picture, findings: &[Finding]) -> Vec<ReadyFile> {
     let findings: Vec<&Finding> = findings.iter().filter(|finding| finding.id == READY_FILE_HOLDS_SUSPENSION).collect();
@@ -46,7 +47,7 @@ pub fn suspects(picture: &Picture, findings: &[Finding]) -> Vec<ReadyFile> {
     suspects
 }
 
-/// Those that are ready whenever they are asked, for this long.
+/// The files that are ready in every sample for this long.
 #[must_use]
 pub fn stay_ready(mut files: Vec<ReadyFile>, time: Duration) -> Vec<ReadyFile> {
     let began = Instant::now();
@@ -59,7 +60,7 @@ pub fn stay_ready(mut files: Vec<ReadyFile>, time: Duration) -> Vec<ReadyFile> {
     }
 }
 
-/// Makes a finding serious where its file stayed ready, and a warning where it did not.
+/// Raises a finding to serious if its file stayed ready, and lowers it to a warning otherwise.
 pub fn judge(findings: &mut [Finding], stayed_ready: &[ReadyFile]) {
     for finding in findings.iter_mut().filter(|finding| finding.id == READY_FILE_HOLDS_SUSPENSION) {
         let stayed = stayed_ready.iter().any(|file| file.is_in(finding));

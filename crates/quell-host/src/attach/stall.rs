@@ -1,6 +1,7 @@
-//! Watching over queues that an attachment suspends. A suspended queue that its program does not come back to is polled by
-//! nobody: a file that stays ready in the program's epoll re-arms the suspension for ever, and no timeout ends it. Such a
-//! queue is polled from here, and what lay there is told. An idle queue looks alike, but for the packets.
+//! Watches suspended queues of an attachment and frees stalled ones. If the program never polls its suspended queue
+//! again, nobody does: a file that stays ready in its epoll re-arms the suspension on each wait, so that no timeout
+//! ends it. Quell then polls the queue and reports the packets that were waiting. An idle queue looks the same, except
+//! that it has no packets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -14,26 +15,26 @@ use super::plan::QueueStep;
 use crate::namespaces;
 use crate::resume::{Freed, Resumer};
 
-/// A queue that nobody polled for this long, though its program ran, is suspected.
+/// A queue becomes a suspect if nobody polls it for this long although its program runs.
 const SUSPICIOUS_AFTER: Duration = Duration::from_millis(200);
-/// A suspect that had no packets is looked at after twice the time, up to this: each look costs as many timer polls as
-/// `defer-hard-irqs` says.
+/// Upper limit of the interval between looks at a suspect. The interval doubles after each look that finds no packets,
+/// because a look costs `defer-hard-irqs` timer polls.
 const LOOKED_AT_EVERY: Duration = Duration::from_secs(3);
 
-/// A queue that was stalled.
+/// A stalled queue that was freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stalled {
-    /// Which.
+    /// NAPI instance of the queue.
     pub napi: NapiId,
-    /// For how long nobody had polled it, at least.
+    /// Minimum time for which nobody had polled it.
     pub unpolled: Duration,
-    /// The packets that lay there.
+    /// Packets that were waiting in it.
     pub packets: u64,
     /// How it was freed.
     pub freed: Freed,
 }
 
-/// What watches.
+/// Watches queues for stalls.
 #[derive(Debug, Default)]
 pub struct StallWatch {
     counter: Option<NapiPollCounter>,
@@ -51,10 +52,10 @@ struct Watched {
 }
 
 impl StallWatch {
-    /// Watches these queues, those that it watches already as before.
+    /// Sets the watched queues. Queues that are watched already keep their state.
     ///
     /// # Errors
-    /// When polls cannot be counted, without which a stalled queue cannot be told from an idle one.
+    /// When polls cannot be counted; without counts a stalled queue cannot be distinguished from an idle one.
     pub fn watch<'a>(&mut self, queues: impl Iterator<Item = &'a QueueStep>) -> Result<(), CounterError> {
         let suspended = queues.filter(|step| step.new.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0));
         let wanted: BTreeMap<NapiId, u64> = suspended.map(|step| (step.napi, step.namespace_cookie)).collect();
@@ -72,10 +73,10 @@ impl StallWatch {
         Ok(())
     }
 
-    /// Looks once, and frees what is stalled. `programs` are those that the queues are suspended for.
+    /// Checks all queues once and frees stalled ones. `programs` are the processes that the queues are suspended for.
     ///
     /// # Errors
-    /// When the polls that were counted cannot be read.
+    /// When the poll counts cannot be read.
     pub fn look(&mut self, proc: &ProcRoot, programs: &BTreeSet<Pid>) -> Result<Vec<Stalled>, CounterError> {
         let Some(counter) = &self.counter else { return Ok(Vec::new()) };
         let now = Instant::now();
@@ -87,12 +88,12 @@ impl StallWatch {
             if watched.was_polled(polls, now) {
                 continue;
             }
-            // A program that does not run at all re-arms nothing: its suspension ends by the timeout.
+            // A program that does not run re-arms nothing, so its suspension times out.
             if !they_ran || now - watched.last_poll.max(watched.looked_at) < watched.patience {
                 continue;
             }
             let Some(resumer) = resumer(proc, *napi, watched.namespace_cookie, programs) else { continue };
-            // Looking for what can free it took a while: what the kernel polled meanwhile did not lie there.
+            // Preparing the resumer took time; packets that the kernel polled during it were not stalled.
             let before = counter.read()?.get(napi).copied().unwrap_or_default();
             if watched.was_polled(before.polls, Instant::now()) {
                 continue;
@@ -103,7 +104,7 @@ impl StallWatch {
             if packets > 0 {
                 stalled.push(Stalled { napi: *napi, unpolled: now - watched.last_poll, packets, freed });
             }
-            // The polls of this look are no sign of life.
+            // The polls of this look do not count as activity.
             let patience = if packets > 0 { SUSPICIOUS_AFTER } else { (watched.patience * 2).min(LOOKED_AT_EVERY) };
             *watched = Watched { polls: after.polls, looked_at: now, patience, ..*watched };
         }
@@ -112,7 +113,7 @@ impl StallWatch {
 }
 
 impl Watched {
-    /// Whether it was polled since it was looked at last; notes it.
+    /// Whether the queue was polled since the last look; updates the record.
     fn was_polled(&mut self, polls: u64, now: Instant) -> bool {
         let was_polled = polls != self.polls;
         if was_polled {
@@ -122,7 +123,7 @@ impl Watched {
     }
 }
 
-/// Whether any of the programs used a CPU since the last look.
+/// Whether any of the programs used CPU time since the last look.
 fn ran(proc: &ProcRoot, programs: &BTreeSet<Pid>, before: &mut BTreeMap<Pid, u64>) -> bool {
     let of = |pid: &Pid| Some((*pid, proc.process(*pid).schedstat_of_all_threads().ok()?.run_ns));
     let now: BTreeMap<Pid, u64> = programs.iter().filter_map(of).collect();
@@ -131,7 +132,7 @@ fn ran(proc: &ProcRoot, programs: &BTreeSet<Pid>, before: &mut BTreeMap<Pid, u64
     ran
 }
 
-/// What can free a queue; `None` when it is gone.
+/// Prepares to free a queue; `None` if the queue is gone.
 fn resumer(proc: &ProcRoot, napi: NapiId, namespace_cookie: u64, programs: &BTreeSet<Pid>) -> Option<Resumer> {
     let namespace = namespaces::by_cookie(proc, namespace_cookie).ok()??;
     let napi = Netdev::open_in(&namespace).ok()?.napi(napi).ok()?;

@@ -1,5 +1,5 @@
-//! Which processes are meant: those that were named, with whatever they start, or those of a control group. Processes come
-//! and go while an attachment lasts, so they are looked for again at every pass.
+//! Finds the processes of an attachment: named processes with their descendants, or those of a cgroup. Processes come
+//! and go during an attachment, so every pass searches again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,16 +10,16 @@ use quell_linux::visible;
 
 use crate::journal::Target;
 
-/// How the processes were named.
+/// Selection of processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selection {
-    /// These, and their children.
+    /// These processes and their descendants.
     Processes(Vec<Pid>),
-    /// Those of a control group, and their children.
+    /// The processes of a cgroup and their descendants.
     Cgroup(Cgroup),
 }
 
-/// The processes that are meant, as they were when they were last looked for.
+/// The selected processes at the last search.
 #[derive(Debug, Clone)]
 pub struct Targets {
     selection: Selection,
@@ -28,29 +28,29 @@ pub struct Targets {
     living: BTreeMap<Pid, Target>,
 }
 
-/// Which processes came and went between two looks.
+/// Processes that appeared and exited between two searches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Turnover {
-    /// New ones.
+    /// Processes that appeared.
     pub came: Vec<Target>,
-    /// Ended ones.
+    /// Processes that exited.
     pub ended: Vec<Target>,
 }
 
-/// Why the processes could not be found.
+/// Reason why the processes could not be found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
-    /// There is no process of that number.
+    /// No process has this PID.
     #[error("there is no process {0}")]
     NoSuchProcess(Pid),
-    /// The group has no processes.
+    /// The cgroup has no processes.
     #[error("there is no process in {}", visible::path(.0.path()))]
     Empty(Cgroup),
-    /// They come and go faster than they can be looked at.
+    /// Every process that was found exited before it could be read.
     #[error("the processes come and go faster than they can be looked at")]
     Gone,
-    /// The group could not be read.
+    /// The cgroup could not be read.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     /// The processes could not be listed.
@@ -58,7 +58,7 @@ pub enum TargetError {
     Proc(#[from] ProcError),
 }
 
-/// What `/proc/PID/stat` says of one process.
+/// Data of `/proc/PID/stat` for one process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Seen {
     parent: Option<Pid>,
@@ -67,7 +67,7 @@ struct Seen {
 }
 
 impl Targets {
-    /// Looks for them.
+    /// Searches for the selected processes.
     ///
     /// # Errors
     /// When there are none, or the processes cannot be listed.
@@ -90,7 +90,7 @@ impl Targets {
         }
     }
 
-    /// Those of `known` that still live, and what descends from them.
+    /// Returns those of `known` that are still running, and their descendants.
     ///
     /// # Errors
     /// When the processes cannot be listed.
@@ -103,7 +103,7 @@ impl Targets {
         Ok(with_descendants(&seen, &living.collect::<Vec<_>>()).into_values().collect())
     }
 
-    /// Looks again.
+    /// Searches again and returns the difference.
     ///
     /// # Errors
     /// When the processes cannot be listed.
@@ -127,24 +127,24 @@ impl Targets {
         Ok(Turnover { came, ended })
     }
 
-    /// Those that lived when they were last looked for, ascending.
+    /// Processes that were running at the last search, in ascending order.
     pub fn living(&self) -> impl Iterator<Item = &Target> {
         self.living.values()
     }
 
-    /// Their numbers.
+    /// Their process IDs.
     #[must_use]
     pub fn pids(&self) -> BTreeSet<Pid> {
         self.living.keys().copied().collect()
     }
 
-    /// How they were named.
+    /// The selection.
     #[must_use]
     pub fn selection(&self) -> &Selection {
         &self.selection
     }
 
-    /// A process of this boot, told from all others that get its number.
+    /// Identity of a process of this boot, distinct from later processes with the same PID.
     #[must_use]
     pub fn identity(&self, pid: Pid, start_time_ticks: u64) -> ProcessIdentity {
         ProcessIdentity { pid, starttime: Ticks(start_time_ticks), boot_id: self.boot_id }
@@ -152,7 +152,7 @@ impl Targets {
 
     fn see(&self) -> Result<BTreeMap<Pid, Seen>, TargetError> {
         let look = |pid: Pid| {
-            // One that ended meanwhile, or waits for its parent to hear of its end, is none.
+            // Exited processes and zombies do not count.
             let stat = self.proc.process(pid).stat().ok().filter(|stat| !stat.process_has_ended())?;
             let name = stat.name();
             Some((pid, Seen { parent: stat.ppid, start_time_ticks: stat.starttime.0, name }))
@@ -161,12 +161,12 @@ impl Targets {
     }
 }
 
-/// The processes of these numbers and all that descend from them, but for what descends by way of this program.
+/// Returns the processes `roots` and their descendants, without descendants of this program.
 fn with_descendants(seen: &BTreeMap<Pid, Seen>, roots: &[Pid]) -> BTreeMap<Pid, Target> {
     let roots: BTreeSet<Pid> = roots.iter().copied().collect();
     let this = Pid::of_this_process();
     let is_meant = |pid: Pid| {
-        // No line of parents is longer than there are processes.
+        // A chain of parents is at most as long as the number of processes.
         let line = std::iter::successors(Some(pid), |pid| seen.get(pid)?.parent).take(seen.len() + 1);
         line.into_iter().find(|pid| roots.contains(pid) || *pid == this).is_some_and(|found| roots.contains(&found))
     };
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_comes_and_ends_is_told() {
+    fn a_child_that_starts_and_exits_is_reported() {
         let this = Pid::of_this_process();
         let mut targets = Targets::find(Selection::Processes(vec![this])).unwrap();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();

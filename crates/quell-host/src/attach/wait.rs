@@ -1,4 +1,5 @@
-//! Waiting for the end of programs, for a signal, or for some time, whichever is first, without looking again and again.
+//! Blocks until programs exit, a signal arrives, or a timeout expires, whichever is first. Uses an epoll on pidfds,
+//! without periodic polling.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,21 +12,21 @@ use quell_linux::signal::Interruption;
 
 use crate::journal::Target;
 
-/// What the epoll calls a signal; programs are called by their place.
+/// Epoll user data of the signal; a program's user data is its index.
 const SIGNALLED: u64 = u64::MAX;
 
-/// What was waited for.
+/// Reason why a wait returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
-    /// A signal asked for the end.
+    /// A signal asked this process to end.
     Told,
-    /// None of the programs lives any more.
+    /// All programs have exited.
     AllEnded,
-    /// The time is over.
+    /// The timeout expired.
     TimeIsOver,
 }
 
-/// Waits until none of the programs lives, or a signal came.
+/// Waits until all programs have exited or a signal arrives.
 ///
 /// # Errors
 /// When the kernel refuses to wait.
@@ -33,8 +34,8 @@ pub(super) fn wait_for_all(targets: &[Target], told: &Interruption) -> io::Resul
     Ends::of(targets, told)?.wait(None).map(drop)
 }
 
-/// Waits until none of the programs lives, a signal came, or the time is over. The end of one while others live does not
-/// end it: a server that starts a process for each request has them end all the time.
+/// Waits until all programs have exited, a signal arrives, or the timeout expires. The exit of a single program does
+/// not end the wait, because servers that fork per request have children exit all the time.
 ///
 /// # Errors
 /// When the kernel refuses to wait.
@@ -46,12 +47,12 @@ pub fn wait_for_all_within<'a>(
     Ends::of(targets, told)?.wait(Some(Instant::now() + at_most))
 }
 
-/// An epoll on the ends of programs.
+/// An epoll over the pidfds of programs.
 struct Ends<'a> {
     epoll: Epoll,
     told: &'a Interruption,
     living: usize,
-    /// Closing one ends its being watched.
+    /// Held open: closing a pidfd removes it from the epoll.
     _programs: Vec<PidFd>,
 }
 
@@ -63,7 +64,7 @@ impl<'a> Ends<'a> {
         let epoll = Epoll::new(16)?;
         epoll.add(told, SIGNALLED, Trigger::Level)?;
         for (place, program) in (0_u64..).zip(&programs) {
-            // Reported once: a process that ended stays readable for ever.
+            // One-shot, because the pidfd of an exited process stays readable.
             epoll.add(program, place, Trigger::OneShot)?;
         }
         Ok(Self { epoll, told, living: programs.len(), _programs: programs })
@@ -86,7 +87,7 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// A handle of the program; absent when it has ended.
+/// Opens a pidfd for the program; `None` if it has exited.
 fn open_living(target: &Target, proc: &ProcRoot) -> io::Result<Option<PidFd>> {
     let Some(pid) = Pid::from_kernel(target.pid) else { return Ok(None) };
     let handle = match PidFd::open(pid) {
@@ -94,7 +95,7 @@ fn open_living(target: &Target, proc: &ProcRoot) -> io::Result<Option<PidFd>> {
         Err(error) if error.is_gone() => return Ok(None),
         Err(error) => return Err(io::Error::other(error)),
     };
-    // Looked at after it was opened: from here on the number cannot mean another process.
+    // Checked after the pidfd is open: from then on the PID cannot refer to another process.
     let boot_id = proc.boot_id().map_err(io::Error::other)?;
     let identity = ProcessIdentity { pid, starttime: Ticks(target.start_time_ticks), boot_id };
     Ok(identity.is_running(proc).unwrap_or(true).then_some(handle))
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_one_of_several_is_not_told_and_that_of_all_at_once() {
+    fn the_exit_of_one_of_several_is_not_reported_and_that_of_all_is_at_once() {
         let told = Interruption::listen().unwrap();
         let ((first, one), (second, two)) = (sleep(), sleep());
         let targets = [one, two];

@@ -1,5 +1,5 @@
-//! Rules about interrupt deferral and the settings of queues: halves that do nothing alone, timers that are too short, and
-//! what overwrites or forgets the settings.
+//! Rules about interrupt deferral and queue settings: incomplete settings, timers that are too short, and events that
+//! overwrite or reset settings.
 
 use super::mend::Mend;
 use super::view::{EpollView, PACKETS_TO_JUDGE, View, deferral, defers, irq_of, suspends, time_text};
@@ -29,7 +29,7 @@ fn half(view: &View<'_>) -> Vec<Observation> {
             (1.., 0) => ("gro-flush-timeout", 20_000),
             _ => return None,
         };
-        // Where it suspends the rule of suspension says the same.
+        // If the queue suspends, a rule of `suspension` reports it.
         (napi.irq_suspend_timeout_ns.known().is_some() && !suspends(napi)).then(|| Observation {
             severity: Severity::Warning,
             nodes: vec![view.napi_node(napi.id)],

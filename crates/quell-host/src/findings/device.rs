@@ -1,4 +1,4 @@
-//! Rules about devices: what keeps their packets from NAPI, or moves them elsewhere after it.
+//! Rules about devices whose packets bypass NAPI or are moved to other CPUs after it.
 
 use super::mend::Mend;
 use super::view::{View, counted, napi_of};

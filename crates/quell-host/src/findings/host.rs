@@ -1,4 +1,4 @@
-//! Rules about the host as a whole: sysctls that reach every program, and services that undo what was set.
+//! Rules about the whole host: sysctls that affect every program, and services that override settings.
 
 use super::mend::Mend;
 use super::view::{View, defers, suspends};

@@ -1,5 +1,5 @@
-//! Rules about what could not be read or is not there: the kernel lacks it, the driver lacks it, or the caller may not see
-//! it. They are told apart by what was answered, never by a version. These alone make notes of what is unknown.
+//! Rules about missing values: not supported by the kernel, not supported by the driver, or not permitted to the
+//! caller. The kernel's answer decides, never a version number. Only these rules report unknown values.
 
 use std::collections::BTreeSet;
 
@@ -108,7 +108,7 @@ fn privilege(view: &View<'_>) -> Vec<Observation> {
     refused.into_iter().map(of).chain(hidden(view)).collect()
 }
 
-/// Processes that may have sockets and may not be looked into.
+/// Processes that may have sockets and may not be inspected.
 fn hidden(view: &View<'_>) -> Option<Observation> {
     let count = view.now.hidden_processes.len();
     (count > 0).then(|| Observation {
@@ -122,14 +122,14 @@ fn hidden(view: &View<'_>) -> Option<Observation> {
     })
 }
 
-/// Something that was asked for and not answered.
+/// A request without an answer.
 struct Asked<'a> {
     what: &'static str,
     why: &'a Why,
     of: Node,
 }
 
-/// What was not answered of all that delivery modes are made of.
+/// Unanswered requests for values that delivery modes need.
 fn asked<'a>(view: &View<'a>) -> Vec<Asked<'a>> {
     let of_napi = |(device, napi): (&'a Device, &'a Napi)| {
         let of = Node::Napi { id: napi.id, device: Some(device.name.clone()) };

@@ -1,4 +1,4 @@
-//! The rules as a document: `docs/findings.md` is what this makes of them, and a test compares the two.
+//! Formats the rules as `docs/findings.md`; a test compares it with the file.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ pub fn markdown() -> String {
     for rule in rules() {
         let severity = rule.severity.word();
         let pictures = if rule.needs_two { ", compares two pictures" } else { "" };
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(
             text,
             "\n## `{}`\n\n{} ({severity}{pictures}).\n\n{}\n\nSource: {}.\n\n{}\n",
@@ -29,7 +29,7 @@ const HEAD: &str = "# What `quell doctor` looks for\n\nMade from the rules in `c
                     it current. A value that could not be read never makes a finding. With `cannot tell` a rule says that \
                     the load, or what can be seen from here, does not allow an answer.\n";
 
-/// With a capital letter, but for the kernel's names.
+/// Capitalises the title, except for names from the kernel.
 fn sentence(title: &str) -> String {
     if title.split(' ').next().is_some_and(|word| word.contains('-')) {
         return title.to_owned();

@@ -1,5 +1,5 @@
-//! What mends a finding: a command to be typed as it stands, or, where no command can, advice. In another namespace than
-//! the reader's a command is one that enters it.
+//! Fixes of findings: a command to run, or advice where no command helps. A command for another namespace enters it
+//! first.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,13 +12,13 @@ use serde::Serialize;
 use super::view::{View, deferral};
 use crate::picture::{Device, Napi};
 
-/// Something that mends a finding.
+/// Fix of a finding.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mend {
-    /// To be typed as it stands, by root.
+    /// Command to run as root, unchanged.
     Command(String),
-    /// What to do where no command does it.
+    /// Advice where no command helps.
     Advice(String),
 }
 
@@ -35,13 +35,12 @@ impl Mend {
         Self::Advice(text.into())
     }
 
-    /// A command that means the same in every network namespace. It is given as words: names of others are among them,
-    /// and are quoted here.
+    /// A command that works in any network namespace. Its words may contain arbitrary names and are quoted here.
     pub(super) fn command(words: &[&str]) -> Self {
         Self::Command(typed(words))
     }
 
-    /// A command in the namespace of this inode.
+    /// A command in the namespace with this inode.
     pub(super) fn in_namespace(view: &View<'_>, namespace: u64, words: &[&str]) -> Self {
         let known = view.now.namespaces.iter().find(|known| known.inode == namespace);
         let Some(known) = known.filter(|known| !known.is_readers) else { return Self::command(words) };
@@ -55,7 +54,7 @@ impl Mend {
         }
     }
 
-    /// Sets a value of a NAPI instance by the kernel's own tool (`tools/net/ynl` of its source).
+    /// Sets a value of a NAPI instance with the kernel's tool (`tools/net/ynl` in its source).
     pub(super) fn napi_set(view: &View<'_>, device: &Device, id: NapiId, values: &[(&str, u64)]) -> Self {
         let values: String = values.iter().map(|(name, value)| format!(", \"{name}\": {value}")).collect();
         let json = format!("{{\"id\": {id}{values}}}");
@@ -63,8 +62,8 @@ impl Mend {
         Self::in_namespace(view, device.namespace, &words)
     }
 
-    /// Gives programs the mode that a queue suspends by, so that their epolls poll it; `otherwise` is said where the
-    /// values of the queue are no mode's.
+    /// Attaches the programs with the mode that matches the suspension values of a queue, so that their epolls poll it.
+    /// Uses `otherwise` if the values match no mode.
     pub(super) fn attach(napi: &Napi, pids: &BTreeSet<Pid>, otherwise: &str) -> Self {
         let Some(mode) = suspending_mode(napi) else { return Self::advice(otherwise) };
         let pids = pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
@@ -77,18 +76,18 @@ impl Mend {
         Self::in_namespace(view, device.namespace, &["ethtool", "-K", &device.name, feature, word])
     }
 
-    /// Pins a thread to CPUs.
+    /// Binds a thread to CPUs.
     pub(super) fn pin(tid: Pid, cpus: &CpuList) -> Self {
         Self::Command(format!("taskset -cp {cpus} {tid}"))
     }
 
-    /// Sends an interrupt to CPUs.
+    /// Sets the affinity of an interrupt.
     pub(super) fn irq_affinity(irq: u32, cpus: &CpuList) -> Self {
         Self::Command(format!("echo {cpus} > /proc/irq/{irq}/smp_affinity_list"))
     }
 }
 
-/// The mode that a queue with these values has.
+/// The mode that matches the values of a queue.
 fn suspending_mode(napi: &Napi) -> Option<DeliveryMode> {
     let (defer_hard_irqs, gro_flush_timeout_ns) = deferral(napi)?;
     let suspend_ns = napi.irq_suspend_timeout_ns.known()?;
@@ -97,13 +96,13 @@ fn suspending_mode(napi: &Napi) -> Option<DeliveryMode> {
     text.parse().ok()
 }
 
-/// A command as it is typed into a shell, which takes it apart into these words again.
+/// A command quoted for a shell, which splits it into the same words.
 fn typed(words: &[&str]) -> String {
     words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }
 
-/// A word as it is typed into a shell (POSIX). One with characters that cannot be seen or typed is written by `printf`,
-/// which loses only a line end at the end.
+/// A word quoted for a POSIX shell. Uses `printf` for characters that cannot be displayed or typed; only trailing
+/// newlines are lost.
 fn quoted(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-+=:,./@%".contains(&byte);
     if !word.starts_with(['=', '~']) && !word.is_empty() && word.bytes().all(is_plain) {
@@ -116,7 +115,7 @@ fn quoted(word: &str) -> String {
         b' '..=b'~' if !matches!(byte, b'\\' | b'\'' | b'%') => char::from(byte).to_string(),
         other => format!("\\{other:03o}"),
     };
-    // `printf` takes what begins with a hyphen for an option.
+    // `printf` treats a leading hyphen as an option.
     let no_options = if word.starts_with('-') { "-- " } else { "" };
     format!("\"$(printf {no_options}'{}')\"", word.bytes().map(written).collect::<String>())
 }
@@ -156,7 +155,7 @@ mod tests {
         assert_eq!(attached(&napi(10, 20_500, 20_000_000)), "quell attach suspend20.5,defer-hard-irqs=10 7 8");
     }
 
-    /// What a shell makes of a command.
+    /// Words that a shell parses from a command.
     fn parsed_by_sh(command: &str) -> Vec<String> {
         let script = format!("printf '%s\\0' {command}");
         let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();

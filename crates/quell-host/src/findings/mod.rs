@@ -1,6 +1,6 @@
-//! What is wrong with the picture of a host, how bad it is, and what mends it: rules that are pure functions of one
-//! picture, or of two that were taken some seconds apart. A value that is not known never makes a finding; where the
-//! load is too low to tell, that is said. Reading the picture and changing the host are elsewhere.
+//! Diagnoses a host: what is wrong, how severe it is, and how to fix it. The rules are pure functions of one snapshot,
+//! or of two taken some seconds apart. Unknown values never cause a finding. A rule reports when the load is too low
+//! for a verdict.
 
 mod deferral;
 mod device;
@@ -27,25 +27,25 @@ pub use node::Node;
 pub use suspension::READY_FILE_HOLDS_SUSPENSION;
 use view::View;
 
-/// The `schema` field of reports as JSON.
+/// `schema` field of reports in JSON.
 pub const SCHEMA: &str = "quell-findings/1";
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
-    /// It cannot be told at this load, or from here.
+    /// The load or the available data do not allow a verdict.
     CannotTell,
-    /// Worth knowing; nothing suffers by it.
+    /// Worth knowing, without a negative effect.
     Note,
-    /// Latency, CPU time or settings are lost to it.
+    /// Costs latency, CPU time or settings.
     Warning,
-    /// Packets stall or are lost, or what was set up has no effect at all.
+    /// Packets stall or are lost, or a configured feature has no effect.
     Serious,
 }
 
 impl Severity {
-    /// The word for it.
+    /// The severity as a word.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -57,27 +57,27 @@ impl Severity {
     }
 }
 
-/// One thing that can be wrong, and how it is recognised.
+/// A possible problem and how to detect it.
 #[derive(Debug)]
 pub struct Rule {
-    /// Its name, for `--explain` and for scripts.
+    /// Rule ID, for `--explain` and scripts.
     pub id: &'static str,
-    /// How bad it is at its worst.
+    /// Highest severity that the rule reports.
     pub severity: Severity,
-    /// What is wrong, in a few words.
+    /// The problem in a few words.
     pub title: &'static str,
-    /// Why it matters, in one sentence.
+    /// Its effect, in one sentence.
     pub why: &'static str,
-    /// Where that is known from: a file of the kernel, a document, a measurement.
+    /// Source: a kernel file, a document or a measurement.
     pub source: &'static str,
-    /// How it is seen, what is not claimed, and how it is mended.
+    /// How it is detected, its limits, and how to fix it.
     pub explanation: &'static str,
-    /// It compares two pictures.
+    /// Whether the rule compares two snapshots.
     pub needs_two: bool,
     examine: fn(&View<'_>) -> Vec<Observation>,
 }
 
-/// What a rule saw; what it has in common with all others of its kind is the rule's.
+/// Observation of a rule, without the fields that are common to the rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Observation {
     severity: Severity,
@@ -86,51 +86,51 @@ struct Observation {
     mend: Vec<Mend>,
 }
 
-/// Something that is wrong.
+/// A detected problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Finding {
-    /// The rule's name.
+    /// Rule ID.
     pub id: &'static str,
-    /// How bad it is here.
+    /// Severity in this case.
     pub severity: Severity,
-    /// What is wrong, in a few words.
+    /// The problem in a few words.
     pub title: &'static str,
-    /// What was seen.
+    /// Observed facts.
     pub seen: String,
-    /// Where it was seen.
+    /// Affected objects.
     pub nodes: Vec<Node>,
-    /// Why it matters, in one sentence.
+    /// Its effect, in one sentence.
     pub why: &'static str,
-    /// Where that is known from.
+    /// Source of that knowledge.
     pub source: &'static str,
-    /// What mends it.
+    /// Fixes.
     pub mend: Vec<Mend>,
 }
 
-/// What an examination came to.
+/// Result of applying the rules.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: &'static str,
-    /// The time between the two pictures, nanoseconds; absent with one.
+    /// Time between the two snapshots, nanoseconds; absent with a single snapshot.
     pub interval_ns: Option<u64>,
-    /// The worst first.
+    /// Findings, most severe first.
     pub findings: Vec<Finding>,
-    /// The rules that were not applied because they compare two pictures.
+    /// Rules that were skipped because they need two snapshots.
     pub not_applied: Vec<&'static str>,
 }
 
 impl Report {
-    /// How bad the worst finding is; absent without one.
+    /// Severity of the worst finding; absent without findings.
     #[must_use]
     pub fn worst(&self) -> Option<Severity> {
         self.findings.iter().map(|finding| finding.severity).max()
     }
 }
 
-/// All rules, by what they are about.
+/// All rules, grouped by topic.
 pub fn rules() -> impl Iterator<Item = &'static Rule> {
     let groups: [&[&Rule]; 8] = [
         suspension::RULES,
@@ -145,13 +145,13 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
     groups.into_iter().flatten().copied().chain(lacking::RULES.iter().copied())
 }
 
-/// The rule of this name.
+/// The rule with this ID.
 #[must_use]
 pub fn rule(id: &str) -> Option<&'static Rule> {
     rules().find(|rule| rule.id == id)
 }
 
-/// Applies every rule to a picture, and to the one `before`, if there is one of the same boot.
+/// Applies every rule to a snapshot and to an earlier one, if that is from the same boot.
 #[must_use]
 pub fn examine(now: &Picture, before: Option<&Picture>) -> Report {
     let view = View::new(now, before);
@@ -163,7 +163,7 @@ pub fn examine(now: &Picture, before: Option<&Picture>) -> Report {
         }
         findings.extend((rule.examine)(&view).into_iter().map(|observation| rule.finding(observation)));
     }
-    // A stable sort: within a severity they stay in the order of the rules.
+    // A stable sort keeps the order of the rules within a severity.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     Report { schema: SCHEMA, interval_ns: view.interval_ns(), findings, not_applied }
 }

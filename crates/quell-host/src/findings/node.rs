@@ -1,4 +1,4 @@
-//! Where in the picture a finding is: an object by its key, and by the words that a person knows it by.
+//! Identifies the objects of a finding, by key and by names for display.
 
 use std::fmt;
 
@@ -8,72 +8,72 @@ use serde::Serialize;
 
 use crate::picture::{Device, Process, Service, Thread};
 
-/// An object of a picture.
+/// An object of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(tag = "node", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 #[non_exhaustive]
 pub enum Node {
-    /// The host as a whole.
+    /// The whole host.
     Host,
-    /// A device.
+    /// A network device.
     Device {
-        /// The inode of its namespace.
+        /// Inode of its namespace.
         namespace: u64,
-        /// Its number there.
+        /// Interface index.
         ifindex: Ifindex,
-        /// Its name there.
+        /// Interface name.
         name: String,
     },
     /// A receive queue.
     RxQueue {
-        /// Its device's name.
+        /// Device name.
         device: String,
-        /// Its number there.
+        /// Queue number on the device.
         queue: u32,
     },
     /// A NAPI instance.
     Napi {
-        /// Its id.
+        /// NAPI ID.
         id: NapiId,
-        /// Its device's name; absent when the device is not in the picture.
+        /// Device name; absent when the device is not in the snapshot.
         device: Option<String>,
     },
     /// An interrupt.
     Irq {
-        /// Its number.
+        /// IRQ number.
         number: u32,
     },
     /// A CPU.
     Cpu {
-        /// Its number.
+        /// CPU number.
         number: u32,
     },
     /// A process.
     Process {
-        /// Its number.
+        /// Process ID.
         pid: Pid,
-        /// Its name.
+        /// Process name (`comm`).
         name: String,
     },
     /// A thread.
     Thread {
-        /// Its number.
+        /// Thread ID.
         tid: Pid,
-        /// Its name.
+        /// Thread name (`comm`).
         name: String,
     },
     /// An epoll.
     Epoll {
-        /// Whose.
+        /// Process that owns the epoll.
         pid: Pid,
-        /// Its number there.
+        /// File descriptor in that process.
         fd: i32,
     },
-    /// A file descriptor of another kind.
+    /// A file of another type.
     File {
-        /// Whose.
+        /// Process that owns the file.
         pid: Pid,
-        /// Its number there.
+        /// File descriptor in that process.
         fd: i32,
     },
 }

@@ -1,4 +1,4 @@
-//! Rules about where things run: workers, interrupts and NAPI threads on CPUs and NUMA nodes.
+//! Rules about placement of workers, interrupts and NAPI kthreads on CPUs and NUMA nodes.
 
 use std::collections::BTreeSet;
 
@@ -48,7 +48,7 @@ fn floating(view: &View<'_>) -> Vec<Observation> {
     with_queue.filter_map(of).collect()
 }
 
-/// The one CPU that does a queue's packet work.
+/// The single CPU that processes a queue's packets.
 fn packet_cpu(view: &View<'_>, id: NapiId) -> Option<u32> {
     let cpus = view.packet_cpus(view.napi(id)?.1)?;
     cpus.iter().next().filter(|_| cpus.len() == 1)
@@ -170,7 +170,7 @@ fn of_other_node(
     }
 }
 
-/// Every CPU of the list is known to be in another node.
+/// Whether every CPU of the list is known to be on another node.
 fn is_elsewhere(view: &View<'_>, cpus: &CpuList, node: u32) -> bool {
     !cpus.is_empty() && cpus.iter().all(|cpu| view.node_of_cpu(cpu).is_some_and(|other| other != node))
 }

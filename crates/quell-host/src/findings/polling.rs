@@ -1,5 +1,5 @@
-//! Rules about busy polling by programs: epolls that poll nothing, threads that spin in vain, and ways of polling that
-//! never suspend an interrupt.
+//! Rules about busy polling by programs: epolls that poll nothing, threads that spin needlessly, and polling that never
+//! suspends an interrupt.
 
 use std::collections::BTreeSet;
 
@@ -262,12 +262,13 @@ static EMPTY_POLLS: Rule = Rule {
 
 const MANY_SOFTIRQS_PER_S: f64 = 20_000.0;
 const SOFTIRQS_PER_PACKET: u64 = 4;
-/// Each takes two jiffies: five are 1 to 10 % of a CPU, by the kernel's HZ.
+/// Each squeeze takes two jiffies: five per second are 1 to 10 % of a CPU, depending on HZ.
 const MANY_SQUEEZES_PER_S: f64 = 5.0;
-/// What one poll may take in (`NAPI_POLL_WEIGHT`). A softirq that was busy with packets took several times as many.
+/// Maximum packets of one poll (`NAPI_POLL_WEIGHT`). A softirq that was busy with packets received several times as
+/// many.
 const PACKETS_OF_A_POLL: u64 = 64;
 
-/// How much a CPU received between two pictures, and what says that most of its polls found nothing.
+/// Receive work of a CPU between two snapshots, with the evidence that most of its polls found nothing.
 struct Receiving {
     softirqs: Option<u64>,
     squeezes: Option<u64>,

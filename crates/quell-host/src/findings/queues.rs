@@ -1,4 +1,5 @@
-//! Rules about single queues over time: one that stalls, one that drops, one whose poller is another than before.
+//! Rules about single queues over time: a queue that stalls, one that drops packets, and one whose NAPI instance was
+//! replaced.
 
 use quell_linux::NapiId;
 
@@ -26,7 +27,7 @@ static STALLED: Rule = Rule {
     examine: stalled,
 };
 
-/// Fewer may be address resolution and the like, which is no IP.
+/// Fewer packets may be ARP and the like, which is not IP.
 const ARRIVALS_TO_JUDGE: u64 = 64;
 
 fn stalled(view: &View<'_>) -> Vec<Observation> {
@@ -118,7 +119,7 @@ fn replaced(view: &View<'_>) -> Vec<Observation> {
         let ids = |napis: &[Napi]| napis.iter().map(|napi| napi.id).collect::<Vec<_>>();
         let (before, now) = (view.device_before(device)?.napis.known()?, device.napis.known()?);
         let (old, new) = (ids(before), ids(now));
-        // Down altogether, or never up: nothing was replaced.
+        // Down, or never up: no instance was replaced.
         if old.is_empty() || new.is_empty() || old.iter().all(|id| new.contains(id)) {
             return None;
         }

@@ -1,5 +1,5 @@
-//! Rules about queues, epolls and threads that are not one to one: an epoll polls one queue, and a queue is polled well
-//! by one thread.
+//! Rules about mappings of queues, epolls and threads that are not one to one: an epoll polls one queue, and one thread
+//! should poll a queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -96,7 +96,7 @@ fn shared_queue(view: &View<'_>) -> Vec<Observation> {
     shared.map(observation).collect()
 }
 
-/// The device has fewer channels than `wanted`, and may have as many.
+/// Whether the device has fewer channels than `wanted` and supports that many.
 fn can_have(channels: &Channels, wanted: usize) -> bool {
     let (Some(count), Some(max)) = (channels.combined_count, channels.combined_max) else { return false };
     (count as usize) < wanted && wanted <= max as usize

@@ -1,5 +1,5 @@
-//! Rules about IRQ suspension: whether it can work at all, whether it does, and what keeps a queue suspended that should
-//! not be.
+//! Rules about IRQ suspension: whether it can work, whether it does, and what keeps a queue suspended that should not
+//! be.
 
 use super::mend::Mend;
 use super::view::{EpollView, PACKETS_TO_JUDGE, View, counted, deferral, suspends, time_text};
@@ -15,7 +15,7 @@ pub(super) const RULES: &[&Rule] = &[
     &SUSPENSION_WITHOUT_EFFECT,
 ];
 
-/// Name of the rule about files that stay ready.
+/// ID of the rule about files that stay ready.
 pub const READY_FILE_HOLDS_SUSPENSION: &str = "ready-file-holds-suspension";
 
 static READY_FILE: Rule = Rule {
@@ -44,7 +44,7 @@ fn ready_file(view: &View<'_>) -> Vec<Observation> {
     ready.map(|(epoll, fd, kind)| of_ready_file(view, epoll, fd, kind)).collect()
 }
 
-/// One that is reported once, when it becomes ready, leaves the next wait to the queue.
+/// A file that is reported only once, when it becomes ready, does not prevent the next wait from polling the queue.
 fn is_reported_by_each_wait(target: &WatchedTarget) -> bool {
     const EPOLLONESHOT: u32 = 1 << 30;
     const EPOLLET: u32 = 1 << 31;
@@ -69,7 +69,7 @@ fn of_ready_file(view: &View<'_>, epoll: &EpollView<'_>, fd: i32, kind: &Watched
     }
 }
 
-/// Whether the same file was ready in the picture before; absent when that is not known.
+/// Whether the same file was ready in the earlier snapshot; absent when unknown.
 fn was_ready_before(view: &View<'_>, epoll: &EpollView<'_>, fd: i32) -> Option<bool> {
     let before = view.before()?.processes.iter().find(|process| process.pid == epoll.process.pid)?;
     let before = before.files.known()?.epolls.iter().find(|other| other.fd == epoll.epoll.fd)?;
@@ -243,10 +243,10 @@ static SUSPENSION_WITHOUT_EFFECT: Rule = Rule {
     examine: suspension_without_effect,
 };
 
-/// Below it the queue drains now and then.
+/// CPU share below which the queue runs dry now and then.
 const NEAR_SATURATION: f64 = 0.8;
-/// A request is two received packets, itself and the acknowledgement of its response: between the measured ratios of
-/// suspension (0.5 and 0.06 for each packet) and of deferral (2 and 1.7).
+/// Softirqs per received packet; a request is two packets, itself and the acknowledgement of its response. The limits
+/// lie between the ratios measured with suspension (0.5 and 0.06) and with deferral (2 and 1.7).
 const SOFTIRQS_IF_HELD: f64 = 0.7;
 const SOFTIRQS_IF_NOT: f64 = 1.2;
 const TIMERS_IF_HELD: f64 = 0.3;

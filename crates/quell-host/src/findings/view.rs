@@ -1,5 +1,5 @@
-//! The picture as the rules look at it: epolls with the queues that their sockets arrive by and the threads that wait on
-//! them, queues with the epolls that poll them, and what changed between two pictures. Nothing is judged here.
+//! Query layer of the rules over a snapshot: epolls with the queues of their sockets and their waiting threads, queues
+//! with the epolls that poll them, and differences between two snapshots. Contains no rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use crate::picture::{
     Socket, SocketState, Thread, WatchedFile, WatchedKind, WatchedTarget,
 };
 
-/// One picture, or two, with what the rules ask of them.
+/// One or two snapshots with the queries of the rules.
 #[derive(Debug)]
 pub(crate) struct View<'a> {
     pub(crate) now: &'a Picture,
@@ -21,34 +21,34 @@ pub(crate) struct View<'a> {
     interval_ns: Option<u64>,
     index: Index<'a>,
     index_before: Option<Index<'a>>,
-    /// The epolls that are known to watch something.
+    /// Epolls that are known to watch something.
     pub(crate) epolls: Vec<EpollView<'a>>,
 }
 
-/// An epoll with what it is connected to.
+/// An epoll and its related objects.
 #[derive(Debug)]
 pub(crate) struct EpollView<'a> {
     pub(crate) process: &'a Process,
     pub(crate) epoll: &'a Epoll,
-    /// Absent when they could not be read.
+    /// Busy-poll parameters; absent when they could not be read.
     pub(crate) params: Option<EpollParams>,
-    /// Its connected and datagram sockets by the queue that they arrive by.
+    /// Its connected and datagram sockets, by NAPI instance.
     pub(crate) by_napi: BTreeMap<NapiId, Vec<&'a Socket>>,
-    /// Its connections to other hosts of which it is known that their packets came by no queue.
+    /// Its connections to other hosts whose packets are known to come without a NAPI instance.
     pub(crate) without_napi: Vec<&'a Socket>,
-    /// The threads that were seen to sleep on it, in either picture, and how.
+    /// Threads that were seen sleeping on it in either snapshot, and their waits.
     pub(crate) waiters: Vec<(&'a Thread, EpollWait)>,
-    /// What else it watches.
+    /// Other watched files, with their kind and readiness.
     pub(crate) others: Vec<(&'a WatchedTarget, &'a WatchedKind, &'a Reading<bool>)>,
 }
 
 impl EpollView<'_> {
-    /// It is known to busy poll its queue (`ep_busy_loop_on` in `fs/eventpoll.c`, but for the sysctl).
+    /// Whether it is known to busy poll its queue (`ep_busy_loop_on` in `fs/eventpoll.c`, apart from the sysctl).
     pub(crate) fn polls(&self) -> bool {
         self.params.is_some_and(|params| params.prefer_busy_poll || params.busy_poll_usecs > 0)
     }
 
-    /// It is known to suspend interrupts where its queue allows it.
+    /// Whether it is known to suspend interrupts where its queue allows it.
     pub(crate) fn prefers(&self) -> bool {
         self.params.is_some_and(|params| params.prefer_busy_poll)
     }
@@ -57,7 +57,7 @@ impl EpollView<'_> {
         Node::Epoll { pid: self.process.pid, fd: self.epoll.fd }
     }
 
-    /// The TCP and UDP sockets that it watches, by inode, in the kernel's order: one that was added twice comes twice.
+    /// Inodes of the watched TCP and UDP sockets, in kernel order; a socket that was added twice appears twice.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = u64> + '_ {
         self.epoll.targets.known_elements().filter_map(|target| match target.file {
             WatchedFile::Socket { inode } => Some(inode),
@@ -84,7 +84,7 @@ impl<'a> View<'a> {
         Self { now, before, interval_ns, index, index_before, epolls }
     }
 
-    /// Nanoseconds between the two pictures.
+    /// Nanoseconds between the two snapshots.
     pub(crate) fn interval_ns(&self) -> Option<u64> {
         self.interval_ns
     }
@@ -93,7 +93,7 @@ impl<'a> View<'a> {
         self.before
     }
 
-    /// Every queue's poller with its device.
+    /// Every NAPI instance with its device.
     pub(crate) fn napis(&self) -> impl Iterator<Item = (&'a Device, &'a Napi)> {
         self.now.devices.iter().flat_map(|device| device.napis.known_elements().map(move |napi| (device, napi)))
     }
@@ -114,18 +114,18 @@ impl<'a> View<'a> {
         self.index.socket(inode)
     }
 
-    /// The epolls that have sockets on a queue.
+    /// Epolls with sockets on a queue.
     pub(crate) fn epolls_on(&self, id: NapiId) -> impl Iterator<Item = &EpollView<'a>> {
         self.epolls.iter().filter(move |epoll| epoll.by_napi.contains_key(&id))
     }
 
-    /// A queue is told to suspend, or an epoll that busy polls has sockets on it.
+    /// Whether the queue is set to suspend, or an epoll that busy polls has sockets on it.
     pub(crate) fn is_polled(&self, napi: &Napi) -> bool {
         suspends(napi) || self.epolls_on(napi.id).any(EpollView::polls)
     }
 
-    /// Where the packet work of a queue that no application polls is done: its thread's CPUs, or those that its interrupt
-    /// goes to.
+    /// CPUs that process the packets of a queue that no application polls: those of its NAPI kthread or of its
+    /// interrupt.
     pub(crate) fn packet_cpus(&self, napi: &Napi) -> Option<CpuList> {
         match napi.thread.known() {
             Some(Some(thread)) => thread.affinity.known().cloned(),
@@ -137,20 +137,20 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The NUMA node of a CPU.
+    /// NUMA node of a CPU.
     pub(crate) fn node_of_cpu(&self, cpu: u32) -> Option<u32> {
         *self.index.cpu(cpu)?.numa_node.known()?
     }
 
-    /// How much of the interval a thread ran, from 0 to 1.
+    /// Fraction of the interval for which a thread ran, 0 to 1.
     pub(crate) fn busy_share(&self, process: &Process, thread: &Thread) -> Option<f64> {
         let before = self.thread_before(process, thread.tid)?;
         let ran = thread.run_ns.known()?.checked_sub(*before.run_ns.known()?)?;
         Some(ran as f64 / self.interval_ns? as f64)
     }
 
-    /// How much of the interval a thread ran or waited for a CPU, from 0 to 1: one that never sleeps has 1, however many
-    /// others it shares its CPU with.
+    /// Fraction of the interval for which a thread ran or waited for a CPU, 0 to 1. A thread that never sleeps has 1,
+    /// even if it shares its CPU.
     pub(crate) fn runnable_share(&self, process: &Process, thread: &Thread) -> Option<f64> {
         let before = self.thread_before(process, thread.tid)?;
         let waited = thread.wait_ns.known()?.checked_sub(*before.wait_ns.known()?)?;
@@ -179,14 +179,14 @@ impl<'a> View<'a> {
         Some((self.index_before.as_ref()?.cpu(number)?, self.index.cpu(number)?))
     }
 
-    /// Packets that a device received between the pictures.
+    /// Packets that a device received between the snapshots.
     pub(crate) fn device_packets(&self, device: &Device) -> Option<u64> {
         let before = self.device_before(device)?.counters.known()?;
         device.counters.known()?.rx_packets.checked_sub(before.rx_packets)
     }
 
-    /// Packets that came by a queue between the pictures: as the driver counts them by queue, or, with a single queue, by
-    /// device.
+    /// Packets received through a queue between the snapshots, from the driver's queue counter, or from the device
+    /// counter if there is a single queue.
     pub(crate) fn queue_packets(&self, device: &Device, napi: NapiId) -> Option<u64> {
         let queues = device.rx_queues.known()?;
         let its: Vec<&RxQueue> = queues.iter().filter(|queue| napi_of(queue) == Some(napi)).collect();
@@ -200,7 +200,7 @@ impl<'a> View<'a> {
         if device.napis.known()?.len() == 1 { self.device_packets(device) } else { None }
     }
 
-    /// How often an interrupt came between the pictures.
+    /// Number of interrupts between the snapshots.
     pub(crate) fn interrupts(&self, irq: u32) -> Option<u64> {
         let total = |index: &Index<'_>| -> Option<u64> {
             Some(index.irq(irq)?.counts.known()?.iter().map(|&(_, count)| count).sum())
@@ -208,8 +208,8 @@ impl<'a> View<'a> {
         total(&self.index)?.checked_sub(total(self.index_before.as_ref()?)?)
     }
 
-    /// The time that the only thread which serves an epoll with one queue worked for each packet of that queue,
-    /// nanoseconds: its run time over the packets. Where others use the queue too it is at least this.
+    /// CPU time per packet of the only thread that serves an epoll with one queue, nanoseconds: run time divided by
+    /// packets. A lower bound if others use the queue too.
     pub(crate) fn work_per_packet_ns(&self, epoll: &EpollView<'_>) -> Option<f64> {
         let [(thread, _)] = epoll.waiters[..] else { return None };
         let napi = *epoll.by_napi.keys().next().filter(|_| epoll.by_napi.len() == 1)?;
@@ -220,20 +220,20 @@ impl<'a> View<'a> {
     }
 }
 
-/// Fewer packets than this between two pictures say nothing of ratios.
+/// Minimum number of packets between two snapshots for judging ratios.
 pub(crate) const PACKETS_TO_JUDGE: u64 = 1_000;
 
-/// The queue is told to suspend interrupts.
+/// Whether the queue is set to suspend interrupts.
 pub(crate) fn suspends(napi: &Napi) -> bool {
     napi.irq_suspend_timeout_ns.known().is_some_and(|&timeout| timeout > 0)
 }
 
-/// The queue is known to defer interrupts: that takes both values (`napi_complete_done` in `net/core/dev.c`).
+/// Whether the queue is known to defer interrupts, which needs both values (`napi_complete_done` in `net/core/dev.c`).
 pub(crate) fn defers(napi: &Napi) -> bool {
     deferral(napi).is_some_and(|(count, timeout_ns)| count > 0 && timeout_ns > 0)
 }
 
-/// Both values of deferral, where both are known.
+/// Both deferral values, if both are known.
 pub(crate) fn deferral(napi: &Napi) -> Option<(u32, u64)> {
     Some((*napi.defer_hard_irqs.known()?, *napi.gro_flush_timeout_ns.known()?))
 }
@@ -246,7 +246,7 @@ pub(crate) fn napi_of(queue: &RxQueue) -> Option<NapiId> {
     queue.napi.known()?.as_ref().map(|napi: &Linked<NapiId>| napi.to)
 }
 
-/// Nanoseconds in a unit that people read.
+/// Nanoseconds in a readable unit.
 pub(crate) fn time_text(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
@@ -304,7 +304,8 @@ impl<'a> EpollView<'a> {
     }
 }
 
-/// Established, so that packets of it have come; not over loopback, which has no NAPI.
+/// Whether the connection is established, so that it has received packets, and not over loopback, which has no NAPI
+/// instance.
 fn is_connection_to_another_host(socket: &Socket) -> bool {
     let remote = socket.remote.map(|remote| remote.ip());
     let is_local = |remote: IpAddr| remote.is_loopback() || socket.local.is_some_and(|local| local.ip() == remote);

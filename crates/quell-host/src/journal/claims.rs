@@ -1,5 +1,5 @@
-//! What other journals say of a queue: two programs that are attached to share the queues of their device, and each of
-//! them is to find, and to leave, what the other needs. Whoever ends last puts back what there was before the first.
+//! Reads what other journals have set on a queue. Attachments to two programs share the queues of a device. Each must
+//! see, and preserve, the settings that the other needs. The last one to end restores the values from before the first.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use super::record::{Change, NapiSettings};
 use super::store::Journal;
 use crate::settings::values::NapiValues;
 
-/// How long another one may take to set or undo a queue: one that nothing can poll is waited for.
+/// Time limit for another process to set or undo a queue; it includes waiting for a queue that nothing can poll.
 const TURN_WITHIN: Duration = Duration::from_secs(60);
 
-/// The journals beside one's own.
+/// The other journals of this host.
 #[derive(Debug)]
 pub(crate) struct Others {
     journal: Journal,
@@ -24,21 +24,21 @@ pub(crate) struct Others {
     boot_id: String,
 }
 
-/// While it lives nobody else who asks for it looks at or changes what several journals speak of.
+/// Lock on the journal directory. Its holder alone reads or changes objects that several journals share.
 #[derive(Debug)]
 pub(crate) struct Turn(#[expect(dead_code, reason = "closing the file ends the lock")] File);
 
 impl Others {
-    /// Those beside the journal at `own`, of the same boot.
+    /// The journals beside the one at `own`, of the same boot.
     pub(crate) fn beside(own: &Path, boot_id: String) -> Self {
         let dir = own.parent().unwrap_or(Path::new("."));
         Self { journal: Journal::in_dir(dir), own: own.to_owned(), boot_id }
     }
 
-    /// Waits until nobody else has it, for a minute, or until `stop` says that this is enough.
+    /// Waits for the lock, at most a minute, or until `stop` returns true.
     ///
     /// # Errors
-    /// When the directory cannot be opened or locked; says who has it when that one does not let it go.
+    /// When the directory cannot be opened or locked; names the holder on timeout.
     pub(crate) fn turn(&self, stop: &mut dyn FnMut() -> bool) -> Result<Turn, JournalError> {
         let dir = self.journal.dir();
         let failed = |source| JournalError { attempt: Attempt::Turn, path: dir.to_owned(), source };
@@ -49,8 +49,8 @@ impl Others {
         }
     }
 
-    /// The settings that they made of the queue of a change and have not undone, whether or not their owners live: who died
-    /// will be undone by whoever comes next. In the order in which they were set.
+    /// Settings that other journals have made on the queue of a change and not undone, in the order of setting. Dead
+    /// owners count too, because their journals will be undone later.
     ///
     /// # Errors
     /// When the journals cannot be listed.
@@ -77,12 +77,13 @@ impl Others {
     }
 }
 
-/// What others have set on one queue and not undone.
+/// Settings of one queue that other journals have made and not undone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Claims(Vec<NapiSettings>);
 
 impl Claims {
-    /// Of changes, each with the second, since 1970, in which its journal was begun: all that format 4 has.
+    /// Sorts changes. Each comes with the second (since 1970) in which its journal was begun, which is the only time in
+    /// format 4.
     fn in_the_order_of_setting(mut claims: Vec<(u64, NapiSettings)>) -> Self {
         claims.sort_by_key(|(began_unix_s, change)| match change.set_at_boot_ns {
             None => (None, *began_unix_s),
@@ -91,23 +92,23 @@ impl Claims {
         Self(claims.into_iter().map(|(_, change)| change).collect())
     }
 
-    /// The time for a change that is set now, after all of these, however coarse the clock is.
+    /// Time stamp for a change made now: later than all of these, even with a coarse clock.
     pub(crate) fn next_boot_ns(&self, now_boot_ns: u64) -> u64 {
         let last = self.0.iter().filter_map(|claim| claim.set_at_boot_ns).max();
         last.map_or(now_boot_ns, |last| now_boot_ns.max(last.saturating_add(1)))
     }
 
-    /// The values that the queue had before the first of them.
+    /// Values of the queue before the first of these changes.
     pub(crate) fn before_all(&self, current: &NapiValues) -> NapiValues {
         self.0.iter().rev().fold(*current, |values, claim| values.changed_by(&claim.old))
     }
 
-    /// What the queue is to have when a change of these fields from `old` is undone: what the last of the others wants.
+    /// Values to set when a change of these fields from `old` is undone: the ones the latest other change wants.
     pub(crate) fn instead_of(&self, old: &NapiValues, fields: &NapiValues) -> NapiValues {
         self.0.iter().fold(*old, |values, claim| values.changed_by(&claim.new.where_present_in(fields)))
     }
 
-    /// Those of the values that none of the others has set.
+    /// Removes values that another journal has set.
     pub(crate) fn without_theirs(&self, values: &NapiValues) -> NapiValues {
         self.0.iter().fold(*values, |values, claim| values.unlike(&claim.new))
     }

@@ -1,4 +1,4 @@
-//! What can go wrong with journals as files, in words: what was tried, on which file, and what that means for the host.
+//! Errors of journal files. Each text says what was attempted, on which file, and what this means for the host.
 
 use quell_linux::visible;
 use std::fmt;
@@ -10,35 +10,35 @@ use quell_linux::proc::ProcRoot;
 
 use super::history::HistoryError;
 
-/// What was tried with a journal.
+/// Operation on a journal that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Attempt {
-    /// Making, locking and naming its file, with its first line.
+    /// Creating, locking and naming the file, with its first line.
     Begin,
     /// Listing the directory of the journals.
     List,
-    /// Reading it.
+    /// Reading the journal.
     Read,
     /// Taking its lock.
     Lock,
-    /// Taking the turn among those who set or undo what several journals speak of.
+    /// Taking the lock of the directory, which serialises changes of objects that several journals share.
     Turn,
-    /// Writing down what is about to be changed.
+    /// Recording an intended change.
     WriteIntent,
-    /// Writing down what came of a change.
+    /// Recording the outcome of a change.
     WriteOutcome,
-    /// Writing down that a change was undone.
+    /// Recording that a change was undone.
     WriteUndone,
-    /// Writing down for whose sake the host is changed.
+    /// Recording a process that the changes are for.
     WriteTarget,
-    /// Writing down that what was changed is to stay.
+    /// Recording that the changes persist.
     WriteKeep,
-    /// Writing down that what was kept is to be undone.
+    /// Recording that persistent changes are to be undone.
     WriteRelease,
-    /// Renaming it once what is left in it waits for queues.
+    /// Renaming a journal whose remaining changes wait for queues.
     SetAside,
-    /// Removing it once everything was undone.
+    /// Removing it after everything was undone.
     Remove,
 }
 
@@ -80,38 +80,38 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// Why a journal could not be read or written. Its text says what of the host was changed all the same.
+/// Reason why a journal could not be read or written. The text says which changes of the host were made regardless.
 #[derive(Debug, thiserror::Error)]
 #[error("could not {attempt} {}: {source}; {}", visible::path(path), attempt.consequence())]
 pub struct JournalError {
-    /// What was tried.
+    /// Operation that failed.
     pub attempt: Attempt,
-    /// On which file or directory.
+    /// File or directory.
     pub path: PathBuf,
-    /// What came back.
+    /// Cause.
     pub source: io::Error,
 }
 
-/// Why a lock could not be taken. Inside of an [`io::Error`] of kind [`io::ErrorKind::WouldBlock`].
+/// Reason why a lock could not be taken. Wrapped in an [`io::Error`] of kind [`io::ErrorKind::WouldBlock`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", match holder {
     Some(holder) => format!("{holder} holds its lock"),
     None => "a process that is not visible here holds its lock".to_owned(),
 })]
 pub struct Locked {
-    /// Who holds it; absent when that process is not visible here.
+    /// Holder of the lock; absent when that process is not visible here.
     pub holder: Option<LockHolder>,
 }
 
 impl JournalError {
-    /// The lock of `path` is another process's.
+    /// The lock of `path` is held by another process.
     pub(crate) fn locked(attempt: Attempt, path: &Path) -> Self {
         let holder = lock_holder(&ProcRoot::default(), path);
         let source = io::Error::new(io::ErrorKind::WouldBlock, Locked { holder });
         Self { attempt, path: path.to_owned(), source }
     }
 
-    /// Whether a process holds the lock that is not of this PID namespace.
+    /// Whether the lock's holder is in another PID namespace.
     pub(crate) fn is_locked_out_of_sight(&self) -> bool {
         let locked = self.source.get_ref().and_then(|source| source.downcast_ref::<Locked>());
         locked.is_some_and(|locked| locked.holder.as_ref().is_none_or(|holder| holder.is_elsewhere))
@@ -124,14 +124,14 @@ impl JournalError {
     }
 }
 
-/// A journal of which a part cannot be read. It is left as it is, and so is what it speaks of, until somebody asks for
-/// what its whole lines say to be undone.
+/// A journal that is partly unreadable. The journal and its changes are left alone until the user asks to undo the
+/// readable lines.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the journal {} is left alone: {why}{}", visible::path(path), self.advice())]
 pub struct UnusableJournal {
-    /// Where it is.
+    /// Path of the journal.
     pub path: PathBuf,
-    /// Why.
+    /// Reason.
     pub why: HistoryError,
 }
 

@@ -1,5 +1,5 @@
-//! Journals found on disk: listed without touching anything, or taken over from owners who are gone. What is in the
-//! directory and is no journal of Quell's is never written to and never removed.
+//! Journals found on disk: listed without any change, or taken over from dead owners. Other files in the directory are
+//! never written or removed.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _};
@@ -15,59 +15,59 @@ use super::history::{History, HistoryError};
 use super::store::{EXTENSION, Journal, OwnedJournal, TEMPORARY_EXTENSION};
 use super::trust;
 
-/// Who reads a journal shares its lock for no longer than that takes.
+/// Readers hold the shared lock of a journal only while they read it; this is the limit for waiting for them.
 const READERS_WITHIN: Duration = Duration::from_secs(10);
-/// How long others may take to let a journal go that they do not own, as who is just undoing it, and an owner after a
-/// signal.
+/// Time limit for a process to release a journal that it does not own, for example during an undo. Also the limit for
+/// an owner after a signal.
 const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 
-/// A journal found on disk by who means to act upon it.
+/// A journal found for acting on it.
 #[derive(Debug)]
 pub enum JournalFile {
-    /// Its owner is alive.
+    /// Its owner is running.
     Running {
-        /// Where it is.
+        /// Path of the journal.
         path: PathBuf,
-        /// Who that is; absent when it cannot be read just now.
+        /// Contents; absent when it cannot be read at the moment.
         history: Option<History>,
     },
-    /// Its owner is gone; it is now owned by the caller.
+    /// Its owner is dead; the caller owns it now.
     Abandoned(OwnedJournal),
-    /// Its owner is gone, and it cannot be acted upon.
+    /// Its owner is dead, and the journal is partly unreadable.
     Unusable(UnusableJournal),
     /// It could not be read.
     Unreadable(JournalError),
 }
 
-/// A journal found on disk by who only looks.
+/// A journal found for reading.
 #[derive(Debug)]
 pub enum ListedJournal {
-    /// Its owner is alive.
+    /// Its owner is running.
     Running {
-        /// Where it is.
+        /// Path of the journal.
         path: PathBuf,
-        /// Who that is; absent when it cannot be read just now.
+        /// Contents; absent when it cannot be read at the moment.
         history: Option<History>,
     },
-    /// Its owner is gone.
+    /// Its owner is dead.
     Abandoned {
-        /// Where it is.
+        /// Path of the journal.
         path: PathBuf,
-        /// What it says.
+        /// Contents.
         history: History,
     },
-    /// Its owner is gone, and it cannot be acted upon.
+    /// Its owner is dead, and the journal is partly unreadable.
     Unusable(UnusableJournal),
     /// It could not be read.
     Unreadable(JournalError),
 }
 
-/// The file of a journal, opened to be read while its owner writes it, and after that removed it.
+/// An open journal file that can be read while its owner writes it, and after its owner has removed it.
 #[derive(Debug)]
 pub struct Witness(File);
 
 impl Witness {
-    /// What the journal says by now, by its whole lines; one that is just being written is not in it.
+    /// Current contents, without a line that is still being written.
     ///
     /// # Errors
     /// When it cannot be read, or its first line is damaged.
@@ -77,28 +77,28 @@ impl Witness {
         History::salvage(&String::from_utf8_lossy(&bytes)).map(|(history, _)| history).map_err(io::Error::other)
     }
 
-    /// Whether its owner has removed it, for nothing that it speaks of is left to be undone.
+    /// Whether its owner has removed it, which means that nothing is left to undo.
     ///
     /// # Errors
-    /// When it cannot be looked at.
+    /// When the file's metadata cannot be read.
     pub fn is_removed(&self) -> io::Result<bool> {
         Ok(self.0.metadata()?.nlink() == 0)
     }
 }
 
-/// A journal of which some lines cannot be read, owned by the caller.
+/// A partly unreadable journal, owned by the caller.
 #[derive(Debug)]
 pub struct DamagedJournal {
-    /// Its whole lines; absent when not even the first one can be read.
+    /// Its readable lines; absent when the first line is unreadable.
     pub whole: Option<OwnedJournal>,
-    /// Its other lines.
+    /// Its unreadable lines.
     pub unreadable: Vec<HistoryError>,
     path: PathBuf,
     _file: File,
 }
 
 impl DamagedJournal {
-    /// Removes it, whatever its unreadable lines said.
+    /// Removes the journal together with its unreadable lines.
     ///
     /// # Errors
     /// When the file cannot be removed.
@@ -109,7 +109,7 @@ impl DamagedJournal {
 }
 
 impl Journal {
-    /// Opens the journal at `path` to see what becomes of it. `None`: there is none.
+    /// Opens the journal at `path` to observe its progress. `None`: there is no such journal.
     ///
     /// # Errors
     /// When it cannot be opened.
@@ -118,18 +118,17 @@ impl Journal {
         opened.map(|file| file.map(Witness)).map_err(|source| unreadable(path, source))
     }
 
-    /// Every journal there is, in the order of their names. Those whose owners are gone come owned, for which who only
-    /// reads them is waited for. What owners left who
-    /// died before their journal had a name, and so before they changed anything, is removed by whoever may.
+    /// Returns every journal, ordered by name. Takes over those whose owners are dead, after waiting for their readers.
+    /// Removes unnamed journals of owners that died before they changed anything, where permissions allow it.
     ///
     /// # Errors
-    /// When the directory is there and cannot be read.
+    /// When the directory exists and cannot be read.
     pub fn files(&self) -> Result<Vec<JournalFile>, JournalError> {
         let paths = self.paths()?;
-        // One that holds other things too stays open: what is to be undone does not wait for that.
+        // A directory that also holds other files stays open to others; undoing does not wait for that.
         let _ = trust::close_directory(self.dir());
         for temporary in paths.iter().filter(|path| is_temporary(path)) {
-            // Who may not remove it loses nothing by it.
+            // A user without permission to remove it loses nothing.
             let _ = remove_if_abandoned(temporary);
         }
         let take = |path: &PathBuf| {
@@ -139,7 +138,7 @@ impl Journal {
         Ok(paths.iter().filter(|path| is_journal(path)).filter_map(take).collect())
     }
 
-    /// The journal at `path`, owned by the caller unless its owner is alive. `None`: there is none.
+    /// Takes over the journal at `path` if its owner is dead. `None`: there is no such journal.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -147,17 +146,17 @@ impl Journal {
         take_over(path, &own_or_leave).map_err(|source| unreadable(path, source))
     }
 
-    /// As [`Self::take`], but waits for ten seconds for whoever holds it: who is just undoing it removes it.
+    /// Like [`Self::take`], but waits up to ten seconds for the lock: a process that is undoing the journal removes it.
     pub(crate) fn take_from_strangers(&self, path: &Path) -> Result<Option<JournalFile>, JournalError> {
         let own = |file: &File| lock_within(file, LET_GO_WITHIN, &mut || false);
         take_over(path, &own).map_err(|source| unreadable(path, source))
     }
 
-    /// The journal at `path`, once its owner let it go or died, however long that takes; after a signal, for ten seconds.
-    /// `None`: it was removed.
+    /// Waits until the owner of the journal at `path` releases it or dies, without a time limit, and takes it over.
+    /// After a signal, waits ten seconds at most. `None`: it was removed.
     ///
     /// # Errors
-    /// When it cannot be read; says who has it when it was waited for in vain.
+    /// When it cannot be read; names the holder on timeout.
     pub fn take_when_abandoned(&self, path: &Path, told: &Interruption) -> Result<Option<JournalFile>, JournalError> {
         let own = |file: &File| lock_unless_interrupted(file, told, LET_GO_WITHIN);
         match take_over(path, &own).map_err(|source| unreadable(path, source))? {
@@ -166,11 +165,11 @@ impl Journal {
         }
     }
 
-    /// The journal at `path`, of which some lines cannot be read, for its whole lines to be undone. `None`: there is none,
-    /// or it is not damaged.
+    /// Takes over the partly unreadable journal at `path`, to undo its readable lines. `None`: there is no such
+    /// journal, or it is intact.
     ///
     /// # Errors
-    /// When it cannot be read, is of another format, or its owner lives.
+    /// When it cannot be read, has another format, or its owner is running.
     pub fn take_damaged(&self, path: &Path) -> Result<Option<DamagedJournal>, JournalError> {
         let failed = |source| unreadable(path, source);
         let Some((file, bytes)) = open_to_own(path, &own_or_leave).map_err(failed)? else { return Ok(None) };
@@ -186,11 +185,10 @@ impl Journal {
         Ok(Some(DamagedJournal { whole, unreadable, path: path.to_owned(), _file: file }))
     }
 
-    /// Every journal there is, in the order of their names; nothing is written, removed or taken over. Needs the right
-    /// to read only.
+    /// Lists every journal, ordered by name. Writes, removes and takes over nothing; needs read permission only.
     ///
     /// # Errors
-    /// When the directory is there and cannot be read.
+    /// When the directory exists and cannot be read.
     pub fn list(&self) -> Result<Vec<ListedJournal>, JournalError> {
         let paths = self.paths()?;
         let look = |path: &PathBuf| {
@@ -199,7 +197,7 @@ impl Journal {
         Ok(paths.iter().filter(|path| is_journal(path)).filter_map(look).collect())
     }
 
-    /// Whatever is in the directory, sorted.
+    /// All files of the directory, sorted.
     fn paths(&self) -> Result<Vec<PathBuf>, JournalError> {
         let list = || -> io::Result<Vec<PathBuf>> {
             trust::check(&fs::metadata(self.dir())?)?;
@@ -226,7 +224,7 @@ fn is_journal(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == EXTENSION)
 }
 
-/// `<id>.<pid>.journal-new`, and nothing else.
+/// Whether the name has the form `<id>.<pid>.journal-new`.
 fn is_temporary(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     let stem = name.and_then(|name| name.strip_suffix(TEMPORARY_EXTENSION)?.strip_suffix('.'));
@@ -240,8 +238,8 @@ fn remove_if_abandoned(temporary: &Path) -> io::Result<()> {
     if try_lock(&file)? { fs::remove_file(temporary) } else { Ok(()) }
 }
 
-/// `None`: it is gone, or nothing that Quell would have written: no link is followed. What others may have written is an
-/// error.
+/// Opens a regular file without following links. `None`: it is gone, or Quell cannot have written it. A file that
+/// others may have written is an error.
 fn open_regular(path: &Path, options: &OpenOptions) -> io::Result<Option<File>> {
     let named = match fs::symlink_metadata(path) {
         Ok(named) if named.is_file() => named,
@@ -268,20 +266,21 @@ fn shared(attempt: Result<(), TryLockError>) -> io::Result<bool> {
     }
 }
 
-/// Takes the lock that an owner holds, unless one does.
+/// Takes the owner's lock if no owner holds it.
 fn own_or_leave(file: &File) -> io::Result<bool> {
     if try_lock(file)? {
         return Ok(true);
     }
-    // Who only lists journals shares the lock while reading; whoever can share it too waits for that moment's end.
+    // Processes that list journals share the lock while they read. If it can be shared here too, wait until they have
+    // finished.
     Ok(shared(file.try_lock_shared())? && lock_within(file, READERS_WITHIN, &mut || false)?)
 }
 
-/// A way to the lock of a journal; says whether it was taken.
+/// Takes the lock of a journal; returns whether it succeeded.
 type Own<'a> = dyn Fn(&File) -> io::Result<bool> + 'a;
 
-/// The file, if its lock was taken, and what it says. `None`: it was removed by its owner while we looked, or is no regular
-/// file.
+/// Returns the contents, and the file if its lock was taken. `None`: its owner removed it in the meantime, or it is not
+/// a regular file.
 fn open_to_own(path: &Path, own: &Own<'_>) -> io::Result<Option<(Option<File>, Vec<u8>)>> {
     let Some(file) = open_regular(path, OpenOptions::new().read(true).append(true))? else { return Ok(None) };
     let abandoned = own(&file)?;
@@ -292,7 +291,7 @@ fn open_to_own(path: &Path, own: &Own<'_>) -> io::Result<Option<(Option<File>, V
     Ok(Some((abandoned.then_some(file), bytes)))
 }
 
-/// `None`: it was removed by its owner while we looked, or is no regular file.
+/// `None`: its owner removed it in the meantime, or it is not a regular file.
 fn take_over(path: &Path, own: &Own<'_>) -> io::Result<Option<JournalFile>> {
     let Some((file, bytes)) = open_to_own(path, own)? else { return Ok(None) };
     let text = String::from_utf8_lossy(&bytes);
@@ -306,12 +305,12 @@ fn take_over(path: &Path, own: &Own<'_>) -> io::Result<Option<JournalFile>> {
     }))
 }
 
-/// Its owner, who lives, knows what damaged lines said.
+/// Readable lines only: the running owner knows the content of damaged ones.
 fn of_whole_lines(text: &str) -> Option<History> {
     History::salvage(text).ok().map(|(history, _)| history)
 }
 
-/// `None`: it was removed by its owner while we looked, or is no regular file.
+/// `None`: its owner removed it in the meantime, or it is not a regular file.
 fn look_at(path: &Path) -> io::Result<Option<ListedJournal>> {
     let Some(file) = open_regular(path, OpenOptions::new().read(true))? else { return Ok(None) };
     let abandoned = shared(file.try_lock_shared())?;
@@ -336,7 +335,7 @@ fn read_whole(mut file: &File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The length of the lines that were not cut off.
+/// Length of the complete lines, in bytes.
 fn whole_bytes(bytes: &[u8]) -> u64 {
     bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end as u64 + 1)
 }
@@ -354,13 +353,13 @@ mod tests {
         Record::Intend { seq, change: Change::NetworkNamespace { name: "quell-x".into() } }
     }
 
-    /// The bytes of every file in a directory, by name.
+    /// Contents of every file in a directory, by name.
     fn contents(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
         let paths = Journal::in_dir(dir).paths().unwrap();
         paths.into_iter().map(|path| (path.clone(), fs::read(path).unwrap_or_default())).collect()
     }
 
-    /// An abandoned journal whose last line was cut off.
+    /// An abandoned journal with an incomplete last line.
     fn torn(journal: &Journal) -> PathBuf {
         let owned = journal.begin("a", "lab", "boot").unwrap();
         let path = owned.path().to_owned();
@@ -390,7 +389,7 @@ mod tests {
     fn what_was_left_by_an_owner_who_died_before_naming_it_is_removed_and_what_is_being_written_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let (dead, alive) = (dir.path().join("a.1.journal-new"), dir.path().join("b.2.journal-new"));
-        // Unlocked, not closed: a process that another test is just starting has inherited it.
+        // Unlocked instead of closed: a child process of another test may have inherited the file.
         create_locked(&dead).unwrap().unlock().unwrap();
         let _owner = create_locked(&alive).unwrap();
         assert!(Journal::in_dir(dir.path()).files().unwrap().is_empty());

@@ -1,87 +1,87 @@
-//! What a journal amounts to: which changes were begun, made and undone, and which are still to be undone, in which
-//! order. Pure: it reads the text of a journal, never a file.
+//! Interprets a journal: which changes were begun, made and undone, and which are still to be undone, in which order.
+//! Pure: it parses text and never opens a file.
 
 use super::record::{Begin, Change, Keeper, LineError, Outcome, READABLE_FORMATS, Record, Target, Undoing, Watchdog};
 
-/// The meaning of one journal.
+/// Contents of one journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct History {
-    /// Who began it.
+    /// First line: the process that began the journal, and the purpose.
     pub begin: Begin,
-    /// The processes for whose sake the changes are made; empty where they are for none in particular.
+    /// Processes that the changes are for; empty for changes of the whole host.
     pub targets: Vec<Target>,
-    /// The changes, in the order in which they were begun. Numbers are missing where lines could not be read.
+    /// Changes in the order in which they were begun. Unreadable lines leave gaps in the numbers.
     pub entries: Vec<Entry>,
-    /// How long what it speaks of is to stay.
+    /// How long the changes persist.
     pub stay: Stay,
-    /// The last line was cut off, as a crash leaves it; whatever it said had not been acted upon.
+    /// The last line is incomplete, as after a crash; nothing was done because of it.
     pub cut_off: bool,
 }
 
-/// How long the changes of a journal are to stay.
+/// How long the changes of a journal persist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stay {
-    /// As long as the journal's owner lives.
+    /// As long as the journal's owner runs.
     WithOwner,
-    /// Until the watchdog's time is over, unless somebody confirms them.
+    /// Until the watchdog's deadline, unless confirmed.
     UntilConfirmed(Watchdog),
-    /// As long as this process lives.
+    /// As long as this process runs.
     KeptBy(Keeper),
-    /// Until somebody asks for them to be undone, or the next boot.
+    /// Until reverted on request, or the next boot.
     Kept,
 }
 
-/// One change and how far it got.
+/// One change and its progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its number in the journal.
+    /// Sequence number in the journal.
     pub seq: u32,
-    /// What was intended.
+    /// Intended change.
     pub change: Change,
-    /// What came of it; absent when the writer died in between, so that it may or may not have been made.
+    /// Outcome. Absent when the writer died in between; the change may or may not have been made.
     pub outcome: Option<Outcome>,
-    /// What undoing it came to; absent when that was not tried.
+    /// Outcome of undoing it; absent when that was not attempted.
     pub undone: Option<Undoing>,
 }
 
-/// Why a journal, or a line of it, cannot be acted upon.
+/// Reason why a journal, or a line of it, cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryError {
-    /// There is no whole first line: the writer died before it changed anything.
+    /// There is no complete first line: the writer died before it changed anything.
     #[error("it ends within its first line: whoever began it died before changing anything")]
     Empty,
-    /// The first line is not the one that a journal begins with.
+    /// The first line is not a begin record.
     #[error("line 1 does not say who began it")]
     NoBegin,
-    /// Another version wrote it.
+    /// Another version of Quell wrote it.
     #[error(
         "it has the format {found:?}, and this version reads {}: use the version of Quell that wrote it",
         READABLE_FORMATS.join(" and ")
     )]
     Format {
-        /// The format that the first line names.
+        /// Format named by the first line.
         found: String,
     },
-    /// A line within it is damaged.
+    /// A line is damaged.
     #[error("line {line} is damaged: {source}")]
     Damaged {
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Cause.
         source: LineError,
     },
-    /// A line is whole, but cannot follow upon those before it.
+    /// A line is intact but contradicts the lines before it.
     #[error("line {line} does not follow from those before it: {why}")]
     OutOfOrder {
-        /// Counted from 1.
+        /// Line number, from 1.
         line: usize,
-        /// What does not fit.
+        /// The contradiction.
         why: &'static str,
     },
 }
 
 impl History {
-    /// Reads the text of a journal. A last line without its newline counts as never written.
+    /// Parses the text of a journal. A last line without a newline counts as not written.
     ///
     /// # Errors
     /// See [`HistoryError`].
@@ -92,11 +92,11 @@ impl History {
         }
     }
 
-    /// As [`Self::parse`], by the whole lines alone; the others, and those that do not follow from what is left, come with
-    /// it. A change whose intention is lost is not in it; one whose undoing is lost is undone again, which does no harm.
+    /// Like [`Self::parse`], but uses only the usable lines and returns the errors of the others. A change whose intent
+    /// is lost is missing. A change whose undo record is lost is undone again, which is harmless.
     ///
     /// # Errors
-    /// When the first line cannot be read: without the boot that it names, nothing that follows can be acted upon.
+    /// When the first line cannot be read: no other line can be used without the boot ID in it.
     pub fn salvage(text: &str) -> Result<(Self, Vec<HistoryError>), HistoryError> {
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let cut_off = !text.is_empty() && !text.ends_with('\n');
@@ -123,17 +123,17 @@ impl History {
         Self { begin, targets: Vec::new(), entries: Vec::new(), stay: Stay::WithOwner, cut_off: false }
     }
 
-    /// The number of the next change.
+    /// Sequence number of the next change.
     #[must_use]
     pub fn next_seq(&self) -> u32 {
         self.entries.last().map_or(0, |last| last.seq.saturating_add(1))
     }
 
-    /// Adds a record.
+    /// Appends a record.
     ///
     /// # Errors
-    /// Says what does not fit when the record cannot follow upon those before it. A change is added all the same when
-    /// only others before it are missing.
+    /// When the record contradicts the ones before it; the text names the contradiction. A change is appended anyway
+    /// when only earlier changes are missing.
     pub fn append(&mut self, record: Record) -> Result<(), &'static str> {
         match record {
             Record::Begin(_) => Err("it begins the journal a second time"),
@@ -158,7 +158,7 @@ impl History {
                 Ok(())
             }
             Record::Target(target) => {
-                // An earlier version wrote one that had been renamed once more.
+                // Earlier versions wrote a process again each time it was renamed.
                 match self.targets.iter_mut().find(|known| known.is_same_process(&target)) {
                     Some(known) => known.name = target.name,
                     None => self.targets.push(target),
@@ -175,12 +175,12 @@ impl History {
         }
     }
 
-    /// The changes that are still to be undone, the last one first, with their numbers.
+    /// Changes that are still to be undone, the last one first, with their sequence numbers.
     pub fn pending(&self) -> impl Iterator<Item = (u32, &Entry)> {
         self.entries.iter().rev().filter(|entry| entry.is_pending()).map(|entry| (entry.seq, entry))
     }
 
-    /// Whether it was reverted, and what is left waits for queues that are not there now.
+    /// Whether it was reverted and all remaining changes wait for queues that do not exist at present.
     #[must_use]
     pub fn only_waits(&self) -> bool {
         let waits = |(_, entry): (u32, &Entry)| matches!(entry.undone, Some(Undoing::Waits(_)));
@@ -202,7 +202,7 @@ impl History {
 }
 
 impl Entry {
-    /// Whether it is still to be undone.
+    /// Whether the change is still to be undone.
     #[must_use]
     pub fn is_pending(&self) -> bool {
         matches!(self.undone, None | Some(Undoing::Waits(_)))

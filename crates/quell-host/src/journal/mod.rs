@@ -1,7 +1,12 @@
-//! The journal: every change to the host is written down, durably, before it is made, so that it can be undone after
-//! a crash by whoever comes next. [`record`] is what a line says, [`history`] what the lines amount to, [`store`] the
-//! files and who owns them, `trust` who may have written them, [`found`] those of others, `claims` what several say of one
-//! queue. Acting on a journal is [`crate::transaction`]'s.
+//! The journal records every change of the host durably before it is made. After a crash, the next Quell process undoes
+//! the changes.
+//!
+//! - [`record`] defines the lines, [`history`] interprets them.
+//! - [`store`] handles files and their owners, `trust` their permissions.
+//! - [`found`] handles journals of other processes.
+//! - `claims` reads what several journals have set on one queue.
+//!
+//! [`crate::transaction`] makes changes through a journal.
 
 pub(crate) mod claims;
 pub mod error;

@@ -1,7 +1,7 @@
-//! What a journal says: one record a line, each with a checksum of its own. Pure: nothing here reads or writes a file.
+//! Format of a journal: one record per line, each with its own checksum. Pure: no file access.
 //!
-//! A line is the CRC-32 (IEEE) of the JSON text as eight hexadecimal digits, a space, the JSON text, a newline. The
-//! checksum tells a line that was cut off or edited from one that is whole; it is no protection against malice.
+//! A line consists of the CRC-32 (IEEE) of the JSON text as eight hexadecimal digits, a space, the JSON text, and a
+//! newline. The checksum detects lines that were cut off or edited. It does not protect against malice.
 
 use std::net::SocketAddr;
 
@@ -17,9 +17,9 @@ use crate::picture::Protocol;
 use crate::plan;
 use crate::settings::values::{EpollValues, NapiValues, SocketPolling, SocketValues};
 
-/// The format of the journals that this version writes.
+/// Format of the journals that this version writes.
 pub const FORMAT: &str = "quell-journal/5";
-/// The formats that this version reads. Format 4 lacks `set-at-boot-ns`, `ifindex`, `sysfs-inode` and `rx-queue` of
+/// Formats that this version reads. Format 4 lacks `set-at-boot-ns`, `ifindex`, `sysfs-inode` and `rx-queue` of
 /// settings, and `executable` of processes.
 pub const READABLE_FORMATS: [&str; 2] = ["quell-journal/4", FORMAT];
 
@@ -27,189 +27,191 @@ pub const READABLE_FORMATS: [&str; 2] = ["quell-journal/4", FORMAT];
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Record {
-    /// The first line: who changes the host, and why.
+    /// First line: the writer and its purpose.
     Begin(Begin),
-    /// Written, durably, before the change is made.
+    /// Written durably before the change is made.
     Intend {
-        /// The change's number within this journal, counted from 0 without gaps.
+        /// Sequence number of the change in this journal, from 0 without gaps.
         seq: u32,
-        /// What is about to be done.
+        /// Intended change.
         change: Change,
     },
     /// Written after the change was made.
     Done {
-        /// The number of the change that was made.
+        /// Sequence number of the change.
         seq: u32,
-        /// What is known only since it was made.
+        /// Facts that are known only after the change.
         outcome: Outcome,
     },
     /// Written after the change was undone.
     Undone {
-        /// The number of the change that was undone.
+        /// Sequence number of the change.
         seq: u32,
-        /// What was found when it was.
+        /// Outcome of undoing it.
         undoing: Undoing,
     },
-    /// A process for whose sake changes are made, written before the first of them.
+    /// A process that the changes are for; written before the first change for it.
     Target(Target),
-    /// Written when what is changed is to stay as long as this process lives, which undoes it when it is told to.
+    /// The changes persist as long as this process runs; it undoes them on SIGTERM.
     KeptBy(Keeper),
-    /// Written when everything was made and is to stay when the writer ends, until somebody asks for it to be undone.
+    /// All changes are made and persist after the writer exits, until they are reverted on request.
     Keep,
-    /// Written when everything was made and is to stay only if somebody confirms it: a [`Record::Keep`] follows then.
+    /// All changes are made and persist only if somebody confirms them. A [`Record::Keep`] follows the confirmation.
     KeepIfConfirmed(Watchdog),
-    /// Written when what was kept is to be undone: from here on it is to be undone by whoever finds it.
+    /// Persistent changes are to be undone. From here on, any process that finds the journal undoes it.
     Release,
 }
 
-/// The process that undoes what nobody confirms in time.
+/// The process that undoes changes that are not confirmed in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Watchdog {
-    /// Its id.
+    /// Process ID.
     pub pid: u32,
-    /// When it started, in clock ticks since boot.
+    /// Start time, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// When it undoes everything, in wall-clock seconds since 1970, for people: it goes by a clock that nobody sets.
+    /// Deadline for the confirmation, in wall-clock seconds since 1970. For display only; the watchdog uses a monotonic
+    /// clock.
     pub deadline_unix_s: u64,
 }
 
-/// A process that keeps changes in place, and undoes them when it is told to end or when they are no longer wanted.
+/// A process that maintains changes. It undoes them on SIGTERM, or when they are no longer needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Keeper {
-    /// Its id.
+    /// Process ID.
     pub pid: u32,
-    /// When it started, in clock ticks since boot.
+    /// Start time, in clock ticks since boot.
     pub start_time_ticks: u64,
 }
 
-/// A program for whose sake the host is changed.
+/// A program that the changes are for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Target {
-    /// Its id.
+    /// Process ID.
     pub pid: u32,
-    /// When it started, in clock ticks since boot.
+    /// Start time, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// The name of its main thread, for people.
+    /// Name of its main thread, for display.
     pub name: String,
 }
 
 impl Target {
-    /// Whether both are one process. Its name is the program's to change, by `exec` and `prctl`.
+    /// Whether both are the same process. The name does not count, because `exec` and `prctl` change it.
     #[must_use]
     pub fn is_same_process(&self, other: &Self) -> bool {
         (self.pid, self.start_time_ticks) == (other.pid, other.start_time_ticks)
     }
 }
 
-/// Who began a journal, where, and what for.
+/// Writer of a journal and its purpose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Begin {
     /// [`FORMAT`] of the writer.
     pub format: String,
-    /// The writer's version of Quell.
+    /// Version of Quell that wrote the journal.
     pub version: String,
-    /// `/proc/sys/kernel/random/boot_id`: after a reboot nothing that lived in the kernel is left to be undone.
+    /// `/proc/sys/kernel/random/boot_id`. After a reboot no kernel object is left to undo.
     pub boot_id: String,
-    /// The process that began the journal.
+    /// Process that began the journal.
     pub pid: u32,
-    /// Wall-clock seconds since 1970, for people.
+    /// Wall-clock seconds since 1970, for display.
     pub began_unix_s: u64,
-    /// What the changes are for, in a few words: `lab`.
+    /// Purpose in a few words, for example `lab`.
     pub purpose: String,
 }
 
-/// A change to the host, described well enough to be undone by somebody who knows nothing else.
+/// A change of the host, with everything needed to undo it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Change {
-    /// A network namespace with a name in `/run/netns`. Undone by ending every process that lives in it and taking the
-    /// name away; the kernel frees the namespace with its last user.
+    /// A network namespace with a name in `/run/netns`. Undone by killing every process in it and removing the name;
+    /// the kernel frees the namespace with its last user.
     NetworkNamespace {
-        /// The name as `ip netns` shows it.
+        /// Name as shown by `ip netns`.
         name: String,
     },
-    /// A veth pair. Undone by deleting the end named here; the kernel deletes the other with it.
+    /// A veth pair. Undone by deleting the named end; the kernel deletes its peer too.
     VethPair {
-        /// The name of the namespace that holds the end named next.
+        /// Namespace of the named end.
         namespace: String,
-        /// The name of that end.
+        /// Name of that end.
         link: String,
     },
-    /// A process in a session of its own. Undone by ending every process of that session.
+    /// A process in its own session. Undone by killing every process of the session.
     Process {
-        /// The command and its arguments.
+        /// Command and arguments.
         command: Vec<String>,
     },
-    /// Settings of a NAPI instance. Undone by setting back what still has the new value, with its queue freed before
+    /// Settings of a NAPI instance. Undone by restoring values that are still the new ones; the queue is freed before
     /// and after.
     NapiSettings(NapiSettings),
-    /// Busy-poll parameters of an epoll of a process. Undone by setting them back if they are still the new ones, with
-    /// its queues freed before and after.
+    /// Busy-poll parameters of a process's epoll. Undone by restoring them if they are still the new ones; its queues
+    /// are freed before and after.
     EpollParameters(EpollParameters),
-    /// Busy-poll parameters that a program's preload library gives each of its epolls. Undone from outside, for the epolls
-    /// that the program and its descendants have then, as [`Self::EpollParameters`] is.
+    /// Busy-poll parameters that a program's preload library sets on each of its epolls. Undone from outside, like
+    /// [`Self::EpollParameters`], for all epolls that the program and its descendants have then.
     LaunchedEpolls(LaunchedEpolls),
-    /// The filter of a reuseport group. Undone by taking it off while a socket of the group as it was then is there.
+    /// Filter of a reuseport group. Undone by detaching it, provided that one of the group's original sockets still
+    /// exists.
     ReuseportFilter(ReuseportFilter),
-    /// Busy polling of sockets of a process. Undone by setting those back that still poll so, and what they accepted.
+    /// Busy polling of a process's sockets. Undone on the sockets that still have the new setting, and on the
+    /// connections they accepted.
     SocketsPolling(SocketsPolling),
-    /// An io_uring of a process that is told to busy poll, which it did not. Undone if it still polls as it was told.
+    /// Busy polling of a process's io_uring that was off before. Undone if the ring still has the new setting.
     RingPolling(RingPollingChange),
-    /// The CPUs of a thread of a process. Undone by putting them back if they are still those that it was bound to.
+    /// CPU affinity of a thread. Undone by restoring it if it is still the new one.
     ThreadAffinity(ThreadAffinity),
-    /// A setting of the host that a plan changed. Undone by setting it back as far as it is still what was set.
+    /// A host setting from a plan. Undone by restoring the parts that are still the new ones.
     HostSetting(HostSetting),
 }
 
-/// A change of a plan, and where.
+/// A change of a plan, and its namespace and device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HostSetting {
     /// `SO_NETNS_COOKIE` of the namespace.
     pub namespace_cookie: u64,
-    /// The inode of the device's directory in sysfs, by which the device is found again under another name or in another
-    /// namespace; absent where it could not be read, and for what is not of a
-    /// device.
+    /// Inode of the device's sysfs directory, which identifies the device after it was renamed or moved to another
+    /// namespace. Absent where it could not be read, and for settings without a device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sysfs_inode: Option<u64>,
-    /// What is set there, from what to what.
+    /// The setting, with old and new value.
     pub setting: plan::Change,
 }
 
-/// A change of settings of one NAPI instance.
+/// A change of the settings of one NAPI instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct NapiSettings {
     /// `SO_NETNS_COOKIE` of the device's namespace.
     pub namespace_cookie: u64,
-    /// The device's name.
+    /// Device name.
     pub device: String,
-    /// The device's number in that namespace.
+    /// Interface index in that namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ifindex: Option<Ifindex>,
-    /// The inode of the device's directory in sysfs, by which the device is found again under another name or in another
-    /// namespace; absent where it could not be read.
+    /// Inode of the device's sysfs directory, which identifies the device after it was renamed or moved to another
+    /// namespace. Absent where it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sysfs_inode: Option<u64>,
-    /// The instance's id, which no other has until all ids, 2³² of them, have been given out.
+    /// NAPI ID. The kernel reuses an ID only after all 2³² IDs were used.
     pub napi_id: u32,
-    /// Its place, from 0, among the device's instances in the order of their ids: what takes its place takes the queue,
-    /// where `rx_queue` is absent.
+    /// Index, from 0, among the device's instances ordered by ID. Identifies the successor of the instance where
+    /// `rx_queue` is absent.
     pub place: u32,
-    /// The receive queue that it polls: the instance that polls this queue later is its successor. Absent where the
-    /// kernel does not say and nothing else does.
+    /// Receive queue of the instance; the instance that polls this queue later is its successor. Absent where the
+    /// kernel does not report it and it cannot be inferred.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rx_queue: Option<u32>,
-    /// What is changed, as it was; absent is what the kernel did not report.
+    /// Previous values; absent where the kernel reported none.
     pub old: NapiValues,
-    /// What is changed, as it is to be.
+    /// Values to set.
     pub new: NapiValues,
-    /// Nanoseconds since boot when it was set, unique among the changes of one queue: the value of the latest change
-    /// holds. Format 4 has none: such a change is older than all that have one.
+    /// Time of setting, nanoseconds since boot, unique among the changes of one queue. The value of the latest change
+    /// is in effect. Absent in format 4; such a change counts as older than all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_at_boot_ns: Option<u64>,
 }
@@ -218,152 +220,152 @@ pub struct NapiSettings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct EpollParameters {
-    /// The process that has it open.
+    /// Process that owns the epoll.
     pub pid: u32,
-    /// When that process started, in clock ticks since boot.
+    /// Start time of that process, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// The epoll's number there. Numbers are given out again; what tells the epoll from a later one is that it has the
-    /// new parameters, which no program gives itself by chance.
+    /// File descriptor in that process. Descriptors are reused. A later epoll is recognised by its parameters: no
+    /// program sets these exact values by chance.
     pub fd: i32,
-    /// The parameters as they were.
+    /// Previous parameters.
     pub old: EpollValues,
-    /// The parameters as they are to be.
+    /// Parameters to set.
     pub new: EpollValues,
 }
 
-/// Epolls of a launched program, those that it has yet to make included. The kernel makes them without busy polling.
+/// All epolls of a launched program, including future ones. The kernel creates epolls without busy polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LaunchedEpolls {
-    /// The program.
+    /// Process ID of the program.
     pub pid: u32,
-    /// When it started, in clock ticks since boot.
+    /// Start time, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// The parameters that each epoll gets.
+    /// Parameters that each epoll gets.
     pub new: EpollValues,
 }
 
-/// A filter that picks the socket of a reuseport group. Whatever filter the group had before is gone with it: the kernel
-/// does not tell.
+/// A filter that selects the socket of a reuseport group. An earlier filter of the group is lost, because the kernel
+/// does not report it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ReuseportFilter {
-    /// `SO_NETNS_COOKIE` of the namespace of the sockets.
+    /// `SO_NETNS_COOKIE` of the sockets' namespace.
     pub namespace_cookie: u64,
-    /// What they speak.
+    /// Transport protocol.
     pub protocol: Protocol,
-    /// Their address and port.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// Their inodes. Others of the same address may have joined the group since, and have the filter too.
+    /// Socket inodes. Sockets that joined the group later have the filter too.
     pub sockets: Vec<u64>,
 }
 
-/// A change of how sockets of one process poll.
+/// A change of busy polling of sockets of one process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SocketsPolling {
-    /// The process that had them open, for people.
+    /// Process that owned the sockets, for display.
     pub pid: u32,
-    /// As they are to poll.
+    /// New setting.
     pub new: SocketPolling,
-    /// The sockets.
+    /// The sockets, grouped by previous setting.
     pub sockets: Vec<SocketsAlike>,
 }
 
-/// Sockets that polled alike before a change.
+/// Sockets with the same previous setting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SocketsAlike {
-    /// They wait for connections, which inherit how they poll.
+    /// Listening sockets; connections inherit their setting.
     pub listens: bool,
-    /// As they polled.
+    /// Previous setting.
     pub old: SocketValues,
-    /// Their inodes.
+    /// Socket inodes.
     pub inodes: Vec<u64>,
 }
 
-/// An io_uring that is told to busy poll.
+/// A change of busy polling of an io_uring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RingPollingChange {
-    /// The process that has it open.
+    /// Process that owns the ring.
     pub pid: u32,
-    /// When that process started, in clock ticks since boot.
+    /// Start time of that process, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// The ring's number there. Numbers are given out again; what tells the ring from a later one is that it polls so.
+    /// File descriptor in that process. Descriptors are reused; a later ring is recognised by its setting.
     pub fd: i32,
-    /// As it is to poll.
+    /// New setting.
     pub new: RingPolling,
 }
 
-/// A thread that is bound to CPUs. Threads that it starts are bound as it is, and are not put back.
+/// A change of a thread's CPU affinity. Threads that it starts inherit the affinity and are not restored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ThreadAffinity {
-    /// Its process.
+    /// Process ID.
     pub pid: u32,
-    /// Its own number.
+    /// Thread ID.
     pub tid: u32,
-    /// When the thread started, in clock ticks since boot.
+    /// Start time of the thread, in clock ticks since boot.
     pub thread_start_time_ticks: u64,
-    /// The CPUs that it might run on.
+    /// Previous affinity.
     pub old: CpuList,
-    /// Those that it is bound to.
+    /// New affinity.
     pub new: CpuList,
 }
 
-/// What undoing a change came to.
+/// Outcome of undoing a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "undoing", content = "why", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Undoing {
-    /// It was there and is undone.
+    /// The change was in place and is undone.
     Undone,
-    /// There was nothing left to be undone.
+    /// Nothing was left to undo.
     AlreadyGone,
-    /// A part is undone; the rest was left alone for this reason. In format 4 also where nothing was undone.
+    /// A part is undone; the rest was left alone for this reason. Format 4 also uses it where nothing was undone.
     InPart(String),
-    /// Nothing was undone, for this reason: somebody else has changed it since.
+    /// Nothing was undone, because another program has changed the value since; the text gives the details.
     LeftAlone(String),
-    /// Its queue has no NAPI instance now, and may come back with the value that was set. It is still to be undone.
+    /// The queue has no NAPI instance at present and may return with the value that was set. The change is still to be
+    /// undone.
     Waits(String),
 }
 
-/// What is known about a change only after it was made.
+/// Facts that are known only after a change was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Outcome {
-    /// The change left nothing to be remembered.
+    /// No additional facts.
     Made,
-    /// A namespace, by the number that tells it from a later one of the same name.
+    /// A namespace, with its unique number.
     NetworkNamespace {
-        /// `SO_NETNS_COOKIE`; the kernel gives it to no other namespace of the same boot.
+        /// `SO_NETNS_COOKIE`; unique within one boot.
         cookie: u64,
     },
-    /// A process, by the two numbers that together are never used again in one boot.
+    /// A process; ID and start time together are unique within one boot.
     Process {
-        /// Its id, which is also its session's.
+        /// Process ID, which is also its session ID.
         pid: u32,
-        /// When it started, in clock ticks since boot (`/proc/PID/stat`, field 22).
+        /// Start time, in clock ticks since boot (`/proc/PID/stat`, field 22).
         start_time_ticks: u64,
-        /// The file that it executes, without which the process is not ended. Absent in format 4.
+        /// Its executable file; without it the process is not killed. Absent in format 4.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         executable: Option<FileId>,
     },
-    /// An RSS context, by the number that the driver gave it.
+    /// An RSS context, with the ID assigned by the driver.
     RssContext {
-        /// The number.
+        /// Context ID.
         id: RssContextId,
     },
-    /// A flow rule, by the place that the driver gave it.
+    /// A flow rule, with the location assigned by the driver.
     FlowRule {
-        /// The place.
+        /// Rule location.
         location: u32,
     },
 }
 
 impl NapiSettings {
-    /// Whether both are about one queue: by its NAPI instance, or by device and queue where the instance is another one
-    /// since.
+    /// Whether both concern the same queue: same NAPI instance, or same device and queue with a newer instance.
     pub(crate) fn is_of_the_queue_of(&self, other: &Self) -> bool {
         let queue = |change: &Self| change.rx_queue.map_or((None, Some(change.place)), |queue| (Some(queue), None));
         let same_device = self.sysfs_inode.is_some() && self.sysfs_inode == other.sysfs_inode;
@@ -377,7 +379,7 @@ impl NapiSettings {
 }
 
 impl HostSetting {
-    /// `None` for what is not of a device.
+    /// `None` for settings without a device.
     pub(crate) fn device_key(&self) -> Option<DeviceKey<'_>> {
         let device = self.setting.device()?;
         let Self { namespace_cookie, sysfs_inode, .. } = *self;
@@ -385,34 +387,34 @@ impl HostSetting {
     }
 }
 
-/// Why a line of a journal is not a record.
+/// Reason why a line of a journal is not a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
-    /// The line does not begin with eight hexadecimal digits and a space.
+    /// The line does not start with eight hexadecimal digits and a space.
     #[error("it does not begin with a checksum of eight hexadecimal digits and a space")]
     NoChecksum,
-    /// The text is not the one that was written.
+    /// The checksum does not match the text.
     #[error("its checksum is {found:08x}, and the one written down with it {written:08x}: it was cut off or edited")]
     Checksum {
-        /// What the text adds up to.
+        /// Checksum of the text.
         found: u32,
-        /// What the line says that it adds up to.
+        /// Checksum in the line.
         written: u32,
     },
-    /// The text is whole, but this version does not know what it says.
+    /// The text is intact, but this version does not know its contents.
     #[error("this version does not understand it: {0}")]
     Unknown(String),
 }
 
 impl Record {
-    /// The line that stands for this record, with its newline.
+    /// Formats the record as a line with its newline.
     #[must_use]
     pub fn to_line(&self) -> String {
         let json = serde_json::to_string(self).unwrap_or_else(|error| unreachable!("records are plain data: {error}"));
         format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
     }
 
-    /// Reads a line without its newline.
+    /// Parses a line without its newline.
     ///
     /// # Errors
     /// See [`LineError`].
@@ -477,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_a_later_version_is_told_from_a_damaged_one() {
+    fn a_record_of_a_later_version_is_distinguished_from_a_damaged_one() {
         let json = r#"{"record":"teleported","seq":1}"#;
         let line = format!("{:08x} {json}", crc32fast::hash(json.as_bytes()));
         assert!(matches!(Record::from_line(&line), Err(LineError::Unknown(_))));

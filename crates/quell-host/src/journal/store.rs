@@ -1,6 +1,6 @@
-//! Journals as files: begun, owned, written. A journal is owned by whoever holds the lock on its file; the kernel drops
-//! that lock when the owner dies, however it dies, so nobody has to guess whether a process id still means the same
-//! process. Finding those of others is [`super::found`]'s.
+//! Journal files: creation, ownership and writing. The owner of a journal holds the lock on its file. The kernel
+//! releases the lock whenever the owner dies, so ownership does not depend on process IDs. [`super::found`] finds
+//! journals of other processes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -16,16 +16,16 @@ use super::record::{Begin, FORMAT, Record};
 use super::trust;
 
 pub(super) const EXTENSION: &str = "journal";
-/// Of a journal that has no name yet: `<id>.<pid>.journal-new`.
+/// Extension of a journal that has no name yet: `<id>.<pid>.journal-new`.
 pub(super) const TEMPORARY_EXTENSION: &str = "journal-new";
-/// What the name of a journal begins with that was reverted, and whose rest waits for queues.
+/// Prefix of the name of a reverted journal whose remaining changes wait for queues.
 const WAITING: &str = "waiting-";
-/// Room for what is written of a change once it was intended: its outcome, and what undoing it came to.
+/// Bytes reserved per intended change, for the records of its outcome and its undo.
 const ROOM_PER_CHANGE: u64 = 512;
-/// Room is reserved for many changes at once.
+/// Bytes reserved at once, enough for many changes.
 const ROOM_STEP: u64 = 64 << 10;
 
-/// The directory that holds the journals of one host.
+/// Directory of the journals of one host.
 #[derive(Debug, Clone)]
 pub struct Journal {
     dir: PathBuf,
@@ -37,14 +37,14 @@ pub struct OwnedJournal {
     path: PathBuf,
     file: File,
     history: History,
-    /// The length of the lines that are wholly on disk.
+    /// Length of the lines that are completely on disk.
     whole_bytes: u64,
-    /// The length up to which the file has room on disk.
+    /// Length up to which disk space is reserved.
     reserved_bytes: u64,
 }
 
 impl Journal {
-    /// The journals in `dir`, which need not exist yet.
+    /// The journals in `dir`, which does not have to exist yet.
     #[must_use]
     pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
@@ -54,11 +54,11 @@ impl Journal {
         &self.dir
     }
 
-    /// Begins a journal and takes ownership of it. It appears under its name only when it is locked and its first
-    /// line is on disk, so nobody can take it for an abandoned one.
+    /// Begins a journal and takes ownership of it. The file gets its name only after it is locked and its first line is
+    /// on disk, so that it never looks abandoned.
     ///
     /// # Errors
-    /// When the directory or the file cannot be made, usually for want of privilege.
+    /// When the directory or the file cannot be created, usually because privileges are missing.
     pub fn begin(&self, id: &str, purpose: &str, boot_id: &str) -> Result<OwnedJournal, JournalError> {
         let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let begin = Begin {
@@ -81,7 +81,7 @@ impl Journal {
         let mut owned =
             OwnedJournal { path, file, history: History::new(begin.clone()), whole_bytes: 0, reserved_bytes: 0 };
         let begun = owned.append(&[Record::Begin(begin)]);
-        // Unlike a rename, this does not replace a journal of the same name.
+        // Unlike a rename, a link does not replace a journal of the same name.
         let named = begun.and_then(|()| fs::hard_link(temporary, &owned.path));
         let removed = fs::remove_file(temporary);
         named.and(removed)?;
@@ -91,8 +91,8 @@ impl Journal {
 }
 
 impl OwnedJournal {
-    /// A journal whose lock this process has just taken. What follows its whole lines, as a crash leaves it, is cut
-    /// off: it would swallow the next record.
+    /// A journal whose lock this process has just taken. Truncates an incomplete last line, as after a crash, because
+    /// it would corrupt the next record.
     pub(super) fn taken_over(path: PathBuf, file: File, history: History, whole_bytes: u64) -> io::Result<Self> {
         let mut owned = Self { path, file, history, whole_bytes, reserved_bytes: 0 };
         trust::close_file(&owned.file)?;
@@ -100,37 +100,37 @@ impl OwnedJournal {
         Ok(owned)
     }
 
-    /// What it says so far.
+    /// Current contents.
     #[must_use]
     pub fn history(&self) -> &History {
         &self.history
     }
 
-    /// Where it is.
+    /// Path of the journal.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Adds a record and returns when it is on disk. A change is intended only when there is room on disk to write down
-    /// later that it was undone: a disk that fills up meanwhile does not keep that from being known.
+    /// Appends a record and returns when it is on disk. An intended change needs enough reserved space to record its
+    /// undo later. The undo can therefore be recorded even if the disk fills up.
     ///
     /// # Errors
-    /// When it could not be written; then the change that it announces must not be made.
+    /// When it could not be written; the announced change must not be made then.
     ///
     /// # Panics
-    /// When the record cannot follow upon those before it: an error in this crate.
+    /// When the record contradicts the ones before it, which is a bug in this crate.
     pub fn write(&mut self, record: Record) -> Result<(), JournalError> {
         self.write_all(vec![record])
     }
 
-    /// As [`Self::write`], of several records of one kind, which reach the disk together.
+    /// Like [`Self::write`], for several records of one kind, which are synced together.
     ///
     /// # Errors
-    /// When they could not be written; none of them is in the journal then.
+    /// When they could not be written; the journal contains no part of them then.
     ///
     /// # Panics
-    /// When a record cannot follow upon those before it: an error in this crate.
+    /// When a record contradicts the ones before it, which is a bug in this crate.
     pub fn write_all(&mut self, records: Vec<Record>) -> Result<(), JournalError> {
         let attempt = match records.first() {
             None => return Ok(()),
@@ -149,7 +149,7 @@ impl OwnedJournal {
         Ok(())
     }
 
-    /// Removes it, for nothing that it speaks of is left to be undone.
+    /// Removes the journal after everything was undone.
     ///
     /// # Errors
     /// When the file cannot be removed.
@@ -161,7 +161,7 @@ impl OwnedJournal {
         })
     }
 
-    /// Gives it a name that no journal of another purpose has, for what is left in it waits, and nobody is to wait with it.
+    /// Renames the journal to a name reserved for waiting changes, so that it does not block a new journal.
     ///
     /// # Errors
     /// When it cannot be renamed.
@@ -186,7 +186,7 @@ impl OwnedJournal {
     }
 
     fn append(&mut self, records: &[Record]) -> io::Result<()> {
-        // What an earlier failure left and could not cut off itself.
+        // Remains of an earlier failed write that could not be truncated then.
         self.cut_off_torn_line()?;
         let lines: String = records.iter().map(Record::to_line).collect();
         let intended = records.iter().filter(|record| matches!(record, Record::Intend { .. })).count();
@@ -197,7 +197,7 @@ impl OwnedJournal {
         match written {
             Ok(()) => self.whole_bytes += lines.len() as u64,
             Err(_) => {
-                // Tried again before the next record.
+                // Retried before the next record.
                 let _ = self.cut_off_torn_line();
             }
         }
@@ -211,7 +211,7 @@ impl OwnedJournal {
             let more = needed + ROOM_STEP;
             self.reserved_bytes = match reserve(&self.file, more) {
                 Ok(()) => more,
-                // Almost full: what is needed now may still be there.
+                // Almost full: try to reserve only what is needed now.
                 Err(_) => reserve(&self.file, needed).map(|()| needed)?,
             };
         }
@@ -221,7 +221,7 @@ impl OwnedJournal {
     fn cut_off_torn_line(&mut self) -> io::Result<()> {
         if self.file.metadata()?.len() > self.whole_bytes {
             self.file.set_len(self.whole_bytes)?;
-            // Cutting a file off gives back its reserved room too.
+            // Truncation also frees the reserved space.
             self.reserved_bytes = 0;
         }
         Ok(())
@@ -229,8 +229,8 @@ impl OwnedJournal {
 }
 
 impl Drop for OwnedJournal {
-    /// The lock ends now, and not only when a child has ended or executed that another thread is just starting: until then
-    /// it has this file open too.
+    /// Releases the lock explicitly. A child process that another thread is starting shares the open file until it
+    /// executes or exits, and would hold the lock until then.
     fn drop(&mut self) {
         let _ = self.file.unlock();
     }
@@ -240,13 +240,13 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// A new file at `path`, locked.
+/// Creates a locked file at `path`.
 pub(super) fn create_locked(path: &Path) -> io::Result<File> {
     loop {
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
         trust::set_permissions(&file)?;
         file.lock()?;
-        // Whoever looked for abandoned ones between the two calls took it for one.
+        // Between the two calls, a process that collects abandoned files may have removed it.
         if file.metadata()?.nlink() > 0 {
             return Ok(file);
         }
@@ -294,7 +294,7 @@ mod tests {
 
     const LIMITED: &str = "QUELL_TEST_FILE_SIZE_IS_LIMITED";
 
-    /// Runs itself again in a process whose files may have 600 bytes and no more.
+    /// Runs itself again in a process with a file size limit of 600 bytes.
     #[test]
     fn a_record_that_did_not_fit_is_cut_off_again() {
         if std::env::var_os(LIMITED).is_some() {

@@ -1,5 +1,5 @@
-//! Who may have written a journal: it says what is undone with the rights of whoever reads it, so it has to be that user's
-//! alone. Its directory is closed to others, for the lock of a file needs no more than the right to open it.
+//! Permissions of journals. A journal controls what is undone with the privileges of its reader, so only that user may
+//! write it. The directory is closed to other users, because opening a file is enough to lock it.
 
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io;
@@ -13,7 +13,7 @@ const FILE: u32 = 0o600;
 const OF_OTHERS: u32 = 0o077;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// Why a journal, or the directory of the journals, is refused. Inside of an [`io::Error`] of kind
+/// Reason why a journal or its directory is refused. Wrapped in an [`io::Error`] of kind
 /// [`io::ErrorKind::PermissionDenied`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Untrusted {
@@ -22,23 +22,23 @@ pub enum Untrusted {
         "it belongs to user {owner}, and this process runs as user {user}: remove it, or `chown {user}` it if you know what it says"
     )]
     Owner {
-        /// Its owner.
+        /// Owner (UID).
         owner: u32,
-        /// The effective user of this process.
+        /// Effective UID of this process.
         user: u32,
     },
-    /// Others may write to it.
+    /// Other users may write to it.
     #[error(
         "others than its owner may write to it (mode {mode:04o}), and have it undo what they like: remove it, or `chmod go-w` it if you know what it says"
     )]
     Writable {
-        /// Its permissions.
+        /// File mode.
         mode: u32,
     },
-    /// Others may open a directory that holds more than journals, and hold its lock.
+    /// Other users may open the directory, which also holds other files, and lock it.
     #[error("others than its owner may open it (mode {mode:04o}) and hold its lock: `chmod 700` it")]
     Open {
-        /// Its permissions.
+        /// File mode.
         mode: u32,
     },
 }
@@ -49,7 +49,7 @@ impl From<Untrusted> for io::Error {
     }
 }
 
-/// Refuses what another user owns or may write to.
+/// Refuses a file that another user owns or may write to.
 pub(super) fn check(metadata: &Metadata) -> Result<(), Untrusted> {
     let (owner, user, mode) = (metadata.uid(), effective_user(), metadata.mode() & 0o7777);
     if owner != user {
@@ -58,7 +58,7 @@ pub(super) fn check(metadata: &Metadata) -> Result<(), Untrusted> {
     if mode & WRITABLE_BY_OTHERS != 0 { Err(Untrusted::Writable { mode }) } else { Ok(()) }
 }
 
-/// Makes the directory, whatever the mask of this process is, and those that it is in.
+/// Creates the directory and its parents, independently of the umask.
 pub(super) fn make_directory(dir: &Path) -> io::Result<()> {
     if let Some(parent) = dir.parent() {
         DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
@@ -70,7 +70,7 @@ pub(super) fn make_directory(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Closes a directory that an earlier version left open to others, if it holds nothing but journals.
+/// Removes other users' permissions from a directory of an earlier version, if it holds only journals.
 pub(super) fn close_directory(dir: &Path) -> io::Result<()> {
     let metadata = fs::metadata(dir)?;
     check(&metadata)?;
@@ -87,7 +87,7 @@ pub(super) fn close_directory(dir: &Path) -> io::Result<()> {
     fs::set_permissions(dir, Permissions::from_mode(DIRECTORY))
 }
 
-/// Takes from others the right to open a journal.
+/// Removes other users' permission to open a journal.
 pub(super) fn close_file(file: &File) -> io::Result<()> {
     match file.metadata()?.mode() & OF_OTHERS {
         0 => Ok(()),
@@ -95,7 +95,7 @@ pub(super) fn close_file(file: &File) -> io::Result<()> {
     }
 }
 
-/// Gives a new journal its permissions, whatever the mask of this process is.
+/// Sets the permissions of a new journal, independently of the umask.
 pub(super) fn set_permissions(file: &File) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(FILE))
 }

@@ -1,4 +1,4 @@
-//! The CPUs: where they are, what the kernel keeps off them, how deep they may sleep, and their counters of packet work.
+//! CPUs: topology, isolation, idle states, and counters of packet work.
 
 use quell_linux::CpuList;
 use schemars::JsonSchema;
@@ -6,71 +6,70 @@ use serde::{Deserialize, Serialize};
 
 use super::Reading;
 
-/// All CPUs, and the sets that the kernel keeps of them.
+/// All CPUs, and the kernel's CPU sets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Cpus {
-    /// Those that the kernel schedules on.
+    /// CPUs that the kernel schedules on.
     pub online: Reading<CpuList>,
-    /// Those taken out of load balancing (`isolcpus=`, isolated cpuset partitions).
+    /// CPUs without load balancing (`isolcpus=`, isolated cpuset partitions).
     pub isolated: Reading<CpuList>,
-    /// Those whose tick stops (`nohz_full=`).
+    /// CPUs whose tick stops (`nohz_full=`).
     pub nohz_full: Reading<CpuList>,
-    /// Where interrupts go that nobody has placed (`/proc/irq/default_smp_affinity`).
+    /// Default affinity of interrupts (`/proc/irq/default_smp_affinity`).
     pub default_irq_affinity: Reading<CpuList>,
     /// Each online CPU, in ascending order.
     pub each: Vec<Cpu>,
 }
 
-/// One CPU, that is one hardware thread.
+/// One CPU, that is, one hardware thread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Cpu {
-    /// Its number.
+    /// CPU number.
     pub number: u32,
-    /// The hardware threads of its core, itself among them.
+    /// Hardware threads of its core, including itself.
     pub smt_siblings: Reading<CpuList>,
-    /// Its NUMA node; none on a kernel without NUMA.
+    /// NUMA node; null on a kernel without NUMA.
     pub numa_node: Reading<Option<u32>>,
-    /// Who chooses its frequency (`scaling_governor`); absent where the kernel does not.
+    /// Frequency governor (`scaling_governor`); absent where the kernel has none.
     pub governor: Reading<String>,
-    /// The idle states that it knows, lightest first; absent where there is no cpuidle driver, as in most VMs.
+    /// Idle states, lightest first; absent without a cpuidle driver, as in most VMs.
     pub idle_states: Reading<Vec<IdleState>>,
-    /// What it counted since boot.
+    /// Counters since boot.
     pub counters: CpuCounters,
 }
 
-/// One way for a CPU to sleep (`/sys/devices/system/cpu/cpuN/cpuidle/stateM`).
+/// An idle state of a CPU (`/sys/devices/system/cpu/cpuN/cpuidle/stateM`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct IdleState {
-    /// The driver's name for it, like `C6`.
+    /// Name set by the driver, such as `C6`.
     pub name: String,
-    /// How long waking up takes, µs.
+    /// Exit latency, microseconds.
     pub exit_latency_us: u32,
-    /// Whether it may be entered.
+    /// Whether the state is enabled.
     pub allowed: bool,
 }
 
-/// Counters of packet work, each since boot.
+/// Counters of packet work since boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CpuCounters {
-    /// Softirqs of receiving (`NET_RX` of `/proc/softirqs`).
+    /// Receive softirqs (`NET_RX` of `/proc/softirqs`).
     pub net_rx_softirqs: Reading<u64>,
     /// Local timer interrupts (`LOC` of `/proc/interrupts`; x86).
     pub timer_interrupts: Reading<u64>,
-    /// Packets that the stack took in on it (`/proc/net/softnet_stat`, column 1).
+    /// Packets processed by the stack (`/proc/net/softnet_stat`, column 1).
     pub softnet_processed: Reading<u64>,
-    /// Packets that its backlog dropped (column 2).
+    /// Packets dropped by the backlog (column 2).
     pub softnet_dropped: Reading<u64>,
-    /// Rounds of the receiving softirq that ended with work left (column 3).
+    /// Receive softirq rounds that ended with work left (column 3).
     pub softnet_time_squeeze: Reading<u64>,
 }
 
 impl Cpus {
-    /// The CPUs for everything that is not placed elsewhere: online, neither isolated nor without tick. `None` when what
-    /// is online is not known.
+    /// Online CPUs that are neither isolated nor tickless. `None` when the online CPUs are unknown.
     #[must_use]
     pub fn housekeeping(&self) -> Option<CpuList> {
         let mut cpus = self.online.known()?.clone();

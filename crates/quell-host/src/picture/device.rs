@@ -1,4 +1,4 @@
-//! A network device: what it is, what its driver offers, and its queues and NAPI instances.
+//! A network device: identity, driver features, queues and NAPI instances.
 
 use quell_linux::ethtool::{Channels, Coalescing, DriverInfo, Features, InstalledFlowRule, Rings, RssContext};
 use quell_linux::link::OperationalState;
@@ -13,72 +13,73 @@ use super::{Napi, Reading, RxQueue, TxQueue};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Device {
-    /// The inode of the namespace that it is in.
+    /// Inode of its namespace.
     pub namespace: u64,
-    /// Its number there.
+    /// Interface index.
     pub ifindex: Ifindex,
-    /// Its name there.
+    /// Interface name.
     pub name: String,
-    /// The kind of a virtual device (`veth`, `macvlan`, `tun`, …); absent for hardware and `lo`.
+    /// Kind of a virtual device (`veth`, `macvlan`, `tun`, …); absent for hardware and `lo`.
     pub kind: Option<String>,
-    /// Its driver, as ethtool tells it.
+    /// Driver as reported by ethtool.
     pub driver: Reading<DriverInfo>,
-    /// The administrator set it up.
+    /// Whether it is administratively up.
     pub is_up: bool,
-    /// What the driver says of the connection.
+    /// Operational state reported by the driver.
     pub operational_state: OperationalState,
-    /// Speed in Mbit/s; known to be none where the driver does not know (no cable, virtual).
+    /// Speed in Mbit/s; null where the driver does not know it (no cable, virtual).
     pub speed_mbit: Reading<Option<u32>>,
-    /// The largest packet in bytes.
+    /// MTU in bytes.
     pub mtu: Option<u32>,
-    /// Its Ethernet address, where it has one.
+    /// Ethernet address, if any.
     pub mac: Option<MacAddress>,
-    /// The device below it, or the other end of a veth pair.
+    /// Lower device, or the peer of a veth pair.
     pub lower: Option<Lower>,
-    /// The device that took this one as a port, by its number in the same namespace: a bond, bridge, team or VRF. What
-    /// arrives by a port is taken to have arrived by that device.
+    /// Interface index, in the same namespace, of the bond, bridge, team or VRF that has this device as a port. Packets
+    /// received by a port count as received by that device.
     pub master: Option<Ifindex>,
-    /// An XDP program is attached, which turns NAPI on for veth.
+    /// Whether an XDP program is attached, which enables NAPI on veth.
     pub has_xdp: Reading<bool>,
-    /// The NUMA node of its bus; known to be none for virtual devices and where the platform does not say.
+    /// NUMA node of its bus; null for virtual devices and where the platform does not report it.
     pub numa_node: Reading<Option<u32>>,
-    /// Its interrupts, also those that serve no queue, ascending.
+    /// Its interrupts in ascending order, including those of no queue.
     pub irqs: Reading<Vec<u32>>,
-    /// Channels in use and the most that there can be.
+    /// Channels in use, and maximum.
     pub channels: Reading<Channels>,
     /// Ring sizes.
     pub rings: Reading<Rings>,
-    /// Interrupt moderation of all queues; those that differ have their own.
+    /// Coalescing of all queues; queues that differ have their own values.
     pub coalescing: Reading<Coalescing>,
-    /// RSS contexts, the device's own first.
+    /// RSS contexts, the default one first.
     pub rss_contexts: Reading<Vec<RssContext>>,
     /// Flow rules, by location.
     pub flow_rules: Reading<Vec<InstalledFlowRule>>,
-    /// Offload features by the kernel's names (`rx-gro`, `tx-tcp-segmentation`, …).
+    /// Offload features by kernel name (`rx-gro`, `tx-tcp-segmentation`, …).
     pub features: Reading<Features>,
-    /// What new NAPI instances get; reads say nothing about what a queue has.
+    /// Defaults for new NAPI instances; existing instances may differ.
     pub defaults: DeviceDefaults,
-    /// What it counted.
+    /// Traffic counters.
     pub counters: Reading<TrafficCounters>,
-    /// Its receive queues in use, ascending.
+    /// Its receive queues in use, in ascending order.
     pub rx_queues: Reading<Vec<RxQueue>>,
-    /// Its transmit queues in use, ascending.
+    /// Its transmit queues in use, in ascending order.
     pub tx_queues: Reading<Vec<TxQueue>>,
-    /// Its NAPI instances, ascending.
+    /// Its NAPI instances, in ascending order.
     pub napis: Reading<Vec<Napi>>,
 }
 
-/// The device that another one is tied to.
+/// Device that another one is tied to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Lower {
-    /// Its number in its namespace.
+    /// Interface index in its namespace.
     pub ifindex: Ifindex,
-    /// It is in another namespace than this device.
+    /// Whether it is in another namespace than this device.
     pub is_elsewhere: bool,
 }
 
-/// The settings in sysfs (`/sys/class/net/NAME`), from before each NAPI instance had its own: what new instances get.
+/// Device settings in sysfs (`/sys/class/net/NAME`), which predate settings per NAPI instance. They are the defaults of
+/// new instances.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct DeviceDefaults {

@@ -1,4 +1,4 @@
-//! Finding the objects of a picture that others refer to by key.
+//! Finds the objects of a snapshot by the keys that other objects hold.
 
 use std::collections::HashMap;
 
@@ -6,11 +6,11 @@ use quell_linux::{Ifindex, NapiId, Pid};
 
 use super::{Cpu, Device, Irq, Napi, Picture, Process, Socket};
 
-/// The key of a device: the inode of its namespace and its number there.
+/// Key of a device: inode of its namespace and interface index.
 pub type DeviceKey = (u64, Ifindex);
 
-/// The objects of a picture by their keys. What a key does not find is outside of the picture's scope, or went away
-/// while it was taken.
+/// Objects of a snapshot by key. A key without an object is outside the scope, or its object vanished while the
+/// snapshot was taken.
 #[derive(Debug)]
 pub struct Index<'a> {
     devices: HashMap<DeviceKey, &'a Device>,
@@ -37,42 +37,42 @@ impl<'a> Index<'a> {
         }
     }
 
-    /// The device of this number in the namespace of this inode.
+    /// The device with this index in the namespace with this inode.
     #[must_use]
     pub fn device(&self, namespace: u64, ifindex: Ifindex) -> Option<&'a Device> {
         self.devices.get(&(namespace, ifindex)).copied()
     }
 
-    /// The NAPI of this id, and the device that it belongs to.
+    /// The NAPI instance with this ID, and its device.
     #[must_use]
     pub fn napi(&self, id: NapiId) -> Option<(&'a Device, &'a Napi)> {
         self.napis.get(&id).copied()
     }
 
-    /// The interrupt of this number.
+    /// The interrupt with this number.
     #[must_use]
     pub fn irq(&self, number: u32) -> Option<&'a Irq> {
         self.irqs.get(&number).copied()
     }
 
-    /// The CPU of this number.
+    /// The CPU with this number.
     #[must_use]
     pub fn cpu(&self, number: u32) -> Option<&'a Cpu> {
         self.cpus.get(&number).copied()
     }
 
-    /// How many CPUs the picture has.
+    /// Number of CPUs in the snapshot.
     pub(crate) fn cpu_count(&self) -> usize {
         self.cpus.len()
     }
 
-    /// The process of this number.
+    /// The process with this PID.
     #[must_use]
     pub fn process(&self, pid: Pid) -> Option<&'a Process> {
         self.processes.get(&pid).copied()
     }
 
-    /// The socket of this inode.
+    /// The socket with this inode.
     #[must_use]
     pub fn socket(&self, inode: u64) -> Option<&'a Socket> {
         self.sockets.get(&inode).copied()

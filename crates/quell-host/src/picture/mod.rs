@@ -1,14 +1,14 @@
-//! The host as one picture: how packets get from each device's queues by NAPI instances and interrupts to CPUs, and which
-//! thread of which process waits for them on which epoll. Plain values, read in one pass, that can be written to a file
-//! and read back; nothing here judges or changes anything.
+//! Snapshot of the packet path: from each device's queues through NAPI instances and interrupts to CPUs, and which
+//! thread of which process waits on which epoll. Plain values, read in one pass, that can be saved and loaded; nothing
+//! here judges or changes anything.
 //!
 //! ```text
 //! device ── RX queue ── NAPI ── IRQ ── CPU            process ── thread ── epoll ── socket ── NAPI
 //! ```
 //!
-//! Objects refer to each other by the kernel's own keys: `(namespace, ifindex)` a device, [`NapiId`] a NAPI (unique in
-//! the whole host), the number an IRQ or a CPU, the inode a socket. [`Index`] finds them. A value that could not be had
-//! is a [`Reading`] that says why, never a zero.
+//! Objects refer to each other by kernel keys: `(namespace, ifindex)` for a device, [`NapiId`] for a NAPI instance
+//! (unique on the host), the number for an IRQ or CPU, the inode for a socket. [`Index`] finds them. An unknown value
+//! is a [`Reading`] with the reason, never zero.
 
 mod cpu;
 mod device;
@@ -38,60 +38,60 @@ pub use socket::{Protocol, Socket, SocketState};
 #[cfg(doc)]
 use quell_linux::NapiId;
 
-/// The `schema` field of the pictures that this version writes and reads.
+/// `schema` field of the snapshots that this version writes and reads.
 pub const SCHEMA: &str = "quell-picture/1";
 
-/// A network namespace, or the whole host, as it was at one moment. Every list is in ascending order of its key.
+/// Snapshot of a network namespace or of the whole host. Every list is in ascending order of its key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Picture {
     /// [`SCHEMA`].
     pub schema: String,
-    /// When it was taken.
+    /// Time of the snapshot.
     pub taken: Taken,
-    /// What was asked for; what is outside of it is not in the picture.
+    /// Requested scope; objects outside it are not included.
     pub scope: Scope,
     /// The kernel.
     pub kernel: Kernel,
-    /// What the reader was allowed.
+    /// Privileges of the reader.
     pub privileges: Privileges,
-    /// Settings that hold for the whole host.
+    /// Host-wide settings.
     pub sysctls: Sysctls,
-    /// Programs that run and set again what others set.
+    /// Running programs that override settings.
     pub services: Reading<Vec<Service>>,
-    /// The network namespaces that were read, in ascending order of their inodes.
+    /// Network namespaces that were read, in ascending order of inode.
     pub namespaces: Vec<NetworkNamespace>,
     /// The CPUs.
     pub cpus: Cpus,
-    /// The interrupts of the devices below.
+    /// Interrupts of the devices below.
     pub irqs: Reading<Vec<Irq>>,
-    /// The network devices, by namespace and index.
+    /// Network devices, by namespace and interface index.
     pub devices: Vec<Device>,
-    /// The processes that have TCP, UDP or AF_XDP sockets, and those that were asked for.
+    /// Processes with TCP, UDP or AF_XDP sockets, and requested processes.
     pub processes: Vec<Process>,
-    /// Processes whose files the reader may not see, so that whether they have sockets is not known.
+    /// Processes whose files the reader may not access, so that it is unknown whether they have sockets.
     pub hidden_processes: Vec<Pid>,
-    /// The sockets of these processes, each once, by inode.
+    /// Sockets of these processes, each once, by inode.
     pub sockets: Vec<Socket>,
 }
 
-/// A text that is no picture of this version.
+/// Reason why a text is not a snapshot of this version.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PictureError {
-    /// It is a picture of another version, or something else altogether.
+    /// It is a snapshot of another version, or something else.
     #[error("its schema is {found:?}, and this version of Quell reads {SCHEMA:?}: take the picture again")]
     Schema {
         /// The `schema` field; absent when there is none.
         found: Option<String>,
     },
-    /// It is not JSON, or not of the schema that it claims.
+    /// It is not JSON, or does not match its schema.
     #[error("no picture: {0}")]
     Malformed(#[from] serde_json::Error),
 }
 
 impl Picture {
-    /// Reads a picture back from its JSON.
+    /// Parses a snapshot from JSON.
     ///
     /// # Errors
     /// [`PictureError`], with line and column.
@@ -107,19 +107,19 @@ impl Picture {
         Ok(serde_json::from_slice(json)?)
     }
 
-    /// What finds the objects that others refer to.
+    /// Index of the objects by key.
     #[must_use]
     pub fn index(&self) -> Index<'_> {
         Index::new(self)
     }
 
-    /// Why queues of this kernel cannot have this threading; `None` where they can, or where that is not known.
+    /// Reason why queues of this kernel do not support this threading; `None` where they do or where it is unknown.
     pub(crate) fn refuses_threading(&self, wanted: Threaded) -> Option<&'static str> {
         let lacks = wanted == Threaded::BusyPoll && self.kernel.threaded_busy_poll.known() == Some(&false);
         lacks.then_some("threaded busy polling (threaded=2) needs Linux 6.19: napi-set of this kernel does not take it")
     }
 
-    /// The JSON Schema of pictures.
+    /// JSON Schema of snapshots.
     #[must_use]
     pub fn json_schema() -> schemars::Schema {
         schemars::schema_for!(Self)

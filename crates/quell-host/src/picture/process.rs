@@ -1,4 +1,4 @@
-//! A process as far as it receives packets: its threads, its epolls with what they watch, and its sockets.
+//! A process and what matters for receiving: its threads, its epolls with what they watch, and its sockets.
 
 use quell_linux::epoll_params::EpollParams;
 use quell_linux::proc::ProcessState;
@@ -13,17 +13,17 @@ use super::Reading;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Process {
-    /// Its number, in the reader's pid namespace.
+    /// Process ID in the reader's PID namespace.
     pub pid: Pid,
-    /// When it started, clock ticks since boot: with its number it is told from all others of this boot.
+    /// Start time, in clock ticks since boot. Together with the process ID it is unique within one boot.
     pub start_time_ticks: u64,
-    /// The name of its main thread.
+    /// Name of its main thread.
     pub name: String,
-    /// The inode of its network namespace. A socket of it may have been made in another.
+    /// Inode of its network namespace. Its sockets may be from other namespaces.
     pub namespace: Reading<u64>,
-    /// Its threads, ascending.
+    /// Its threads, in ascending order.
     pub threads: Reading<Vec<Thread>>,
-    /// What it has open.
+    /// Its open files.
     pub files: Reading<Files>,
 }
 
@@ -31,106 +31,106 @@ pub struct Process {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Thread {
-    /// Its number.
+    /// Thread ID.
     pub tid: Pid,
-    /// Its name.
+    /// Thread name (`comm`).
     pub name: String,
-    /// What it was doing.
+    /// Scheduler state.
     pub state: Reading<ProcessState>,
-    /// The CPUs that it may run on.
+    /// CPU affinity.
     pub affinity: Reading<CpuList>,
-    /// How it is scheduled.
+    /// Scheduling class and priority.
     pub scheduling: Reading<Scheduling>,
-    /// The CPU that it ran on last.
+    /// CPU that it last ran on.
     pub last_cpu: Reading<u32>,
-    /// Time on a CPU since it started, nanoseconds.
+    /// CPU time since its start, nanoseconds.
     pub run_ns: Reading<u64>,
-    /// Time that it was ready but had no CPU, nanoseconds.
+    /// Time in which it was runnable without a CPU, nanoseconds.
     pub wait_ns: Reading<u64>,
-    /// The epoll that it slept on when the picture was taken; known to be none when it did something else.
+    /// Epoll that it slept on when the snapshot was taken; null when it did something else.
     pub epoll_wait: Reading<Option<EpollWait>>,
 }
 
-/// A call of `epoll_wait` that a thread sleeps in.
+/// A call of `epoll_wait` in which a thread sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct EpollWait {
-    /// The epoll, by its number in the process.
+    /// File descriptor of the epoll in the process.
     pub epoll_fd: i32,
-    /// How many events it takes at most.
+    /// Largest number of events that the call returns.
     pub max_events: i32,
-    /// How long it waits at most, milliseconds, negative: forever; absent for `epoll_pwait2`, whose timeout is in the
-    /// thread's memory.
+    /// Timeout, milliseconds; negative: infinite. Absent for `epoll_pwait2`, whose timeout is in the thread's memory.
     pub timeout_ms: Option<i32>,
 }
 
-/// What a process has open, as far as it matters to packet delivery.
+/// Open files of a process that matter for packet delivery.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Files {
-    /// Its epolls, ascending.
+    /// Its epolls, in ascending order.
     pub epolls: Vec<Epoll>,
-    /// Its TCP and UDP sockets, ascending by number.
+    /// Its TCP and UDP sockets, in ascending order of descriptors.
     pub sockets: Vec<HeldSocket>,
-    /// AF_XDP sockets, by number: they busy poll by themselves, and nothing suspends interrupts for them.
+    /// Descriptors of AF_XDP sockets. They busy poll on their own and never suspend interrupts.
     pub xdp_sockets: Vec<i32>,
-    /// io_urings, by number: they busy poll, but suspend no interrupts.
+    /// Descriptors of io_urings. They busy poll without suspending interrupts.
     pub io_urings: Vec<i32>,
 }
 
-/// A socket under the number that the process has for it.
+/// A socket and its descriptor in the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HeldSocket {
-    /// The number.
+    /// File descriptor.
     pub fd: i32,
-    /// The key of the socket.
+    /// Inode, the key of the socket.
     pub inode: u64,
 }
 
-/// One epoll. Its key is its process with its number.
+/// One epoll. Its key is the process with the file descriptor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Epoll {
-    /// Its number in the process.
+    /// File descriptor in the process.
     pub fd: i32,
-    /// Its busy-poll parameters.
+    /// Busy-poll parameters.
     pub params: Reading<EpollParams>,
-    /// What it watches, in the kernel's order.
+    /// Watched files, in kernel order.
     pub targets: Reading<Vec<WatchedTarget>>,
 }
 
-/// One file that an epoll watches.
+/// A file that an epoll watches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct WatchedTarget {
-    /// The number by which it was added.
+    /// File descriptor used to add it.
     pub fd: i32,
-    /// The events of interest as in `epoll_ctl(2)`: `EPOLLIN` is 1, `EPOLLONESHOT` 1 << 30, `EPOLLET` 1 << 31.
+    /// Requested events as in `epoll_ctl(2)`: `EPOLLIN` is 1, `EPOLLONESHOT` 1 << 30, `EPOLLET` 1 << 31.
     pub events: u32,
-    /// What it is.
+    /// The file.
     pub file: WatchedFile,
 }
 
-/// What an epoll watches.
+/// A file that an epoll watches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
 pub enum WatchedFile {
     /// A TCP or UDP socket.
     Socket {
-        /// Its key.
+        /// Inode, the key of the socket.
         inode: u64,
     },
-    /// A file whose events do not come by a NAPI.
+    /// A file whose events do not come from a NAPI instance.
     Other {
-        /// What kind it is.
+        /// File type.
         kind: WatchedKind,
-        /// An event of interest was there when the picture was taken. One that always is keeps interrupts suspended.
+        /// Whether a requested event was pending when the snapshot was taken. If it always is, interrupts stay
+        /// suspended.
         ready: Reading<bool>,
     },
 }
 
-/// Files that can be watched and have no NAPI.
+/// Types of files that can be watched and have no NAPI instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -143,12 +143,12 @@ pub enum WatchedKind {
     SignalFd,
     /// A pipe or FIFO.
     Pipe,
-    /// Another epoll, which gives the outer one no NAPI.
+    /// Another epoll; its NAPI instances do not count for the outer one.
     Epoll,
-    /// A unix, netlink, packet or other socket without a NAPI of its own.
+    /// A Unix, netlink, packet or other socket without a NAPI instance.
     OtherSocket,
-    /// Something else, by the kernel's name for it.
+    /// Another type, with the kernel's name for it.
     Named(String),
-    /// The number was closed or used again since it was added, so that the file cannot be named.
+    /// The descriptor was closed or reused since it was added, so that the file cannot be identified.
     Unnamed,
 }

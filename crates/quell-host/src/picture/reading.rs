@@ -1,70 +1,69 @@
-//! A value that was read, or the reason why it was not: what was tried, what came back, and which privilege would show
-//! it. It keeps what is absent, what the kernel or the driver lacks and what the caller may not see apart, from the
-//! reader to the screen. Reading itself is elsewhere.
+//! A value, or the reason why it is unknown: the attempt, the result, and the privilege that would help. Distinguishes
+//! what is absent, what kernel or driver do not support, and what the caller may not read, from the reader to the
+//! output.
 
 use quell_linux::capability::Capability;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A value as it was read, or why it is unknown. In JSON a known value stands for itself, and an unknown one is
-/// `{"unknown": {…}}`. `Reading<Option<T>>` is for things that may not be there: `Known(None)` is the knowledge that
-/// there is none.
+/// A value, or the reason why it is unknown. In JSON a known value stands for itself; an unknown one is `{"unknown":
+/// {…}}`. `Reading<Option<T>>` is for objects that may not exist: `Known(None)` means known to be absent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Reading<T> {
-    /// It could not be had.
+    /// The value is unknown.
     Unknown(UnknownReading),
-    /// What was read.
+    /// The value.
     Known(T),
 }
 
-/// The JSON form of a value that is not known.
+/// JSON form of an unknown value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UnknownReading {
-    /// Why it is not.
+    /// Reason why it is unknown.
     pub unknown: Box<Unknown>,
 }
 
-/// Why a value is not known.
+/// Reason why a value is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Unknown {
-    /// The class of reason.
+    /// Class of the reason.
     pub why: Why,
-    /// What was tried, on what, and what came back, in the kernel's words where it has some.
+    /// Attempt, object and result, in the kernel's words where available.
     pub said: String,
 }
 
-/// The classes of reason why a value is not known.
+/// Classes of reasons why a value is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Why {
-    /// There is no such thing here: no file, no object of that name or number.
+    /// It does not exist: no such file or object.
     Absent,
-    /// This kernel has no way to tell.
+    /// This kernel does not report it.
     UnsupportedByKernel,
-    /// The kernel asks the driver, and the driver does not tell.
+    /// The kernel supports the request, the driver does not.
     UnsupportedByDriver,
-    /// The caller may not see it.
+    /// The caller may not read it.
     Denied {
-        /// What would show it; absent when the kernel's rule is not one of a capability.
+        /// Capability that would help; absent when the kernel's check is not about a capability.
         needs: Option<Capability>,
     },
-    /// It was left out on purpose: outside of what was asked for, or too dear.
+    /// Not read on purpose: out of scope, or too expensive.
     NotAsked,
-    /// Something else went wrong; the words say what.
+    /// Another error, described by the text.
     Failed,
 }
 
 impl<T> Reading<T> {
-    /// A reading that did not succeed.
+    /// An unknown value.
     pub fn unknown(why: Why, said: impl Into<String>) -> Self {
         Self::Unknown(UnknownReading { unknown: Box::new(Unknown { why, said: said.into() }) })
     }
 
-    /// The value, where it is known.
+    /// The value, if known.
     #[must_use]
     pub fn known(&self) -> Option<&T> {
         match self {
@@ -73,7 +72,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// Why it is not known, where it is not.
+    /// The reason, if the value is unknown.
     #[must_use]
     pub fn why_unknown(&self) -> Option<&Unknown> {
         match self {
@@ -82,7 +81,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// The same reading of what `f` makes of the value.
+    /// Applies `f` to a known value.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Reading<U> {
         match self {
             Self::Known(value) => Reading::Known(f(value)),
@@ -92,7 +91,7 @@ impl<T> Reading<T> {
 }
 
 impl<T> Reading<Vec<T>> {
-    /// The elements that are known: none of a list that is unknown.
+    /// Elements of a known list; empty for an unknown one.
     pub fn known_elements(&self) -> std::slice::Iter<'_, T> {
         self.known().map_or(&[][..], Vec::as_slice).iter()
     }
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn knowing_that_there_is_none_is_not_unknown() {
+    fn known_to_be_absent_is_not_unknown() {
         let none: Reading<Option<u64>> = Reading::Known(None);
         assert_eq!(round_trip(&none), ("null".to_owned(), none));
         let unknown: Reading<Option<u64>> = Reading::unknown(Why::Absent, "read x: none");

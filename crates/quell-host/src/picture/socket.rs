@@ -1,4 +1,4 @@
-//! A socket as far as it decides by which NAPI its packets come, and whose it is.
+//! A socket: its owner, and what determines the NAPI instance of its packets.
 
 use std::net::SocketAddr;
 
@@ -12,41 +12,41 @@ use super::Reading;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Socket {
-    /// Its inode in sockfs, the number in `socket:[…]`.
+    /// Inode in sockfs, the number in `socket:[…]`.
     pub inode: u64,
-    /// What it speaks.
+    /// Transport protocol.
     pub protocol: Protocol,
-    /// The inode of the namespace that it was made in.
+    /// Inode of the namespace in which it was created.
     pub namespace: u64,
-    /// Its own address and port; absent where there is none.
+    /// Local address and port; absent if there is none.
     pub local: Option<SocketAddr>,
-    /// The other side's; absent when it is connected to none.
+    /// Remote address and port; absent when not connected.
     pub remote: Option<SocketAddr>,
-    /// What it does.
+    /// Connection state.
     pub state: SocketState,
-    /// The device that it is bound to (`SO_BINDTODEVICE`).
+    /// Bound device (`SO_BINDTODEVICE`).
     pub bound_to: Option<Ifindex>,
-    /// The user that made it.
+    /// User that created it (UID).
     pub uid: Option<u32>,
-    /// Bytes received and not yet read; of a listening socket: connections not yet accepted.
+    /// Bytes received and not read. For a listening socket: connections not accepted yet.
     pub receive_queue: Option<u32>,
-    /// Bytes sent and not yet acknowledged; of a listening socket: the most that may wait.
+    /// Bytes sent and not acknowledged. For a listening socket: largest number of waiting connections.
     pub send_queue: Option<u32>,
-    /// The NAPI that delivered its last packet (`SO_INCOMING_NAPI_ID`); known to be none before the first one and for
-    /// packets that came by none.
+    /// NAPI instance that delivered its last packet (`SO_INCOMING_NAPI_ID`). Null before the first packet, and for
+    /// packets without a NAPI instance.
     pub napi: Reading<Option<NapiId>>,
-    /// The CPU that processed its last packet (`SO_INCOMING_CPU`).
+    /// CPU that processed its last packet (`SO_INCOMING_CPU`).
     pub incoming_cpu: Reading<Option<u32>>,
-    /// How long a blocking receive polls, µs (`SO_BUSY_POLL`); 0: not at all.
+    /// Time for which a blocking receive polls, microseconds (`SO_BUSY_POLL`); 0: off.
     pub busy_poll_us: Reading<u32>,
     /// `SO_PREFER_BUSY_POLL`.
     pub prefer_busy_poll: Reading<bool>,
-    /// `SO_REUSEPORT`: together with others of the same address, user and device it is a group, over which the kernel,
-    /// or a program that it does not show, spreads what arrives.
+    /// `SO_REUSEPORT`: sockets with the same address, user and device form a group. The kernel, or a filter that it
+    /// does not report, spreads connections over the group.
     pub reuseport: Reading<bool>,
 }
 
-/// What a socket speaks.
+/// Transport protocol of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -57,41 +57,41 @@ pub enum Protocol {
     Udp,
 }
 
-/// The states of `include/net/tcp_states.h`; a UDP socket is `established` when connected and `close` otherwise.
+/// States of `include/net/tcp_states.h`. A UDP socket is `established` when connected and `close` otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum SocketState {
     /// Connected.
     Established,
-    /// Its own SYN is under way.
+    /// SYN sent.
     SynSent,
-    /// The other side's SYN has come.
+    /// SYN received.
     SynRecv,
-    /// Closing.
+    /// Closing, FIN sent.
     FinWait1,
-    /// Closing, acknowledged.
+    /// Closing, FIN acknowledged.
     FinWait2,
     /// Closed, waiting for stray segments.
     TimeWait,
     /// Not connected.
     Close,
-    /// The other side closed.
+    /// Closed by the peer.
     CloseWait,
-    /// Both closed, this one's end not yet acknowledged.
+    /// Both sides closed, own FIN not acknowledged yet.
     LastAck,
-    /// Waits for connections.
+    /// Listening.
     Listen,
-    /// Both closed at the same time.
+    /// Both sides closed at the same time.
     Closing,
-    /// A SYN that has no socket of its own yet.
+    /// A received SYN without a socket of its own yet.
     NewSynRecv,
-    /// A number that this program does not know.
+    /// A number unknown to this version.
     Other(u8),
 }
 
 impl SocketState {
-    /// The state of a number of `include/net/tcp_states.h`.
+    /// State with this number in `include/net/tcp_states.h`.
     #[must_use]
     pub const fn from_kernel(number: u8) -> Self {
         match number {

@@ -1,5 +1,5 @@
-//! The changes that a plan consists of: what is set, on what, from which value to which. Each can be
-//! inverted, and all have an order in which the kernel takes them.
+//! Changes of a plan: object, old value and new value. Each has an inverse and a rank in the order that the kernel
+//! requires.
 
 use std::fmt;
 
@@ -10,27 +10,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::settings::values::NapiValues;
 
-/// A device as plans and pictures know it.
+/// Identity of a device in plans and snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct DeviceId {
-    /// The inode of its network namespace.
+    /// Inode of its network namespace.
     pub namespace: u64,
-    /// Its number there.
+    /// Interface index in that namespace.
     pub ifindex: Ifindex,
-    /// Its name there.
+    /// Name in that namespace.
     pub name: String,
 }
 
-/// From which value to which.
+/// Old and new value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Diff<T> {
-    /// The value now; `None` when there is none: the thing does not exist, or comes with an earlier
-    /// change (the queues of a channel, the thread of a queue), and then with the kernel's default.
+    /// Current value. `None` if the object does not exist, or if an earlier change creates it (queues of a channel,
+    /// kthread of a queue) with the kernel's default.
     pub old: Option<T>,
-    /// The value afterwards; `None` when the thing goes: by this change, or with an earlier one, and
-    /// then there is nothing to be done.
+    /// Value after the change. `None` if this change removes the object, or an earlier one does; then nothing is left
+    /// to do.
     pub new: Option<T>,
 }
 
@@ -40,210 +40,210 @@ impl<T> Diff<T> {
     }
 }
 
-/// Counts of channels; `None` is a kind that the change does not speak of.
+/// Channel counts; `None`: unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ChannelCounts {
-    /// Of one receive and one transmit queue.
+    /// Channels with one receive and one transmit queue.
     pub combined: Option<u32>,
-    /// Receive.
+    /// Receive-only channels.
     pub rx: Option<u32>,
-    /// Transmit.
+    /// Transmit-only channels.
     pub tx: Option<u32>,
 }
 
-/// Ring sizes in descriptors; `None` is a side that the change does not speak of.
+/// Ring sizes in descriptors; `None`: unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RingSizes {
-    /// Of each receive queue.
+    /// Per receive queue.
     pub rx: Option<u32>,
-    /// Of each transmit queue.
+    /// Per transmit queue.
     pub tx: Option<u32>,
 }
 
-/// An RSS context that exists, or one that an earlier change of the same plan makes.
+/// An RSS context that exists or that an earlier change of the plan creates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ContextRef {
-    /// By the kernel's number.
+    /// Context ID of the kernel.
     Existing(RssContextId),
-    /// By the plan's own name for it; the number is known once it is made.
+    /// Name in the plan; the ID is known once the context exists.
     Planned(String),
 }
 
-/// What becomes of the packets of a flow rule.
+/// Action of a flow rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RuleAction {
-    /// They go to a receive queue.
+    /// Deliver to a receive queue.
     Queue(u32),
-    /// They go to an RSS context.
+    /// Deliver to an RSS context.
     Context(ContextRef),
-    /// They are dropped.
+    /// Drop.
     Discard,
 }
 
-/// One change to the host.
+/// One change of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "setting", rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Change {
-    /// A flow rule: added (no old action) or deleted (no new one). Its place is the driver's choice.
+    /// A flow rule: added (no old action) or deleted (no new action). The driver assigns the location.
     FlowRule {
-        /// The device.
+        /// Device.
         device: DeviceId,
-        /// Which packets.
+        /// Packets that match.
         matches: FlowMatch,
-        /// Where they go.
+        /// Action.
         action: Diff<RuleAction>,
     },
-    /// A further RSS context: made (no old table) or deleted (no new one).
+    /// An additional RSS context: created (no old table) or deleted (no new table).
     RssContext {
-        /// The device.
+        /// Device.
         device: DeviceId,
-        /// Which context.
+        /// Context.
         context: ContextRef,
-        /// The queue of each hash value.
+        /// Indirection table: the queue for each hash bucket.
         table: Diff<Vec<u32>>,
     },
-    /// The table of a context that stays.
+    /// Indirection table of an existing context.
     RssTable {
-        /// The device.
+        /// Device.
         device: DeviceId,
-        /// Which context.
+        /// Context ID.
         context: RssContextId,
-        /// The queue of each hash value.
+        /// Indirection table: the queue for each hash bucket.
         table: Diff<Vec<u32>>,
     },
     /// An offload feature.
     Feature {
-        /// The device.
+        /// Device.
         device: DeviceId,
-        /// By the kernel's name.
+        /// Name used by the kernel.
         name: String,
         /// Whether it is on.
         on: Diff<bool>,
     },
-    /// How many channels. Queues are made anew.
+    /// Number of channels. Recreates the queues.
     Channels {
-        /// The device.
+        /// Device.
         device: DeviceId,
-        /// The counts.
+        /// Counts.
         counts: Diff<ChannelCounts>,
     },
-    /// How large the rings are. Queues are made anew by most drivers.
+    /// Ring sizes. Most drivers recreate the queues.
     Rings {
-        /// The device.
+        /// Device.
         device: DeviceId,
-        /// The sizes.
+        /// Sizes.
         sizes: Diff<RingSizes>,
     },
-    /// Coalescing of all queues; only the parameters that change.
+    /// Coalescing of all queues; contains changed parameters only.
     Coalescing {
-        /// The device.
+        /// Device.
         device: DeviceId,
-        /// The parameters.
+        /// Parameters.
         values: Diff<Coalescing>,
     },
-    /// Coalescing of one queue; only the parameters that change.
+    /// Coalescing of one queue; contains changed parameters only.
     QueueCoalescing {
-        /// The device.
+        /// Device.
         device: DeviceId,
-        /// The queue.
+        /// Queue number.
         queue: u32,
-        /// The parameters.
+        /// Parameters.
         values: Diff<Coalescing>,
     },
     /// `rps_cpus` of a receive queue.
     RpsCpus {
-        /// The device.
+        /// Device.
         device: DeviceId,
-        /// The queue.
+        /// Queue number.
         queue: u32,
-        /// The CPUs; empty: off.
+        /// CPUs; empty: off.
         cpus: Diff<CpuList>,
     },
-    /// Where the interrupt of a queue may be handled.
+    /// Affinity of a queue's interrupt.
     IrqAffinity {
-        /// The device.
+        /// Device.
         device: DeviceId,
-        /// The queue.
+        /// Queue number.
         queue: u32,
-        /// The interrupt's number; `None` while its queue is to be made.
+        /// IRQ number; `None` until an earlier change creates the queue.
         irq: Option<u32>,
-        /// The CPUs.
+        /// CPUs.
         cpus: Diff<CpuList>,
     },
     /// `xps_cpus` of a transmit queue.
     XpsCpus {
-        /// The device.
+        /// Device.
         device: DeviceId,
-        /// The queue.
+        /// Queue number.
         queue: u32,
-        /// The CPUs; empty: off.
+        /// CPUs; empty: off.
         cpus: Diff<CpuList>,
     },
     /// `xps_rxqs` of a transmit queue.
     XpsRxqs {
-        /// The device.
+        /// Device.
         device: DeviceId,
-        /// The queue.
+        /// Queue number.
         queue: u32,
-        /// The receive queues; empty: off.
+        /// Receive queues; empty: off.
         rx_queues: Diff<Vec<u32>>,
     },
-    /// Threaded NAPI of all queues, where the kernel has it per device only (before 6.17).
+    /// Threaded NAPI of all queues, where the kernel only supports it per device (before 6.17).
     DeviceThreading {
-        /// The device.
+        /// Device.
         device: DeviceId,
-        /// Whether threads poll.
+        /// Whether kthreads poll.
         on: Diff<bool>,
     },
     /// Settings of the NAPI instance of a receive queue.
     Napi {
-        /// The device.
+        /// Device.
         device: DeviceId,
-        /// The queue.
+        /// Queue number.
         queue: u32,
-        /// Its instance; `None` while it is to be made.
+        /// NAPI ID; `None` until an earlier change creates the instance.
         napi: Option<NapiId>,
-        /// All settings that the kernel has.
+        /// All settings that the kernel supports.
         values: Diff<NapiValues>,
     },
-    /// The CPUs of the kernel thread of a queue.
+    /// CPU affinity of a queue's NAPI kthread.
     ThreadCpus {
-        /// The device.
+        /// Device.
         device: DeviceId,
-        /// The queue.
+        /// Queue number.
         queue: u32,
-        /// The thread; `None` while it is to be made.
+        /// Thread ID; `None` until an earlier change creates the kthread.
         thread: Option<Pid>,
-        /// The CPUs.
+        /// CPUs.
         cpus: Diff<CpuList>,
     },
-    /// How the kernel thread of a queue is scheduled.
+    /// Scheduling of a queue's NAPI kthread.
     ThreadScheduling {
-        /// The device.
+        /// Device.
         device: DeviceId,
-        /// The queue.
+        /// Queue number.
         queue: u32,
-        /// The thread; `None` while it is to be made.
+        /// Thread ID; `None` until an earlier change creates the kthread.
         thread: Option<Pid>,
         /// Class and priority.
         scheduling: Diff<Scheduling>,
     },
     /// A sysctl, as text.
     Sysctl {
-        /// Its name with dots.
+        /// Name with dots.
         name: String,
-        /// The value.
+        /// Value.
         value: Diff<String>,
     },
 }
 
 impl Change {
-    /// The change that leads back.
+    /// The change that reverses this one.
     #[must_use]
     pub fn inverse(&self) -> Self {
         let mut inverse = self.clone();
@@ -266,11 +266,12 @@ impl Change {
         inverse
     }
 
-    /// The place of the change in the order that the kernel needs, lower first: what refers to
-    /// something goes before it goes and comes after it came; queues that are made anew lose what was
-    /// set on them, so what makes them comes before what is set on them; a table may not name queues
-    /// that are not there, so it shrinks before the channels do and grows after them; a thread comes
-    /// and goes with the NAPI's setting.
+    /// Rank of the change in the order that the kernel requires, lowest first:
+    ///
+    /// - References are removed before their object is removed, and added after it exists.
+    /// - Recreated queues lose their settings, so changes that recreate queues precede settings on them.
+    /// - A table must not name missing queues, so it shrinks before the channels do and grows after them.
+    /// - A NAPI kthread is created and removed by the setting of its instance.
     #[must_use]
     pub fn rank(&self) -> u8 {
         match self {
@@ -297,7 +298,7 @@ impl Change {
         }
     }
 
-    /// The device; `None` for what is not of one.
+    /// Device; `None` for settings without a device.
     #[must_use]
     pub fn device(&self) -> Option<&DeviceId> {
         match self {
@@ -321,7 +322,7 @@ impl Change {
         }
     }
 
-    /// The queue; `None` for what is not of one.
+    /// Queue number; `None` for settings without a queue.
     #[must_use]
     pub fn queue(&self) -> Option<u32> {
         match self {
@@ -338,7 +339,7 @@ impl Change {
     }
 }
 
-/// Whether the highest queue of the new table is below that of the old one.
+/// Whether the highest queue of the new table is lower than that of the old one.
 fn shrinks(table: &Diff<Vec<u32>>) -> bool {
     let highest = |table: &Option<Vec<u32>>| table.as_ref().and_then(|table| table.iter().max().copied());
     highest(&table.new) < highest(&table.old)

@@ -1,14 +1,14 @@
-//! Which CPU the n-th of some queues gets by a profile's rule.
+//! Selects the CPU of the n-th queue by a profile's policy.
 
 use quell_linux::CpuList;
 use quell_mode::profile::CpuPolicy;
 
 use crate::picture::{Cpu, Device, Picture, Why};
 
-/// Why a rule leads to no CPU.
+/// Reason why a policy yields no CPU.
 pub(super) type NoCpu = (Why, String);
 
-/// The CPUs for the queue at `position`, counted from 0, among those of its group.
+/// CPUs for the queue at `position` (from 0) of its group.
 pub(super) fn choose(
     policy: &CpuPolicy,
     position: usize,
@@ -28,7 +28,7 @@ pub(super) fn choose(
     }
 }
 
-/// Where the kernel puts what nobody has placed.
+/// CPUs that the kernel uses by default.
 pub(super) fn default(picture: &Picture) -> Result<CpuList, NoCpu> {
     let known = picture.cpus.default_irq_affinity.known().or(picture.cpus.online.known());
     known.cloned().ok_or_else(|| (Why::Absent, "the kernel does not tell its default".to_owned()))
@@ -42,7 +42,7 @@ fn online(cpus: CpuList, picture: &Picture) -> Result<CpuList, NoCpu> {
     }
 }
 
-/// The CPUs that may be used, ascending: isolated ones are somebody's on purpose and only taken when named.
+/// Usable CPUs in ascending order. Isolated CPUs are reserved, so they are used only if a profile names them.
 fn usable(picture: &Picture) -> impl Iterator<Item = &Cpu> {
     let housekeeping = picture.cpus.housekeeping();
     let may_be_used = move |cpu: &&Cpu| housekeeping.as_ref().is_none_or(|cpus| cpus.contains(cpu.number));

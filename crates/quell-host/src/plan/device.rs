@@ -1,5 +1,5 @@
-//! What a profile wants of a device as a whole: features, channels, rings, coalescing. Its queues are
-//! `queues`, contexts and rules `steering`.
+//! Plans the settings of a whole device: features, channels, rings, coalescing. `queues` plans its queues, `steering`
+//! its contexts and rules.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use quell_mode::profile::{self, CoalesceKey, DeviceProfile, Place, Placed};
 use super::{Change, ChannelCounts, Current, DeviceId, Diff, Made, Plan, RingSizes, queues, steering};
 use crate::picture::{Device, Picture, Reading, Why};
 
-/// What the steps for the device as a whole mean for its queues.
+/// Effect of the device's steps on its queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Outlook {
-    /// Queues are made anew.
+    /// Queues are recreated.
     pub(super) rebuilt: bool,
-    /// NAPI instances come, because GRO is switched on (veth).
+    /// NAPI instances are created because GRO is enabled (veth).
     pub(super) napis_come: bool,
-    /// Receive queues afterwards; `None` when the driver does not say how many there are.
+    /// Number of receive queues afterwards; `None` when the driver does not report it.
     pub(super) rx_queues: Option<u32>,
-    /// Transmit queues afterwards.
+    /// Number of transmit queues afterwards.
     pub(super) tx_queues: Option<u32>,
 }
 
@@ -33,7 +33,7 @@ pub(super) fn plan(plan: &mut Plan, picture: &Picture, device: &Device, wanted: 
     queues::Queues::new(picture, device, &id, wanted, outlook, coalesced).plan(plan);
 }
 
-/// Whether the switching on of GRO makes NAPI instances.
+/// Returns whether enabling GRO creates NAPI instances.
 fn features(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProfile) -> bool {
     let mut gro_comes = false;
     for (name, wish) in &wanted.features {
@@ -65,10 +65,10 @@ fn features(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProf
     gro_comes && device.napis.known_elements().next().is_none()
 }
 
-/// A number that is to be changed: its name, now, at most, as wanted.
+/// A number to change: name, current value, maximum, wanted value.
 type Wish<'a> = (&'static str, Option<u32>, Option<u32>, &'a Option<Placed<u32>>);
 
-/// Which of some numbers change; the others, and those that cannot be, are `None`.
+/// Returns the numbers that change; `None` for the others and for impossible ones.
 fn numbers<'a>(plan: &mut Plan, what: &str, wishes: &[Wish<'a>]) -> Vec<Option<(u32, u32, &'a Place)>> {
     let mut decide = |&(name, now, max, wish): &Wish<'a>| {
         let wish = wish.as_ref()?;
@@ -133,7 +133,7 @@ fn rings(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &profile::Ring
     true
 }
 
-/// The kernel's name of a profile's key.
+/// Kernel parameter of a profile key.
 pub(super) fn parameter(key: CoalesceKey) -> CoalesceParameter {
     match key {
         CoalesceKey::AdaptiveRx => CoalesceParameter::UseAdaptiveRx,
@@ -147,12 +147,12 @@ pub(super) fn parameter(key: CoalesceKey) -> CoalesceParameter {
     }
 }
 
-/// The coalescing of the device afterwards, as far as it is known.
+/// Coalescing of the device afterwards, as far as known.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Coalesced {
-    /// What queues have that have none of their own.
+    /// Values of queues without their own.
     pub(super) values: Coalescing,
-    /// It is set, for all queues, so that what single ones had of their own is gone.
+    /// The device's coalescing is set, which overrides values of single queues.
     pub(super) is_set: bool,
 }
 
@@ -182,8 +182,8 @@ fn coalescing(
     after
 }
 
-/// Which parameters change. When what is set is lost by an earlier step (`rebuilt`), all that are wanted
-/// are set again, and what a queue had of its own, unlike its device.
+/// Returns the parameters that change. If an earlier step resets the values (`rebuilt`), includes all wanted parameters
+/// and those in which a queue differs from its device.
 pub(super) fn parameters(
     plan: &mut Plan,
     what: &str,
@@ -224,7 +224,7 @@ pub(super) fn parameters(
     Some((Diff { old: Some(old), new: Some(new.into_iter().collect()) }, place))
 }
 
-/// What a queue has of its own, unlike its device.
+/// Parameters in which a queue differs from its device.
 pub(super) fn unlike<'a>(
     queue: &'a Coalescing,
     device: Option<&'a Coalescing>,
@@ -232,7 +232,7 @@ pub(super) fn unlike<'a>(
     queue.iter().filter(move |(parameter, value)| device.and_then(|device| device.get(*parameter)) != Some(*value))
 }
 
-/// How many queues there are afterwards.
+/// Number of queues afterwards.
 fn outlook(device: &Device, counts: Option<ChannelCounts>, resized: bool, napis_come: bool) -> Outlook {
     let listed = |known: Option<usize>| known.and_then(|count| u32::try_from(count).ok());
     let rx_now = listed(device.rx_queues.known().map(Vec::len));
@@ -251,14 +251,14 @@ fn outlook(device: &Device, counts: Option<ChannelCounts>, resized: bool, napis_
 }
 
 impl Plan {
-    /// Adds a step that a line of the profile wants.
+    /// Adds a step that a profile line requires.
     pub(super) fn push(&mut self, change: Change, wanted_by: &Place) {
         self.steps.push(super::Step { change, wanted_by: Some(wanted_by.clone()) });
     }
 }
 
 impl Outlook {
-    /// What becomes of a queue's settings.
+    /// Effect of the plan on a queue's settings.
     pub(super) fn of_queue(self, queue: u32, count: Option<u32>) -> Made {
         match (count, self.rebuilt) {
             (Some(count), _) if queue >= count => Made::Goes,
@@ -267,7 +267,7 @@ impl Outlook {
         }
     }
 
-    /// What a queue has now, when it may not be there yet.
+    /// Current value of a queue that may not exist yet.
     pub(super) fn current<'a, T: Clone>(self, reading: Option<&'a Reading<T>>) -> Current<'a, T> {
         reading.map_or(Current::ToCome, Current::from)
     }

@@ -1,8 +1,7 @@
-//! From a picture of the host and a profile to what has to be changed, in the order that the kernel
-//! needs, and what cannot be done here, and why. Pure: nothing here reads or changes a host, so
-//! `--dry-run` shows exactly what would be done.
+//! Computes the changes that a profile requires, in the order that the kernel needs, and the reasons for what is not
+//! possible. Pure: nothing here reads or changes a host, so `--dry-run` shows exactly what would be done.
 //!
-//! A plan against the state after it is empty; its reverse leads back to the state before.
+//! After applying a plan, a new plan is empty. The reverse of a plan restores the previous state.
 
 mod change;
 mod cpus;
@@ -20,52 +19,51 @@ use crate::picture::{Device, Picture, Reading, Unknown, Why};
 pub use change::{Change, ChannelCounts, ContextRef, DeviceId, Diff, RingSizes, RuleAction};
 pub use text::ChangeText;
 
-/// What a plan is made from: the picture, and the sysctls that the profile names.
+/// Input of a plan: a snapshot and the sysctls that the profile names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
-    /// The host.
+    /// Snapshot of the host.
     pub picture: Picture,
-    /// The values of [`Profile::sysctls`], by name, as text.
+    /// Values of [`Profile::sysctls`], by name, as text.
     pub sysctls: BTreeMap<String, Reading<String>>,
-    /// Those of them that the namespace does not have, because they hold for the whole host: with the value that they
-    /// have there.
+    /// Sysctls that do not exist in the namespace because they apply to the whole host, with their value there.
     pub host_wide_sysctls: BTreeMap<String, Reading<String>>,
 }
 
-/// One change of a plan, and which line of a profile wants it.
+/// One change of a plan, and the profile line that requires it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// What is set.
+    /// The change.
     pub change: Change,
-    /// Where the profile says so; `None` for what is only set again because its queue is made anew.
+    /// Location in the profile; `None` if the value is only set again because its queue is recreated.
     pub wanted_by: Option<Place>,
 }
 
-/// Something that the profile wants and that cannot be done here.
+/// A setting of the profile that is not possible here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Impossible {
-    /// What, in a few words: `coalescing of queue 3 of eth0`.
+    /// The setting, in a few words: `coalescing of queue 3 of eth0`.
     pub what: String,
-    /// Absent, unsupported by kernel or driver, denied: as the picture says.
+    /// Class of the reason: absent, unsupported by kernel or driver, denied.
     pub why: Why,
-    /// What was seen, in the kernel's words where there are some.
+    /// Details, in the kernel's words where available.
     pub said: String,
-    /// Where the profile says so.
+    /// Location in the profile.
     pub wanted_by: Place,
 }
 
-/// What is to be done, in order, and what cannot be. Whether it has taken effect is told by planning
-/// again from a new picture: nothing is left to be done then.
+/// Ordered changes, and settings that are not possible. To verify a plan, plan again from a new snapshot: the result
+/// must be empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The changes in the order in which they are made.
+    /// Changes in the order of application.
     pub steps: Vec<Step>,
-    /// What cannot be done.
+    /// Settings that are not possible.
     pub impossible: Vec<Impossible>,
 }
 
 impl Plan {
-    /// What has to be changed on the host so that it is as the profile says.
+    /// Computes the changes that the profile requires.
     #[must_use]
     pub fn of(observed: &Observed, profile: &Profile) -> Self {
         let mut plan = Self::default();
@@ -114,7 +112,7 @@ impl Plan {
         self.settle(format!("sysctl {name}"), Made::Stays, current, wish, None, make);
     }
 
-    /// Set for the whole host it would reach more than the namespace that is meant; it may have the value already.
+    /// Refuses a sysctl that would affect more than the namespace, unless it has the value already.
     fn host_wide_sysctl(&mut self, name: &str, wanted: &Placed<String>, on_host: &Reading<String>) {
         let what = format!("sysctl {name}");
         match on_host {
@@ -130,7 +128,7 @@ impl Plan {
         }
     }
 
-    /// Notes what cannot be done.
+    /// Records a setting that is not possible.
     fn cannot(&mut self, wanted_by: &Place, what: String, why: Why, said: &str) {
         self.impossible.push(Impossible { what, why, said: said.to_owned(), wanted_by: wanted_by.clone() });
     }
@@ -139,7 +137,7 @@ impl Plan {
         self.cannot(wanted_by, what, unknown.why, &unknown.said);
     }
 
-    /// Adds the step that takes a value to the one wished for, if one is needed.
+    /// Adds a step if the value differs from the wanted one.
     fn settle<T: PartialEq + Clone>(
         &mut self,
         what: String,
@@ -178,23 +176,23 @@ impl Plan {
     }
 }
 
-/// What an earlier step of the plan does to the thing that a value is set on.
+/// Effect of earlier steps on the object of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Made {
-    /// Nothing.
+    /// None.
     Stays,
-    /// It is made anew, and has the kernel's defaults then.
+    /// The object is recreated with the kernel's defaults.
     Anew,
-    /// It is no longer there.
+    /// The object is removed.
     Goes,
 }
 
-/// A value as it is before the plan.
+/// A value before the plan.
 #[derive(Debug, Clone)]
 enum Current<'a, T> {
     Known(T),
     Unknown(&'a Unknown),
-    /// The thing is made by an earlier step of the plan.
+    /// An earlier step of the plan creates the object.
     ToCome,
 }
 
@@ -218,8 +216,8 @@ impl<'a, T> Current<'a, T> {
     }
 }
 
-/// Whether a part of a profile is about a device. The loopback device has no queue and is never meant
-/// by a pattern, only by its name.
+/// Whether a section of a profile applies to a device. Patterns do not match the loopback device, which has no queues;
+/// its exact name does.
 fn selects(wanted: &DeviceProfile, device: &Device) -> bool {
     let by_name = wanted.name.as_ref().is_none_or(|name| name.value.matches(&device.name));
     let driver = device.driver.known().and_then(|driver| driver.driver.as_deref());
@@ -229,13 +227,13 @@ fn selects(wanted: &DeviceProfile, device: &Device) -> bool {
     by_name && wanted.driver.as_ref().is_none_or(|pattern| by_driver(&pattern.value)) && !is_loopback_by_pattern
 }
 
-/// Fields separated by single blanks, as two texts of a sysctl are compared.
+/// Fields separated by single spaces, for comparing sysctl values.
 fn normalised(value: &str) -> String {
     value.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 impl DeviceId {
-    /// The device of a picture.
+    /// Identity of a device in a snapshot.
     #[must_use]
     pub fn of(device: &Device) -> Self {
         Self { namespace: device.namespace, ifindex: device.ifindex, name: device.name.clone() }

@@ -1,5 +1,4 @@
-//! What a profile wants of single queues: coalescing, RPS, XPS, where interrupts and threads go, and the
-//! settings of the NAPI.
+//! Plans the settings of single queues: coalescing, RPS, XPS, affinity of interrupts and kthreads, and NAPI settings.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +16,7 @@ use super::{Change, Current, DeviceId, Diff, Made, Plan, Step, cpus};
 use crate::picture::{Device, Irq, Napi, Picture, Reading, RxQueue, Thread, TxQueue, Why};
 use crate::settings::values::NapiValues;
 
-/// What the groups of a profile say of one queue, those of single queues over that of all.
+/// Settings of a profile for one queue. Groups that name the queue override groups for all queues.
 #[derive(Debug, Clone, Default)]
 struct Wishes<'a> {
     mode: Option<&'a Placed<DeliveryMode>>,
@@ -29,10 +28,10 @@ struct Wishes<'a> {
     thread_scheduling: Option<&'a Placed<ThreadScheduling>>,
 }
 
-/// A rule, and the queue's position in the group that has it.
+/// A policy, and the queue's position in its group.
 type Turn<'a> = (&'a Placed<CpuPolicy>, usize);
 
-/// The queues of one device, to be planned.
+/// The queues of one device.
 pub(super) struct Queues<'a> {
     picture: &'a Picture,
     device: &'a Device,
@@ -40,7 +39,7 @@ pub(super) struct Queues<'a> {
     outlook: Outlook,
     coalescing: Coalesced,
     wishes: BTreeMap<u32, Wishes<'a>>,
-    /// Queues that the profile names and that are not there.
+    /// Queues that the profile names and the device lacks.
     missing: Vec<(u32, &'a Place)>,
 }
 
@@ -143,7 +142,7 @@ impl<'a> Queues<'a> {
         plan.steps.push(Step { change, wanted_by: place });
     }
 
-    /// The CPUs of a turn, or a note why there are none.
+    /// CPUs for a position, or a recorded obstacle.
     fn cpus<'p>(&self, plan: &mut Plan, what: &str, turn: Option<Turn<'p>>) -> Option<(CpuList, &'p Place)> {
         let (policy, position) = turn?;
         match cpus::choose(&policy.value, position, self.device, self.picture) {
@@ -165,7 +164,7 @@ impl<'a> Queues<'a> {
         let irq = napi.and_then(|napi| self.irq_of(napi));
         let wish = match (irq, made, wishes.irq_cpus) {
             (None, Made::Stays, Some((policy, _))) => {
-                // Where there is no interrupt, nothing is left to be done for the default.
+                // Without an interrupt, the default policy needs no change.
                 if policy.value != CpuPolicy::Default {
                     plan.cannot(&policy.place, what, Why::Absent, "the kernel shows no interrupt of this queue");
                 }
@@ -198,7 +197,7 @@ impl<'a> Queues<'a> {
         let current = match (&readings, now) {
             (Some(values), _) => values.clone(),
             (None, Some(_)) if made == Made::Stays && !self.outlook.napis_come => {
-                // A queue without NAPI is in the kernel's hands, as `base` has it.
+                // A queue without NAPI cannot be configured, which equals mode `base`.
                 if let Some(mode) = wishes.mode.filter(|mode| mode.value != DeliveryMode::default()) {
                     let said = "it has none: the device must be up, and a veth must have GRO on";
                     plan.cannot(&mode.place, what, Why::Absent, said);
@@ -218,19 +217,19 @@ impl<'a> Queues<'a> {
         plan.settle(what, made, current, wish, Some(&default), make);
     }
 
-    /// The mode of a queue whose threading this kernel lacks, and why.
+    /// The mode of a queue that needs threading which this kernel lacks, with the reason.
     fn refused_threading<'w>(&self, wishes: &Wishes<'w>) -> Option<(&'w Placed<DeliveryMode>, &'static str)> {
         let mode = wishes.mode?;
         Some((mode, self.picture.refuses_threading(mode.value.napi().threaded)?))
     }
 
-    /// Whether this kernel has threaded NAPI per instance, by what the others say.
+    /// Whether this kernel supports threaded NAPI per instance, judged by the other instances.
     fn knows_threading(&self) -> bool {
         let mut napis = self.picture.devices.iter().flat_map(|device| device.napis.known_elements());
         napis.next().is_none_or(|napi| napi.threading.known().is_some())
     }
 
-    /// Threaded NAPI by sysfs, where the kernel has it per device alone and all queues want the same.
+    /// Threaded NAPI through sysfs, where the kernel supports it per device only and all queues want the same value.
     fn device_threading(&self, plan: &mut Plan) {
         if self.knows_threading() {
             return;
@@ -318,7 +317,7 @@ impl<'a> Queues<'a> {
         wish: Option<(CpuList, &Place)>,
     ) {
         let current = match self.outlook.current(now.map(|tx| &tx.xps_cpus)) {
-            // With a single queue there is nothing to choose.
+            // With a single queue there is no choice.
             Current::Known(None) => return,
             Current::Known(Some(cpus)) => Current::Known(cpus),
             Current::Unknown(unknown) => Current::Unknown(unknown),
@@ -329,7 +328,7 @@ impl<'a> Queues<'a> {
         plan.settle(format!("XPS of queue {queue} of {}", self.id), made, current, wish, Some(&off), make);
     }
 
-    /// Where the interrupt of the receive queue of the same number goes: as wished, else as it is.
+    /// Affinity of the interrupt of the receive queue with the same number: planned, or else current.
     fn irq_cpus(&self, queue: u32, wishes: &Wishes<'_>) -> Option<CpuList> {
         let rx = self.device.rx_queues.known_elements().find(|rx| rx.id == queue);
         let irq = rx.and_then(|rx| self.napi_of(rx)).and_then(|napi| self.irq_of(napi));
@@ -359,8 +358,7 @@ impl<'a> Wishes<'a> {
     }
 }
 
-/// The settings of an instance as far as the kernel has them: without those of suspension it is too
-/// old to be set at all.
+/// Settings that the kernel reports for an instance. A kernel without suspension settings is too old to set any.
 fn values(napi: &Napi) -> Current<'_, NapiValues> {
     let unknown = [
         napi.defer_hard_irqs.why_unknown(),
@@ -392,7 +390,7 @@ fn scheduling(wanted: ThreadScheduling) -> Scheduling {
     let policy = match wanted {
         ThreadScheduling::Fifo { priority } => Policy::Fifo { priority },
         ThreadScheduling::Other { nice } => Policy::Other { nice },
-        // The enum may grow in its own crate; until then the default is what is left.
+        // The enum is non-exhaustive; other values count as the default.
         _ => Policy::Other { nice: 0 },
     };
     Scheduling { policy, reset_on_fork: false }

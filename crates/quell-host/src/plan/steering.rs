@@ -1,5 +1,4 @@
-//! What a profile wants of RSS contexts and flow rules. A context is known again by its table, a rule by
-//! the packets that it matches.
+//! Plans RSS contexts and flow rules of a profile. An existing context is identified by its table, a rule by its match.
 
 use std::net::IpAddr;
 
@@ -19,14 +18,14 @@ pub(super) fn plan(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &Dev
     rules(plan, device, id, wanted, &contexts);
 }
 
-/// The contexts of the profile by their labels, as far as there are or will be any.
+/// Contexts of the profile by label, without those that cannot be created.
 type Contexts = Vec<(String, ContextRef)>;
 
 fn contexts(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProfile, outlook: Outlook) -> Contexts {
     let now = match &device.rss_contexts {
         Reading::Known(contexts) => contexts,
         Reading::Unknown(reading) => {
-            // All queues in turn is what a device without RSS does.
+            // A device without RSS spreads over all queues already.
             for context in wanted.rss.iter().filter(|context| context.queues.value != QueueSet::All) {
                 let what = format!("RSS context {} of {id}", context.label);
                 plan.cannot_know(&context.queues.place, what, &reading.unknown);
@@ -80,8 +79,8 @@ fn contexts(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProf
     found
 }
 
-/// The kernel refuses fewer channels than the main table names queues, when somebody has set the table
-/// (`ethtool_check_max_channel` in `net/ethtool/common.c`).
+/// The kernel refuses to reduce channels below the queues that a user-set main table names (`ethtool_check_max_channel`
+/// in `net/ethtool/common.c`).
 fn keep_off_queues_that_go(
     plan: &mut Plan,
     id: &DeviceId,
@@ -105,7 +104,7 @@ fn main_table(plan: &mut Plan, id: &DeviceId, main: Option<&RssContext>, new: Ve
     plan.push(Change::RssTable { device: id.clone(), context: RssContextId::MAIN, table }, &wanted.queues.place);
 }
 
-/// A table of this length that spreads over the queues equally; `None` without one.
+/// A table of this length that spreads evenly over the queues; `None` without one.
 fn table(queues: &QueueSet, length: usize, outlook: Outlook) -> Option<Vec<u32>> {
     let queues = queues.of_device(outlook.rx_queues?);
     (length > 0 && !queues.is_empty()).then(|| queues.into_iter().cycle().take(length).collect())
@@ -141,7 +140,7 @@ fn rules(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProfile
     let known: Vec<FlowRule> = now.iter().filter_map(|installed| installed.rule).collect();
     let mut kept = Vec::new();
     for flow in &wanted.flows {
-        // A context that cannot be has said so itself.
+        // The context's own obstacle was reported already.
         let Some(action) = action(flow, contexts) else { continue };
         for matches in flow.families.iter().map(|family| matches(flow, *family)) {
             kept.push(matches);

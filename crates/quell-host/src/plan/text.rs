@@ -1,5 +1,5 @@
-//! A change in words, for the tree of `--dry-run` and for status: what is set, from what, to what. The
-//! kernel's spelling and units.
+//! Describes a change as text, for `--dry-run` and `status`: object, old value, new value, in the kernel's spelling and
+//! units.
 
 use std::fmt;
 
@@ -11,19 +11,19 @@ use crate::settings::values::NapiValues;
 
 use super::{Change, ChannelCounts, ContextRef, Diff, RingSizes, RuleAction};
 
-/// The words of a change; a value is `None` where there is none.
+/// A change as text; a value is `None` if it does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangeText {
-    /// What is set, without the device and the queue: `irq affinity`, `rx-usecs`.
+    /// Setting without device and queue: `irq affinity`, `rx-usecs`.
     pub what: String,
-    /// The value before.
+    /// Old value.
     pub old: Option<String>,
-    /// The value afterwards.
+    /// New value.
     pub new: Option<String>,
 }
 
 impl Change {
-    /// The change in words.
+    /// Describes the change.
     #[must_use]
     pub fn text(&self) -> ChangeText {
         match self {
@@ -52,7 +52,7 @@ impl Change {
     }
 }
 
-/// The settings of a queue that a change changes; all of them where there is nothing to compare with.
+/// The settings that differ; all settings if there is no old value.
 fn only_what_differs(values: &Diff<NapiValues>) -> Diff<NapiValues> {
     match (&values.old, &values.new) {
         (Some(old), Some(new)) if old != new => Diff { old: Some(old.unlike(new)), new: Some(new.unlike(old)) },
@@ -76,7 +76,7 @@ pub(crate) fn numbers(numbers: &[u32]) -> String {
     cpu_list(&numbers.iter().copied().collect())
 }
 
-/// The queues of a table; a table that does not spread equally says so.
+/// The queues of a table, with a remark if the table does not spread evenly.
 fn spread(table: &[u32]) -> String {
     let shares = |queue: u32| table.iter().filter(|one| **one == queue).count();
     let queues: CpuList = table.iter().copied().collect();
@@ -120,7 +120,7 @@ fn rule_action(action: &RuleAction) -> String {
     }
 }
 
-/// Like `tcp4 dst 10.0.0.1/32 dst-port 11211`.
+/// Text such as `tcp4 dst 10.0.0.1/32 dst-port 11211`.
 fn packets(matches: &FlowMatch) -> String {
     let (family, source, destination) = match matches.addresses {
         FlowAddresses::V4 { source, destination } => {

@@ -1,12 +1,12 @@
-//! Freeing queues whose interrupts are suspended, without touching the program that they are suspended for. Whoever
-//! takes away what ends a suspension (`irq-suspend-timeout`, deferral, an epoll's `prefer_busy_poll`) frees the queue
-//! before and after, or its packets lie until the old timeout is over.
+//! Frees queues with suspended interrupts without touching the program they are suspended for. A change that disables
+//! the end of a suspension (`irq-suspend-timeout`, deferral, `prefer_busy_poll` of an epoll) must free the queue before
+//! and after. Otherwise its packets wait until the old timeout expires.
 //!
-//! A wait on the program's own epoll would free the queue too, and take from the program the edge-triggered and one-shot
-//! events that it reports. So the queue is polled from elsewhere: by an io_uring that is given the NAPI id, or, where
-//! there is no io_uring, by an epoll of our own that watches a duplicate of one of the program's sockets for nothing.
-//! Either poll takes the packets that lie there to their sockets and re-arms the queue's timer with gro-flush-timeout
-//! (`busy_poll_stop` in `net/core/dev.c`).
+//! Waiting on the program's own epoll would also free the queue, but would consume edge-triggered and one-shot events
+//! of the program. The queue is therefore polled by an io_uring that is given the NAPI ID. Without io_uring, an epoll
+//! of our own polls it; it watches a duplicate of one of the program's sockets without any events. Both polls deliver
+//! the queue's packets to their sockets and re-arm its timer with gro-flush-timeout (`busy_poll_stop` in
+//! `net/core/dev.c`).
 
 mod sockets;
 
@@ -26,55 +26,55 @@ use quell_linux::{NapiId, Pid};
 pub use sockets::SocketsError;
 use sockets::{CANDIDATES, SocketOnNapi, sockets_on};
 
-/// A timeout of zero neither polls nor resumes (`ep_poll` in `fs/eventpoll.c`). The poll comes before the sleep, which is
-/// short because a duplicate of the program's socket is open during it.
+/// A timeout of zero neither polls nor resumes (`ep_poll` in `fs/eventpoll.c`). The poll precedes the sleep. The sleep
+/// is short because a duplicate of the program's socket is open during it.
 const OWN_WAIT: Duration = Duration::from_micros(1);
-/// Waits of an own epoll until it reports nothing: a hang-up and an error are reported once each.
+/// Limit of waits on our epoll until it reports nothing: a hang-up and an error are reported once each.
 const OWN_WAITS_MAX: usize = 3;
 const NO_SOCKET: &str = "no socket arrives by it";
-/// The longest suspension that is waited out.
+/// Longest suspension whose end is waited for.
 pub const WAITED_OUT_MAX: Duration = Duration::from_secs(10);
 
 /// How a queue was freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freed {
-    /// By an epoll of our own that watched a duplicate of this socket.
+    /// Polled by our epoll, which watched a duplicate of this socket.
     ThroughSocket {
-        /// Whose socket.
+        /// Process that owns the socket.
         pid: Pid,
-        /// Its number there.
+        /// File descriptor in that process.
         fd: i32,
     },
-    /// By an io_uring that was told the id.
+    /// Polled by an io_uring.
     ThroughIoUring,
-    /// By itself: whatever suspension there was is over after this time.
+    /// Not polled: after this time any suspension has ended.
     WaitedOut(Duration),
 }
 
-/// Why a queue could not be freed.
+/// Reason why a queue could not be freed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResumeError {
-    /// Nothing can poll the queue, and its suspension is too long to be waited out, or of a length that is not known
-    /// because the queue's device is in a namespace that the program itself is not in.
+    /// Nothing can poll the queue, and the suspension cannot be waited for: it is too long, or its timeout is unknown
+    /// because the device is not in the program's namespace.
     #[error(
         "NAPI {napi} may be suspended for up to {}, and nothing here can end that: {no_socket}; {no_ring}. Its packets \
          arrive when the time is over, or when the program waits on its epoll again",
         timeout.map_or("an unknown time".to_owned(), |timeout| format!("{timeout:?}"))
     )]
     CannotPoll {
-        /// The queue.
+        /// NAPI instance of the queue.
         napi: NapiId,
-        /// The timeout that holds it; absent when it is not known.
+        /// Suspension timeout; absent when unknown.
         timeout: Option<Duration>,
-        /// Why no socket helped.
+        /// Reason why no socket helped.
         no_socket: String,
-        /// Why io_uring did not.
+        /// Reason why io_uring failed.
         no_ring: NapiPollError,
     },
 }
 
-/// What can free one queue now.
+/// Means to free one queue.
 #[derive(Debug)]
 pub struct Resumer {
     napi: NapiId,
@@ -84,8 +84,8 @@ pub struct Resumer {
 }
 
 impl Resumer {
-    /// For one queue: looks for sockets of `programs` that arrive by it. A program that cannot be looked into does not
-    /// help, and is no error.
+    /// Prepares to free one queue: searches `programs` for sockets on it. Programs that cannot be inspected are
+    /// skipped.
     #[must_use]
     pub fn of_queue(proc: &ProcRoot, napi: &Napi, programs: &[Pid]) -> Self {
         let (mut candidates, mut no_socket) = (Vec::new(), NO_SOCKET.to_owned());
@@ -101,8 +101,8 @@ impl Resumer {
         Self { napi: napi.id, timeout: suspend_timeout(napi), candidates, no_socket }
     }
 
-    /// For every queue that a program can have suspended: those that its sockets arrive by, and `others`, by which
-    /// sockets may have arrived that are closed now.
+    /// Prepares to free every queue that a program may have suspended: the queues of its sockets, and `others`, which
+    /// may be the queues of sockets closed by now.
     #[must_use]
     pub fn of_program(proc: &ProcRoot, program: Pid, others: &[Napi]) -> Vec<Self> {
         let timeouts: BTreeMap<NapiId, Option<Duration>> =
@@ -121,28 +121,28 @@ impl Resumer {
         napis.into_iter().map(resumer).collect()
     }
 
-    /// Polls the queue, if it can be polled from here; whatever suspension began before this call is over then.
+    /// Polls the queue, if possible. Ends any suspension that began before this call.
     ///
     /// # Errors
-    /// Says why io_uring, the last means, did not do it.
+    /// Returns why io_uring, the last resort, failed.
     pub fn poll(&self) -> Result<Freed, NapiPollError> {
         let Err(no_ring) = poll_napi_once(self.napi) else { return Ok(Freed::ThroughIoUring) };
         self.poll_through_socket().ok_or(no_ring)
     }
 
-    /// Polls the queue as a kernel has it done that has no io_uring: through a duplicate of one of the sockets, for some
-    /// microseconds. `None`: none of them arrives by it.
+    /// Polls the queue for some microseconds through a duplicate of one of the sockets, as on a kernel without
+    /// io_uring. `None`: no socket receives from it.
     #[must_use]
     pub fn poll_through_socket(&self) -> Option<Freed> {
-        // A socket that no longer arrives by the queue, or whose program is gone, leaves its place to the next.
+        // Skips sockets that no longer receive from the queue and sockets of exited programs.
         let through = self.candidates.iter().find(|socket| matches!(poll_through(socket, self.napi), Ok(true)))?;
         Some(Freed::ThroughSocket { pid: through.pid, fd: through.fd })
     }
 
-    /// Polls the queue, or waits until the suspension that was possible when this value was made is over.
+    /// Polls the queue, or waits until a suspension that was possible when this value was created has ended.
     ///
     /// # Errors
-    /// [`ResumeError`], also when it would have to be waited for longer than [`WAITED_OUT_MAX`].
+    /// [`ResumeError`], also when the wait would exceed [`WAITED_OUT_MAX`].
     pub fn poll_or_wait_out(&self) -> Result<Freed, ResumeError> {
         match (self.poll(), self.timeout) {
             (Ok(freed), _) => Ok(freed),
@@ -157,12 +157,12 @@ impl Resumer {
     }
 }
 
-/// How long the instance can be suspended at most; absent when it cannot.
+/// Longest possible suspension of the instance; absent when it does not suspend.
 fn suspend_timeout(napi: &Napi) -> Option<Duration> {
     napi.irq_suspend_timeout_ns.filter(|&timeout| timeout > 0).map(Duration::from_nanos)
 }
 
-/// Why an own epoll did not poll.
+/// Reason why our epoll did not poll.
 #[derive(Debug, thiserror::Error)]
 enum OwnEpollError {
     #[error(transparent)]
@@ -173,11 +173,11 @@ enum OwnEpollError {
     Socket(#[from] SocketOptionError),
 }
 
-/// Polls `napi` by an epoll of our own that learns its id from `socket`. Says whether it surely did: the socket still
-/// arrives by it, and the last wait went as far as polling, which it does when it has nothing to report.
+/// Polls `napi` through our epoll, which learns the NAPI ID from `socket`. Returns whether it certainly did: the socket
+/// still receives from `napi`, and the last wait reported nothing, so it went as far as polling.
 fn poll_through(socket: &SocketOnNapi, napi: NapiId) -> Result<bool, OwnEpollError> {
     let mut epoll = Epoll::new(1)?;
-    // Before the socket is added: the id is noted only while busy polling is on.
+    // Set before the socket is added: the kernel records the NAPI ID only while busy polling is on.
     let prefer = EpollParams { prefer_busy_poll: true, ..EpollParams::default() };
     epoll_params::set(&epoll, prefer)?;
     let Some(duplicate) = socket.duplicate() else { return Ok(false) };

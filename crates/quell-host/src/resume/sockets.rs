@@ -1,5 +1,5 @@
-//! Which sockets of a process arrive by which NAPI instance: a duplicate of one is what an own epoll learns a NAPI id
-//! from. Nothing of the process is changed, no socket is read, and no duplicate outlives the question that it is for.
+//! Maps the sockets of a process to the NAPI instances they receive from. Our epoll learns the NAPI ID from a duplicate
+//! of such a socket. Does not change the process, reads from no socket, and closes each duplicate immediately.
 
 use std::collections::BTreeMap;
 
@@ -7,44 +7,43 @@ use quell_linux::pidfd::{BriefDuplicate, PidFd, PidFdError};
 use quell_linux::proc::{FdKind, ProcError, ProcRoot};
 use quell_linux::{NapiId, Pid, socket_options};
 
-/// Candidates of one NAPI instance: some may be closed, or arrive by another one, a moment later.
+/// Candidates per NAPI instance. More than one, because a socket may be closed or change its queue at any time.
 pub(super) const CANDIDATES: usize = 3;
 
-/// A socket of another process that received its last packet by a NAPI instance.
+/// A socket of another process that received its last packet from a NAPI instance.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SocketOnNapi {
     pub(super) pid: Pid,
-    /// Its number in that process.
+    /// File descriptor in that process.
     pub(super) fd: i32,
     inode: u64,
 }
 
-/// Why the sockets of a process could not be looked at.
+/// Reason why the sockets of a process could not be inspected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketsError {
-    /// What it has open cannot be listed.
+    /// The open files cannot be listed.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// Its files cannot be duplicated.
+    /// The files cannot be duplicated.
     #[error(transparent)]
     PidFd(#[from] PidFdError),
 }
 
 impl SocketOnNapi {
-    /// A duplicate; `None` when the socket is closed by now.
+    /// A duplicate; `None` when the socket was closed.
     pub(super) fn duplicate(&self) -> Option<BriefDuplicate> {
         let duplicate = PidFd::open(self.pid).and_then(|process| process.duplicate_briefly(self.fd)).ok()?;
-        // The number may be another file's by now.
+        // The descriptor may have been reused.
         (duplicate.inode().ok() == Some(self.inode)).then_some(duplicate)
     }
 }
 
-/// Sockets of a process by the instance that they arrive by, at most [`CANDIDATES`] each; with `wanted`, only those on
-/// that instance.
+/// Sockets of a process by NAPI instance, at most [`CANDIDATES`] each; only those of the instance `wanted`, if given.
 ///
 /// # Errors
-/// When the process is gone, or may not be looked into.
+/// When the process has exited or may not be inspected.
 pub(super) fn sockets_on(
     proc: &ProcRoot,
     pid: Pid,

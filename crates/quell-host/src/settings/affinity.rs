@@ -1,4 +1,4 @@
-//! The CPUs of a thread of another process: bound, read back, put back where nobody else has bound it since.
+//! CPU affinity of another process's thread: set, verified, and restored unless another program has changed it since.
 
 use quell_linux::proc::{ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::sched::{self, SchedError};
@@ -8,10 +8,10 @@ use super::SettingsError;
 use crate::journal::{ThreadAffinity, Undoing};
 use crate::steer::Pin;
 
-/// What binding a thread is, as the journal keeps it.
+/// Plans the affinity change as a journal record.
 ///
 /// # Errors
-/// When the thread is gone, is another one by now, or cannot be looked at.
+/// When the thread has exited, its ID was reused, or it cannot be inspected.
 pub(crate) fn plan(proc: &ProcRoot, pin: &Pin) -> Result<ThreadAffinity, SettingsError> {
     let pid = pin.pid;
     let process = ProcessIdentity { pid, starttime: Ticks(pin.start_time_ticks), boot_id: proc.boot_id()? };
@@ -28,10 +28,10 @@ pub(crate) fn plan(proc: &ProcRoot, pin: &Pin) -> Result<ThreadAffinity, Setting
     })
 }
 
-/// Binds the thread and reads back.
+/// Sets the affinity and verifies it.
 ///
 /// # Errors
-/// When the kernel refuses, or leaves out a CPU (one that is offline, or outside of the thread's cpuset).
+/// When the kernel refuses, or drops a CPU that is offline or outside the thread's cpuset.
 pub(crate) fn set(tid: Pid, cpus: &CpuList) -> Result<(), SettingsError> {
     sched::set_affinity(tid, cpus)?;
     let read = sched::affinity(tid)?;
@@ -41,10 +41,10 @@ pub(crate) fn set(tid: Pid, cpus: &CpuList) -> Result<(), SettingsError> {
     Ok(())
 }
 
-/// The CPUs that the thread of a change may run on now; `None` when the thread is gone.
+/// Current affinity of the thread; `None` when it has exited.
 ///
 /// # Errors
-/// When the thread cannot be looked at.
+/// When the thread cannot be inspected.
 pub(crate) fn now(proc: &ProcRoot, change: &ThreadAffinity) -> Result<Option<CpuList>, SettingsError> {
     let (Some(pid), Some(tid)) = (Pid::from_kernel(change.pid), Pid::from_kernel(change.tid)) else { return Ok(None) };
     match proc.process(pid).thread(tid).stat() {
@@ -60,10 +60,10 @@ pub(crate) fn now(proc: &ProcRoot, change: &ThreadAffinity) -> Result<Option<Cpu
     }
 }
 
-/// Puts the CPUs of a thread back where they are still those that it was bound to.
+/// Restores the affinity of a thread if it is still the one that was set.
 ///
 /// # Errors
-/// When the thread cannot be looked at, or the kernel refuses.
+/// When the thread cannot be inspected, or the kernel refuses.
 pub(crate) fn put_back(proc: &ProcRoot, pid: Pid, tid: Pid, change: &ThreadAffinity) -> Result<Undoing, SettingsError> {
     let Some(current) = now(proc, change)? else { return Ok(Undoing::AlreadyGone) };
     if current == change.old {

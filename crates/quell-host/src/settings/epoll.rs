@@ -1,6 +1,6 @@
-//! Busy-poll parameters of epolls of another process: changed in the order that leaves no suspended queue stalled, read
-//! back, restored. Each epoll is duplicated for a few system calls only, never over a wait or a write to disk: while a
-//! duplicate is open, the program's own close is not the last.
+//! Busy-poll parameters of another process's epolls: set in an order that leaves no suspended queue stalled, verified,
+//! and restored. A duplicate of the epoll exists only for a few system calls, never during a wait or a write to disk:
+//! while it is open, the program's own `close` does not free the epoll.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,34 +20,34 @@ use crate::attach::SocketId;
 use crate::journal::{EpollParameters, Undoing};
 use crate::resume::Resumer;
 
-/// Epolls that change between two times that the queues are freed. One change takes some microseconds, so that a queue
-/// which is suspended in between is freed long before the shortest suspension that is of use would end.
+/// Number of epolls that are changed between two frees of the queues. A change takes microseconds, so a queue suspended
+/// in between is freed long before the shortest useful suspension ends.
 pub(crate) const AT_ONCE: usize = 500;
 
-/// A process whose epolls are about to change.
+/// A process whose epolls are to be changed.
 #[derive(Debug)]
 pub(crate) struct Program {
     process: ProcessIdentity,
     handle: PidFd,
-    /// What frees the queues that the process can have suspended; empty when no change can leave one stalled.
+    /// Resumers for the queues that the process may have suspended; empty when no change can stall one.
     resumers: Vec<Resumer>,
 }
 
 impl Program {
-    /// Opens the process. With `can_stall`, its sockets are listed once for all changes.
+    /// Opens the process. With `can_stall`, lists its sockets once for all changes.
     ///
     /// # Errors
-    /// When the process is gone or may not be looked into, or queues cannot be listed.
+    /// When the process has exited or may not be inspected, or queues cannot be listed.
     pub(crate) fn open(proc: &ProcRoot, process: ProcessIdentity, can_stall: bool) -> Result<Self, SettingsError> {
         let handle = handle_of(proc, process)?;
         let resumers = if can_stall { resumers(proc, handle.pid())? } else { Vec::new() };
         Ok(Self { process, handle, resumers })
     }
 
-    /// The parameters of the epoll `fd`.
+    /// Parameters of the epoll `fd`.
     ///
     /// # Errors
-    /// When it is no epoll any more, or another one than the epoll that was seen to watch one of `watched`.
+    /// When `fd` is not an epoll, or not the one that was seen to watch one of `watched`.
     pub(crate) fn get(&self, fd: i32, watched: &[SocketId]) -> Result<EpollValues, SettingsError> {
         let epoll = self.handle.duplicate_briefly(fd)?;
         if self.is_another(&epoll, watched) {
@@ -57,10 +57,10 @@ impl Program {
         Ok(epoll_params::get(&epoll)?.into())
     }
 
-    /// Sets the parameters of the epoll `fd` if they are `from`, and reads them back. Returns what they were.
+    /// Sets the parameters of the epoll `fd` if they are `from`, and verifies them. Returns the previous parameters.
     ///
     /// # Errors
-    /// When it is no epoll any more, the kernel refuses, or reads something else back.
+    /// When `fd` is not an epoll, the kernel refuses, or the values read differ.
     pub(crate) fn change(&self, fd: i32, from: EpollValues, to: EpollValues) -> Result<EpollValues, SettingsError> {
         let epoll = self.handle.duplicate_briefly(fd)?;
         let current = epoll_params::get(&epoll)?.into();
@@ -76,11 +76,11 @@ impl Program {
         Ok(current)
     }
 
-    /// Calls `act`, with every queue freed before and after that the process can have suspended. A queue that is freed
-    /// needlessly is polled once more than it would have been.
+    /// Calls `act` and frees, before and after it, every queue that the process may have suspended. Freeing a queue
+    /// needlessly costs one additional poll.
     pub(crate) fn with_queues_freed<T>(&self, act: impl FnOnce() -> T) -> (T, Result<(), SettingsError>) {
         for resumer in &self.resumers {
-            // What cannot be polled is waited out, which is worth it only when it cannot be suspended again.
+            // Waiting for the suspension to end only makes sense when it cannot start again.
             let _ = resumer.poll();
         }
         let result = act();
@@ -88,8 +88,8 @@ impl Program {
         (result, freed.map_err(SettingsError::from))
     }
 
-    /// Whether an epoll is provably not the one that was seen to watch these sockets: one of them is still there, and the
-    /// epoll watches none of those. A socket that was closed proves nothing.
+    /// Whether this is provably a different epoll: one of the sockets still exists, and the epoll watches none of the
+    /// known ones. A closed socket proves nothing.
     fn is_another(&self, epoll: &DuplicatedFd, watched: &[SocketId]) -> bool {
         let watches = |socket: &SocketId| {
             let duplicate = self.handle.duplicate_briefly(socket.fd).ok()?;
@@ -101,8 +101,8 @@ impl Program {
     }
 }
 
-/// The queues that the process can have suspended: those of its namespace, and those that its sockets arrive by. The
-/// sockets that told an epoll of a queue may be closed by now.
+/// Queues that the process may have suspended: all of its namespace, and those of its sockets. The sockets that
+/// associated an epoll with a queue may be closed by now.
 fn resumers(proc: &ProcRoot, pid: Pid) -> Result<Vec<Resumer>, SettingsError> {
     let namespace = match Namespace::open_pid(proc.path(), pid) {
         Err(error) if error.is_absent() => return Err(SettingsError::ProcessGone { pid: pid.get() }),
@@ -110,17 +110,17 @@ fn resumers(proc: &ProcRoot, pid: Pid) -> Result<Vec<Resumer>, SettingsError> {
     };
     let others = match suspending(&namespace) {
         Ok(napis) => napis,
-        // A kernel without these settings does not suspend.
+        // A kernel without these settings does not suspend interrupts.
         Err(error) if error.failure() == Failure::Unsupported => Vec::new(),
         Err(error) => return Err(error.into()),
     };
     Ok(Resumer::of_program(proc, pid, &others))
 }
 
-/// The parameters that the epoll of a change has now; `None` when it was closed or its process has ended.
+/// Current parameters of the epoll of a change; `None` when the epoll was closed or its process has exited.
 ///
 /// # Errors
-/// When the process may not be looked into.
+/// When the process may not be inspected.
 pub(crate) fn now(proc: &ProcRoot, change: &EpollParameters) -> Result<Option<EpollValues>, SettingsError> {
     let Some(pid) = Pid::from_kernel(change.pid) else { return Ok(None) };
     let process = ProcessIdentity { pid, starttime: Ticks(change.start_time_ticks), boot_id: proc.boot_id()? };
@@ -131,8 +131,8 @@ pub(crate) fn now(proc: &ProcRoot, change: &EpollParameters) -> Result<Option<Ep
     }
 }
 
-/// Restores the parameters of epolls of one process where they are still those that were set, in this order. An epoll is
-/// recognised by its number and parameters: the sockets that it watched may have moved to another one since.
+/// Restores the parameters of epolls of one process, in this order, where they are still the ones that were set. An
+/// epoll is identified by its descriptor and parameters, because its sockets may have moved to another epoll.
 pub(crate) fn put_back(
     proc: &ProcRoot,
     process: ProcessIdentity,
@@ -203,7 +203,7 @@ fn put_back_one(program: &Program, change: &EpollParameters) -> Result<Undoing, 
     }
 }
 
-/// What an error means for every epoll of the process. One that has ended took its epolls with it, which frees the queues.
+/// Applies one error to every epoll of the process. An exited process has closed its epolls, which frees the queues.
 fn of_all(
     proc: &ProcRoot,
     process: ProcessIdentity,

@@ -1,5 +1,5 @@
-//! Settings of queues and of epolls, changed so that no program is left stalled and put back so that nobody else's
-//! change is lost. What is wanted is decided elsewhere; that it is written down first is [`crate::transaction`]'s.
+//! Changes settings of queues, epolls and other objects without leaving a program stalled, and restores them without
+//! overwriting changes by others. Other modules decide the values; [`crate::transaction`] records each change first.
 
 pub(crate) mod affinity;
 pub(crate) mod epoll;
@@ -30,20 +30,20 @@ use crate::namespaces::SearchError;
 use crate::resume::ResumeError;
 use values::{EpollValues, NapiValues, SocketValues};
 
-/// Why a setting could not be read, changed or put back.
+/// Reason why a setting could not be read, changed or restored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
     /// A namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// The namespace could not be looked for.
+    /// The search for the namespace failed.
     #[error(transparent)]
     Search(#[from] SearchError),
     /// A queue could not be read or set.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// A process could not be looked at.
+    /// A process could not be inspected.
     #[error(transparent)]
     Proc(#[from] ProcError),
     /// A process's epoll could not be duplicated.
@@ -55,114 +55,114 @@ pub enum SettingsError {
     /// A queue could not be freed.
     #[error(transparent)]
     Resume(#[from] ResumeError),
-    /// A feature could not be switched.
+    /// An interface feature could not be changed.
     #[error(transparent)]
     Feature(#[from] FeatureError),
-    /// Threaded NAPI could not be switched for a device.
+    /// Threaded NAPI could not be changed for a device.
     #[error(transparent)]
     DeviceThreading(#[from] DeviceThreadingError),
-    /// A file of a device could not be read or written.
+    /// A sysfs file of a device could not be read or written.
     #[error(transparent)]
     Sysfs(#[from] SysfsError),
-    /// A sysctl or the affinity of an interrupt could not be set.
+    /// A sysctl or an IRQ affinity could not be set.
     #[error(transparent)]
     ProcWrite(#[from] ProcWriteError),
-    /// What is to be set is no sysctl.
+    /// The name is not a valid sysctl name.
     #[error(transparent)]
     SysctlName(#[from] InvalidSysctlName),
-    /// A thread could not be placed.
+    /// The affinity or priority of a thread could not be set.
     #[error(transparent)]
     Sched(#[from] SchedError),
-    /// The filter of a reuseport group could not be put on or taken off.
+    /// The filter of a reuseport group could not be attached or detached.
     #[error(transparent)]
     Reuseport(#[from] ReuseportError),
-    /// A duplicate could not be looked at.
+    /// A duplicated file could not be inspected.
     #[error("looking at a duplicate of a socket: {0}")]
     Duplicate(#[source] std::io::Error),
-    /// The sockets of a group are held by processes that may not be looked into.
+    /// The sockets of a group belong to processes that may not be inspected.
     #[error("{group}: no process that holds one of its sockets may be looked into; that needs CAP_SYS_PTRACE")]
     HeldElsewhere {
-        /// The group's address.
+        /// Address of the group.
         group: String,
     },
-    /// The group is not the one that was looked at.
+    /// The group has changed since it was observed.
     #[error("{group}: sockets came or went since it was looked at (a reload?); nothing was changed: try again")]
     GroupChanged {
-        /// The group's address.
+        /// Address of the group.
         group: String,
     },
-    /// An io_uring could not be told how to poll.
+    /// The busy polling of an io_uring could not be set.
     #[error(transparent)]
     Ring(#[from] RingPollingError),
     /// A socket could not be read or set.
     #[error(transparent)]
     Socket(#[from] SocketOptionError),
-    /// A socket's polling did not read back as it was set.
+    /// A socket's values differ from the ones that were set.
     #[error("a socket was told {asked}, and the kernel reads back {read}")]
     SocketReadBack {
-        /// What it was told.
+        /// Values that were set.
         asked: SocketValues,
-        /// What came back.
+        /// Values that were read.
         read: SocketValues,
     },
-    /// A thread's CPUs did not read back as they were set.
+    /// A thread's affinity differs from the one that was set.
     #[error(
         "thread {tid} was bound to CPUs {asked}, and the kernel lets it run on {read}: the others are offline, or outside of its cpuset"
     )]
     AffinityReadBack {
-        /// The thread.
+        /// Thread ID.
         tid: i32,
-        /// What it was bound to.
+        /// Affinity that was set.
         asked: CpuList,
-        /// What came back.
+        /// Affinity that was read.
         read: CpuList,
     },
-    /// What was to be set is not there.
+    /// The object does not exist.
     #[error("{what} is not there")]
     Gone {
-        /// What it was.
+        /// Description of the object.
         what: String,
     },
-    /// The process is not the one that was meant.
+    /// The process has exited, or its PID was reused.
     #[error("process {pid} is gone, or is another one that got its number")]
     ProcessGone {
-        /// Its number.
+        /// Process ID.
         pid: i32,
     },
-    /// A queue's settings did not read back as they were set.
+    /// A queue's values differ from the ones that were set.
     #[error("NAPI {napi} was told {asked}, and the kernel reads back {read}")]
     NapiReadBack {
-        /// The queue.
+        /// NAPI ID.
         napi: u32,
-        /// What it was told.
+        /// Values that were set.
         asked: NapiValues,
-        /// What came back.
+        /// Values that were read.
         read: NapiValues,
     },
-    /// An epoll's parameters did not read back as they were set.
+    /// An epoll's parameters differ from the ones that were set.
     #[error("epoll {fd} of process {pid} was told {asked}, and the kernel reads back {read}")]
     EpollReadBack {
-        /// Whose epoll.
+        /// Process that owns the epoll.
         pid: i32,
-        /// Its number there.
+        /// File descriptor in that process.
         fd: i32,
-        /// What it was told.
+        /// Parameters that were set.
         asked: EpollValues,
-        /// What came back.
+        /// Parameters that were read.
         read: EpollValues,
     },
-    /// All changes of one process failed for one reason.
+    /// All changes of one process failed for the same reason.
     #[error(transparent)]
     OfAll(Arc<SettingsError>),
 }
 
-/// A handle of the process, through which its files are duplicated. It holds none of them.
+/// Opens a pidfd, through which the process's files are duplicated. It keeps no file open.
 ///
 /// # Errors
-/// When the process is gone, or may not be looked at.
+/// When the process has exited or may not be inspected.
 fn handle_of(proc: &ProcRoot, process: ProcessIdentity) -> Result<PidFd, SettingsError> {
     let handle = PidFd::open(process.pid)?;
-    // Looked at while the handle is open: what is seen now is the process that the handle names.
+    // Checked while the pidfd is open: the result applies to the process behind the pidfd.
     if !process.is_running(proc)? {
         return Err(SettingsError::ProcessGone { pid: process.pid.get() });
     }
@@ -173,7 +173,7 @@ fn handle_of(proc: &ProcRoot, process: ProcessIdentity) -> Result<PidFd, Setting
 }
 
 impl SettingsError {
-    /// What was to be set was not found, and may be in a network namespace that may not be opened.
+    /// Whether the object was not found and may be in an inaccessible network namespace.
     pub(crate) fn is_out_of_sight(&self) -> bool {
         match self {
             Self::Search(SearchError::Namespace(error)) | Self::Namespace(error) => error.is_denied(),
@@ -182,8 +182,7 @@ impl SettingsError {
         }
     }
 
-    /// What was to be set is not there: the device, the queue, the process, its thread or its file is gone, or the number
-    /// is another one's by now.
+    /// Whether the object is absent: the device, queue, process, thread or file is gone, or its number was reused.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         match self {

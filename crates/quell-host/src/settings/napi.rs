@@ -1,4 +1,4 @@
-//! Settings of one NAPI instance: changed in the order that leaves no suspended queue stalled, read back, put back.
+//! Settings of one NAPI instance: set in an order that leaves no suspended queue stalled, verified, and restored.
 
 use quell_linux::io_uring::poll_napi_once;
 use quell_linux::link::{Link, Links};
@@ -16,7 +16,7 @@ use crate::journal::claims::Claims;
 use crate::journal::{NapiSettings, Undoing};
 use crate::resume::Resumer;
 
-/// An instance as it is, as the journal keeps it: with the values that it has, and none that are to be set.
+/// Current state of an instance as a journal record, without values to set.
 ///
 /// # Errors
 /// When the instance or its device cannot be read.
@@ -40,8 +40,8 @@ pub(crate) fn look(namespace: &Namespace, id: NapiId) -> Result<NapiSettings, Se
     })
 }
 
-/// What setting `wanted` on an instance would change; `None` when it is so already, and not by others who may end before.
-/// What the kernel does not report is asked for all the same, and has no old value. Pure.
+/// Plans the change to `wanted`; `None` when the instance has these values, unless another journal that may end earlier
+/// has set them. Values that the kernel does not report are set anyway, without an old value. Pure.
 pub(crate) fn plan(
     found: NapiSettings,
     wanted: &NapiValues,
@@ -55,8 +55,8 @@ pub(crate) fn plan(
     (!new.is_empty()).then_some(NapiSettings { old, new, set_at_boot_ns, ..found })
 }
 
-/// The receive queues of a device, each with the instance that polls it: as the kernel says, or as is concluded where it
-/// does not say. A device whose link is down has none.
+/// Receive queues of a device with their NAPI instances, as reported by the kernel or inferred. A device whose link is
+/// down has none.
 ///
 /// # Errors
 /// When they cannot be listed.
@@ -74,10 +74,10 @@ pub(crate) fn rx_queues(netdev: &mut Netdev, link: &Link) -> Result<Vec<(u32, Na
     Ok(numbered.filter_map(|(place, queue)| Some((queue.id, napi_of((place, queue))?))).collect())
 }
 
-/// Sets `values` on an instance, freeing its queue where they could leave it stalled, and reads them back.
+/// Sets `values` on an instance and verifies them. Frees the queue if the change could leave it stalled.
 ///
 /// # Errors
-/// When the kernel refuses, reads something else back, or the queue cannot be freed.
+/// When the kernel refuses, the values read differ, or the queue cannot be freed.
 pub(crate) fn set(
     namespace: &Namespace,
     proc: &ProcRoot,
@@ -93,7 +93,7 @@ pub(crate) fn set(
     let stalls = values_before.can_stall_on_the_way_to(&values_before.changed_by(values));
     let resumer = if stalls { Some(resumer(namespace, proc, &before)?) } else { None };
     if let Some(resumer) = &resumer {
-        // What cannot be polled is waited out, which is worth it only when it cannot be suspended again.
+        // Waiting for the suspension to end only makes sense when it cannot start again.
         let _ = resumer.poll();
     }
     netdev.set_napi(id, &values.as_change())?;
@@ -107,8 +107,8 @@ pub(crate) fn set(
     Ok(())
 }
 
-/// What frees the queue. io_uring needs its id and nothing else; without it, sockets are looked for in every process
-/// of the namespace.
+/// Prepares to free the queue. io_uring needs only the NAPI ID; without io_uring, searches all processes of the
+/// namespace for sockets on the queue.
 fn resumer(namespace: &Namespace, proc: &ProcRoot, napi: &Napi) -> Result<Resumer, SettingsError> {
     let programs: Vec<Pid> = match poll_napi_once(napi.id) {
         Ok(()) => Vec::new(),
@@ -117,10 +117,10 @@ fn resumer(namespace: &Namespace, proc: &ProcRoot, napi: &Napi) -> Result<Resume
     Ok(Resumer::of_queue(proc, napi, &programs))
 }
 
-/// The instance that polls the queue of a change now: the one that was set, or its successor.
+/// Current instance of the queue of a change: the original one or its successor.
 ///
 /// # Errors
-/// When they cannot be listed.
+/// When the instances cannot be listed.
 pub(crate) fn instance_now(device: &FoundDevice, change: &NapiSettings) -> Result<Option<Napi>, NetlinkError> {
     let mut netdev = Netdev::open_in(&device.namespace)?;
     let napis = netdev.napis(device.link.index)?;
@@ -136,10 +136,10 @@ pub(crate) fn instance_now(device: &FoundDevice, change: &NapiSettings) -> Resul
     }
 }
 
-/// Puts back what a change of settings did, as far as it still applies and no other journal wants something else.
+/// Restores the values that are still the ones that were set, unless another journal wants others.
 ///
 /// # Errors
-/// When the device cannot be looked for, the kernel refuses, or the queue cannot be freed.
+/// When the search for the device fails, the kernel refuses, or the queue cannot be freed.
 pub(crate) fn put_back(proc: &ProcRoot, change: &NapiSettings, others: &Claims) -> Result<Undoing, SettingsError> {
     let Some(device) = devices::find(proc, &change.device_key())? else { return Ok(Undoing::AlreadyGone) };
     let Some(napi) = instance_now(&device, change)? else {
@@ -174,14 +174,14 @@ fn describe_queue(change: &NapiSettings) -> String {
     }
 }
 
-/// Why a change of a queue's settings cannot be undone yet. The memory of an instance outlives it in some drivers, and
-/// what `netif_napi_add_weight` does not set outlives it with that: on veth irq-suspend-timeout. Drivers with persistent
-/// settings bring all of them back.
+/// Reason why a change of a queue cannot be undone yet. Some drivers keep the memory of an instance after its removal.
+/// `netif_napi_add_weight` does not reset all values in it: irq-suspend-timeout persists on veth. Drivers with
+/// persistent NAPI config restore all values.
 pub(crate) fn waits(queue: &str, device: &str, values: &NapiValues) -> String {
     format!("{queue} of {device} (had no NAPI instance when it was to be restored): {values}")
 }
 
-/// The instances in the namespace that can suspend at all.
+/// Instances of the namespace that support suspension.
 ///
 /// # Errors
 /// When interfaces or instances cannot be listed.
@@ -191,7 +191,7 @@ pub(crate) fn suspending(namespace: &Namespace) -> Result<Vec<Napi>, NetlinkErro
     for link in Links::open_in(namespace)?.list()? {
         match netdev.napis(link.index) {
             Ok(napis) => found.extend(napis),
-            // It went away between the two questions.
+            // The interface vanished between the two requests.
             Err(error) if error.failure() == Failure::Absent => {}
             Err(error) => return Err(error),
         }

@@ -1,6 +1,6 @@
-//! The filter of a reuseport group of another process, put on and taken off through a duplicate of one of its sockets.
-//! It is duplicated for a few system calls, never over a write to disk: while a duplicate is open, the program's own
-//! close is not the last.
+//! Filter of another process's reuseport group, attached and detached through a duplicate of one of its sockets. The
+//! duplicate exists for a few system calls only, never during a write to disk: while it is open, the program's own
+//! `close` does not close the socket.
 
 use quell_linux::pidfd::{BriefDuplicate, PidFd};
 use quell_linux::proc::{FdKind, ProcRoot};
@@ -15,15 +15,15 @@ use crate::steer::{GroupKey, Steering, waiting_sockets};
 #[derive(Debug)]
 pub(crate) struct PutOn {
     change: ReuseportFilter,
-    /// All that waits for connections or datagrams in the namespace.
+    /// All listening and unconnected sockets of the namespace.
     waiting: Vec<u64>,
 }
 
 impl PutOn {
-    /// Makes sure that the group is as it was looked at, and that one of its sockets can be had.
+    /// Verifies that the group is unchanged and that one of its sockets is accessible.
     ///
     /// # Errors
-    /// When it is another one by now, or nobody who holds it may be looked into.
+    /// When the group has changed, or no process that holds its sockets may be inspected.
     pub(crate) fn prepare(proc: &ProcRoot, steering: &Steering) -> Result<Self, SettingsError> {
         let key = steering.group.key;
         let group = || key.to_string();
@@ -44,23 +44,23 @@ impl PutOn {
         Ok(Self { change, waiting })
     }
 
-    /// Whether nothing is left of an earlier filter once this one is on: it was the same group's, or its sockets are
-    /// closed.
+    /// Whether this filter makes an earlier one obsolete: it replaces that of the same group, or the earlier sockets
+    /// are all closed.
     pub(crate) fn takes_the_place_of(&self, earlier: &ReuseportFilter) -> bool {
         let is_in = |sockets: &[u64]| earlier.sockets.iter().any(|inode| sockets.contains(inode));
         earlier.namespace_cookie == self.change.namespace_cookie
             && (is_in(&self.change.sockets) || !is_in(&self.waiting))
     }
 
-    /// What is to be written down before it is made.
+    /// Journal record to write before the change is made.
     pub(crate) fn change(&self) -> &ReuseportFilter {
         &self.change
     }
 
-    /// Puts the filter on.
+    /// Attaches the filter.
     ///
     /// # Errors
-    /// When the sockets are closed by now, or the kernel refuses.
+    /// When the sockets are closed, or the kernel refuses.
     pub(crate) fn make(self, proc: &ProcRoot, steering: &Steering) -> Result<(), SettingsError> {
         let group = || steering.group.key.to_string();
         let socket = held(proc, &self.change.sockets)?.ok_or_else(|| SettingsError::GroupChanged { group: group() })?;
@@ -68,11 +68,11 @@ impl PutOn {
     }
 }
 
-/// Takes the filter off a group of which a socket that had it at first is still there. Sockets of the same address alone
-/// may be of another group, with a filter of its own.
+/// Detaches the filter if one of the group's original sockets still exists. Sockets that only share the address may
+/// belong to another group with a filter of its own.
 ///
 /// # Errors
-/// When the namespace cannot be looked for, nobody who holds a socket may be looked into, or the kernel refuses.
+/// When the search for the namespace fails, no process that holds a socket may be inspected, or the kernel refuses.
 pub(crate) fn take_off(proc: &ProcRoot, change: &ReuseportFilter) -> Result<Undoing, SettingsError> {
     let Some(namespace) = namespaces::by_cookie(proc, change.namespace_cookie)? else {
         return Ok(Undoing::AlreadyGone);
@@ -96,7 +96,7 @@ pub(crate) fn take_off(proc: &ProcRoot, change: &ReuseportFilter) -> Result<Undo
     }
     let group = || format!("the reuseport group at {}", change.local);
     let Some(socket) = held(proc, &ours)? else {
-        // Its processes may have ended since they were listed.
+        // Its processes may have exited since they were listed.
         return match waiting_sockets(&namespace)?.iter().any(|socket| ours.contains(&socket.inode)) {
             true => Err(SettingsError::HeldElsewhere { group: group() }),
             false => Ok(Undoing::AlreadyGone),
@@ -108,10 +108,10 @@ pub(crate) fn take_off(proc: &ProcRoot, change: &ReuseportFilter) -> Result<Undo
     })
 }
 
-/// A duplicate of one of these sockets, from any process that holds one and may be looked into.
+/// A duplicate of one of these sockets, from any accessible process that holds one.
 fn held(proc: &ProcRoot, sockets: &[u64]) -> Result<Option<BriefDuplicate>, SettingsError> {
     for pid in proc.pids()? {
-        // It may be gone, or somebody else's.
+        // It may have exited, or belong to another user.
         let Ok(fds) = proc.process(pid).fds() else { continue };
         for fd in fds {
             let FdKind::Socket { inode } = fd.kind else { continue };
@@ -121,7 +121,7 @@ fn held(proc: &ProcRoot, sockets: &[u64]) -> Result<Option<BriefDuplicate>, Sett
             let Ok(duplicate) = PidFd::open(pid).and_then(|process| process.duplicate_briefly(fd.number)) else {
                 continue;
             };
-            // The number may be another file's by now.
+            // The descriptor may have been reused.
             if duplicate.inode().map_err(SettingsError::Duplicate)? == inode {
                 return Ok(Some(duplicate));
             }

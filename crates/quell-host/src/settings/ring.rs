@@ -1,5 +1,5 @@
-//! Busy polling of an io_uring of another process, told through a duplicate and taken back if it still polls so. A ring
-//! that polls already is left alone: telling it anew would lose what its program told it.
+//! Busy polling of another process's io_uring, set through a duplicate and unset if it is still the value that was set.
+//! A ring that busy polls already is left alone, because setting it again would lose the program's settings.
 
 use quell_linux::Pid;
 use quell_linux::io_uring_polling::{RingPolling, RingPollingInfo, clear, may_tell, set};
@@ -9,19 +9,19 @@ use quell_linux::proc::{ProcError, ProcRoot, ProcessIdentity};
 use super::{SettingsError, handle_of};
 use crate::journal::{RingPollingChange, Undoing};
 
-/// What came of looking at a ring.
+/// Result of inspecting a ring.
 #[derive(Debug)]
 pub(crate) enum Ring {
-    /// It does not poll, and may be told to.
+    /// Busy polling is off and can be enabled.
     CanBeTold(RingPollingChange),
-    /// It is left alone, for this reason.
+    /// The ring is left alone, for this reason.
     LeftAlone(String),
 }
 
-/// Looks at a ring; nothing is changed.
+/// Inspects a ring without changing it.
 ///
 /// # Errors
-/// When the process is gone or may not be looked into.
+/// When the process has exited or may not be inspected.
 pub(crate) fn look(
     proc: &ProcRoot,
     process: ProcessIdentity,
@@ -48,15 +48,15 @@ pub(crate) fn look(
     Ok(Ring::CanBeTold(RingPollingChange { pid, start_time_ticks, fd, new }))
 }
 
-/// How the ring polls, by its duplicate: its number in the process may be another file's by now.
+/// Reads the setting through the duplicate, because the descriptor in the process may be reused.
 fn polling_of(proc: &ProcRoot, ring: &DuplicatedFd) -> Result<RingPollingInfo, ProcError> {
     proc.process(Pid::of_this_process()).ring_polling(ring.number())
 }
 
-/// Has a ring poll that [`look`] found not to.
+/// Enables busy polling on a ring for which [`look`] found it off.
 ///
 /// # Errors
-/// When it is closed, polls by now, or the kernel refuses.
+/// When the ring is closed, busy polls by now, or the kernel refuses.
 pub(crate) fn make(proc: &ProcRoot, process: ProcessIdentity, change: &RingPollingChange) -> Result<(), SettingsError> {
     let ring = handle_of(proc, process)?.duplicate_briefly(change.fd)?;
     match polling_of(proc, &ring)? {
@@ -65,10 +65,10 @@ pub(crate) fn make(proc: &ProcRoot, process: ProcessIdentity, change: &RingPolli
     }
 }
 
-/// Has a ring poll no more, if it still polls as it was told.
+/// Disables busy polling on a ring if it still has the setting.
 ///
 /// # Errors
-/// When the process may not be looked into, or the kernel refuses.
+/// When the process may not be inspected, or the kernel refuses.
 pub(crate) fn put_back(
     proc: &ProcRoot,
     process: ProcessIdentity,
@@ -89,7 +89,7 @@ pub(crate) fn put_back(
             "io_uring {} of process {} was told otherwise by somebody else since, and was left alone",
             change.fd, process.pid
         ))),
-        // It was closed, and the number is another file's now, or the program took it back.
+        // The ring was closed and its descriptor reused, or the program has disabled busy polling.
         RingPollingInfo::Off | RingPollingInfo::Untold => Ok(Undoing::AlreadyGone),
     }
 }

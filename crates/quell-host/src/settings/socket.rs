@@ -1,6 +1,6 @@
-//! Busy polling of sockets of another process (`SO_BUSY_POLL` and its like), set through duplicates and put back where
-//! nobody else has changed it since. Connections inherit it from the socket that accepts them, so what is put back are
-//! also those that came since.
+//! Busy polling of another process's sockets (`SO_BUSY_POLL` and related options), set through duplicates and restored
+//! unless another program has changed it since. Connections inherit it from their listening socket, so newer
+//! connections are restored too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use super::{SettingsError, handle_of};
 use crate::attach::SocketId;
 use crate::journal::{SocketsAlike, SocketsPolling, Undoing};
 
-/// Sockets of a process that are about to poll.
+/// Sockets of a process that get busy polling.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     change: SocketsPolling,
@@ -25,10 +25,10 @@ pub(crate) struct Prepared {
     sockets: Vec<(i32, u64, SocketValues)>,
 }
 
-/// Looks which of these sockets do not poll so already, and notes how they do. None is held.
+/// Records the current setting of those sockets that differ from the wanted one. Keeps no socket open.
 ///
 /// # Errors
-/// When the process is gone or may not be looked into, or a socket cannot be read.
+/// When the process has exited or may not be inspected, or a socket cannot be read.
 pub(crate) fn prepare(
     proc: &ProcRoot,
     process: ProcessIdentity,
@@ -43,7 +43,7 @@ pub(crate) fn prepare(
         let old = match read(&socket) {
             Ok(old) if old == wanted.values => continue,
             Ok(old) => old,
-            // It was closed meanwhile, and its number is another file's.
+            // It was closed in the meantime and its descriptor reused.
             Err(error) if error.is_no_socket() => continue,
             Err(error) => return Err(error.into()),
         };
@@ -55,7 +55,7 @@ pub(crate) fn prepare(
     Ok(Prepared { change, process: handle, sockets: others })
 }
 
-/// A duplicate of the socket with its inode; `None` when it is closed, also when its number is another file's by now.
+/// A duplicate of the socket with this inode; `None` when it was closed, even if its descriptor was reused.
 fn duplicate(process: &PidFd, fd: i32, inode: Option<u64>) -> Result<Option<(BriefDuplicate, u64)>, SettingsError> {
     let socket = match process.duplicate_briefly(fd) {
         Ok(socket) => socket,
@@ -67,15 +67,15 @@ fn duplicate(process: &PidFd, fd: i32, inode: Option<u64>) -> Result<Option<(Bri
 }
 
 impl Prepared {
-    /// What is to be written down; `None` when nothing is to be changed.
+    /// Journal record to write; `None` when nothing has to change.
     pub(crate) fn change(&self) -> Option<&SocketsPolling> {
         (!self.sockets.is_empty()).then_some(&self.change)
     }
 
-    /// Sets those that are still open and poll as they did, and reads each back. Returns how many.
+    /// Sets the sockets that are still open and unchanged, and verifies each. Returns their number.
     ///
     /// # Errors
-    /// When the process may not be looked into any more, the kernel refuses or reads something else back.
+    /// When the process may no longer be inspected, the kernel refuses, or the values read differ.
     pub(crate) fn make(self) -> Result<usize, SettingsError> {
         let mut made = 0;
         for (fd, inode, old) in &self.sockets {
@@ -107,15 +107,15 @@ fn set(socket: &DuplicatedFd, values: SocketValues, budget: Option<u16>) -> Resu
     Ok(())
 }
 
-/// Puts back the sockets that still poll as they were told, whichever process holds them by now, and the connections
-/// that they accepted since.
+/// Restores the sockets that still have the setting, in any process that holds them, and the connections that they have
+/// accepted since.
 ///
 /// # Errors
 /// When processes cannot be listed, or the kernel refuses.
 pub(crate) fn put_back(proc: &ProcRoot, change: &SocketsPolling) -> Result<Undoing, SettingsError> {
     let mut back = PutBack::new(change);
     for pid in proc.pids()? {
-        // It may be gone, or may not be looked into; if that is the one that was changed, its sockets are said to be gone.
+        // It may have exited or be inaccessible. If it is the changed process, its sockets are reported as gone.
         let Ok(fds) = proc.process(pid).fds() else { continue };
         let sockets: Vec<(i32, u64)> = fds
             .iter()
@@ -132,7 +132,7 @@ pub(crate) fn put_back(proc: &ProcRoot, change: &SocketsPolling) -> Result<Undoi
 struct PutBack<'a> {
     change: &'a SocketsPolling,
     old: BTreeMap<u64, SocketValues>,
-    /// What a connection would have inherited; absent when the listening sockets were not alike.
+    /// Setting that a connection would have inherited; absent when the listening sockets differed.
     inherited: Option<SocketValues>,
     listening: BTreeSet<u64>,
     undone: usize,
@@ -161,7 +161,7 @@ impl<'a> PutBack<'a> {
         if its.is_empty() {
             return Ok(());
         }
-        // It may have ended, or not be looked into; of the one that was changed its sockets are said to be gone.
+        // It may have exited or be inaccessible. If it is the changed process, its sockets are reported as gone.
         let Ok(process) = PidFd::open(pid) else { return Ok(()) };
         for (fd, inode, old) in its {
             match duplicate(&process, fd, Some(inode)) {
@@ -174,11 +174,11 @@ impl<'a> PutBack<'a> {
     }
 
     fn socket(&mut self, socket: &DuplicatedFd, old: SocketValues, was_told: bool) -> Result<(), SettingsError> {
-        // A unix socket of the same program does not know these options.
+        // A Unix socket of the same program does not support these options.
         let Ok(current) = read(socket) else { return Ok(()) };
         let SocketPolling { values: new, budget } = self.change.new;
         if current == new {
-            // 0 is what a socket has that was never told; one that polled by itself kept its own.
+            // 0 is the default of an unconfigured socket; a socket that busy polled before keeps its own.
             set(socket, old, budget.filter(|_| !old.polls()).map(|_| 0))?;
             self.undone += 1;
         } else if was_told && current != old {

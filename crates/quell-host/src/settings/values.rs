@@ -1,5 +1,4 @@
-//! What the journal keeps of settings: plain values in the kernel's terms and units, and which of them are to go back.
-//! Pure: nothing here reads or sets one.
+//! Values of settings as the journal stores them, in kernel terms and units, and the decision which to restore. Pure.
 
 use std::fmt;
 
@@ -7,21 +6,21 @@ use quell_linux::epoll_params::EpollParams;
 use quell_linux::netdev::{Napi, NapiChange, NapiThreading};
 use serde::{Deserialize, Serialize};
 
-/// Settings of a NAPI instance (`napi-get`, `napi-set` of family `netdev`). Absent is what the kernel does not report,
-/// or what a change does not speak of.
+/// Settings of a NAPI instance (`napi-get`, `napi-set` of the `netdev` family). Absent values are not reported by the
+/// kernel, or not part of a change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct NapiValues {
-    /// How many empty polls keep the interrupt masked.
+    /// Number of consecutive empty polls during which the interrupt stays masked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub defer_hard_irqs: Option<u32>,
-    /// Nanoseconds until the next poll while the interrupt is masked.
+    /// Time until the next poll while the interrupt is masked, nanoseconds.
     #[serde(rename = "gro-flush-timeout", default, skip_serializing_if = "Option::is_none")]
     pub gro_flush_timeout_ns: Option<u64>,
-    /// Nanoseconds that the interrupt stays masked at most after an application got events.
+    /// Longest time for which the interrupt stays suspended after an application received events, nanoseconds.
     #[serde(rename = "irq-suspend-timeout", default, skip_serializing_if = "Option::is_none")]
     pub irq_suspend_timeout_ns: Option<u64>,
-    /// 0 softirq, 1 a kernel thread, 2 one that never stops polling.
+    /// 0: softirq; 1: NAPI kthread; 2: kthread that busy polls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threaded: Option<u32>,
 }
@@ -30,38 +29,38 @@ pub struct NapiValues {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub struct EpollValues {
-    /// How long a wait polls, in units of 1,024 ns.
+    /// Duration of busy polling in a wait, in units of 1,024 ns.
     pub busy_poll_usecs: u32,
-    /// Packets a poll; 0 means 8.
+    /// Packets per poll; 0 means 8.
     pub busy_poll_budget: u16,
-    /// Whether the application's polling goes before the softirq's, and interrupts are suspended while events flow.
+    /// The application's polling takes precedence over softirqs, and interrupts are suspended while events arrive.
     pub prefer_busy_poll: bool,
 }
 
-/// How a socket polls by itself.
+/// Busy polling of a socket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub struct SocketValues {
-    /// How long a blocking receive polls before it sleeps, µs (`SO_BUSY_POLL`).
+    /// Time for which a blocking receive polls before it sleeps, microseconds (`SO_BUSY_POLL`).
     pub busy_poll_us: u32,
-    /// Whether its polling goes before the softirq's (`SO_PREFER_BUSY_POLL`).
+    /// The socket's polling takes precedence over softirqs (`SO_PREFER_BUSY_POLL`).
     pub prefer_busy_poll: bool,
 }
 
-/// How a socket is to poll by itself.
+/// Busy polling to set on a socket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub struct SocketPolling {
-    /// What can be read back.
+    /// Values that can be read.
     pub values: SocketValues,
-    /// Packets a poll (`SO_BUSY_POLL_BUDGET`), which cannot be read; absent: left as it is, 8 if the program did not set
-    /// it. Sockets that polled by themselves before keep theirs.
+    /// Packets per poll (`SO_BUSY_POLL_BUDGET`), which cannot be read. Absent: unchanged, 8 by default. Sockets that
+    /// busy polled before keep their own budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<u16>,
 }
 
 impl SocketValues {
-    /// Whether the socket polls, or asks others to let it.
+    /// Whether the socket busy polls or lets others poll for it.
     #[must_use]
     pub fn polls(&self) -> bool {
         self.busy_poll_us > 0 || self.prefer_busy_poll
@@ -74,17 +73,17 @@ impl fmt::Display for SocketValues {
     }
 }
 
-/// Which settings of a queue are to be put back, and which somebody else has changed since.
+/// Decides which settings of a queue to restore, and which another program has changed since.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Restoration {
-    /// What is to be set.
+    /// Values to set.
     pub back: NapiValues,
-    /// What is neither the old nor the new value any more, as it is now.
+    /// Current values that are neither the old nor the new ones.
     pub changed_by_others: NapiValues,
 }
 
 impl NapiValues {
-    /// What the kernel reports.
+    /// Values that the kernel reports.
     #[must_use]
     pub fn of(napi: &Napi) -> Self {
         Self {
@@ -95,7 +94,7 @@ impl NapiValues {
         }
     }
 
-    /// What a change asks for.
+    /// Values of a change request.
     #[must_use]
     pub fn of_change(change: &NapiChange) -> Self {
         Self {
@@ -106,7 +105,7 @@ impl NapiValues {
         }
     }
 
-    /// The change that sets what is present.
+    /// Change request for the present values.
     #[must_use]
     pub fn as_change(&self) -> NapiChange {
         NapiChange {
@@ -117,13 +116,13 @@ impl NapiValues {
         }
     }
 
-    /// Whether nothing is present.
+    /// Whether all values are absent.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// What is present here and not the same in `other`.
+    /// Present values that differ from `other`.
     #[must_use]
     pub fn unlike(&self, other: &Self) -> Self {
         self.zip(
@@ -133,20 +132,20 @@ impl NapiValues {
         )
     }
 
-    /// What is present in `other`, as it is here.
+    /// Values of those fields that are present in `other`.
     #[must_use]
     pub fn where_present_in(&self, other: &Self) -> Self {
         self.zip(other, |this, other| other.and(this), |this, other| other.and(this))
     }
 
-    /// This, with what is present in `change` replaced.
+    /// These values, overwritten by those present in `change`.
     #[must_use]
     pub fn changed_by(&self, change: &Self) -> Self {
         self.zip(change, |this, change| change.or(this), |this, change| change.or(this))
     }
 
-    /// Whether going from here to `after` can leave a queue stalled that is suspended now: suspension gets shorter, or
-    /// the deferral that it lives on ends (`napi_complete_done` in `net/core/dev.c`).
+    /// Whether the change to `after` can leave a suspended queue stalled: the suspension gets shorter, or the deferral
+    /// that it depends on ends (`napi_complete_done` in `net/core/dev.c`).
     #[must_use]
     pub fn can_stall_on_the_way_to(&self, after: &Self) -> bool {
         let suspends = self.irq_suspend_timeout_ns.unwrap_or(0);
@@ -171,8 +170,8 @@ impl NapiValues {
 }
 
 impl Restoration {
-    /// Decides for each value that a change from `old` to `new` spoke of: it goes back where it is still the new one,
-    /// it stays where it is the old one already, and it belongs to somebody else where it is neither.
+    /// Decides each value of a change from `old` to `new`. Restores values that are still the new ones. Ignores values
+    /// that are the old ones already. Leaves all others to the program that changed them.
     #[must_use]
     pub fn plan(old: &NapiValues, new: &NapiValues, current: &NapiValues) -> Self {
         let current = current.where_present_in(new);
@@ -241,7 +240,7 @@ mod tests {
         })
     }
 
-    /// What a change from a reading to `wanted` is, as the journal keeps it.
+    /// The old and new values of a change to `wanted`, as the journal stores them.
     fn change(reading: &NapiValues, wanted: &NapiValues) -> (NapiValues, NapiValues) {
         let new = wanted.where_present_in(reading).unlike(reading);
         (reading.where_present_in(&new), new)

@@ -1,7 +1,7 @@
-//! The reuseport groups of a server, and who works at each of their sockets. Pure: from a picture, which knows the files
-//! of processes, and from what the namespace lists, which knows the sockets of all of them.
+//! Finds the reuseport groups of a server and the workers of each socket. Pure. A snapshot provides the files of
+//! processes; the socket list of the namespace provides sockets of all processes.
 //!
-//! A group is of sockets, not of processes: the workers of nginx all inherit the sockets of all, and each watches one.
+//! A group consists of sockets, not of processes: all nginx workers inherit all sockets, and each worker watches one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -12,48 +12,48 @@ use serde::{Deserialize, Serialize};
 use super::surroundings::Surroundings;
 use crate::picture::{Epoll, Picture, Process, Protocol, Socket, SocketState, WatchedFile};
 
-/// What the sockets of one group have in common (`inet_reuseport_add_sock` of `net/ipv4/inet_hashtables.c`).
+/// Properties that the sockets of one group share (`inet_reuseport_add_sock` of `net/ipv4/inet_hashtables.c`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct GroupKey {
-    /// The inode of their namespace.
+    /// Inode of their network namespace.
     pub namespace: u64,
-    /// What they speak.
+    /// Transport protocol.
     pub protocol: Protocol,
-    /// Their address and port.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// The device that they are bound to (`SO_BINDTODEVICE`): a server that does so has a group for each.
+    /// Bound device (`SO_BINDTODEVICE`). A server that binds to several devices has one group per device.
     pub bound_to: Option<Ifindex>,
-    /// The user that made them.
+    /// User that created them (UID).
     pub uid: u32,
 }
 
-/// The sockets at one address, of which the kernel picks one for what arrives.
+/// Sockets with the same address; the kernel selects one of them for each connection or datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// What they have in common.
+    /// Shared properties.
     pub key: GroupKey,
-    /// The sockets, in the order of their inodes. Which index in the group each has, the kernel does not tell.
+    /// Sockets, ordered by inode. The kernel does not expose a socket's index in its reuseport group.
     pub members: Vec<Member>,
 }
 
 /// One socket of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its inode.
+    /// Socket inode.
     pub inode: u64,
-    /// Who takes what arrives: none where it is held outside of the picture, or received from without an epoll.
+    /// Epolls that watch the socket; empty if it belongs to a process outside the snapshot or is used without an epoll.
     pub workers: Vec<Worker>,
 }
 
 /// An epoll that watches a socket of a group.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Worker {
-    /// Whose epoll.
+    /// Process that owns the epoll.
     pub pid: Pid,
-    /// Its number there.
+    /// File descriptor in that process.
     pub epoll_fd: i32,
-    /// The name of the process.
+    /// Process name (`comm`).
     pub process: String,
 }
 
@@ -64,13 +64,13 @@ impl Worker {
 }
 
 impl Group {
-    /// The epolls that watch its sockets, each once.
+    /// Epolls that watch its sockets, each once.
     #[must_use]
     pub fn workers(&self) -> BTreeSet<&Worker> {
         self.members.iter().flat_map(|member| &member.workers).collect()
     }
 
-    /// Who works at its sockets in a later picture, in which these are the same.
+    /// Updates the workers from a later snapshot with the same sockets.
     pub(crate) fn look_for_workers(&mut self, picture: &Picture) {
         let workers = workers_by_socket(picture);
         for member in &mut self.members {
@@ -80,8 +80,7 @@ impl Group {
 }
 
 impl GroupKey {
-    /// The key of a socket in a picture: of those that wait for connections, and of those UDP sockets with `SO_REUSEPORT`
-    /// that are connected to nobody.
+    /// Key of a socket in a snapshot. Listening sockets and unconnected UDP sockets with `SO_REUSEPORT` have one.
     pub(super) fn of(socket: &Socket) -> Option<Self> {
         let waits = match socket.protocol {
             Protocol::Tcp => socket.state == SocketState::Listen,
@@ -91,7 +90,7 @@ impl GroupKey {
         Some(Self { namespace: socket.namespace, protocol: socket.protocol, local, bound_to: socket.bound_to, uid })
     }
 
-    /// Whether a socket of the picture is a connection that a socket with this key accepted.
+    /// Whether the socket is a connection accepted by a socket with this key.
     pub(super) fn accepted(&self, socket: &Socket) -> bool {
         socket.namespace == self.namespace
             && socket.protocol == self.protocol
@@ -99,7 +98,7 @@ impl GroupKey {
             && socket.local.is_some_and(|local| self.covers(local, socket.bound_to))
     }
 
-    /// Whether what arrives at this address, on a socket that is bound so, is for the sockets with this key.
+    /// Whether sockets with this key receive what is sent to this address and bound device.
     pub(super) fn covers(&self, local: SocketAddr, bound_to: Option<Ifindex>) -> bool {
         local.port() == self.local.port()
             && (self.local.ip().is_unspecified() || local.ip() == self.local.ip())
@@ -107,8 +106,7 @@ impl GroupKey {
     }
 }
 
-/// The groups of which these processes hold a socket, in the order of their keys; a socket that is alone at its address
-/// is a group of one.
+/// Groups that contain a socket of these processes, ordered by key. A single socket at an address is a group of one.
 #[must_use]
 pub fn groups(picture: &Picture, surroundings: &Surroundings, pids: &[Pid]) -> Vec<Group> {
     let index = picture.index();
@@ -128,7 +126,7 @@ fn workers_of(inode: u64, workers: &BTreeMap<u64, Vec<Worker>>) -> Vec<Worker> {
     workers.get(&inode).cloned().unwrap_or_default()
 }
 
-/// The epolls of the picture by the sockets that they watch.
+/// Epolls of the snapshot by watched socket.
 pub(super) fn workers_by_socket(picture: &Picture) -> BTreeMap<u64, Vec<Worker>> {
     let mut workers: BTreeMap<u64, Vec<Worker>> = BTreeMap::new();
     for process in &picture.processes {

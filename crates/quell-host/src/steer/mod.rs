@@ -1,11 +1,15 @@
-//! Steering from outside: the reuseport group of a running server gets a filter that picks the worker by (interface,
-//! queue), so that the connections of one worker arrive by one NAPI, also where a host has several devices.
+//! Steers connections from outside: the reuseport group of a running server gets a filter that selects the worker by
+//! interface and queue. All connections of a worker then share one NAPI instance, even on a host with several devices.
 //!
-//! A [`Group`] is found in a picture and in what its namespace lists ([`look`]); [`plan`] decides, as a pure function,
-//! what its filter is; [`Transaction::steer`](crate::transaction::Transaction::steer) puts it on by the journal;
-//! [`verify()`] says from later pictures whether each worker's connections sit on one NAPI; [`pins`] says which CPU each then
-//! belongs on; [`Shown`] whether it is worth deciding anew. What the kernel tells nobody is whether the group had a filter of
-//! the server's own: it is replaced, and taking Quell's off leaves none.
+//! - A [`Group`] is found in a snapshot and in the socket list of its namespace ([`look`]).
+//! - [`plan`], a pure function, decides its filter.
+//! - [`Transaction::steer`](crate::transaction::Transaction::steer) attaches it through the journal.
+//! - [`verify()`] checks later snapshots: the connections of each worker must share one NAPI instance.
+//! - [`pins`] finds the CPU for each worker.
+//! - [`Shown`] detects whether a new decision is needed.
+//!
+//! The kernel does not report an existing filter of a group. Such a filter is replaced, and detaching Quell's filter
+//! leaves none.
 
 mod groups;
 mod pin;

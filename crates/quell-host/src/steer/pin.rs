@@ -1,5 +1,5 @@
-//! Which CPU a worker belongs on: that of the queue by which all its connections come. Pure; it is decided by what is
-//! seen, also after steering, for the kernel does not tell which index a socket has in its group.
+//! Decides the CPU of a worker: that of the queue that delivers all its connections. Pure. The decision uses observed
+//! connections, even with a filter, because the kernel does not expose a socket's index in its reuseport group.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,22 +10,22 @@ use super::groups::Worker;
 use super::verify::Baseline;
 use crate::picture::{Index, Napi, Picture, Process, Reading, Thread, WatchedFile};
 
-/// A thread that is to be bound to the CPUs of its queue.
+/// A thread to bind to the CPUs of its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pin {
-    /// Its process.
+    /// Process ID.
     pub pid: Pid,
-    /// When that started, clock ticks since boot.
+    /// Start time of the process, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// The thread.
+    /// Thread ID.
     pub tid: Pid,
-    /// Its name.
+    /// Thread name (`comm`).
     pub thread: String,
-    /// The queue's NAPI.
+    /// NAPI instance of the queue.
     pub napi: NapiId,
-    /// The CPUs that it may run on now.
+    /// Current affinity.
     pub old: CpuList,
-    /// Those that it is to be bound to.
+    /// Affinity to set.
     pub new: CpuList,
 }
 
@@ -34,43 +34,43 @@ pub struct Pin {
 pub struct NotPinned {
     /// The worker.
     pub worker: Worker,
-    /// Why not.
+    /// Reason.
     pub why: WhyNotPinned,
 }
 
-/// Why a worker is not bound.
+/// Reason why a worker is not bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhyNotPinned {
-    /// No connection of it has come by a NAPI yet.
+    /// None of its connections has received through a NAPI instance yet.
     NoConnection,
-    /// Its connections come by several.
+    /// Its connections use several NAPI instances.
     SeveralNapis(Vec<NapiId>),
-    /// The NAPI is not one of the picture's devices.
+    /// The NAPI instance belongs to no device of the snapshot.
     UnknownNapi(NapiId),
-    /// Nothing binds the queue's packets to a CPU: no interrupt and no thread of it that is bound.
+    /// The packets of the queue have no fixed CPU: it has neither an interrupt nor a bound NAPI kthread.
     QueueWithoutCpu(NapiId),
-    /// No thread was seen to wait on its epoll.
+    /// No thread was seen waiting on its epoll.
     NoThread,
-    /// Several threads wait on its epoll, and would have to share the CPU.
+    /// Several threads wait on its epoll and would share the CPU.
     SeveralThreads(Vec<Pid>),
-    /// The thread's CPUs could not be read.
+    /// The affinity of the thread could not be read.
     UnknownAffinity(Pid),
 }
 
-/// What is to be bound, and what is not.
+/// Workers to bind, and the others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pins {
-    /// Threads to be bound; those that are already bound so are not among them.
+    /// Threads to bind, without those that have the right affinity.
     pub pins: Vec<Pin>,
-    /// Threads that are where they belong.
+    /// Threads that have the right affinity.
     pub in_place: Vec<Pid>,
-    /// Workers that are left as they are.
+    /// Workers that are not bound.
     pub not_pinned: Vec<NotPinned>,
 }
 
-/// Decides for each epoll of these processes that watches connections. Those of `baseline` do not count: a filter was not
-/// there yet when they came.
+/// Decides for each epoll of these processes that watches connections. Ignores connections in `baseline`, which predate
+/// the filter.
 #[must_use]
 pub fn pins(picture: &Picture, pids: &[Pid], baseline: &Baseline) -> Pins {
     let index = picture.index();
@@ -87,7 +87,7 @@ pub fn pins(picture: &Picture, pids: &[Pid], baseline: &Baseline) -> Pins {
     pins
 }
 
-/// The NAPIs of the connections that each epoll of a process watches; epolls that watch no TCP or UDP socket are no
+/// NAPI instances of the connections that each epoll of a process watches. Epolls without TCP or UDP sockets are not
 /// workers.
 fn napis_of_workers(process: &Process, index: &Index<'_>, baseline: &Baseline) -> BTreeMap<Worker, BTreeSet<NapiId>> {
     let mut workers = BTreeMap::new();
@@ -128,7 +128,7 @@ fn pin(process: &Process, worker: &Worker, napis: &BTreeSet<NapiId>, index: &Ind
     })
 }
 
-/// The CPUs on which a queue's packets are worked on: its kernel thread's if it has one, else its interrupt's.
+/// CPUs that process a queue's packets: those of its NAPI kthread, or of its interrupt if it has none.
 fn cpus_of(napi: &Napi, index: &Index<'_>) -> Option<CpuList> {
     let some = |cpus: &Reading<CpuList>| cpus.known().filter(|cpus| !cpus.is_empty()).cloned();
     let everywhere = index.cpu_count();
@@ -140,7 +140,7 @@ fn cpus_of(napi: &Napi, index: &Index<'_>) -> Option<CpuList> {
     some(&irq.effective_affinity).or_else(|| some(&irq.affinity)).filter(is_bound)
 }
 
-/// The thread that waits on an epoll; the only one of a process is its.
+/// The thread that waits on an epoll; for a single-threaded process, its only thread.
 fn thread_of<'a>(process: &'a Process, worker: &Worker) -> Result<&'a Thread, WhyNotPinned> {
     let threads = process.threads.known().map_or(&[][..], Vec::as_slice);
     if let [only] = threads {

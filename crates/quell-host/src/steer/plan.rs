@@ -1,4 +1,4 @@
-//! What filter a group gets, and what has to be said about it beforehand. Pure.
+//! Decides the filter of a group and the notes to show before attaching it. Pure.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,56 +17,56 @@ pub struct Steering {
     pub group: Group,
     /// The filter.
     pub filter: QueueSteering,
-    /// The queues, by their place in the filter.
+    /// Queues, by their index in the filter.
     pub places: Vec<Place>,
-    /// What is to be known before it is put on.
+    /// Notes to show before the filter is attached.
     pub notes: Vec<Note>,
 }
 
-/// Why a group gets no filter.
+/// Reason why a group gets no filter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CannotSteer {
-    /// There is nothing to choose from.
+    /// There is nothing to select from.
     #[error(
         "{key}: there is one socket, {}: a filter picks among the sockets of a reuseport group. Where the server can open \
          a socket for each worker (nginx: `listen … reuseport`), let it",
         match workers { 0 => "which no epoll watches".to_owned(), 1 => "with one worker".to_owned(), n => format!("shared by {n} workers") }
     )]
     OneSocket {
-        /// The address.
+        /// Key of the group.
         key: GroupKey,
-        /// How many epolls watch it.
+        /// Number of epolls that watch the socket.
         workers: usize,
     },
-    /// No queue leads to it that could be told from others.
+    /// No distinguishable queue delivers to the group.
     #[error("{key}: no receive queue leads there that a filter could tell from others{}", listed(left_out))]
     NoQueues {
-        /// The address.
+        /// Key of the group.
         key: GroupKey,
-        /// The devices that were considered.
+        /// Devices that were considered.
         left_out: Vec<LeftOut>,
     },
-    /// A device was named that is not there.
+    /// A named device does not exist.
     #[error("{key}: there is no device {name} in its namespace")]
     NoSuchDevice {
-        /// The address.
+        /// Key of the group.
         key: GroupKey,
-        /// The name.
+        /// Device name.
         name: String,
     },
-    /// More sockets or queues than a filter can hold.
+    /// The group has more sockets or queues than a filter supports.
     #[error("{key}: {source}")]
     TooLarge {
-        /// The address.
+        /// Key of the group.
         key: GroupKey,
-        /// What is too much.
+        /// The limit that is exceeded.
         source: InvalidSteering,
     },
 }
 
 impl CannotSteer {
-    /// Of which group.
+    /// Key of the group.
     #[must_use]
     pub fn key(&self) -> GroupKey {
         match self {
@@ -82,55 +82,56 @@ fn listed(left_out: &[LeftOut]) -> String {
     left_out.iter().map(|left| format!("; {left}")).collect()
 }
 
-/// What is to be known about a filter before it is put on.
+/// A fact to know before a filter is attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Note {
-    /// Some workers get connections of several queues.
+    /// Some workers receive from several queues.
     FewerWorkersThanQueues {
-        /// The sockets.
+        /// Number of sockets.
         workers: u32,
-        /// The queues.
+        /// Number of queues.
         queues: u32,
     },
     /// Some queues have several workers, which poll them in turn.
     MoreWorkersThanQueues {
-        /// The sockets.
+        /// Number of sockets.
         workers: u32,
-        /// The queues.
+        /// Number of queues.
         queues: u32,
     },
-    /// A socket is watched by several epolls: whichever is quicker takes the connection.
+    /// Several epolls watch one socket; the fastest accepts the connection.
     SharedSocket {
-        /// The socket.
+        /// Socket inode.
         inode: u64,
         /// The epolls.
         workers: Vec<Worker>,
     },
-    /// Sockets that no epoll is seen to watch: held by processes that were not looked into, or received from without one.
+    /// No known epoll watches these sockets: they belong to processes that were not inspected, or are used without an
+    /// epoll.
     Unwatched {
-        /// The sockets.
+        /// Socket inodes.
         inodes: Vec<u64>,
     },
-    /// An epoll watches several sockets of the group, and so gets the queues of all of them.
+    /// An epoll watches several sockets of the group and receives from the queues of all.
     SeveralSockets {
         /// The epoll.
         worker: Worker,
-        /// How many.
+        /// Number of sockets.
         sockets: usize,
     },
-    /// Connections that are there already stay where they are.
+    /// Existing connections stay with their worker.
     Established {
-        /// How many.
+        /// Number of connections.
         connections: usize,
     },
-    /// Datagrams of flows under way reach other sockets than so far.
+    /// Datagrams of existing flows reach other sockets than before.
     FlowsMove,
-    /// What comes by this device goes to the workers at random, as before.
+    /// Connections from this device are spread randomly, as before.
     LeftOut(LeftOut),
 }
 
-/// Decides the filter of a group. `only` names the devices that are meant; none named: all that lead to it.
+/// Decides the filter of a group. `only` restricts the devices; empty means all that deliver to it.
 ///
 /// # Errors
 /// [`CannotSteer`].
@@ -194,13 +195,13 @@ fn notes(group: &Group, filter: &QueueSteering, picture: &Picture) -> Vec<Note> 
 }
 
 impl Steering {
-    /// How many NAPIs the connections of one worker may come by: one, if there are as many workers as queues.
+    /// Number of NAPI instances that the connections of one worker may use; one if there are as many workers as queues.
     #[must_use]
     pub fn queues_of_a_worker(&self) -> u32 {
         self.filter.places().div_ceil(self.filter.sockets())
     }
 
-    /// The names of the devices whose queues are told apart, each once.
+    /// Names of the devices whose queues the filter distinguishes, each once.
     #[must_use]
     pub fn devices(&self) -> BTreeSet<&str> {
         self.places.iter().map(|place| place.device.as_str()).collect()

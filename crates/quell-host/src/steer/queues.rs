@@ -1,7 +1,7 @@
-//! By which queues a packet can come to a socket, and as which interface's a filter sees them. Pure.
+//! Finds the queues that can deliver packets to a socket, and the interface that a filter sees for each. Pure.
 //!
-//! A filter sees `skb->dev`: what comes by the port of a bond, bridge, team or VRF is seen as that device's, what comes
-//! with a VLAN's tag as the VLAN's; the queue stays that of the device below.
+//! A filter sees `skb->dev`. For a port of a bond, bridge, team or VRF this is the upper device, for a tagged packet
+//! the VLAN device. The queue number remains that of the lower device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,43 +13,44 @@ use super::groups::GroupKey;
 use super::surroundings::Surroundings;
 use crate::picture::{Device, Picture, Reading};
 
-/// A receive queue that a filter tells from the others.
+/// A receive queue that a filter can distinguish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The name of its device.
+    /// Device name.
     pub device: String,
-    /// Its number there.
+    /// Queue number on the device.
     pub queue: u32,
-    /// The NAPI that polls it; absent where driver or kernel do not tell.
+    /// NAPI instance that polls it; absent where driver or kernel do not report it.
     pub napi: Option<NapiId>,
 }
 
-/// A device whose queues a filter does not tell apart.
+/// A device whose queues a filter cannot distinguish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Its name.
+    /// Device name.
     pub device: String,
-    /// Why.
+    /// Reason.
     pub why: WhyLeftOut,
 }
 
-/// Why the queues of a device are not told apart.
+/// Reason why the queues of a device cannot be distinguished.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhyLeftOut {
-    /// Several of its ports have queues, and what arrives is seen as this device's, by a number that each port has.
+    /// Several of its ports have queues. The filter sees this device for all of them, with queue numbers that exist on
+    /// each port.
     SeveralPorts {
-        /// The ports.
+        /// Names of the ports.
         ports: Vec<String>,
     },
-    /// Its queues are not known.
+    /// Its queues are unknown.
     UnknownQueues {
-        /// Why not.
+        /// Reason.
         said: String,
     },
-    /// It is not up.
+    /// The device is down.
     Down,
-    /// Packets come by it without NAPI: nothing that could be polled.
+    /// The device receives without NAPI, so it cannot be polled.
     NoNapi,
 }
 
@@ -70,29 +71,29 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// An interface as a filter sees it, with the device whose queues feed it.
+/// An interface as a filter sees it, and the device whose queues feed it.
 struct Seen<'a> {
     as_interface: &'a Device,
     feeder: &'a Device,
 }
 
-/// The interfaces that a filter can be told, each with its feeder, and the devices that it cannot.
+/// Interfaces that a filter can distinguish, each with its feeding device, and the other devices.
 #[derive(Default)]
 pub(super) struct Ways<'a> {
     seen: Vec<Seen<'a>>,
     left_out: Vec<LeftOut>,
 }
 
-/// Interfaces of a filter and the places of their queues.
+/// Interfaces of a filter and the indices of their queues.
 pub(super) struct Chosen {
-    /// Each interface with the place of its first queue and how many there are.
+    /// Each interface with the index of its first queue and the number of queues.
     pub(super) interfaces: Vec<(Ifindex, u32, u32)>,
     pub(super) places: Vec<Place>,
     pub(super) left_out: Vec<LeftOut>,
 }
 
 impl<'a> Ways<'a> {
-    /// Of a namespace.
+    /// The interfaces of a namespace.
     pub(super) fn of(picture: &'a Picture, namespace: u64) -> Self {
         let devices: BTreeMap<Ifindex, &Device> = picture
             .devices
@@ -120,20 +121,20 @@ impl<'a> Ways<'a> {
                 }),
             }
         }
-        // What is said of a device by itself does not matter when it is seen as fed by another.
+        // If another device feeds this one, reasons that concern only the device itself do not matter.
         let Self { seen, left_out } = &mut ways;
         left_out.retain(|left| !seen.iter().any(|seen| seen.as_interface.name == left.device));
         ways
     }
 
-    /// Those by which something can come to a socket with this key: the device that it is bound to, those that `only`
-    /// names (none named: all), and of these the ones that have its address, if one does.
+    /// Selects the interfaces that can deliver to a socket with this key: the bound device, or the devices in `only`
+    /// (empty: all). If some of these have the socket's address, only those remain.
     pub(super) fn choose(self, key: &GroupKey, surroundings: &Surroundings, only: &[String]) -> Chosen {
         let Self { mut seen, mut left_out } = self;
         let is_named = |name: &String| only.is_empty() || only.contains(name);
         seen.retain(|seen| is_named(&seen.as_interface.name) || is_named(&seen.feeder.name));
         left_out.retain(|left| match left.why {
-            // Most hosts have such devices, and nobody expects anything of them who has not named them.
+            // Most hosts have such devices; they matter only to users who name them.
             WhyLeftOut::Down | WhyLeftOut::NoNapi => only.contains(&left.device),
             _ => is_named(&left.device),
         });
@@ -159,7 +160,7 @@ impl Surroundings {
     }
 }
 
-/// Why the queues of a device lead nowhere; absent when they do.
+/// Reason why the queues of a device deliver nothing; absent when they do.
 fn why_no_feeder(device: &Device) -> Option<WhyLeftOut> {
     let queues = match &device.rx_queues {
         Reading::Known(queues) => queues,
@@ -175,8 +176,8 @@ fn why_no_feeder(device: &Device) -> Option<WhyLeftOut> {
     }
 }
 
-/// The interfaces as which packets of a device's queues reach sockets: the device, or what it is a port of, and the VLANs
-/// and their like on either.
+/// Interfaces that packets of a device's queues appear on: the device or its upper device, and VLANs and similar
+/// devices on either.
 fn seen_as(device: &Device, devices: &BTreeMap<Ifindex, &Device>) -> BTreeSet<Ifindex> {
     let (mut seen, mut looked_at, mut to_look_at) = (BTreeSet::new(), BTreeSet::new(), vec![device.ifindex]);
     while let Some(ifindex) = to_look_at.pop() {
@@ -190,13 +191,13 @@ fn seen_as(device: &Device, devices: &BTreeMap<Ifindex, &Device>) -> BTreeSet<If
     seen
 }
 
-/// Whether an interface is a VLAN, macvlan or their like on another one. The other end of a veth pair is not below it.
+/// Whether an interface is a VLAN, macvlan or similar on top of another. The peer of a veth pair is not.
 fn lies_on(upper: &Device, ifindex: Ifindex) -> bool {
     upper.kind.as_deref() != Some("veth")
         && upper.lower.is_some_and(|lower| !lower.is_elsewhere && lower.ifindex == ifindex)
 }
 
-/// Gives the queues of each feeder places, one after the other.
+/// Assigns consecutive indices to the queues of each feeding device.
 fn places(seen: &[Seen<'_>]) -> (Vec<(Ifindex, u32, u32)>, Vec<Place>) {
     let mut places = Vec::new();
     let mut first_of: BTreeMap<Ifindex, (u32, u32)> = BTreeMap::new();

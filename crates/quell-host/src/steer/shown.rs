@@ -1,5 +1,5 @@
-//! What of a picture the filters of programs depend on: cheap to compare, so that it is decided anew only where that can
-//! come to something else. Pure. It knows the sockets that the programs hold; those that only others hold it does not see.
+//! The part of a snapshot that filters depend on. Comparing it is cheap and shows whether a new decision is needed.
+//! Pure. Contains only sockets of the programs themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,19 +8,19 @@ use quell_linux::{Ifindex, NapiId, Pid};
 use super::groups::GroupKey;
 use crate::picture::{Picture, WatchedFile};
 
-/// The sockets of each group that wait for connections, and the queues.
+/// Receiving sockets of each group, and the queues.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shown {
     groups: BTreeMap<GroupKey, ShownGroup>,
-    /// Namespace, device, receive queue.
+    /// Keyed by namespace, device and receive queue.
     queues: BTreeMap<(u64, Ifindex, u32), Option<NapiId>>,
 }
 
-/// The sockets of one group, and of each whether somebody watches it.
+/// Socket inodes of one group, each with whether an epoll watches it.
 pub type ShownGroup = BTreeMap<u64, bool>;
 
 impl Shown {
-    /// Of these processes of the picture.
+    /// The part for these processes of the snapshot.
     #[must_use]
     pub fn of(picture: &Picture, pids: &BTreeSet<Pid>) -> Self {
         let index = picture.index();
@@ -41,7 +41,7 @@ impl Shown {
         shown
     }
 
-    /// Of one group; absent where there is none.
+    /// Sockets of one group; absent if there is no such group.
     #[must_use]
     pub fn group(&self, key: &GroupKey) -> Option<&ShownGroup> {
         self.groups.get(key)
@@ -53,7 +53,7 @@ impl Shown {
         self.queues == other.queues
     }
 
-    /// The groups that are as in the other, each with its sockets.
+    /// Groups that are the same in `other`, with their sockets.
     pub fn groups_as_in<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (&'a GroupKey, &'a ShownGroup)> {
         self.groups.iter().filter(|(key, group)| other.group(key) == Some(group))
     }

@@ -1,5 +1,4 @@
-//! Reading what steering needs beside a picture: all sockets that a namespace lists, whoever holds them, and the addresses
-//! of its interfaces. What follows from it is decided elsewhere.
+//! Reads what steering needs besides a snapshot: all sockets of a namespace, and the addresses of its interfaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -16,43 +15,43 @@ use super::groups::GroupKey;
 use crate::namespaces::{self, SearchError};
 use crate::picture::{Picture, Protocol, SocketState};
 
-/// What namespaces list.
+/// Sockets and addresses of namespaces.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Surroundings {
-    /// Sockets that wait for connections or datagrams.
+    /// Listening and unconnected sockets.
     pub sockets: Vec<GroupSocket>,
-    /// The addresses of interfaces, by the inode of the namespace and the interface's number there.
+    /// Interface addresses, keyed by namespace inode and interface index.
     pub addresses: BTreeMap<(u64, Ifindex), Vec<IpAddr>>,
 }
 
-/// A socket that may be of a group.
+/// A socket that may belong to a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupSocket {
-    /// What it shares with the others of its group.
+    /// Key of its group.
     pub key: GroupKey,
-    /// Its inode.
+    /// Socket inode.
     pub inode: u64,
 }
 
-/// A connection to a group: one that is accepted, waits for that, or is a handshake that is under way.
+/// A connection to a group: accepted, waiting to be accepted, or in the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connection {
-    /// The server's address and port.
+    /// Address and port of the server.
     pub local: SocketAddr,
-    /// The client's.
+    /// Address and port of the client.
     pub remote: SocketAddr,
-    /// The inode of its socket; absent before it is accepted.
+    /// Socket inode; absent before it is accepted.
     pub inode: Option<u64>,
 }
 
-/// Why the surroundings could not be read.
+/// Reason why sockets or addresses could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LookError {
     /// A namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// A namespace could not be looked for.
+    /// The search for a namespace failed.
     #[error(transparent)]
     Search(#[from] SearchError),
     /// Sockets, interfaces or addresses could not be listed.
@@ -61,15 +60,15 @@ pub enum LookError {
     /// The processes could not be listed.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// The namespace of a socket is not that of any process that may be looked into.
+    /// No accessible process is in the namespace of a socket.
     #[error("network namespace {inode}, in which the sockets were made, is not found by a name or a process")]
     NamespaceLost {
-        /// Its inode.
+        /// Inode of the namespace.
         inode: u64,
     },
 }
 
-/// Reads the surroundings of the sockets that these processes of the picture hold.
+/// Reads the surroundings of the sockets that these processes of the snapshot hold.
 ///
 /// # Errors
 /// [`LookError`].
@@ -88,7 +87,7 @@ pub fn look(picture: &Picture, pids: &[Pid]) -> Result<Surroundings, LookError> 
     Ok(surroundings)
 }
 
-/// Reads the connections to the group with this key; none for datagrams, which need none.
+/// Reads the connections to the group with this key; empty for datagram sockets.
 ///
 /// # Errors
 /// [`LookError`].
@@ -99,7 +98,7 @@ pub fn connections(key: &GroupKey) -> Result<Vec<Connection>, LookError> {
         return Ok(found);
     }
     let namespace = namespaces::by_inode(&ProcRoot::default(), inode)?.ok_or(LookError::NamespaceLost { inode })?;
-    // Also the IPv4 clients of an IPv6 socket have IPv6 addresses.
+    // IPv4 clients of an IPv6 socket also have IPv6 addresses.
     let family = if key.local.is_ipv4() { InetFamily::V4 } else { InetFamily::V6 };
     SockDiag::open_in(&namespace)?.for_each(InetProtocol::Tcp, family, |socket| {
         if let Some(remote) = socket.remote.filter(|_| key.covers(socket.local, socket.bound_to)) {
@@ -119,7 +118,7 @@ impl Surroundings {
                     let ips = listed.into_iter().map(quell_linux::address::InterfaceAddress::ip).collect();
                     self.addresses.insert((namespace.inode(), link.index), ips);
                 }
-                // It went away between the two questions.
+                // The interface vanished between the two requests.
                 Err(error) if error.failure() == Failure::Absent => {}
                 Err(error) => return Err(error),
             }
@@ -128,7 +127,7 @@ impl Surroundings {
     }
 }
 
-/// The sockets of a namespace that wait for connections or datagrams.
+/// Listening and unconnected sockets of a namespace.
 ///
 /// # Errors
 /// When they cannot be listed.

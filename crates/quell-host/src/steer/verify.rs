@@ -1,4 +1,4 @@
-//! Whether a filter does what it is for: by `SO_INCOMING_NAPI_ID` of the connections that came since. Pure.
+//! Verifies a filter by the `SO_INCOMING_NAPI_ID` of newer connections. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -10,18 +10,18 @@ use super::plan::Steering;
 use super::surroundings::Connection;
 use crate::picture::{Picture, Protocol, Socket};
 
-/// The connections that were there when the filter had been put on, which it did not choose for. The kernel chooses with
-/// the first packet, so those whose handshake was under way then are among them (`tcp_v4_rcv` of `net/ipv4/tcp_ipv4.c`
-/// gives them to `rsk_listener`).
+/// Connections that existed when the filter was attached. The kernel selects the socket with the first packet, so
+/// handshakes in progress at that time are included (`tcp_v4_rcv` of `net/ipv4/tcp_ipv4.c` delivers them to
+/// `rsk_listener`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Baseline {
     accepted: BTreeSet<u64>,
-    /// Both ends of those that had no inode yet, from here.
+    /// Local and remote address of connections that had no inode yet.
     under_way: BTreeSet<(SocketAddr, SocketAddr)>,
 }
 
 impl Baseline {
-    /// From what was listed after the filter had been put on, and before the pictures that it is compared with.
+    /// Builds it from a list taken after the filter was attached and before the snapshots to compare with.
     #[must_use]
     pub fn of(connections: &[Connection]) -> Self {
         let mut baseline = Self::default();
@@ -34,7 +34,7 @@ impl Baseline {
         baseline
     }
 
-    /// Those of several filters.
+    /// Combines the baselines of several filters.
     #[must_use]
     pub fn union(baselines: &[&Self]) -> Self {
         Self {
@@ -49,40 +49,40 @@ impl Baseline {
     }
 }
 
-/// What is seen of a filter.
+/// Observations of a filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verification {
-    /// The workers that have new connections, each with these.
+    /// Workers with new connections.
     pub workers: Vec<SeenWorker>,
-    /// What follows.
+    /// Verdict.
     pub verdict: Verdict,
 }
 
-/// The new connections of a worker.
+/// New connections of one worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SeenWorker {
     /// The worker.
     pub worker: Worker,
-    /// How many connections come by each NAPI.
+    /// Number of connections per NAPI instance.
     pub connections: BTreeMap<NapiId, usize>,
 }
 
-/// Whether each worker's connections sit on one NAPI.
+/// Whether the connections of each worker share one NAPI instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// Those of every worker do, or on as few as there can be with fewer workers than queues.
+    /// They do, for every worker. With fewer workers than queues, each uses as few instances as possible.
     Holds,
-    /// A worker's connections sit on more NAPIs than they should: the driver does not record the queue, an interface was
+    /// A worker's connections use more instances than expected: the driver does not record the queue, an interface was
     /// added, or the group has changed.
     Mixed,
-    /// Nothing has come yet.
+    /// No new connection yet.
     NotYet,
-    /// A datagram socket tells only the NAPI of its last packet.
+    /// Unknown: a datagram socket reports only the NAPI instance of its last packet.
     CannotTell,
 }
 
-/// Looks at the connections that came since `baseline`. Those without a NAPI (by `lo`) do not count.
+/// Evaluates connections that came after `baseline`. Ignores those without a NAPI instance (over `lo`).
 #[must_use]
 pub fn verify(steering: &Steering, baseline: &Baseline, picture: &Picture) -> Verification {
     if steering.group.key.protocol == Protocol::Udp {

@@ -1,5 +1,5 @@
-//! Pictures for the tests of the rules: a healthy host, 2 s apart, as JSON, and for each rule the change to it that makes
-//! its finding.
+//! Snapshots for the tests of the rules: a healthy host as JSON, twice, 2 s apart, and for each rule the edit that
+//! causes its finding.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
@@ -12,7 +12,7 @@ pub(crate) fn healthy() -> Value {
     serde_json::from_str(include_str!("../fixtures/healthy.json")).unwrap()
 }
 
-/// The same host 2 s before.
+/// The same host 2 s earlier.
 pub(crate) fn before() -> Value {
     serde_json::from_str(include_str!("../fixtures/healthy-before.json")).unwrap()
 }
@@ -21,7 +21,7 @@ pub(crate) fn picture(of: &Value) -> Picture {
     Picture::parse(of.to_string().as_bytes()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Replaces what is at a JSON pointer; `-` at its end adds to a list.
+/// Replaces the value at a JSON pointer; a trailing `-` appends to a list.
 pub(crate) fn set(of: &mut Value, place: &str, value: Value) {
     if let Some(list) = place.strip_suffix("/-") {
         of.pointer_mut(list).and_then(Value::as_array_mut).unwrap_or_else(|| panic!("no list {list}")).push(value);
@@ -30,7 +30,7 @@ pub(crate) fn set(of: &mut Value, place: &str, value: Value) {
     *of.pointer_mut(place).unwrap_or_else(|| panic!("no {place}")) = value;
 }
 
-/// A change that makes a finding.
+/// An edit that causes a finding.
 pub(crate) struct Edit {
     pub(crate) rule: &'static str,
     pub(crate) severity: Severity,
@@ -42,7 +42,7 @@ fn edit(rule: &'static str, severity: Severity, now: Vec<(&'static str, Value)>)
     Edit { rule, severity, now, then: Vec::new() }
 }
 
-/// The same in both pictures.
+/// The same edit in both snapshots.
 fn both(rule: &'static str, severity: Severity, now: Vec<(&'static str, Value)>) -> Edit {
     Edit { rule, severity, then: now.clone(), now }
 }
@@ -275,7 +275,7 @@ fn of_devices_and_host() -> Vec<Edit> {
 }
 
 impl Edit {
-    /// One more change of the later picture.
+    /// Adds an edit of the later snapshot.
     fn then_later(mut self, place: &'static str, value: Value) -> Self {
         self.now.push((place, value));
         self

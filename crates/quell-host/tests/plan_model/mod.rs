@@ -1,5 +1,5 @@
-//! A host with one NIC as a picture, and a model of what the kernel makes of a plan. Queues that are
-//! made anew lose everything that was set on them, which is the worst that drivers do.
+//! A host with one NIC as a snapshot, and a model of the kernel's reaction to a plan. Recreated queues lose all
+//! settings, which is the worst case among drivers.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use quell_linux::{CpuList, Ifindex, NapiId, Pid};
 use serde_json::json;
 
 const TABLE_LENGTH: u32 = 8;
-/// CPUs 0 and 4, 1 and 5, … are one core; the first two cores are on node 0, where the NIC is.
+/// CPUs 0 and 4, 1 and 5, … share a core; the first two cores are on node 0, with the NIC.
 const CPUS: u32 = 8;
 
 fn unread<T>() -> Reading<T> {
@@ -132,7 +132,7 @@ fn features() -> Features {
     serde_json::from_value(features).unwrap()
 }
 
-/// A NIC with this many of at most 16 queues, as its driver starts it.
+/// A NIC with this many of at most 16 queues, in the driver's initial state.
 pub(crate) fn nic(queues: u32) -> Device {
     let mut driver = DriverInfo::default();
     driver.driver = Some("ice".to_owned());
@@ -215,7 +215,7 @@ pub(crate) fn host(queues: u32) -> Observed {
     Observed { picture, sysctls: sysctls.into_iter().collect(), host_wide_sysctls: BTreeMap::new() }
 }
 
-/// The known value of a reading.
+/// The value of a reading that is known.
 pub(crate) fn known<T>(reading: &mut Reading<T>) -> &mut T {
     match reading {
         Reading::Known(value) => value,
@@ -223,7 +223,7 @@ pub(crate) fn known<T>(reading: &mut Reading<T>) -> &mut T {
     }
 }
 
-/// What is there after a plan.
+/// State after a plan.
 pub(crate) fn after(plan: &Plan, observed: &Observed) -> Observed {
     let mut world = World { observed: observed.clone(), made: BTreeMap::new() };
     for step in &plan.steps {
@@ -232,7 +232,7 @@ pub(crate) fn after(plan: &Plan, observed: &Observed) -> Observed {
     world.observed
 }
 
-/// The plan that leads back, to be carried out when all of this one has been; in the order in which recovery undoes.
+/// The reverse plan, for use after the whole plan was applied; in recovery's order of undoing.
 pub(crate) fn reverse(plan: &Plan) -> Plan {
     let inverted = plan.steps.iter().rev();
     let back = inverted.map(|step| Step { change: step.change.inverse(), wanted_by: step.wanted_by.clone() });
@@ -241,7 +241,7 @@ pub(crate) fn reverse(plan: &Plan) -> Plan {
     Plan { steps, impossible: Vec::new() }
 }
 
-/// Whether there is nothing to be done: the thing has gone with an earlier change.
+/// Whether nothing is left to do because an earlier change removed the object.
 pub(crate) fn is_done_by_others(change: &Change) -> bool {
     match change {
         Change::RssTable { table, .. } => table.new.is_none(),
@@ -257,14 +257,14 @@ pub(crate) fn is_done_by_others(change: &Change) -> bool {
         Change::Napi { values, .. } => values.new.is_none(),
         Change::ThreadScheduling { scheduling, .. } => scheduling.new.is_none(),
         Change::Sysctl { value, .. } => value.new.is_none(),
-        // Rules and contexts go by being deleted.
+        // Rules and contexts are deleted explicitly.
         _ => false,
     }
 }
 
 struct World {
     observed: Observed,
-    /// The numbers of the contexts that were made.
+    /// IDs of created contexts.
     made: BTreeMap<String, RssContextId>,
 }
 
@@ -320,7 +320,7 @@ impl World {
         };
         match change {
             Change::Coalescing { values, .. } => {
-                // What is set for all queues is set on each of them.
+                // A value for all queues is set on each queue.
                 cover(&mut nic.coalescing, values.new.as_ref().unwrap());
                 for rx in known(&mut nic.rx_queues) {
                     cover(&mut rx.coalescing, values.new.as_ref().unwrap());
@@ -396,7 +396,7 @@ impl World {
         let number = self.number(context);
         let contexts = known(&mut self.nic().rss_contexts);
         let Some(table) = table else {
-            // In the reverse of a plan its contexts are known by their labels alone; the newest goes.
+            // The reverse of a plan knows its contexts by label only; the newest is removed.
             let number = number.or(contexts.last().map(|context| context.id));
             assert!(number != Some(RssContextId::MAIN));
             contexts.retain(|one| Some(one.id) != number);

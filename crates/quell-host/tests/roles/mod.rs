@@ -1,5 +1,5 @@
-//! The roles that this test file plays when it is started again in a lab: programs with one datagram socket in an epoll
-//! that answer every datagram, and treat their queue well or badly.
+//! Roles that this test binary plays when it is started again in a lab. Each role is a program with one datagram socket
+//! in an epoll that answers every datagram, and handles its queue well or badly.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -13,10 +13,10 @@ use quell_linux::socket_options;
 const ROLE: &str = "QUELL_TEST_ROLE";
 const PORT: &str = "QUELL_TEST_PORT";
 const EVENTS_MAX: usize = 64;
-/// How long the role `work` works on a datagram.
+/// Time that the role `work` spends on a datagram.
 const WORK: Duration = Duration::from_micros(200);
 
-/// How this test file is started to play a role on a port.
+/// Command to start this test binary with a role on a port.
 pub(crate) fn spawn(role: &str, port: u16) -> Spawn<'static> {
     Spawn::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "the_program_that_is_examined", "--nocapture"])
@@ -25,7 +25,7 @@ pub(crate) fn spawn(role: &str, port: u16) -> Spawn<'static> {
         .stderr(Output::Tail(2_000))
 }
 
-/// Plays the role that the environment asks for, until it is killed; nothing without one.
+/// Plays the role given in the environment until killed; returns if there is none.
 pub(crate) fn play_if_asked() {
     let (Ok(role), Ok(port)) = (std::env::var(ROLE), std::env::var(PORT)) else { return };
     let socket = UdpSocket::bind((Ipv4Addr::new(192, 0, 2, 1), port.parse().unwrap())).unwrap();
@@ -50,7 +50,7 @@ fn watching(socket: &UdpSocket) -> Epoll {
     epoll
 }
 
-/// Answers what is there, and then does what the role does with it.
+/// Answers the pending datagrams, and then acts as the role requires.
 fn answer(socket: &UdpSocket, then: &impl Fn(&[u8])) {
     let mut word = [0; 8];
     while let Ok((length, sender)) = socket.recv_from(&mut word) {
@@ -74,7 +74,7 @@ fn work() {
     }
 }
 
-/// An eventfd that nobody ever reads is in the epoll of the socket.
+/// Adds an eventfd that is never read to the socket's epoll.
 fn with_ready_file(socket: &UdpSocket) {
     let mut epoll = watching(socket);
     let event = Event::new().unwrap();
@@ -83,7 +83,7 @@ fn with_ready_file(socket: &UdpSocket) {
     loop {
         epoll.wait(None).unwrap();
         answer(socket, &|_: &[u8]| {});
-        // It would spin; that is another role's.
+        // Spinning is another role.
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -1,4 +1,4 @@
-//! A server of [`workers`](crate::workers) in a lab with two devices, looked at and steered as Quell does it.
+//! A server of [`workers`](crate::workers) in a lab with two devices, with access to Quell's view of it.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
@@ -18,7 +18,7 @@ use quell_test_support::lab::{ARRIVES_WITHIN, Lab, SECOND_SERVER, SERVER};
 
 /// The server's addresses, one on each device.
 pub(crate) const BOTH: [Ipv4Addr; 2] = [SERVER, SECOND_SERVER];
-/// Of each device.
+/// Queues per device.
 pub(crate) const QUEUES: u32 = 2;
 
 /// A server in a lab with two devices of [`QUEUES`] queues each.
@@ -42,7 +42,7 @@ impl Steered {
         take(&Scope { netns, ..Scope::default() }).unwrap().0
     }
 
-    /// The group, and what would be put on it.
+    /// The group, and the filter planned for it.
     pub(crate) fn plan(&self, only: &[String]) -> (Group, Result<Steering, CannotSteer>) {
         let (picture, pids) = (self.look(), [self.server.pid()]);
         let surroundings = look(&picture, &pids).unwrap();
@@ -54,7 +54,7 @@ impl Steered {
         count(&self.lab.client, &BOTH, connections)
     }
 
-    /// A socket of the group, as another program would get hold of it.
+    /// Duplicate of a socket of the group, as another program would obtain it.
     pub(crate) fn socket(&self) -> DuplicatedFd {
         let picture = self.look();
         let process = picture.processes.iter().find(|process| process.pid == self.server.pid()).unwrap();
@@ -81,7 +81,7 @@ impl Steered {
         self.napis().into_iter().for_each(|napi| netdev.set_napi(napi, &threaded).unwrap());
     }
 
-    /// Binds the kernel thread of each queue to CPU 0 or 1, as an interrupt would be; which one, by NAPI.
+    /// Binds the kthread of each queue to CPU 0 or 1, in place of an interrupt; returns the CPUs by NAPI ID.
     pub(crate) fn bind_queues(&self) -> BTreeMap<NapiId, CpuList> {
         let picture = self.look();
         let napis = picture.devices.iter().flat_map(|device| device.napis.known_elements());

@@ -1,6 +1,6 @@
-//! The server that this test file is when it is started again in a lab: workers with a listening socket of one reuseport
-//! group and an epoll each, which tell every client who they are and by which NAPI it came, and another worker whenever a
-//! client asks for one. And the clients.
+//! The server that this test binary runs when it is started again in a lab, and its clients. Each worker has an epoll
+//! and a listening socket of one reuseport group. It reports its number and the NAPI ID to every client, and starts
+//! another worker on request.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
@@ -20,17 +20,17 @@ use quell_linux::tcp::{Blocking, TcpConnection, TcpListener};
 
 const WORKERS: &str = "QUELL_TEST_WORKERS";
 const ADDRESS: &str = "QUELL_TEST_ADDRESS";
-/// The test of each file that starts it: it plays the server and is nothing else.
+/// Test function of each file that runs the server; it asserts nothing.
 const ENTRY: &str = "the_server_that_is_steered";
 const EVENTS_MAX: usize = 64;
 const QUESTION: u8 = b'?';
-/// Also a question, answered when the new worker's socket is there.
+/// A request that is answered once the new worker's socket exists.
 const ANOTHER_WORKER: u8 = b'+';
 const LISTENER: u64 = u64::MAX;
 const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const PORT: u16 = 7_100;
 
-/// How this test file is started to serve with so many workers.
+/// Command to start this test binary as a server with this many workers.
 pub(crate) fn spawn(workers: u32) -> Spawn<'static> {
     Spawn::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", ENTRY, "--nocapture"])
@@ -39,11 +39,11 @@ pub(crate) fn spawn(workers: u32) -> Spawn<'static> {
         .stderr(Output::Tail(2_000))
 }
 
-/// Serves until it is killed, if the environment asks for that.
+/// Serves until killed if the environment asks for it.
 pub(crate) fn serve_if_asked() {
     let (Ok(workers), Ok(address)) = (std::env::var(WORKERS), std::env::var(ADDRESS)) else { return };
     let (workers, address): (u32, SocketAddr) = (workers.parse().unwrap(), address.parse().unwrap());
-    // All of them are there before the first one answers.
+    // All sockets exist before the first worker answers.
     let listeners: Vec<TcpListener> = (0..workers).map(|_| listen(address)).collect();
     let workers: Vec<_> = listeners.into_iter().map(|listener| start(address, listener)).collect();
     workers.into_iter().for_each(|worker| worker.join().unwrap());
@@ -53,14 +53,14 @@ fn listen(address: SocketAddr) -> TcpListener {
     TcpListener::bind(address, true, Blocking::No).unwrap()
 }
 
-/// Workers have their numbers in the order of their sockets, so that these are their indices in the group.
+/// Workers are numbered in the order of their sockets, so the numbers are indices in the group.
 fn start(address: SocketAddr, listener: TcpListener) -> JoinHandle<()> {
     static STARTED: AtomicU32 = AtomicU32::new(0);
     let number = STARTED.fetch_add(1, Ordering::Relaxed);
     std::thread::spawn(move || work(number, &listener, address))
 }
 
-/// One worker: answers every byte with its own number and the NAPI by which the connection came.
+/// A worker: answers every byte with its number and the NAPI ID of the connection.
 fn work(number: u32, listener: &TcpListener, address: SocketAddr) {
     let mut epoll = Epoll::new(EVENTS_MAX).unwrap();
     epoll.add(listener, LISTENER, Trigger::Level).unwrap();
@@ -75,7 +75,7 @@ fn work(number: u32, listener: &TcpListener, address: SocketAddr) {
                 connections.insert(next, connection);
                 break;
             }
-            // Who closes a socket while it is looked at may hear of it once more (`PidFd::duplicate`).
+            // A socket that is closed while it is inspected may be reported once more (`PidFd::duplicate`).
             let Some(connection) = connections.get(&token) else { continue };
             let mut words = [0; 64];
             match connection.receive(&mut words) {
@@ -85,7 +85,7 @@ fn work(number: u32, listener: &TcpListener, address: SocketAddr) {
                     }
                     let napi = socket_options::incoming_napi_id(connection).unwrap().map_or(0, u32::from);
                     let answer: Vec<u8> = [number.to_be_bytes(), napi.to_be_bytes()].concat();
-                    // A client that is gone needs no answer.
+                    // A disconnected client needs no answer.
                     let _ = connection.send(&answer);
                 }
                 _ => drop(connections.remove(&token)),
@@ -94,14 +94,14 @@ fn work(number: u32, listener: &TcpListener, address: SocketAddr) {
     }
 }
 
-/// Who served a connection, and by which NAPI it came to them; 0: by none.
+/// Worker that served a connection, and its NAPI ID; 0: none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Served {
     pub(crate) worker: u32,
     pub(crate) napi: u32,
 }
 
-/// A connection that was served, and is open still.
+/// A connection that was served and is still open.
 pub(crate) struct Client {
     served: Served,
     _stream: TcpStream,
@@ -131,19 +131,19 @@ pub(crate) fn wait_for(server: &Child, client: &Namespace, address: Ipv4Addr) {
     assert!(answered, "the server does not listen: {:?}", server.stderr_tail());
 }
 
-/// Has the server start another worker, with a socket of its own.
+/// Makes the server start another worker with its own socket.
 pub(crate) fn add_worker(client: &Namespace, address: Ipv4Addr) {
     client.run(|| drop(connect(address, ANOTHER_WORKER))).unwrap();
 }
 
-/// So many connections to the addresses in turn, one after the other; they stay open.
+/// Opens this many connections one by one to alternating addresses, and keeps them open.
 pub(crate) fn open(client: &Namespace, addresses: &[Ipv4Addr], connections: usize) -> Vec<Client> {
     client
         .run(|| (0..connections).map(|number| connect(addresses[number % addresses.len()], QUESTION)).collect())
         .unwrap()
 }
 
-/// As [`open`], each closed before the next: how many connections each worker got by each NAPI.
+/// Like [`open`], but closes each before the next; counts connections per worker and NAPI ID.
 pub(crate) fn count(client: &Namespace, addresses: &[Ipv4Addr], connections: usize) -> BTreeMap<Served, usize> {
     let count = || {
         let mut counts = BTreeMap::new();
@@ -156,14 +156,14 @@ pub(crate) fn count(client: &Namespace, addresses: &[Ipv4Addr], connections: usi
     client.run(count).unwrap()
 }
 
-/// By how many NAPIs connections came to the worker that got them by the most.
+/// Largest number of NAPI IDs at one worker.
 pub(crate) fn most_napis_of_a_worker(counts: &BTreeMap<Served, usize>) -> usize {
     let mut napis: BTreeMap<u32, usize> = BTreeMap::new();
     counts.keys().for_each(|served| *napis.entry(served.worker).or_default() += 1);
     napis.into_values().max().unwrap_or(0)
 }
 
-/// For people.
+/// Text for display.
 pub(crate) fn table(counts: &BTreeMap<Served, usize>) -> String {
     let line =
         |(served, count): (&Served, &usize)| format!("  worker {} NAPI {} {count}\n", served.worker, served.napi);

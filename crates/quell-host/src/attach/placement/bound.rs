@@ -1,4 +1,4 @@
-//! Which threads an attachment has bound, and what has been said of those that it does not bind.
+//! Records which threads an attachment has bound, and which reasons for not binding one were already reported.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use quell_linux::{CpuList, Pid};
 
 use crate::steer::{NotPinned, Pin, WhyNotPinned};
 
-/// The threads, by number and start of their process.
+/// Threads, keyed by TID and start time of the process.
 #[derive(Debug, Default)]
 pub(super) struct Bound {
     to: BTreeMap<(Pid, u64), CpuList>,
@@ -14,17 +14,17 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Whether a thread may be bound: not where somebody else has bound it since.
+    /// Whether the thread may be bound. Not if another program has changed its affinity since.
     pub(super) fn may_be(&self, pin: &Pin) -> bool {
         self.to.get(&key(pin)).is_none_or(|cpus| *cpus == pin.old)
     }
 
-    /// It was bound, or cannot be and is not tried again.
+    /// Records that the thread was bound, or cannot be bound and is not retried.
     pub(super) fn is(&mut self, pin: &Pin) {
         self.to.insert(key(pin), pin.new.clone());
     }
 
-    /// Those of which the reason has not been said, and is no matter of time.
+    /// Permanent reasons that were not reported before.
     pub(super) fn news(&mut self, not_pinned: Vec<NotPinned>) -> Vec<NotPinned> {
         let is_news = |one: &NotPinned| !may_change(&one.why) && !self.said.contains(one);
         let news: Vec<NotPinned> = not_pinned.into_iter().filter(is_news).collect();
@@ -33,7 +33,7 @@ impl Bound {
     }
 }
 
-/// Whether the reason may be gone with the next look, for a connection comes or a thread waits.
+/// Whether the reason may disappear by the next pass, because a connection arrives or a thread blocks.
 pub(super) fn may_change(why: &WhyNotPinned) -> bool {
     matches!(why, WhyNotPinned::NoConnection | WhyNotPinned::NoThread)
 }

@@ -1,26 +1,26 @@
-//! The filters that an attachment has put on, each with what was seen of it since. Pure: whoever puts one on says so here,
-//! and lists the connections that are there then.
+//! Filters that an attachment has attached, with the observations of each. Pure: the caller reports attached filters
+//! and supplies the list of connections.
 
 use crate::picture::Picture;
 use crate::steer::{Baseline, Connection, GroupKey, Steering, Verdict, Verification, verify};
 
-/// In the order in which they were put on.
+/// In the order of attachment.
 #[derive(Debug, Default)]
 pub(super) struct Filters(Vec<Filter>);
 
-/// A filter that is on.
+/// An attached filter.
 #[derive(Debug)]
 struct Filter {
     steering: Steering,
-    /// Absent until the connections that it did not choose for are listed.
+    /// Connections that predate the filter; absent until they are listed.
     baseline: Option<Baseline>,
     seen: Verification,
-    /// What was seen has been told, and says it all.
+    /// The conclusive verification was already reported.
     is_told: bool,
 }
 
 impl Filters {
-    /// Says that a filter was put on, and whether its group had one before.
+    /// Records an attached filter. Returns whether its group had one before.
     pub(super) fn put_on(&mut self, steering: Steering) -> bool {
         let before = self.0.len();
         self.0.retain(|filter| filter.steering.group.key != steering.group.key);
@@ -28,8 +28,8 @@ impl Filters {
         self.0.len() <= before
     }
 
-    /// Whether its group has this filter already. Then only what else there is to know of the group is taken over; where
-    /// queues are polled by other NAPIs than before, what was seen is not to be compared with what comes.
+    /// Whether the group has this filter already; if so, updates the other data of the group. Discards the observations
+    /// if other NAPI instances poll the queues now, because they are not comparable.
     pub(super) fn has(&mut self, steering: &Steering) -> bool {
         let Some(filter) = self.0.iter_mut().find(|filter| filter.is(steering)) else { return false };
         match filter.steering.places == steering.places {
@@ -39,15 +39,15 @@ impl Filters {
         true
     }
 
-    /// Forgets those of other groups than these.
+    /// Drops the filters of all groups but these.
     pub(super) fn keep(&mut self, groups: &[GroupKey]) {
         self.0.retain(|filter| groups.contains(&filter.steering.group.key));
     }
 
-    /// Has the connections listed that are there, for each filter of which that was not done since it was put on.
+    /// Lists the current connections for each filter that has no list yet.
     ///
     /// # Errors
-    /// With the first that cannot be.
+    /// On the first list that fails.
     pub(super) fn list_connections<E>(
         &mut self,
         list: impl Fn(&GroupKey) -> Result<Vec<Connection>, E>,
@@ -58,36 +58,36 @@ impl Filters {
         Ok(())
     }
 
-    /// Looks at the connections that came since each was put on, in a picture from after they were listed. Of a group that
-    /// is not `as_it_was` when its filter was decided nothing can be said.
+    /// Evaluates new connections of each filter, from a snapshot taken after the existing ones were listed. Ignores
+    /// groups that are not `as_it_was` when the filter was decided.
     pub(super) fn see(&mut self, picture: &Picture, as_it_was: impl Fn(&GroupKey) -> bool) {
         let seen = self.0.iter_mut().filter(|filter| as_it_was(&filter.steering.group.key));
         seen.for_each(|filter| filter.see(picture));
     }
 
-    /// The first that does not hold.
+    /// First filter that does not hold.
     pub(super) fn mixed(&self) -> Option<GroupKey> {
         let mixed = self.0.iter().find(|filter| filter.seen.verdict == Verdict::Mixed);
         mixed.map(|filter| filter.steering.group.key)
     }
 
-    /// The connections that none of them chose for; `None` while that cannot be told of every one.
+    /// Connections that predate the filters; `None` until this is known for every filter.
     pub(super) fn baseline(&self) -> Option<Baseline> {
         let all: Option<Vec<&Baseline>> = self.0.iter().map(|filter| filter.baseline.as_ref()).collect();
         all.map(|all| Baseline::union(&all))
     }
 
-    /// Whether every worker of every one has been seen.
+    /// Whether every worker of every filter has been seen.
     pub(super) fn are_settled(&self) -> bool {
         self.0.iter().all(Filter::is_settled)
     }
 
-    /// What was last seen of each.
+    /// Latest observation of each filter.
     pub(super) fn seen(&self) -> impl Iterator<Item = &Verification> {
         self.0.iter().map(|filter| &filter.seen)
     }
 
-    /// What has come to be known and was not told yet.
+    /// Observations that became conclusive and were not reported yet.
     pub(super) fn news(&mut self) -> Vec<(Steering, Verification)> {
         let says_it_all = |filter: &&mut Filter| match filter.seen.verdict {
             Verdict::NotYet => false,
@@ -101,7 +101,7 @@ impl Filters {
         self.0.iter_mut().filter(says_it_all).map(tell).collect()
     }
 
-    /// What is known of those of which not everything could be told.
+    /// Observations of the filters that are not fully verified.
     pub(super) fn untold(&self) -> impl Iterator<Item = (&Steering, &Verification)> {
         self.0.iter().filter(|filter| !filter.is_told).map(|filter| (&filter.steering, &filter.seen))
     }
@@ -120,7 +120,7 @@ impl Filter {
             && inodes(&self.steering) == inodes(steering)
     }
 
-    /// Connections that have gone are not forgotten for none that came.
+    /// Connections that have closed stay in the baseline if no new ones arrived.
     fn see(&mut self, picture: &Picture) {
         self.steering.group.look_for_workers(picture);
         let Some(baseline) = &self.baseline else { return };

@@ -1,6 +1,6 @@
-//! Where the workers of an attachment get their connections and run, if that is asked for: the filters of their reuseport
-//! groups, and the CPUs of their threads. What is decided is [`crate::steer`]'s; here it is looked at, made by the
-//! attachment's journal, and looked at again, once or for as long as the programs run.
+//! Optional placement of an attachment's workers: filters on their reuseport groups and CPU affinity of their threads.
+//! [`crate::steer`] decides. This module observes, applies the decision through the attachment's journal, and verifies
+//! it, once or for as long as the programs run.
 
 mod bound;
 mod filters;
@@ -24,98 +24,99 @@ use crate::steer::{
 };
 use crate::transaction::{ChangeError, Moment};
 
-/// How often the workers are looked at while their connections are waited for.
+/// Interval between looks at the workers while waiting for their connections.
 const LOOKED_EVERY: Duration = Duration::from_millis(50);
 
-/// What is asked for.
+/// Requested placement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Filters on the groups, of the queues of these devices; none named: of all that lead there. Absent: no filters.
+    /// Attach filters to the reuseport groups, for the queues of these devices; an empty list means all devices.
+    /// Absent: no filters.
     pub steer: Option<Vec<String>>,
-    /// Workers bound to the CPUs of the queues by which their connections come.
+    /// Bind workers to the CPUs of the queues that deliver their connections.
     pub pin: bool,
 }
 
-/// The groups of programs: what filter each gets, or why none.
+/// Reuseport groups of programs, with the filter of each or the reason for having no filter.
 #[derive(Debug, Default)]
 pub struct Groups {
-    /// Those that get a filter.
+    /// Groups that get a filter.
     pub steerings: Vec<Steering>,
-    /// Those that get none.
+    /// Groups that get no filter.
     pub refused: Vec<CannotSteer>,
 }
 
-/// What was seen of the filters after they had been put on, and of the workers.
+/// Observations of the filters and workers after the filters were attached.
 #[derive(Debug, Default)]
 pub struct Placed {
-    /// Of each filter, in the order in which they were put on.
+    /// Verification of each filter, in the order of attachment.
     pub verifications: Vec<Verification>,
     /// Threads that were bound.
     pub pinned: Vec<Pin>,
-    /// Threads that were where they belong.
+    /// Threads that already had the right affinity.
     pub in_place: BTreeSet<Pid>,
-    /// Workers that were left where they are.
+    /// Workers that were not bound.
     pub not_pinned: Vec<NotPinned>,
 }
 
-/// What one look of [`Placement::keep_up`] came to: what is new since the one before.
+/// Result of one [`Placement::keep_up`] pass: what changed since the previous pass.
 #[derive(Debug, Default)]
 pub struct PlacementPass {
-    /// Filters that were put on.
+    /// Filters that were attached.
     pub steered: Vec<Steered>,
     /// Groups that get no filter.
     pub refused: Vec<CannotSteer>,
-    /// Groups whose filter could not be put on.
+    /// Groups whose filter could not be attached.
     pub not_steered: Vec<(GroupKey, ChangeError)>,
-    /// What the groups' namespaces list could not be read.
+    /// Error of reading the socket lists of the groups' namespaces.
     pub unread: Option<LookError>,
-    /// Filters of which it can be said whether they hold.
+    /// Filters whose verification is now conclusive.
     pub seen: Vec<(Steering, Verification)>,
     /// Threads that were bound.
     pub pinned: Vec<Pin>,
-    /// Threads that could not be bound; it is not tried again.
+    /// Threads that could not be bound; not retried.
     pub not_bound: Vec<(Pid, ChangeError)>,
-    /// Workers that are left where they are, for a reason that lasts.
+    /// Workers that are not bound, for a permanent reason.
     pub not_pinned: Vec<NotPinned>,
-    /// Sockets, workers or queues came or went: what follows is decided when they stay as they are from one look to the
-    /// next, so that it had better be soon.
+    /// Sockets, workers or queues appeared or vanished. Decisions wait until two passes in a row see the same state, so
+    /// the next pass should follow soon.
     pub is_changing: bool,
 }
 
-/// A filter that was put on.
+/// A filter that was attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Steered {
-    /// Which.
+    /// Its group and program.
     pub steering: Steering,
-    /// It took the place of one that was for the group as it was before.
+    /// It replaced the filter for an earlier state of the group.
     pub is_anew: bool,
 }
 
-/// Where the workers of one attachment are to get their connections and run, and what has been done for it.
+/// Requested placement of one attachment's workers, and what was done for it.
 #[derive(Debug, Default)]
 pub struct Placement {
     wanted: Wanted,
     filters: Filters,
     bound: Bound,
-    /// As it was at the last look.
+    /// State at the last pass.
     shown: Shown,
-    /// What has been made was made of this.
+    /// State that the current filters were decided from.
     made_of: MadeOf,
     refused: BTreeMap<GroupKey, Discriminant<CannotSteer>>,
     was_unread: bool,
 }
 
-/// The groups for which something was decided, as they were then, and the queues.
+/// Groups that were decided, with their state and the queues at that time.
 #[derive(Debug, Default)]
 struct MadeOf {
     groups: BTreeMap<GroupKey, ShownGroup>,
     queues: Shown,
 }
 
-/// Decides the filters of the groups of these processes. `only` names the devices that are meant; none: all.
+/// Decides the filters for the groups of these processes. `only` restricts the devices; empty means all.
 ///
 /// # Errors
-/// When what their namespaces list cannot be read.
+/// When the socket lists of their namespaces cannot be read.
 pub fn decide(picture: &Picture, targets: &BTreeSet<Pid>, only: &[String]) -> Result<Groups, LookError> {
     let pids: Vec<Pid> = targets.iter().copied().collect();
     let surroundings = look(picture, &pids)?;
@@ -130,16 +131,16 @@ pub fn decide(picture: &Picture, targets: &BTreeSet<Pid>, only: &[String]) -> Re
 }
 
 impl Placement {
-    /// Nothing is done yet.
+    /// Placement with nothing applied yet.
     #[must_use]
     pub fn new(wanted: Wanted) -> Self {
         Self { wanted, ..Self::default() }
     }
 
-    /// Puts filters on that were decided for the programs as they are.
+    /// Attaches filters that were decided for the current state of the programs.
     ///
     /// # Errors
-    /// With the first that cannot be; [`Attachment::end`] takes those before it off.
+    /// On the first filter that cannot be attached; [`Attachment::end`] detaches the earlier ones.
     pub fn steer(
         &mut self,
         groups: &Groups,
@@ -155,11 +156,11 @@ impl Placement {
         Ok(())
     }
 
-    /// Looks at the connections that come for at most `within`, until it can be said of every filter whether it holds;
-    /// if asked for, binds the workers to the CPUs of their queues as soon as these are known.
+    /// Observes new connections for at most `within`, until every filter is verified. If requested, binds workers to
+    /// the CPUs of their queues as soon as these are known.
     ///
     /// # Errors
-    /// When a filter does not hold, or a thread cannot be bound; [`Attachment::end`] undoes it all.
+    /// When a filter does not hold or a thread cannot be bound; [`Attachment::end`] undoes everything.
     pub fn watch(
         &mut self,
         attachment: &mut Attachment,
@@ -197,9 +198,9 @@ impl Placement {
         Ok(placed)
     }
 
-    /// Makes of a picture that [`Attachment::keep_up`] took what is to be done for it. A group gets its filter when it has
-    /// stayed as it is from one look to the next, and another one when it has changed since. Nothing but the picture is
-    /// looked at where it shows what the one before did.
+    /// Acts on a snapshot taken by [`Attachment::keep_up`]. A group gets its filter once two passes in a row see it
+    /// unchanged, and a new filter after it has changed. Makes no other observation while the snapshot shows the same
+    /// state as the previous one.
     pub fn keep_up(
         &mut self,
         attachment: &mut Attachment,
@@ -222,25 +223,25 @@ impl Placement {
         pass.pinned = workers.pinned;
         pass.not_bound = workers.failed;
         pass.not_pinned = self.bound.news(workers.not_pinned);
-        // Not before: the picture, by which workers are seen and bound, is from before the filters that were put on now.
+        // Not earlier: the snapshot that identifies and binds workers predates the filters attached in this pass.
         if let Err(error) = self.filters.list_connections(connections) {
             self.is_unread(error, &mut pass);
         }
         pass
     }
 
-    /// The filters of which not everything could be said while they were on, with what is known of each.
+    /// Filters that are not fully verified yet, with the observations so far.
     pub fn untold(&self) -> impl Iterator<Item = (&Steering, &Verification)> {
         self.filters.untold()
     }
 
-    /// Whether groups are to be steered, and none was found so far, also none that cannot be.
+    /// Whether groups are to be steered and no pass has found any, steerable or not.
     #[must_use]
     pub fn looked_in_vain(&self) -> bool {
         self.wanted.steer.is_some() && self.filters.seen().next().is_none() && self.refused.is_empty()
     }
 
-    /// Decides anew about the groups that are `due`, and puts on what is not on yet.
+    /// Decides the `due` groups again and attaches missing filters.
     fn make(
         &mut self,
         due: BTreeMap<GroupKey, ShownGroup>,
@@ -280,14 +281,14 @@ impl Placement {
         self.made_of.now_of(due.into_iter().filter(|(key, _)| !moved_on.contains(key)), &self.shown);
     }
 
-    /// Told once.
+    /// Reports the error once.
     fn is_unread(&mut self, error: LookError, pass: &mut PlacementPass) {
         if !std::mem::replace(&mut self.was_unread, true) {
             pass.unread = Some(error);
         }
     }
 
-    /// Binds the workers whose queue is known, if that is asked for.
+    /// Binds workers whose queue is known, if requested.
     fn bind(&mut self, attachment: &mut Attachment, picture: &Picture, looks_on: &mut LooksOn<'_>) -> Workers {
         let mut workers = Workers::default();
         if !self.wanted.pin {
@@ -310,7 +311,7 @@ impl Placement {
 }
 
 impl MadeOf {
-    /// The groups that stayed as they are from one look to the next, and for which nothing has been decided as they are.
+    /// Groups that are unchanged since the previous pass and have no decision for their current state.
     fn what_is_due(&self, now: &Shown, before: &Shown) -> BTreeMap<GroupKey, ShownGroup> {
         if !now.has_the_queues_of(before) {
             return BTreeMap::new();
@@ -328,7 +329,7 @@ impl MadeOf {
     }
 }
 
-/// What binding the workers came to.
+/// Outcome of binding the workers.
 #[derive(Debug, Default)]
 struct Workers {
     pinned: Vec<Pin>,
@@ -346,7 +347,7 @@ impl Placed {
     }
 }
 
-/// Whether a group is another one than that which was looked at just now.
+/// Whether the group has changed since it was observed.
 fn has_moved_on(error: &ChangeError) -> bool {
     matches!(error, ChangeError::Settings(SettingsError::GroupChanged { .. } | SettingsError::Gone { .. }))
 }

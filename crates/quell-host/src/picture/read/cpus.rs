@@ -1,4 +1,4 @@
-//! Reading the CPUs.
+//! Reads the CPUs.
 
 use quell_linux::CpuList;
 use quell_linux::proc::{Interrupts, ProcRoot, Softirqs, SoftnetStat};
@@ -7,7 +7,7 @@ use quell_linux::sysfs::{NumaNode, Sysfs};
 use super::super::{Cpu, CpuCounters, Cpus, IdleState, Reading, Why};
 use super::outcome::Outcome as _;
 
-/// What is read once for all CPUs.
+/// Data that is read once for all CPUs.
 struct Common<'a> {
     sysfs: Sysfs,
     nodes: Reading<Vec<NumaNode>>,
@@ -89,7 +89,7 @@ impl Common<'_> {
     }
 }
 
-/// The count of one CPU in a file that has one for each.
+/// Count of one CPU in a file with one count per CPU.
 fn counted<F>(file: &Reading<F>, count: impl FnOnce(&F) -> Option<u64>, tried: &str, cpu: u32) -> Reading<u64> {
     match file {
         Reading::Unknown(unknown) => Reading::Unknown(unknown.clone()),

@@ -1,4 +1,4 @@
-//! Reading the devices of a namespace: links, what ethtool tells, queues, NAPI instances with their threads.
+//! Reads the devices of a namespace: links, ethtool data, queues, NAPI instances and their kthreads.
 
 use quell_linux::ethtool::{Coalescing, Ethtool};
 use quell_linux::link::{Link, Links};
@@ -16,10 +16,10 @@ use super::namespaces::Space;
 use super::outcome::Outcome as _;
 use super::{join, threads};
 
-/// A number that no interface has: who asks about it learns whether the kernel knows the question.
+/// An ifindex that no interface has. A request with it shows whether the kernel supports the request at all.
 const NO_INTERFACE: u32 = i32::MAX.cast_unsigned();
 
-/// The devices of all namespaces that the scope means.
+/// Devices of all namespaces in the scope.
 pub(super) fn read_all(
     spaces: &[Space],
     scope: &Scope,
@@ -44,7 +44,7 @@ pub(super) fn read_all(
     }
 }
 
-/// What one namespace is asked by.
+/// Handles for requests to one namespace.
 struct Handles<'a> {
     ethtool: Reading<Ethtool>,
     netdev: Reading<Netdev>,
@@ -107,7 +107,7 @@ impl<'a> Handles<'a> {
         device
     }
 
-    /// Asks ethtool; when that is not supported, finds out by whom not.
+    /// Sends an ethtool request. If it is not supported, determines whether kernel or driver lacks it.
     fn ethtool<T>(
         &mut self,
         index: Ifindex,
@@ -203,7 +203,7 @@ impl<'a> Handles<'a> {
         device.tx_queues = Reading::Known(tx.collect());
     }
 
-    /// Moderation of one queue. A driver that does not have it by queue is asked only once.
+    /// Coalescing of one queue. A driver without coalescing per queue is asked only once.
     fn queue_coalescing(
         &mut self,
         index: Ifindex,
@@ -225,7 +225,7 @@ impl<'a> Handles<'a> {
     }
 }
 
-/// The directory of a device in sysfs, where it can be had.
+/// sysfs directory of a device, where accessible.
 struct Class<'a>(Reading<NetClass<'a>>);
 
 impl<'a> Class<'a> {

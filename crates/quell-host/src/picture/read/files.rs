@@ -1,5 +1,5 @@
-//! Looking into files of other processes by duplicates of them: parameters of epolls, what they watch and whether it is
-//! ready. Nothing is taken from the process: a duplicate is asked and closed, never waited on.
+//! Inspects files of other processes through duplicates: parameters of epolls, what they watch and whether it is ready.
+//! Does not affect the process: a duplicate is never waited on.
 
 use std::collections::HashMap;
 
@@ -13,16 +13,16 @@ use super::outcome::Outcome as _;
 use super::processes::OpenProcess;
 use super::sockets::SocketTable;
 
-/// An epoll of a process as it was read.
+/// An epoll of a process.
 pub(super) struct OpenEpoll {
     pub(super) fd: i32,
     pub(super) params: Reading<EpollParams>,
     pub(super) targets: Reading<EpollInfo>,
-    /// Of each watched file that is no TCP or UDP socket, by its number.
+    /// Readiness of each watched file other than a TCP or UDP socket, by descriptor.
     pub(super) ready: HashMap<i32, Reading<bool>>,
 }
 
-/// Reads the epolls, and finds the AF_XDP sockets, of the processes that can have something to do with packets.
+/// Reads the epolls and AF_XDP sockets of processes that may receive packets.
 pub(super) fn look_at_watched(processes: &mut [OpenProcess], sockets: &SocketTable) {
     let proc = ProcRoot::default();
     for process in processes {
@@ -35,7 +35,7 @@ pub(super) fn look_at_watched(processes: &mut [OpenProcess], sockets: &SocketTab
     }
 }
 
-/// The AF_XDP sockets among those that are neither TCP nor UDP.
+/// AF_XDP sockets among those that are neither TCP nor UDP.
 fn xdp_sockets(process: &OpenProcess, pidfd: &PidFd, sockets: &SocketTable) -> Vec<i32> {
     let others = process.sockets().filter(|(_, inode)| !sockets.contains(*inode));
     others.map(|(fd, _)| fd).filter(|fd| is_xdp(pidfd, *fd)).collect()
@@ -72,7 +72,7 @@ fn params(pidfd: &Result<PidFd, PidFdError>, fd: i32) -> Reading<EpollParams> {
     }
 }
 
-/// Whether an event of interest is there. Only files are asked whose answer is the same for every process, and does not
+/// Whether an event of interest is pending. Asks only files whose answer is the same for every process and does not
 /// change by asking.
 fn is_ready(pidfd: &Result<PidFd, PidFdError>, target: &EpollTarget, kind: Option<&FdKind>) -> Reading<bool> {
     match kind {

@@ -1,4 +1,4 @@
-//! Reading what holds for the whole host: kernel, privileges, sysctls, interrupts, services.
+//! Reads host-wide data: kernel, privileges, sysctls, interrupts, services.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::super::{Irq, Kernel, Privileges, Reading, Service, Sysctls, Why};
 use super::outcome::Outcome as _;
 use super::processes::Candidate;
 
-/// Programs that set interrupts, CPUs or sysctls by their own rules, by the names of their processes.
+/// Process names of programs that set interrupts, CPUs or sysctls by their own rules.
 const SERVICES: &[&str] = &["irqbalance", "tuned", "numad", "cpufreqd", "auto-cpufreq"];
 
 pub(super) fn kernel() -> Kernel {

@@ -1,5 +1,4 @@
-//! Finding what belongs together in what was read: queues to NAPI instances, NAPI instances to interrupts, epolls and
-//! processes to sockets. Pure: nothing is asked here.
+//! Joins what was read: queues to NAPI instances, NAPI instances to interrupts, epolls and processes to sockets. Pure.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,8 +15,8 @@ use super::processes::OpenProcess;
 use super::sockets::SocketTable;
 use crate::concluded::{napis_follow_queues, virtio_rx_interrupt, virtio_tx_interrupt};
 
-/// Where the kernel does not say which NAPI polls which receive queue: a device without NAPI has none, and of some the
-/// order tells.
+/// Infers the NAPI instance of receive queues where the kernel does not report it: a device without NAPI has none, and
+/// some devices are matched by order.
 pub(super) fn queues_to_napis(devices: &mut [Device]) {
     for device in devices {
         let Reading::Known(napis) = &device.napis else { continue };
@@ -33,8 +32,8 @@ pub(super) fn queues_to_napis(devices: &mut [Device]) {
     }
 }
 
-/// Where the kernel does not say which interrupt wakes a NAPI: a device without interrupts has none, and virtio-net
-/// tells by its name.
+/// Infers the interrupt of NAPI instances where the kernel does not report it: a device without interrupts has none,
+/// and virtio-net is matched by interrupt name.
 pub(super) fn napis_to_irqs(device: &mut Device, bus: Option<&str>, interrupts: Option<&Interrupts>) {
     let has_none = device.irqs.known().is_some_and(Vec::is_empty);
     let by_napi = match (bus, interrupts) {
@@ -57,12 +56,12 @@ fn irqs_by_name(device: &Device, bus: &str, interrupts: &Interrupts) -> HashMap<
     let tx = device.tx_queues.known_elements().map(|queue| (&queue.napi, virtio_tx_interrupt(bus, queue.id)));
     let pairs = rx.chain(tx).filter_map(|(napi, name)| Some((napi.known()?.as_ref()?.to, named(name)?)));
     let mut by_napi = HashMap::new();
-    // A NAPI that serves both directions is woken for receiving by the interrupt of its receive queue.
+    // An instance for both directions is woken for receiving by the interrupt of its receive queue.
     pairs.for_each(|(napi, irq)| _ = by_napi.entry(napi).or_insert(irq));
     by_napi
 }
 
-/// The processes and sockets of the picture, and the processes whose files were hidden.
+/// Processes and sockets of the snapshot, and processes whose files are inaccessible.
 pub(super) fn processes_to_sockets(
     open: Vec<OpenProcess>,
     sockets: SocketTable,
@@ -82,7 +81,7 @@ fn held_sockets(process: &Process) -> Vec<u64> {
     process.files.known().map_or_else(Vec::new, |files| files.sockets.iter().map(|held| held.inode).collect())
 }
 
-/// Keeps the processes that packets of these devices reach, and their sockets.
+/// Keeps processes and sockets that receive from these devices.
 pub(super) fn keep_what_arrives_by(devices: &[Device], processes: &mut Vec<Process>, sockets: &mut Vec<Socket>) {
     let napis: HashSet<NapiId> =
         devices.iter().flat_map(|device| device.napis.known_elements()).map(|napi| napi.id).collect();

@@ -1,5 +1,5 @@
-//! Taking the picture: one pass over what the kernel tells, in the order of what depends on what. What belongs together
-//! is found by `join`, without asking again. Only what the picture's scope needs is read.
+//! Takes a snapshot in one pass over the kernel's interfaces, ordered by dependency. `join` links the objects without
+//! further requests. Reads only what the scope needs.
 
 mod cpus;
 mod devices;
@@ -25,11 +25,11 @@ use self::outcome::Outcome as _;
 use self::processes::OpenProcess;
 use super::{Picture, Reading, SCHEMA, Scope, Taken};
 
-/// Why no picture could be taken at all. What cannot be read of its parts is in the picture itself.
+/// Reason why no snapshot could be taken. Unreadable parts are recorded in the snapshot itself.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TakeError {
-    /// A network namespace is not there, or may not be entered.
+    /// A network namespace does not exist or may not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
     /// The devices could not be listed.
@@ -38,15 +38,15 @@ pub enum TakeError {
     /// The processes could not be listed.
     #[error(transparent)]
     Processes(#[from] ProcError),
-    /// There is no process of that number.
+    /// No process has this PID.
     #[error("there is no process {0}")]
     NoSuchProcess(Pid),
-    /// There is no device of that name.
+    /// No device has this name.
     #[error("there is no device {name} here; there {}", in_words(there))]
     NoSuchDevice {
-        /// The name that was asked for.
+        /// Requested name.
         name: String,
-        /// The names that there are.
+        /// Names of the existing devices.
         there: Vec<String>,
     },
 }
@@ -58,23 +58,23 @@ fn in_words(names: &[String]) -> String {
     }
 }
 
-/// What taking a picture took: time spent in system calls and in parsing what they returned, and time spent in joining.
+/// Cost of a snapshot: time in system calls with parsing, and time for joining.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Asking the kernel for namespaces, CPUs, devices, queues.
+    /// Requests for namespaces, CPUs, devices and queues.
     pub devices: Duration,
-    /// Asking it for processes, threads and open files.
+    /// Requests for processes, threads and open files.
     pub processes: Duration,
-    /// Asking it for sockets.
+    /// Requests for sockets.
     pub sockets: Duration,
-    /// Joining what it told.
+    /// Joining the results.
     pub joining: Duration,
 }
 
-/// Takes a picture of what `scope` says, and tells what that took.
+/// Takes a snapshot of `scope` and returns it with its cost.
 ///
 /// # Errors
-/// [`TakeError`], when what was asked for is not there or its devices cannot be listed.
+/// [`TakeError`], when a requested object does not exist or its devices cannot be listed.
 pub fn take(scope: &Scope) -> Result<(Picture, Cost), TakeError> {
     let began = Instant::now();
     let (unix_ns, monotonic_ns) = (clock::realtime_ns(), clock::monotonic_ns());

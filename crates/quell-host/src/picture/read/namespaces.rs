@@ -1,5 +1,5 @@
-//! The network namespaces of a picture, each with the handles by which it is read. A handle of the reader's own namespace
-//! needs no privilege, so that one is not entered.
+//! Network namespaces of a snapshot, with handles for reading them. A handle of the reader's own namespace needs no
+//! privileges, so that namespace is not entered.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::TakeError;
 use super::outcome::Outcome as _;
 use super::processes::Candidate;
 
-/// A namespace that is read.
+/// A namespace to read.
 pub(super) struct Space {
     pub(super) namespace: Namespace,
     pub(super) is_readers: bool,
@@ -35,7 +35,7 @@ impl Space {
         self.read_proc_net(|proc| proc.thread_self().net_dev())
     }
 
-    /// What the picture says of the namespace itself.
+    /// The namespace's entry in the snapshot.
     pub(super) fn describe(&self, unlisted_sockets: Vec<Unknown>) -> NetworkNamespace {
         let netstat = self.read_proc_net(|proc| proc.thread_self().netstat());
         let busy_poll_rx_packets = netstat.map(|netstat| netstat.busy_poll_rx_packets());
@@ -73,7 +73,7 @@ fn counted(count: Reading<Option<u64>>, name: &str) -> Reading<u64> {
     }
 }
 
-/// The namespaces that the scope means, in ascending order of their inodes.
+/// Namespaces of the scope, in ascending order of inode.
 pub(super) fn open(scope: &Scope, candidates: &[Candidate]) -> Result<Vec<Space>, TakeError> {
     let readers = Namespace::current()?;
     let mut found = BTreeMap::new();
@@ -104,13 +104,13 @@ pub(super) fn open(scope: &Scope, candidates: &[Candidate]) -> Result<Vec<Space>
     Ok(found.into_values().map(space).collect())
 }
 
-/// The namespaces that have a name. One that may not be opened, or is gone, has none here.
+/// Named namespaces. Skips namespaces that are inaccessible or gone.
 fn named() -> Vec<(NamespaceName, Namespace)> {
     let names = Namespace::list_named().unwrap_or_default();
     names.into_iter().filter_map(|name| Some((name.clone(), Namespace::open_named(&name).ok()?))).collect()
 }
 
-/// The namespaces of these processes, each once.
+/// Namespaces of these processes, each once.
 fn of_processes<'a>(candidates: impl Iterator<Item = &'a Candidate>) -> Vec<Namespace> {
     let mut by_inode = BTreeMap::new();
     for candidate in candidates {

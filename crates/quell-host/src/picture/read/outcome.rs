@@ -1,4 +1,4 @@
-//! What an error of a reader means for the picture: which class of reason it is, and which capability would help.
+//! Classifies errors of readers for the snapshot, and names the capability that would help.
 
 use quell_linux::CpuSetReadError;
 use quell_linux::capability::Capability;
@@ -13,12 +13,12 @@ use quell_linux::sysfs::SysfsError;
 
 use super::super::{Reading, Why};
 
-/// The class of reason in an error.
+/// Class of an error.
 pub(super) trait Explained: std::fmt::Display {
     fn why(&self) -> Why;
 }
 
-/// Turns what a reader returned into a reading.
+/// Turns a reader's result into a [`Reading`].
 pub(super) trait Outcome<T> {
     fn outcome(self) -> Reading<T>;
 }
@@ -37,8 +37,8 @@ fn denied(needs: Capability) -> Why {
 }
 
 impl Explained for NetlinkError {
-    /// What is unsupported is the driver's doing, but for a whole family of questions: whether the kernel knows a single
-    /// one is found out beforehand.
+    /// "Unsupported" refers to the driver, except for a whole netlink family. Whether the kernel supports a single
+    /// request is determined beforehand.
     fn why(&self) -> Why {
         match self.failure() {
             _ if self.is_family_absent() => Why::UnsupportedByKernel,

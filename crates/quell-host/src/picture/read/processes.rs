@@ -1,4 +1,4 @@
-//! Reading processes: which there are, what each has open, and the threads of those that matter.
+//! Reads the list of processes, their open files, and the threads of relevant processes.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,13 @@ use super::outcome::Outcome as _;
 use super::sockets::SocketTable;
 use super::threads;
 
-/// An empty list would read as a process without files.
+/// An empty list would look like a process without files.
 const NO_MAIN_THREAD: &str = "its main thread has exited, and the kernel shows the files of a process through that thread \
                               only: its epolls and sockets cannot be read";
-/// The parent of all threads of the kernel.
+/// Parent of all kernel threads.
 const KTHREADD: i32 = 2;
 
-/// A process that may be in the picture.
+/// A process that may be part of the snapshot.
 pub(super) struct Candidate {
     pub(super) pid: Pid,
     pub(super) name: String,
@@ -28,7 +28,7 @@ pub(super) struct Candidate {
     runs_without_main_thread: bool,
 }
 
-/// A process with what it has open.
+/// A process and its open files.
 pub(super) struct OpenProcess {
     pub(super) pid: Pid,
     pub(super) name: String,
@@ -40,7 +40,7 @@ pub(super) struct OpenProcess {
     pub(super) threads: Reading<Vec<Thread>>,
 }
 
-/// All processes, ascending.
+/// All processes, in ascending order.
 pub(super) fn candidates(proc: &ProcRoot, scope: &Scope) -> Result<Vec<Candidate>, TakeError> {
     let mut pids = proc.pids()?;
     pids.sort_unstable();
@@ -64,7 +64,7 @@ pub(super) fn candidates(proc: &ProcRoot, scope: &Scope) -> Result<Vec<Candidate
             runs_without_main_thread: stat.runs_without_main_thread(),
         })
     };
-    // One that ended meanwhile is left out.
+    // Skips processes that have exited in the meantime.
     Ok(pids.into_iter().filter_map(candidate).collect())
 }
 
@@ -73,7 +73,7 @@ fn is_kernel_thread(stat: &PidStat) -> bool {
 }
 
 impl Candidate {
-    /// Whether it is asked for, or may be in one of these namespaces.
+    /// Whether it is requested, or may be in one of these namespaces.
     pub(super) fn is_within(&self, scope: &Scope, namespaces: &BTreeSet<u64>) -> bool {
         if !scope.pids.is_empty() {
             return scope.pids.contains(&self.pid);
@@ -102,7 +102,7 @@ pub(super) fn read(proc: &ProcRoot, candidate: &Candidate) -> OpenProcess {
 }
 
 impl OpenProcess {
-    /// The numbers and inodes of its sockets of any kind.
+    /// Descriptors and inodes of its sockets of any kind.
     pub(super) fn sockets(&self) -> impl Iterator<Item = (i32, u64)> + '_ {
         self.fds.known_elements().filter_map(|fd| match fd.kind {
             FdKind::Socket { inode } => Some((fd.number, inode)),
@@ -110,7 +110,7 @@ impl OpenProcess {
         })
     }
 
-    /// Whether it belongs into the picture: asked for, hidden, unreadable, or with a socket that packets come by.
+    /// Whether it is part of the snapshot: requested, inaccessible, unreadable, or with a socket that receives packets.
     pub(super) fn is_wanted(&self, scope: &Scope, sockets: &SocketTable) -> bool {
         scope.pids.contains(&self.pid)
             || self.is_hidden()
@@ -119,12 +119,12 @@ impl OpenProcess {
             || self.sockets().any(|(_, inode)| sockets.contains(inode))
     }
 
-    /// Whether its files may not be seen.
+    /// Whether its files are inaccessible.
     pub(super) fn is_hidden(&self) -> bool {
         self.fds.why_unknown().is_some_and(|unknown| matches!(unknown.why, Why::Denied { .. }))
     }
 
-    /// Reads its threads, unless nothing else of it could be seen.
+    /// Reads its threads, unless nothing else of it was accessible.
     pub(super) fn read_threads(&mut self, proc: &ProcRoot) {
         let directory = proc.process(self.pid);
         let tids = directory.tids().outcome();

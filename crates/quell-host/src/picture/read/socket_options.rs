@@ -1,5 +1,5 @@
-//! What only a socket itself tells, asked by a duplicate of it. The NAPI of every socket is asked; of connections that
-//! arrive alike only some are asked the rest, for with thousands of them every question is thousands of system calls.
+//! Reads socket options through duplicates. The NAPI ID is read of every socket. Of similar connections, only some are
+//! asked for the other options: with thousands of connections each option costs thousands of system calls.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -13,11 +13,12 @@ use super::super::{Reading, Unknown, UnknownReading, Why};
 use super::outcome::Outcome as _;
 use super::processes::OpenProcess;
 
-/// How many connections of one group are asked everything. When one of them polls by itself, all others are too.
+/// Number of connections of a group that are asked for all options. If one of these busy polls, all others are asked
+/// too.
 const ASKED_OF_A_GROUP: usize = 16;
 const LEFT_OUT: &str = "only some of the connections of this address and NAPI were asked";
 
-/// The options of one socket, each as in [`Socket`](super::super::Socket).
+/// Options of one socket, each as in [`Socket`](super::super::Socket).
 pub(super) struct Options {
     pub(super) napi: Reading<Option<NapiId>>,
     pub(super) incoming_cpu: Reading<Option<u32>>,
@@ -26,21 +27,21 @@ pub(super) struct Options {
     pub(super) reuseport: Reading<bool>,
 }
 
-/// Asks the sockets of one process.
+/// Reads the sockets of one process.
 pub(super) struct Asker {
     pidfd: Reading<PidFd>,
     listened_at: HashSet<u16>,
     groups: HashMap<Group, Asked>,
 }
 
-/// Connections that arrive alike: by the same NAPI, at the same port of this program or from the same port of another.
+/// Similar connections: same NAPI instance, and same local port of this server or same remote port.
 #[derive(PartialEq, Eq, Hash)]
 struct Group {
     napi: Option<NapiId>,
     address: SocketAddr,
 }
 
-/// What is known of a group.
+/// Known facts of a group.
 #[derive(Default)]
 struct Asked {
     connections: usize,
@@ -53,7 +54,7 @@ impl Asker {
         Self { pidfd: PidFd::open(process.pid).outcome(), listened_at, groups: HashMap::new() }
     }
 
-    /// Asks the socket of this inode, which the process has under this number, everything.
+    /// Reads all options of the socket with this inode and descriptor.
     pub(super) fn ask(&self, fd: i32, inode: u64) -> Options {
         match self.duplicate(fd, inode) {
             Reading::Known(socket) => Options::all(&socket, socket_options::incoming_napi_id(&socket).outcome()),
@@ -61,7 +62,7 @@ impl Asker {
         }
     }
 
-    /// Asks a connection for its NAPI, and for the rest when there are few like it.
+    /// Reads the NAPI ID of a connection, and the other options if few connections are similar to it.
     pub(super) fn ask_connection(&mut self, fd: i32, inode: u64, connection: &InetSocket) -> Options {
         let socket = match self.duplicate(fd, inode) {
             Reading::Known(socket) => socket,
@@ -80,7 +81,7 @@ impl Asker {
         options
     }
 
-    /// Under the number of a connection that was closed the process may have another one by now.
+    /// The descriptor of a closed connection may have been reused.
     fn duplicate(&self, fd: i32, inode: u64) -> Reading<BriefDuplicate> {
         let duplicate = match &self.pidfd {
             Reading::Known(pidfd) => pidfd.duplicate_briefly(fd).outcome(),
@@ -110,7 +111,7 @@ impl Options {
         }
     }
 
-    /// None of them is known, for one reason.
+    /// All options unknown, for one reason.
     fn unknown(reason: &UnknownReading) -> Self {
         Self {
             napi: Reading::Unknown(reason.clone()),
@@ -121,7 +122,7 @@ impl Options {
         }
     }
 
-    /// Of a socket whose process is not looked into.
+    /// Options of a socket whose process is outside the scope.
     pub(super) fn outside_of_the_scope() -> Self {
         Self::unknown(&not_asked("the process that holds it is outside of the scope"))
     }
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_that_another_socket_has_by_now_tells_nothing_of_the_one_that_was_listed() {
+    fn a_reused_descriptor_says_nothing_about_the_listed_socket() {
         let own = Pid::of_this_process();
         let asker = Asker { pidfd: PidFd::open(own).outcome(), listened_at: HashSet::new(), groups: HashMap::new() };
         let (listed, other) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());

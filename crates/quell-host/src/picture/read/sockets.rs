@@ -1,5 +1,5 @@
-//! Listing sockets: all of a namespace in a few messages by sock_diag. What only a socket itself tells is asked by
-//! `socket_options`, once, however many processes hold it.
+//! Lists all sockets of a namespace in a few messages through sock_diag. `socket_options` reads further options from
+//! each socket once, even if several processes hold it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,7 +19,7 @@ const KINDS: [(InetProtocol, InetFamily); 4] = [
     (InetProtocol::Udp, InetFamily::V6),
 ];
 
-/// A socket as its namespace lists it, and what it told itself, once it was asked.
+/// A socket as listed by its namespace, with its options once they are read.
 struct Listed {
     protocol: InetProtocol,
     namespace: u64,
@@ -27,11 +27,11 @@ struct Listed {
     options: Option<Options>,
 }
 
-/// The TCP and UDP sockets that processes hold, by inode.
+/// TCP and UDP sockets that processes hold, by inode.
 #[derive(Default)]
 pub(super) struct SocketTable {
     by_inode: HashMap<u64, Listed>,
-    /// What could not be listed, by the inode of the namespace.
+    /// Protocols that could not be listed, by inode of the namespace.
     pub(super) unlisted: HashMap<u64, Vec<Unknown>>,
 }
 
@@ -72,8 +72,8 @@ impl SocketTable {
         self.by_inode.contains_key(&inode)
     }
 
-    /// The socket that an epoll watches. Its inode says it for sure; kernels that do not tell that leave the number, under
-    /// which the process may have another file by now.
+    /// The socket that an epoll watches, identified by its inode. Kernels that do not report the inode leave the
+    /// descriptor, which may have been reused.
     pub(super) fn of_target(&self, target: &EpollTarget, kind: Option<&FdKind>) -> Option<u64> {
         let inode = match (target.inode, kind) {
             (Some(inode), _) => inode,
@@ -83,7 +83,7 @@ impl SocketTable {
         self.by_inode.contains_key(&inode).then_some(inode)
     }
 
-    /// Asks every socket of these processes what only it can tell.
+    /// Reads the options of every socket of these processes.
     pub(super) fn ask(&mut self, processes: &[OpenProcess]) {
         for process in processes {
             let mut asker = Asker::of(process, self.ports_listened_at(process));
@@ -106,7 +106,7 @@ impl SocketTable {
         held.filter(|listed| listed.is_listening()).map(|listed| listed.socket.local.port()).collect()
     }
 
-    /// The sockets, in ascending order of their inodes.
+    /// The sockets, in ascending order of inode.
     pub(super) fn into_sorted(self) -> Vec<Socket> {
         let mut sockets: Vec<Socket> = self.by_inode.into_values().map(Listed::into_socket).collect();
         sockets.sort_unstable_by_key(|socket| socket.inode);

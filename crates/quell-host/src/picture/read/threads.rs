@@ -1,4 +1,4 @@
-//! Reading one thread, of a process or of the kernel.
+//! Reads one thread, of a process or of the kernel.
 
 use quell_linux::proc::{EpollTimeout, EpollWaitCall, PidStat, ProcDir};
 use quell_linux::{Pid, sched};
@@ -6,7 +6,7 @@ use quell_linux::{Pid, sched};
 use super::super::{EpollWait, Reading, Thread, Why};
 use super::outcome::Outcome as _;
 
-/// The thread at this directory; `None` when it is gone.
+/// The thread at this directory; `None` when it has exited.
 pub(super) fn read(tid: Pid, directory: &ProcDir) -> Option<Thread> {
     let stat = match directory.stat() {
         Ok(stat) => stat,
@@ -40,7 +40,7 @@ fn wait(call: EpollWaitCall) -> EpollWait {
     EpollWait { epoll_fd: call.epoll_fd, max_events: call.max_events, timeout_ms }
 }
 
-/// A thread whose `stat` cannot be read, as where /proc hides other users' processes.
+/// A thread whose `stat` cannot be read, for example where /proc hides processes of other users.
 fn unreadable(tid: Pid, stat: &Reading<PidStat>) -> Thread {
     fn same<T>(stat: &Reading<PidStat>) -> Reading<T> {
         match stat.why_unknown() {

@@ -1,4 +1,4 @@
-//! What of a value is to be put back, and what somebody else has changed since. Pure.
+//! Decides which parts of a value to restore, and which another program has changed since. Pure.
 
 use quell_linux::CpuList;
 use quell_linux::ethtool::Coalescing;
@@ -7,20 +7,20 @@ use quell_linux::sched::Scheduling;
 use crate::plan::{ChannelCounts, Diff, RingSizes, text};
 use crate::settings::values::{NapiValues, Restoration};
 
-/// How a value goes back.
+/// Restoration of one value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Back<T> {
-    /// What is to be set.
+    /// Value to set.
     pub(crate) set: Option<T>,
-    /// What is neither the old nor the new value any more, as it is now.
+    /// Current value that is neither the old nor the new one.
     pub(crate) others: Option<T>,
 }
 
-/// A value that a plan changes.
+/// A value that a plan can change.
 pub(crate) trait Value: Clone + PartialEq {
-    /// From what it was made from, what was made, and what is there now, what is to be done: it goes back where it is
-    /// still what was made, stays where it is the old one already, and is somebody else's otherwise. What consists of
-    /// parts is decided part by part.
+    /// Decides the restoration from the old, the applied and the current value. Restores a value that is still the
+    /// applied one. Ignores a value that is the old one already, and leaves any other alone. Composite values are
+    /// decided part by part.
     fn back(old: &Self, new: &Self, current: &Self) -> Back<Self> {
         let is = |other: &Self| current == other;
         Back {
@@ -29,13 +29,13 @@ pub(crate) trait Value: Clone + PartialEq {
         }
     }
 
-    /// What a thing that is made does not set, as it is when the thing is made for the first time: there it outlives the
-    /// thing, and comes back with the next one.
+    /// Initial value of a part that recreating the object does not reset, and that therefore survives in the next
+    /// object.
     fn left_by_birth() -> Option<Self> {
         None
     }
 
-    /// For people.
+    /// Text for display.
     fn in_words(&self) -> String;
 }
 
@@ -113,7 +113,7 @@ impl Value for RingSizes {
     }
 }
 
-/// The parameters that a change speaks of.
+/// Only the parameters that the change contains.
 pub(super) fn only(values: &Coalescing, spoken_of: &Diff<Coalescing>) -> Coalescing {
     let is_spoken_of = |parameter| {
         let in_one =
@@ -124,7 +124,7 @@ pub(super) fn only(values: &Coalescing, spoken_of: &Diff<Coalescing>) -> Coalesc
 }
 
 impl ChannelCounts {
-    /// The kinds that a change speaks of.
+    /// Only the kinds that the change contains.
     pub(super) fn where_present_in(self, spoken_of: &Diff<Self>) -> Self {
         let pick = |kind: fn(&Self) -> Option<u32>| {
             let in_one = |counts: &Option<Self>| counts.as_ref().and_then(kind).is_some();
@@ -135,7 +135,7 @@ impl ChannelCounts {
 }
 
 impl RingSizes {
-    /// The sides that a change speaks of.
+    /// Only the sides that the change contains.
     pub(super) fn where_present_in(self, spoken_of: &Diff<Self>) -> Self {
         let pick = |side: fn(&Self) -> Option<u32>| {
             let in_one = |sizes: &Option<Self>| sizes.as_ref().and_then(side).is_some();

@@ -1,5 +1,5 @@
-//! Where the settings of a plan are: its devices, queues, interrupts and threads, found anew at every use, for they are
-//! made anew by some of its changes.
+//! Locates the devices, queues, interrupts and threads of a plan. Searches at every use, because some changes recreate
+//! them.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -19,17 +19,17 @@ use crate::namespaces;
 use crate::plan::DeviceId;
 use crate::settings::{SettingsError, napi};
 
-/// One network namespace and the host around it.
+/// One network namespace and its host.
 #[derive(Debug)]
 pub(crate) struct Kernel<'a> {
     pub(crate) namespace: &'a Namespace,
     pub(crate) proc: &'a ProcRoot,
-    /// The device's number here, where the device came from another namespace since its change was planned.
+    /// Current ifindex, if the device has moved to this namespace since the change was planned.
     moved_to: Option<Ifindex>,
     sysfs: OnceCell<Sysfs>,
 }
 
-/// Where a setting of the host is now.
+/// Current location of a host setting.
 #[derive(Debug)]
 pub(crate) enum Place {
     Namespace(Namespace),
@@ -37,7 +37,7 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// `None`: its device is gone, or its namespace.
+    /// Locates the setting. `None`: its device or namespace is gone.
     ///
     /// # Errors
     /// When a namespace or its devices cannot be read.
@@ -58,8 +58,8 @@ impl Place {
     }
 }
 
-/// RSS contexts whose number was not known when a change was planned, or is another one since: made by a plan, by its
-/// own name for them; made again by an undoing, by the number that they had.
+/// RSS contexts whose ID was assigned after the change was planned. Contexts created by a plan are known by their name
+/// in it; contexts recreated by an undo by their old ID.
 #[derive(Debug, Default)]
 pub(crate) struct KnownContexts {
     pub(crate) planned: BTreeMap<(DeviceId, String), RssContextId>,
@@ -91,12 +91,12 @@ impl<'a> Kernel<'a> {
         Ok(self.link(device)?.index)
     }
 
-    /// The device, whatever it is called now.
+    /// The device, under its current name.
     pub(crate) fn link(&self, device: &DeviceId) -> Result<Link, SettingsError> {
         Ok(Links::open_in(self.namespace)?.by_index(self.moved_to.unwrap_or(device.ifindex))?)
     }
 
-    /// The NAPI instance of a receive queue.
+    /// NAPI instance of a receive queue.
     pub(crate) fn napi(&self, device: &DeviceId, queue: u32) -> Result<Napi, SettingsError> {
         let mut netdev = Netdev::open_in(self.namespace)?;
         let polled = napi::rx_queues(&mut netdev, &self.link(device)?)?;
@@ -109,7 +109,7 @@ impl<'a> Kernel<'a> {
         pid.ok_or_else(|| gone(format!("the NAPI thread of receive queue {queue} of {device}")))
     }
 
-    /// The interrupt of a receive queue: as the kernel says, or as its name does.
+    /// Interrupt of a receive queue, as reported by the kernel or inferred from its name.
     pub(crate) fn irq(&self, device: &DeviceId, queue: u32) -> Result<u32, SettingsError> {
         if let Some(irq) = self.napi(device, queue)?.irq {
             return Ok(irq);

@@ -1,5 +1,5 @@
-//! The settings that a plan changes, one by one, on the kernel: made, and put back as far as they are still what was
-//! made. What is to be set is decided in [`crate::plan`]; that it is written down first is [`crate::transaction`]'s.
+//! Makes the changes of a plan one by one, and restores values that are still the applied ones. [`crate::plan`] decides
+//! the changes; [`crate::transaction`] records them first.
 
 mod back;
 mod kernel;
@@ -18,10 +18,10 @@ use crate::plan::{Change, ChannelCounts, Diff, RingSizes};
 pub(crate) use back::Value;
 pub(crate) use kernel::{Kernel, KnownContexts, Place};
 
-/// Makes a change. Setting what is so already does no harm.
+/// Makes a change. Repeating it is harmless.
 ///
 /// # Errors
-/// When the kernel refuses, or what is to be set is not there.
+/// When the kernel refuses, or the object does not exist.
 pub(crate) fn make(kernel: &Kernel<'_>, contexts: &KnownContexts, change: &Change) -> Result<Outcome, SettingsError> {
     match change {
         Change::FlowRule { device, matches, action } => steering::make_rule(kernel, contexts, device, matches, action),
@@ -30,7 +30,7 @@ pub(crate) fn make(kernel: &Kernel<'_>, contexts: &KnownContexts, change: &Chang
     }
 }
 
-/// Undoes a change of which `outcome` is known, as far as it still applies.
+/// Undoes a change with a known `outcome`, where it is still in place.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -60,13 +60,13 @@ pub(crate) fn put_back(
         (undone, _) => undone,
     }
     .or_else(|error| match error.is_absent() {
-        // The device, its queue or its thread is gone, and the setting with it.
+        // The device, queue or thread is gone, and the setting with it.
         true => Ok(Undoing::AlreadyGone),
         false => Err(error),
     })
 }
 
-/// What is done with one value that can be read and written.
+/// Operation on one value that can be read and written.
 trait Act {
     type Outcome;
 
@@ -113,7 +113,7 @@ impl Act for PutBack {
         let (Some(old), Some(current)) = (diff.old.as_ref().or(at_birth.as_ref()), read()?) else {
             return Ok(Undoing::AlreadyGone);
         };
-        // What was not set, or set to what it was, has its queue's default since the queue was made anew.
+        // A recreated queue has its default for values that were not set, or set to their previous value.
         let new = diff.new.as_ref().filter(|new| *new != old).unwrap_or(&current);
         let plan = T::back(old, new, &current);
         if let Some(value) = &plan.set {
@@ -135,11 +135,11 @@ impl Act for PutBack {
     }
 }
 
-/// The value that was made and the one that is there, in words, where they differ; the latter is absent when the thing is
-/// gone. Rules and contexts are not looked at.
+/// Applied and current value as text, if they differ. The current one is absent when the object is gone. Skips flow
+/// rules and RSS contexts.
 ///
 /// # Errors
-/// When it cannot be read.
+/// When the value cannot be read.
 pub(crate) fn differs(kernel: &Kernel<'_>, change: &Change) -> Result<Option<(String, Option<String>)>, SettingsError> {
     if matches!(change, Change::FlowRule { .. } | Change::RssContext { .. }) {
         return Ok(None);
@@ -167,7 +167,7 @@ impl Act for Compare {
     }
 }
 
-/// Does `act` with the value that a change is about; rules and contexts, which come and go, have none.
+/// Applies `act` to the value of a change. Flow rules and RSS contexts have no value.
 fn on_value<A: Act>(kernel: &Kernel<'_>, change: &Change, act: A) -> Result<A::Outcome, SettingsError> {
     match change {
         Change::FlowRule { .. } | Change::RssContext { .. } => unreachable!("these come and go, and have no value"),
@@ -231,7 +231,7 @@ fn on_value<A: Act>(kernel: &Kernel<'_>, change: &Change, act: A) -> Result<A::O
     }
 }
 
-/// As [`on_value`], for what one queue has.
+/// Like [`on_value`], for settings of one queue.
 fn on_queue<A: Act>(kernel: &Kernel<'_>, change: &Change, act: A) -> Result<A::Outcome, SettingsError> {
     match change {
         Change::RpsCpus { device, queue, cpus } => act.act(

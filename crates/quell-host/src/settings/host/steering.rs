@@ -1,5 +1,4 @@
-//! Flow rules and RSS contexts: made, deleted, and the other way round. They come and go, and their numbers are the
-//! driver's choice.
+//! Creates and deletes flow rules and RSS contexts. The driver assigns their numbers.
 
 use quell_linux::ethtool::{FlowAction, FlowMatch, FlowRule, InstalledFlowRule, RssContextId, RssRequest};
 
@@ -68,8 +67,8 @@ pub(super) fn undo_context(
             Ok(Undoing::Undone)
         }
         (None, Some(new), _) => {
-            // Without its number it is told by its table; one of the same table that somebody else made meanwhile is
-            // not told apart, so with two of them neither is touched.
+            // Without its ID, a context is identified by its indirection table. If two contexts have the same table,
+            // they cannot be distinguished, and neither is touched.
             let there = ethtool.rss_contexts(index)?;
             let is_ours = |id: RssContextId, table: &Option<Vec<u32>>| match outcome {
                 Some(Outcome::RssContext { id: made }) => id == made,
