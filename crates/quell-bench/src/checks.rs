@@ -1,15 +1,15 @@
-//! What has to be so before a lab's figures mean what they say: decided by pure functions from what was seen while some
-//! requests were sent.
+//! Preconditions for valid lab results. Pure functions of what was observed while a few requests were sent.
 
 use quell_linux::proc::Softirqs;
 
 use crate::result::{Check, WorkerFacts};
 
-/// More receive softirqs per request than this on the server's CPUs, and they do somebody else's receive work. With
-/// every queue polled by its thread there should be none; other programs of the machine cause some.
+/// Upper limit of NET_RX softirqs per request on the server's CPUs. Above it, these CPUs do receive work of others. If
+/// every queue is polled by its thread, the lab itself causes no NET_RX softirqs; other programs of the machine cause a
+/// few.
 const NET_RX_PER_REQUEST_MAX: f64 = 0.1;
 
-/// Every worker polls one queue, every queue has one worker, and no connection bypasses NAPI.
+/// Checks that every worker polls one queue, that every queue has one worker, and that no connection bypasses NAPI.
 #[must_use]
 pub fn of_workers(workers: &[WorkerFacts], server_napi_ids: &[u32]) -> Vec<Check> {
     let lists: Vec<String> = workers
@@ -38,7 +38,7 @@ pub fn of_workers(workers: &[WorkerFacts], server_napi_ids: &[u32]) -> Vec<Check
     ]
 }
 
-/// No sysctl makes every epoll busy poll, `base`'s too.
+/// Checks that no sysctl makes every epoll busy poll, including the epolls of `base`.
 #[must_use]
 pub fn of_system_wide_busy_polling(busy_poll_us: Option<u32>) -> Check {
     Check {
@@ -51,7 +51,7 @@ pub fn of_system_wide_busy_polling(busy_poll_us: Option<u32>) -> Check {
     }
 }
 
-/// The server's CPUs do none of the client's receive work.
+/// Checks that the server's CPUs do no receive work of the client.
 #[must_use]
 pub fn of_receive_work(from: &Softirqs, to: &Softirqs, server_cpus: &[u32], requests: u64) -> Check {
     let on =

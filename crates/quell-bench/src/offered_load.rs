@@ -1,4 +1,4 @@
-//! How much is asked of the server in a trial: a share of what `base` reaches, a rate, or as much as it can take.
+//! Load offered to the server in a trial: a share of the throughput of `base`, a rate, or the maximum.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,20 +6,20 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The load of a trial; spelled `50%`, `200K` or `max`.
+/// Load of a trial, written as `50%`, `200K` or `max`.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
 pub enum OfferedLoad {
-    /// Open loop, at this many hundredths of the throughput that `base` reaches in a closed loop on this lab.
+    /// Open loop, at this percentage of the closed-loop throughput of `base` on this lab.
     Percent(f64),
-    /// Open loop, at this many requests per second.
+    /// Open loop, at this rate in requests per second.
     Rate(f64),
-    /// Closed loop: every connection sends its next request as soon as it has its answer.
+    /// Closed loop: every connection sends its next request as soon as the previous one is answered.
     Max,
 }
 
-/// Why a text is no load.
+/// Why a text is not a valid load.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is no load: write a share of what base reaches (50%), requests per second (200K, 1.2M, 35000), or max"
@@ -29,7 +29,7 @@ pub struct ParseLoadError {
 }
 
 impl OfferedLoad {
-    /// Requests per second to be offered, given what `base` reaches; absent in a closed loop.
+    /// Offered rate in requests per second, given the throughput of `base`. Absent in a closed loop.
     #[must_use]
     pub fn rate_per_s(self, base_reaches_per_s: f64) -> Option<f64> {
         match self {

@@ -1,5 +1,5 @@
-//! What a guest's kernel and driver offer of what Quell sets and reads: each probed by asking, none inferred from a
-//! version. Pure functions of the picture.
+//! Features of a guest's kernel and driver that Quell sets or reads. Each is probed, not inferred from a version. Pure
+//! functions of the snapshot.
 
 use quell_host::picture::{Device, Linked, Reading, SaidBy, Why};
 use quell_linux::epoll_params::EpollParamsError;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::server::ServerError;
 
-/// Something that is there or not.
+/// Availability of one feature.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Feature {
-    /// What it is, in the kernel's terms.
+    /// Name of the feature, in the kernel's terms.
     pub name: String,
-    /// Whether it is there, in words: `yes`, or why not.
+    /// `yes`, or the reason why the feature is missing.
     pub state: String,
 }
 
@@ -24,7 +24,7 @@ impl Feature {
     }
 }
 
-/// The features of a device's queues, and of the epolls of the server that listens on it.
+/// Features of a device's queues, and of the epolls of the server that listens on it.
 #[must_use]
 pub fn of(device: &Device, epoll: Result<(), &ServerError>) -> Vec<Feature> {
     let napi = device.napis.known_elements().next();
