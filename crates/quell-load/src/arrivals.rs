@@ -1,22 +1,22 @@
-//! When the requests of one thread are due in an open loop.
+//! Due times of the requests of one thread in an open loop.
 
 use crate::distribution::Distribution;
 use crate::random::Stream;
 
-/// The arrival process of one thread: moments that do not depend on any answer.
+/// Arrival process of one thread. Its times do not depend on any answer.
 pub(crate) struct Arrivals {
     gaps: Distribution,
-    /// Scales a draw to nanoseconds.
+    /// Factor that scales a drawn value to nanoseconds.
     ns_per_unit: f64,
     mean_gap_ns: f64,
     stream: Stream,
-    /// The next moment, kept with its fraction so that rounding does not add up.
+    /// Next due time. It keeps the fraction, so rounding errors do not accumulate.
     due_ns: f64,
     origin_ns: u64,
 }
 
 impl Arrivals {
-    /// Arrivals from `origin_ns` on at `rate_per_s`; `gaps` has a finite mean above 0.
+    /// Arrivals from `origin_ns` on at `rate_per_s`. The mean of `gaps` must be finite and above 0.
     pub(crate) fn new(gaps: Distribution, rate_per_s: f64, origin_ns: u64, stream: Stream) -> Self {
         let mean_gap_ns = 1e9 / rate_per_s;
         let ns_per_unit = mean_gap_ns / gaps.mean().unwrap_or(1.0);
@@ -25,19 +25,19 @@ impl Arrivals {
         arrivals
     }
 
-    /// When the next request is due.
+    /// Due time of the next request.
     #[inline]
     pub(crate) fn due_ns(&self) -> u64 {
         self.origin_ns + self.due_ns as u64
     }
 
-    /// Goes on to the one after. A negative gap, which some distributions can draw, is none.
+    /// Advances to the following request. Some distributions can draw a negative gap; it counts as 0.
     #[inline]
     pub(crate) fn advance(&mut self) {
         self.due_ns += (self.gaps.quantile(self.stream.unit()) * self.ns_per_unit).max(0.0);
     }
 
-    /// About how many are due from now until `end_ns`, by the mean gap.
+    /// Approximate number of requests due from now until `end_ns`, by the mean gap.
     pub(crate) fn expected_until(&self, end_ns: u64) -> u64 {
         let left_ns = end_ns.saturating_sub(self.due_ns());
         (left_ns as f64 / self.mean_gap_ns).ceil() as u64

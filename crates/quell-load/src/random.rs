@@ -1,11 +1,10 @@
-//! Independent random streams from one seed, one a purpose and thread, so that drawing more numbers
-//! for one purpose changes nothing for another and a run can be repeated from its seed.
+//! Independent random streams from one seed, one per purpose and thread. Drawing more numbers for one purpose does not
+//! affect another, and a run can be repeated from its seed.
 
 use rand_core::Rng;
 use rand_pcg::Pcg64;
 
-/// What a stream is drawn for. The number is part of every result's reproducibility: never reuse
-/// one.
+/// Purpose of a stream. The number affects the reproducibility of every result: never reuse one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Purpose {
