@@ -1,4 +1,4 @@
-//! Guests that do not get to the end of their command: what the user is told, and that nothing stays behind.
+//! Guests that do not finish their command: the error that the user sees, and that no process remains.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,7 +15,7 @@ use quell_test_support::{Lacks, skip};
 use quell_vm::machine::{Emulator, Machine, MachineError, Nic};
 use quell_vm::store::Store;
 
-/// A kernel that is none, in a store of its own; `None` without QEMU.
+/// A file that is not a kernel, in a private store. `None` without QEMU.
 fn machine(dir: &Path) -> Option<Machine> {
     let emulator = Emulator::find().inspect_err(|error| skip(Lacks::Guest, error)).ok()?;
     let kernel = dir.join("6.1");

@@ -1,5 +1,5 @@
-//! Programs in C with the preload library: what their epolls and sockets are told, what becomes of their waits, and that
-//! they cannot tell the difference by results, `errno`, signals or cancellation.
+//! C programs with the preload library: parameters of their epolls and sockets, and changes to their waits. Results,
+//! `errno`, signals and cancellation must not differ.
 
 use crate::programs::{Programs, Written};
 use quell_test_support::{Lacks, skip};
@@ -8,11 +8,11 @@ const SUSPEND: &str = "1,epoll=0/64/1,zero-waits=timed";
 const FULLBUSY: &str = "1,epoll=1000/64/1,wait-at-most-ms=1";
 const SPIN: &str = "1,spin-usecs=200";
 
-/// What the subject prints of waits, whatever is done to them.
+/// Output of the subject about waits, identical for all settings.
 const WAITS: &str = "ready 10 -\nready-p 10 -\nready-p2 10 -\nzero 0 -\nzero-p 0 -\nzero-p2 0 -\nbad-max -1 EINVAL\n\
                      bad-max-p -1 EINVAL\nbad-time -1 EINVAL\nbad-file -1 EBADF\n";
 
-/// Whether the kernel has parameters of epolls; says so if not.
+/// Whether the kernel supports epoll parameters. Prints a message if not.
 fn there_are_parameters(programs: &Programs) -> bool {
     let supported = !programs.bare().run(&["executed"]).out.contains("ENOTTY");
     if !supported {
@@ -142,8 +142,8 @@ fn no_wait_returns_more_events_than_the_cap() {
 #[test]
 fn a_signal_ends_a_wait_and_finds_the_mask_that_the_program_set() {
     let Some(programs) = Programs::compile() else { return };
-    // Where it is handled while the program does not wait, which the mask rules out for `epoll_pwait`, it ends no wait: on
-    // a busy machine once in a while, and not every second time.
+    // A signal that is handled while the program does not wait ends no wait. The mask rules this out for `epoll_pwait`.
+    // On a busy machine it happens occasionally, but not in half of the cases.
     let were_not_lost = |written: &Written| {
         let handled: u32 = written.err.trim().strip_prefix("handled ").unwrap().parse().unwrap();
         assert!((50..75).contains(&handled), "{written:?}");
@@ -158,7 +158,7 @@ fn a_signal_ends_a_wait_and_finds_the_mask_that_the_program_set() {
     }
 }
 
-/// In each function, with and without an end, deferred and asynchronous: 20 times each.
+/// 20 times for each function, with and without timeout, deferred and asynchronous.
 #[test]
 fn a_thread_that_waits_can_be_cancelled_and_finds_its_signal_mask() {
     let Some(programs) = Programs::compile() else { return };
@@ -170,8 +170,8 @@ fn a_thread_that_waits_can_be_cancelled_and_finds_its_signal_mask() {
     }
 }
 
-/// The first call only asks, the second is made with signals blocked, and so is the tenth. The spin lasts longer than ten
-/// calls take on any machine: after it the thread would sleep, and never make the tenth.
+/// The first call only polls. The second call and the tenth call run with signals blocked. The spin lasts longer than ten
+/// calls take on any machine: after the spin the thread would sleep and never make the tenth call.
 #[test]
 fn a_cancellation_between_the_calls_of_a_wait_restores_the_signal_mask() {
     let Some(programs) = Programs::compile() else { return };
@@ -192,7 +192,7 @@ fn a_handler_may_leave_a_wait_by_a_jump_and_the_thread_still_ends() {
     }
 }
 
-/// Also one that spins for ten seconds before it sleeps.
+/// Includes a wait that spins for ten seconds before it sleeps.
 #[test]
 fn a_signal_ends_a_wait_that_spins_at_once() {
     let Some(programs) = Programs::compile() else { return };
@@ -202,7 +202,7 @@ fn a_signal_ends_a_wait_that_spins_at_once() {
     }
 }
 
-/// A signal that comes in the instructions between a look at what is pending and the next call is the exception.
+/// The exception is a signal that arrives in the instructions between the check for pending signals and the next call.
 #[test]
 fn signals_that_are_ignored_end_no_wait() {
     let Some(programs) = Programs::compile() else { return };

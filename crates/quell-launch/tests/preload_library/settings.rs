@@ -1,5 +1,5 @@
-//! What the preload library makes of the line that tells it what to do: that which `preload_settings` wrote, and
-//! nothing of a line that it does not understand whole.
+//! Parsing of the settings line by the preload library. It must read back what `preload_settings` wrote, and ignore a
+//! line that it does not understand completely.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use quell_launch::preload_settings::{BusyPoll, EventsMax, PreloadSettings, SpinM
 
 use crate::programs::Programs;
 
-/// What the library takes each line for; `None`, with the reason on stderr, where there is no C compiler.
+/// Parses each line with the library. `None`, with the reason on stderr, without a C compiler.
 fn read_back(lines: &[String]) -> Option<Vec<String>> {
     let reader = Programs::compile()?.path("settings");
     let mut reader = Command::new(reader).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
