@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_idle_nor_the_labs_is_foreign() {
+    fn time_neither_idle_nor_of_the_lab_is_foreign() {
         let from = stat("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n");
         let to = stat("cpu  0 0 0 60 0 0 0 10 0 0\ncpu0 30 0 0 60 0 0 0 10 0 0\n");
         let cpus = [0].into_iter().collect();
@@ -184,14 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_went_away_leaves_the_use_absent() {
+    fn the_cpu_use_is_absent_if_a_cpu_vanished() {
         let from = stat("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n");
         let cpus = [0, 1].into_iter().collect();
         assert_eq!(cpu_use(&cpus, &from, &from, 1, 0), None);
     }
 
     #[test]
-    fn without_napi_threads_what_they_would_count_is_absent() {
+    fn without_napi_threads_their_counters_are_absent() {
         let this = Pid::of_this_process();
         let watched = Watched {
             server: vec![this],

@@ -116,14 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn when_insisted_on_server_and_client_still_do_not_share_and_the_layout_says_why_it_is_no_measurement() {
+    fn an_insisted_layout_separates_server_and_client_and_states_why_it_is_no_measurement() {
         let layout = CpuLayout::plan(&[0, 1], 4, 2, true).unwrap();
         assert_eq!((layout.server_cpus(), layout.client_cpus()), (vec![0], vec![1]));
         assert!(layout.overcommitted.is_some());
     }
 
     #[test]
-    fn only_cpus_that_this_process_may_use_are_given_out() {
+    fn only_cpus_that_this_process_may_use_are_assigned() {
         let layout = CpuLayout::plan(&[3, 5, 9], 1, 2, false).unwrap();
         assert_eq!((layout.server, layout.client), (vec![3], vec![5, 9]));
     }

@@ -61,18 +61,18 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_trial_has_nothing_against_it() {
+    fn a_quiet_trial_has_no_disturbance() {
         let counters = TrialCounters { server_cpus: foreign(1), client_cpus: foreign(1), ..TrialCounters::default() };
         assert_eq!(disturbances(&LoadReport::default(), &counters), []);
     }
 
     #[test]
-    fn what_was_not_counted_speaks_neither_for_nor_against() {
+    fn absent_counters_cause_no_disturbance() {
         assert_eq!(disturbances(&LoadReport::default(), &TrialCounters::default()), []);
     }
 
     #[test]
-    fn a_mode_that_cannot_keep_up_is_saturated_and_not_measured_again_for_it() {
+    fn a_mode_that_cannot_keep_up_is_saturated_and_not_repeated() {
         let kept_up = LoadReport { sent: 10_000, never_sent: 30, ..LoadReport::default() };
         let fell_behind = LoadReport { sent: 10_000, never_sent: 90, ..LoadReport::default() };
         assert!(!is_saturated(&kept_up) && is_saturated(&fell_behind));
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_disturbs_is_named() {
+    fn every_disturbance_is_reported() {
         let counters = TrialCounters {
             server_cpus: foreign(20),
             client_cpus: foreign(20),

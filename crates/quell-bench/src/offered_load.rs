@@ -94,7 +94,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn shares_rates_and_max_are_told_apart() {
+    fn shares_rates_and_max_are_distinguished() {
         assert_eq!("50%".parse(), Ok(OfferedLoad::Percent(50.0)));
         assert_eq!("200K".parse(), Ok(OfferedLoad::Rate(200_000.0)));
         assert_eq!("1.5M".parse(), Ok(OfferedLoad::Rate(1_500_000.0)));
@@ -103,14 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_load_is_refused() {
+    fn an_invalid_load_is_refused() {
         for text in ["", "%", "0%", "-5", "NaN", "inf", "K", "50 %", "1e400"] {
             assert!(text.parse::<OfferedLoad>().is_err(), "{text:?}");
         }
     }
 
     #[test]
-    fn a_share_is_of_what_base_reaches() {
+    fn a_share_refers_to_the_throughput_of_base() {
         assert_eq!(OfferedLoad::Percent(50.0).rate_per_s(80_000.0), Some(40_000.0));
         assert_eq!(OfferedLoad::Max.rate_per_s(80_000.0), None);
     }
@@ -129,7 +129,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_refused_or_read_but_never_a_panic(text in ".{0,20}") {
+        fn no_text_makes_the_load_parser_panic(text in ".{0,20}") {
             let _ = text.parse::<OfferedLoad>();
         }
     }

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cell_is_measured_once_a_repeat() {
+    fn every_cell_is_measured_once_per_repeat() {
         let plan = plan(Extent::Full, 3, 1);
         let order = plan.order();
         assert_eq!(order.len(), 12 * 5 * 3);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn trials_that_are_compared_stand_next_to_each_other() {
+    fn compared_trials_are_adjacent() {
         let plan = plan(Extent::Standard, 3, 9);
         for block in plan.order().chunks(plan.modes.len()) {
             assert!(block.iter().all(|trial| (trial.repeat, trial.load) == (block[0].repeat, block[0].load)));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_measure_is_refused() {
+    fn an_empty_plan_is_refused() {
         assert_eq!(Plan::new(vec![], vec![OfferedLoad::Max], 1, 0), Err(PlanError::Nothing));
     }
 }

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_is_not_there_is_named_with_what_would_mend_it() {
+    fn a_missing_server_is_reported_with_its_fix() {
         let server = ServerCommand::Memcached { program: "/nonexistent/memcached".into() };
         let missing = missing_server(&server).unwrap();
         assert!(missing.what.contains("/nonexistent/memcached"));
@@ -133,13 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_looked_for_in_the_path() {
+    fn a_program_is_searched_in_the_path() {
         assert_eq!(missing_server(&ServerCommand::Other(vec!["sh".into()])), None);
         assert!(missing_server(&ServerCommand::Other(vec!["no-such-program-anywhere".into()])).is_some());
     }
 
     #[test]
-    fn what_is_missing_is_asked_of_the_kernel_and_nothing_is_missing_to_a_process_that_can_raise_labs() {
+    fn requirements_are_probed_and_none_is_missing_where_labs_can_run() {
         let able = capability::effective(&ProcRoot::default()).unwrap().unwrap();
         let needed: Vec<Capability> = CAPABILITIES.iter().map(|(capability, _)| *capability).collect();
         let missing = missing(&ServerCommand::Other(vec!["sh".into()]));

@@ -388,13 +388,13 @@ mod tests {
     }
 
     #[test]
-    fn memcached_gets_one_worker_a_queue_and_as_many_napi_ids() {
+    fn memcached_gets_one_worker_and_one_napi_id_per_queue() {
         let words = ServerCommand::Memcached { program: "memcached".into() }.words(address(), 4).join(" ");
         assert!(words.contains("-t 4 -N 4") && words.contains("-l 192.0.2.1 -p 11211"), "{words}");
     }
 
     #[test]
-    fn places_in_another_command_are_filled_in() {
+    fn placeholders_in_another_command_are_replaced() {
         let words = ["srv", "{address}:{port}", "--threads={workers}"].map(str::to_owned).to_vec();
         assert_eq!(ServerCommand::Other(words).words(address(), 2), ["srv", "192.0.2.1:11211", "--threads=2"]);
     }

@@ -83,13 +83,13 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_that_asks_for_interrupts_gets_their_stand_in() {
+    fn a_mode_that_requires_interrupts_gets_their_stand_in() {
         assert_eq!(with_stand_in(mode("base").napi(), true).threaded, Threaded::Thread);
         assert_eq!(with_stand_in(mode("base").napi(), false).threaded, Threaded::Off);
     }
 
     #[test]
-    fn modes_that_take_the_programs_cooperation_are_refused_but_for_shorter_waits() {
+    fn modes_that_need_the_programs_cooperation_are_refused_except_shorter_waits() {
         assert!(needs_launch(&mode("eventspin50")).is_some());
         assert!(needs_launch(&mode("sockpoll50")).is_some());
         for attachable in ["base", "defer200", "napibusy", "fullbusy", "suspend20", "threaded"] {

@@ -10,7 +10,7 @@ use quell_sim::sweep::Setup;
 /// Threads that poll without end have been shown to yield neither throughput nor efficiency (cover letter of threaded
 /// NAPI busy polling, v10), and they take all of their CPUs.
 #[test]
-fn threads_that_never_stop_polling_are_named_for_neither_throughput_nor_cpu_time() {
+fn continuously_polling_threads_win_neither_throughput_nor_cpu_time() {
     let modes = DeliveryMode::parse_list("base,threadedbusy").expect("modes");
     let loads = ["50%", "max"].map(|load| load.parse().expect("a load")).to_vec();
     let plan = Plan { measure_ms: 20, warm_up_ms: 30, ..Plan::new(modes, loads, 3, 1).expect("a plan") };

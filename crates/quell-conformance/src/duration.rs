@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_with_what_was_written() {
+    fn an_invalid_duration_is_refused_and_quoted() {
         for text in ["", "5", "ms", "-1ms", "1,5ms", ".5ms", "5.ms", "5 ms", "2h", "9999999s", "1.0000000001s"] {
             let error = text.parse::<Nanos>().unwrap_err();
             assert!(error.to_string().contains(&format!("`{text}`")), "{error}");

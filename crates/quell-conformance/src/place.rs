@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_caret_stands_below_what_is_meant() {
+    fn the_caret_marks_the_position() {
         let error = FileError::new("x.toml", "a = 1\nto = \"b\"\n", 11..14, "no".into());
         assert_eq!(error.to_string(), "x.toml:2:6: no\n  |\n2 | to = \"b\"\n  |      ^^^");
     }

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn every_scenario_holds_at_once_where_each_timer_is_a_millisecond_late() {
+    fn every_scenario_holds_at_once_with_timers_1_ms_late() {
         for scenario in all() {
             let outcome = on_a_late_host(&scenario, 1e6, 0.0);
             let Outcome::Held { misses, .. } = outcome else { panic!("{}: {outcome:#?}", scenario.name) };
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn every_scenario_holds_in_the_end_where_timers_and_threads_are_3_milliseconds_late() {
+    fn every_scenario_holds_eventually_with_timers_and_threads_3_ms_late() {
         for scenario in all() {
             let outcome = on_a_late_host(&scenario, 3e6, 3e6);
             assert!(matches!(outcome, Outcome::Held { .. }), "{}: {outcome:#?}", scenario.name);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_misses_even_8_times_as_long_does_not_hold() {
+    fn a_scenario_that_misses_even_when_scaled_by_8_does_not_hold() {
         let scenario = suite::scenario("a-napi-thread-is-deferred-alike").unwrap_or_else(|error| panic!("{error}"));
         let outcome = on_a_late_host(&scenario, 0.0, 60e6);
         assert!(matches!(outcome, Outcome::DidNotHold { plays: 4, stretch: 8, .. }), "{outcome:#?}");

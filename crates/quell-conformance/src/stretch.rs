@@ -94,7 +94,7 @@ mod tests {
     use crate::{model, suite};
 
     #[test]
-    fn every_scenario_is_the_same_story_when_it_takes_many_times_as_long() {
+    fn every_scenario_has_the_same_outcome_when_scaled() {
         for scenario in suite::all().unwrap_or_else(|error| panic!("{error}")) {
             for factor in [2, 4, 8, 16, 32] {
                 let stretched = scenario.clone().stretched(factor);

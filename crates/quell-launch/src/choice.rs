@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_beats_the_environment_which_beats_the_profile() {
+    fn the_command_line_overrides_the_environment_which_overrides_the_profile() {
         let said = |mode: &str, by: &str| (mode.to_owned(), by.to_owned());
         assert_eq!(chosen(Said::default(), Said::default()), said("suspend20", "redis.toml:2:8"));
         assert_eq!(chosen(Said::default(), mode("base")), said("base", "QUELL_RUN_MODE"));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn each_value_is_chosen_by_itself() {
+    fn each_value_is_chosen_independently() {
         let environment = Said { max_events: NonZeroU32::new(8), ..Said::default() };
         let choice = Choice::of(mode("base"), environment, profile()).unwrap();
         let cap = choice.max_events.unwrap();
@@ -170,12 +170,12 @@ mod tests {
     }
 
     #[test]
-    fn without_a_mode_there_is_nothing_to_launch() {
+    fn a_launch_requires_a_mode() {
         assert_eq!(Choice::of(Said::default(), Said::default(), None), Err(ChoiceError::NoMode));
     }
 
     #[test]
-    fn the_environment_is_read_strictly_and_an_empty_variable_says_nothing() {
+    fn the_environment_is_parsed_strictly_and_an_empty_variable_is_ignored() {
         let read = |name: &'static str, text: &'static str| {
             Said::by_environment(move |asked| (asked == name).then(|| text.to_owned()))
         };

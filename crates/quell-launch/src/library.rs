@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_there_is_used_again() {
+    fn an_existing_file_is_reused() {
         let directory = directory();
         let inode = |path: &Path| fs::metadata(path).unwrap().ino();
         let first = place_in(directory.path()).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_the_dynamic_linker_would_cut_is_refused() {
+    fn a_path_with_a_space_or_colon_is_refused() {
         let directory = directory();
         let with_space = directory.path().join("my files");
         fs::create_dir(&with_space).unwrap();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn root_has_a_place_that_all_can_reach_and_others_have_their_own() {
+    fn root_uses_a_shared_directory_and_others_a_private_one() {
         let none = |_: &str| None;
         assert_eq!(directories(0, none).1, 0o755);
         let variable = |name: &str| match name {

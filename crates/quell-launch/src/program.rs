@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_of_this_machine_is_not_reached() {
+    fn a_program_for_another_machine_is_not_reached() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(found(file(&directory, "empty", b"")), Reach::FromOutside(Why::OtherMachine));
         let mut other = LIBRARY.to_vec();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_that_execute_each_other_in_a_ring_are_not_followed_for_ever() {
+    fn a_cycle_of_scripts_is_not_followed_forever() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ring");
         fs::write(&path, format!("#!{}\n", path.display())).unwrap();
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_looked_up_as_a_shell_does() {
+    fn a_name_is_searched_like_a_shell_does() {
         let directory = tempfile::tempdir().unwrap();
         let path = file(&directory, "thing", b"#!/bin/sh\n");
         let search = std::env::join_paths([Path::new("/nonexistent"), directory.path()]).unwrap();

@@ -91,14 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn modes_of_queues_alone_leave_the_program_as_it_is() {
+    fn modes_that_only_set_queues_do_not_change_the_program() {
         for mode in ["base", "defer200", "threaded"] {
             assert_eq!(text(mode, 0), "1", "{mode}");
         }
     }
 
     #[test]
-    fn each_mode_of_programs_is_told_what_its_name_says() {
+    fn each_mode_has_the_library_settings_of_its_name() {
         for (mode, expected) in [
             ("suspend20", "1,epoll=0/64/1,zero-waits=timed"),
             ("napibusy", "1,epoll=64/64/1"),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cap_on_events_is_told_whatever_the_mode() {
+    fn a_cap_on_events_applies_to_every_mode() {
         assert_eq!(text("base", 64), "1,events-max=64");
         assert_eq!(text("suspend20", 8), "1,epoll=0/64/1,zero-waits=timed,events-max=8");
         assert!(told(&DeliveryMode::default(), NonZeroU32::new(u32::MAX)).is_err());

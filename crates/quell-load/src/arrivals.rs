@@ -50,7 +50,7 @@ mod tests {
     use crate::random::Purpose;
 
     #[test]
-    fn arrivals_keep_the_rate_whatever_the_gaps() {
+    fn arrivals_keep_the_rate_for_every_gap_distribution() {
         for gaps in [Distribution::FACEBOOK_GAPS, Distribution::POISSON_GAPS, Distribution::fixed(3)] {
             let mut arrivals = Arrivals::new(gaps, 50_000.0, 1_000, Stream::new(5, Purpose::Arrivals, 0));
             (0..100_000).for_each(|_| arrivals.advance());
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn arrivals_never_go_back() {
+    fn arrival_times_never_decrease() {
         let mut arrivals = Arrivals::new("gev:1,5,0".parse().unwrap(), 1e6, 0, Stream::new(5, Purpose::Arrivals, 0));
         for _ in 0..10_000 {
             let earlier = arrivals.due_ns();
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_until_the_end_follows_from_the_rate() {
+    fn expected_arrivals_follow_from_the_rate() {
         let arrivals = Arrivals::new(Distribution::fixed(1), 1_000.0, 0, Stream::new(5, Purpose::Arrivals, 0));
         assert_eq!(arrivals.expected_until(1_000_000_000), 999);
         assert_eq!(arrivals.expected_until(0), 0);

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_is_that_of_many_draws() {
+    fn the_mean_matches_many_draws() {
         let named =
             ["uniform:1,100", "exponential:3", "fixed:200", "facebook-keys", "facebook-values", "facebook-gaps"];
         for text in named {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_the_text_in_the_message() {
+    fn an_invalid_text_is_refused_and_quoted_in_the_message() {
         for text in
             ["", "fixed", "fixed:", "fixed:-1", "uniform:5,1", "gev:1,0,0", "exponential:0", "gpd:1,nan,0", "zipf:1"]
         {

@@ -34,7 +34,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn the_kept_answers_of_memcached_are_the_same_in_one_piece_and_in_two() {
+    fn stored_memcached_answers_parse_the_same_in_one_piece_and_in_two() {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/memcached_answers");
         let files: Vec<_> = fs::read_dir(corpus).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert!(!files.is_empty());

@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_flagged_when_one_send_in_fifty_left_late() {
+    fn a_run_is_flagged_when_one_send_in_fifty_is_late() {
         let report = |late: u32| {
             let mut tally = Tally::default();
             tally.lateness.record_n(1_000, 1_000 - late);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_said_in_words() {
+    fn errors_are_displayed_in_words() {
         assert_eq!(ErrorCounts::default().to_string(), "nothing went wrong");
         let errors = ErrorCounts { timed_out: 3, malformed: 1, ..ErrorCounts::default() };
         assert_eq!(errors.to_string(), "3 timed out, 1 malformed answers");

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_spelled_as_the_protocol_wants_them() {
+    fn requests_are_encoded_as_the_protocol_requires() {
         let content = content(0.5);
         let get = text(&content, Request::Get(7));
         assert!(get.starts_with("get 000") && get.ends_with("07\r\n"), "{get}");
@@ -170,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn gets_and_sets_come_in_the_ratio_that_was_asked() {
+    fn gets_and_sets_have_the_requested_ratio() {
         let mut source = Source::drawn(&content(0.8), 3, 0);
         let gets = (0..10_000).filter(|_| matches!(source.next(), Some(Request::Get(_)))).count();
         assert!((7_800..8_200).contains(&gets), "{gets}");
     }
 
     #[test]
-    fn a_range_gives_each_key_once() {
+    fn a_range_yields_each_key_once() {
         let mut source = Source::Range { next: 3, end: 5, request: Request::Set };
         let requests: Vec<_> = std::iter::from_fn(|| source.next()).collect();
         assert_eq!(requests, [Request::Set(3), Request::Set(4)]);

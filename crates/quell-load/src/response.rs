@@ -195,14 +195,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_may_contain_what_looks_like_an_end() {
+    fn a_value_may_contain_an_end_marker() {
         let value = b"\r\nEND\r\n";
         let hit = b"VALUE k 0 7\r\n\r\nEND\r\n\r\nEND\r\n";
         assert_eq!(parse_get(hit, b"k", value), whole(hit, Answer::Right));
     }
 
     #[test]
-    fn what_no_server_would_say_is_malformed() {
+    fn invalid_responses_are_malformed() {
         let lines: [&[u8]; 9] = [
             b"VALUE k2 0 3\r\nabc\r\nEND\r\n",
             b"VALUE k1 0 -3\r\n",
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_could_not_says_so_and_the_stream_goes_on() {
+    fn a_server_error_answers_one_request_and_the_stream_continues() {
         let line = b"SERVER_ERROR out of memory storing object\r\n";
         assert_eq!(parse_set(line), whole(line, Answer::ServerError));
         assert_eq!(parse_get(b"ERROR\r\n", b"k", b"v"), whole(b"ERROR\r\n", Answer::ServerError));

@@ -287,12 +287,12 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_sound() {
+    fn the_defaults_are_valid() {
         sound().check().unwrap();
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_bounds() {
+    fn an_invalid_field_is_reported_with_its_bounds() {
         assert_eq!(refusal(|s| s.threads = 0), "load: threads: 0 is not between 1 and 1024");
         assert_eq!(refusal(|s| s.threads = 65), "load: connections: 64 is not between 65 and 60000");
         assert_eq!(refusal(|s| s.addresses.clear()), "load: addresses: there is none");
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_is_no_rate_is_refused() {
+    fn an_invalid_rate_is_refused() {
         for rate_per_s in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             let schedule = Schedule::Open { rate_per_s, gaps: Distribution::POISSON_GAPS };
             assert!(schedule.check().is_err(), "{rate_per_s}");

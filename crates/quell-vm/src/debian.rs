@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_cannot_bring_options_with_it() {
+    fn a_mirror_cannot_inject_options() {
         for mirror in ["http://a/debian [trusted=yes]", "http://a/debian\ndeb http://b/", "a/debian", ""] {
             assert!(checked(mirror).is_err(), "{mirror}");
         }
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_of_fetching_is_said_in_words() {
+    fn each_fetch_step_is_displayed_in_words() {
         let steps = [
             FetchStep::Download { packages: 2, bytes: 31_560_000 },
             FetchStep::Unpack { package: "linux-image.deb".to_owned() },
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_and_needed_modules_are_picked_and_nothing_else_is_written() {
+    fn only_the_kernel_and_needed_modules_are_unpacked() {
         let mut tar = tar::Builder::new(Vec::new());
         for (path, content) in [("boot/vmlinuz-6.1", "image"), ("lib/a/veth.ko", "module"), ("lib/a/other.ko", "no")] {
             let mut header = tar::Header::new_gnu();

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_elf_file_stays_as_it_is() {
+    fn a_file_that_is_not_elf_is_unchanged() {
         assert_eq!(loaded_part(b"#!/bin/sh\n".to_vec()), b"#!/bin/sh\n");
         assert_eq!(interpreter(b"#!/bin/sh\n"), None);
     }

@@ -26,7 +26,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn the_kept_programs_kernels_and_messages_are_read_or_left_as_they_are() {
+    fn the_stored_corpus_of_programs_kernels_and_messages_parses_safely() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/guest_files");
         let files: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert!(!files.is_empty(), "nothing is kept in {}", directory.display());

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_is_no_guests_first_does_nothing() {
+    fn a_process_that_is_not_init_of_a_guest_does_nothing() {
         assert!(matches!(run(), Err(GuestError::NotAGuest)));
     }
 }

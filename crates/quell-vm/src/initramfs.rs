@@ -96,7 +96,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn directories_come_before_what_is_in_them_and_once() {
+    fn directories_come_once_and_before_their_content() {
         let mut initramfs = Initramfs::new();
         initramfs.file(Path::new("/lib/a/one"), b"1");
         initramfs.file(Path::new("/lib/a/two"), b"22");

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_and_what_is_cut_are_refused() {
+    fn invalid_and_truncated_images_are_refused() {
         assert!(matches!(vmlinux(b"#!/bin/sh"), Err(ImageError::NotAnImage(_))));
         let mut cut = image(&[0; 64]);
         cut.truncate(2 * SECTOR_BYTES + 8);
@@ -105,13 +105,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_compression_is_said() {
+    fn an_unknown_compression_is_reported() {
         let error = vmlinux(&image(b"\x1f\x8b\x08\x00 gzip")).unwrap_err();
         assert!(error.to_string().contains("1f, 8b, 08, 00"), "{error}");
     }
 
     #[test]
-    fn a_payload_that_is_no_kernel_is_refused() {
+    fn a_payload_without_kernel_is_refused() {
         let compressed =
             ruzstd::encoding::compress_to_vec(&b"no kernel"[..], ruzstd::encoding::CompressionLevel::Fastest);
         assert!(matches!(vmlinux(&image(&compressed)), Err(ImageError::NotAnImage("what it holds is no ELF file"))));

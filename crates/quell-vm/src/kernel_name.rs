@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_leave_the_cache_is_no_name() {
+    fn a_path_outside_the_cache_is_not_a_kernel_name() {
         for text in ["", "6", "../6.12", "6.12/..", "6.012", "+6.1", "6.12-fast", "6.12-full-full"] {
             assert!(text.parse::<KernelName>().is_err(), "{text}");
         }
@@ -123,7 +123,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_name_reads_back_as_it_is_shown(major: u32, minor: u32, full: bool) {
+        fn a_displayed_name_parses_back(major: u32, minor: u32, full: bool) {
             let name = KernelName { major, minor, flavour: if full { Flavour::Full } else { Flavour::Cloud } };
             prop_assert_eq!(name.to_string().parse::<KernelName>().unwrap(), name);
         }

@@ -412,7 +412,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_long_console_beginning_and_end_are_shown() {
+    fn a_long_console_is_shortened_to_start_and_end() {
         let console = format!("int3: 0000 [#1]\n{}\nend trace", "x".repeat(2 * CONSOLE_SHOWN));
         let shown = shortened(console.as_bytes());
         assert!(shown.starts_with("int3: 0000 [#1]\nx") && shown.ends_with("x\nend trace"), "{shown}");

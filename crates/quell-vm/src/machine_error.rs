@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guest_that_took_too_long_says_how_far_it_got_and_what_its_host_gave_it() {
+    fn a_timeout_reports_the_guests_progress_and_its_host_cpu_time() {
         let host = Schedstat { run_ns: 12_000_000_000, wait_ns: 40_500_000_000, timeslices: 1 };
         assert_eq!(
             so_far(&Some(Duration::from_millis(3_400)), &Some(host)),

@@ -50,7 +50,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn messages_read_as_they_are_documented() {
+    fn messages_parse_as_documented() {
         let started = Message::Started { kernel: "6.12.1".to_owned() };
         assert_eq!(started.to_line(), "{\"started\":{\"kernel\":\"6.12.1\"}}\n");
         assert_eq!(Message::parse(b"{\"ended\":{\"code\":null}}\n").unwrap(), Message::Ended { code: None });
@@ -58,7 +58,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_line_of_output_survives_the_way(text: String) {
+        fn a_line_of_output_survives_a_round_trip(text: String) {
             let line = Message::Output(text.clone()).to_line();
             prop_assert_eq!(line.matches('\n').count(), 1);
             prop_assert_eq!(Message::parse(line.as_bytes()).unwrap(), Message::Output(text));

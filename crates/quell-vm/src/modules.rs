@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_are_loaded_after_those_that_they_need() {
+    fn modules_are_loaded_after_their_dependencies() {
         let files = ["a/virtio_net.ko.xz", "b/failover.ko.xz", "c/net_failover.ko.xz", "d/igb.ko.xz"];
         let ordered = in_order(files.map(PathBuf::from).to_vec());
         assert_eq!(ordered, ["b/failover.ko.xz", "c/net_failover.ko.xz", "a/virtio_net.ko.xz"].map(PathBuf::from));

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interrupt_of_a_receive_queue_is_told_from_the_others_of_its_device() {
+    fn the_interrupt_of_a_receive_queue_is_distinguished_from_others_of_its_device() {
         assert!(is_first_rx("virtio0-input.0") && is_first_rx("server-rx-0"));
         assert!(!is_first_rx("virtio0-output.0") && !is_first_rx("virtio0-config") && !is_first_rx("server-tx-0"));
         assert!(!is_first_rx("server"));

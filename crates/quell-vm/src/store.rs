@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_kernels_are_listed_from_old_to_new_and_nothing_is_left_in_the_making() {
+    fn kernels_are_listed_from_old_to_new_and_no_staging_directory_remains() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::in_dir(dir.path());
         keep(&store, "7.3");
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_is_got_again_replaces_the_older_one() {
+    fn a_kernel_that_is_fetched_again_replaces_the_older_one() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::in_dir(dir.path());
         fs::write(keep(&store, "6.1").vmlinux(), b"old").unwrap();
@@ -276,12 +276,12 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_was_never_written_is_empty() {
+    fn a_missing_cache_is_empty() {
         assert!(Store::in_dir("/nonexistent/kernels").kernels().unwrap().is_empty());
     }
 
     #[test]
-    fn a_kernel_that_is_not_here_is_refused_with_those_that_are() {
+    fn a_missing_kernel_is_refused_with_the_available_ones() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::in_dir(dir.path());
         keep(&store, "6.12");

@@ -27,7 +27,7 @@ fn machine(dir: &Path) -> Option<Machine> {
 }
 
 #[test]
-fn a_kernel_that_does_not_boot_is_told_in_qemus_words() {
+fn a_kernel_that_does_not_boot_is_reported_with_qemus_message() {
     let dir = tempfile::tempdir().unwrap();
     let Some(machine) = machine(dir.path()) else { return };
     match machine.run(&["lab".to_owned()], &mut |_, _| ControlFlow::Continue(()), &|| false) {
@@ -37,7 +37,7 @@ fn a_kernel_that_does_not_boot_is_told_in_qemus_words() {
 }
 
 #[test]
-fn a_user_who_has_had_enough_is_not_kept_waiting_for_the_limit() {
+fn a_user_interrupt_ends_the_guest_before_the_limit() {
     let dir = tempfile::tempdir().unwrap();
     let Some(machine) = machine(dir.path()) else { return };
     let ended = machine.run(&[], &mut |_, _| ControlFlow::Continue(()), &|| true);

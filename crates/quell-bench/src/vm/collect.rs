@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_whose_host_kept_the_emulator_waiting_is_not_enough() {
+    fn a_trial_with_a_waiting_emulator_is_repeated() {
         let request = request(3);
         let mut collected = Collected::new(&request);
         assert!(hear(&mut collected, &Seen::Up(Box::new(result(vec![]))), None).is_continue());
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_does_not_tell_is_not_taken_for_one_that_disturbs() {
+    fn a_host_without_schedstat_does_not_count_as_disturbing() {
         let request = request(0);
         let mut collected = Collected::new(&request);
         hear(&mut collected, &Seen::Up(Box::new(result(vec![]))), None).continue_value().unwrap();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_says_something_else_is_an_error_and_not_an_empty_result() {
+    fn unparsable_guest_output_is_an_error_not_an_empty_result() {
         let request = request(0);
         let mut collected = Collected::new(&request);
         assert!(collected.hear("Killed", None, &mut |_| {}).is_break());

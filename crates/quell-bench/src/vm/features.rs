@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_lacks_and_what_the_driver_does_not_tell_are_told_apart() {
+    fn missing_kernel_features_and_unreported_driver_facts_are_distinguished() {
         let kernel: Reading<u32> = Reading::unknown(Why::UnsupportedByKernel, "");
         let driver: Reading<Option<Linked<u32>>> = Reading::unknown(Why::UnsupportedByDriver, "");
         assert_eq!(
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_found_by_name_is_not_one_that_the_kernel_tells() {
+    fn an_interrupt_found_by_name_is_not_shown_as_reported_by_the_kernel() {
         let linked = |said_by| Reading::Known(Some(Linked { to: 25_u32, said_by }));
         assert_eq!(link(&linked(SaidBy::Kernel)), "yes");
         assert_eq!(link(&linked(SaidBy::Name)), "by its name");

@@ -274,14 +274,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_seen_by_hand_holds() {
+    fn results_measured_by_hand_pass() {
         let seen =
             result(vec![trial("base", 0, 1_800, 240), trial("defer20", 0, 50, 6_600), trial("suspend20", 0, 2, 250)]);
         assert_eq!(hold(&seen), [true, true, true]);
     }
 
     #[test]
-    fn the_median_of_a_modes_trials_has_to_hold() {
+    fn the_median_of_a_modes_trials_must_pass() {
         let mut trials =
             vec![trial("base", 0, 1_800, 240), trial("suspend20", 0, 2, 250), trial("defer20", 0, 9, 6_600)];
         let bad = |repeat| [trial("base", repeat, 1_300, 240), trial("suspend20", repeat, 120, 2_300)];
@@ -293,7 +293,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_trial_that_the_host_starved_does_not_count_where_there_is_another() {
+    fn a_starved_trial_does_not_count_if_there_is_another() {
         let starved = |trial| InterruptTrial { host_wait_share: Some(0.5), ..trial };
         let mut seen = result(vec![starved(trial("base", 0, 900, 240)), trial("base", 1, 1_800, 240)]);
         assert_eq!((hold(&seen), seen.starved_by()), (vec![true], None));
@@ -303,13 +303,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nothing_is_claimed_of_modes_that_were_not_measured() {
+    fn unmeasured_modes_are_not_checked() {
         assert_eq!(hold(&result(vec![trial("fullbusy", 0, 0, 0)])), [] as [bool; 0]);
         assert_eq!(hold(&result(vec![trial("suspend20", 0, 2, 250)])), [true]);
     }
 
     #[test]
-    fn a_count_that_was_not_read_is_absent_and_not_zero() {
+    fn an_unread_count_is_absent_not_zero() {
         let mut unread = trial("suspend20", 0, 0, 0);
         unread.rx_interrupts = None;
         let seen = result(vec![unread]);

@@ -15,7 +15,7 @@ fn symbols(is_defined: bool) -> Vec<String> {
 }
 
 #[test]
-fn it_stands_before_six_functions_and_exports_nothing_else() {
+fn it_interposes_six_functions_and_exports_nothing_else() {
     let expected = ["epoll_create", "epoll_create1", "epoll_pwait", "epoll_pwait2", "epoll_wait", "socket"];
     assert_eq!(symbols(true), expected);
 }
@@ -50,7 +50,7 @@ fn it_calls_only_what_a_signal_handler_may_call_and_at_load_dlsym_and_getenv() {
 }
 
 #[test]
-fn it_needs_no_other_library_and_no_version_of_one() {
+fn it_needs_no_other_library_and_no_symbol_version() {
     let header = FileHeader64::<Endianness>::parse(LIBRARY).unwrap();
     let endian = header.endian().unwrap();
     let segments = header.program_headers(endian, LIBRARY).unwrap();

@@ -24,7 +24,7 @@ fn instructions_per_wait(programs: &Programs, run: &Run<'_>) -> f64 {
 }
 
 #[test]
-fn a_wait_that_is_passed_through_costs_less_than_40_instructions() {
+fn an_unchanged_wait_costs_less_than_40_instructions() {
     let Some(programs) = Programs::compile() else { return };
     if let Err(error) = Command::new("valgrind").arg("--version").output() {
         skip(Lacks::Tool("valgrind"), format_args!("no valgrind: {error}"));

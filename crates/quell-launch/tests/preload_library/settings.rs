@@ -51,14 +51,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
     #[test]
-    fn what_is_written_is_read_back(all in prop::collection::vec(settings(), 100)) {
+    fn written_settings_parse_back(all in prop::collection::vec(settings(), 100)) {
         let lines: Vec<String> = all.iter().map(ToString::to_string).collect();
         let Some(read) = read_back(&lines) else { return Ok(()) };
         prop_assert_eq!(read, lines);
     }
 
     #[test]
-    fn whatever_is_read_is_written_so_that_it_reads_the_same(
+    fn accepted_settings_survive_a_round_trip(
         lines in prop::collection::vec("1(,[a-z-]{1,16}=[0-9/]{1,12}|,(epoll|sockets|events-max)=[0-9/]{1,12}){0,4}", 100)
     ) {
         let Some(read) = read_back(&lines) else { return Ok(()) };
@@ -72,7 +72,7 @@ proptest! {
 }
 
 #[test]
-fn a_line_that_is_not_understood_whole_is_as_none() {
+fn a_line_that_is_not_fully_understood_is_ignored() {
     let lines = [
         "",
         "2,epoll=0/64/1",
