@@ -1,5 +1,5 @@
-//! The published JSON Schema of result files is the one of this version, and a recorded result is read and written
-//! without loss: with both, what the schema describes is what the files hold.
+//! The published JSON Schema of result files is up to date, and a recorded result survives a round trip. Together,
+//! these show that the schema describes the content of the files.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -58,7 +58,7 @@ fn every_field_of_a_recorded_result_is_in_the_schema() {
     let described = |definition: &str, field: &str| {
         let properties = match definition {
             "" => schema.pointer("/properties"),
-            // The first of the kinds of labs.
+            // The first kind of lab.
             "Lab" => schema.pointer("/$defs/Lab/oneOf/0/properties"),
             definition => schema.pointer(&format!("/$defs/{definition}/properties")),
         };

@@ -1,5 +1,5 @@
-//! Whole bench runs on the real kernel with a real memcached: what the result holds, what is refused, what is marked.
-//! No test asserts how fast anything was. Needs root; says so when it is skipped.
+//! Complete bench runs on the real kernel with a real memcached: content of the result, refusals, marked trials. No
+//! test asserts performance. The tests need root and report when they are skipped.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -17,7 +17,7 @@ use quell_linux::{Pid, bpf, kernel, sched};
 use quell_mode::{EpollSettings, NapiSettings, Threaded};
 use quell_test_support::{Lacks, skip_part};
 
-/// What a trial's mode asks of the queues in a lab whose NAPI threads stand in for interrupts, and of the epolls.
+/// Settings that a trial's mode requests for queues and epolls, in a lab whose NAPI threads stand in for interrupts.
 fn asked(result: &BenchResult, trial: &Trial) -> (NapiSettings, EpollSettings) {
     let mode = &result.plan.modes[trial.id.mode].mode;
     (NapiSettings { threaded: Threaded::Thread, ..mode.napi() }, mode.epoll().unwrap_or_default())
@@ -169,7 +169,7 @@ fn without_the_interrupt_stand_in_no_thread_polls_the_servers_queue_and_the_resu
     }
     let mut request = request("base", &["max"]);
     request.interrupt_stand_in = false;
-    // Softirqs then run on the CPU that sends: what the last check says of the server's CPUs is another matter.
+    // Softirqs then run on the sending CPU, so the last check, about the server's CPUs, may fail.
     request.insist = true;
     let result = run_to_the_end(&request, |_| {}).unwrap();
     assert!(!result.lab.veth().unwrap().interrupt_stand_in);

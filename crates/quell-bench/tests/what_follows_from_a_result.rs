@@ -1,4 +1,4 @@
-//! The table and the findings of made-up results: what counts, what is absent, what can and cannot be told.
+//! Table and findings of synthetic results: counted trials, absent values, significance.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use quell_load::{LoadReport, LoadSpec, RequestResponse, Transport, Workload};
 use quell_mode::NapiSettings;
 use quell_stats::Verdict;
 
-/// What a mode does in one repeat: median latency in µs, CPU per request in µs, requests per second.
+/// Behaviour of a mode in one repeat: median latency in µs, CPU per request in µs, requests per second.
 type Behaviour = fn(mode: &str, repeat: u32) -> (u64, f64, f64);
 
 const HALF: Scope = Scope::Load(OfferedLoad::Percent(50.0));
@@ -78,8 +78,8 @@ fn result(loads: &[&str], behaviour: Behaviour) -> BenchResult {
     }
 }
 
-/// `fullbusy` halves the latency and doubles the CPU; `defer200` costs latency and saves no CPU that can be told;
-/// `base` differs from itself by up to 5 %.
+/// `fullbusy` halves the latency and doubles the CPU. `defer200` adds latency and saves no significant CPU. `base`
+/// differs from itself by up to 5 %.
 fn as_published(mode: &str, repeat: u32) -> (u64, f64, f64) {
     let drift = [1.0, 1.02, 0.97][repeat as usize];
     match mode {

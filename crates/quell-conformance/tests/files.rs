@@ -1,5 +1,5 @@
-//! The scenario files: all of them ship, their table in `conformance/README.md` says what they say, and a file that is
-//! wrong is refused with the place.
+//! The scenario files: all of them ship, the table in `conformance/README.md` matches them, and an invalid file is
+//! rejected with the position.
 
 #![allow(clippy::unwrap_used, reason = "a tree that cannot be read fails the test")]
 
@@ -44,7 +44,7 @@ fn row(scenario: &Scenario) -> String {
     format!("| [{name}]({name}.toml) | {statement} | {arms} |\n")
 }
 
-/// `CONFORMANCE_TABLE=overwrite` writes the table anew.
+/// `CONFORMANCE_TABLE=overwrite` updates the table.
 #[test]
 fn the_readme_lists_every_scenario_with_statement_and_source() {
     let path = directory().join("README.md");
@@ -63,7 +63,7 @@ fn shipped(name: &str) -> &'static str {
     suite::FILES.iter().find(|(known, _)| *known == name).unwrap().1
 }
 
-/// A shipped file with one replacement, which has to be refused.
+/// A shipped file with one replacement that must be rejected.
 fn refused(from: &str, to: &str) -> FileError {
     let content = shipped("deferral-counts-down");
     assert!(content.contains(from), "{from}");

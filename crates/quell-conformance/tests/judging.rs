@@ -1,4 +1,4 @@
-//! Judging is a pure function of the observations: what is late, missing or not observed does not hold.
+//! Judging is a pure function of the observations. A late, missing or unobserved value fails its expectation.
 
 #![allow(clippy::unwrap_used, reason = "a scenario that cannot be read fails the test")]
 

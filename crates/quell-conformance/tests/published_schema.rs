@@ -1,4 +1,4 @@
-//! The published JSON Schema of reports is the one of this version, and a report is read as it was written.
+//! The published JSON Schema of reports is up to date, and a report survives a round trip.
 
 #![allow(clippy::unwrap_used, reason = "a tree that cannot be read fails the test")]
 
@@ -9,7 +9,7 @@ use quell_conformance::run::{Outcome, Place, Report, run};
 use quell_conformance::suite;
 use quell_host::journal::Journal;
 
-/// `CONFORMANCE_SCHEMA=overwrite` publishes it anew.
+/// `CONFORMANCE_SCHEMA=overwrite` publishes the current schema.
 #[test]
 fn the_published_schema_is_the_one_of_this_version() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema/quell-conformance.schema.json");

@@ -1,4 +1,4 @@
-//! What the generator does with servers that misbehave: everything is counted, nothing hangs.
+//! The generator against servers that misbehave. Every error is counted, and nothing hangs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,8 +16,7 @@ use quell_load::{
 const OPEN: Schedule = Schedule::Open { rate_per_s: 2_000.0, gaps: Distribution::POISSON_GAPS };
 const BOTH: [Schedule; 2] = [Schedule::Closed, OPEN];
 
-/// A server that gives every connection to `serve`, each in a thread of its own, as long as the
-/// test process lives.
+/// A server that passes every connection to `serve` on its own thread. It runs until the test process exits.
 fn server(serve: fn(TcpStream)) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -84,7 +83,7 @@ fn connections_closed_by_the_server_are_counted_and_reopened() {
 #[test]
 fn a_reset_by_the_server_loses_the_outstanding_requests() {
     fn reset(mut connection: TcpStream) {
-        // Closing with unread bytes in the socket resets.
+        // Closing a socket with unread data resets the connection.
         let _ = connection.read(&mut [0; 1]);
     }
     let report = run(spec(server(reset), fixed()), Schedule::Closed);

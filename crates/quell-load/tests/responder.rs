@@ -144,7 +144,7 @@ fn every_get_hits_after_preloading_memcached() {
     assert!(report.errors.is_empty() && report.misses == 0 && report.hits > 0, "{report:?}");
 }
 
-/// Connecting is the only sign that a server listens.
+/// A successful connect is the only evidence of a listening server.
 fn await_listener(address: SocketAddr) {
     for _ in 0..1_000 {
         if TcpConnection::connect(address, Duration::from_secs(1)).is_ok() {
