@@ -1,5 +1,5 @@
-//! Runs the matrix of modes and loads, trial by trial. It finds the modes that can be set, measures the throughput of
-//! `base`, runs every trial in order and repeats disturbed trials up to a limit.
+//! Runs the matrix of modes and loads, trial by trial. It finds the modes that can be set and measures the
+//! throughput of `base`. It runs every trial in order and repeats disturbed trials up to a limit.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;

@@ -13,7 +13,7 @@ use tempfile::NamedTempFile;
 /// Shared object built from `preload/preload.c`, for the architecture of this program.
 pub const LIBRARY: &[u8] = include_bytes!(env!("QUELL_PRELOAD_LIBRARY"));
 
-/// Prefix of the file name. A hash of the content follows, so another version does not replace a file that programs
+/// Prefix of the file name. The CRC-32 of the content follows, so another version does not replace a file that programs
 /// have mapped.
 pub(crate) const FILE_NAME: &str = "libquell-preload-";
 

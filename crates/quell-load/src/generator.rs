@@ -1,5 +1,5 @@
-//! Public interface of the generator: threads whose connections live over several runs, runs with an observer, and a
-//! report.
+//! Public interface of the generator: threads whose connections live over several runs, runs with an observer, and
+//! a report.
 
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};

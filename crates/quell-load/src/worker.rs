@@ -157,7 +157,8 @@ fn why_not_busy_poll(connections: &[Connection]) -> Option<String> {
     })
 }
 
-/// Enables busy polling. Returns the kernel's error if it refuses; settings made before then have no effect.
+/// Enables busy polling. Returns the kernel's error if it refuses. The generator then uses epoll, and options set
+/// before do not matter.
 fn busy_poll_refusal(connections: &[Connection]) -> Option<String> {
     let sockets = connections.iter().filter_map(Connection::socket);
     sockets.into_iter().find_map(|socket| socket.busy_poll().err()).map(|error| error.to_string())

@@ -110,7 +110,7 @@ pub struct Ended {
 
 impl Machine {
     /// Runs this program in the guest with these arguments. Passes each line of standard output to `hear`, with the
-    /// host CPU time of QEMU's threads if the host reports it. If `hear` breaks, the guest is killed and there is no
+    /// host `schedstat` of QEMU's threads if available. If `hear` breaks, the guest is killed and there is no
     /// [`Ended`]. Calls `stopped` often and ends early when it returns true.
     ///
     /// # Errors
@@ -402,7 +402,7 @@ struct Heard {
     diagnostics: String,
 }
 
-/// Host CPU time of QEMU's threads. Absent if the host does not report it.
+/// Host `schedstat` of QEMU's threads: run time and waiting time. Absent if the host does not report it.
 fn host_time(qemu: &Child) -> Option<Schedstat> {
     ProcRoot::default().process(qemu.pid()).schedstat_of_all_threads().ok()
 }

@@ -51,7 +51,7 @@ pub enum MachineError {
         limit: Duration,
         /// Time from the start of QEMU to the start of the command. Absent if the command was not started.
         boot: Option<Duration>,
-        /// Host CPU time of QEMU. Absent if the host does not report it.
+        /// Host `schedstat` of QEMU: run time and waiting time. Absent if the host does not report it.
         host: Option<Schedstat>,
         /// End of the console output and of the command's standard error.
         console: String,

@@ -64,7 +64,7 @@ impl<'a> Outside<'a> {
                     by.send(&number.to_ne_bytes()).map_err(failed("sending a message"))?;
                 }
                 Action::Napi { queue, settings } => self.queues.set(queue, &settings)?,
-                // Drops the reference at once. Otherwise it would delay the release of the epoll.
+                // Drops this reference to the epoll at once, so that an application can still close the last one.
                 Action::Epoll { epoll, settings } => epoll_params::set(&epoll, params(settings))?,
                 Action::Raise(event) => event.raise().map_err(failed("raising an eventfd"))?,
             }

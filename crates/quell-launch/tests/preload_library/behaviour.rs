@@ -170,8 +170,8 @@ fn a_waiting_thread_can_be_cancelled_and_sees_its_signal_mask() {
     }
 }
 
-/// The first call only polls. The second call and the tenth call run with signals blocked. The spin lasts longer than ten
-/// calls take on any machine: after the spin the thread would sleep and never make the tenth call.
+/// The first call only polls. The second call and the tenth call run with signals blocked. The spin lasts longer than
+/// ten calls take on any machine: after the spin the thread would sleep and never make the tenth call.
 #[test]
 fn a_cancellation_between_the_calls_of_a_wait_restores_the_signal_mask() {
     let Some(programs) = Programs::compile() else { return };

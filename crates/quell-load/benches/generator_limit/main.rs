@@ -1,6 +1,6 @@
 //! Measures the throughput and punctuality of one generator core. It compares `quell-load` with a blind flooder and
-//! with the published experiments' order of work, in pairs, on a private veth with the server on the other CPU. The
-//! first server is an XDP program, so that the client is the limit. The second is a program in user space.
+//! with the published experiments' order of work, in pairs. The lab is a private veth with the server on the other CPU.
+//! The first server is an XDP program, so that the client is the limit. The second is a program in user space.
 //!
 //! `cargo bench -p quell-load --bench generator_limit [-- REPEATS [SECONDS]]`, as root. All generators and the server
 //! run under `SCHED_FIFO` below the NAPI threads. Other programs can still get up to 50 ms per second of the core from
@@ -37,13 +37,13 @@
 //! `deferred`. The executable is in `target/release/deps`.
 //!
 //! - `perf record -e cpu-clock -F 9973 generator_limit plain 2`, then `perf script -F comm,ip,sym,dso`. Of the samples
-//! of `quell-load-0`, 86 to 88 % are in the kernel, 3 to 4 % in `[vdso]` (the clock), and 4.5 to 5.5 % in this program.
-//! Another 4.5 to 5 % are at the instruction after a `syscall`; they belong to the kernel's exit path, which holds
-//! interrupts off. Own code with the clock is 8 to 9 %, or 12 to 14 % if the latter is attributed to it; deferred 8, or
-//! 11 to 12 %.
+//!   of `quell-load-0`, 86 to 88 % are in the kernel, 3 to 4 % in `[vdso]` (the clock), and 4.5 to 5.5 % in this
+//!   program. Another 4.5 to 5 % are at the instruction after a `syscall`; they belong to the kernel's exit path, which
+//!   holds interrupts off. Own code with the clock is 8 to 9 %, or 12 to 14 % if the latter is attributed to it;
+//!   deferred 8, or 11 to 12 %.
 //! - `valgrind --tool=callgrind --separate-threads=yes generator_limit plain 5`: 803 instructions of the program per
-//! request (deferred 910). Sending takes 180, receiving 170, parsing and matching answers 140, two histograms 119, the
-//! loop itself 97, the rest below 50 each. Of the clock, only its entry is counted. There is no hot spot.
+//!   request (deferred 910). Sending takes 180, receiving 170, parsing and matching answers 140, two histograms 119,
+//!   the loop itself 97, the rest below 50 each. Of the clock, only its entry is counted. There is no hot spot.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark's output is its purpose")]
 

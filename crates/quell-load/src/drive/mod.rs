@@ -8,23 +8,23 @@
 //! measurement.
 //!
 //! - Against a responder in XDP, where the client is the limit: level-triggered `epoll_wait`, as a blind flooder uses
-//! it, 191,000. Non-blocking receives without an epoll, oldest request first, 193,000 to 200,000. The same with
-//! `SO_PREFER_BUSY_POLL` and deferral on the client's NAPI, 260,000, because no interrupts and no wake-ups of a NAPI
-//! thread remain.
+//!   it, 191,000. Non-blocking receives without an epoll, oldest request first, 193,000 to 200,000. The same with
+//!   `SO_PREFER_BUSY_POLL` and deferral on the client's NAPI, 260,000, because no interrupts and no wake-ups of a NAPI
+//!   thread remain.
 //! - Against a responder in user space, which is half of the limit: level-triggered 155,000, edge-triggered 147,000 to
-//! 168,000, receives without an epoll 153,000. Edge-triggered, with all answers of a wait read before any send,
-//! 184,000. The kernel's receive and send paths then stay in the caches, and the server gets batches: its NAPI thread
-//! is woken half as often.
+//!   168,000, receives without an epoll 153,000. Edge-triggered, with all answers of a wait read before any send,
+//!   184,000. The kernel's receive and send paths then stay in the caches, and the server gets batches: its NAPI thread
+//!   is woken half as often.
 //! - An epoll that busy polls with timeouts of 1 ns is no faster: each wait that finds nothing clears the epoll's NAPI
-//! ID. Timeouts on waits cost 2 %, so a ticker is used instead.
+//!   ID. Timeouts on waits cost 2 %, so a ticker is used instead.
 //! - `SO_PREFER_BUSY_POLL` without deferral on the client's NAPI does not avoid the wake-ups of the NAPI thread. A
-//! closed loop is slower than with an epoll, 187,000 against 233,000. An open loop was more punctual in most runs: 98.8
-//! % of the sends within 10 µs at 40,000/s, against 97.8 % with the epoll. Deferral reaches 99.5 % without the loss, so
-//! busy polling is enabled only with deferral.
+//!   closed loop is slower than with an epoll, 187,000 against 233,000. An open loop was more punctual in most runs:
+//!   98.8 % of the sends within 10 µs at 40,000/s, against 97.8 % with the epoll. Deferral reaches 99.5 % without the
+//!   loss, so busy polling is enabled only with deferral.
 //! - The clock: `clock_gettime` takes 33 to 47 ns, `rdtsc` 20 to 31, `rdtscp` 23 to 37. A self-calibrated clock would
-//! save about 30 ns in the two readings of a request. That is 1 % of the CPU cost of a request, for code that must
-//! track drift. One reading for all answers of a wait would save as much, but would date answers too early when they
-//! arrive in pieces. Neither is implemented.
+//!   save about 30 ns in the two readings of a request. That is 1 % of the CPU cost of a request, for code that must
+//!   track drift. One reading for all answers of a wait would save as much, but would date answers too early when they
+//!   arrive in pieces. Neither is implemented.
 //!
 //! The result: edge-triggered epoll that sleeps in a closed loop and spins in an open loop. Receives busy poll if the
 //! client's NAPIs are deferred. A closed loop reads all answers before it sends.
