@@ -1,13 +1,13 @@
-//! Builds the preload library, so that it travels inside the program: `quell` stays one file to install. Its README says
-//! why it is C.
+//! Builds the preload library. It is embedded in `quell`, so only one file must be installed. The README of the library
+//! explains why it is written in C.
 
 use std::env;
 use std::path::Path;
 
 const SOURCE: &str = "preload/preload.c";
 
-/// No other library and no version of one is needed, so that it loads beside any glibc. A thread that is cancelled is
-/// unwound through it from any instruction.
+/// The library needs no other library and no symbol version, so it loads beside any glibc. Cancelling a thread can
+/// unwind through the library from any instruction.
 const OPTIONS: [&str; 9] = [
     "-std=gnu11",
     "-shared",

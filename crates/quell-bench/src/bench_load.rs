@@ -1,4 +1,4 @@
-//! What a bench run asks of the generator: the published experiment's memcached load, sized for the lab.
+//! Generator configuration of a bench run: the memcached load of the published experiment, sized for the lab.
 
 use std::net::SocketAddr;
 
@@ -6,10 +6,10 @@ use quell_load::{LoadSpec, Memcached, Transport, Workload};
 
 use crate::cpus::CpuLayout;
 
-/// The share of reads in the published experiment: 3 % of its requests are sets.
+/// Share of reads in the published experiment: 3 % of its requests are sets.
 const GET_SHARE: f64 = 0.97;
 
-/// The generator's configuration for `connections` to a server at `address`.
+/// Generator configuration for `connections` connections to a server at `address`.
 #[must_use]
 pub(crate) fn spec(address: SocketAddr, connections: u32, cpus: &CpuLayout, seed: u64) -> LoadSpec {
     let memcached = Memcached { get_share: GET_SHARE, ..Memcached::facebook() };

@@ -1,15 +1,15 @@
-//! What has to be so before a lab's figures mean what they say: decided by pure functions from what was seen while some
-//! requests were sent.
+//! Preconditions for valid lab results. Pure functions of what was observed while a few requests were sent.
 
 use quell_linux::proc::Softirqs;
 
 use crate::result::{Check, WorkerFacts};
 
-/// More receive softirqs per request than this on the server's CPUs, and they do somebody else's receive work. With
-/// every queue polled by its thread there should be none; other programs of the machine cause some.
+/// Upper limit of NET_RX softirqs per request on the server's CPUs. Above it, these CPUs do receive work of others. If
+/// every queue is polled by its thread, the lab itself causes no NET_RX softirqs; other programs of the machine cause a
+/// few.
 const NET_RX_PER_REQUEST_MAX: f64 = 0.1;
 
-/// Every worker polls one queue, every queue has one worker, and no connection bypasses NAPI.
+/// Checks that every worker polls one queue, that every queue has one worker, and that no connection bypasses NAPI.
 #[must_use]
 pub fn of_workers(workers: &[WorkerFacts], server_napi_ids: &[u32]) -> Vec<Check> {
     let lists: Vec<String> = workers
@@ -38,7 +38,7 @@ pub fn of_workers(workers: &[WorkerFacts], server_napi_ids: &[u32]) -> Vec<Check
     ]
 }
 
-/// No sysctl makes every epoll busy poll, `base`'s too.
+/// Checks that no sysctl makes every epoll busy poll, including the epolls of `base`.
 #[must_use]
 pub fn of_system_wide_busy_polling(busy_poll_us: Option<u32>) -> Check {
     Check {
@@ -51,7 +51,7 @@ pub fn of_system_wide_busy_polling(busy_poll_us: Option<u32>) -> Check {
     }
 }
 
-/// The server's CPUs do none of the client's receive work.
+/// Checks that the server's CPUs do no receive work of the client.
 #[must_use]
 pub fn of_receive_work(from: &Softirqs, to: &Softirqs, server_cpus: &[u32], requests: u64) -> Check {
     let on =
@@ -90,12 +90,12 @@ mod tests {
     }
 
     #[test]
-    fn one_worker_a_queue_is_as_it_should_be() {
+    fn one_worker_per_queue_passes() {
         assert_eq!(holds(&of_workers(&[worker(&[300], 0), worker(&[301], 0)], &[301, 300])), [true, true]);
     }
 
     #[test]
-    fn a_worker_on_two_queues_two_on_one_or_a_queue_without_worker_is_not() {
+    fn a_worker_on_two_queues_two_on_one_or_a_queue_without_worker_fails() {
         for workers in
             [vec![worker(&[300, 301], 0)], vec![worker(&[300], 0), worker(&[300], 0)], vec![worker(&[300], 0)]]
         {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn no_worker_at_all_is_not() {
+    fn no_worker_at_all_fails() {
         assert_eq!(holds(&of_workers(&[], &[300])), [false, false]);
     }
 
@@ -114,13 +114,13 @@ mod tests {
     }
 
     #[test]
-    fn a_sysctl_under_which_base_busy_polls_is_found() {
+    fn a_sysctl_that_makes_base_busy_poll_fails_the_check() {
         assert!(!of_system_wide_busy_polling(Some(50)).holds);
         assert!(of_system_wide_busy_polling(Some(0)).holds && of_system_wide_busy_polling(None).holds);
     }
 
     #[test]
-    fn a_check_that_does_not_hold_says_what_is_expected_and_what_was_found() {
+    fn a_failed_check_states_the_expectation_and_the_observation() {
         let softirqs = |count: u64| Softirqs::parse(format!("CPU0\n  NET_RX: {count}\n").as_bytes()).unwrap();
         let check = of_receive_work(&softirqs(0), &softirqs(1_675), &[0], 6_726);
         let said = crate::run::BenchError::Check(check).to_string();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn softirqs_on_the_servers_cpus_alone_count() {
+    fn only_softirqs_on_the_servers_cpus_count() {
         let softirqs = |cpu0: u64, cpu1: u64| {
             Softirqs::parse(format!("          CPU0       CPU1\n  NET_RX: {cpu0} {cpu1}\n").as_bytes()).unwrap()
         };

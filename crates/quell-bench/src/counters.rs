@@ -1,5 +1,5 @@
-//! What the kernel counts around a trial: everything is read once when the measured time begins and once when it ends,
-//! and only differences leave this file. What could not be read is absent on that side and absent in the difference.
+//! Kernel counters of a trial. All are read once when the measured time begins and once when it ends; only differences
+//! are returned. A counter that could not be read at either time has no difference.
 
 use quell_linux::CpuList;
 use quell_linux::Pid;
@@ -9,7 +9,7 @@ use quell_linux::proc::{CpuTimes, ProcDir, ProcRoot, Stat, TrafficCounters};
 
 use crate::result::{CpuUse, TrialCounters};
 
-/// Whose counters are read.
+/// Processes, CPUs and devices to read counters of.
 #[derive(Debug)]
 pub struct Watched {
     /// The server's processes.
@@ -24,11 +24,11 @@ pub struct Watched {
     pub server_cpus: CpuList,
     /// The client's CPUs.
     pub client_cpus: CpuList,
-    /// The name of the server's device, and of the client's.
+    /// Names of the server's and the client's device.
     pub devices: (&'static str, &'static str),
 }
 
-/// The counters at one moment.
+/// Values of the counters at one time.
 #[derive(Debug)]
 pub struct Snapshot {
     at_ns: u64,
@@ -44,7 +44,7 @@ pub struct Snapshot {
 }
 
 impl Watched {
-    /// Reads every counter now.
+    /// Reads every counter.
     #[must_use]
     pub fn snapshot(&self, proc: &ProcRoot, polls: Option<&NapiPollCounter>) -> Snapshot {
         let server_side = self.server.first().map(|&pid| proc.process(pid));
@@ -63,8 +63,8 @@ impl Watched {
         }
     }
 
-    /// Without them softirqs poll the server's queues, on whichever CPU sends: that time is charged to nobody, so what
-    /// they would count is absent, not zero.
+    /// Whether NAPI threads poll the server's queues. Without them, softirqs poll on whichever CPU sends, and no thread
+    /// is charged for that time. The values are then absent, not zero.
     fn has_napi_threads(&self) -> bool {
         !self.server_napi.is_empty()
     }
@@ -75,7 +75,7 @@ impl Watched {
         Some(rx_dropped + tx_dropped)
     }
 
-    /// What was counted between two moments.
+    /// Differences of the counters between two times.
     #[must_use]
     pub fn between(&self, from: &Snapshot, to: &Snapshot) -> TrialCounters {
         let elapsed_ns = to.at_ns.saturating_sub(from.at_ns);
@@ -95,7 +95,7 @@ impl Watched {
             server_cpus: cpu_use(&self.server_cpus, server_lab_ns),
             client_cpus: cpu_use(&self.client_cpus, client_run_ns),
             napi_wakeups: increase(from.napi_wakeups, to.napi_wakeups),
-            // A veth has none.
+            // A veth has no interrupts.
             irqs: None,
             polls: polls(|polls| polls.polls),
             empty_polls: polls(|polls| polls.empty),
@@ -121,7 +121,7 @@ fn wakeups(proc: &ProcRoot, threads: &[Pid]) -> Option<u64> {
     sum(threads, |tid| proc.process(tid).status().ok()?.voluntary_ctxt_switches)
 }
 
-/// The sum of what is read of each; absent as soon as one could not be read, for a part is not the whole.
+/// Sum of a value over all threads. Absent if one value could not be read, because a partial sum would mislead.
 fn sum(pids: &[Pid], read: impl Fn(Pid) -> Option<u64>) -> Option<u64> {
     pids.iter().map(|&pid| read(pid)).sum()
 }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_idle_nor_the_labs_is_foreign() {
+    fn time_neither_idle_nor_of_the_lab_is_foreign() {
         let from = stat("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n");
         let to = stat("cpu  0 0 0 60 0 0 0 10 0 0\ncpu0 30 0 0 60 0 0 0 10 0 0\n");
         let cpus = [0].into_iter().collect();
@@ -184,14 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_went_away_leaves_the_use_absent() {
+    fn the_cpu_use_is_absent_if_a_cpu_vanished() {
         let from = stat("cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\n");
         let cpus = [0, 1].into_iter().collect();
         assert_eq!(cpu_use(&cpus, &from, &from, 1, 0), None);
     }
 
     #[test]
-    fn without_napi_threads_what_they_would_count_is_absent() {
+    fn without_napi_threads_their_counters_are_absent() {
         let this = Pid::of_this_process();
         let watched = Watched {
             server: vec![this],

@@ -1,6 +1,6 @@
-//! Which CPU does what in a lab: pure arithmetic over the CPUs that this process may use. A server worker and a
-//! generator thread that share a CPU measure the scheduler, so such a layout is refused, or, when insisted on, carries
-//! the reason why its figures are not a measurement.
+//! Assigns the CPUs of a lab: pure arithmetic over the CPUs that this process may use. If a server worker and a
+//! generator thread share a CPU, the lab measures the scheduler. Such a layout is refused. If the user insists, it
+//! carries the reason why its results are not a measurement.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct CpuLayout {
-    /// The CPU of each server worker, in the order of their queues; the queue's NAPI thread runs there too.
+    /// CPU of each server worker, in queue order. The queue's NAPI thread runs on the same CPU.
     pub server: Vec<u32>,
-    /// The CPU of each generator thread; the client's NAPI threads run there too.
+    /// CPU of each generator thread. The client's NAPI threads run on the same CPUs.
     pub client: Vec<u32>,
-    /// Why the figures measured on this layout are not a measurement; absent when nobody shares a CPU.
+    /// Reason why results of this layout are not a measurement. Absent if no CPU is shared.
     pub overcommitted: Option<String>,
 }
 
-/// Why a lab of the wanted size does not fit here.
+/// Why the CPUs do not suffice for a lab of the requested size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CpuError {
     /// There are not enough CPUs.
@@ -27,21 +27,21 @@ pub enum CpuError {
          (the result then says that it is not a measurement)", workers + generators
     )]
     TooFew {
-        /// Server workers wanted, one a queue.
+        /// Requested number of server workers, one per queue.
         workers: usize,
-        /// Generator threads wanted.
+        /// Requested number of generator threads.
         generators: usize,
-        /// CPUs that there are.
+        /// Number of available CPUs.
         available: usize,
     },
-    /// Nothing to lay out.
+    /// No queue or no generator thread was requested.
     #[error("a lab needs at least one queue and one generator thread")]
     Nothing,
 }
 
 impl CpuLayout {
-    /// Gives each of `workers` and `generators` a CPU of `available`: the lower ones to the server. With `insist`, too
-    /// few CPUs are split in proportion and shared.
+    /// Assigns one CPU of `available` to each of `workers` and `generators`; the server gets the lower ones. If there
+    /// are too few CPUs, `insist` splits them in proportion and shares them.
     ///
     /// # Errors
     /// See [`CpuError`].
@@ -71,13 +71,13 @@ impl CpuLayout {
         })
     }
 
-    /// The CPUs of the server, each once, ascending.
+    /// CPUs of the server, ascending, without duplicates.
     #[must_use]
     pub fn server_cpus(&self) -> Vec<u32> {
         each_once(&self.server)
     }
 
-    /// The CPUs of the client, each once, ascending.
+    /// CPUs of the client, ascending, without duplicates.
     #[must_use]
     pub fn client_cpus(&self) -> Vec<u32> {
         each_once(&self.client)
@@ -116,14 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn when_insisted_on_server_and_client_still_do_not_share_and_the_layout_says_why_it_is_no_measurement() {
+    fn an_insisted_layout_separates_server_and_client_and_states_why_it_is_no_measurement() {
         let layout = CpuLayout::plan(&[0, 1], 4, 2, true).unwrap();
         assert_eq!((layout.server_cpus(), layout.client_cpus()), (vec![0], vec![1]));
         assert!(layout.overcommitted.is_some());
     }
 
     #[test]
-    fn only_cpus_that_this_process_may_use_are_given_out() {
+    fn only_cpus_that_this_process_may_use_are_assigned() {
         let layout = CpuLayout::plan(&[3, 5, 9], 1, 2, false).unwrap();
         assert_eq!((layout.server, layout.client), (vec![3], vec![5, 9]));
     }

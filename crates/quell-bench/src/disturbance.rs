@@ -1,21 +1,22 @@
-//! Whether a trial can be trusted: pure decisions over what was counted, with their limits named and reasoned here.
+//! Decides whether a trial is valid: pure functions of the counters. Each limit is a named constant with its reason.
 
 use quell_load::{ErrorCounts, LoadReport};
 
 use crate::result::{CpuUse, Disturbance, TrialCounters};
 
-/// More than this share of the server's CPUs run by others, or taken by the hypervisor: CPU per request and latency are
-/// somebody else's too. Interrupts of the machine's own devices stay far below it.
+/// Upper limit of the share of the server's CPUs that is used by others or stolen by the hypervisor. Above it, CPU per
+/// request and latency are distorted. Interrupts of the machine's own devices stay far below it.
 const FOREIGN_ON_SERVER_MAX: f64 = 0.05;
-/// The client's CPUs also carry the observer and the kernel's own threads; what matters there shows as lateness.
+/// Limit for the client's CPUs. They also run the observer and kernel threads; interference that matters shows as
+/// lateness.
 const FOREIGN_ON_CLIENT_MAX: f64 = 0.10;
 
-/// More than this share of the requests never sent is more than a stall at the end of the measured time: the backlog
-/// grows, and from p99 on the quantiles miss the slowest.
+/// Upper limit of the share of requests that are never sent. A higher share is more than a stall at the end of the
+/// measured time: the backlog grows, and the quantiles from p99 on miss the slowest requests.
 const NEVER_SENT_MAX: f64 = 0.005;
 
-/// Whether the server could not keep up with the rate, so that latencies are cut off at the slow end: they are lower
-/// bounds.
+/// Whether the server could not keep up with the rate. The slowest latencies are then missing, and the reported ones
+/// are lower bounds.
 #[must_use]
 pub fn is_saturated(load: &LoadReport) -> bool {
     #[expect(clippy::cast_precision_loss, reason = "counts of one trial are far below 2^53")]
@@ -23,13 +24,13 @@ pub fn is_saturated(load: &LoadReport) -> bool {
     never_sent > NEVER_SENT_MAX * (sent + never_sent)
 }
 
-/// Whether measuring again may give a better trial: what disturbed this one was of the moment.
+/// Whether a repeated measurement may give a better trial, because the disturbance was temporary.
 #[must_use]
 pub fn may_pass(disturbances: &[Disturbance]) -> bool {
     disturbances.iter().any(|disturbance| !matches!(disturbance, Disturbance::Saturated { .. }))
 }
 
-/// What speaks against a trial.
+/// Disturbances of a trial.
 #[must_use]
 pub fn disturbances(load: &LoadReport, counters: &TrialCounters) -> Vec<Disturbance> {
     let over = |used: &Option<CpuUse>, max: f64| used.as_ref()?.foreign_share().filter(|share| *share > max);
@@ -60,18 +61,18 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_trial_has_nothing_against_it() {
+    fn a_quiet_trial_has_no_disturbance() {
         let counters = TrialCounters { server_cpus: foreign(1), client_cpus: foreign(1), ..TrialCounters::default() };
         assert_eq!(disturbances(&LoadReport::default(), &counters), []);
     }
 
     #[test]
-    fn what_was_not_counted_speaks_neither_for_nor_against() {
+    fn absent_counters_cause_no_disturbance() {
         assert_eq!(disturbances(&LoadReport::default(), &TrialCounters::default()), []);
     }
 
     #[test]
-    fn a_mode_that_cannot_keep_up_is_saturated_and_not_measured_again_for_it() {
+    fn a_mode_that_cannot_keep_up_is_saturated_and_not_repeated() {
         let kept_up = LoadReport { sent: 10_000, never_sent: 30, ..LoadReport::default() };
         let fell_behind = LoadReport { sent: 10_000, never_sent: 90, ..LoadReport::default() };
         assert!(!is_saturated(&kept_up) && is_saturated(&fell_behind));
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_disturbs_is_named() {
+    fn every_disturbance_is_reported() {
         let counters = TrialCounters {
             server_cpus: foreign(20),
             client_cpus: foreign(20),

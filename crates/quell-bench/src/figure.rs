@@ -1,5 +1,5 @@
-//! The figures of the table: what each is called, its unit, and how it follows from a trial. Pure. A figure whose
-//! counters are absent is absent.
+//! Columns of the result table: label, unit and computation from a trial. Pure. A value is absent when one of its
+//! counters is absent.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ pub enum Figure {
     Mean,
     /// Median latency from the intended send time, µs.
     P50,
-    /// 95th percentile of it, µs.
+    /// 95th percentile of latency from the intended send time, µs.
     P95,
-    /// 99th percentile of it, µs.
+    /// 99th percentile of latency from the intended send time, µs.
     P99,
-    /// 99.9th percentile of it, µs.
+    /// 99.9th percentile of latency from the intended send time, µs.
     P999,
-    /// Mean latency from the actual send, which is what the published tables have, µs.
+    /// Mean latency from the actual send time, µs. The published tables use it.
     MeanFromSend,
-    /// 99th percentile of it, µs.
+    /// 99th percentile of latency from the actual send time, µs.
     P99FromSend,
-    /// Run time of the server's threads and its queues' NAPI threads per request, µs.
+    /// Run time of the server's threads and of the NAPI threads of its queues, per request, µs.
     CpuPerRequest,
-    /// Not idle, of the server's CPUs, %.
+    /// Busy share of the server's CPUs, %.
     ServerCpu,
     /// Wake-ups of the NAPI threads of the server's queues per 1,000 requests.
     NapiWakeups,
@@ -35,26 +35,27 @@ pub enum Figure {
     Interrupts,
     /// Polls of the server's queues per 1,000 requests.
     Polls,
-    /// Share of these polls that found nothing, %.
+    /// Share of the polls of the server's queues that found no packet, %.
     EmptyPolls,
-    /// Packets received by busy polling, as a share of all received by the server's queues, %: a lower bound.
+    /// Packets received by busy polling, as a share of all packets received by the server's queues, %. A lower bound.
     BusyPolled,
-    /// Events that a successful wait for events returned.
+    /// Events returned per successful wait for events.
     EventsPerWait,
-    /// Requests that were due and never sent, %: the server was slower than the rate, and latency means nothing.
+    /// Requests that were due but never sent, %. Not 0 if the server was slower than the rate; latency is then
+    /// meaningless.
     Unsent,
     /// Packets dropped.
     Drops,
     /// 99th percentile of the generator's lateness, µs.
     Lateness,
-    /// What ran on the server's CPUs besides the server, its queues and idleness, and what the hypervisor took, %.
+    /// Time of the server's CPUs spent outside the server and its queues, or stolen by the hypervisor, %.
     ForeignOnServer,
-    /// The same of the client's CPUs, %.
+    /// Time of the client's CPUs spent outside the generator and its queues, or stolen by the hypervisor, %.
     ForeignOnClient,
 }
 
 impl Figure {
-    /// Every figure, in the order of the table.
+    /// Every figure, in table order.
     pub const ALL: [Self; 21] = [
         Self::Qps,
         Self::Mean,
@@ -79,7 +80,7 @@ impl Figure {
         Self::ForeignOnClient,
     ];
 
-    /// What heads its column.
+    /// Column header.
     #[must_use]
     pub fn heading(self) -> &'static str {
         match self {
@@ -107,8 +108,8 @@ impl Figure {
         }
     }
 
-    /// Its value in one trial; absent when a counter that it needs was not read or it has no meaning there, as latency
-    /// has none where the server was slower than the rate.
+    /// Value in one trial. Absent if a required counter was not read, or if the value has no meaning there. Latency has
+    /// no meaning if the server was slower than the rate.
     #[must_use]
     pub fn of(self, trial: &Trial) -> Option<f64> {
         if self.is_latency() && is_saturated(&trial.load) { None } else { self.at_least(trial) }
@@ -119,7 +120,7 @@ impl Figure {
         matches!(self, Mean | P50 | P95 | P99 | P999 | MeanFromSend | P99FromSend)
     }
 
-    /// As [`Self::of`], but where the server was slower than the rate latency is what it was at least.
+    /// Like [`Self::of`], but returns latency as a lower bound where the server was slower than the rate.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts of one trial are far below 2^53")]
     pub fn at_least(self, trial: &Trial) -> Option<f64> {

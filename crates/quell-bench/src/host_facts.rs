@@ -1,4 +1,4 @@
-//! The machine that is measured, as it describes itself.
+//! Description of the measured machine.
 
 use quell_linux::Pid;
 use quell_linux::kernel::Kernel;
@@ -8,10 +8,10 @@ use quell_linux::sched::{self, SchedError};
 use crate::result::HostFacts;
 
 impl HostFacts {
-    /// Reads them; what the machine does not tell is absent.
+    /// Reads the facts. Facts that the machine does not report are absent.
     ///
     /// # Errors
-    /// When the kernel does not tell which CPUs this process may use.
+    /// When the kernel does not report the CPUs that this process may use.
     pub fn read(proc: &ProcRoot) -> Result<Self, SchedError> {
         let kernel = Kernel::running();
         let cpus = sched::affinity(Pid::of_this_process())?;

@@ -1,6 +1,6 @@
-//! Which delivery mode wins: labs, the server under test, trials, the matrix of modes and loads, the result file, and
-//! what can be said from it. [`run::run`] is the way in, [`model::run`] the one without a lab; [`plan`], [`cpus`], [`checks`], [`disturbance`], [`figure`] and
-//! [`table`] decide, without touching anything; nothing here prints.
+//! Compares delivery modes: labs, the server under test, trials, the matrix of modes and loads, the result file, and
+//! the conclusions from it. [`run::run`] measures on a lab; [`model::run`] simulates. [`plan`], [`cpus`], [`checks`],
+//! [`disturbance`], [`figure`] and [`table`] are pure. Nothing here prints.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! The matrix of modes and loads, trial by trial: which modes can be set here, what `base` reaches, every trial in its
-//! order, disturbed ones again within a bound.
+//! Runs the matrix of modes and loads, trial by trial. It finds the modes that can be set and measures the
+//! throughput of `base`. It runs every trial in order and repeats disturbed trials up to a limit.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -21,14 +21,14 @@ use crate::run::{BenchError, Event};
 use crate::server::{Server, Worker};
 use crate::settings;
 
-/// How long `base` runs in a closed loop to find what it reaches, ms.
+/// Duration of the closed loop that measures the throughput of `base`, ms.
 const REACH_MS: u32 = 600;
-/// How often a trial is tried, so that one that is always disturbed does not use up all retries.
+/// Maximum number of attempts per trial. Without it, one trial that is always disturbed would use up all retries.
 const ATTEMPTS_MAX: u32 = 2;
-/// How long waits are counted after a trial, ms.
+/// Duration of the sample after a trial in which waits are counted, ms.
 const EPOLL_SAMPLE_MS: u32 = 60;
 
-/// Everything that the trials of one run share.
+/// State that all trials of a run share.
 pub(crate) struct Matrix<'a> {
     lab: &'a mut VethLab,
     server: &'a mut Server,
@@ -40,7 +40,7 @@ pub(crate) struct Matrix<'a> {
     began: Instant,
 }
 
-/// What one run of the generator on the lab gave.
+/// Observations of one generator run on the lab.
 struct Observed {
     load: LoadReport,
     counters: TrialCounters,
@@ -56,20 +56,19 @@ impl<'a> Matrix<'a> {
         watch: &'a mut dyn FnMut(Event<'_>),
         stopped: &'a dyn Fn() -> bool,
     ) -> Self {
-        // Where polls cannot be counted, that column stays empty.
+        // If polls cannot be counted, that column stays empty.
         let polls = NapiPollCounter::attach(kernel::sysfs(), lab.server.queues.ids()).ok();
         Self { lab, server, workers, generator, watch, stopped, polls, began: Instant::now() }
     }
 
-    /// Measures the whole plan into `result`; when stopped early, what there is by then.
+    /// Measures the whole plan into `result`. If it is stopped early, `result` holds the trials finished by then.
     pub(crate) fn measure(mut self, result: &mut BenchResult) -> Result<(), BenchError> {
         self.refuse(result)?;
         self.run_every_trial(result)?;
         if result.trials.is_empty() { Err(BenchError::Interrupted) } else { Ok(()) }
     }
 
-    /// Sets every mode once, so that those which cannot be set here are known, with the reason, before two minutes have
-    /// gone by.
+    /// Sets every mode once. Modes that cannot be set here are reported with the reason before the measurement starts.
     fn refuse(&mut self, result: &mut BenchResult) -> Result<(), BenchError> {
         for entry in &result.plan.modes {
             if let Err(error) = settings::set(self.lab, self.workers, &entry.mode) {
@@ -109,7 +108,7 @@ impl<'a> Matrix<'a> {
         Ok(())
     }
 
-    /// What `base` reaches, found at the beginning of each block of trials; `None` when stopped.
+    /// Measures the throughput of `base` at the start of each block of trials. `None` if stopped.
     fn what_base_reaches(&mut self, result: &mut BenchResult, id: TrialId) -> Result<Option<f64>, BenchError> {
         let known = |reach: &&BaseReach| (reach.repeat, reach.load) == (id.repeat, id.load);
         if let Some(reach) = result.base_reaches.iter().find(known) {
@@ -124,7 +123,7 @@ impl<'a> Matrix<'a> {
         Ok(Some(per_s))
     }
 
-    /// `None` when stopped.
+    /// Runs one trial. `None` if stopped.
     fn trial(&mut self, result: &mut BenchResult, id: TrialId, attempt: u32) -> Result<Option<Trial>, BenchError> {
         let load = result.plan.loads[id.load];
         let offered_per_s = match load {
@@ -132,7 +131,7 @@ impl<'a> Matrix<'a> {
                 Some(reaches_per_s) => load.rate_per_s(reaches_per_s),
                 None => return Ok(None),
             },
-            // Not a share of anything.
+            // These loads do not depend on the throughput of `base`.
             OfferedLoad::Rate(_) | OfferedLoad::Max => load.rate_per_s(0.0),
         };
         let plan = &result.plan;
@@ -155,7 +154,7 @@ impl<'a> Matrix<'a> {
             .map_err(|source| BenchError::Set { label: label.to_owned(), source })
     }
 
-    /// Runs the generator once and reads the counters around its measured time; `None` when stopped.
+    /// Runs the generator once and reads the counters at the start and end of its measured time. `None` if stopped.
     fn observe(&mut self, run: &RunSpec) -> Result<Option<Observed>, BenchError> {
         let mut observer = Observer {
             watched: self.watched()?,
@@ -179,8 +178,8 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Runs the same load a little longer while waits are counted, which would disturb what is measured. Where they
-    /// cannot be counted that column stays empty.
+    /// Continues the same load for a short time and counts waits. Counting would disturb the measurement, so it runs
+    /// afterwards. If waits cannot be counted, that column stays empty.
     fn sample_epoll_waits(&mut self, run: &RunSpec, counters: &mut TrialCounters) -> Result<(), BenchError> {
         let Ok(counter) = EpollWaitCounter::attach(kernel::sysfs(), &self.server.processes()?) else { return Ok(()) };
         let sample = RunSpec { warm_up_ms: 0, measure_ms: EPOLL_SAMPLE_MS, ..run.clone() };
@@ -207,7 +206,7 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Reads the counters when the measured time begins and when it ends, and ends it early when the server has ended.
+/// Reads the counters at the start and end of the measured time. Aborts the run if the server has exited.
 struct Observer<'a> {
     watched: Watched,
     proc: ProcRoot,

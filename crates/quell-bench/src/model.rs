@@ -1,6 +1,6 @@
-//! The bench without a lab: every trial of the plan is a run of the model in virtual time, and the result is a result file
-//! like any other, from which the same table and the same sentences follow. What repeats are on a lab, seeds are here:
-//! every trial has its own, so that `base` differs from `base` by what chance does in the model.
+//! Runs the bench on the simulated model instead of a lab. Every trial of the plan is one run in virtual time. The
+//! result file has the same format, so the same table and findings follow from it. Every trial has its own seed: the
+//! difference between `base` and `base` is the model's random variation.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,50 +19,50 @@ use crate::result::{
     BaseReach, BenchResult, CpuUse, HostFacts, Lab, SCHEMA, SettingsReadBack, SimFacts, Trial, TrialCounters,
 };
 
-/// What is to be simulated.
+/// What to simulate.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The modes and loads. Its times are virtual.
+    /// Modes and loads. All times are virtual.
     pub plan: Plan,
-    /// The modelled host and server.
+    /// Modelled host and server.
     pub setup: Setup,
-    /// CPUs of this machine that runs may take.
+    /// Number of CPUs of this machine that simulation runs may use.
     pub threads: usize,
 }
 
-/// Why there is no result.
+/// Why the simulation has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// A run was given up.
+    /// A simulation run was aborted.
     #[error("{label} could not be simulated: {source}")]
     Run {
-        /// What the table calls the mode.
+        /// Label of the mode in the table.
         label: String,
-        /// Why.
+        /// Cause.
         source: RunError,
     },
-    /// Every mode of the plan is unknown to the modelled server.
+    /// The modelled server supports no mode of the plan.
     #[error("none of the modes can be simulated: {0}")]
     NoModeLeft(String),
-    /// The machine does not say what it is.
+    /// The machine does not report its own description.
     #[error(transparent)]
     Host(#[from] SchedError),
 }
 
-/// How long each trial is counted, in milliseconds of virtual time, where nobody says otherwise.
+/// Default measured time of a trial, in milliseconds of virtual time.
 #[must_use]
 pub fn measure_ms(setup: &Setup) -> u32 {
     u32::try_from(setup.measured_ns / 1_000_000).unwrap_or(u32::MAX)
 }
 
-/// How long each trial runs before it is counted, in milliseconds of virtual time.
+/// Warm-up time of a trial, in milliseconds of virtual time.
 #[must_use]
 pub fn warm_up_ms(setup: &Setup) -> u32 {
     u32::try_from(setup.warm_up_ns / 1_000_000).unwrap_or(u32::MAX)
 }
 
-/// Simulates the whole plan. `progress` hears how many of how many runs are done, from any thread.
+/// Simulates the whole plan. `progress` is called with the number of finished runs and the total, from any thread.
 ///
 /// # Errors
 /// See [`ModelError`].
@@ -99,13 +99,13 @@ pub fn run(request: &Request, progress: impl Fn(usize, usize) + Sync) -> Result<
     })
 }
 
-/// The setup with the plan's times.
+/// Returns the setup with the plan's times.
 fn timed(setup: &Setup, plan: &Plan) -> Setup {
     let ns = |ms: u32| u64::from(ms) * 1_000_000;
     Setup { measured_ns: ns(plan.measure_ms), warm_up_ns: ns(plan.warm_up_ms), ..setup.clone() }
 }
 
-/// The modelled server waits as each mode wants it to: no mode differs from what it is meant to be.
+/// Removes notes about deviations: the modelled server waits as each mode requires.
 fn plan_of_model(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     plan.modes.iter_mut().for_each(|entry| entry.note = None);
@@ -116,7 +116,7 @@ fn needs_reach(plan: &Plan) -> bool {
     plan.loads.iter().any(|load| matches!(load, OfferedLoad::Percent(_)))
 }
 
-/// Where the random numbers of a trial come from. The one after all modes' is for what `base` reaches.
+/// Seed of the random numbers of a trial. The index after the last mode is the seed for the throughput of `base`.
 fn seed(plan: &Plan, repeat: u32, mode: usize) -> u64 {
     let per_repeat = plan.modes.len() as u64 + 1;
     plan.seed.wrapping_add(u64::from(repeat) * per_repeat + mode as u64)
@@ -201,7 +201,7 @@ fn counters(result: &RunResult) -> TrialCounters {
     }
 }
 
-/// Trials in the plan's order, and the modes that the modelled server does not know.
+/// Trials in plan order, and the modes that the modelled server does not support.
 type Sorted = (Vec<Trial>, BTreeMap<String, String>);
 
 fn sorted(plan: &Plan, outcomes: Vec<(TrialId, Result<Trial, RunError>)>) -> Result<Sorted, ModelError> {

@@ -1,4 +1,4 @@
-//! How much is asked of the server in a trial: a share of what `base` reaches, a rate, or as much as it can take.
+//! Load offered to the server in a trial: a share of the throughput of `base`, a rate, or the maximum.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,20 +6,20 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The load of a trial; spelled `50%`, `200K` or `max`.
+/// Load of a trial, written as `50%`, `200K` or `max`.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
 pub enum OfferedLoad {
-    /// Open loop, at this many hundredths of the throughput that `base` reaches in a closed loop on this lab.
+    /// Open loop, at this percentage of the closed-loop throughput of `base` on this lab.
     Percent(f64),
-    /// Open loop, at this many requests per second.
+    /// Open loop, at this rate in requests per second.
     Rate(f64),
-    /// Closed loop: every connection sends its next request as soon as it has its answer.
+    /// Closed loop: every connection sends its next request as soon as the previous one is answered.
     Max,
 }
 
-/// Why a text is no load.
+/// Why a text is not a valid load.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is no load: write a share of what base reaches (50%), requests per second (200K, 1.2M, 35000), or max"
@@ -29,7 +29,7 @@ pub struct ParseLoadError {
 }
 
 impl OfferedLoad {
-    /// Requests per second to be offered, given what `base` reaches; absent in a closed loop.
+    /// Offered rate in requests per second, given the throughput of `base`. Absent in a closed loop.
     #[must_use]
     pub fn rate_per_s(self, base_reaches_per_s: f64) -> Option<f64> {
         match self {
@@ -94,7 +94,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn shares_rates_and_max_are_told_apart() {
+    fn shares_rates_and_max_are_distinguished() {
         assert_eq!("50%".parse(), Ok(OfferedLoad::Percent(50.0)));
         assert_eq!("200K".parse(), Ok(OfferedLoad::Rate(200_000.0)));
         assert_eq!("1.5M".parse(), Ok(OfferedLoad::Rate(1_500_000.0)));
@@ -103,14 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_load_is_refused() {
+    fn an_invalid_load_is_refused() {
         for text in ["", "%", "0%", "-5", "NaN", "inf", "K", "50 %", "1e400"] {
             assert!(text.parse::<OfferedLoad>().is_err(), "{text:?}");
         }
     }
 
     #[test]
-    fn a_share_is_of_what_base_reaches() {
+    fn a_share_refers_to_the_throughput_of_base() {
         assert_eq!(OfferedLoad::Percent(50.0).rate_per_s(80_000.0), Some(40_000.0));
         assert_eq!(OfferedLoad::Max.rate_per_s(80_000.0), None);
     }
@@ -129,7 +129,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_refused_or_read_but_never_a_panic(text in ".{0,20}") {
+        fn no_text_makes_the_load_parser_panic(text in ".{0,20}") {
             let _ = text.parse::<OfferedLoad>();
         }
     }

@@ -1,5 +1,4 @@
-//! What a bench run will do, decided before anything is touched: which modes under which loads, how often, how long,
-//! in which order. Pure.
+//! The plan of a bench run, decided before anything is changed: modes, loads, repeats, durations and order. Pure.
 
 use quell_mode::{DeliveryMode, ProgramWait};
 use rand::SeedableRng as _;
@@ -9,23 +8,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::offered_load::OfferedLoad;
 
-/// A matrix of modes and loads, and how it is measured.
+/// A matrix of modes and loads, with the measurement parameters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Plan {
-    /// The modes, in the order of the table. `base` is among them twice: see [`ModeEntry::control`].
+    /// Modes, in table order. `base` is listed twice: see [`ModeEntry::control`].
     pub modes: Vec<ModeEntry>,
-    /// The loads, in the order of the table.
+    /// Loads, in table order.
     pub loads: Vec<OfferedLoad>,
-    /// How often every cell is measured.
+    /// Number of measurements per cell.
     pub repeats: u32,
-    /// How long each trial is measured, in milliseconds.
+    /// Measured time of each trial, in milliseconds.
     pub measure_ms: u32,
-    /// How long each trial runs before it is measured, in milliseconds.
+    /// Warm-up time of each trial, in milliseconds.
     pub warm_up_ms: u32,
-    /// How many disturbed trials may be measured again, in all.
+    /// Total number of disturbed trials that may be repeated.
     pub retries: u32,
-    /// What decides the order of the trials and every random choice of the generator.
+    /// Seed of the trial order and of all random choices of the generator.
     pub seed: u64,
 }
 
@@ -33,30 +32,30 @@ pub struct Plan {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct ModeEntry {
-    /// What the table calls it; unique within a plan.
+    /// Label in the table, unique within a plan.
     pub label: String,
-    /// What is set.
+    /// Delivery mode to set.
     pub mode: DeliveryMode,
-    /// It is the second `base`: measured as if it were another mode, so that what differs between the two shows what
-    /// cannot be told apart today.
+    /// True for the second `base`. It is measured like any other mode. Differences between the two show the resolution
+    /// of the measurement.
     pub control: bool,
-    /// How it differs here from what it is meant to be; absent when it does not.
+    /// Deviation of the mode from its definition on this lab. Absent if it does not deviate.
     pub note: Option<String>,
 }
 
-/// One trial to be run: indices into the plan.
+/// A trial to run, as indices into the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct TrialId {
-    /// Which repeat, counted from 0.
+    /// Index of the repeat, from 0.
     pub repeat: u32,
-    /// Which of [`Plan::loads`].
+    /// Index into [`Plan::loads`].
     pub load: usize,
-    /// Which of [`Plan::modes`].
+    /// Index into [`Plan::modes`].
     pub mode: usize,
 }
 
-/// How much is measured: how many of the modes and loads, and for how long.
+/// Extent of a measurement: number of modes and loads, and duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// Three modes, two loads: under a minute.
@@ -67,22 +66,22 @@ pub enum Extent {
     Full,
 }
 
-/// Why a plan cannot be made.
+/// Why a plan is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// A mode is asked for twice.
+    /// A mode is listed twice.
     #[error("the mode {0} is listed twice")]
     TwiceTheSame(String),
-    /// Nothing would be measured.
+    /// The plan measures nothing.
     #[error("a bench needs at least one mode, one load, one repeat and a measured time above zero")]
     Nothing,
 }
 
-/// The label of the second `base`.
+/// Label of the second `base`.
 pub const CONTROL_LABEL: &str = "base again";
 
 impl Extent {
-    /// The modes of this extent, without the second `base`.
+    /// Modes of this extent, without the second `base`.
     #[must_use]
     pub fn modes(self) -> &'static [&'static str] {
         match self {
@@ -104,7 +103,7 @@ impl Extent {
         }
     }
 
-    /// How long each of its trials is measured, in milliseconds.
+    /// Measured time of each trial, in milliseconds.
     #[must_use]
     pub fn measure_ms(self) -> u32 {
         match self {
@@ -113,7 +112,7 @@ impl Extent {
         }
     }
 
-    /// The loads of this extent.
+    /// Loads of this extent.
     #[must_use]
     pub fn loads(self) -> Vec<OfferedLoad> {
         let percents: &[f64] = match self {
@@ -126,7 +125,7 @@ impl Extent {
 }
 
 impl Plan {
-    /// A plan over `modes` and `loads`; when `base` is among the modes it is entered a second time, as control.
+    /// Creates a plan over `modes` and `loads`. If `base` is among the modes, it is added a second time as control.
     ///
     /// # Errors
     /// See [`PlanError`].
@@ -158,9 +157,9 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Every trial, in the order in which they are run: repeat by repeat; within a repeat load by load, so that the
-    /// trials which are compared with each other stand close together in time; the loads of a repeat and the modes of
-    /// a load in a random order that the seed decides.
+    /// Every trial, in execution order. Repeats run one after another, and within a repeat the loads. Trials that are
+    /// compared with each other therefore run close together in time. The order of the loads in a repeat and of the
+    /// modes in a load is random, determined by the seed.
     #[must_use]
     pub fn order(&self) -> Vec<TrialId> {
         let mut random = rand_pcg::Pcg64::seed_from_u64(self.seed);
@@ -177,20 +176,20 @@ impl Plan {
         trials
     }
 
-    /// The index of the first `base`, which the others are compared with; absent when it is not measured.
+    /// Index of the first `base`, the reference of all comparisons. Absent if `base` is not measured.
     #[must_use]
     pub fn base(&self) -> Option<usize> {
         self.modes.iter().position(|entry| entry.label == "base")
     }
 
-    /// The index of the second `base`.
+    /// Index of the second `base`.
     #[must_use]
     pub fn control(&self) -> Option<usize> {
         self.modes.iter().position(|entry| entry.control)
     }
 }
 
-/// A server that is only attached to waits as it was written to.
+/// Note for modes that require shorter waits: a server that is only attached to keeps its own timeouts.
 fn note(mode: &DeliveryMode) -> Option<String> {
     match mode.program_wait() {
         ProgramWait::AtMost(at_most) => Some(format!(
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cell_is_measured_once_a_repeat() {
+    fn every_cell_is_measured_once_per_repeat() {
         let plan = plan(Extent::Full, 3, 1);
         let order = plan.order();
         assert_eq!(order.len(), 12 * 5 * 3);
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn trials_that_are_compared_stand_next_to_each_other() {
+    fn compared_trials_are_adjacent() {
         let plan = plan(Extent::Standard, 3, 9);
         for block in plan.order().chunks(plan.modes.len()) {
             assert!(block.iter().all(|trial| (trial.repeat, trial.load) == (block[0].repeat, block[0].load)));
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_measure_is_refused() {
+    fn an_empty_plan_is_refused() {
         assert_eq!(Plan::new(vec![], vec![OfferedLoad::Max], 1, 0), Err(PlanError::Nothing));
     }
 }

@@ -1,5 +1,5 @@
-//! What this machine lacks for a lab, found by asking it, never by its version, and told before anything is touched:
-//! what is missing, what was seen, what would mend it.
+//! Finds the requirements of a lab that this machine lacks, before anything is changed. The machine is probed; its
+//! version is not used. Each entry states the missing requirement, the observation and the fix.
 
 use std::path::{Path, PathBuf};
 
@@ -12,18 +12,18 @@ use quell_linux::{NapiId, kernel};
 
 use crate::server::ServerCommand;
 
-/// Something that a lab needs and that is not to be had here.
+/// A missing requirement of the lab.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// What is missing.
+    /// Missing requirement.
     pub what: String,
-    /// What was seen of it.
+    /// Observation.
     pub seen: String,
-    /// What would mend it.
+    /// How to fix it.
     pub mend: String,
 }
 
-/// What the lab uses each capability for.
+/// Capabilities that the lab uses, with their purpose.
 const CAPABILITIES: &[(Capability, &str)] = &[
     (Capability::NetAdmin, "make the veth pair and set its queues"),
     (Capability::SysAdmin, "make network namespaces"),
@@ -31,7 +31,7 @@ const CAPABILITIES: &[(Capability, &str)] = &[
     (Capability::SysPtrace, "reach the server's epolls"),
 ];
 
-/// Everything that is missing here to run `server` in the lab; empty when it can be run.
+/// All requirements that are missing to run `server` in the lab. Empty if it can run.
 #[must_use]
 pub fn missing(server: &ServerCommand) -> Vec<Missing> {
     let all = [missing_capabilities(), missing_napi_settings(), missing_kernel_threads(), missing_server(server)];
@@ -61,8 +61,8 @@ fn missing_capabilities() -> Option<Missing> {
     })
 }
 
-/// Asks the kernel to set nothing on a NAPI instance that cannot exist: one that knows `napi-set` says that there is
-/// none, one that does not says so.
+/// Asks the kernel to set nothing on a NAPI instance that cannot exist. A kernel with `napi-set` answers that there is
+/// no such instance. A kernel without it answers that the operation is not supported.
 fn missing_napi_settings() -> Option<Missing> {
     let asked = Netdev::open().and_then(|mut netdev| {
         let nobody = NapiId::from_kernel(u32::MAX).unwrap_or_else(|| unreachable!("not zero"));
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_is_not_there_is_named_with_what_would_mend_it() {
+    fn a_missing_server_is_reported_with_its_fix() {
         let server = ServerCommand::Memcached { program: "/nonexistent/memcached".into() };
         let missing = missing_server(&server).unwrap();
         assert!(missing.what.contains("/nonexistent/memcached"));
@@ -133,13 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_looked_for_in_the_path() {
+    fn a_program_is_searched_in_the_path() {
         assert_eq!(missing_server(&ServerCommand::Other(vec!["sh".into()])), None);
         assert!(missing_server(&ServerCommand::Other(vec!["no-such-program-anywhere".into()])).is_some());
     }
 
     #[test]
-    fn what_is_missing_is_asked_of_the_kernel_and_nothing_is_missing_to_a_process_that_can_raise_labs() {
+    fn requirements_are_probed_and_none_is_missing_where_labs_can_run() {
         let able = capability::effective(&ProcRoot::default()).unwrap().unwrap();
         let needed: Vec<Capability> = CAPABILITIES.iter().map(|(capability, _)| *capability).collect();
         let missing = missing(&ServerCommand::Other(vec!["sh".into()]));

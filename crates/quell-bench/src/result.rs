@@ -1,6 +1,6 @@
-//! What a bench run found, as one file with everything needed to redo it: the machine, the lab, the settings as the
-//! kernel read them back, the seeds, and of every trial the counters and the raw histograms. A counter that could not
-//! be read is absent, never zero. The JSON Schema of this file is published in `docs/schema/`.
+//! The result file of a bench run. It holds everything needed to reproduce the run: machine, lab, settings as reported
+//! by the kernel, seeds, and the counters and raw histograms of every trial. A counter that could not be read is
+//! absent, never zero. `docs/schema/` contains the JSON Schema.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::cpus::CpuLayout;
 use crate::plan::{Plan, TrialId};
 
-/// The `schema` field of the files that this version writes and reads.
+/// Value of the `schema` field that this version writes and reads.
 pub const SCHEMA: &str = "quell-bench/1";
 
 /// One bench run.
@@ -21,46 +21,46 @@ pub const SCHEMA: &str = "quell-bench/1";
 pub struct BenchResult {
     /// [`SCHEMA`].
     pub schema: String,
-    /// The version of Quell that measured.
+    /// Version of Quell that made the measurement.
     pub quell_version: String,
-    /// When the run began: wall-clock seconds since 1970.
+    /// Start of the run: wall-clock seconds since 1970.
     pub began_unix_s: u64,
-    /// The machine.
+    /// Measured machine.
     pub host: HostFacts,
-    /// What it was measured on, or simulated.
+    /// Lab or model that the results come from.
     pub lab: Lab,
-    /// The server; absent on the model, which has one of its own.
+    /// Server under test. Absent on the model, which has its own server.
     pub server: Option<ServerFacts>,
-    /// What the generator was told, but for the rate of each trial; absent on the model.
+    /// Generator configuration without the rate of each trial. Absent on the model.
     pub load: Option<LoadSpec>,
-    /// What was to be measured, and in which order.
+    /// Planned measurements and their order.
     pub plan: Plan,
-    /// What `base` reached before each block of trials whose load is a share of it.
+    /// Throughput of `base` before each block of trials whose load is a share of it.
     pub base_reaches: Vec<BaseReach>,
-    /// Every trial, in the order in which they were run.
+    /// Every trial, in execution order.
     pub trials: Vec<Trial>,
-    /// Modes of the plan that could not be set here, with the reason; they have no trials.
+    /// Modes of the plan that could not be set here, with the reason. They have no trials.
     pub refused: BTreeMap<String, String>,
-    /// Why the figures are not a measurement; absent when they are.
+    /// Why the results are not a measurement. Absent if they are.
     pub not_a_measurement: Option<String>,
-    /// The run was ended before its last trial.
+    /// Whether the run ended before its last trial.
     pub interrupted: bool,
 }
 
-/// What `base` reached in a closed loop just before the trials of one load in one repeat: the speed of a shared machine
-/// drifts, and half of what it could do a minute ago may be all of what it can do now.
+/// Closed-loop throughput of `base` just before the trials of one load in one repeat. The speed of a shared machine
+/// drifts, so an older value could be wrong by a factor of two.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct BaseReach {
-    /// Which repeat, counted from 0.
+    /// Index of the repeat, from 0.
     pub repeat: u32,
-    /// Which of the plan's loads.
+    /// Index into the plan's loads.
     pub load: usize,
     /// Requests per second.
     pub per_s: f64,
 }
 
-/// The machine that was measured.
+/// Facts about the measured machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HostFacts {
@@ -68,30 +68,30 @@ pub struct HostFacts {
     pub kernel_release: String,
     /// `uname -v`.
     pub kernel_version: String,
-    /// The kernel's command line.
+    /// Kernel command line.
     pub kernel_command_line: Option<String>,
-    /// The processor's name for itself.
+    /// CPU model, as reported in `/proc/cpuinfo`.
     pub cpu_model: Option<String>,
-    /// The CPUs that this process may use.
+    /// CPUs that this process may use.
     pub cpus: Vec<u32>,
-    /// `net.core.busy_poll`, µs: not 0, and every mode busy polls.
+    /// `net.core.busy_poll`, µs. If it is not 0, every mode busy polls.
     pub busy_poll_us: Option<u32>,
     /// `net.core.busy_read`, µs.
     pub busy_read_us: Option<u32>,
 }
 
-/// Where the figures come from.
+/// Source of the results.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Lab {
-    /// Measured on a private lab: two network namespaces and a veth pair.
+    /// Measured on a private lab of two network namespaces and a veth pair.
     Veth(LabFacts),
-    /// Simulated on the model; nothing was measured.
+    /// Simulated on the model.
     Sim(SimFacts),
 }
 
 impl Lab {
-    /// The veth lab; absent when the figures come from somewhere else.
+    /// The veth lab. Absent if the results have another source.
     #[must_use]
     pub fn veth(&self) -> Option<&LabFacts> {
         match self {
@@ -101,76 +101,76 @@ impl Lab {
     }
 }
 
-/// What was simulated.
+/// Description of the simulated system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SimFacts {
-    /// The name of the modelled host's profile.
+    /// Profile name of the modelled host.
     pub profile: String,
-    /// The modelled host in words.
+    /// Description of the modelled host.
     pub description: String,
-    /// RX queues, and as many workers and CPUs.
+    /// Number of RX queues. Workers and CPUs have the same number.
     pub queues: u32,
-    /// Connections in all.
+    /// Total number of connections.
     pub connections: u32,
-    /// How figures were obtained that have another meaning on the model than on a lab, by their name in the trials.
+    /// How values were obtained that mean something else on the model than on a lab, by field name in the trials.
     pub obtained: BTreeMap<String, String>,
 }
 
-/// The lab as it was found to be after it was set up.
+/// Facts about the lab after its setup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LabFacts {
-    /// The name of this lab; its namespaces are called after it.
+    /// Name of the lab and prefix of its namespaces.
     pub name: String,
-    /// RX queues of the server's device, and as many of the client's.
+    /// Number of RX queues of the server's device. The client's device has the same number.
     pub queues: u32,
-    /// Each queue's NAPI thread stands in for its interrupt.
+    /// Whether each queue's NAPI thread stands in for its interrupt.
     pub interrupt_stand_in: bool,
-    /// Which CPU does what.
+    /// CPU assignment.
     pub cpus: CpuLayout,
-    /// A server's and a client's CPU are hardware threads of one core, so that one slows the other; absent where the
-    /// machine does not tell.
+    /// Whether a server CPU and a client CPU are hardware threads of one core and slow each other down. Absent if the
+    /// machine does not report it.
     pub shared_core: Option<bool>,
-    /// The NAPI ids of the server's queues.
+    /// NAPI IDs of the server's queues.
     pub server_napi_ids: Vec<u32>,
-    /// The NAPI ids of the client's queues.
+    /// NAPI IDs of the client's queues.
     pub client_napi_ids: Vec<u32>,
     /// Settings of the client's queues, the same in every trial.
     pub client_napi: NapiSettings,
-    /// What was checked before measuring, each with what was seen.
+    /// Checks made before the measurement, each with the observation.
     pub checks: Vec<Check>,
 }
 
-/// Something that has to be so for the figures to mean what they say.
+/// A precondition for valid results.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Check {
-    /// What has to be so.
+    /// Required condition.
     pub claim: String,
-    /// What was seen.
+    /// Observation.
     pub seen: String,
-    /// It is so.
+    /// Whether the condition holds.
     pub holds: bool,
 }
 
 impl Check {
-    /// What is said where it does not hold: what should be so, and what is.
+    /// Description of a failed check: the required condition and the observation.
     #[must_use]
     pub fn violation(&self) -> String {
         format!("expected: {}; found: {}", self.claim, self.seen)
     }
 }
 
-/// The server that was measured.
+/// Facts about the server under test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ServerFacts {
-    /// The command and its arguments.
+    /// Command with its arguments.
     pub command: Vec<String>,
-    /// What it says of its version; absent when it does not tell.
+    /// Version that the server reports. Absent if it reports none.
     pub version: Option<String>,
-    /// Its workers.
+    /// Workers of the server.
     pub workers: Vec<WorkerFacts>,
 }
 
@@ -178,112 +178,112 @@ pub struct ServerFacts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct WorkerFacts {
-    /// The thread that waits on it; absent when it could not be told.
+    /// Thread that waits on the epoll. Absent if it is unknown.
     pub tid: Option<i32>,
-    /// The CPU that the thread is pinned to; absent when the thread could not be told.
+    /// CPU that the thread is pinned to. Absent if the thread is unknown.
     pub cpu: Option<u32>,
-    /// The number of the epoll's file descriptor in the server.
+    /// Number of the epoll's file descriptor in the server.
     pub epoll_fd: i32,
-    /// Connections in it.
+    /// Number of connections in the epoll.
     pub connections: u32,
-    /// Those of them that do not arrive by a NAPI instance.
+    /// Number of these connections that bypass NAPI.
     pub connections_without_napi: u32,
-    /// The NAPI instances that its connections arrive by.
+    /// NAPI IDs of the connections in the epoll.
     pub napi_ids: Vec<u32>,
 }
 
-/// One mode under one load, once.
+/// One trial: one mode under one load in one repeat.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Trial {
-    /// Which mode, load and repeat.
+    /// Mode, load and repeat.
     pub id: TrialId,
-    /// 0 for the first attempt. Only the last attempt of a trial counts; a disturbed one may be followed by another.
+    /// 0 for the first attempt. A disturbed attempt may be followed by another; [`BenchResult::trial`] selects the one
+    /// that counts.
     pub attempt: u32,
-    /// When its measured time began, in milliseconds since the run began.
+    /// Start of the measured time, in milliseconds since the start of the run.
     pub began_ms: u64,
-    /// What the kernel read back after the mode was set.
+    /// Settings that the kernel reported after the mode was set.
     pub settings: SettingsReadBack,
-    /// Requests per second asked for; absent in a closed loop.
+    /// Requested rate in requests per second. Absent in a closed loop.
     pub offered_per_s: Option<f64>,
-    /// What the generator saw: counts, latencies, its own lateness and cost.
+    /// The generator's report: counts, latencies, its lateness and CPU cost.
     pub load: LoadReport,
-    /// What the kernel counted during the measured time.
+    /// Kernel counters over the measured time.
     pub counters: TrialCounters,
-    /// What speaks against trusting this trial; empty when nothing does.
+    /// Reasons to distrust this trial. Empty if there are none.
     pub disturbances: Vec<Disturbance>,
 }
 
-/// Settings as read back from the kernel.
+/// Settings as reported by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SettingsReadBack {
-    /// Of each of the server's queues.
+    /// Settings of each of the server's queues.
     pub napi: Vec<NapiSettings>,
-    /// Of each worker's epoll.
+    /// Busy-poll parameters of each worker's epoll.
     pub epoll: Vec<EpollSettings>,
 }
 
-/// What the kernel counted during the measured time of a trial.
+/// Kernel counters over the measured time of a trial.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TrialCounters {
     /// Run time of the server's threads (`/proc/PID/task/TID/schedstat`), in nanoseconds.
     pub server_run_ns: Option<u64>,
-    /// Run time of the NAPI threads of the server's queues, in nanoseconds; absent where softirqs poll them, whose time
-    /// is charged to nobody.
+    /// Run time of the NAPI threads of the server's queues, in nanoseconds. Absent if softirqs poll the queues, because
+    /// no thread is charged for their time.
     pub napi_run_ns: Option<u64>,
-    /// The server's CPUs.
+    /// Time of the server's CPUs.
     pub server_cpus: Option<CpuUse>,
-    /// The client's CPUs.
+    /// Time of the client's CPUs.
     pub client_cpus: Option<CpuUse>,
-    /// How often the NAPI threads of the server's queues went to sleep and were woken: their voluntary context
-    /// switches.
+    /// Number of wake-ups of the NAPI threads of the server's queues, counted as voluntary context switches.
     pub napi_wakeups: Option<u64>,
-    /// Device interrupts of the server's queues; absent on a veth, which has none.
+    /// Device interrupts of the server's queues. Absent on a veth, which has no interrupts.
     pub irqs: Option<u64>,
-    /// Polls of the server's queues (tracepoint `napi:napi_poll`), whoever made them.
+    /// Polls of the server's queues by any thread or softirq (tracepoint `napi:napi_poll`).
     pub polls: Option<u64>,
-    /// Those of them that found no packet.
+    /// Polls that found no packet.
     pub empty_polls: Option<u64>,
-    /// Packets that they found.
+    /// Packets found by these polls.
     pub polled_packets: Option<u64>,
-    /// `TcpExt BusyPollRxPackets` of the server's namespace: a lower bound, for the final poll is not counted.
+    /// `TcpExt BusyPollRxPackets` of the server's namespace. A lower bound, because the final poll is not counted.
     pub busy_poll_rx_packets: Option<u64>,
-    /// Successful waits of the server for events, in a sample after the measured time.
+    /// Number of the server's successful waits for events, in a sample after the measured time.
     pub epoll_waits: Option<u64>,
-    /// Events that these waits returned.
+    /// Number of events returned by these waits.
     pub epoll_events: Option<u64>,
-    /// Packets dropped on either side's way to the other.
+    /// Packets dropped in either direction.
     pub drops: Option<u64>,
-    /// TCP segments sent again by either side.
+    /// TCP segments retransmitted by either side.
     pub retransmits: Option<u64>,
 }
 
-/// Where the time of a set of CPUs went.
+/// Time accounting of a set of CPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CpuUse {
-    /// Measured time times the number of CPUs, in nanoseconds.
+    /// Measured time multiplied by the number of CPUs, in nanoseconds.
     pub capacity_ns: u64,
-    /// Idle and waiting for I/O, as accounted by `/proc/stat`.
+    /// Idle and I/O wait time from `/proc/stat`, in nanoseconds.
     pub idle_ns: u64,
-    /// Taken by the hypervisor.
+    /// Time stolen by the hypervisor, in nanoseconds.
     pub steal_ns: u64,
-    /// Run by the threads of the lab: server or generator, and NAPI threads.
+    /// Run time of the lab's threads: server or generator, and NAPI threads. In nanoseconds.
     pub lab_ns: u64,
 }
 
 impl CpuUse {
-    /// What ran besides the lab and what the hypervisor took, as a share of the capacity. Interrupts that are charged
-    /// to nobody are in it.
+    /// Time spent outside the lab or stolen by the hypervisor, as a share of the capacity. It includes interrupts,
+    /// which no thread is charged for.
     #[must_use]
     pub fn foreign_share(&self) -> Option<f64> {
         let used = self.capacity_ns.saturating_sub(self.idle_ns);
         share(used.saturating_sub(self.lab_ns), self.capacity_ns)
     }
 
-    /// What was not idle, as a share of the capacity.
+    /// Busy time as a share of the capacity.
     #[must_use]
     pub fn busy_share(&self) -> Option<f64> {
         share(self.capacity_ns.saturating_sub(self.idle_ns), self.capacity_ns)
@@ -295,45 +295,45 @@ fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// Something that speaks against trusting a trial.
+/// A reason to distrust a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Disturbance {
-    /// Something else ran on the server's CPUs.
+    /// Other programs ran on the server's CPUs.
     ForeignOnServer {
-        /// Its share of their time.
+        /// Share of the CPU time.
         share: f64,
     },
-    /// Something else ran on the client's CPUs.
+    /// Other programs ran on the client's CPUs.
     ForeignOnClient {
-        /// Its share of their time.
+        /// Share of the CPU time.
         share: f64,
     },
-    /// The generator was late.
+    /// The generator sent requests late.
     GeneratorLate {
         /// 99th percentile of its lateness, in nanoseconds.
         p99_ns: u64,
     },
-    /// The server was slower than the rate: requests that were due were never sent, so that what latency there is says
-    /// little. A property of the mode, not of the moment: such a trial is not measured again.
+    /// The server was slower than the rate, so some due requests were never sent. The remaining latencies mean little.
+    /// This is a property of the mode, so the trial is not repeated.
     Saturated {
-        /// How many.
+        /// Number of requests never sent.
         never_sent: u64,
     },
     /// Packets were dropped.
     Drops {
-        /// How many.
+        /// Number of dropped packets.
         packets: u64,
     },
     /// Requests failed.
     Errors {
-        /// How many.
+        /// Number of failed requests.
         requests: u64,
     },
 }
 
 impl BenchResult {
-    /// The JSON Schema of result files.
+    /// JSON Schema of result files.
     #[must_use]
     pub fn json_schema() -> schemars::Schema {
         schemars::schema_for!(Self)

@@ -1,5 +1,5 @@
-//! A bench run from its request to its result: the lab is raised, the server started, every trial of the plan run and
-//! watched, the lab taken down. What happens is told to the caller as events; nothing is printed.
+//! A bench run: sets up the lab, starts the server, runs and observes every trial of the plan, and removes the lab. The
+//! caller receives events. Nothing is printed.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -26,82 +26,82 @@ use crate::server::{Server, ServerCommand, ServerError, Worker};
 use crate::settings::SetError;
 use crate::{bench_load, checks};
 
-/// How often the lab is looked at before a check is taken for broken.
+/// Number of attempts before a lab check counts as failed.
 const LOOKS_MAX: u32 = 4;
 
-/// Some traffic, so that every connection knows its NAPI instance.
+/// Traffic that gives every connection its NAPI ID.
 const LOOK_AROUND: RunSpec = RunSpec { schedule: Schedule::Closed, warm_up_ms: 50, measure_ms: 200 };
 
-/// What is to be measured, and on what.
+/// What to measure, and on which lab.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The modes and loads.
+    /// Modes and loads.
     pub plan: Plan,
-    /// The server.
+    /// Server under test.
     pub server: ServerCommand,
-    /// Receive queues, each with a server worker.
+    /// Receive queues. Each has one server worker.
     pub queues: u32,
     /// Generator threads.
     pub generators: u32,
-    /// Connections in all.
+    /// Total number of connections.
     pub connections: u32,
-    /// NAPI threads stand in for the interrupts of the server's queues.
+    /// Whether NAPI threads stand in for the interrupts of the server's queues.
     pub interrupt_stand_in: bool,
-    /// Measure although CPUs are too few or a check does not hold.
+    /// Whether to measure although there are too few CPUs or a check fails.
     pub insist: bool,
 }
 
-/// What happens during a run.
+/// Events of a run.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// What killed runs left was looked for; running labs disturb each other's figures.
+    /// Killed runs were searched for leftovers. Labs that still run would disturb the measurement.
     Recovered(&'a [Found]),
     /// The lab is up and the server runs in it.
     LabIsUp(&'a LabFacts),
     /// A mode cannot be set here.
     Refused {
-        /// What the table would have called it.
+        /// Label of the mode in the table.
         label: &'a str,
-        /// Why.
+        /// Reason.
         reason: &'a str,
     },
     /// A trial begins.
     TrialBegins {
-        /// How many are done.
+        /// Number of finished trials.
         done: usize,
-        /// How many there are in all, with those that are measured again.
+        /// Total number of trials, including repeated ones.
         total: usize,
-        /// Which.
+        /// Trial.
         id: TrialId,
     },
-    /// The lab was taken down, as far as it could be. What was measured is the result all the same.
+    /// The lab was removed as far as possible. The measured trials remain valid.
     TakenDown(&'a Result<Reverted, JournalError>),
     /// A trial has ended.
     TrialEnds {
-        /// What was found.
+        /// Result of the trial.
         trial: &'a Trial,
-        /// It was disturbed and will be measured again.
+        /// Whether the trial was disturbed and will be repeated.
         again: bool,
     },
 }
 
-/// Why there is no result. Whatever was set up has been taken down.
+/// Why there is no result. All changes have been undone.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// This machine lacks something.
+    /// This machine lacks a requirement of the lab.
     #[error("this machine cannot run the lab")]
     NotPossibleHere(Vec<Missing>),
     /// Every mode of the plan is refused here.
     #[error("none of the modes can be set here: {0}")]
     NoModeLeft(String),
-    /// The CPUs are too few.
+    /// There are too few CPUs.
     #[error(transparent)]
     Cpus(#[from] CpuError),
-    /// A check before measuring does not hold.
+    /// A check before the measurement failed.
     #[error("lab check failed, and figures of this lab would be wrong; {}", .0.violation())]
     Check(Check),
-    /// What killed runs left could not be removed, or journals not be read.
+    /// Leftovers of killed runs could not be removed, or journals could not be read.
     #[error(transparent)]
     Change(#[from] ChangeError),
     /// The lab could not be set up.
@@ -110,7 +110,7 @@ pub enum BenchError {
     /// The server could not be started or reached.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// The server ended in the middle of the run.
+    /// The server exited during the run.
     #[error("the server ended in the middle of the run")]
     ServerEnded,
     /// The generator failed.
@@ -119,9 +119,9 @@ pub enum BenchError {
     /// A mode that could be set before could not be set again.
     #[error("could not set {label}: {source}")]
     Set {
-        /// What the table calls it.
+        /// Label of the mode in the table.
         label: String,
-        /// What came back.
+        /// Cause.
         source: SetError,
     },
     /// A thread could not be pinned.
@@ -130,18 +130,18 @@ pub enum BenchError {
     /// A file of /proc could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// It was interrupted before the first trial.
+    /// The run was interrupted before the first trial.
     #[error("interrupted before anything was measured")]
     Interrupted,
 }
 
-/// What the client's queue is told when the generator polls it: the generator spins, and the queue's NAPI thread comes
-/// in only when it has not polled for this long.
+/// `gro_flush_timeout` of the client's queue when the generator busy polls it, ns. The generator spins. The queue's
+/// NAPI thread takes over only when the generator has not polled for this long.
 const CLIENT_GRO_FLUSH_TIMEOUT_NS: u64 = 1_000_000;
 const CLIENT_DEFER_HARD_IRQS: u32 = 100;
 
-/// Runs the bench. `watch` is told what happens; `stopped` is asked often whether to end early, and what has been
-/// measured by then is the result.
+/// Runs the bench. Reports events to `watch`. Calls `stopped` often; when it returns true, the run ends early and the
+/// trials measured so far are the result.
 ///
 /// # Errors
 /// See [`BenchError`].
@@ -175,8 +175,9 @@ fn veth_plan(request: &Request, cpus: CpuLayout) -> VethPlan {
     }
 }
 
-/// One generator thread with few connections polls the one queue itself. Otherwise the queues are left to their NAPI
-/// threads, undeferred: of several queues a thread could poll only one, and many connections take too long to ask.
+/// A single generator thread with few connections polls the single queue itself. Otherwise NAPI threads poll the queues
+/// without deferral. With several queues, a thread could busy poll only one; with many connections, polling each of
+/// them takes too long.
 fn client_napi(request: &Request) -> NapiSettings {
     let threaded = NapiSettings { threaded: Threaded::Thread, ..NapiSettings::default() };
     let polls_itself =
@@ -191,7 +192,7 @@ fn client_napi(request: &Request) -> NapiSettings {
     }
 }
 
-/// Everything between raising the lab and taking it down.
+/// Runs everything between setting up and removing the lab.
 fn measure(
     request: &Request,
     host: HostFacts,
@@ -232,7 +233,7 @@ fn measure(
     Ok(result)
 }
 
-/// Stores the keys, unless the server ends or the user has enough meanwhile.
+/// Stores the keys, unless the server exits or the user interrupts.
 fn preload(generator: &mut Generator, server: &mut Server, stopped: &dyn Fn() -> bool) -> Result<(), BenchError> {
     match generator.preload(Generator::PRELOAD_LIMIT, &mut UntilStopped(stopped)) {
         Ok(_) => Ok(()),
@@ -242,7 +243,7 @@ fn preload(generator: &mut Generator, server: &mut Server, stopped: &dyn Fn() ->
     }
 }
 
-/// Ends what the generator does when the user has had enough.
+/// Cancels the generator when the user interrupts.
 struct UntilStopped<'a>(&'a dyn Fn() -> bool);
 
 impl RunObserver for UntilStopped<'_> {
@@ -251,7 +252,7 @@ impl RunObserver for UntilStopped<'_> {
     }
 }
 
-/// Looks a few times: what other programs of the machine receive just then can break a check that holds.
+/// Repeats the check a few times: receive work of other programs can break it temporarily.
 fn look_until_it_holds(
     lab: &mut VethLab,
     server: &Server,
@@ -267,7 +268,7 @@ fn look_until_it_holds(
     Ok(looked)
 }
 
-/// Finds the workers while some traffic has told every connection its NAPI instance, and checks the lab by it.
+/// Finds the workers during traffic, when every connection has a NAPI ID, and checks the lab.
 fn look_at_the_workers(
     lab: &mut VethLab,
     server: &Server,
@@ -317,8 +318,8 @@ fn not_a_measurement(lab: &LabFacts, broken: Option<Check>) -> Option<String> {
     lab.cpus.overcommitted.clone().or(check)
 }
 
-/// The calling thread on the client's CPUs for as long as this lives: it wakes up now and then, and not on the
-/// server's CPUs.
+/// Pins the calling thread to the client's CPUs while this value lives. The thread wakes up now and then and must not
+/// disturb the server's CPUs.
 struct PinnedTo {
     before: CpuList,
 }
@@ -333,7 +334,8 @@ impl PinnedTo {
 
 impl Drop for PinnedTo {
     fn drop(&mut self) {
-        // It could be set before, so it can be set again; should it fail, the thread stays on fewer CPUs.
+        // This affinity was valid before, so setting it again should succeed. If it fails, the thread stays on fewer
+        // CPUs.
         let _ = sched::set_affinity(Pid::of_this_thread(), &self.before);
     }
 }

@@ -1,6 +1,6 @@
 //! The server under test: an unmodified program, started in the lab's server namespace and pinned to the server's CPUs.
-//! Its epolls are found, read and set from outside, through duplicates of its file descriptors; nothing is asked of
-//! the program itself.
+//! Quell finds, reads and sets its epolls from outside, through duplicates of its file descriptors. The program does
+//! not cooperate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -23,30 +23,30 @@ use quell_mode::EpollSettings;
 use crate::lab::veth::VethLab;
 use crate::result::{ServerFacts, WorkerFacts};
 
-/// The port that the server listens on, in a network of its own.
+/// Port of the server. The namespace is private, so the port is always free.
 const PORT: u16 = 11_211;
-/// How long a server may take until it accepts connections.
+/// Time limit for the server to accept connections.
 const START_BOUND: Duration = Duration::from_secs(10);
-/// How long it gets to end by itself.
+/// Time that the server gets to exit by itself.
 const STOP_GRACE: Duration = Duration::from_secs(2);
-/// How much of what it says last is kept for an error.
+/// Number of last bytes of stderr that an error shows.
 const STDERR_KEPT: usize = 4_096;
 
-/// Which server is to be measured.
+/// Server to measure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerCommand {
-    /// memcached, told to serve one worker a queue and, with several, to give each connection to the worker of its
-    /// queue (`-N`).
+    /// memcached with one worker per queue. With several workers, `-N` assigns each connection to the worker of its
+    /// queue.
     Memcached {
-        /// The program.
+        /// Path of the program.
         program: PathBuf,
     },
-    /// Any other command that speaks memcached's text protocol. `{address}`, `{port}` and `{workers}` in its words
-    /// are replaced.
+    /// Any other command that speaks memcached's text protocol. `{address}`, `{port}` and `{workers}` in its words are
+    /// replaced.
     Other(Vec<String>),
 }
 
-/// A server that accepts connections.
+/// A running server that accepts connections.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
@@ -56,60 +56,60 @@ pub struct Server {
     proc: ProcRoot,
 }
 
-/// One epoll of the server that carries connections, and the thread that waits on it.
+/// An epoll of the server that carries connections, and the thread that waits on it.
 #[derive(Debug)]
 pub struct Worker {
-    /// What was seen of it.
+    /// Observed facts.
     pub facts: WorkerFacts,
     epoll: DuplicatedFd,
 }
 
-/// Why the server could not be started, looked into or set.
+/// Why the server could not be started, inspected or set.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// There is no word in its command.
+    /// The command is empty.
     #[error("the server's command is empty: write a program and its arguments")]
     EmptyCommand,
-    /// It could not be started.
+    /// The program could not be started.
     #[error(transparent)]
     Change(#[from] ChangeError),
-    /// It ended before it accepted a connection.
+    /// The server exited before it accepted a connection.
     #[error("the server `{command}` ended at once, {status}; it said: {said}")]
     Ended {
-        /// The command.
+        /// Command line.
         command: String,
-        /// How it ended.
+        /// Exit status.
         status: String,
-        /// The last it wrote to stderr.
+        /// Last output on stderr.
         said: String,
     },
-    /// It does not accept connections.
+    /// The server does not accept connections.
     #[error("the server `{command}` accepts no connection at {address} after {START_BOUND:?}; it said: {said}")]
     Deaf {
-        /// The command.
+        /// Command line.
         command: String,
-        /// Where it was to listen.
+        /// Expected address.
         address: SocketAddr,
-        /// The last it wrote to stderr.
+        /// Last output on stderr.
         said: String,
     },
-    /// The user had enough before it accepted a connection.
+    /// The user interrupted the start.
     #[error("interrupted while the server was started")]
     Interrupted,
     /// The namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// A process could not be awaited or ended.
+    /// A process could not be awaited or terminated.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// Its files in /proc could not be read.
+    /// The process's files in /proc could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// Its file descriptors could not be duplicated.
+    /// The file descriptors could not be duplicated.
     #[error(transparent)]
     PidFd(#[from] PidFdError),
-    /// A socket could not be asked.
+    /// A socket option could not be read.
     #[error(transparent)]
     SocketOption(#[from] SocketOptionError),
     /// An epoll could not be read or set.
@@ -118,20 +118,20 @@ pub enum ServerError {
     /// A thread could not be pinned.
     #[error(transparent)]
     Sched(#[from] SchedError),
-    /// An epoll's parameters did not read back as they were set.
+    /// The kernel reports other epoll parameters than were requested.
     #[error("epoll {fd} of the server: asked for {asked:?}, and the kernel reads back {read:?}")]
     ReadBack {
-        /// Its number in the server.
+        /// Number of the file descriptor in the server.
         fd: i32,
-        /// What was asked for.
+        /// Requested parameters.
         asked: EpollSettings,
-        /// What came back.
+        /// Parameters that the kernel reports.
         read: EpollSettings,
     },
 }
 
 impl ServerCommand {
-    /// The words to be executed.
+    /// The command line to execute.
     fn words(&self, address: SocketAddr, workers: u32) -> Vec<String> {
         let (ip, port) = (address.ip().to_string(), address.port().to_string());
         let workers = workers.to_string();
@@ -161,8 +161,8 @@ impl ServerCommand {
 }
 
 impl Server {
-    /// Starts the server in the lab and returns when it accepts a connection from the client's side. `stopped` is asked
-    /// meanwhile whether to give up.
+    /// Starts the server in the lab. Returns when it accepts a connection from the client's side. Calls `stopped`
+    /// repeatedly and gives up when it returns true.
     ///
     /// # Errors
     /// See [`ServerError`].
@@ -182,21 +182,21 @@ impl Server {
         Ok(started)
     }
 
-    /// Where it listens.
+    /// Address that the server listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whether it still runs.
+    /// Whether the server is still running.
     ///
     /// # Errors
-    /// When the kernel refuses to tell.
+    /// When the kernel refuses to report the state of the process.
     pub fn is_running(&mut self) -> Result<bool, ServerError> {
         Ok(self.child.wait(Duration::ZERO)?.is_none())
     }
 
-    /// What the result file says of it.
+    /// Server facts for the result file.
     #[must_use]
     pub fn facts(&self, workers: &[Worker]) -> ServerFacts {
         ServerFacts {
@@ -206,7 +206,7 @@ impl Server {
         }
     }
 
-    /// Its processes: the one that was started and those that it started, as long as they stay in its session.
+    /// Processes of the server: the started one and its descendants in the same session.
     ///
     /// # Errors
     /// When /proc cannot be read.
@@ -215,8 +215,8 @@ impl Server {
         Ok(members.into_iter().map(|member| member.identity.pid).collect())
     }
 
-    /// Every epoll that connections are in by now, ordered by the NAPI that they arrive by. Connections must exist and
-    /// have been heard of: before its first packet a socket knows no NAPI.
+    /// All epolls that currently carry connections, ordered by NAPI ID. The connections must exist and must have
+    /// received a packet: before its first packet, a socket has no NAPI ID.
     ///
     /// # Errors
     /// When the server's files cannot be read or duplicated.
@@ -229,8 +229,8 @@ impl Server {
         Ok(workers)
     }
 
-    /// Pins the thread of each worker, where it could be told, to the CPU of the queue that it polls: `cpus` in the
-    /// order of `napi_ids`.
+    /// Pins the known thread of each worker to the CPU of the queue that the worker polls. `cpus` is in the order of
+    /// `napi_ids`.
     ///
     /// # Errors
     /// When a thread cannot be pinned.
@@ -245,10 +245,10 @@ impl Server {
         Ok(())
     }
 
-    /// Ends it and what it started.
+    /// Terminates the server and its child processes.
     ///
     /// # Errors
-    /// When a process cannot be ended.
+    /// When a process cannot be terminated.
     pub fn stop(mut self) -> Result<(), ServerError> {
         self.child.terminate(STOP_GRACE)?;
         Ok(())
@@ -262,7 +262,7 @@ impl Server {
             if connected {
                 return Ok(());
             }
-            // Its end is awaited between attempts, so one that dies is reported at once.
+            // Waits for the exit between attempts, so a server that dies is reported at once.
             if let Some(status) = self.child.wait(Duration::from_millis(10))? {
                 let (command, status) = (self.command.join(" "), status.to_string());
                 return Err(ServerError::Ended { command, status, said: self.said() });
@@ -285,18 +285,18 @@ impl Server {
 }
 
 impl Worker {
-    /// The epoll's busy-poll parameters.
+    /// Busy-poll parameters of the epoll.
     ///
     /// # Errors
-    /// [`ServerError::Epoll`] when the kernel does not tell.
+    /// [`ServerError::Epoll`] when the kernel does not report them.
     pub fn params(&self) -> Result<EpollParams, ServerError> {
         Ok(epoll_params::get(&self.epoll)?)
     }
 
-    /// Sets the epoll's busy-poll parameters and returns what the kernel reads back, which is what was asked.
+    /// Sets the busy-poll parameters of the epoll, verifies them and returns the parameters that the kernel reports.
     ///
     /// # Errors
-    /// When the kernel refuses or reads something else back.
+    /// When the kernel refuses, or reports other parameters.
     pub fn set(&self, asked: EpollSettings) -> Result<EpollSettings, ServerError> {
         let params = EpollParams {
             busy_poll_usecs: asked.busy_poll_usecs,
@@ -317,10 +317,10 @@ impl Worker {
     }
 }
 
-/// The epolls of one process that carry connections with a NAPI, with what the kernel says of each.
+/// Finds the epolls of a process that carry connections with a NAPI ID, and what the kernel reports about each.
 ///
 /// # Errors
-/// When the process is gone, or its files cannot be read or duplicated.
+/// When the process has exited, or its files cannot be read or duplicated.
 pub fn workers_of(proc: &ProcRoot, pid: Pid) -> Result<Vec<Worker>, ServerError> {
     let process = proc.process(pid);
     let pidfd = PidFd::open(pid)?;
@@ -347,7 +347,7 @@ pub fn workers_of(proc: &ProcRoot, pid: Pid) -> Result<Vec<Worker>, ServerError>
     Ok(workers)
 }
 
-/// The NAPI of a connected socket; `None` for what is none, or was closed meanwhile.
+/// NAPI ID of a connected socket. The outer `None` means that `fd` is not a connection or was closed in the meantime.
 fn connection(pidfd: &PidFd, fd: i32) -> Result<Option<Option<NapiId>>, ServerError> {
     let duplicate = match pidfd.duplicate(fd) {
         Ok(duplicate) => duplicate,
@@ -357,18 +357,19 @@ fn connection(pidfd: &PidFd, fd: i32) -> Result<Option<Option<NapiId>>, ServerEr
     match is_connection(&duplicate) {
         Ok(false) => Ok(None),
         Ok(true) => Ok(Some(socket_options::incoming_napi_id(&duplicate)?)),
-        // Not a socket: a pipe or an eventfd by which the server's threads talk.
+        // Not a socket: for example a pipe or an eventfd between the server's threads.
         Err(SocketOptionError::Refused { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Neither a listening socket nor one by which a server's processes talk.
+/// Whether the socket is a connection: it neither listens nor connects processes of the server.
 fn is_connection(socket: &DuplicatedFd) -> Result<bool, SocketOptionError> {
     Ok(socket_options::is_inet(socket)? && !socket_options::is_listening(socket)?)
 }
 
-/// Which thread sleeps on which epoll, by the epoll's number. Threads that run, or cannot be looked into, are missing.
+/// Maps the file descriptor number of an epoll to the thread that sleeps on it. Running threads and threads that cannot
+/// be inspected are missing.
 fn threads_waiting_on_epolls(proc: &ProcRoot, pid: Pid) -> Result<BTreeMap<i32, Pid>, ServerError> {
     let process = proc.process(pid);
     let waits = |tid: Pid| {
@@ -387,13 +388,13 @@ mod tests {
     }
 
     #[test]
-    fn memcached_gets_one_worker_a_queue_and_as_many_napi_ids() {
+    fn memcached_gets_one_worker_and_one_napi_id_per_queue() {
         let words = ServerCommand::Memcached { program: "memcached".into() }.words(address(), 4).join(" ");
         assert!(words.contains("-t 4 -N 4") && words.contains("-l 192.0.2.1 -p 11211"), "{words}");
     }
 
     #[test]
-    fn places_in_another_command_are_filled_in() {
+    fn placeholders_in_another_command_are_replaced() {
         let words = ["srv", "{address}:{port}", "--threads={workers}"].map(str::to_owned).to_vec();
         assert_eq!(ServerCommand::Other(words).words(address(), 2), ["srv", "192.0.2.1:11211", "--threads=2"]);
     }

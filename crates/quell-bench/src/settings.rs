@@ -1,8 +1,9 @@
-//! Setting a delivery mode on a lab: the server's queues by netlink, every worker's epoll from outside, both read back.
+//! Applies a delivery mode to a lab: the server's queues by netlink, every worker's epoll from outside. Both are
+//! verified.
 //!
-//! It is set while the server is idle, with every request answered: a server that has nothing to do has returned to
-//! `epoll_wait` and found nothing, which ends a suspension. Clearing the values of a queue that is suspended would leave
-//! it stalled for the old timeout.
+//! The mode is applied while the server is idle, with every request answered. An idle server has returned to
+//! `epoll_wait` and found nothing, which ends a suspension. Clearing the settings of a suspended queue would stall it
+//! for the old timeout.
 
 use quell_mode::{DeliveryMode, EpollSettings, NapiSettings, Requirement, Threaded};
 
@@ -15,16 +16,16 @@ use crate::server::{ServerError, Worker};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetError {
-    /// It takes more than can be done to a running program from outside.
+    /// The mode requires changes that cannot be made to a running program from outside.
     #[error("{0}")]
     NeedsLaunch(Requirement),
-    /// It asks for NAPI threads, which here stand in for interrupts.
+    /// The mode requires NAPI threads, which stand in for interrupts here.
     #[error(
         "NAPI threads stand in for the interrupts here, so it would be base under another name: measure it with \
          --no-interrupt-stand-in"
     )]
     StandInHasTheThreads,
-    /// It asks for threads that poll without end, and each takes a whole CPU.
+    /// The mode requires threads that poll continuously. Each would take a whole CPU.
     #[error(
         "a queue's thread would poll without end on the server's CPU: it needs a CPU of its own, which this lab does not give"
     )]
@@ -37,10 +38,10 @@ pub enum SetError {
     Server(#[from] ServerError),
 }
 
-/// Sets `mode` on the lab's server side.
+/// Applies `mode` to the lab's server side.
 ///
 /// # Errors
-/// When the mode takes more than attaching, the kernel refuses, or something else is read back.
+/// When the mode requires more than attaching, when the kernel refuses, or when it reports other settings.
 pub fn set(lab: &mut VethLab, workers: &[Worker], mode: &DeliveryMode) -> Result<SettingsReadBack, SetError> {
     if let Some(requirement) = needs_launch(mode) {
         return Err(SetError::NeedsLaunch(requirement));
@@ -57,15 +58,15 @@ pub fn set(lab: &mut VethLab, workers: &[Worker], mode: &DeliveryMode) -> Result
     Ok(SettingsReadBack { napi, epoll: epoll? })
 }
 
-/// What cannot be done to a program that already runs. Shorter waits are not in it: without them the mode differs in a
-/// way that the table says, but is there.
+/// Requirement of the mode that a running program cannot meet. Shorter waits are not included: without them the mode
+/// still works, and the table states the difference.
 pub(crate) fn needs_launch(mode: &DeliveryMode) -> Option<Requirement> {
     let launch =
         |requirement: &Requirement| matches!(requirement, Requirement::SpinBeforeSleep | Requirement::SocketBusyPoll);
     mode.requirements().into_iter().find(launch)
 }
 
-/// In a lab whose NAPI threads stand in for interrupts, a mode that asks for interrupts gets the stand-in.
+/// If NAPI threads stand in for interrupts in this lab, a mode that requires interrupts uses them instead.
 fn with_stand_in(napi: NapiSettings, stand_in: bool) -> NapiSettings {
     match napi.threaded {
         Threaded::Off if stand_in => NapiSettings { threaded: Threaded::Thread, ..napi },
@@ -82,13 +83,13 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_that_asks_for_interrupts_gets_their_stand_in() {
+    fn a_mode_that_requires_interrupts_gets_their_stand_in() {
         assert_eq!(with_stand_in(mode("base").napi(), true).threaded, Threaded::Thread);
         assert_eq!(with_stand_in(mode("base").napi(), false).threaded, Threaded::Off);
     }
 
     #[test]
-    fn modes_that_take_the_programs_cooperation_are_refused_but_for_shorter_waits() {
+    fn modes_that_need_the_programs_cooperation_are_refused_except_shorter_waits() {
         assert!(needs_launch(&mode("eventspin50")).is_some());
         assert!(needs_launch(&mode("sockpoll50")).is_some());
         for attachable in ["base", "defer200", "napibusy", "fullbusy", "suspend20", "threaded"] {

@@ -1,5 +1,5 @@
-//! The table of a bench run, and what can be said from it: pure functions of the result file, so that `--show` prints
-//! tomorrow what was printed today. Of a trial that was measured again only the last attempt counts.
+//! The result table and the findings of a bench run. Pure functions of the result file, so `--show` prints the same
+//! output at any later time. Only one attempt of a repeated trial counts.
 
 use std::collections::BTreeMap;
 
@@ -10,55 +10,56 @@ use crate::figure::Figure;
 use crate::offered_load::OfferedLoad;
 use crate::result::{BenchResult, Trial};
 
-/// The rows of one load.
+/// Rows of one load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadTable {
-    /// The load.
+    /// Offered load.
     pub load: OfferedLoad,
-    /// Requests per second that were offered, over the repeats; absent in a closed loop.
+    /// Offered requests per second over the repeats. Absent in a closed loop.
     pub offered_per_s: Option<Spread>,
-    /// A row a mode, in the order of the plan.
+    /// One row per mode, in plan order.
     pub rows: Vec<Row>,
 }
 
-/// One mode under one load.
+/// Results of one mode under one load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// What the mode is called.
+    /// Label of the mode.
     pub label: String,
     /// Index of the mode in the plan.
     pub mode: usize,
-    /// Each figure over the repeats; a figure without a value in any of them is missing.
+    /// Each value over the repeats. Values without a result in any repeat are missing.
     pub cells: BTreeMap<Figure, Spread>,
-    /// How many of the trials that count are marked as disturbed.
+    /// Number of counted trials that are marked as disturbed.
     pub disturbed: usize,
 }
 
-/// Which trials a finding is from.
+/// Trials that a finding is based on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scope {
-    /// All loads but the closed loop together: each pair is of one load and one repeat.
+    /// All open-loop loads together. Each compared pair has the same load and repeat.
     OpenLoads,
     /// One load.
     Load(OfferedLoad),
 }
 
-/// What paired comparison says about one figure.
+/// Result of a paired comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
-    /// What was looked for.
+    /// Criterion of the comparison.
     pub question: Question,
-    /// The best, those that cannot be told from it, and those without a value: labels of modes.
+    /// Labels of the best mode, of the modes without a significant difference from it, and of the modes without a
+    /// value.
     pub choice: Choice<String>,
-    /// The best compared with `base`; absent when `base` is the best or was not measured.
+    /// The best mode compared with `base`. Absent if `base` is the best or was not measured.
     pub against_base: Option<Verdict>,
-    /// What `base` and `base` differed by; absent when that is not known.
+    /// Difference between the two `base` entries. Absent if it is unknown.
     pub resolution: Option<Resolution>,
-    /// How many of the pairs of the best with `base` hold a disturbed trial.
+    /// Number of pairs of the best mode and `base` with a disturbed trial.
     pub disturbed_pairs: usize,
 }
 
-/// What a user wants to know of the table.
+/// A question that the table answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Question {
     /// The most requests per second.
@@ -69,13 +70,13 @@ pub enum Question {
     TailLatency,
     /// The least CPU time per request.
     Cpu,
-    /// The smallest product of 99th percentile and CPU time per request: half the latency makes up for twice the CPU.
+    /// Smallest product of p99 latency and CPU time per request: half the latency offsets twice the CPU time.
     Compromise,
 }
 
 impl Question {
-    /// What is asked of these trials: throughput only where the server is the limit, latency only where it is not, for a
-    /// closed loop's latency is its throughput in other words.
+    /// Questions that apply to these trials. Throughput applies only if the server is the limit. Latency applies only
+    /// if it is not: in a closed loop, latency restates throughput.
     fn within(scope: Scope) -> &'static [Self] {
         match scope {
             Scope::Load(OfferedLoad::Max) => &[Self::Throughput, Self::Cpu],
@@ -92,15 +93,14 @@ impl Question {
 }
 
 impl BenchResult {
-    /// The trial that counts for a cell and repeat: of its attempts the one with the fewest disturbances, of equal ones
-    /// the first.
+    /// The attempt that counts for a cell and repeat: the one with the fewest disturbances, or the first of equals.
     #[must_use]
     pub fn trial(&self, load: usize, mode: usize, repeat: u32) -> Option<&Trial> {
         let wanted = |trial: &&Trial| (trial.id.load, trial.id.mode, trial.id.repeat) == (load, mode, repeat);
         self.trials.iter().filter(wanted).min_by_key(|trial| (trial.disturbances.len(), trial.attempt))
     }
 
-    /// Every trial that counts, in the order in which they were run.
+    /// Every trial that counts, in execution order.
     #[must_use]
     pub fn trials_that_count(&self) -> Vec<&Trial> {
         let counts = |trial: &&Trial| {
@@ -109,7 +109,7 @@ impl BenchResult {
         self.trials.iter().filter(counts).collect()
     }
 
-    /// The value of a figure in each repeat of a cell.
+    /// Value of a column in each repeat of a cell.
     #[must_use]
     pub fn series(&self, load: usize, mode: usize, figure: Figure) -> Vec<Option<f64>> {
         let value = |repeat| figure.of(self.trial(load, mode, repeat)?);
@@ -141,7 +141,7 @@ impl BenchResult {
         }
     }
 
-    /// What can be said: over all open loads together, then load by load.
+    /// All findings: first over all open loads together, then for each load.
     #[must_use]
     pub fn findings(&self) -> Vec<(Scope, Vec<Finding>)> {
         let open: Vec<usize> =
@@ -182,8 +182,8 @@ impl BenchResult {
         })
     }
 
-    /// A mode's answers as ratios to those of `base` in the same load and repeat, so that loads of different sizes can
-    /// be ranked together and the drift of the machine's speed falls out.
+    /// Ratios of a mode's values to those of `base` at the same load and repeat. Ratios allow ranking across loads of
+    /// different size, and they cancel the drift of the machine's speed.
     fn against(&self, base: usize, mode: usize, loads: &[usize], question: Question) -> Vec<Option<f64>> {
         let ratios = |&load: &usize| {
             let pairs = self.answers(load, mode, question).into_iter().zip(self.answers(load, base, question));
@@ -192,8 +192,8 @@ impl BenchResult {
         loads.iter().flat_map(ratios).collect()
     }
 
-    /// A mode under which the server was slower than a rate does not compete: its latencies are lower bounds. `base` is
-    /// compared with all the same, for what beats a lower bound beats `base`.
+    /// Excludes modes under which the server was slower than a rate, because their latencies are lower bounds. `base`
+    /// is always compared: a mode that beats a lower bound beats `base`.
     fn is_saturated(&self, mode: usize, loads: &[usize]) -> bool {
         let cells = loads.iter().flat_map(|&load| (0..self.plan.repeats).map(move |repeat| (load, repeat)));
         cells.filter_map(|(load, repeat)| self.trial(load, mode, repeat)).any(|trial| is_saturated(&trial.load))

@@ -1,4 +1,4 @@
-//! What the bench says of modes that it asks the model about.
+//! Findings of the bench about modes on the model.
 
 use quell_bench::model::{self, Request};
 use quell_bench::plan::Plan;
@@ -7,10 +7,10 @@ use quell_mode::DeliveryMode;
 use quell_sim::HostProfile;
 use quell_sim::sweep::Setup;
 
-/// Threads that poll without end have been shown to yield neither throughput nor efficiency (cover letter of threaded
-/// NAPI busy polling, v10), and they take all of their CPUs.
+/// Threads that poll continuously give neither throughput nor efficiency, and each takes a whole CPU (cover letter of
+/// threaded NAPI busy polling, v10).
 #[test]
-fn threads_that_never_stop_polling_are_named_for_neither_throughput_nor_cpu_time() {
+fn continuously_polling_threads_win_neither_throughput_nor_cpu_time() {
     let modes = DeliveryMode::parse_list("base,threadedbusy").expect("modes");
     let loads = ["50%", "max"].map(|load| load.parse().expect("a load")).to_vec();
     let plan = Plan { measure_ms: 20, warm_up_ms: 30, ..Plan::new(modes, loads, 3, 1).expect("a plan") };

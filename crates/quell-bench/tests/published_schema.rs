@@ -1,5 +1,5 @@
-//! The published JSON Schema of result files is the one of this version, and a recorded result is read and written
-//! without loss: with both, what the schema describes is what the files hold.
+//! The published JSON Schema of result files is up to date, and a recorded result survives a round trip. Together,
+//! these show that the schema describes the content of the files.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -40,14 +40,14 @@ fn the_published_schema_of_the_vm_lab_is_the_one_of_this_version() {
 }
 
 #[test]
-fn a_recorded_result_of_the_vm_lab_is_written_again_as_it_was_read() {
+fn a_recorded_vm_lab_result_survives_a_round_trip() {
     let recorded = read("crates/quell/tests/fixtures/interrupts.json");
     let result: InterruptResult = serde_json::from_value(recorded.clone()).unwrap();
     assert_eq!(serde_json::to_value(&result).unwrap(), recorded);
 }
 
 #[test]
-fn a_recorded_result_is_written_again_as_it_was_read() {
+fn a_recorded_result_survives_a_round_trip() {
     let result: BenchResult = serde_json::from_value(recorded()).unwrap();
     assert_eq!(serde_json::to_value(&result).unwrap(), recorded());
 }
@@ -58,7 +58,7 @@ fn every_field_of_a_recorded_result_is_in_the_schema() {
     let described = |definition: &str, field: &str| {
         let properties = match definition {
             "" => schema.pointer("/properties"),
-            // The first of the kinds of labs.
+            // The first kind of lab.
             "Lab" => schema.pointer("/$defs/Lab/oneOf/0/properties"),
             definition => schema.pointer(&format!("/$defs/{definition}/properties")),
         };
@@ -85,7 +85,7 @@ fn every_field_of_a_recorded_result_is_in_the_schema() {
 }
 
 #[test]
-fn what_is_no_result_is_not_read_as_one() {
+fn a_file_that_is_not_a_result_is_rejected() {
     for (place, value) in [
         ("/trials/0/counters/polls", json!("many")),
         ("/trials/0/settings/napi/0/gro-flush-timeout", json!(-1)),
@@ -99,7 +99,7 @@ fn what_is_no_result_is_not_read_as_one() {
 }
 
 #[test]
-fn a_field_that_nobody_knows_is_refused() {
+fn an_unknown_field_is_rejected() {
     let mut document = recorded();
     document["trials"][0]["counters"]["unheard-of"] = json!(1);
     assert!(serde_json::from_value::<BenchResult>(document).is_err());

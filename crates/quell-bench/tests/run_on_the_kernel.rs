@@ -1,5 +1,5 @@
-//! Whole bench runs on the real kernel with a real memcached: what the result holds, what is refused, what is marked.
-//! No test asserts how fast anything was. Needs root; says so when it is skipped.
+//! Complete bench runs on the real kernel with a real memcached: content of the result, refusals, marked trials. No
+//! test asserts performance. The tests need root and report when they are skipped.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -17,7 +17,7 @@ use quell_linux::{Pid, bpf, kernel, sched};
 use quell_mode::{EpollSettings, NapiSettings, Threaded};
 use quell_test_support::{Lacks, skip_part};
 
-/// What a trial's mode asks of the queues in a lab whose NAPI threads stand in for interrupts, and of the epolls.
+/// Settings that a trial's mode requests for queues and epolls, in a lab whose NAPI threads stand in for interrupts.
 fn asked(result: &BenchResult, trial: &Trial) -> (NapiSettings, EpollSettings) {
     let mode = &result.plan.modes[trial.id.mode].mode;
     (NapiSettings { threaded: Threaded::Thread, ..mode.napi() }, mode.epoll().unwrap_or_default())
@@ -62,7 +62,7 @@ fn a_small_run_gives_a_complete_result() {
 }
 
 #[test]
-fn every_counter_that_the_kernel_lets_be_read_is_there() {
+fn every_readable_counter_is_present() {
     if !can_raise_a_lab() {
         return;
     }
@@ -90,7 +90,7 @@ fn every_counter_that_the_kernel_lets_be_read_is_there() {
 }
 
 #[test]
-fn modes_that_cannot_be_set_are_refused_with_the_reason_and_the_others_are_measured() {
+fn unsupported_modes_are_refused_with_the_reason_and_the_others_are_measured() {
     if !can_raise_a_lab() {
         return;
     }
@@ -112,7 +112,7 @@ fn modes_that_cannot_be_set_are_refused_with_the_reason_and_the_others_are_measu
 }
 
 #[test]
-fn a_run_without_any_mode_that_can_be_set_says_why() {
+fn a_run_without_any_supported_mode_reports_the_reason() {
     if !can_raise_a_lab() {
         return;
     }
@@ -121,7 +121,7 @@ fn a_run_without_any_mode_that_can_be_set_says_why() {
 }
 
 #[test]
-fn more_workers_and_generators_than_cpus_are_refused_before_anything_is_touched() {
+fn too_many_workers_and_generators_are_refused_before_any_change() {
     if !can_raise_a_lab() {
         return;
     }
@@ -138,7 +138,7 @@ fn more_workers_and_generators_than_cpus_are_refused_before_anything_is_touched(
 }
 
 #[test]
-fn four_workers_that_share_cpus_see_one_napi_each_and_the_result_says_that_it_is_no_measurement() {
+fn four_workers_on_shared_cpus_have_one_napi_each_and_the_result_is_marked() {
     if !can_raise_a_lab() {
         return;
     }
@@ -163,13 +163,13 @@ fn four_workers_that_share_cpus_see_one_napi_each_and_the_result_says_that_it_is
 }
 
 #[test]
-fn without_the_interrupt_stand_in_no_thread_polls_the_servers_queue_and_the_result_says_so() {
+fn without_the_interrupt_stand_in_no_thread_polls_the_servers_queue_and_the_result_records_it() {
     if !can_raise_a_lab() {
         return;
     }
     let mut request = request("base", &["max"]);
     request.interrupt_stand_in = false;
-    // Softirqs then run on the CPU that sends: what the last check says of the server's CPUs is another matter.
+    // Softirqs then run on the sending CPU, so the last check, about the server's CPUs, may fail.
     request.insist = true;
     let result = run_to_the_end(&request, |_| {}).unwrap();
     assert!(!result.lab.veth().unwrap().interrupt_stand_in);
@@ -181,7 +181,7 @@ fn without_the_interrupt_stand_in_no_thread_polls_the_servers_queue_and_the_resu
 }
 
 #[test]
-fn another_server_is_told_where_to_listen_and_measured_as_it_is() {
+fn another_server_gets_its_address_and_is_measured_unmodified() {
     if !can_raise_a_lab() {
         return;
     }

@@ -1,4 +1,4 @@
-//! The table and the findings of made-up results: what counts, what is absent, what can and cannot be told.
+//! Table and findings of synthetic results: counted trials, absent values, significance.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use quell_load::{LoadReport, LoadSpec, RequestResponse, Transport, Workload};
 use quell_mode::NapiSettings;
 use quell_stats::Verdict;
 
-/// What a mode does in one repeat: median latency in µs, CPU per request in µs, requests per second.
+/// Behaviour of a mode in one repeat: median latency in µs, CPU per request in µs, requests per second.
 type Behaviour = fn(mode: &str, repeat: u32) -> (u64, f64, f64);
 
 const HALF: Scope = Scope::Load(OfferedLoad::Percent(50.0));
@@ -78,8 +78,8 @@ fn result(loads: &[&str], behaviour: Behaviour) -> BenchResult {
     }
 }
 
-/// `fullbusy` halves the latency and doubles the CPU; `defer200` costs latency and saves no CPU that can be told;
-/// `base` differs from itself by up to 5 %.
+/// `fullbusy` halves the latency and doubles the CPU. `defer200` adds latency and saves no significant CPU. `base`
+/// differs from itself by up to 5 %.
 fn as_published(mode: &str, repeat: u32) -> (u64, f64, f64) {
     let drift = [1.0, 1.02, 0.97][repeat as usize];
     match mode {
@@ -105,7 +105,7 @@ fn the_lowest_latency_is_found_with_its_effect() {
 }
 
 #[test]
-fn what_is_within_the_difference_of_base_from_itself_cannot_be_told() {
+fn differences_below_the_resolution_are_not_significant() {
     let found = finding(&result(&["50%"], as_published), HALF, Question::Cpu);
     assert_eq!(found.choice.winner, "defer200");
     assert_eq!(found.choice.not_distinguishable, ["base"]);
@@ -113,7 +113,7 @@ fn what_is_within_the_difference_of_base_from_itself_cannot_be_told() {
 }
 
 #[test]
-fn throughput_is_asked_of_the_closed_loop_only_and_latency_of_open_loads_only() {
+fn throughput_is_compared_in_the_closed_loop_and_latency_in_open_loads() {
     let found = result(&["50%", "max"], as_published).findings();
     let questions = |wanted: Scope| -> Vec<Question> {
         let (_, found) = found.iter().find(|(scope, _)| *scope == wanted).expect("the scope");
@@ -124,7 +124,7 @@ fn throughput_is_asked_of_the_closed_loop_only_and_latency_of_open_loads_only() 
 }
 
 #[test]
-fn several_open_loads_are_also_judged_together() {
+fn several_open_loads_are_also_compared_together() {
     let found = finding(&result(&["50%", "90%", "max"], as_published), Scope::OpenLoads, Question::MedianLatency);
     assert_eq!(found.choice.winner, "fullbusy");
     assert!(matches!(found.against_base, Some(Verdict::Lower(effect)) if effect.pairs == 6));
@@ -141,7 +141,7 @@ fn the_second_base_is_a_row_but_never_a_winner() {
 }
 
 #[test]
-fn of_a_trial_that_was_measured_again_only_the_last_attempt_counts() {
+fn one_attempt_of_a_repeated_trial_counts() {
     let mut result = result(&["50%"], as_published);
     let id = result.trials[0].id;
     result.trials[0].disturbances.push(Disturbance::Drops { packets: 1 });
@@ -153,7 +153,7 @@ fn of_a_trial_that_was_measured_again_only_the_last_attempt_counts() {
 }
 
 #[test]
-fn a_figure_whose_counter_was_not_read_is_missing_not_zero() {
+fn a_value_with_an_unread_counter_is_missing_not_zero() {
     let mut result = result(&["50%"], as_published);
     for trial in &mut result.trials {
         trial.counters.napi_run_ns = None;
@@ -166,7 +166,7 @@ fn a_figure_whose_counter_was_not_read_is_missing_not_zero() {
 }
 
 #[test]
-fn a_mode_under_which_the_server_fell_behind_has_no_latency_and_does_not_compete_but_can_be_beaten() {
+fn a_saturated_mode_has_no_latency_and_cannot_win_but_can_be_beaten() {
     let mut result = result(&["50%"], as_published);
     let fullbusy = result.plan.modes.iter().position(|entry| entry.label == "fullbusy").expect("fullbusy");
     for trial in &mut result.trials {
@@ -192,7 +192,7 @@ fn an_interrupted_run_has_the_rows_that_were_measured() {
 }
 
 #[test]
-fn foreign_cpu_is_what_is_neither_idle_nor_the_labs() {
+fn foreign_cpu_time_is_neither_idle_nor_of_the_lab() {
     let mut result = result(&["50%"], as_published);
     let used = CpuUse { capacity_ns: 1_000, idle_ns: 300, steal_ns: 0, lab_ns: 600 };
     result.trials[0].counters.server_cpus = Some(used);

@@ -1,21 +1,21 @@
-//! Durations as scenario files write them: a number and a unit, `200us`, `20ms`, `30.72ms`, or `0`.
+//! Durations in scenario files: a number and a unit, such as `200us`, `20ms` or `30.72ms`, or `0`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer};
 
-/// A duration or a moment of a scenario, in ns.
+/// A duration, or a time since the start of a scenario, in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Nanos(pub u64);
 
-/// The longest that a scenario may speak of: an hour. Sums of a few stay far from overflowing.
+/// Longest duration in a scenario: one hour. Sums of a few such values cannot overflow.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
-/// Units, the longest spelling of each kind first where one ends with another.
+/// Units. A suffix such as `s` comes after the longer suffixes that end with it.
 const UNITS: &[(&str, u64)] = &[("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
-/// Why a text is no duration.
+/// Why a text is not a valid duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no duration of at most an hour; write a number and a unit (ns, us, ms, s), as in 20ms, or 0")]
 pub struct NotADuration(String);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_with_what_was_written() {
+    fn an_invalid_duration_is_refused_and_quoted() {
         for text in ["", "5", "ms", "-1ms", "1,5ms", ".5ms", "5.ms", "5 ms", "2h", "9999999s", "1.0000000001s"] {
             let error = text.parse::<Nanos>().unwrap_err();
             assert!(error.to_string().contains(&format!("`{text}`")), "{error}");

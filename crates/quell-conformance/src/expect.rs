@@ -1,6 +1,6 @@
-//! The expectation language: what must be observed, as a pure function of the observations. On the
-//! model a moment is exact but for the time that CPUs take ([`MODEL_SLACK`]); on a kernel it may be
-//! off by the tolerance that the scenario states. A count is exact on both, or between bounds.
+//! The expectation language: required observations, checked by a pure function. On the model, times are exact except
+//! for CPU time ([`MODEL_SLACK`]). On a kernel, times may deviate by the tolerance of the scenario. Counts are exact on
+//! both, or lie between bounds.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,92 +8,92 @@ use crate::duration::Nanos;
 use crate::observe::{Message, Observations, Queue};
 use crate::scenario::{KernelRule, Scenario};
 
-/// What the execution of kernel and application may take on the model between two moments that
-/// timers decide, where everything costs next to nothing.
+/// Maximum CPU time of kernel and application on the model between two timer-driven events, ns. The model's costs are
+/// minimal.
 pub const MODEL_SLACK: Nanos = Nanos(20_000);
 
-/// Who played.
+/// Executor of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Arm {
     /// The model in virtual time.
     Model,
-    /// The kernel that runs here, on a veth pair.
+    /// The running kernel, on a veth pair.
     Kernel,
     /// A distribution's kernel in a guest of the vm lab, on a NIC with an interrupt.
     Guest,
 }
 
-/// What must be observed.
+/// All required observations.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Expectations(pub Vec<Expectation>);
 
-/// One thing that must be observed.
+/// One required observation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expectation {
-    /// On which arms; empty: on all.
+    /// Arms that the expectation applies to. Empty: all arms.
     pub on: Vec<Arm>,
-    /// What.
+    /// Subject and expected value.
     pub what: Subject,
 }
 
-/// What an expectation is about.
+/// Subject of an expectation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Subject {
-    /// All messages of a packet row are read so long after they were sent.
+    /// All messages of a packet row are read a given time after they were sent.
     SeenAfter {
-        /// The row.
+        /// Index of the packet row.
         packet: usize,
-        /// From sending to reading.
+        /// Time from sending to reading.
         after: Nanos,
     },
-    /// So many messages of a packet row are not read before the end.
+    /// A given number of messages of a packet row are not read before the end.
     Unseen {
-        /// The row.
+        /// Index of the packet row.
         packet: usize,
-        /// How many.
+        /// Number of unread messages.
         count: Count,
     },
-    /// An `epoll_wait` returns so many events.
+    /// An `epoll_wait` returns a given number of events.
     WaitEvents {
-        /// Whose.
+        /// Index of the application.
         application: usize,
-        /// Which, counted from 1.
+        /// Number of the wait, from 1.
         number: usize,
-        /// How many.
+        /// Number of events.
         events: Count,
     },
-    /// An `epoll_wait` takes so long.
+    /// An `epoll_wait` takes a given time.
     WaitTook {
-        /// Whose.
+        /// Index of the application.
         application: usize,
-        /// Which, counted from 1.
+        /// Number of the wait, from 1.
         number: usize,
-        /// From call to return.
+        /// Time from call to return.
         took: Nanos,
     },
-    /// A queue does something so often.
+    /// A counter of a queue has a given value.
     QueueCount {
-        /// The queue.
+        /// Index of the queue.
         queue: usize,
-        /// What is counted.
+        /// Counter.
         counter: Counter,
-        /// How often.
+        /// Expected value.
         count: Count,
     },
-    /// `TcpExt BusyPollRxPackets`.
+    /// `TcpExt BusyPollRxPackets` has a given value.
     BusyPollRxPackets(Count),
-    /// `SO_INCOMING_NAPI_ID` of a descriptor is that of a queue, or 0.
+    /// `SO_INCOMING_NAPI_ID` of a descriptor identifies a given queue, or is 0.
     IncomingNapi {
-        /// The descriptor.
+        /// Index of the descriptor.
         descriptor: usize,
-        /// The queue; absent: 0.
+        /// Index of the queue. Absent: the value is 0.
         queue: Option<usize>,
     },
 }
 
-/// What is counted of a queue.
+/// Counter of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "they are the fields of `observe::Queue`")]
 pub enum Counter {
@@ -110,7 +110,7 @@ pub enum Counter {
 }
 
 impl Counter {
-    /// All of them.
+    /// All counters.
     pub const ALL: [Self; 10] = [
         Self::Polls,
         Self::EmptyPolls,
@@ -124,7 +124,7 @@ impl Counter {
         Self::Suspensions,
     ];
 
-    /// As files and reports spell it.
+    /// Name in scenario files and reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -157,17 +157,17 @@ impl Counter {
     }
 }
 
-/// A count: exact, or between bounds that belong to it.
+/// An expected count: exact, or an inclusive range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Count {
-    /// The least that will do.
+    /// Smallest accepted value.
     pub least: u64,
-    /// The greatest that will do.
+    /// Largest accepted value.
     pub greatest: u64,
 }
 
 impl Count {
-    /// Just so many.
+    /// Accepts exactly this value.
     #[must_use]
     pub fn exactly(count: u64) -> Self {
         Self { least: count, greatest: count }
@@ -189,19 +189,19 @@ impl std::fmt::Display for Count {
     }
 }
 
-/// What became of one expectation.
+/// Result of checking one expectation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Finding {
-    /// Whether it held.
+    /// Whether the expectation held.
     pub holds: bool,
-    /// What it is about, and what was expected of it.
+    /// Subject and expected value.
     pub expected: String,
-    /// What was observed.
+    /// Observed value.
     pub observed: String,
 }
 
-/// Compares what was observed with what a scenario expects of this arm.
+/// Compares the observations with the scenario's expectations for this arm.
 #[must_use]
 pub fn judge(scenario: &Scenario, observations: &Observations, arm: Arm) -> Vec<Finding> {
     let Expectations(expectations) = &scenario.expect;
@@ -296,7 +296,7 @@ impl Judge<'_> {
     }
 }
 
-/// What an arm cannot count does not hold: a scenario has to say which arms it speaks of.
+/// A value that the arm cannot count fails the expectation. The scenario must name the arms that it applies to.
 fn counted(subject: String, observed: Option<u64>, expected: Count) -> Finding {
     Finding {
         holds: observed.is_some_and(|observed| expected.admits(observed)),

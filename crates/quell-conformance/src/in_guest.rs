@@ -1,5 +1,5 @@
-//! Scenarios played in a guest of the vm lab, from its host: this program runs in the guest, plays there on NICs with
-//! interrupts, and says what came of each scenario when it is there.
+//! Runs scenarios in a guest of the vm lab, started from the host. This program runs in the guest, uses NICs with
+//! interrupts, and reports the result of each scenario as it finishes.
 
 use std::ops::ControlFlow;
 
@@ -8,32 +8,32 @@ use quell_vm::machine::{Machine, MachineError};
 use crate::run::{Report, SCHEMA, ScenarioResult};
 use crate::scenario::Scenario;
 
-/// The command of this program that runs in the guest; its arguments are names of scenarios. It writes a
-/// [`ScenarioResult`] as JSON on a line each.
+/// Command of this program that runs in the guest. Its arguments are names of scenarios. It writes one
+/// [`ScenarioResult`] as JSON per line.
 pub const GUEST_COMMAND: &str = "vm-conformance";
 
 /// Why a guest has no report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InGuestError {
-    /// The guest did not get to its end.
+    /// The guest failed before it ended.
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// The command failed in the guest.
     #[error("playing in the guest ended with {}: {said}", code.map_or("a signal".to_owned(), |code| format!("code {code}")))]
     Command {
-        /// Its exit code; absent when a signal ended it.
+        /// Exit code. Absent if a signal ended the command.
         code: Option<i32>,
-        /// What it said.
+        /// Output of the command.
         said: String,
     },
-    /// What it wrote is not what it writes.
+    /// The guest's output could not be parsed.
     #[error("what the guest said cannot be read: {0}")]
     Unreadable(serde_json::Error),
 }
 
-/// Plays scenarios in a guest; `watch` hears of each result when it is there. `stopped` is asked often whether to end
-/// early.
+/// Runs scenarios in a guest and passes each result to `watch` as it arrives. Calls `stopped` often and ends early when
+/// it returns true.
 ///
 /// # Errors
 /// See [`InGuestError`].

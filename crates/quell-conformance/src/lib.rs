@@ -1,7 +1,6 @@
-//! Conformance of the model with the kernel: scenarios, each a file, that say which settings there
-//! are, which packets come when, what applications do and what must be observed. The same scenario is
-//! played on the model in virtual time and on a real kernel; when they differ, one of them is explained.
-//! Nothing here prints.
+//! Conformance of the model with the kernel. A scenario is a file that states settings, packets with their times, steps
+//! of applications, and required observations. The same scenario runs on the model in virtual time and on a real
+//! kernel. Every difference must be explained. Nothing here prints.
 //!
 //! | module | what for |
 //! | --- | --- |

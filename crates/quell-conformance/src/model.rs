@@ -1,5 +1,5 @@
-//! The model's arm: a scenario played by [`quell_sim::scenario`] on a host where everything costs as
-//! little as it can, so that only timers take time and moments are exact.
+//! The model's arm: [`quell_sim::scenario`] runs the scenario on a host with minimal costs. Only timers take time, so
+//! all times are exact.
 
 use quell_mode::Threaded;
 use quell_sim::scenario::{self as sim, Input};
@@ -8,32 +8,32 @@ use quell_sim::{CONSTANTS, Coalescing, Constants, HostProfile, PacketKind, Profi
 use crate::observe::{Message, Observations, Queue, Wait};
 use crate::scenario::{Change, ChangeKind, Descriptor, DescriptorKind, Packet, Scenario, Socket, Step};
 
-/// `VETH_RING_SIZE` of `drivers/net/veth.c`, so that both arms have the same.
+/// `VETH_RING_SIZE` from `drivers/net/veth.c`, so that both arms have the same ring size.
 const RING_SIZE: usize = 256;
-/// What the kernel counts as a µs of busy polling (`busy_loop_current_time`).
+/// Length of one µs of busy polling in the kernel (`busy_loop_current_time`), ns.
 const BUSY_POLL_USEC_NS: u64 = 1024;
 
-/// Why the model cannot play a scenario.
+/// Why the model cannot run a scenario.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// The scenario is not sound in the model's terms.
+    /// The scenario is invalid on the model.
     #[error("the model cannot play it: {0}")]
     Scenario(#[from] sim::ScenarioError),
-    /// The host that everything is derived from is missing.
+    /// The base host profile is missing.
     #[error(transparent)]
     Profile(#[from] ProfileError),
 }
 
-/// Plays a scenario on the model.
+/// Runs a scenario on the model.
 ///
 /// # Errors
-/// When the model refuses it.
+/// When the model rejects the scenario.
 pub fn play(scenario: &Scenario) -> Result<Observations, ModelError> {
     play_on(host()?, scenario)
 }
 
-/// On another host than the one where only timers take time.
+/// Runs a scenario on another host profile than the one with minimal costs.
 pub(crate) fn play_on(host: HostProfile, scenario: &Scenario) -> Result<Observations, ModelError> {
     let sent = sent(scenario);
     let mut inputs: Vec<(u64, Input)> = Vec::new();
@@ -55,7 +55,7 @@ pub(crate) fn play_on(host: HostProfile, scenario: &Scenario) -> Result<Observat
     Ok(observations(scenario, sent, &played.play()?))
 }
 
-/// Every constant at the least that makes sense, no idle states, no coalescing.
+/// Host profile with the smallest useful value of every constant, no idle states and no coalescing.
 pub(crate) fn host() -> Result<HostProfile, ProfileError> {
     let mut constants = Constants::default();
     for constant in CONSTANTS {
@@ -66,7 +66,7 @@ pub(crate) fn host() -> Result<HostProfile, ProfileError> {
     Ok(HostProfile { name: "conformance".into(), constants, coalescing, idle_states, ring_size: RING_SIZE, ..template })
 }
 
-/// Every message; those of a row follow each other by 1 ns, so that each has a moment of its own.
+/// Every message. Messages of one row are 1 ns apart, so each has a distinct time.
 fn sent(scenario: &Scenario) -> Vec<Message> {
     let row = |(packet, row): (usize, &Packet)| {
         let at_ns = row.at.0;
@@ -170,12 +170,12 @@ fn observations(scenario: &Scenario, mut messages: Vec<Message>, observed: &sim:
 
 fn queue(observed: &sim::QueueObserved, threaded: Threaded) -> Queue {
     let busy_polls = observed.busy_polls - observed.final_polls;
-    // Whoever else polls is the queue's thread where it has one, and the softirq where not.
+    // All other polls come from the queue's thread if it has one, else from softirq.
     let rest = observed.polls - observed.busy_polls;
     let (busy_polls, thread_polls, softirq_polls) = match threaded {
         Threaded::Off => (busy_polls, 0, rest),
         Threaded::Thread => (busy_polls, rest, 0),
-        // It never gives the queue out of its hands, so that nobody else's busy polls are among these.
+        // The thread never releases the queue, so no busy polls of applications are among these.
         Threaded::BusyPoll => (0, busy_polls + rest, 0),
     };
     Queue {

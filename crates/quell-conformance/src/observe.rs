@@ -1,23 +1,23 @@
-//! What was observed of a scenario, the same for every arm. What an arm cannot see is absent.
+//! Observations of a scenario, with the same structure for every arm. Values that an arm cannot observe are absent.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::expect::Counter;
 
-/// Everything that was observed. Moments are ns since the scenario began.
+/// All observations of a run. Times are in ns since the start of the scenario.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Observations {
-    /// Every `epoll_wait` that returned before the end, in each application's order.
+    /// Every `epoll_wait` that returned before the end, ordered per application.
     pub waits: Vec<Wait>,
-    /// Every message that was sent, in the order of the file.
+    /// Every message that was sent, in file order.
     pub messages: Vec<Message>,
-    /// Each queue.
+    /// Counters of each queue.
     pub queues: Vec<Queue>,
     /// `TcpExt BusyPollRxPackets` of the application's namespace.
     pub busy_poll_rx_packets: Option<u64>,
-    /// `SO_INCOMING_NAPI_ID` of each descriptor at the end, as its queue.
+    /// Queue that belongs to `SO_INCOMING_NAPI_ID` of each descriptor at the end.
     pub incoming_napi: Vec<Option<usize>>,
 }
 
@@ -25,13 +25,13 @@ pub struct Observations {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Wait {
-    /// Whose, by its place in the file.
+    /// Index of the application in the file.
     pub application: usize,
-    /// When it was called.
+    /// Time of the call.
     pub called_ns: u64,
-    /// When it returned.
+    /// Time of the return.
     pub returned_ns: u64,
-    /// How many events it returned.
+    /// Number of returned events.
     pub events: usize,
 }
 
@@ -39,45 +39,45 @@ pub struct Wait {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Message {
-    /// Of which packet row, by its place in the file.
+    /// Index of the packet row in the file.
     pub packet: usize,
-    /// Its place in the row.
+    /// Index within the row.
     pub index: usize,
-    /// When it was sent.
+    /// Send time.
     pub sent_ns: u64,
-    /// When an application read it; absent: not before the end.
+    /// Time at which an application read it. Absent if it was not read before the end.
     pub read_ns: Option<u64>,
 }
 
-/// What a queue did.
+/// Counters of a queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Queue {
-    /// Polls, whoever polled.
+    /// Polls by any poller.
     pub polls: Option<u64>,
-    /// Of these, polls that received nothing.
+    /// Polls that received nothing.
     pub empty_polls: Option<u64>,
-    /// Of these, polls within a busy loop, the final poll left out.
+    /// Polls in a busy loop, without the final poll.
     pub busy_polls: Option<u64>,
-    /// Of these, polls of the queue's own kernel thread.
+    /// Polls by the queue's NAPI thread.
     pub thread_polls: Option<u64>,
-    /// Of these, polls in softirq. A kernel distinguishes them from the final polls of busy loops only where no busy poll
-    /// has the budget of a softirq's poll, 64.
+    /// Polls in softirq. A kernel distinguishes them from the final polls of busy loops only if no busy poll has the
+    /// budget of a softirq poll, 64.
     pub softirq_polls: Option<u64>,
-    /// The rest: softirq, and the final polls of busy loops.
+    /// Remaining polls: softirq, and the final polls of busy loops.
     pub other_polls: Option<u64>,
     /// Device interrupts.
     pub interrupts: Option<u64>,
-    /// Firings of its timer.
+    /// Expirations of the queue's timer.
     pub timer_interrupts: Option<u64>,
-    /// Of these, firings that were lost because the poll was owned.
+    /// Timer expirations that were lost because the poll was owned.
     pub lost_timers: Option<u64>,
-    /// Times that `epoll_wait` put the timer off.
+    /// Number of times that `epoll_wait` postponed the timer.
     pub suspensions: Option<u64>,
 }
 
 impl Queue {
-    /// Every counter by its name, in the order of the fields; absent: this arm cannot count it.
+    /// Every counter with its name, in field order. Absent if this arm cannot count it.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, Option<u64>)> {
         Counter::ALL.into_iter().map(|counter| (counter.name(), counter.of(self)))
     }

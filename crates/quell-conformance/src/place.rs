@@ -1,28 +1,28 @@
-//! A place in a scenario file, told as compilers tell it: file, line, column, the line itself and a
-//! caret below what is meant.
+//! A position in a scenario file, printed as compilers do: file, line, column, the line itself and a caret below the
+//! error.
 
 use std::ops::Range;
 
-/// Why a scenario file is none.
+/// Why a scenario file is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}:{column}: {message}\n{margin} |\n{line} | {text}\n{margin} | {caret}", margin = " ".repeat(line.to_string().len()))]
 pub struct FileError {
-    /// The file's name.
+    /// File name.
     pub file: String,
-    /// Line, counted from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// Column in characters, counted from 1.
+    /// Column in characters, from 1.
     pub column: usize,
-    /// What is wrong, and what to do.
+    /// Description of the error, with the remedy.
     pub message: String,
-    /// The line.
+    /// Content of the line.
     pub text: String,
-    /// Blanks and carets that go below the line.
+    /// Spaces and carets to print below the line.
     pub caret: String,
 }
 
 impl FileError {
-    /// An error about a range of bytes of the file's content.
+    /// Creates an error about a byte range of the content.
     #[must_use]
     pub fn new(file: &str, content: &str, span: Range<usize>, message: String) -> Self {
         let start = floor(content, span.start);
@@ -42,7 +42,7 @@ impl FileError {
     }
 }
 
-/// The nearest character boundary at or before `at`.
+/// Nearest character boundary at or before `at`.
 fn floor(content: &str, at: usize) -> usize {
     let at = at.min(content.len());
     (0..=at).rev().find(|&at| content.is_char_boundary(at)).unwrap_or(0)
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_caret_stands_below_what_is_meant() {
+    fn the_caret_marks_the_position() {
         let error = FileError::new("x.toml", "a = 1\nto = \"b\"\n", 11..14, "no".into());
         assert_eq!(error.to_string(), "x.toml:2:6: no\n  |\n2 | to = \"b\"\n  |      ^^^");
     }

@@ -1,5 +1,5 @@
-//! Playing scenarios on arms: the model once, for it is exact; a kernel as often as a scenario says.
-//! The result is plain data.
+//! Runs scenarios on the arms. The model is exact and runs once. A kernel runs as often as the scenario requires. The
+//! result is plain data.
 
 use std::ops::ControlFlow;
 
@@ -18,72 +18,72 @@ use crate::model;
 use crate::observe::Observations;
 use crate::scenario::{KernelRule, Need, Scenario};
 
-/// The `schema` of a [`Report`].
+/// Value of the `schema` field of a [`Report`].
 pub const SCHEMA: &str = "quell-conformance/1";
 
-/// What came of a run.
+/// Report of a conformance run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Report {
-    /// [`SCHEMA`] of the writer.
+    /// [`SCHEMA`] of the version that wrote the report.
     pub schema: String,
-    /// Every scenario on every arm that was asked for, in this order.
+    /// Results of every scenario on every requested arm, in this order.
     pub results: Vec<ScenarioResult>,
 }
 
-/// What came of one scenario on one arm.
+/// Result of one scenario on one arm.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct ScenarioResult {
-    /// The scenario.
+    /// Name of the scenario.
     pub scenario: String,
-    /// What it shows.
+    /// Behaviour that the scenario demonstrates.
     pub statement: String,
-    /// Who played it.
+    /// Arm that ran the scenario.
     pub arm: Arm,
-    /// What came of it.
+    /// Outcome on this arm.
     pub outcome: Outcome,
 }
 
-/// What came of a scenario.
+/// Outcome of a scenario.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "outcome", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 #[non_exhaustive]
 pub enum Outcome {
-    /// What it expects was observed as often as it asks for.
+    /// The expectations held in the required number of runs.
     Held {
-        /// How often it was played.
+        /// Number of runs.
         plays: u32,
-        /// What did not hold in the plays that missed.
+        /// Failed expectations of each failed run.
         misses: Vec<Vec<Finding>>,
-        /// What was found in the last play.
+        /// Findings of the last run.
         findings: Vec<Finding>,
     },
-    /// It was not.
+    /// The expectations failed too often.
     DidNotHold {
-        /// How often it was played.
+        /// Number of runs.
         plays: u32,
-        /// What did not hold in the plays that missed.
+        /// Failed expectations of each failed run.
         misses: Vec<Vec<Finding>>,
-        /// How many times as long as the file says everything took in the last of them.
+        /// Factor by which all times of the file were multiplied in the last run.
         stretch: u32,
-        /// Everything that was observed in the last of them.
+        /// All observations of the last run.
         observations: Box<Observations>,
     },
-    /// The arm has not what the scenario needs.
+    /// The arm lacks a requirement of the scenario.
     NotPossible {
-        /// What it lacks.
+        /// Missing requirement.
         reason: String,
     },
-    /// It could not be played: rights are missing, or something failed.
+    /// The scenario could not be run: permissions are missing, or an operation failed.
     NotPlayed {
-        /// Why.
+        /// Cause.
         reason: String,
     },
 }
 
 impl Report {
-    /// What its JSON looks like.
+    /// JSON Schema of the report.
     #[must_use]
     pub fn json_schema() -> schemars::Schema {
         schemars::schema_for!(Self)
@@ -91,14 +91,14 @@ impl Report {
 }
 
 impl Outcome {
-    /// Whether it speaks against the arm: something was observed that must not be.
+    /// Whether the outcome counts against the arm: an expectation failed.
     #[must_use]
     pub fn is_difference(&self) -> bool {
         matches!(self, Self::DidNotHold { .. })
     }
 }
 
-/// What this process lacks for the kernel's arm; empty when it can play.
+/// Capabilities that this process lacks for the kernel's arm. Empty if it can run scenarios.
 ///
 /// # Errors
 /// When the process's capabilities cannot be read.
@@ -108,19 +108,19 @@ pub fn missing_for_the_kernel() -> Result<Vec<Capability>, quell_linux::proc::Pr
     Ok(effective.map_or_else(|| NEEDED.to_vec(), |effective| effective.missing(&NEEDED)))
 }
 
-/// Where a scenario is played, with what it takes there.
+/// Place to run a scenario, with its resources.
 #[derive(Debug, Clone, Copy)]
 pub enum Place<'a> {
     /// The model.
     Model,
-    /// The kernel that runs here, on veth pairs that this journal knows of.
+    /// The running kernel, on veth pairs recorded in this journal.
     Kernel(&'a Journal),
-    /// The guest that this runs in, on its NICs.
+    /// The guest that this program runs in, on its NICs.
     Guest(&'a Site),
 }
 
 impl Place<'_> {
-    /// Whose the observations are.
+    /// Arm of this place.
     #[must_use]
     pub fn arm(self) -> Arm {
         match self {
@@ -141,7 +141,7 @@ impl Place<'_> {
     }
 }
 
-/// Plays scenarios in places; `watch` hears of each result when it is there, and may end the run with it.
+/// Runs scenarios in places. Passes each result to `watch`, which may end the run.
 pub fn run<'a>(
     scenarios: impl IntoIterator<Item = &'a Scenario>,
     places: &[Place<'_>],
@@ -161,14 +161,14 @@ pub fn run<'a>(
     Report { schema: SCHEMA.to_owned(), results }
 }
 
-/// Plays a scenario on the model, once: it is exact.
+/// Runs a scenario on the model once, because the model is exact.
 #[must_use]
 pub fn on_the_model(scenario: &Scenario) -> Outcome {
     let once = KernelRule { holds: 1, of: 1, ..scenario.kernel };
     plays(scenario, Arm::Model, once, 1, model::play)
 }
 
-/// Plays a scenario on the kernel that runs here, each time on a veth pair of its own.
+/// Runs a scenario on the running kernel. Each run uses a new veth pair.
 #[must_use]
 pub fn on_this_kernel(scenario: &Scenario, journal: &Journal) -> Outcome {
     if let Some(need) = scenario.needs.first() {
@@ -189,31 +189,31 @@ pub fn on_this_kernel(scenario: &Scenario, journal: &Journal) -> Outcome {
     plays(scenario, Arm::Kernel, scenario.kernel, 1, |stretched| {
         let raised = VethSite::raise(journal, queues, stretched.past_napi)?;
         let played = kernel::play(&raised.site, stretched);
-        // What could not be undone stays in the journal, where the next run finds it.
+        // Steps that could not be undone stay in the journal, where the next run finds them.
         let _ = raised.take_down();
         Ok::<_, SitePlayError>(played?)
     })
 }
 
-/// An application that works would keep another of its CPU from running.
+/// Each application needs its own CPU: one that works would keep another from running.
 fn too_few_cpus(scenario: &Scenario) -> Option<String> {
     let cpus = sched::affinity(Pid::of_this_thread()).ok()?.iter().count();
     let applications = scenario.applications.len();
     (cpus < applications).then(|| format!("{applications} applications need a CPU each, and there are {cpus}"))
 }
 
-/// A queue's thread is pinned, which takes a name for it.
+/// NAPI threads must be pinned, so their thread IDs must be visible in this PID namespace.
 fn no_kernel_threads(scenario: &Scenario) -> Option<String> {
     let takes_one = scenario.queues.iter().any(|queue| queue.threaded != Threaded::Off);
     let out_of_sight = || !quell_linux::kernel::threads_are_in_sight(&ProcRoot::default());
     (takes_one && out_of_sight()).then(|| "the kernel's threads are not in this PID namespace".to_owned())
 }
 
-/// Under emulation a datagram takes a tenth of a millisecond, and the host may let a virtual CPU wait for several: in a
-/// guest all times are so many times as long.
+/// Factor for all times in a guest. Under emulation a datagram takes 0.1 ms, and the host may let a virtual CPU wait
+/// for several ms.
 const GUEST_STRETCH: u32 = 4;
 
-/// Plays a scenario on the NICs of the guest that this runs in, all its times stretched alike.
+/// Runs a scenario on the NICs of the guest that this program runs in, with all times scaled.
 #[must_use]
 pub fn in_this_guest(scenario: &Scenario, site: &Site) -> Outcome {
     if let Some(reason) = lacking(scenario, site) {
@@ -222,7 +222,7 @@ pub fn in_this_guest(scenario: &Scenario, site: &Site) -> Outcome {
     plays(scenario, Arm::Guest, scenario.kernel, GUEST_STRETCH, |stretched| kernel::play(site, stretched))
 }
 
-/// What a guest's device or kernel has not of what a scenario needs.
+/// Requirement of the scenario that the guest's device or kernel lacks.
 fn lacking(scenario: &Scenario, site: &Site) -> Option<String> {
     if let Some(need) = scenario.needs.iter().find(|need| !site.has.contains(need)) {
         return Some(lacks("this device", *need));
@@ -261,9 +261,9 @@ enum SitePlayError {
     Play(#[from] PlayError),
 }
 
-/// Plays until it held as often as the rule says, or cannot any more: first with all times `stretch` times as long, then,
-/// after each miss, twice as long again. A host that is late by some milliseconds is so whatever the scenario, and what
-/// decides lies further apart each time.
+/// Runs a scenario until it holds as often as the rule requires, or no longer can. All times start at `stretch` times
+/// the file's and double after each miss. A late host is late by a fixed number of ms, so longer times separate the
+/// decisive events.
 fn plays<E: std::error::Error>(
     scenario: &Scenario,
     arm: Arm,
@@ -304,7 +304,7 @@ mod tests {
     use crate::model::ModelError;
     use crate::suite;
 
-    /// The judgement of a kernel that has every timer so late, and every thread so late on its CPU.
+    /// Outcome on a kernel on which every timer is `timer_ns` late and every thread gets its CPU `wake_ns` late.
     fn on_a_late_host(scenario: &Scenario, timer_ns: f64, wake_ns: f64) -> Outcome {
         plays(scenario, Arm::Kernel, scenario.kernel, 1, |stretched| -> Result<_, ModelError> {
             let mut host = model::host()?;
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn every_scenario_holds_at_once_where_each_timer_is_a_millisecond_late() {
+    fn every_scenario_holds_at_once_with_timers_1_ms_late() {
         for scenario in all() {
             let outcome = on_a_late_host(&scenario, 1e6, 0.0);
             let Outcome::Held { misses, .. } = outcome else { panic!("{}: {outcome:#?}", scenario.name) };
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn every_scenario_holds_in_the_end_where_timers_and_threads_are_3_milliseconds_late() {
+    fn every_scenario_holds_eventually_with_timers_and_threads_3_ms_late() {
         for scenario in all() {
             let outcome = on_a_late_host(&scenario, 3e6, 3e6);
             assert!(matches!(outcome, Outcome::Held { .. }), "{}: {outcome:#?}", scenario.name);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_misses_even_8_times_as_long_does_not_hold() {
+    fn a_scenario_that_misses_even_when_scaled_by_8_does_not_hold() {
         let scenario = suite::scenario("a-napi-thread-is-deferred-alike").unwrap_or_else(|error| panic!("{error}"));
         let outcome = on_a_late_host(&scenario, 0.0, 60e6);
         assert!(matches!(outcome, Outcome::DidNotHold { plays: 4, stretch: 8, .. }), "{outcome:#?}");

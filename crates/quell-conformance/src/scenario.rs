@@ -1,45 +1,45 @@
-//! A scenario as it is played: settings, packets at moments, what applications do, what must be
-//! observed. References are indices that exist; [`parse`](crate::parse) makes no other.
+//! A resolved scenario: settings, packets with their times, steps of applications, required observations. All indices
+//! are valid, because only [`parse`](crate::parse) creates scenarios.
 
 use quell_mode::{EpollSettings, NapiSettings, Threaded};
 
 use crate::duration::Nanos;
 use crate::expect::Expectations;
 
-/// A scenario.
+/// A scenario that can be run.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// Its file's name without the ending.
+    /// File name without the extension.
     pub name: String,
-    /// What it shows, as a sentence.
+    /// Behaviour that the scenario demonstrates, as a sentence.
     pub statement: String,
-    /// Where the kernel does that: function and file, or document.
+    /// Source of this behaviour: kernel function and file, or document.
     pub source: String,
-    /// How long it lasts.
+    /// Duration of the scenario.
     pub lasts: Nanos,
-    /// What a kernel arm's device must have.
+    /// Required features of a kernel arm's device.
     pub needs: Vec<Need>,
-    /// Whether packets reach sockets past NAPI, as on a veth whose peer has TSO on.
+    /// Whether packets bypass NAPI, as on a veth with TSO on at the peer.
     pub past_napi: bool,
-    /// What each queue is told before anything happens.
+    /// NAPI settings of each queue at the start.
     pub queues: Vec<NapiSettings>,
     /// The epolls.
     pub epolls: Vec<Epoll>,
-    /// The sockets, and events that stay ready once they are raised.
+    /// Sockets, and events that stay ready once they are raised.
     pub descriptors: Vec<Descriptor>,
     /// The applications.
     pub applications: Vec<Application>,
-    /// Packets, in the order of the file.
+    /// Packets, in file order.
     pub packets: Vec<Packet>,
-    /// Changes from outside, in the order of the file.
+    /// External changes, in file order.
     pub changes: Vec<Change>,
-    /// How a real kernel is judged.
+    /// Rule for judging a real kernel.
     pub kernel: KernelRule,
-    /// What must be observed.
+    /// Required observations.
     pub expect: Expectations,
 }
 
-/// What a device must have for a scenario to be played on it.
+/// A required feature of a device.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
 )]
@@ -50,31 +50,31 @@ pub enum Need {
     Interrupt,
 }
 
-/// An epoll.
+/// An epoll of a scenario.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Epoll {
-    /// Its name in the file.
+    /// Name in the file.
     pub name: String,
-    /// Its parameters.
+    /// Busy-poll parameters.
     pub settings: EpollSettings,
-    /// Whether they were set before the sockets were added, so that it knows a NAPI id.
+    /// Whether the parameters were set before the sockets were added. Only then does the epoll learn a NAPI ID.
     pub napi_known: bool,
-    /// The epoll that it is nested in, one before it.
+    /// Index of the outer epoll, which is smaller than its own.
     pub inside: Option<usize>,
 }
 
-/// What can be waited for.
+/// A descriptor that applications wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Its name in the file; the sockets of a row are `NAME.0`, `NAME.1`, …
+    /// Name in the file. Sockets of a row are called `NAME.0`, `NAME.1` and so on.
     pub name: String,
-    /// The epoll that has it; absent: an application receives from it directly.
+    /// Index of the epoll that contains it. Absent: an application receives from it directly.
     pub epoll: Option<usize>,
-    /// What it is.
+    /// Type of the descriptor.
     pub kind: DescriptorKind,
 }
 
-/// What can be waited for.
+/// Type of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DescriptorKind {
     /// A UDP socket.
@@ -83,31 +83,31 @@ pub enum DescriptorKind {
     Event,
 }
 
-/// A UDP socket.
+/// Properties of a UDP socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Socket {
-    /// The queue that its packets arrive by.
+    /// Index of the queue that its packets arrive by.
     pub queue: usize,
     /// `EPOLLET`.
     pub edge_triggered: bool,
-    /// `UDP_GRO`: datagrams may be held to be merged.
+    /// `UDP_GRO`: the kernel may hold datagrams to merge them.
     pub gro: bool,
-    /// `SO_BUSY_POLL`, in µs of 1,024 ns.
+    /// `SO_BUSY_POLL`, in units of 1,024 ns.
     pub busy_poll_usecs: u32,
     /// `SO_PREFER_BUSY_POLL`.
     pub prefer_busy_poll: bool,
 }
 
-/// An application: a thread of its own on a CPU.
+/// An application: one thread on its own CPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Application {
-    /// Its name in the file.
+    /// Name in the file.
     pub name: String,
-    /// The epoll that its steps are about; it holds a reference of its own.
+    /// Index of the epoll that its steps use. The application has its own reference to the epoll.
     pub epoll: usize,
-    /// `maxevents` of its waits.
+    /// `maxevents` of its `epoll_wait` calls.
     pub max_events: usize,
-    /// What it does.
+    /// Steps, in order.
     pub steps: Vec<Step>,
 }
 
@@ -116,16 +116,16 @@ pub struct Application {
 pub enum Step {
     /// `epoll_wait`.
     Wait {
-        /// Absent: for ever.
+        /// Timeout. Absent: no timeout.
         timeout: Option<Nanos>,
     },
-    /// Reads what the sockets hold that the last wait reported.
+    /// Reads all data of the sockets that the last wait reported.
     Read,
-    /// One message by a blocking `recv` from a socket.
+    /// Reads one message from a socket with a blocking `recv`.
     Receive(usize),
-    /// Works without system calls.
+    /// Uses the CPU for this time, without system calls.
     Work(Nanos),
-    /// Reads the sockets of its epoll again and again, past the epoll.
+    /// Reads the sockets of its epoll repeatedly for this time, without `epoll_wait`.
     Watch(Nanos),
     /// `EPIOCSPARAMS`.
     SetEpoll(EpollSettings),
@@ -133,64 +133,64 @@ pub enum Step {
     AddWithoutInterest(usize),
     /// Closes its reference to the epoll.
     CloseEpoll,
-    /// Begins anew.
+    /// Continues with the first step.
     Repeat,
 }
 
-/// A packet, or several at once.
+/// One packet, or several packets sent at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// Its name in the file.
+    /// Name in the file.
     pub name: String,
-    /// When it is sent.
+    /// Send time.
     pub at: Nanos,
-    /// The sockets that get one each, in this order.
+    /// Sockets that receive one packet each, in this order.
     pub to: Vec<usize>,
 }
 
-/// A change from outside.
+/// An external change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
-    /// When.
+    /// Time of the change.
     pub at: Nanos,
-    /// What.
+    /// Type of the change.
     pub what: ChangeKind,
 }
 
-/// What is changed.
+/// Type of an external change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// `napi-set`: the queue's settings become these.
+    /// `napi-set`: replaces the settings of a queue.
     Napi {
-        /// The queue.
+        /// Index of the queue.
         queue: usize,
-        /// Its new settings.
+        /// New settings.
         settings: NapiSettings,
     },
     /// `EPIOCSPARAMS` by another process.
     Epoll {
-        /// The epoll.
+        /// Index of the epoll.
         epoll: usize,
-        /// Its new parameters.
+        /// New parameters.
         settings: EpollSettings,
     },
-    /// An event is raised and stays so.
+    /// Raises an event, which then stays ready.
     Raise(usize),
 }
 
-/// How often a scenario is played on a kernel, and how far moments may be off.
+/// How often a scenario runs on a kernel, and how far times may deviate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelRule {
-    /// How far a moment may be from the one stated.
+    /// Maximum deviation of a time.
     pub tolerance: Nanos,
-    /// How often everything has to hold.
+    /// Required number of successful runs.
     pub holds: u32,
-    /// How often it is played at most.
+    /// Maximum number of runs.
     pub of: u32,
 }
 
 impl Scenario {
-    /// Whether a queue is told more than its device could be told by sysfs, at any time.
+    /// Whether a queue needs settings, at any time, that sysfs cannot set.
     pub(crate) fn takes_netlink(&self) -> bool {
         let changed = self.changes.iter().filter_map(|change| match &change.what {
             ChangeKind::Napi { settings, .. } => Some(settings),
@@ -200,7 +200,7 @@ impl Scenario {
         self.queues.iter().chain(changed).any(more)
     }
 
-    /// Whether an epoll has other parameters than a new one, at any time.
+    /// Whether an epoll needs other parameters than the default, at any time.
     pub(crate) fn takes_epoll_parameters(&self) -> bool {
         let default = EpollSettings::default();
         let changed = self.changes.iter().any(|change| matches!(change.what, ChangeKind::Epoll { .. }));
@@ -209,8 +209,8 @@ impl Scenario {
         changed || set || self.epolls.iter().any(|epoll| epoll.settings != default)
     }
 
-    /// Whether an epoll busy polls with this budget, at any time. Sockets always have another
-    /// (`BUSY_POLL_BUDGET`, include/net/busy_poll.h).
+    /// Whether an epoll busy polls with this budget, at any time. Sockets always use another budget
+    /// (`BUSY_POLL_BUDGET`, `include/net/busy_poll.h`).
     pub(crate) fn busy_polls_with_budget(&self, budget: u16) -> bool {
         let changed = self.changes.iter().filter_map(|change| match &change.what {
             ChangeKind::Epoll { settings, .. } => Some(settings),
@@ -222,7 +222,7 @@ impl Scenario {
         all.any(|settings| settings.busy_poll_budget == budget)
     }
 
-    /// How many packets are sent in all.
+    /// Total number of packets sent.
     #[must_use]
     pub fn messages(&self) -> usize {
         self.packets.iter().map(|packet| packet.to.len()).sum()

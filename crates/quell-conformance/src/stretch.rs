@@ -1,6 +1,5 @@
-//! A scenario with all its times longer by a factor: the same story for a machine on which everything takes longer, as it
-//! does under emulation on a busy host. What decides is which of two moments comes first; by how much is the tolerance's
-//! matter, and it grows with them.
+//! Scales all times of a scenario by a factor, for machines on which everything is slower, such as emulation on a busy
+//! host. The outcome depends on the order of events. The tolerance bounds the deviation of times and is scaled too.
 
 use quell_mode::{EpollSettings, NapiSettings};
 
@@ -9,8 +8,8 @@ use crate::expect::{Expectations, Subject};
 use crate::scenario::{ChangeKind, DescriptorKind, Scenario, Step};
 
 impl Scenario {
-    /// The scenario with all its times `factor` times as long: moments, durations, timeouts, how long is busy polled, and
-    /// the tolerance. Counts stay.
+    /// The scenario with all times multiplied by `factor`: event times, durations, timeouts, busy-poll times and the
+    /// tolerance. Counts do not change.
     #[must_use]
     pub fn stretched(mut self, factor: u32) -> Self {
         let by = Stretch(factor);
@@ -95,7 +94,7 @@ mod tests {
     use crate::{model, suite};
 
     #[test]
-    fn every_scenario_is_the_same_story_when_it_takes_many_times_as_long() {
+    fn every_scenario_has_the_same_outcome_when_scaled() {
         for scenario in suite::all().unwrap_or_else(|error| panic!("{error}")) {
             for factor in [2, 4, 8, 16, 32] {
                 let stretched = scenario.clone().stretched(factor);

@@ -1,4 +1,4 @@
-//! The scenarios that ship with the project, as they are in `conformance/`.
+//! The scenarios that ship with the project, from `conformance/`.
 
 use crate::parse;
 use crate::place::FileError;
@@ -66,27 +66,27 @@ files![
     "without-deferral-every-lone-packet-interrupts",
 ];
 
-/// Why a scenario that was asked for is not to be had.
+/// Why a requested scenario is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SuiteError {
-    /// None is called that.
+    /// No scenario has this name.
     #[error("no scenario is called `{name}`{}", nearest.map_or_else(String::new, |near| format!("; did you mean `{near}`?")))]
     Unknown {
-        /// As it was asked for.
+        /// Requested name.
         name: String,
-        /// The nearest one that there is, if one is near.
+        /// Name of the most similar scenario, if one is similar enough.
         nearest: Option<&'static str>,
     },
-    /// The file is none.
+    /// The scenario file is invalid.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
-/// The scenario of that name.
+/// Returns the scenario with this name.
 ///
 /// # Errors
-/// [`SuiteError::Unknown`] with the nearest name that there is.
+/// [`SuiteError::Unknown`], with the most similar name.
 pub fn scenario(name: &str) -> Result<Scenario, SuiteError> {
     let Some((name, content)) = FILES.iter().find(|(known, _)| *known == name) else {
         return Err(SuiteError::Unknown { name: name.to_owned(), nearest: nearest(name) });
@@ -94,7 +94,7 @@ pub fn scenario(name: &str) -> Result<Scenario, SuiteError> {
     Ok(parse::scenario(name, content)?)
 }
 
-/// How alike two names have to be (Jaro-Winkler) for one to be offered in place of the other.
+/// Minimum Jaro-Winkler similarity at which an existing name is suggested.
 const SIMILAR: f64 = 0.8;
 
 fn nearest(name: &str) -> Option<&'static str> {
@@ -103,10 +103,10 @@ fn nearest(name: &str) -> Option<&'static str> {
     (similarity >= SIMILAR).then_some(nearest)
 }
 
-/// All of them.
+/// Returns all scenarios.
 ///
 /// # Errors
-/// The first file that is none.
+/// The error in the first invalid file.
 pub fn all() -> Result<Vec<Scenario>, FileError> {
     FILES.iter().map(|(name, content)| parse::scenario(name, content)).collect()
 }

@@ -1,5 +1,5 @@
-//! The scenario files: all of them ship, their table in `conformance/README.md` says what they say, and a file that is
-//! wrong is refused with the place.
+//! The scenario files: all of them ship, the table in `conformance/README.md` matches them, and an invalid file is
+//! rejected with the position.
 
 #![allow(clippy::unwrap_used, reason = "a tree that cannot be read fails the test")]
 
@@ -27,7 +27,7 @@ fn every_file_of_the_directory_ships_and_nothing_else() {
 }
 
 #[test]
-fn a_scenario_that_is_not_there_is_refused_with_the_nearest_that_is() {
+fn an_unknown_scenario_is_refused_with_the_most_similar_name() {
     let error = suite::scenario("deferral-counts-up").unwrap_err().to_string();
     assert_eq!(error, "no scenario is called `deferral-counts-up`; did you mean `deferral-counts-down`?");
     let error = suite::scenario("xyzzy").unwrap_err().to_string();
@@ -44,9 +44,9 @@ fn row(scenario: &Scenario) -> String {
     format!("| [{name}]({name}.toml) | {statement} | {arms} |\n")
 }
 
-/// `CONFORMANCE_TABLE=overwrite` writes the table anew.
+/// `CONFORMANCE_TABLE=overwrite` updates the table.
 #[test]
-fn the_readme_has_a_row_for_every_scenario_with_what_it_shows_and_where() {
+fn the_readme_lists_every_scenario_with_statement_and_source() {
     let path = directory().join("README.md");
     let text = fs::read_to_string(&path).unwrap();
     let rows: String = suite::all().unwrap().iter().map(row).collect();
@@ -63,7 +63,7 @@ fn shipped(name: &str) -> &'static str {
     suite::FILES.iter().find(|(known, _)| *known == name).unwrap().1
 }
 
-/// A shipped file with one replacement, which has to be refused.
+/// A shipped file with one replacement that must be rejected.
 fn refused(from: &str, to: &str) -> FileError {
     let content = shipped("deferral-counts-down");
     assert!(content.contains(from), "{from}");
@@ -80,7 +80,7 @@ fn a_name_that_refers_to_nothing_is_refused_with_line_and_caret() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn an_invalid_scenario_is_refused() {
     for (from, to, message) in [
         ("defer-hard-irqs = 3", "defer-hard-irq = 3", "unknown field `defer-hard-irq`"),
         ("gro-flush-timeout = \"10ms\"", "gro-flush-timeout = \"10\"", "`10` is no duration"),
@@ -101,7 +101,7 @@ fn what_makes_no_sense_is_refused() {
 
 proptest! {
     #[test]
-    fn a_file_with_a_line_lost_or_doubled_is_read_or_refused_but_never_a_panic(
+    fn a_file_with_a_lost_or_doubled_line_never_causes_a_panic(
         file in 0..suite::FILES.len(), line in 0usize..80, doubled: bool,
     ) {
         let (name, content) = suite::FILES[file];

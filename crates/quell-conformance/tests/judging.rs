@@ -1,4 +1,4 @@
-//! Judging is a pure function of the observations: what is late, missing or not observed does not hold.
+//! Judging is a pure function of the observations. A late, missing or unobserved value fails its expectation.
 
 #![allow(clippy::unwrap_used, reason = "a scenario that cannot be read fails the test")]
 
@@ -42,7 +42,7 @@ fn a_message_that_is_never_read_does_not_hold() {
 }
 
 #[test]
-fn of_a_burst_the_worst_message_decides() {
+fn the_slowest_message_of_a_burst_decides() {
     let (scenario, mut observations) = played("a-poll-takes-64-packets");
     let last = observations.messages.last_mut().unwrap();
     last.read_ns = last.read_ns.map(|at_ns| at_ns + 20_000_000);
@@ -50,14 +50,14 @@ fn of_a_burst_the_worst_message_decides() {
 }
 
 #[test]
-fn what_an_arm_does_not_observe_does_not_hold_by_itself() {
+fn an_unobserved_value_fails_its_expectation() {
     let (scenario, mut observations) = played("suspension-needs-no-interrupt");
     observations.queues[0].interrupts = None;
     assert_eq!(wrong(&scenario, &observations, Arm::Kernel)[0].observed, "not observed on this arm");
 }
 
 #[test]
-fn an_expectation_of_one_arm_is_not_asked_of_the_other() {
+fn an_expectation_for_one_arm_is_not_checked_on_another() {
     let (scenario, mut observations) = played("suspension-holds-packets-while-the-application-works");
     observations.queues[0].suspensions = None;
     assert!(wrong(&scenario, &observations, Arm::Kernel).is_empty());

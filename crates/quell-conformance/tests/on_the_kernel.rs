@@ -1,4 +1,4 @@
-//! Every scenario holds on the kernel that runs here, on a veth pair.
+//! Every scenario holds on the running kernel, on a veth pair.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a scenario that cannot be read fails the test")]
 

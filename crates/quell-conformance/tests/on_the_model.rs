@@ -1,4 +1,4 @@
-//! Every scenario holds on the model, exactly.
+//! Every scenario holds exactly on the model.
 
 #![allow(clippy::unwrap_used, reason = "a scenario that cannot be read fails the test")]
 

@@ -1,4 +1,4 @@
-//! The published JSON Schema of reports is the one of this version, and a report is read as it was written.
+//! The published JSON Schema of reports is up to date, and a report survives a round trip.
 
 #![allow(clippy::unwrap_used, reason = "a tree that cannot be read fails the test")]
 
@@ -9,7 +9,7 @@ use quell_conformance::run::{Outcome, Place, Report, run};
 use quell_conformance::suite;
 use quell_host::journal::Journal;
 
-/// `CONFORMANCE_SCHEMA=overwrite` publishes it anew.
+/// `CONFORMANCE_SCHEMA=overwrite` publishes the current schema.
 #[test]
 fn the_published_schema_is_the_one_of_this_version() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema/quell-conformance.schema.json");
@@ -22,7 +22,7 @@ fn the_published_schema_is_the_one_of_this_version() {
 }
 
 #[test]
-fn a_report_reads_back_as_it_was_written_and_each_result_is_told_when_it_is_there() {
+fn a_report_survives_a_round_trip_and_each_result_is_passed_on_immediately() {
     let scenarios = [suite::scenario("deferral-counts-down").unwrap()];
     let mut told = 0;
     let report = run(&scenarios, &[Place::Model], &mut |_| {
@@ -36,14 +36,14 @@ fn a_report_reads_back_as_it_was_written_and_each_result_is_told_when_it_is_ther
 }
 
 #[test]
-fn whoever_watches_may_end_the_run() {
+fn the_observer_may_end_the_run() {
     let scenarios = ["deferral-counts-down", "maxevents-bounds-a-wait"].map(|name| suite::scenario(name).unwrap());
     let report = run(&scenarios, &[Place::Model], &mut |_| ControlFlow::Break(()));
     assert_eq!(report.results.len(), 1);
 }
 
 #[test]
-fn what_needs_an_interrupt_is_not_possible_on_a_veth_pair_and_says_why() {
+fn a_scenario_that_needs_an_interrupt_is_not_possible_on_a_veth_pair() {
     let scenario = suite::scenario("deferral-needs-one-interrupt").unwrap();
     let nowhere = Journal::in_dir("unused: nothing is raised");
     let report = run([&scenario], &[Place::Kernel(&nowhere)], &mut |_| ControlFlow::Continue(()));

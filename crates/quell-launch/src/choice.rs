@@ -1,5 +1,5 @@
-//! What a launch is to be, put together from what is said in several places: the command line beats the environment,
-//! which beats the profile. Pure; who said what is kept, so that it can be told.
+//! Parameters of a launch, combined from several sources: the command line overrides the environment, which overrides
+//! the profile. Pure. Each value records its source, so that messages can name it.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -7,31 +7,31 @@ use std::num::NonZeroU32;
 use quell_mode::profile::{Place, Placed, ProgramProfile};
 use quell_mode::{DeliveryMode, ParseModeError};
 
-/// The variables of the environment that a launch heeds.
+/// Environment variables that set launch parameters.
 pub mod variable {
     /// The delivery mode.
     pub const MODE: &str = "QUELL_RUN_MODE";
-    /// The most events a wait.
+    /// The maximum number of events per wait.
     pub const MAX_EVENTS: &str = "QUELL_RUN_MAX_EVENTS";
     /// The devices whose queues are set, separated by commas.
     pub const DEVICES: &str = "QUELL_RUN_DEVICES";
 }
 
-/// A value, and who said it.
+/// A value and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chosen<T> {
     /// The value.
     pub value: T,
-    /// Who said it.
+    /// Source of the value.
     pub by: By,
 }
 
-/// Who says a value.
+/// Source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum By {
     /// The command line.
     CommandLine,
-    /// A variable of the environment.
+    /// An environment variable.
     Environment(&'static str),
     /// A line of a profile.
     Profile(Place),
@@ -47,48 +47,48 @@ impl fmt::Display for By {
     }
 }
 
-/// What one place says; what is `None`, or empty, it leaves to others.
+/// Parameters from one source. `None` or empty means that the source does not set the value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Said {
     /// The delivery mode.
     pub mode: Option<DeliveryMode>,
-    /// The most events a wait.
+    /// Maximum number of events per wait.
     pub max_events: Option<NonZeroU32>,
-    /// The devices whose queues are set.
+    /// Devices whose queues are set.
     pub devices: Vec<String>,
 }
 
-/// What a launch is to be.
+/// Parameters of a launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// The delivery mode.
     pub mode: Chosen<DeliveryMode>,
-    /// The most events a wait; as many as the program asks for, when nobody says.
+    /// Maximum number of events per wait. Absent: the program's own limit applies.
     pub max_events: Option<Chosen<NonZeroU32>>,
-    /// The devices whose queues are set; all of the program's network namespace, when nobody says.
+    /// Devices whose queues are set. Absent: all devices in the program's network namespace.
     pub devices: Option<Chosen<Vec<String>>>,
 }
 
-/// Why it is not known what a launch is to be.
+/// Why launch parameters are incomplete or invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChoiceError {
-    /// Nobody says the mode.
+    /// No source sets the mode.
     #[error("which delivery mode? Say `quell run MODE -- COMMAND`, or name a profile that has one")]
     NoMode,
-    /// A variable has no mode in it.
+    /// `QUELL_RUN_MODE` has an invalid value.
     #[error("QUELL_RUN_MODE: {0}")]
     Mode(ParseModeError),
-    /// A variable has no number of events in it.
+    /// `QUELL_RUN_MAX_EVENTS` has an invalid value.
     #[error("QUELL_RUN_MAX_EVENTS: `{0}` is no number of events: a whole number from 1")]
     MaxEvents(String),
 }
 
 impl Said {
-    /// What the environment says.
+    /// Reads the parameters from the environment.
     ///
     /// # Errors
-    /// When a variable does not hold what it is for.
+    /// When a variable has an invalid value.
     pub fn by_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Self, ChoiceError> {
         let given = |name| variable(name).filter(|text| !text.is_empty());
         let events = |text: String| text.parse().map_err(|_| ChoiceError::MaxEvents(text));
@@ -102,10 +102,10 @@ impl Said {
 }
 
 impl Choice {
-    /// Puts together what the three places say.
+    /// Combines the parameters of the three sources.
     ///
     /// # Errors
-    /// When none of them says the mode.
+    /// When no source sets the mode.
     pub fn of(command_line: Said, environment: Said, profile: Option<ProgramProfile>) -> Result<Self, ChoiceError> {
         let (of_profile, cap_of_profile) = profile.map_or((None, None), |profile| (profile.mode, profile.max_events));
         Ok(Self {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_beats_the_environment_which_beats_the_profile() {
+    fn the_command_line_overrides_the_environment_which_overrides_the_profile() {
         let said = |mode: &str, by: &str| (mode.to_owned(), by.to_owned());
         assert_eq!(chosen(Said::default(), Said::default()), said("suspend20", "redis.toml:2:8"));
         assert_eq!(chosen(Said::default(), mode("base")), said("base", "QUELL_RUN_MODE"));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn each_value_is_chosen_by_itself() {
+    fn each_value_is_chosen_independently() {
         let environment = Said { max_events: NonZeroU32::new(8), ..Said::default() };
         let choice = Choice::of(mode("base"), environment, profile()).unwrap();
         let cap = choice.max_events.unwrap();
@@ -170,12 +170,12 @@ mod tests {
     }
 
     #[test]
-    fn without_a_mode_there_is_nothing_to_launch() {
+    fn a_launch_requires_a_mode() {
         assert_eq!(Choice::of(Said::default(), Said::default(), None), Err(ChoiceError::NoMode));
     }
 
     #[test]
-    fn the_environment_is_read_strictly_and_an_empty_variable_says_nothing() {
+    fn the_environment_is_parsed_strictly_and_an_empty_variable_is_ignored() {
         let read = |name: &'static str, text: &'static str| {
             Said::by_environment(move |asked| (asked == name).then(|| text.to_owned()))
         };

@@ -1,6 +1,6 @@
-//! A program started with a delivery mode: what is wanted of it ([`choice`]), whether its file lets the preload library
-//! reach it ([`program`]), what the library is asked to do ([`told`], [`preload_settings`]), and where it is ([`library`]). Nothing here prints, and
-//! nothing starts the program: what it is started with, and whether at all, is decided above.
+//! Prepares the launch of a program with a delivery mode. [`choice`] combines the requested settings. [`program`]
+//! checks whether the preload library can reach the program. [`told`] and [`preload_settings`] produce the library's
+//! settings. [`library`] provides its file. Nothing here prints or starts the program.
 
 #![forbid(unsafe_code)]
 

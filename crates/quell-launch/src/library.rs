@@ -1,5 +1,5 @@
-//! The preload library as it travels in this program, and as a file that the dynamic linkers of launched programs find:
-//! written once into a directory that nobody else can write to, and looked at again before each use.
+//! The preload library: embedded in this program, and as a file for the dynamic linkers of launched programs. The file
+//! is written once, into a directory that nobody else can write to, and verified before each use.
 
 use std::fs::{self, DirBuilder, Metadata, Permissions};
 use std::io::{self, Write as _};
@@ -10,53 +10,55 @@ use quell_linux::executable::{can_hold_code, effective_user};
 use quell_linux::visible;
 use tempfile::NamedTempFile;
 
-/// The shared object of `preload/preload.c`, for the kind of machine that this program was built for.
+/// Shared object built from `preload/preload.c`, for the architecture of this program.
 pub const LIBRARY: &[u8] = include_bytes!(env!("QUELL_PRELOAD_LIBRARY"));
 
-/// What the file is called, before what it holds as a number: another version does not replace what programs have mapped.
+/// Prefix of the file name. The CRC-32 of the content follows, so another version does not replace a file that programs
+/// have mapped.
 pub(crate) const FILE_NAME: &str = "libquell-preload-";
 
-/// For root: also programs that change their user, and what they execute then, must be able to read it.
+/// Directories for root. Programs that change their user, and programs that these execute, must be able to read the
+/// file.
 const OF_ROOT: [&str; 2] = ["/run/quell", "/var/cache/quell"];
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// Why there is no file of the library.
+/// Why there is no library file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlaceError {
-    /// There is no directory for it.
+    /// No directory is suitable.
     #[error(
         "there is no directory for the preload library from which code may be run: {0}; set XDG_RUNTIME_DIR or \
          XDG_CACHE_HOME to one that is not mounted noexec"
     )]
     NoDirectory(String),
-    /// What is there is not ours.
+    /// An existing file or directory is not trustworthy.
     #[error("{path} is not to be trusted with code that is loaded into programs: {why}; remove it")]
     NotOurs {
-        /// What.
+        /// Path.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         why: &'static str,
     },
-    /// The dynamic linker takes spaces and colons for the end of a path.
+    /// The path contains a space or colon, which the dynamic linker treats as the end of a path.
     #[error("the preload library would be {0}, a path that LD_PRELOAD cannot have: it has a space or colon in it")]
     Unspeakable(PathBuf),
-    /// It could not be read or written.
+    /// The file could not be read or written.
     #[error("{action} {path}: {source}")]
     File {
-        /// What was tried.
+        /// Attempted action.
         action: &'static str,
-        /// On what.
+        /// Path.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// The file, for programs that this user starts.
+/// Path of the library file, for programs that this user starts.
 ///
 /// # Errors
-/// When there is no place for it, what is there is not to be trusted, or it cannot be written.
+/// When no directory is suitable, an existing file is not trustworthy, or the file cannot be written.
 pub fn place() -> Result<PathBuf, PlaceError> {
     let (directories, mode) = directories(effective_user(), |name| std::env::var_os(name).map(PathBuf::from));
     let mut refused = Vec::new();
@@ -73,7 +75,7 @@ pub fn place() -> Result<PathBuf, PlaceError> {
     Err(PlaceError::NoDirectory(if refused.is_empty() { "none is known".to_owned() } else { refused.join("; ") }))
 }
 
-/// Where it may be, the best first, and the permissions of a directory that is made for it.
+/// Candidate directories, best first, and the permissions of a new directory.
 fn directories(user: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> (Vec<PathBuf>, u32) {
     if user == 0 {
         return (OF_ROOT.map(PathBuf::from).to_vec(), 0o755);
@@ -84,7 +86,7 @@ fn directories(user: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> (Vec<Pa
     (places.into_iter().flatten().map(|place| place.join("quell")).collect(), 0o700)
 }
 
-/// Makes the directory, and those that it is in, if they are not there. Says whether code can be in it.
+/// Creates the directory and its parents if necessary. Returns whether code in it can be executed.
 fn prepare(directory: &Path, mode: u32) -> Result<bool, PlaceError> {
     let failed = |action, source| PlaceError::File { action, path: directory.to_owned(), source };
     if let Some(parent) = directory.parent() {
@@ -95,7 +97,7 @@ fn prepare(directory: &Path, mode: u32) -> Result<bool, PlaceError> {
             .map_err(|error| failed("making the parent of", error))?;
     }
     match DirBuilder::new().mode(mode).create(directory) {
-        // As asked for, whatever the mask of this process is.
+        // Sets the requested permissions regardless of the umask.
         Ok(()) => fs::set_permissions(directory, Permissions::from_mode(mode)).map_err(|e| failed("opening", e))?,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => return Err(failed("making", error)),
@@ -125,7 +127,7 @@ fn place_in(directory: &Path) -> Result<PathBuf, PlaceError> {
     Ok(path)
 }
 
-/// Whole or not at all: a program that is started at the same time finds the file that was there, or this one.
+/// Writes the file completely or not at all. A program that starts at the same time finds the old file or the new one.
 fn write(directory: &Path, path: &Path) -> io::Result<()> {
     let mut file = NamedTempFile::new_in(directory)?;
     file.write_all(LIBRARY)?;
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_there_is_used_again() {
+    fn an_existing_file_is_reused() {
         let directory = directory();
         let inode = |path: &Path| fs::metadata(path).unwrap().ino();
         let first = place_in(directory.path()).unwrap();
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_the_dynamic_linker_would_cut_is_refused() {
+    fn a_path_with_a_space_or_colon_is_refused() {
         let directory = directory();
         let with_space = directory.path().join("my files");
         fs::create_dir(&with_space).unwrap();
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn root_has_a_place_that_all_can_reach_and_others_have_their_own() {
+    fn root_uses_a_shared_directory_and_others_a_private_one() {
         let none = |_: &str| None;
         assert_eq!(directories(0, none).1, 0o755);
         let variable = |name: &str| match name {

@@ -1,5 +1,5 @@
-//! What the launcher asks of the preload library: types that hold no nonsense, and the one line of text that carries them
-//! in the environment. The library reads it (`parse` in `preload/preload.c`).
+//! Settings of the preload library. The types exclude invalid values. One line of text carries the settings in the
+//! environment; `parse` in `preload/preload.c` reads it.
 //!
 //! ```
 //! use quell_launch::preload_settings::{BusyPoll, PreloadSettings};
@@ -14,41 +14,42 @@
 
 use std::fmt;
 
-/// The environment variable that carries the text.
+/// Environment variable that carries the settings.
 pub const ENVIRONMENT_VARIABLE: &str = "QUELL_PRELOAD_SETTINGS";
 
-/// What the text begins with. A library that does not know the version does nothing.
+/// Version prefix of the text. A library that does not know the version does nothing.
 pub const VERSION: &str = "1";
 
-/// What the library does to the program that it is loaded into. By default nothing.
+/// Changes that the library makes to the behaviour of a program. The default changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PreloadSettings {
-    /// What every epoll is told at its birth (`EPIOCSPARAMS`).
+    /// Busy-poll parameters that every new epoll gets (`EPIOCSPARAMS`).
     pub epoll: Option<BusyPoll>,
-    /// What every internet socket is told at its birth: `SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`.
+    /// Options that every new internet socket gets: `SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`.
     pub sockets: Option<BusyPoll>,
-    /// Whether a wait with timeout zero becomes one of 1 ns. The kernel neither polls nor resumes interrupts in a wait
-    /// of zero (`ep_poll` in `fs/eventpoll.c`), so under suspension a program that spins would wait for a timeout.
+    /// Whether waits with timeout zero become waits of 1 ns. In a wait with timeout zero, the kernel neither polls nor
+    /// resumes interrupts (`ep_poll` in `fs/eventpoll.c`). Under suspension, a program that spins would otherwise
+    /// depend on the suspend timeout.
     pub timed_zero_waits: bool,
-    /// What becomes of longer waits.
+    /// Change to waits that may sleep.
     pub wait: Wait,
-    /// The most events that a wait returns.
+    /// Maximum number of events that a wait returns.
     pub events_max: Option<EventsMax>,
 }
 
-/// What becomes of the program's waits that may sleep.
+/// Change to the program's waits that may sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Wait {
-    /// They are as the program wrote them.
+    /// Waits are not changed.
     #[default]
     AsWritten,
-    /// They are made of waits of at most so long, without the program noticing.
+    /// Waits are split into waits of at most this length. The program does not notice.
     AtMost(WaitMillis),
-    /// They spin so long, with timeout zero, before they sleep.
+    /// Waits spin for this time with timeout zero before they sleep.
     SpinBeforeSleep(SpinMicros),
 }
 
-/// The busy-poll settings that the kernel has of an epoll and of a socket.
+/// Busy-poll settings of an epoll or a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BusyPoll {
     usecs: u32,
@@ -57,63 +58,63 @@ pub struct BusyPoll {
 }
 
 impl BusyPoll {
-    /// The longest time in µs: `S32_MAX`, for an epoll (`fs/eventpoll.c`) as for a socket.
+    /// Maximum time, µs: `S32_MAX`, for an epoll (`fs/eventpoll.c`) and for a socket.
     pub const USECS_MAX: u32 = i32::MAX as u32;
 
-    /// So many µs, so many packets a poll, and whether the program's polling goes before the softirq's; absent when
-    /// `usecs` is above [`Self::USECS_MAX`].
+    /// Settings with the time in µs, the packets per poll, and whether busy polling is preferred. `None` if `usecs` is
+    /// above [`Self::USECS_MAX`].
     #[must_use]
     pub fn new(usecs: u32, budget: u16, prefer: bool) -> Option<Self> {
         (usecs <= Self::USECS_MAX).then_some(Self { usecs, budget, prefer })
     }
 
-    /// How long is polled, in µs (in an epoll, in units of 1,024 ns).
+    /// Busy-poll time, µs. In an epoll, the unit is 1,024 ns.
     #[must_use]
     pub fn usecs(self) -> u32 {
         self.usecs
     }
 
-    /// Packets a poll takes; 0 is the kernel's own choice, 8. Above 64 needs CAP_NET_ADMIN.
+    /// Maximum packets per poll. 0 is the kernel's default, 8. Values above 64 require CAP_NET_ADMIN.
     #[must_use]
     pub fn budget(self) -> u16 {
         self.budget
     }
 
-    /// Whether the program's polling goes before the softirq's.
+    /// Whether busy polling by the application takes precedence over softirq.
     #[must_use]
     pub fn prefer(self) -> bool {
         self.prefer
     }
 }
 
-/// A number from `MIN` to `MAX`.
+/// A number from `MIN` to `MAX`, inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ranged<const MIN: u32, const MAX: u32>(u32);
 
 impl<const MIN: u32, const MAX: u32> Ranged<MIN, MAX> {
-    /// The number; absent when it is out of range.
+    /// Creates the number. `None` if it is out of range.
     #[must_use]
     pub fn new(number: u32) -> Option<Self> {
         (MIN..=MAX).contains(&number).then_some(Self(number))
     }
 
-    /// The number.
+    /// Value of the number.
     #[must_use]
     pub fn get(self) -> u32 {
         self.0
     }
 }
 
-/// The longest piece of a wait, in ms: `epoll_wait` counts in them.
+/// Maximum length of one part of a split wait, ms. `epoll_wait` takes its timeout in ms.
 pub type WaitMillis = Ranged<1, 1_000>;
 
-/// How long is spun before sleeping, in µs.
+/// Spin time before sleeping, µs.
 pub type SpinMicros = Ranged<1, { i32::MAX as u32 }>;
 
-/// Events a wait: at least one, at most what the kernel takes (`EP_MAX_EVENTS` in `fs/eventpoll.c`, with 12 bytes each).
+/// Events per wait: at least one, at most the kernel's limit (`EP_MAX_EVENTS` in `fs/eventpoll.c`, with 12 bytes each).
 pub type EventsMax = Ranged<1, { i32::MAX as u32 / 12 }>;
 
-/// The version, then what differs from doing nothing, separated by commas, in one order.
+/// The version, then all settings that differ from the default, separated by commas, in a fixed order.
 impl fmt::Display for PreloadSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(VERSION)?;
@@ -138,7 +139,7 @@ impl fmt::Display for PreloadSettings {
     }
 }
 
-/// As the modes' table has it: usecs/budget/prefer.
+/// Same format as in the table of modes: usecs/budget/prefer.
 impl fmt::Display for BusyPoll {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.usecs, self.budget, u8::from(self.prefer))

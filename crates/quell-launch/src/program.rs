@@ -1,5 +1,5 @@
-//! The program that is to be started: its file, and whether the preload library can reach it there. Told from the file
-//! alone, before anything is done; what it executes later is not known yet.
+//! The program to start: its file, and whether the preload library can reach it. Decided from the file alone, before
+//! the start. Programs that it executes later are unknown.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,30 +16,30 @@ use quell_linux::executable::gains_privileges;
 
 use crate::library::LIBRARY;
 
-/// How many interpreters of interpreters are followed: as many as the kernel does (`exec_binprm` in `fs/exec.c`).
+/// Maximum depth of nested interpreters, as in the kernel (`exec_binprm` in `fs/exec.c`).
 const INTERPRETERS_MAX: usize = 5;
-/// The longest first line of a script (`BINPRM_BUF_SIZE`).
+/// Maximum length of a script's first line (`BINPRM_BUF_SIZE`).
 const SCRIPT_LINE_MAX: u64 = 256;
-/// What every file name of glibc's dynamic linker begins with.
+/// Prefix of the file name of glibc's dynamic linker.
 const GLIBC_LINKER: &str = "ld-linux";
-/// Sections that the Go linker writes, whatever else is stripped.
+/// Sections that the Go linker writes. They remain after stripping.
 const GO_SECTIONS: [&[u8]; 2] = [b".note.go.buildid", b".go.buildinfo"];
 
 /// A program that can be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// Its file.
+    /// Path of the executable file.
     pub path: PathBuf,
-    /// How it is reached.
+    /// How Quell can reach its system calls.
     pub reach: Reach,
 }
 
-/// How the functions that a program calls are reached.
+/// How Quell reaches a program's epolls and sockets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reach {
-    /// By the preload library.
+    /// Through the preload library.
     Preload,
-    /// Only from outside, by duplicates of its files, once it runs.
+    /// Only from outside, through duplicates of its file descriptors, while it runs.
     FromOutside(Why),
 }
 
@@ -47,19 +47,19 @@ pub enum Reach {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Why {
-    /// It has no dynamic linker.
+    /// The program is linked statically and has no dynamic linker.
     #[error("it is linked statically")]
     Static,
-    /// It makes its system calls without the C library.
+    /// The program makes its system calls without the C library.
     #[error("it is a Go program, which makes its system calls itself")]
     Go,
-    /// Its dynamic linker is another one.
+    /// The program uses another dynamic linker.
     #[error("its dynamic linker is {0}, not glibc's")]
     OtherLinker(String),
-    /// It is for another machine, or of 32 bits.
+    /// The program is for another architecture, or 32-bit.
     #[error("it is no program for this kind of machine")]
     OtherMachine,
-    /// Executing it changes who one is.
+    /// Executing the program changes its privileges.
     #[error(
         "executing it gives it other privileges (set-user-ID, set-group-ID or file capabilities), and its dynamic \
              linker then loads no library of ours"
@@ -67,28 +67,28 @@ pub enum Why {
     Privileged,
 }
 
-/// Why there is no program to be started.
+/// Why there is no program to start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// No directory of `PATH` has it.
+    /// No directory in `PATH` contains it.
     #[error("no program is called `{0}` in PATH")]
     NotFound(String),
-    /// Its file cannot be read; what can be executed without being read cannot be judged.
+    /// The file cannot be read. A file that is executable but not readable cannot be checked.
     #[error("reading {path}: {source}")]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl Program {
-    /// Finds what `name` means: a path, or a name to be looked up in the directories of `search`, the value of `PATH`.
+    /// Resolves `name`: a path, or a name to search in the directories of `search`, the value of `PATH`.
     ///
     /// # Errors
-    /// When there is none, or it cannot be read.
+    /// When the program does not exist or cannot be read.
     pub fn find(name: &OsStr, search: &OsStr) -> Result<Self, ProgramError> {
         let path = look_up(name, search).ok_or_else(|| ProgramError::NotFound(name.to_string_lossy().into_owned()))?;
         let reach = reach(&path, search)?;
@@ -96,7 +96,7 @@ impl Program {
     }
 }
 
-/// As `execvp(3)` does.
+/// Searches like `execvp(3)`.
 fn look_up(name: &OsStr, search: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Some(name.into());
@@ -121,11 +121,11 @@ fn reach(path: &Path, search: &OsStr) -> Result<Reach, ProgramError> {
         };
         executed = interpreter;
     }
-    // The kernel will not execute it either.
+    // The kernel will not execute this file either.
     Ok(Reach::FromOutside(Why::OtherMachine))
 }
 
-/// What a script is executed by: its first line names it, or `env` and it.
+/// Interpreter of a script, from its first line. With `env`, the program that `env` runs.
 fn interpreter_of_script(file: &mut File, search: &OsStr) -> io::Result<Option<PathBuf>> {
     let mut begin = Vec::new();
     file.take(SCRIPT_LINE_MAX).read_to_end(&mut begin)?;
@@ -192,7 +192,7 @@ mod tests {
         path
     }
 
-    /// A program in C, or `None` where there is no compiler, or none for this.
+    /// A compiled C program. `None` without a compiler, or if the compiler does not support the options.
     fn compiled(directory: &TempDir, options: &[&str]) -> Option<PathBuf> {
         let (source, program) =
             (file(directory, "main.c", b"int main(void) { return 0; }"), directory.path().join("main"));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_of_this_machine_is_not_reached() {
+    fn a_program_for_another_machine_is_not_reached() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(found(file(&directory, "empty", b"")), Reach::FromOutside(Why::OtherMachine));
         let mut other = LIBRARY.to_vec();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_that_execute_each_other_in_a_ring_are_not_followed_for_ever() {
+    fn a_cycle_of_scripts_is_not_followed_forever() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ring");
         fs::write(&path, format!("#!{}\n", path.display())).unwrap();
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_looked_up_as_a_shell_does() {
+    fn a_name_is_searched_like_a_shell_does() {
         let directory = tempfile::tempdir().unwrap();
         let path = file(&directory, "thing", b"#!/bin/sh\n");
         let search = std::env::join_paths([Path::new("/nonexistent"), directory.path()]).unwrap();

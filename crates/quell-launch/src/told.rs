@@ -1,4 +1,4 @@
-//! What a mode comes to for the preload library, and for the environment of the program that gets it. Pure.
+//! Translates a delivery mode to settings of the preload library and to the program's environment. Pure.
 
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU32;
@@ -14,7 +14,7 @@ use crate::preload_settings::{
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
-/// Something of a mode that is beyond what the library can be told.
+/// A setting of a mode that the library does not support.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{mode}: {what}")]
 pub struct BeyondTheLibrary {
@@ -22,8 +22,8 @@ pub struct BeyondTheLibrary {
     what: &'static str,
 }
 
-/// What the library is told for a mode, with at most so many events a wait. Equal to the default where there is nothing
-/// to be done in the program.
+/// Library settings for a mode, with an optional limit of events per wait. Equal to the default if the mode requires no
+/// changes in the program.
 ///
 /// # Errors
 /// When a number is out of the library's range.
@@ -32,7 +32,8 @@ pub fn told(mode: &DeliveryMode, max_events: Option<NonZeroU32>) -> Result<Prelo
     let epoll = mode.epoll().filter(|epoll| *epoll != EpollSettings::default());
     let of_epoll =
         |epoll: EpollSettings| BusyPoll::new(epoll.busy_poll_usecs, epoll.busy_poll_budget, epoll.prefer_busy_poll);
-    // As sockets of a running program are told from outside, but for the budget, which could not be put back there.
+    // Same options as for sockets of a running program, except for the budget: set from outside, it could not be
+    // restored.
     let of_sockets = |usecs: quell_mode::PollUsecs| BusyPoll::new(usecs.get(), BUDGET_WITHOUT_CAPABILITY, true);
     let suspends = mode.napi().irq_suspend_timeout_ns > 0 && epoll.is_some_and(|epoll| epoll.prefer_busy_poll);
     let events = |events: NonZeroU32| EventsMax::new(events.get()).ok_or_else(beyond("that many events no wait takes"));
@@ -57,13 +58,13 @@ fn wait(wait: ProgramWait) -> Option<Wait> {
         ProgramWait::SpinBeforeSleep(spin) => {
             u32::try_from(spin.as_micros()).ok().and_then(SpinMicros::new).map(Wait::SpinBeforeSleep)
         }
-        // One that is not known here is not done by halves.
+        // Modes that are unknown here are rejected, not applied in part.
         _ => None,
     }
 }
 
-/// What the environment of the program has more: the library before others that are preloaded, and what it is told. A
-/// library of an earlier launch, which this program then was started by, is left out.
+/// Additions to the program's environment: the library, before other preloaded libraries, and its settings. A preload
+/// library of an earlier launch is left out, if one started this program.
 #[must_use]
 pub fn environment(
     library: &Path,
@@ -90,14 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn modes_of_queues_alone_leave_the_program_as_it_is() {
+    fn modes_that_only_set_queues_do_not_change_the_program() {
         for mode in ["base", "defer200", "threaded"] {
             assert_eq!(text(mode, 0), "1", "{mode}");
         }
     }
 
     #[test]
-    fn each_mode_of_programs_is_told_what_its_name_says() {
+    fn each_mode_has_the_library_settings_of_its_name() {
         for (mode, expected) in [
             ("suspend20", "1,epoll=0/64/1,zero-waits=timed"),
             ("napibusy", "1,epoll=64/64/1"),
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cap_on_events_is_told_whatever_the_mode() {
+    fn a_cap_on_events_applies_to_every_mode() {
         assert_eq!(text("base", 64), "1,events-max=64");
         assert_eq!(text("suspend20", 8), "1,epoll=0/64/1,zero-waits=timed,events-max=8");
         assert!(told(&DeliveryMode::default(), NonZeroU32::new(u32::MAX)).is_err());

@@ -1,22 +1,22 @@
-//! When the requests of one thread are due in an open loop.
+//! Due times of the requests of one thread in an open loop.
 
 use crate::distribution::Distribution;
 use crate::random::Stream;
 
-/// The arrival process of one thread: moments that do not depend on any answer.
+/// Arrival process of one thread. Its times do not depend on any answer.
 pub(crate) struct Arrivals {
     gaps: Distribution,
-    /// Scales a draw to nanoseconds.
+    /// Factor that scales a drawn value to nanoseconds.
     ns_per_unit: f64,
     mean_gap_ns: f64,
     stream: Stream,
-    /// The next moment, kept with its fraction so that rounding does not add up.
+    /// Next due time. It keeps the fraction, so rounding errors do not accumulate.
     due_ns: f64,
     origin_ns: u64,
 }
 
 impl Arrivals {
-    /// Arrivals from `origin_ns` on at `rate_per_s`; `gaps` has a finite mean above 0.
+    /// Arrivals from `origin_ns` on at `rate_per_s`. The mean of `gaps` must be finite and above 0.
     pub(crate) fn new(gaps: Distribution, rate_per_s: f64, origin_ns: u64, stream: Stream) -> Self {
         let mean_gap_ns = 1e9 / rate_per_s;
         let ns_per_unit = mean_gap_ns / gaps.mean().unwrap_or(1.0);
@@ -25,19 +25,19 @@ impl Arrivals {
         arrivals
     }
 
-    /// When the next request is due.
+    /// Due time of the next request.
     #[inline]
     pub(crate) fn due_ns(&self) -> u64 {
         self.origin_ns + self.due_ns as u64
     }
 
-    /// Goes on to the one after. A negative gap, which some distributions can draw, is none.
+    /// Advances to the following request. Some distributions can draw a negative gap; it counts as 0.
     #[inline]
     pub(crate) fn advance(&mut self) {
         self.due_ns += (self.gaps.quantile(self.stream.unit()) * self.ns_per_unit).max(0.0);
     }
 
-    /// About how many are due from now until `end_ns`, by the mean gap.
+    /// Approximate number of requests due from now until `end_ns`, by the mean gap.
     pub(crate) fn expected_until(&self, end_ns: u64) -> u64 {
         let left_ns = end_ns.saturating_sub(self.due_ns());
         (left_ns as f64 / self.mean_gap_ns).ceil() as u64
@@ -50,7 +50,7 @@ mod tests {
     use crate::random::Purpose;
 
     #[test]
-    fn arrivals_keep_the_rate_whatever_the_gaps() {
+    fn arrivals_keep_the_rate_for_every_gap_distribution() {
         for gaps in [Distribution::FACEBOOK_GAPS, Distribution::POISSON_GAPS, Distribution::fixed(3)] {
             let mut arrivals = Arrivals::new(gaps, 50_000.0, 1_000, Stream::new(5, Purpose::Arrivals, 0));
             (0..100_000).for_each(|_| arrivals.advance());
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn arrivals_never_go_back() {
+    fn arrival_times_never_decrease() {
         let mut arrivals = Arrivals::new("gev:1,5,0".parse().unwrap(), 1e6, 0, Stream::new(5, Purpose::Arrivals, 0));
         for _ in 0..10_000 {
             let earlier = arrivals.due_ns();
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_until_the_end_follows_from_the_rate() {
+    fn expected_arrivals_follow_from_the_rate() {
         let arrivals = Arrivals::new(Distribution::fixed(1), 1_000.0, 0, Stream::new(5, Purpose::Arrivals, 0));
         assert_eq!(arrivals.expected_until(1_000_000_000), 999);
         assert_eq!(arrivals.expected_until(0), 0);

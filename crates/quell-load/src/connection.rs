@@ -1,6 +1,5 @@
-//! One connection of the generator: its socket, the requests under way on it, bytes that did not fit
-//! into the socket yet, and the answer that has begun to arrive. When to send and what an answer
-//! means for the figures is decided in `drive`.
+//! One connection of the generator: its socket, outstanding requests, unsent bytes, and a partly received answer.
+//! `drive` decides when to send and how to record an answer.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,7 +25,7 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// A connected socket.
+    /// Opens a connected socket.
     pub(crate) fn connect(transport: Transport, address: SocketAddr, timeout: Duration) -> io::Result<Self> {
         match transport {
             Transport::Tcp => TcpConnection::connect(address, timeout).map(Self::Tcp),
@@ -34,7 +33,7 @@ impl Socket {
         }
     }
 
-    /// A socket that is being connected.
+    /// Starts to connect a socket.
     pub(crate) fn start(transport: Transport, address: SocketAddr) -> io::Result<Self> {
         match transport {
             Transport::Tcp => TcpConnection::start(address).map(Self::Tcp),
@@ -49,8 +48,8 @@ impl Socket {
         }
     }
 
-    /// Has `epoll` report it as `token`. A TCP socket that was read empty reports the next arrival;
-    /// several datagrams may arrive as one edge, so that UDP is watched by level.
+    /// Registers the socket with `epoll` as `token`. TCP is edge-triggered: a socket that was read empty reports the
+    /// next arrival. UDP is level-triggered, because several datagrams may arrive as one edge.
     pub(crate) fn watch(&self, epoll: &Epoll, token: u64) -> io::Result<()> {
         match self {
             Self::Tcp(socket) => epoll.add(socket, token, Trigger::Edge),
@@ -58,7 +57,7 @@ impl Socket {
         }
     }
 
-    /// The NAPI that its packets come by, where the kernel tells.
+    /// NAPI ID of the socket's packets, if the kernel reports it.
     pub(crate) fn napi_id(&self) -> Option<NapiId> {
         match self {
             Self::Tcp(socket) => incoming_napi_id(socket),
@@ -68,8 +67,8 @@ impl Socket {
         .flatten()
     }
 
-    /// Has receives that find nothing poll the device once, for up to 64 packets, and the NAPI's
-    /// other owners let go of it.
+    /// Enables busy polling: a receive that finds nothing polls the device once, for up to 64 packets. Other pollers of
+    /// the NAPI then yield.
     pub(crate) fn busy_poll(&self) -> Result<(), SocketOptionError> {
         const ANY_TIME_US: u32 = 1;
         const PACKETS: u16 = 64;
@@ -108,7 +107,7 @@ impl Socket {
     }
 }
 
-/// A request under way.
+/// An outstanding request.
 #[derive(Clone, Copy)]
 pub(crate) struct Pending {
     pub(crate) request: Request,
@@ -116,8 +115,7 @@ pub(crate) struct Pending {
     pub(crate) sent_ns: u64,
 }
 
-/// Where a connection is in its life. A server that goes away is tried again every
-/// [`Connection::RETRY_NS`] until the end of the run.
+/// State of a connection. A lost server is retried every [`Connection::RETRY_NS`] until the end of the run.
 pub(crate) enum State {
     Up(Socket),
     Connecting { socket: Socket, give_up_ns: u64 },
@@ -130,15 +128,15 @@ pub(crate) struct Connection {
     pub(crate) state: State,
     pub(crate) pending: VecDeque<Pending>,
     pub(crate) reader: ResponseReader,
-    /// Counts the sockets this connection has had, so that a free slot of an earlier one is told.
+    /// Number of sockets that this connection has had. It identifies free slots that belong to an earlier socket.
     pub(crate) incarnation: u32,
-    /// Whether it stands in the queue of those to be asked for an answer.
+    /// Whether the connection is in the queue of connections to poll.
     pub(crate) queued: bool,
     unsent: Vec<u8>,
 }
 
 impl Connection {
-    /// How long a lost connection stays down before it is tried again.
+    /// Time that a lost connection stays down before a retry, ns.
     pub(crate) const RETRY_NS: u64 = 100_000_000;
 
     pub(crate) fn new(address: SocketAddr, socket: Socket, depth: usize) -> Self {
@@ -161,7 +159,7 @@ impl Connection {
         }
     }
 
-    /// Sends `bytes`, keeping what the socket does not take for [`Connection::send_rest`].
+    /// Sends `bytes`. Bytes that do not fit are stored for [`Connection::send_rest`].
     #[inline]
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         if !self.unsent.is_empty() {
@@ -181,7 +179,7 @@ impl Connection {
         !self.unsent.is_empty()
     }
 
-    /// Tries again to send what did not fit.
+    /// Tries to send the stored bytes.
     pub(crate) fn send_rest(&mut self) -> io::Result<()> {
         let State::Up(socket) = &self.state else { return Ok(()) };
         let taken = taken(socket.send(&self.unsent))?;
@@ -189,7 +187,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Closes the socket and forgets everything about it. How many requests were under way.
+    /// Closes the socket and clears its state. Returns the number of outstanding requests.
     pub(crate) fn drop_socket(&mut self, retry_ns: u64) -> u64 {
         let under_way = self.pending.len() as u64;
         self.state = State::Down { retry_ns };
@@ -201,7 +199,7 @@ impl Connection {
     }
 }
 
-/// How much was sent; a full socket took nothing.
+/// Number of bytes sent. 0 if the socket is full.
 fn taken(sent: io::Result<usize>) -> io::Result<usize> {
     match sent {
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),

@@ -1,6 +1,6 @@
-//! Named distributions of sizes and inter-arrival times, by their quantile functions: parsing,
-//! display, moments, drawing. The presets are those of the "ETC" pool in Atikoglu et al., "Workload
-//! Analysis of a Large-Scale Key-Value Store", SIGMETRICS 2012, section 5.
+//! Named distributions of sizes and inter-arrival times, defined by their quantile functions: parsing, display,
+//! moments, sampling. The presets describe the "ETC" pool in Atikoglu et al., "Workload Analysis of a Large-Scale
+//! Key-Value Store", SIGMETRICS 2012, section 5.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,7 +24,7 @@ enum Shape {
     GeneralizedPareto { location: f64, scale: f64, shape: f64 },
 }
 
-/// Why a text names no distribution.
+/// Why a text is not a valid distribution.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("distribution '{text}': {problem}")]
 pub struct DistributionError {
@@ -39,8 +39,8 @@ impl Distribution {
     /// Key sizes of the published experiment, bytes: `gev:30.7984,8.20449,0.078688`.
     pub const FACEBOOK_KEYS: Self =
         Self(Shape::GeneralizedExtremeValue { location: 30.7984, scale: 8.204_49, shape: 0.078_688 });
-    /// Value sizes of the published experiment, bytes: `gpd:15,214.476,0.348238`. (The paper's table
-    /// of values up to 15 bytes is not part of it.)
+    /// Value sizes of the published experiment, bytes: `gpd:15,214.476,0.348238`. The paper's table of values up to 15
+    /// bytes is not included.
     pub const FACEBOOK_VALUES: Self =
         Self(Shape::GeneralizedPareto { location: 15.0, scale: 214.476, shape: 0.348_238 });
     /// Gaps between requests of the published experiment, scaled to the rate: `gpd:0,16.0292,0.154971`.
@@ -48,14 +48,13 @@ impl Distribution {
     /// Gaps of a Poisson process, scaled to the rate.
     pub const POISSON_GAPS: Self = Self(Shape::Exponential { mean: 1.0 });
 
-    /// Always `value`.
+    /// Constant distribution: every draw is `value`.
     #[must_use]
     pub fn fixed(value: u32) -> Self {
         Self(Shape::Fixed { value: value.into() })
     }
 
-    /// The value that a share `p` (0 < `p` < 1) of all draws do not exceed, before any clamping:
-    /// the two generalised families can be negative at their lower end.
+    /// Quantile at `p` (0 < `p` < 1), before clamping. The two generalised families can be negative at their lower end.
     #[inline]
     #[must_use]
     pub fn quantile(&self, p: f64) -> f64 {
@@ -70,7 +69,7 @@ impl Distribution {
         }
     }
 
-    /// The mean; `None` where it is infinite (shape 1 and above).
+    /// The mean. `None` if it is infinite (shape 1 and above).
     #[must_use]
     pub fn mean(&self) -> Option<f64> {
         const EULER_MASCHERONI: f64 = 0.577_215_664_901_532_9;
@@ -89,14 +88,14 @@ impl Distribution {
         }
     }
 
-    /// The size at `p`, rounded to whole bytes and clamped to `low..=high`.
+    /// Quantile at `p`, rounded to whole bytes and clamped to `low..=high`.
     #[must_use]
     pub fn size_at(&self, p: f64, low: u32, high: u32) -> u32 {
         self.quantile(p).round().clamp(f64::from(low), f64::from(high)) as u32
     }
 }
 
-/// (e^(shape·x) − 1) / shape, whose limit at shape 0 is x; exact near 0 by `exp_m1`.
+/// (e^(shape·x) − 1) / shape, with the limit x at shape 0. `exp_m1` keeps it exact near 0.
 #[inline]
 fn stretched(x: f64, shape: f64) -> f64 {
     if shape == 0.0 { x } else { (shape * x).exp_m1() / shape }
@@ -191,8 +190,8 @@ mod tests {
         draws
     }
 
-    /// The largest distance between the drawn and the given distribution function
-    /// (Kolmogorov–Smirnov); 1.95 / √n is exceeded once in a thousand samples.
+    /// Checks the Kolmogorov–Smirnov distance between the sample and the distribution function. A distance above 1.95 /
+    /// √n occurs once in a thousand samples.
     fn assert_follows(distribution: Distribution, cdf: impl Fn(f64) -> f64) {
         let draws = sorted_draws(distribution);
         let n = draws.len() as f64;
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_is_that_of_many_draws() {
+    fn the_mean_matches_many_draws() {
         let named =
             ["uniform:1,100", "exponential:3", "fixed:200", "facebook-keys", "facebook-values", "facebook-gaps"];
         for text in named {
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_the_text_in_the_message() {
+    fn an_invalid_text_is_refused_and_quoted_in_the_message() {
         for text in
             ["", "fixed", "fixed:", "fixed:-1", "uniform:5,1", "gev:1,0,0", "exponential:0", "gpd:1,nan,0", "zipf:1"]
         {

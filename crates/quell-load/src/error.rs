@@ -1,5 +1,5 @@
-//! What keeps a load from starting or going on at all. Errors of single requests are no `LoadError`:
-//! they are counted in the report ([`crate::ErrorCounts`]).
+//! Errors that prevent or abort a load. Errors of single requests are counted in the report instead
+//! ([`crate::ErrorCounts`]).
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,20 +13,20 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The specification contradicts itself or exceeds a bound; nothing has been done.
+    /// The specification is contradictory or exceeds a limit. Nothing has been done.
     #[error("load: {field}: {problem}")]
     Spec {
-        /// The field of [`crate::LoadSpec`] or [`crate::RunSpec`].
+        /// Field of [`crate::LoadSpec`] or [`crate::RunSpec`].
         field: &'static str,
-        /// What is wrong with it and what is allowed.
+        /// Description of the error, with the allowed values.
         problem: String,
     },
-    /// A connection could not be made before the run.
+    /// A connection could not be opened before the run.
     #[error("connecting to {address}: {source}; is a server listening there?")]
     Connect {
         /// The server's address.
         address: SocketAddr,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A generator thread could not enter the network namespace.
@@ -38,23 +38,22 @@ pub enum LoadError {
     /// Another system call failed.
     #[error("{action}: {source}")]
     System {
-        /// What was tried.
+        /// Attempted action.
         action: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Keys were stored but are not all there with their values: a server with too little memory,
-    /// or one that answers something else.
+    /// Some stored keys are missing or have wrong values: the server has too little memory or gives wrong answers.
     #[error(
         "preload: of {keys} keys the server holds {present} with the right value ({errors}); \
          one with too little memory needs more of it, or fewer keys"
     )]
     Preload {
-        /// How many keys were to be stored.
+        /// Number of keys to store.
         keys: u64,
-        /// How many were read back with the value that was stored.
+        /// Number of keys that were read back with the stored value.
         present: u64,
-        /// What went wrong on the way, in words.
+        /// Description of the errors that occurred.
         errors: String,
     },
     /// The server took too long to store the keys.
@@ -63,19 +62,19 @@ pub enum LoadError {
          allow it more time, or ask for fewer keys"
     )]
     PreloadTooSlow {
-        /// How many keys were to be stored and read back.
+        /// Number of keys to store and read back.
         keys: u64,
-        /// What was being done: `stored` or `read back`.
+        /// Current phase: `stored` or `read back`.
         phase: &'static str,
-        /// How many keys that was done with.
+        /// Number of keys finished in this phase.
         done: u64,
-        /// The time for all of it.
+        /// Time limit for both phases.
         limit: Duration,
     },
-    /// The run was cancelled by its observer.
+    /// The observer cancelled the run.
     #[error("the load was cancelled")]
     Cancelled,
-    /// A generator thread ended unexpectedly.
+    /// A generator thread exited unexpectedly.
     #[error("a generator thread has ended unexpectedly")]
     ThreadLost,
 }

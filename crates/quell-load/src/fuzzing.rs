@@ -1,9 +1,9 @@
-//! The way in for the fuzz targets to the answers of servers, which are not public otherwise. It exists in instrumented
-//! builds, and in the unit tests, which push the kept corpus through it.
+//! Entry points for the fuzz targets that parse server answers. They exist only in instrumented builds and in the unit
+//! tests, which replay the stored corpus.
 
 use crate::response::{Answer, Parsed, ResponseReader, parse_get, parse_set};
 
-/// Reads any bytes as answers to `get` and `set`, at once and cut in two at the place that the first byte says.
+/// Parses bytes as answers to `get` and `set`, first in one piece and then cut in two. The first byte selects the cut.
 pub fn memcached_answers(bytes: &[u8]) {
     let Some((&cut, stream)) = bytes.split_first() else { return };
     let (first, second) = stream.split_at(stream.len().min(cut.into()));
@@ -12,7 +12,7 @@ pub fn memcached_answers(bytes: &[u8]) {
     }
 }
 
-/// Every answer, and whether the stream was understood to its end.
+/// Returns every answer, and whether the stream was valid to its end.
 fn read(pieces: &[&[u8]], parse: fn(&[u8]) -> Parsed) -> (Vec<Answer>, bool) {
     let mut reader = ResponseReader::default();
     let mut answers = Vec::new();
@@ -34,7 +34,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn the_kept_answers_of_memcached_are_the_same_in_one_piece_and_in_two() {
+    fn stored_memcached_answers_parse_the_same_in_one_piece_and_in_two() {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/memcached_answers");
         let files: Vec<_> = fs::read_dir(corpus).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert!(!files.is_empty());

@@ -1,5 +1,5 @@
-//! The generator as its users see it: threads with connections that live over several runs, runs
-//! with an observer, a report.
+//! Public interface of the generator: threads whose connections live over several runs, runs with an observer, and
+//! a report.
 
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
@@ -23,17 +23,17 @@ use crate::requests::{Content, Request, Source};
 use crate::spec::{LoadSpec, RunSpec, Schedule};
 use crate::worker::{Assignment, Done, Ready, work};
 
-/// Time for the threads to take their plans before the first request is due.
+/// Time for the threads to receive their plans before the first request is due, ns.
 const LEAD_NS: u64 = 5_000_000;
 
-/// How often an observer hears of progress, and can cancel.
+/// Interval at which an observer receives progress and can cancel.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Sees a run from the thread that called [`Generator::run`].
+/// Observes a run on the thread that called [`Generator::run`].
 pub trait RunObserver {
-    /// The measured window begins now; called within scheduling latency of the moment.
+    /// The measured window begins. Called within the scheduling latency of that time.
     fn window_started(&mut self) {}
-    /// The measured window ends now.
+    /// The measured window ends.
     fn window_ended(&mut self) {}
     /// Called about every 20 ms; `Break` cancels the run.
     fn progress(&mut self, progress: &Progress) -> ControlFlow<()> {
@@ -42,25 +42,25 @@ pub trait RunObserver {
     }
 }
 
-/// The observer that looks away.
+/// An observer that ignores all events.
 impl RunObserver for () {}
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Time since the start of the warm-up.
     pub elapsed: Duration,
-    /// Warm-up and measured window together; the last answers come after it.
+    /// Length of warm-up and measured window. The last answers arrive later.
     pub planned: Duration,
-    /// Requests answered so far.
+    /// Number of requests answered so far.
     pub answered: u64,
 }
 
-/// Cancels what takes longer than until then, beside what its observer does.
+/// Cancels the run after a deadline. Otherwise forwards to the wrapped observer.
 struct Deadline<'a> {
     observer: &'a mut dyn RunObserver,
     until: Instant,
-    /// Answers when it was too late.
+    /// Number of answers at the deadline, if it was missed.
     answered_late: Option<u64>,
 }
 
@@ -74,7 +74,7 @@ impl RunObserver for Deadline<'_> {
     }
 }
 
-/// One generator thread, from outside.
+/// Handle of one generator thread.
 struct Worker {
     tid: Pid,
     engine: EngineUsed,
@@ -83,7 +83,7 @@ struct Worker {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Threads with connections to a server. Dropping it closes them.
+/// Generator threads with connections to a server. Dropping this closes the connections.
 pub struct Generator {
     spec: Arc<LoadSpec>,
     content: Arc<Content>,
@@ -95,11 +95,11 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Starts the threads and makes all connections, inside `namespace` when one is given.
+    /// Starts the threads and opens all connections, in `namespace` if given.
     ///
     /// # Errors
-    /// [`LoadError::Spec`] before anything is done; [`LoadError::Connect`] and others when a thread
-    /// could not be set up, after which no thread and no connection is left.
+    /// [`LoadError::Spec`] before anything is done. [`LoadError::Connect`] and others when a thread cannot be set up.
+    /// No thread and no connection remains after an error.
     pub fn connect(spec: LoadSpec, namespace: Option<Arc<Namespace>>) -> Result<Self, LoadError> {
         spec.check()?;
         let content = Arc::new(Content::new(&spec));
@@ -147,41 +147,41 @@ impl Generator {
         Ok(())
     }
 
-    /// The NAPIs that the connections receive by on this host, as far as the kernel has told: for
-    /// TCP since they were made, for UDP since the first answer.
+    /// NAPI IDs of the connections on this host, if the kernel reports them: for TCP from the connection on, for UDP
+    /// from the first answer on.
     #[must_use]
     pub fn napi_ids(&self) -> &BTreeSet<NapiId> {
         &self.napi_ids
     }
 
-    /// The kernel's ids of the generator threads.
+    /// Thread IDs of the generator threads.
     #[must_use]
     pub fn tids(&self) -> Vec<Pid> {
         self.workers.iter().map(|worker| worker.tid).collect()
     }
 
-    /// How each thread looks for answers.
+    /// Polling method of each thread.
     #[must_use]
     pub fn engines(&self) -> Vec<EngineUsed> {
         self.workers.iter().map(|worker| worker.engine.clone()).collect()
     }
 
-    /// The specification it was made with.
+    /// Specification that the generator was created with.
     #[must_use]
     pub fn spec(&self) -> &LoadSpec {
         &self.spec
     }
 
-    /// How long a server usually has for [`Generator::preload`]; a memcached on one core stores and returns ten million
-    /// keys in this time.
+    /// Usual time limit for [`Generator::preload`]. A memcached on one core stores and returns ten million keys in this
+    /// time.
     pub const PRELOAD_LIMIT: Duration = Duration::from_secs(120);
 
-    /// Stores every key and reads every one back, both within `limit`; returns how many there are. Nothing is done for
-    /// workloads without keys. It stops at the first thing that goes wrong.
+    /// Stores every key and reads every key back, both within `limit`. Returns the number of keys. Does nothing for
+    /// workloads without keys. Stops at the first error.
     ///
     /// # Errors
-    /// [`LoadError::Preload`] when not every key has its value afterwards; [`LoadError::PreloadTooSlow`] when the time is
-    /// over; [`LoadError::Cancelled`] by the observer.
+    /// [`LoadError::Preload`] when a key has no value or a wrong value afterwards. [`LoadError::PreloadTooSlow`] when
+    /// the time limit is exceeded. [`LoadError::Cancelled`] when the observer cancels.
     pub fn preload(&mut self, limit: Duration, observer: &mut dyn RunObserver) -> Result<u64, LoadError> {
         let keys = u64::from(self.content.keys());
         if keys == 0 {
@@ -224,11 +224,11 @@ impl Generator {
         self.finish(start_ns, Duration::ZERO, observer)
     }
 
-    /// Loads the server and reports.
+    /// Runs the load and returns a report.
     ///
     /// # Errors
-    /// [`LoadError::Spec`] before anything is sent; [`LoadError::Cancelled`] by the observer. What
-    /// goes wrong with requests is in the report.
+    /// [`LoadError::Spec`] before anything is sent. [`LoadError::Cancelled`] when the observer cancels. Errors of
+    /// requests are in the report.
     pub fn run(&mut self, run: &RunSpec, observer: &mut dyn RunObserver) -> Result<LoadReport, LoadError> {
         run.check()?;
         self.runs += 1;
@@ -249,8 +249,8 @@ impl Generator {
         Ok(tally.into_report(window_ns.end - window_ns.start, cpu, self.engines()))
     }
 
-    /// Each run draws from streams of its own, so that a second one is not a repetition of the
-    /// first, but the first of two generators with one seed are alike.
+    /// Each run uses its own random streams, so a second run does not repeat the first. Two generators with the same
+    /// seed have identical first runs.
     fn start_run(&mut self, schedule: Schedule, start_ns: u64, window_ns: &Range<u64>) -> Result<(), LoadError> {
         let threads = self.spec.threads;
         let seed = self.spec.seed.wrapping_add(u64::from(self.runs) << 32);
@@ -278,7 +278,7 @@ impl Generator {
         Ok(())
     }
 
-    /// Sleeps until `until_ns`, with ticks.
+    /// Sleeps until `until_ns` and reports progress.
     fn watch_until(
         &mut self,
         until_ns: u64,
@@ -304,7 +304,7 @@ impl Generator {
         observer.progress(&Progress { elapsed, planned, answered })
     }
 
-    /// Has all threads stop and waits until they have.
+    /// Cancels the plans of all threads and waits until they stop.
     fn cancel_plans(&self) -> LoadError {
         self.cancel.store(true, Ordering::Relaxed);
         for worker in &self.workers {
@@ -313,7 +313,7 @@ impl Generator {
         LoadError::Cancelled
     }
 
-    /// Waits for what all threads recorded.
+    /// Waits for the records of all threads.
     fn finish(&mut self, start_ns: u64, planned: Duration, observer: &mut dyn RunObserver) -> Result<Tally, LoadError> {
         let mut total = Tally::default();
         let mut failure = None;
@@ -343,7 +343,7 @@ impl Generator {
         }
     }
 
-    /// What the threads have cost since they started; absent when /proc could not be read.
+    /// CPU cost of the threads since their start. Absent if /proc could not be read.
     fn cpu(&self) -> Option<GeneratorCpu> {
         let process = ProcRoot::default().process(Pid::of_this_process());
         self.workers.iter().try_fold(GeneratorCpu::default(), |total, worker| {
@@ -377,7 +377,7 @@ impl Drop for Generator {
         for worker in &mut self.workers {
             worker.plans = None;
             if let Some(thread) = worker.thread.take() {
-                // A thread that panicked has said so on stderr.
+                // A thread that panicked has already printed its message to stderr.
                 let _ = thread.join();
             }
         }

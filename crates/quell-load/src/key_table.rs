@@ -1,20 +1,20 @@
-//! The keys of a memcached load and the value that belongs to each: both functions of the seed
-//! alone, so that whoever reads a value can tell whether it is the right one.
+//! Keys of a memcached load and their values. Both depend on the seed alone, so a reader can verify any value.
 
 use crate::random::{Purpose, Stream};
 use crate::spec::Memcached;
 
-/// All keys in one piece of memory, and where each value lies in the pattern.
+/// All keys in one allocation, and the position of each value in the pattern.
 pub(crate) struct KeyTable {
     keys: Vec<u8>,
-    /// Where each key ends in `keys`.
+    /// End of each key in `keys`.
     ends: Vec<u32>,
     value_bytes: Vec<u32>,
-    /// What values are cut from.
+    /// Byte pattern that values are slices of.
     pattern: Vec<u8>,
 }
 
-/// Values start at one of so many places of the pattern; a prime, so that neighbours differ.
+/// Number of possible start positions of values in the pattern. It is prime, so that neighbouring keys have different
+/// values.
 const VALUE_STARTS: u32 = 4093;
 
 impl KeyTable {
@@ -38,7 +38,7 @@ impl KeyTable {
         table
     }
 
-    /// A key is its number in decimal, filled up with zeros in front.
+    /// Appends a key: its number in decimal, padded with zeros.
     fn push_key(&mut self, index: u32, bytes: usize) {
         let number = index.to_string();
         self.keys.resize(self.keys.len() + bytes - number.len(), b'0');
@@ -46,12 +46,12 @@ impl KeyTable {
         self.ends.push(self.keys.len() as u32);
     }
 
-    /// How many keys there are.
+    /// Number of keys.
     pub(crate) fn len(&self) -> u32 {
         self.ends.len() as u32
     }
 
-    /// The key number `index`, below [`KeyTable::len`].
+    /// Key number `index`, which must be below [`KeyTable::len`].
     #[inline]
     pub(crate) fn key(&self, index: u32) -> &[u8] {
         let index = index as usize;
@@ -59,7 +59,7 @@ impl KeyTable {
         &self.keys[start as usize..self.ends[index] as usize]
     }
 
-    /// The value of key number `index`, below [`KeyTable::len`].
+    /// Value of key number `index`, which must be below [`KeyTable::len`].
     #[inline]
     pub(crate) fn value(&self, index: u32) -> &[u8] {
         let start = (index % VALUE_STARTS) as usize;
@@ -67,13 +67,13 @@ impl KeyTable {
     }
 }
 
-/// How many decimal digits `number` has.
+/// Number of decimal digits of `number`.
 pub(crate) fn digits(number: u32) -> u32 {
     number.checked_ilog10().unwrap_or(0) + 1
 }
 
-/// Printable bytes without a short period, the same in every run: values are cut from it, and the
-/// responder answers with its beginning.
+/// Printable bytes without a short period, identical in every run. Values are slices of this pattern, and the responder
+/// sends its start.
 pub(crate) fn pattern(bytes: usize) -> Vec<u8> {
     let mut stream = Stream::new(0, Purpose::ValueSizes, u32::MAX);
     (0..bytes).map(|_| b'!' + stream.below(94) as u8).collect()

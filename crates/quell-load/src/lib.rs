@@ -1,10 +1,10 @@
-//! The request generator and the plain responder, as libraries: request protocols, arrival
-//! processes, the hot loop, the recording. Network namespaces are entered and NAPI settings are
-//! looked at, but neither is made or changed here, and nothing is printed.
+//! The request generator and the plain responder as libraries: request protocols, arrival processes, the hot loop, and
+//! the recording. This crate enters network namespaces and reads NAPI settings. It creates no namespaces, changes no
+//! NAPI settings, and prints nothing.
 //!
-//! An open loop sends at moments that do not depend on answers and counts latency from the moment a
-//! request was *due*: a server that stalls cannot hide it by keeping the generator from asking
-//! (coordinated omission). A closed loop keeps every connection busy and finds what the server can do.
+//! An open loop sends at times that do not depend on answers, and counts latency from the time a request was *due*. A
+//! stalled server therefore cannot hide its stall by delaying requests (coordinated omission). A closed loop keeps
+//! every connection busy and measures the maximum throughput of the server.
 
 #![forbid(unsafe_code)]
 

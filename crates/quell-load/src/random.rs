@@ -1,11 +1,10 @@
-//! Independent random streams from one seed, one a purpose and thread, so that drawing more numbers
-//! for one purpose changes nothing for another and a run can be repeated from its seed.
+//! Independent random streams from one seed, one per purpose and thread. Drawing more numbers for one purpose does not
+//! affect another, and a run can be repeated from its seed.
 
 use rand_core::Rng;
 use rand_pcg::Pcg64;
 
-/// What a stream is drawn for. The number is part of every result's reproducibility: never reuse
-/// one.
+/// Purpose of a stream. The number affects the reproducibility of every result: never reuse one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Purpose {
@@ -51,14 +50,14 @@ mod tests {
     }
 
     #[test]
-    fn purposes_and_threads_have_streams_of_their_own() {
+    fn each_purpose_and_thread_has_its_own_stream() {
         let draw = |purpose, thread| Stream::new(7, purpose, thread).below(u64::MAX);
         assert_ne!(draw(Purpose::Arrivals, 0), draw(Purpose::KeyChoice, 0));
         assert_ne!(draw(Purpose::Arrivals, 0), draw(Purpose::Arrivals, 1));
     }
 
     #[test]
-    fn the_unit_interval_is_open_and_evenly_filled() {
+    fn unit_draws_are_uniform_and_never_0_or_1() {
         let mut stream = Stream::new(1, Purpose::Arrivals, 0);
         let draws: Vec<f64> = (0..100_000).map(|_| stream.unit()).collect();
         assert!(draws.iter().all(|&draw| draw > 0.0 && draw < 1.0));

@@ -1,5 +1,5 @@
-//! What a run found: counts, latencies, the generator's own lateness and cost. Everything in it was
-//! measured; what could not be read is absent.
+//! Report of a run: counts, latencies, the generator's lateness and CPU cost. All values are measured. Values that
+//! could not be read are absent.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,113 +8,111 @@ use quell_stats::LatencyHistogram;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The result of one run.
+/// Report of one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct LoadReport {
-    /// How long the window was measured, ns.
+    /// Length of the measured window, ns.
     pub duration_ns: u64,
     /// Requests that were due in the window and sent.
     pub sent: u64,
-    /// Responses that arrived in the window, whenever they were asked for.
+    /// Responses that arrived in the window, including those to earlier requests.
     pub answered_in_window: u64,
-    /// `answered_in_window` a second.
+    /// `answered_in_window` per second.
     pub qps: f64,
-    /// Requests due in the window that no connection was free for until its end (open loop): the
-    /// server was slower than the schedule. They are in no histogram.
+    /// Open loop: requests due in the window that found no free connection until its end. The server was slower than
+    /// the schedule. These requests are in no histogram.
     pub never_sent: u64,
-    /// Requests sent in the window that were under way when the run gave up waiting.
+    /// Requests sent in the window that were still outstanding when the run stopped waiting.
     pub unanswered: u64,
-    /// From the moment a request was due to its complete response, for requests due in the window;
-    /// in a closed loop a request is due when it is sent.
+    /// Latency from the due time of a request to its complete response, for requests due in the window. In a closed
+    /// loop a request is due when it is sent.
     pub latency: LatencyHistogram,
-    /// From the actual send to the complete response, which is what the published tables show.
+    /// Latency from the actual send to the complete response, as in the published tables.
     pub latency_from_send: LatencyHistogram,
-    /// From the moment a request was due *and* a connection was free for it to the actual send:
-    /// the generator's own delay. Empty in a closed loop, which has no due moments.
+    /// The generator's own delay: from the time a request was due *and* had a free connection to the actual send. Empty
+    /// in a closed loop, which has no due times.
     pub lateness: LatencyHistogram,
-    /// Requests that were due before a connection was free for them.
+    /// Requests that were due before a connection was free.
     pub waited_for_connection: u64,
-    /// Gets that found their value.
+    /// Gets that returned a value.
     pub hits: u64,
-    /// Gets that the server had no value for.
+    /// Gets for which the server had no value.
     pub misses: u64,
-    /// What went wrong, from the start of the warm-up until the last answer.
+    /// Errors from the start of the warm-up until the last answer.
     pub errors: ErrorCounts,
-    /// Whether the generator itself was too late to be trusted; see [`LoadReport::LATENESS_MAX`].
+    /// Whether the generator was too late for a valid result; see [`LoadReport::LATENESS_MAX`].
     pub generator_was_late: bool,
-    /// What the generator threads cost in the window; absent when /proc could not be read.
+    /// CPU cost of the generator threads in the window. Absent if /proc could not be read.
     pub cpu: Option<GeneratorCpu>,
-    /// How each thread looked for answers.
+    /// Polling method of each thread.
     pub engines: Vec<EngineUsed>,
 }
 
 impl LoadReport {
-    /// The rule of `generator_was_late`: more than one send in a hundred left later than this after
-    /// it could have. (At 10 µs the generator has reached its aim; 100 µs is where its delay shows
-    /// in the latencies of a server that answers in a few hundred.)
+    /// Limit for `generator_was_late`: more than 1 % of the sends were delayed by more than this. The generator aims at
+    /// 10 µs. A delay of 100 µs is visible in the latencies of a server that answers within a few hundred µs.
     pub const LATENESS_MAX: Duration = Duration::from_micros(100);
 }
 
-/// How one thread looked for answers.
+/// Polling method of one thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct EngineUsed {
-    /// Which way.
+    /// Method used.
     pub engine: Engine,
-    /// Why busy polling was not used, where it was asked for or looked at.
+    /// Why busy polling was not used, if it was requested or considered.
     pub why_not_busy_poll: Option<String>,
 }
 
-/// A way to look for answers; see [`crate::Polling`].
+/// A method of looking for answers; see [`crate::Polling`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
     /// Edge-triggered epoll.
     Epoll,
-    /// Receives that busy-poll the device.
+    /// Receives that busy poll the device.
     BusyPoll,
 }
 
-/// What the generator threads cost in the measured window, all threads together.
+/// CPU cost of all generator threads in the measured window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct GeneratorCpu {
     /// Run time, ns (`schedstat`).
     pub run_ns: u64,
-    /// The part spent in user code, ns, in the kernel's clock ticks (usually 10 ms).
+    /// User time, ns. Its resolution is the kernel's clock tick, usually 10 ms.
     pub user_ns: u64,
-    /// The part spent in the kernel, ns, in ticks.
+    /// System time, ns. Its resolution is the kernel's clock tick.
     pub system_ns: u64,
-    /// Time that threads were ready but another task ran on their CPU, ns: not a quiet core.
+    /// Time that threads were runnable but another task used their CPU, ns. Above 0, the core was shared.
     pub wait_ns: u64,
 }
 
-/// What went wrong, by kind. One lost connection loses every request that was under way on it.
+/// Number of errors by type. A lost connection loses all of its outstanding requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct ErrorCounts {
     /// Connections that the server closed or reset.
     pub connections_lost: u64,
-    /// Requests that were under way on a connection that was lost or given up.
+    /// Outstanding requests on connections that were lost or dropped.
     pub requests_lost: u64,
-    /// Attempts to connect again that were refused or failed.
+    /// Failed attempts to reconnect.
     pub reconnects_failed: u64,
-    /// Connections made again.
+    /// Connections that were reopened.
     pub reconnected: u64,
-    /// Requests that were not answered in time; their connections are given up and made again.
+    /// Requests that were not answered in time. Their connections are dropped and reopened.
     pub timed_out: u64,
     /// `ERROR` and `SERVER_ERROR` answers.
     pub server_errors: u64,
-    /// Bytes that are no answer to what was asked, or that nobody asked for; their connections are
-    /// given up and made again.
+    /// Data that is not an answer to an outstanding request. The connections are dropped and reopened.
     pub malformed: u64,
-    /// Well-formed answers with the wrong bytes.
+    /// Well-formed answers with wrong content.
     pub wrong_content: u64,
 }
 
 impl fmt::Display for ErrorCounts {
-    /// The kinds that occurred, in words: `3 timed out, 1 connections lost`.
+    /// Lists the errors that occurred: `3 timed out, 1 connections lost`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kinds = [
             (self.connections_lost, "connections lost"),
@@ -136,7 +134,7 @@ impl fmt::Display for ErrorCounts {
 }
 
 impl ErrorCounts {
-    /// Whether nothing went wrong.
+    /// Whether there were no errors.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -154,7 +152,7 @@ impl ErrorCounts {
     }
 }
 
-/// What one thread recorded in one run.
+/// Record of one thread in one run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) sent: u64,
@@ -217,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_flagged_when_one_send_in_fifty_left_late() {
+    fn a_run_is_flagged_when_one_send_in_fifty_is_late() {
         let report = |late: u32| {
             let mut tally = Tally::default();
             tally.lateness.record_n(1_000, 1_000 - late);
@@ -229,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_said_in_words() {
+    fn errors_are_displayed_in_words() {
         assert_eq!(ErrorCounts::default().to_string(), "nothing went wrong");
         let errors = ErrorCounts { timed_out: 3, malformed: 1, ..ErrorCounts::default() };
         assert_eq!(errors.to_string(), "3 timed out, 1 malformed answers");

@@ -1,4 +1,4 @@
-//! Which request comes next, its bytes, and what must come back: one source a thread.
+//! Selects requests, encodes them and checks the responses. Each thread has one source.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::random::{Purpose, Stream};
 use crate::response::{Parsed, parse_fixed, parse_get, parse_set};
 use crate::spec::{LoadSpec, Workload};
 
-/// One request; small, because every connection keeps those that are under way.
+/// One request. It is small, because every connection stores its outstanding requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     Get(u32),
@@ -15,7 +15,7 @@ pub(crate) enum Request {
     Fixed,
 }
 
-/// What the threads of a generator share of the workload.
+/// Workload data that the threads of a generator share.
 pub(crate) enum Content {
     Memcached { table: KeyTable, get_share: f64 },
     Fixed { request: Vec<u8>, response_bytes: usize, response: Option<Vec<u8>> },
@@ -38,7 +38,7 @@ impl Content {
         }
     }
 
-    /// How many keys there are to be stored before a run.
+    /// Number of keys to store before a run.
     pub(crate) fn keys(&self) -> u32 {
         match self {
             Self::Memcached { table, .. } => table.len(),
@@ -69,7 +69,7 @@ impl Content {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// What `bytes` amount to as the response to `request`.
+    /// Parses `bytes` as the response to `request`.
     #[inline]
     pub(crate) fn parse(&self, request: Request, bytes: &[u8]) -> Parsed {
         match (self, request) {
@@ -82,7 +82,7 @@ impl Content {
     }
 }
 
-/// Decimal digits without the machinery of formatting, for the hot path.
+/// Writes decimal digits without `core::fmt`, for the hot path.
 fn write_decimal(number: usize, out: &mut Vec<u8>) {
     let mut digits = [0; 20];
     let mut start = digits.len();
@@ -98,11 +98,11 @@ fn write_decimal(number: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[start..]);
 }
 
-/// Draws the requests of one thread.
+/// Source of the requests of one thread.
 pub(crate) enum Source {
-    /// Without end, by the workload's ratio.
+    /// Endless: gets and sets by the workload's ratio.
     Drawn { keys: u32, get_share: f64, key_choice: Stream, get_or_set: Stream },
-    /// Without end, all alike.
+    /// Endless: identical requests.
     Fixed,
     /// Each key of a range once.
     Range { next: u32, end: u32, request: fn(u32) -> Request },
@@ -121,7 +121,7 @@ impl Source {
         }
     }
 
-    /// The next request; `None` when a range is used up.
+    /// The next request. `None` at the end of a range.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Request> {
         match self {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_spelled_as_the_protocol_wants_them() {
+    fn requests_are_encoded_as_the_protocol_requires() {
         let content = content(0.5);
         let get = text(&content, Request::Get(7));
         assert!(get.starts_with("get 000") && get.ends_with("07\r\n"), "{get}");
@@ -170,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn gets_and_sets_come_in_the_ratio_that_was_asked() {
+    fn gets_and_sets_have_the_requested_ratio() {
         let mut source = Source::drawn(&content(0.8), 3, 0);
         let gets = (0..10_000).filter(|_| matches!(source.next(), Some(Request::Get(_)))).count();
         assert!((7_800..8_200).contains(&gets), "{gets}");
     }
 
     #[test]
-    fn a_range_gives_each_key_once() {
+    fn a_range_yields_each_key_once() {
         let mut source = Source::Range { next: 3, end: 5, request: Request::Set };
         let requests: Vec<_> = std::iter::from_fn(|| source.next()).collect();
         assert_eq!(requests, [Request::Set(3), Request::Set(4)]);

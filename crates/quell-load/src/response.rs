@@ -1,34 +1,33 @@
-//! Responses, recognised in a stream of bytes: what one answer is, where it ends, and whether it is
-//! the right one. Pure functions of the bytes so far; [`ResponseReader`] keeps what is incomplete.
+//! Recognizes responses in a byte stream: their type, end and correctness. Pure functions of the bytes received so far.
+//! [`ResponseReader`] stores an incomplete response.
 
 use crate::spec::Memcached;
 
-/// What a complete response says.
+/// Meaning of a complete response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// A value or a fixed-size response, as expected.
     Right,
     /// The server does not have the key.
     Miss,
-    /// Well formed, but not the bytes that were stored.
+    /// Well formed, but with other bytes than were stored.
     WrongContent,
-    /// The server says that it could not.
+    /// The server reported an error.
     ServerError,
 }
 
-/// What the bytes so far amount to.
+/// Result of parsing the bytes received so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parsed {
-    /// Not a whole response yet.
+    /// The response is incomplete.
     Incomplete,
     /// The first `bytes` bytes are a response.
     Complete { bytes: usize, answer: Answer },
-    /// These bytes begin no response to this request; what follows cannot be understood either.
+    /// The bytes are not a response to this request. The rest of the stream cannot be parsed either.
     Malformed,
 }
 
-/// Longer lines are no answer: a key of 250 bytes and two numbers fit, and so does any error text
-/// that memcached has.
+/// Maximum length of a line. A key of 250 bytes and two numbers fit, and so does every error text of memcached.
 const LINE_BYTES_MAX: usize = 1024;
 
 /// The response to `get`: `VALUE <key> <flags> <bytes>`, the value, `END`; or `END` alone.
@@ -70,7 +69,7 @@ pub(crate) fn parse_set(bytes: &[u8]) -> Parsed {
     }
 }
 
-/// A response of a fixed size; `content` is compared with it when given.
+/// A response of a fixed size. If `content` is given, it is compared.
 #[inline]
 pub(crate) fn parse_fixed(bytes: &[u8], length: usize, content: Option<&[u8]>) -> Parsed {
     let Some(response) = bytes.get(..length) else { return Parsed::Incomplete };
@@ -78,7 +77,7 @@ pub(crate) fn parse_fixed(bytes: &[u8], length: usize, content: Option<&[u8]>) -
     Parsed::Complete { bytes: length, answer: if right { Answer::Right } else { Answer::WrongContent } }
 }
 
-/// The first line without its end, or why there is none.
+/// The first line without its end, or the reason why there is no line.
 #[inline]
 fn first_line(bytes: &[u8]) -> Result<&[u8], Parsed> {
     let window = &bytes[..bytes.len().min(LINE_BYTES_MAX)];
@@ -103,8 +102,8 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// `ERROR` and `SERVER_ERROR <text>` answer one request. `CLIENT_ERROR` means that the server did
-/// not understand what was sent; from there on the two do not agree where requests begin.
+/// `ERROR` and `SERVER_ERROR <text>` answer one request. `CLIENT_ERROR` means that the server did not understand the
+/// data. Client and server then disagree about where requests begin.
 fn parse_refusal(line: &[u8]) -> Parsed {
     if line == b"ERROR" || line.starts_with(b"SERVER_ERROR ") || line == b"NOT_STORED" {
         return complete(line, Answer::ServerError);
@@ -116,16 +115,16 @@ fn complete(line: &[u8], answer: Answer) -> Parsed {
     Parsed::Complete { bytes: line.len() + 2, answer }
 }
 
-/// The beginning of a response whose end has not arrived. Its size is bounded by the largest
-/// response that the parsers accept, because they call anything longer malformed.
+/// The start of an incomplete response. Its size is limited to the largest response that the parsers accept; longer
+/// data is malformed.
 #[derive(Default)]
 pub(crate) struct ResponseReader {
     kept: Vec<u8>,
 }
 
 impl ResponseReader {
-    /// Takes newly `received` bytes and gives every complete response to `each`, which gets the
-    /// bytes so far and says what they amount to. `false` when it said that they are malformed.
+    /// Processes newly `received` bytes. Calls `each` with the bytes so far, and `each` returns the parse result.
+    /// Returns `false` if the bytes are malformed.
     #[inline]
     pub(crate) fn feed(&mut self, received: &[u8], mut each: impl FnMut(&[u8]) -> Parsed) -> bool {
         if self.kept.is_empty() {
@@ -147,7 +146,7 @@ impl ResponseReader {
         }
     }
 
-    /// Whether a response has begun and not ended.
+    /// Whether a response is incomplete.
     pub(crate) fn is_amid(&self) -> bool {
         !self.kept.is_empty()
     }
@@ -157,7 +156,7 @@ impl ResponseReader {
     }
 }
 
-/// How many bytes the complete responses at the beginning of `bytes` take; `None` at a malformed one.
+/// Number of bytes of the complete responses at the start of `bytes`. `None` if one is malformed.
 #[inline]
 fn consume(bytes: &[u8], each: &mut impl FnMut(&[u8]) -> Parsed) -> Option<usize> {
     let mut used = 0;
@@ -196,14 +195,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_may_contain_what_looks_like_an_end() {
+    fn a_value_may_contain_an_end_marker() {
         let value = b"\r\nEND\r\n";
         let hit = b"VALUE k 0 7\r\n\r\nEND\r\n\r\nEND\r\n";
         assert_eq!(parse_get(hit, b"k", value), whole(hit, Answer::Right));
     }
 
     #[test]
-    fn what_no_server_would_say_is_malformed() {
+    fn invalid_responses_are_malformed() {
         let lines: [&[u8]; 9] = [
             b"VALUE k2 0 3\r\nabc\r\nEND\r\n",
             b"VALUE k1 0 -3\r\n",
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_could_not_says_so_and_the_stream_goes_on() {
+    fn a_server_error_answers_one_request_and_the_stream_continues() {
         let line = b"SERVER_ERROR out of memory storing object\r\n";
         assert_eq!(parse_set(line), whole(line, Answer::ServerError));
         assert_eq!(parse_get(b"ERROR\r\n", b"k", b"v"), whole(b"ERROR\r\n", Answer::ServerError));
@@ -247,8 +246,7 @@ mod tests {
         proptest::collection::vec(one, 0..6).prop_map(|parts| parts.concat())
     }
 
-    /// What a reader says of `stream` when it arrives cut at `cuts`: every answer, and whether the
-    /// stream was still understood at the end.
+    /// Reads `stream` cut at `cuts`. Returns every answer, and whether the stream was valid to its end.
     fn read(stream: &[u8], cuts: &[usize]) -> (Vec<Answer>, bool) {
         let mut reader = ResponseReader::default();
         let mut answers = Vec::new();

@@ -1,5 +1,4 @@
-//! What to load a server with and how: the generator's whole configuration, checked before anything
-//! is opened.
+//! Configuration of the generator: target, workload and schedule. It is checked before anything is opened.
 
 use std::net::SocketAddr;
 
@@ -10,34 +9,33 @@ use crate::distribution::Distribution;
 use crate::error::LoadError;
 use crate::key_table::digits;
 
-/// The generator's configuration; it does not change while connections live.
+/// Configuration of the generator. It stays constant while connections exist.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct LoadSpec {
-    /// The servers; connections are spread over them evenly.
+    /// Server addresses. Connections are distributed evenly.
     pub addresses: Vec<SocketAddr>,
     /// TCP or UDP.
     pub transport: Transport,
-    /// What is asked and answered.
+    /// Requests and expected answers.
     pub workload: Workload,
-    /// All connections together, at least one a thread.
+    /// Total number of connections, at least one per thread.
     pub connections: u32,
-    /// How many requests of one connection may be under way at once, 1 to [`LoadSpec::DEPTH_MAX`].
-    /// 1 is the published generator's way and the default. UDP allows only 1, because answers to
-    /// several datagrams could not be told apart.
+    /// Maximum number of outstanding requests per connection, 1 to [`LoadSpec::DEPTH_MAX`]. The default is 1, as in the
+    /// published generator. UDP allows only 1, because answers to several datagrams could not be distinguished.
     pub depth: u32,
-    /// Generator threads, each with its share of connections and of the rate.
+    /// Number of generator threads. Connections and the rate are divided among them.
     pub threads: u32,
-    /// The CPUs to pin the threads to, thread by thread, starting over when there are fewer CPUs
-    /// than threads; empty leaves them where the caller's thread may run.
+    /// CPUs to pin the threads to, in thread order. If there are fewer CPUs than threads, the list repeats. Empty:
+    /// threads inherit the caller's affinity.
     pub cpus: Vec<u32>,
     /// How the threads look for answers.
     pub polling: Polling,
-    /// The seed of everything that is drawn; the same seed gives the same keys, values and gaps.
+    /// Random seed. The same seed gives the same keys, values and gaps.
     pub seed: u64,
-    /// How long one connection may take to be made, ms, at least 1.
+    /// Timeout for opening a connection, ms, at least 1.
     pub connect_timeout_ms: u32,
-    /// How long an answer may take before it counts as timed out, ms, at least 1.
+    /// Timeout for an answer, ms, at least 1.
     pub response_timeout_ms: u32,
 }
 
@@ -47,31 +45,30 @@ pub struct LoadSpec {
 pub enum Transport {
     /// A stream, `TCP_NODELAY` set.
     Tcp,
-    /// Datagrams, one a request and one an answer. A lost one times out.
+    /// Datagrams, one per request and one per answer. A lost datagram times out.
     Udp,
 }
 
-/// What is asked and answered.
+/// Requests and expected answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
     /// The memcached text protocol, over TCP.
     Memcached(Memcached),
-    /// So many bytes there, so many bytes back: what netperf's TCP_RR and UDP_RR and neper's
-    /// `tcp_rr` do once they run.
+    /// Requests and responses of fixed size, as netperf's TCP_RR and UDP_RR and neper's `tcp_rr` exchange them.
     RequestResponse(RequestResponse),
 }
 
-/// `get` and `set` of keys that are drawn uniformly.
+/// Memcached `get` and `set` requests with uniformly drawn keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Memcached {
-    /// How many keys there are, 1 to [`Memcached::KEYS_MAX`].
+    /// Number of keys, 1 to [`Memcached::KEYS_MAX`].
     pub keys: u32,
-    /// Sizes of keys, bytes. Clamped to what the numbering of the keys needs (so that they differ)
-    /// and [`Memcached::KEY_BYTES_MAX`].
+    /// Sizes of keys, bytes. The minimum is the number of digits that makes keys distinct; the maximum is
+    /// [`Memcached::KEY_BYTES_MAX`].
     pub key_bytes: Distribution,
-    /// Sizes of values, bytes, clamped to 1 and [`Memcached::VALUE_BYTES_MAX`].
+    /// Sizes of values, bytes, from 1 to [`Memcached::VALUE_BYTES_MAX`].
     pub value_bytes: Distribution,
     /// The share of `get` among all requests, 0 to 1.
     pub get_share: f64,
@@ -81,45 +78,43 @@ pub struct Memcached {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct RequestResponse {
-    /// Bytes of a request, 1 to [`RequestResponse::BYTES_MAX`].
+    /// Size of a request, bytes, 1 to [`RequestResponse::BYTES_MAX`].
     pub request_bytes: u32,
-    /// Bytes of a response, 1 to [`RequestResponse::BYTES_MAX`].
+    /// Size of a response, bytes, 1 to [`RequestResponse::BYTES_MAX`].
     pub response_bytes: u32,
-    /// Whether the response must hold what [`crate::Responder`] sends; other servers send what they
-    /// like, and only the length is checked.
+    /// Whether the response must have the content that [`crate::Responder`] sends. For other servers only the length is
+    /// checked.
     pub check_content: bool,
 }
 
-/// How a generator thread finds out which connections have an answer.
+/// How a generator thread finds connections with an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Polling {
-    /// [`Polling::BusyPoll`] where the NAPIs of the connections have deferral set (which somebody
-    /// must have wanted), the thread has at most 128 connections, and the kernel grants it;
-    /// [`Polling::Epoll`] otherwise.
+    /// [`Polling::BusyPoll`] if the connections' NAPIs have deferral set, the thread has at most 128 connections, and
+    /// the kernel permits it. Otherwise [`Polling::Epoll`]. Deferral shows that busy polling is intended.
     #[default]
     Auto,
-    /// Edge-triggered `epoll_wait`: sleeping in a closed loop, never sleeping in an open one.
+    /// Edge-triggered `epoll_wait`. It sleeps in a closed loop and never sleeps in an open loop.
     Epoll,
-    /// No epoll: non-blocking receives with `SO_BUSY_POLL` and `SO_PREFER_BUSY_POLL`, the
-    /// connection that waits longest first; each one that finds nothing polls the device from the
-    /// generator's own thread. Needs CAP_NET_ADMIN and, to be of use, deferral on the client's
-    /// NAPIs, so that neither interrupt nor NAPI thread gets in between.
+    /// No epoll: non-blocking receives with `SO_BUSY_POLL` and `SO_PREFER_BUSY_POLL`, longest-waiting connection first.
+    /// A receive that finds nothing polls the device from the generator's thread. Needs CAP_NET_ADMIN. It is useful
+    /// only with deferral on the client's NAPIs, which keeps interrupts and NAPI threads from interfering.
     BusyPoll,
 }
 
 impl Polling {
-    /// The most connections of one thread that [`Polling::Auto`] polls: asking one after the other takes too long for
-    /// more.
+    /// Maximum number of connections per thread for busy polling under [`Polling::Auto`]. With more, polling each
+    /// connection takes too long.
     pub const CONNECTIONS_MAX: u32 = 128;
 }
 
 impl LoadSpec {
-    /// The largest `depth`.
+    /// Maximum of `depth`.
     pub const DEPTH_MAX: u32 = 1024;
-    /// The largest number of connections: one address has no more ports.
+    /// Maximum number of connections, limited by the ports of one address.
     pub const CONNECTIONS_MAX: u32 = 60_000;
-    /// The largest number of threads.
+    /// Maximum number of threads.
     pub const THREADS_MAX: u32 = 1024;
 
     /// One thread, 64 connections of depth 1, seed 1, timeouts of 5 s to connect and 2 s to answer.
@@ -143,7 +138,7 @@ impl LoadSpec {
     /// Checks every field.
     ///
     /// # Errors
-    /// [`LoadError::Spec`] with the first field that is wrong.
+    /// [`LoadError::Spec`] with the first invalid field.
     pub fn check(&self) -> Result<(), LoadError> {
         if self.addresses.is_empty() {
             return Err(LoadError::spec("addresses", "there is none"));
@@ -164,12 +159,11 @@ impl LoadSpec {
 }
 
 impl Memcached {
-    /// The protocol's longest key.
+    /// Longest key of the protocol, bytes.
     pub const KEY_BYTES_MAX: u32 = 250;
-    /// The longest value: what fits into memcached's default item limit of 1 MiB together with the
-    /// key and the item's header.
+    /// Longest value, bytes. With key and item header it fits into memcached's default item limit of 1 MiB.
     pub const VALUE_BYTES_MAX: u32 = 1_000_000;
-    /// The largest number of keys, a bound on the generator's memory (up to 280 bytes a key).
+    /// Maximum number of keys. It limits the generator's memory to 280 bytes per key.
     pub const KEYS_MAX: u32 = 10_000_000;
 
     /// The published experiment: 10,000 keys, the Facebook sizes, reads only.
@@ -183,7 +177,7 @@ impl Memcached {
         }
     }
 
-    /// The shortest key: all numbers from 0 to `keys` − 1 are written with as many digits.
+    /// Shortest key, bytes: all numbers from 0 to `keys` − 1 have the same number of digits.
     #[must_use]
     pub fn key_bytes_min(&self) -> u32 {
         digits(self.keys.saturating_sub(1))
@@ -199,9 +193,9 @@ impl Memcached {
 }
 
 impl RequestResponse {
-    /// The largest request or response.
+    /// Maximum size of a request or response, bytes.
     pub const BYTES_MAX: u32 = 1 << 20;
-    /// The largest payload of a UDP datagram.
+    /// Maximum payload of a UDP datagram, bytes.
     pub const DATAGRAM_BYTES_MAX: u32 = 65_507;
 
     pub(crate) fn check(&self, transport: Transport) -> Result<(), LoadError> {
@@ -217,36 +211,36 @@ impl RequestResponse {
 pub struct RunSpec {
     /// When requests are sent.
     pub schedule: Schedule,
-    /// How long to load before measuring, ms.
+    /// Warm-up time before the measured window, ms.
     pub warm_up_ms: u32,
-    /// How long to measure, ms, at least 1.
+    /// Measured time, ms, at least 1.
     pub measure_ms: u32,
 }
 
-/// When requests are sent.
+/// Schedule of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {
-    /// At moments that do not depend on answers. When every connection has `depth` requests under
-    /// way, a request waits, and its latency counts from when it was due.
+    /// Sends at times that do not depend on answers. If every connection has `depth` outstanding requests, a request
+    /// waits. Its latency counts from its due time.
     Open {
-        /// Requests a second of all threads together, above 0 and at most [`Schedule::RATE_MAX`].
+        /// Total rate of all threads, requests per second, above 0 and at most [`Schedule::RATE_MAX`].
         rate_per_s: f64,
-        /// The distribution of the gaps; its mean is scaled to the rate of each thread.
+        /// Distribution of the gaps. Its mean is scaled to the rate of each thread.
         gaps: Distribution,
     },
-    /// Each connection keeps `depth` requests under way.
+    /// Each connection keeps `depth` requests outstanding.
     Closed,
 }
 
 impl Schedule {
-    /// The largest rate, requests a second.
+    /// Maximum rate, requests per second.
     pub const RATE_MAX: f64 = 1e9;
 
     /// Checks the fields.
     ///
     /// # Errors
-    /// [`LoadError::Spec`] with the first field that is wrong.
+    /// [`LoadError::Spec`] with the first invalid field.
     pub fn check(&self) -> Result<(), LoadError> {
         let Self::Open { rate_per_s, gaps } = self else { return Ok(()) };
         if !(*rate_per_s > 0.0 && *rate_per_s <= Self::RATE_MAX) {
@@ -263,7 +257,7 @@ impl RunSpec {
     /// Checks every field.
     ///
     /// # Errors
-    /// [`LoadError::Spec`] with the first field that is wrong.
+    /// [`LoadError::Spec`] with the first invalid field.
     pub fn check(&self) -> Result<(), LoadError> {
         within("measure_ms", self.measure_ms, 1, u32::MAX)?;
         self.schedule.check()
@@ -293,12 +287,12 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_sound() {
+    fn the_defaults_are_valid() {
         sound().check().unwrap();
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_bounds() {
+    fn an_invalid_field_is_reported_with_its_bounds() {
         assert_eq!(refusal(|s| s.threads = 0), "load: threads: 0 is not between 1 and 1024");
         assert_eq!(refusal(|s| s.threads = 65), "load: connections: 64 is not between 65 and 60000");
         assert_eq!(refusal(|s| s.addresses.clear()), "load: addresses: there is none");
@@ -329,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_is_no_rate_is_refused() {
+    fn an_invalid_rate_is_refused() {
         for rate_per_s in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             let schedule = Schedule::Open { rate_per_s, gaps: Distribution::POISSON_GAPS };
             assert!(schedule.check().is_err(), "{rate_per_s}");

@@ -1,5 +1,5 @@
-//! One generator thread: enters the namespace, pins itself, makes its connections, then carries out
-//! plans until it is told to stop.
+//! One generator thread. It enters the namespace, pins itself, opens its connections, then executes plans until it is
+//! stopped.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -20,35 +20,35 @@ use crate::report::{Engine, EngineUsed, Tally};
 use crate::requests::Content;
 use crate::spec::{LoadSpec, Polling};
 
-/// Larger than any datagram, and enough for a batch of pipelined answers.
+/// Receive buffer size: larger than any datagram, and enough for a batch of pipelined answers.
 const BUFFER_BYTES: usize = 128 * 1024;
 
-/// What a thread is started with.
+/// Parameters of a thread.
 pub(crate) struct Assignment {
     pub(crate) spec: Arc<LoadSpec>,
     pub(crate) content: Arc<Content>,
     pub(crate) namespace: Option<Arc<Namespace>>,
     pub(crate) cpu: Option<u32>,
-    /// The servers of this thread's connections.
+    /// Servers of this thread's connections.
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) cancel: Arc<AtomicBool>,
     pub(crate) answered: Arc<AtomicU64>,
 }
 
-/// What a thread tells once its connections are made.
+/// Report of a thread after it opened its connections.
 pub(crate) struct Ready {
     pub(crate) tid: Pid,
     pub(crate) engine: EngineUsed,
     pub(crate) napi_ids: Vec<NapiId>,
 }
 
-/// What a thread tells after a plan.
+/// Report of a thread after a plan.
 pub(crate) struct Done {
     pub(crate) result: Result<Tally, LoadError>,
     pub(crate) napi_ids: Vec<NapiId>,
 }
 
-/// The life of the thread; it ends when `plans` is closed.
+/// Body of the thread. It ends when `plans` is closed.
 pub(crate) fn work(
     assignment: &Assignment,
     ready: &Sender<Result<Ready, LoadError>>,
@@ -58,7 +58,7 @@ pub(crate) fn work(
     let mut state = match prepare(assignment) {
         Ok((state, engine)) => {
             let napi_ids = napi_ids(&state.connections);
-            // A receiver that is gone means that another thread failed: `plans` is closed then.
+            // If the receiver is gone, another thread failed and `plans` is closed.
             let _ = ready.send(Ok(Ready { tid: Pid::of_this_thread(), engine, napi_ids }));
             state
         }
@@ -136,7 +136,7 @@ fn watch_all(connections: &[Connection]) -> Result<Finder, LoadError> {
     Ok(finder)
 }
 
-/// Why busy polling would be of no use here, or does not look wanted.
+/// Why busy polling would not help here, or does not seem to be wanted.
 fn why_not_busy_poll(connections: &[Connection]) -> Option<String> {
     let most = Polling::CONNECTIONS_MAX;
     if connections.len() > most as usize {
@@ -157,13 +157,14 @@ fn why_not_busy_poll(connections: &[Connection]) -> Option<String> {
     })
 }
 
-/// Turns busy polling on; the kernel's refusal, after which it does not matter what was set.
+/// Enables busy polling. Returns the kernel's error if it refuses. The generator then uses epoll, and options set
+/// before do not matter.
 fn busy_poll_refusal(connections: &[Connection]) -> Option<String> {
     let sockets = connections.iter().filter_map(Connection::socket);
     sockets.into_iter().find_map(|socket| socket.busy_poll().err()).map(|error| error.to_string())
 }
 
-/// The NAPIs of all connections, in ascending order.
+/// NAPI IDs of all connections, ascending.
 fn napi_ids(connections: &[Connection]) -> Vec<NapiId> {
     let mut ids: Vec<NapiId> = connections.iter().filter_map(Connection::socket).filter_map(Socket::napi_id).collect();
     ids.sort_unstable();

@@ -1,4 +1,4 @@
-//! What the generator does with servers that misbehave: everything is counted, nothing hangs.
+//! The generator against servers that misbehave. Every error is counted, and nothing hangs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,8 +16,7 @@ use quell_load::{
 const OPEN: Schedule = Schedule::Open { rate_per_s: 2_000.0, gaps: Distribution::POISSON_GAPS };
 const BOTH: [Schedule; 2] = [Schedule::Closed, OPEN];
 
-/// A server that gives every connection to `serve`, each in a thread of its own, as long as the
-/// test process lives.
+/// A server that passes every connection to `serve` on its own thread. It runs until the test process exits.
 fn server(serve: fn(TcpStream)) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -66,7 +65,7 @@ fn a_server_that_never_answers_times_out() {
 }
 
 #[test]
-fn connections_that_the_server_closes_are_counted_and_made_again() {
+fn connections_closed_by_the_server_are_counted_and_reopened() {
     fn answer_thrice(mut connection: TcpStream) {
         for _ in 0..3 {
             if !read_some(&mut connection) || connection.write_all(&[0; 8]).is_err() {
@@ -82,9 +81,9 @@ fn connections_that_the_server_closes_are_counted_and_made_again() {
 }
 
 #[test]
-fn a_server_that_resets_loses_the_requests_under_way() {
+fn a_reset_by_the_server_loses_the_outstanding_requests() {
     fn reset(mut connection: TcpStream) {
-        // Closing with unread bytes in the socket resets.
+        // Closing a socket with unread data resets the connection.
         let _ = connection.read(&mut [0; 1]);
     }
     let report = run(spec(server(reset), fixed()), Schedule::Closed);
@@ -93,7 +92,7 @@ fn a_server_that_resets_loses_the_requests_under_way() {
 }
 
 #[test]
-fn a_server_that_dies_in_the_middle_is_tried_again_until_the_end() {
+fn a_server_that_dies_is_retried_until_the_end_of_the_run() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let dying = thread::spawn(move || {
@@ -111,7 +110,7 @@ fn a_server_that_dies_in_the_middle_is_tried_again_until_the_end() {
 }
 
 #[test]
-fn nobody_listening_is_an_error_with_the_address_before_the_run() {
+fn a_refused_connection_is_an_error_with_the_address_before_the_run() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error = Generator::connect(spec(address, fixed()), None).err().unwrap();
     assert!(matches!(error, LoadError::Connect { .. }));
@@ -119,7 +118,7 @@ fn nobody_listening_is_an_error_with_the_address_before_the_run() {
 }
 
 #[test]
-fn garbage_is_malformed_and_its_connection_is_given_up() {
+fn garbage_is_malformed_and_its_connection_is_dropped() {
     fn garbage(mut connection: TcpStream) {
         while read_some(&mut connection) && connection.write_all(b"\x00\xffgarbage\r\n").is_ok() {}
     }
@@ -131,7 +130,7 @@ fn garbage_is_malformed_and_its_connection_is_given_up() {
 }
 
 #[test]
-fn an_answer_that_nobody_asked_for_is_malformed() {
+fn an_unsolicited_answer_is_malformed() {
     fn twice(mut connection: TcpStream) {
         while read_some(&mut connection) && connection.write_all(&[0; 16]).is_ok() {}
     }
@@ -140,7 +139,7 @@ fn an_answer_that_nobody_asked_for_is_malformed() {
 }
 
 #[test]
-fn half_an_answer_times_out_and_the_other_half_is_not_taken_for_the_next() {
+fn half_an_answer_times_out_and_the_rest_is_not_attributed_to_the_next_request() {
     fn half(mut connection: TcpStream) {
         while read_some(&mut connection) && connection.write_all(&[0; 4]).is_ok() {}
     }
@@ -167,7 +166,7 @@ fn an_answer_in_single_bytes_is_an_answer() {
 }
 
 #[test]
-fn error_lines_are_server_errors_and_the_connection_goes_on() {
+fn error_lines_are_server_errors_and_the_connection_stays_open() {
     fn out_of_memory(mut connection: TcpStream) {
         while read_some(&mut connection) && connection.write_all(b"SERVER_ERROR out of memory\r\n").is_ok() {}
     }
@@ -196,7 +195,7 @@ fn a_value_that_was_never_stored_is_wrong_content() {
 }
 
 #[test]
-fn preloading_a_server_that_forgets_says_how_much_is_missing() {
+fn preloading_a_server_that_loses_keys_reports_how_many_are_missing() {
     fn forgetful(mut connection: TcpStream) {
         let mut request = [0; 4096];
         while let Ok(length) = connection.read(&mut request) {
@@ -212,7 +211,7 @@ fn preloading_a_server_that_forgets_says_how_much_is_missing() {
 }
 
 #[test]
-fn preloading_a_server_that_answers_slowly_ends_when_its_time_is_over() {
+fn preloading_a_slow_server_ends_at_the_time_limit() {
     fn slow(mut connection: TcpStream) {
         while read_some(&mut connection) {
             thread::sleep(Duration::from_millis(50));
@@ -230,7 +229,7 @@ fn preloading_a_server_that_answers_slowly_ends_when_its_time_is_over() {
 }
 
 #[test]
-fn a_slow_server_makes_open_loop_requests_wait_and_their_waiting_counts() {
+fn open_loop_latency_includes_the_wait_for_a_slow_server() {
     fn slow(mut connection: TcpStream) {
         while read_some(&mut connection) {
             thread::sleep(Duration::from_millis(10));
@@ -254,7 +253,7 @@ impl RunObserver for CancelAtOnce {
 }
 
 #[test]
-fn a_cancelled_run_ends_long_before_its_time_and_another_can_follow() {
+fn a_cancelled_run_ends_early_and_another_can_follow() {
     fn echo(mut connection: TcpStream) {
         while read_some(&mut connection) && connection.write_all(&[0; 8]).is_ok() {}
     }

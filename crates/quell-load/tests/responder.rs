@@ -78,7 +78,7 @@ fn responses_larger_than_any_socket_buffer_arrive_whole() {
 }
 
 #[test]
-fn work_takes_the_time_it_should() {
+fn work_takes_the_configured_time() {
     let address = ([127, 0, 0, 1], 0).into();
     let (transport, shape) = (Transport::Tcp, ServeShape::Epoll);
     let spec_ = ResponderSpec { address, transport, shape, sizes: SIZES, work_us: 2_000, workers: 1, cpus: vec![] };
@@ -88,7 +88,7 @@ fn work_takes_the_time_it_should() {
 }
 
 #[test]
-fn a_stopped_responder_is_gone_and_its_port_is_free() {
+fn a_stopped_responder_frees_its_port() {
     for shape in [ServeShape::Blocking, ServeShape::Epoll] {
         let responder = responder(Transport::Tcp, shape, 2);
         let address = responder.address();
@@ -112,7 +112,7 @@ impl RunObserver for Moments {
 }
 
 #[test]
-fn an_observer_sees_the_window_start_and_end_once_a_run() {
+fn an_observer_sees_the_window_start_and_end_once_per_run() {
     let responder = responder(Transport::Tcp, ServeShape::Epoll, 1);
     let mut generator = Generator::connect(spec(responder.address(), Transport::Tcp), None).unwrap();
     let mut moments = Moments::default();
@@ -125,7 +125,7 @@ fn an_observer_sees_the_window_start_and_end_once_a_run() {
 }
 
 #[test]
-fn memcached_holds_what_was_preloaded_and_every_get_hits() {
+fn every_get_hits_after_preloading_memcached() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let arguments = ["-u", "nobody", "-l", "127.0.0.1", "-p", &port.to_string(), "-t", "1"];
     let started = Spawn::new("memcached").args(arguments).stdout(Output::Null).stderr(Output::Null).start();
@@ -144,7 +144,7 @@ fn memcached_holds_what_was_preloaded_and_every_get_hits() {
     assert!(report.errors.is_empty() && report.misses == 0 && report.hits > 0, "{report:?}");
 }
 
-/// Connecting is the only sign that a server listens.
+/// A successful connect is the only evidence of a listening server.
 fn await_listener(address: SocketAddr) {
     for _ in 0..1_000 {
         if TcpConnection::connect(address, Duration::from_secs(1)).is_ok() {

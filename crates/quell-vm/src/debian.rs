@@ -1,6 +1,6 @@
-//! Kernels from Debian's archive, by the mirror that this system's apt is set up with: apt itself reads the indexes,
-//! verifies signatures and checksums, and downloads, all in a directory of this user. The system's packages and lists
-//! are only asked for the mirror.
+//! Kernels from Debian's archive, from the mirror that this system's apt uses. apt reads the indexes, verifies
+//! signatures and checksums, and downloads, all in a directory of this user. Of the system's apt configuration, only
+//! the mirror is used. System packages and lists are not changed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,42 +18,42 @@ use crate::modules;
 use crate::store::{Kernel, Origin, Store, StoreError, make_directory, modules_dir};
 use quell_linux::visible;
 
-/// The suites whose kernels the lab is for, the newest first: Debian 13's backports, Debian 13, Debian 12.
+/// Suites whose kernels the lab supports, newest first: Debian 13's backports, Debian 13, Debian 12.
 pub const SUITES: &[&str] = &["trixie-backports", "trixie", "bookworm"];
-/// The meta packages that name the current kernel of a suite.
+/// Meta packages that name the current kernel of a suite.
 const META_PACKAGES: &[(&str, Flavour)] =
     &[("linux-image-cloud-amd64", Flavour::Cloud), ("linux-image-amd64", Flavour::Full)];
-/// The packages that a kernel is spread over.
+/// Packages that contain the parts of a kernel.
 const KERNEL_PACKAGES: &[&str] = &["linux-image-", "linux-binary-", "linux-modules-"];
-/// What is wanted of a list of sources: of which archive, and which part of it.
+/// Output format for a list of sources: component, release and URI.
 const INDEX_FORMAT: &str = "$(COMPONENT) $(RELEASE) $(REPO_URI)";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// A kernel that the archive has.
+/// A kernel that the archive offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
-    /// What it would be.
+    /// Name, version and suite of the kernel.
     pub origin: Origin,
     package: &'static str,
 }
 
-/// What is done next to fetch a kernel.
+/// A step of fetching a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FetchStep {
-    /// apt downloads its packages.
+    /// apt downloads the packages.
     Download {
-        /// How many.
+        /// Number of packages.
         packages: usize,
-        /// Their size together.
+        /// Total size in bytes.
         bytes: u64,
     },
     /// A package is unpacked.
     Unpack {
-        /// The name of its file.
+        /// File name of the package.
         package: String,
     },
-    /// The kernel is taken out of its compressed image.
+    /// The kernel is extracted from its compressed image.
     Decompress,
 }
 
@@ -74,87 +74,87 @@ impl fmt::Display for FetchStep {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    /// A program is not there.
+    /// A program could not be run.
     #[error("could not run {program}: {source}; kernels are fetched with apt, on Debian and what derives from it")]
     Run {
-        /// The program.
+        /// Name of the program.
         program: &'static str,
-        /// What came back.
+        /// The system's error.
         source: io::Error,
     },
     /// A program failed.
     #[error("{command} failed: {said}")]
     Failed {
-        /// What was run.
+        /// Command line.
         command: String,
-        /// What it wrote to standard error.
+        /// Output on standard error.
         said: String,
     },
-    /// No Debian archive is among the system's sources.
+    /// The system's sources contain no Debian archive.
     #[error("none of apt's sources is Debian's archive: name a mirror of it with --mirror URL")]
     NoMirror,
-    /// A mirror that would change the meaning of the list of sources.
+    /// The mirror's URL would change the meaning of the list of sources.
     #[error("`{0}` is no mirror: expected a URL like http://HOST/debian")]
     InvalidMirror(String),
-    /// The archive has no such kernel now.
+    /// The archive does not offer this kernel.
     #[error("the archive has no kernel {name} now; it has {offered}")]
     NotOffered {
-        /// What was asked for.
+        /// Requested kernel.
         name: KernelName,
-        /// What there is.
+        /// Available kernels.
         offered: String,
     },
-    /// The index did not say what was expected.
+    /// The index lacks a required field.
     #[error("the index says of {package}: no `{field}`")]
     Index {
-        /// The package.
+        /// Name of the package.
         package: String,
-        /// What is missing.
+        /// Name of the missing field.
         field: &'static str,
     },
     /// A package could not be unpacked.
     #[error("unpacking {package}: {source}")]
     Unpack {
-        /// The file.
+        /// Path of the package.
         package: PathBuf,
-        /// What came back.
+        /// The system's error.
         source: io::Error,
     },
-    /// The packages hold no kernel.
+    /// No package contains a kernel.
     #[error("none of the packages of {0} holds a kernel")]
     NoKernel(String),
-    /// The kernel in the package is of an unknown form.
+    /// The kernel image in the package has an unknown format.
     #[error("the kernel of {package}: {source}")]
     Image {
-        /// The package's version.
+        /// Version of the package.
         package: String,
-        /// What is wrong with it.
+        /// Error in the image.
         source: ImageError,
     },
     /// The cache could not be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// apt's own directory could not be made.
+    /// apt's private directory could not be created.
     #[error("preparing {path}: {source}")]
     Prepare {
-        /// The file or directory.
+        /// File or directory.
         path: PathBuf,
-        /// What came back.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Debian's archive, as seen through an apt of one's own.
+/// Debian's archive, read through a private apt configuration.
 #[derive(Debug)]
 pub struct Archives {
     dir: PathBuf,
 }
 
 impl Archives {
-    /// Reads the indexes anew, into a directory beside the kernels. `mirror` takes the place of the system's.
+    /// Downloads the current indexes into a directory beside the kernels. `mirror` replaces the system's mirror.
     ///
     /// # Errors
-    /// [`FetchError`]; apt's own words when it could not reach the mirror or verify what it got.
+    /// [`FetchError`], with apt's message when it could not reach the mirror or verify the data.
     pub fn update(store: &Store, mirror: Option<&str>) -> Result<Self, FetchError> {
         let mirror = match mirror {
             Some(mirror) => checked(mirror)?,
@@ -178,7 +178,8 @@ impl Archives {
         Ok(())
     }
 
-    /// Read after the system's own configuration, whose proxies stay in force and whose actions after an update do not.
+    /// apt reads this after the system's own configuration. The system's proxies stay in effect; its post-update
+    /// actions do not.
     fn configuration(&self) -> String {
         let dir = visible::path(&self.dir);
         format!(
@@ -195,7 +196,7 @@ impl Archives {
         run(program, &mut command)
     }
 
-    /// The kernels that the archive has now, the newest suite first, each name once.
+    /// Kernels that the archive offers now, newest suite first. Each name occurs once.
     ///
     /// # Errors
     /// When the index cannot be read.
@@ -215,10 +216,10 @@ impl Archives {
         Ok(offers)
     }
 
-    /// The offer of this name.
+    /// The offer with this name.
     ///
     /// # Errors
-    /// [`FetchError::NotOffered`] with what there is.
+    /// [`FetchError::NotOffered`], with the available kernels.
     pub fn offer(&self, name: &KernelName) -> Result<Offer, FetchError> {
         let offers = self.offers()?;
         let offered: Vec<String> = offers.iter().map(|offer| offer.origin.name.to_string()).collect();
@@ -226,11 +227,10 @@ impl Archives {
         found.ok_or_else(|| FetchError::NotOffered { name: name.clone(), offered: offered.join(", ") })
     }
 
-    /// Downloads a kernel, verified by apt, and keeps in the store what guests need of it. `progress` is notified of each
-    /// step before it begins.
+    /// Downloads a kernel, verified by apt, and stores the files that guests need. Calls `progress` before each step.
     ///
     /// # Errors
-    /// [`FetchError`]; the store is as it was then.
+    /// [`FetchError`]. The store is then unchanged.
     pub fn get(&self, offer: &Offer, store: &Store, progress: &mut dyn FnMut(FetchStep)) -> Result<Kernel, FetchError> {
         let downloads = tempfile::tempdir_in(&self.dir).map_err(prepare(&self.dir))?;
         let packages = self.packages_of(offer)?;
@@ -257,8 +257,8 @@ impl Archives {
         Ok(store.keep(staged, &vmlinux, &offer.origin)?)
     }
 
-    /// The packages that make up a kernel, as `NAME=VERSION`, with their sizes in bytes: what the meta package depends on
-    /// in just this version, and what that depends on.
+    /// Packages that make up a kernel, as `NAME=VERSION`, with their sizes in bytes. They are the exact-version
+    /// dependencies of the meta package, and the dependencies of these.
     fn packages_of(&self, offer: &Offer) -> Result<BTreeMap<String, u64>, FetchError> {
         let meta = self.show(&format!("{}={}", offer.package, offer.origin.version))?;
         let dependencies =
@@ -301,8 +301,8 @@ fn run(program: &'static str, command: &mut Command) -> Result<String, FetchErro
     Ok(String::from_utf8_lossy(&stdout).into_owned())
 }
 
-/// The mirror of Debian's archive among the system's sources. The archive of security updates is none: it has not all
-/// suites.
+/// Mirror of Debian's archive among the system's sources. The archive of security updates does not count, because it
+/// lacks some suites.
 fn system_mirror() -> Result<String, FetchError> {
     let mut command = Command::new("apt-get");
     command.args(["indextargets", "--no-release-info", "--format", INDEX_FORMAT, "Created-By: Packages"]);
@@ -325,18 +325,18 @@ fn checked(mirror: &str) -> Result<String, FetchError> {
     }
 }
 
-/// The list of sources. Where Debian's own keys are not to be had, apt uses those that the system trusts.
+/// The list of sources. If Debian's keyring is not installed, apt uses the keys that the system trusts.
 fn sources(mirror: &str) -> String {
     let keyring = if Path::new(KEYRING).exists() { format!(" signed-by={KEYRING}") } else { String::new() };
     SUITES.iter().map(|suite| format!("deb [arch=amd64 target=Packages{keyring}] {mirror} {suite} main\n")).collect()
 }
 
-/// The value of a field that stands on one line.
+/// Value of a single-line field.
 fn field<'a>(entry: &'a str, name: &str) -> Option<&'a str> {
     entry.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
 }
 
-/// Of dependencies like `kmod, linux-modules-6.1 (= 6.1.5-1)` the kernel's own, in just one version.
+/// Kernel packages among dependencies such as `kmod, linux-modules-6.1 (= 6.1.5-1)`. Only exact versions count.
 fn kernel_dependencies(depends: &str) -> impl Iterator<Item = String> {
     depends.split(',').filter_map(|dependency| {
         let (name, version) = dependency.trim().split_once(" (= ")?;
@@ -346,7 +346,7 @@ fn kernel_dependencies(depends: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// Writes the modules that guests need into `modules`, and returns the kernel's image if the package has it.
+/// Writes the modules that guests need into `modules`. Returns the kernel image if the package contains it.
 fn unpack(package: &Path, modules: &Path) -> Result<Option<Vec<u8>>, FetchError> {
     let program = "dpkg-deb";
     let mut unpacking = Command::new(program)
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_cannot_bring_options_with_it() {
+    fn a_mirror_cannot_inject_options() {
         for mirror in ["http://a/debian [trusted=yes]", "http://a/debian\ndeb http://b/", "a/debian", ""] {
             assert!(checked(mirror).is_err(), "{mirror}");
         }
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_of_fetching_is_said_in_words() {
+    fn each_fetch_step_is_displayed_in_words() {
         let steps = [
             FetchStep::Download { packages: 2, bytes: 31_560_000 },
             FetchStep::Unpack { package: "linux-image.deb".to_owned() },
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_and_needed_modules_are_picked_and_nothing_else_is_written() {
+    fn only_the_kernel_and_needed_modules_are_unpacked() {
         let mut tar = tar::Builder::new(Vec::new());
         for (path, content) in [("boot/vmlinuz-6.1", "image"), ("lib/a/veth.ko", "module"), ("lib/a/other.ko", "no")] {
             let mut header = tar::Header::new_gnu();

@@ -1,12 +1,12 @@
-//! An ELF file without what is never loaded (debug information, symbols): a guest has all its files in memory, and a
-//! program with debug information would not fit.
+//! Strips an ELF file of everything that is never loaded, such as debug information and symbols. A guest keeps all its
+//! files in memory, and a program with debug information would not fit.
 
 use object::elf::{FileHeader64, PT_LOAD};
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
 use object::{Endianness, pod};
 
-/// The file cut behind the last byte that a segment loads, and without its table of sections. What is no 64-bit ELF
-/// file stays as it is.
+/// Truncates the file after the last byte of a loaded segment and removes the section table. A file that is not 64-bit
+/// ELF is returned unchanged.
 pub(crate) fn loaded_part(mut file: Vec<u8>) -> Vec<u8> {
     let Some((mut header, end)) = header_and_loaded_end(&file) else { return file };
     file.truncate(end);
@@ -30,7 +30,7 @@ fn header_and_loaded_end(file: &[u8]) -> Option<(FileHeader64<Endianness>, usize
     Some((*header, usize::try_from(end).ok()?))
 }
 
-/// The dynamic linker that an ELF file asks for; `None` for a static one.
+/// Dynamic linker of an ELF file. `None` for a static one.
 pub(crate) fn interpreter(file: &[u8]) -> Option<String> {
     let header = FileHeader64::<Endianness>::parse(file).ok()?;
     let endian = header.endian().ok()?;
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_elf_file_stays_as_it_is() {
+    fn a_file_that_is_not_elf_is_unchanged() {
         assert_eq!(loaded_part(b"#!/bin/sh\n".to_vec()), b"#!/bin/sh\n");
         assert_eq!(interpreter(b"#!/bin/sh\n"), None);
     }

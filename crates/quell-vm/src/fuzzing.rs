@@ -1,12 +1,12 @@
-//! The way in for the fuzz target of what goes into a guest and comes out of it. It exists in instrumented builds, and in
-//! the unit tests, which push the kept corpus through it.
+//! Entry point for the fuzz target of guest files and messages. It exists only in instrumented builds and in the unit
+//! tests, which replay the stored corpus.
 
 use crate::elf_trim::{interpreter, loaded_part};
 use crate::kernel_image;
 use crate::message::Message;
 
-/// Reads any bytes as a program, as a kernel and as a message. A program that is cut is no longer than it was, asks for
-/// the same dynamic linker, and is not cut again; a message that is read is written as what reads the same.
+/// Parses bytes as a program, a kernel and a message. A trimmed program is not longer, has the same dynamic linker, and
+/// does not change when trimmed again. A parsed message serializes to an equal message.
 pub fn guest_files(bytes: &[u8]) {
     let cut = loaded_part(bytes.to_vec());
     assert!(cut.len() <= bytes.len());
@@ -26,7 +26,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn the_kept_programs_kernels_and_messages_are_read_or_left_as_they_are() {
+    fn the_stored_corpus_of_programs_kernels_and_messages_parses_safely() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/guest_files");
         let files: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert!(!files.is_empty(), "nothing is kept in {}", directory.display());

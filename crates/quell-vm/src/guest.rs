@@ -1,5 +1,5 @@
-//! The first process of a guest: mounts, loads the drivers, runs one command of this program, passes on what it
-//! writes, and ends the machine. What the command is, it reads from a file that the host put there.
+//! Init of a guest. It mounts file systems, loads the drivers, runs one command of this program, forwards its output,
+//! and ends the machine. The host describes the command in a file.
 
 use std::convert::Infallible;
 use std::fs::{self, File};
@@ -16,66 +16,66 @@ use thiserror::Error;
 use crate::message::Message;
 use crate::program::{LIBRARIES, PROGRAM};
 
-/// The port of the messages: the second, for the kernel prints to the first.
+/// Serial port for messages. It is the second one, because the kernel prints to the first.
 const PORT: &str = "/dev/ttyS1";
-/// Where the host wrote down what is to be done.
+/// File with the host's task description.
 pub(crate) const TASK: &str = "/quell/task.json";
-/// A shell, where the host put one.
+/// Path of the shell, if the host added one.
 pub(crate) const SHELL: &str = "/bin/sh";
 
-/// What a guest is to do.
+/// Task of a guest.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Task {
-    /// Drivers, in the order of their loading.
+    /// Driver modules, in load order.
     pub(crate) modules: Vec<PathBuf>,
-    /// What to run.
+    /// Command or shell.
     pub(crate) run: Run,
 }
 
-/// What to run in a guest.
+/// Program to run in a guest.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Run {
-    /// This program with these arguments; what it writes becomes messages.
+    /// This program with these arguments. Its output is sent as messages.
     Command(Vec<String>),
-    /// A shell on the console.
+    /// An interactive shell on the console.
     Shell,
 }
 
-/// Why a guest did not get to its command.
+/// Why a guest did not run its command.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum GuestError {
-    /// This is no guest.
+    /// This process is not the init of a guest.
     #[error("this is for the first process of a guest of the vm lab, which this process is not")]
     NotAGuest,
-    /// A step that the kernel refused.
+    /// The kernel refused a setup step.
     #[error(transparent)]
     Boot(#[from] BootError),
-    /// The host's file could not be read.
+    /// The host's task file could not be read.
     #[error("reading {TASK}: {0}")]
     Task(io::Error),
     /// The command could not be run.
     #[error("running {program}: {source}")]
     Command {
-        /// What was to be run.
+        /// Path of the program.
         program: &'static str,
-        /// What came back.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The host no longer listens.
+    /// A message could not be sent to the host.
     #[error("speaking to the host: {0}")]
     Speak(io::Error),
-    /// The machine could not be ended.
+    /// The machine could not be rebooted.
     #[error("ending the machine: {0}")]
     Restart(io::Error),
 }
 
-/// Does what the host wrote down, then ends the machine; returns only when it cannot.
+/// Executes the host's task, then ends the machine. Returns only on failure.
 ///
 /// # Errors
-/// [`GuestError::NotAGuest`] before anything is done, in every process but the first of a guest.
+/// [`GuestError::NotAGuest`] in every process that is not the init of a guest, before anything is done.
 pub fn run() -> Result<Infallible, GuestError> {
     if Pid::of_this_process().get() != 1 || !Path::new(TASK).exists() {
         return Err(GuestError::NotAGuest);
@@ -87,7 +87,7 @@ pub fn run() -> Result<Infallible, GuestError> {
     }
     host.finish()?;
     boot::restart().map_err(GuestError::Restart)?;
-    // The restart has been asked for; until it happens there is nothing left to do.
+    // The reboot has been requested. Nothing remains to be done until it happens.
     loop {
         std::thread::park();
     }
@@ -134,7 +134,7 @@ fn shell(host: &Host) -> Result<(), GuestError> {
     host.say(&Message::Ended { code: ended.code() })
 }
 
-/// The port by which the host listens.
+/// Serial port to the host.
 struct Host {
     port: Mutex<File>,
 }
@@ -145,7 +145,7 @@ impl Host {
         port.write_all(message.to_line().as_bytes()).map_err(GuestError::Speak)
     }
 
-    /// Waits until the host has all that was said: a machine that restarts forgets what is still in the port's buffer.
+    /// Waits until all data has been sent. A reboot discards the data in the port's buffer.
     fn finish(&self) -> Result<(), GuestError> {
         let port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
         boot::drain_serial_port(&port).map_err(GuestError::Speak)
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_is_no_guests_first_does_nothing() {
+    fn a_process_that_is_not_init_of_a_guest_does_nothing() {
         assert!(matches!(run(), Err(GuestError::NotAGuest)));
     }
 }

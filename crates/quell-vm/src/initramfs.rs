@@ -1,6 +1,6 @@
-//! The archive that a kernel unpacks into its first file system: cpio in the form `newc`, as
-//! `Documentation/driver-api/early-userspace/buffer-format.rst` has it. Only what the guest needs: directories, files,
-//! symbolic links, a console; all owned by root.
+//! The initramfs archive: cpio in `newc` format, as `Documentation/driver-api/early-userspace/buffer-format.rst`
+//! describes. It supports only what the guest needs: directories, files, symbolic links and a console, all owned by
+//! root.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path};
@@ -9,10 +9,10 @@ const DIRECTORY: u32 = 0o040_755;
 const FILE: u32 = 0o100_755;
 const SYMBOLIC_LINK: u32 = 0o120_777;
 const CHARACTER_DEVICE: u32 = 0o020_600;
-/// `/dev/console`, which the kernel opens as the first process's standard files.
+/// Device number of `/dev/console`, which the kernel opens as init's standard files.
 const CONSOLE: (u32, u32) = (5, 1);
 
-/// An archive in the making.
+/// An archive under construction.
 pub(crate) struct Initramfs {
     archive: Vec<u8>,
     directories: BTreeSet<String>,
@@ -20,7 +20,7 @@ pub(crate) struct Initramfs {
 }
 
 impl Initramfs {
-    /// An archive with `/dev/console` in it.
+    /// An archive that contains `/dev/console`.
     pub(crate) fn new() -> Self {
         let mut initramfs = Self { archive: Vec::new(), directories: BTreeSet::new(), inodes: 0 };
         initramfs.parents("dev/console");
@@ -28,21 +28,21 @@ impl Initramfs {
         initramfs
     }
 
-    /// Adds an executable file, and the directories that it is in.
+    /// Adds an executable file and its parent directories.
     pub(crate) fn file(&mut self, path: &Path, content: &[u8]) {
         let path = relative(path);
         self.parents(&path);
         self.entry(&path, FILE, (0, 0), content);
     }
 
-    /// Adds a symbolic link, and the directories that it is in.
+    /// Adds a symbolic link and its parent directories.
     pub(crate) fn link(&mut self, path: &Path, target: &str) {
         let path = relative(path);
         self.parents(&path);
         self.entry(&path, SYMBOLIC_LINK, (0, 0), target.as_bytes());
     }
 
-    /// The archive's bytes.
+    /// Returns the archive.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, (0, 0), &[]);
         self.archive
@@ -74,13 +74,13 @@ impl Initramfs {
         self.pad();
     }
 
-    /// Names and contents begin at multiples of four bytes.
+    /// Pads to a multiple of four bytes, where names and contents must begin.
     fn pad(&mut self) {
         self.archive.resize(self.archive.len().next_multiple_of(4), 0);
     }
 }
 
-/// A path without what leads to the root or above it.
+/// The path without leading `/` and without `..` components.
 fn relative(path: &Path) -> String {
     let names = path.components().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_string_lossy()),
@@ -96,7 +96,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn directories_come_before_what_is_in_them_and_once() {
+    fn directories_come_once_and_before_their_content() {
         let mut initramfs = Initramfs::new();
         initramfs.file(Path::new("/lib/a/one"), b"1");
         initramfs.file(Path::new("/lib/a/two"), b"22");

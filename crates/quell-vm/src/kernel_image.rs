@@ -1,6 +1,6 @@
-//! The uncompressed kernel inside a bzImage: booted directly (PVH) it saves the emulated CPU two seconds of
-//! decompression. Formats: the boot protocol of `Documentation/arch/x86/boot.rst`, and what `KERNEL_ZSTD` and
-//! `KERNEL_LZ4` compress with; of other formats it is said that they are not known.
+//! Extracts the uncompressed kernel from a bzImage. Booting it directly (PVH) saves the emulated CPU two seconds of
+//! decompression. Formats: the boot protocol of `Documentation/arch/x86/boot.rst`, compressed by `KERNEL_ZSTD` or
+//! `KERNEL_LZ4`. Other compression formats are reported as unknown.
 
 use std::io::{self, Read};
 
@@ -8,39 +8,39 @@ use object::elf::FileHeader64;
 use object::{Endianness, read::elf::FileHeader as _};
 use thiserror::Error;
 
-/// `HdrS`, at its place in the setup header.
+/// Offset and value of the `HdrS` magic in the setup header.
 const HEADER_MAGIC: (usize, &[u8]) = (0x202, b"HdrS");
-/// `setup_sects`: how many sectors precede the protected-mode code, beside the boot sector; 0 means 4.
+/// `setup_sects`: number of sectors between the boot sector and the protected-mode code; 0 means 4.
 const SETUP_SECTS: usize = 0x1f1;
 const SECTOR_BYTES: usize = 512;
-/// `payload_offset`, from the start of the protected-mode code, and `payload_length`.
+/// `payload_offset`, relative to the protected-mode code. `payload_length` follows it.
 const PAYLOAD_OFFSET: usize = 0x248;
 const PAYLOAD_LENGTH: usize = 0x24c;
-/// The build appends the size of the uncompressed kernel, 32 bits, to what it compressed.
+/// Size of the trailer: the build appends the uncompressed size, 32 bits, to the compressed data.
 const SIZE_BYTES: usize = 4;
 
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 const LZ4_LEGACY_MAGIC: &[u8] = &[0x02, 0x21, 0x4c, 0x18];
 
-/// Why no kernel could be taken out of an image.
+/// Why no kernel could be extracted from an image.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// It is no bzImage, or it was cut.
+    /// The file is not a bzImage, or it is truncated.
     #[error("it is no kernel image: {0}")]
     NotAnImage(&'static str),
-    /// It is compressed otherwise.
+    /// The compression format is unknown.
     #[error("the kernel in it is compressed in a way that begins with {0:02x?}; known are zstd and LZ4")]
     Format(Vec<u8>),
-    /// It could not be decompressed.
+    /// The kernel could not be decompressed.
     #[error("decompressing the kernel in it: {0}")]
     Decompress(#[from] io::Error),
 }
 
-/// Takes the ELF file of the kernel out of a bzImage.
+/// Extracts the kernel's ELF file from a bzImage.
 ///
 /// # Errors
-/// [`ImageError`]; never panics, whatever the bytes.
+/// [`ImageError`]. No input causes a panic.
 pub(crate) fn vmlinux(image: &[u8]) -> Result<Vec<u8>, ImageError> {
     let payload = payload(image).ok_or(ImageError::NotAnImage("it has no setup header with a payload"))?;
     let kernel = decompress(payload)?;
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// An image of the shape that the boot protocol describes.
+    /// An image with the structure of the boot protocol.
     fn image(payload: &[u8]) -> Vec<u8> {
         let mut image = vec![0; 2 * SECTOR_BYTES];
         image[SETUP_SECTS] = 1;
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_and_what_is_cut_are_refused() {
+    fn invalid_and_truncated_images_are_refused() {
         assert!(matches!(vmlinux(b"#!/bin/sh"), Err(ImageError::NotAnImage(_))));
         let mut cut = image(&[0; 64]);
         cut.truncate(2 * SECTOR_BYTES + 8);
@@ -105,13 +105,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_compression_is_said() {
+    fn an_unknown_compression_is_reported() {
         let error = vmlinux(&image(b"\x1f\x8b\x08\x00 gzip")).unwrap_err();
         assert!(error.to_string().contains("1f, 8b, 08, 00"), "{error}");
     }
 
     #[test]
-    fn a_payload_that_is_no_kernel_is_refused() {
+    fn a_payload_without_kernel_is_refused() {
         let compressed =
             ruzstd::encoding::compress_to_vec(&b"no kernel"[..], ruzstd::encoding::CompressionLevel::Fastest);
         assert!(matches!(vmlinux(&image(&compressed)), Err(ImageError::NotAnImage("what it holds is no ELF file"))));

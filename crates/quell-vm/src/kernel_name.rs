@@ -1,4 +1,4 @@
-//! What a kernel of the lab is called by its user: the series, and the flavour where it is not the lean one.
+//! Names of lab kernels: the series, and the flavour unless it is the cloud build.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -7,13 +7,13 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Which of the distribution's builds of a kernel.
+/// Build flavour of a distribution kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flavour {
-    /// The lean build for virtual machines: virtio devices only.
+    /// The small build for virtual machines, with virtio devices only.
     Cloud,
-    /// The build for every machine, with the drivers of real NICs (`e1000e`).
+    /// The general build, with drivers of real NICs (`e1000e`).
     Full,
 }
 
@@ -26,14 +26,14 @@ pub struct KernelName {
     flavour: Flavour,
 }
 
-/// What is no name of a kernel.
+/// A text that is not a valid kernel name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{0}` is no kernel: expected a series like 6.12, or 6.12-full for the build with the drivers of real NICs")]
 pub struct InvalidKernelName(String);
 
 impl KernelName {
-    /// The build `flavour` of the series that a package version like `6.12.107-1` belongs to; `None` when the version
-    /// does not begin with two numbers.
+    /// Name of the `flavour` build for a package version such as `6.12.107-1`. `None` if the version does not begin
+    /// with two numbers.
     #[must_use]
     pub fn of_version(version: &str, flavour: Flavour) -> Option<Self> {
         let (major, rest) = version.split_once('.')?;
@@ -41,19 +41,19 @@ impl KernelName {
         Some(Self { major: number(major)?, minor: number(minor)?, flavour })
     }
 
-    /// Sorts by series, and within a series the lean build last.
+    /// Sort key: by series, and within a series the cloud build last.
     pub(crate) fn newest_and_leanest(&self) -> (u32, u32, Reverse<Flavour>) {
         (self.major, self.minor, Reverse(self.flavour))
     }
 
-    /// Which build.
+    /// Build flavour.
     #[must_use]
     pub fn flavour(&self) -> Flavour {
         self.flavour
     }
 }
 
-/// A number without sign or leading zero, so that no two texts name one kernel.
+/// Parses a number without sign or leading zero, so that each kernel has one name.
 fn number(text: &str) -> Option<u32> {
     let number: u32 = text.parse().ok()?;
     (number.to_string() == text).then_some(number)
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_leave_the_cache_is_no_name() {
+    fn a_path_outside_the_cache_is_not_a_kernel_name() {
         for text in ["", "6", "../6.12", "6.12/..", "6.012", "+6.1", "6.12-fast", "6.12-full-full"] {
             assert!(text.parse::<KernelName>().is_err(), "{text}");
         }
@@ -123,7 +123,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_name_reads_back_as_it_is_shown(major: u32, minor: u32, full: bool) {
+        fn a_displayed_name_parses_back(major: u32, minor: u32, full: bool) {
             let name = KernelName { major, minor, flavour: if full { Flavour::Full } else { Flavour::Cloud } };
             prop_assert_eq!(name.to_string().parse::<KernelName>().unwrap(), name);
         }

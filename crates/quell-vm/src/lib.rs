@@ -1,9 +1,9 @@
-//! Distribution kernels under QEMU's software emulation: fetched, unpacked, booted with this very program as their
-//! first process, so that any command of it runs on any kernel, with real interrupts and without privileges. What is
-//! measured in there is the caller's; nothing is printed.
+//! Runs distribution kernels under QEMU's software emulation. Kernels are fetched, unpacked and booted with this
+//! program as init. Any Quell command therefore runs on any kernel, with real interrupts and without privileges. The
+//! caller decides what to measure. Nothing here prints.
 //!
-//! [`store`] keeps the kernels, [`debian`] fetches them, [`machine`] boots one and listens, [`guest`] is what runs as
-//! process 1 inside and speaks, [`nic`] makes its two NICs two ends of a wire.
+//! [`store`] holds the kernels and [`debian`] fetches them. [`machine`] boots a kernel and receives messages. [`guest`]
+//! runs as process 1 and sends messages. [`nic`] makes the guest's two NICs the ends of a wire.
 
 #![forbid(unsafe_code)]
 

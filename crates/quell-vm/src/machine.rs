@@ -1,6 +1,6 @@
-//! A guest from its host's side: QEMU as an unprivileged emulator with a kernel of the store, this program as its
-//! init, and two NICs on one hub. It runs one command, hears what that writes, and ends; one that hangs or panics is
-//! ended by a time limit, and its console is in the error.
+//! A guest, seen from its host. QEMU runs unprivileged with a kernel of the store, this program as init, and two NICs
+//! on one hub. The guest runs one command, sends its output to the host, and ends. A time limit ends a guest that hangs
+//! or panics; the error then contains its console.
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader};
@@ -23,31 +23,33 @@ use crate::nic::MAC_ADDRESSES;
 use crate::program::{self, LIBRARIES, PROGRAM};
 use crate::store::Kernel;
 
-/// The emulator; it emulates the processor that this program is built for.
+/// The emulator. It emulates the architecture that this program is built for.
 const QEMU: &str = "qemu-system-x86_64";
-/// The command of this program that is process 1 of a guest.
+/// Command of this program that runs as process 1 of a guest.
 pub const GUEST_COMMAND: &str = "vm-guest";
-/// What a kernel and a program need beside the archive, which is there packed and unpacked for a moment.
+/// Memory for kernel and program, MiB. The archive needs additional memory: its packed and its unpacked form coexist
+/// briefly.
 const MEMORY_BASE_MIB: u64 = 320;
-/// How often the host looks whether the user has had enough.
+/// Interval at which the host checks for an interrupt by the user.
 const TICK: Duration = Duration::from_millis(100);
-/// How long QEMU has to leave after the guest has ended.
+/// Time limit for QEMU to exit after the guest has ended.
 const LEAVING: Duration = Duration::from_secs(5);
-/// How much of a console an error shows.
+/// Maximum number of console bytes in an error.
 const CONSOLE_SHOWN: usize = 5_000;
-/// How much is kept of what QEMU says.
+/// Number of last bytes of QEMU's output that are stored.
 const QEMU_TAIL: usize = 1_000;
-/// How often a guest is started that ends before it has booted. Emulation on a busy host is not perfect: kernels were
-/// seen to panic in places that no kernel panics in on a CPU.
+/// Maximum number of boot attempts. Emulation on a busy host is not reliable: kernels have panicked in places that work
+/// on a real CPU.
 const BOOT_ATTEMPTS: u32 = 3;
 
-/// The NICs that a guest can have. Others of QEMU's do not honour masking, without which there is no deferral.
+/// NIC models of a guest. QEMU's other models do not honour interrupt masking, which deferral requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Nic {
-    /// `virtio-net-pci`: every kernel has it; netlink does not tell its interrupt.
+    /// `virtio-net-pci`: every kernel supports it. Netlink does not report its interrupt.
     #[default]
     Virtio,
-    /// `e1000e`: netlink tells its interrupt; two interrupts a request, and only the full kernels have it.
+    /// `e1000e`: netlink reports its interrupt. It raises two interrupts per request, and only full kernels have its
+    /// driver.
     E1000e,
 }
 
@@ -67,7 +69,7 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// Looks for it on the PATH.
+    /// Searches QEMU in PATH.
     ///
     /// # Errors
     /// [`MachineError::NoEmulator`].
@@ -78,41 +80,41 @@ impl Emulator {
     }
 }
 
-/// A guest to be started.
+/// Parameters of a guest.
 #[derive(Debug, Clone)]
 pub struct Machine {
-    /// What emulates it.
+    /// Emulator.
     pub emulator: Emulator,
-    /// Its kernel.
+    /// Kernel of the guest.
     pub kernel: Kernel,
-    /// Its NICs.
+    /// Model of the NICs.
     pub nic: Nic,
-    /// Its virtual CPUs, at least 1.
+    /// Number of virtual CPUs, at least 1.
     pub cpus: u32,
-    /// When it has to have ended, from its start.
+    /// Time limit for the guest, from its start.
     pub limit: Duration,
 }
 
-/// How a command in a guest ended.
+/// Result of a command in a guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
-    /// The release of the guest's kernel.
+    /// Release of the guest's kernel.
     pub release: String,
-    /// From the start of QEMU until the command was started.
+    /// Time from the start of QEMU to the start of the command.
     pub boot: Duration,
-    /// The command's exit code; absent when a signal ended it.
+    /// Exit code of the command. Absent if a signal ended it.
     pub code: Option<i32>,
-    /// What it wrote to standard error.
+    /// Output of the command on standard error.
     pub diagnostics: String,
 }
 
 impl Machine {
-    /// Runs this program in the guest with these arguments. `hear` gets each line that it writes to standard output when
-    /// it comes, with what QEMU's threads have had of the host's CPUs until then, as far as the host tells; when it
-    /// breaks off, the guest is ended and there is no [`Ended`]. `stopped` is asked often whether to end early.
+    /// Runs this program in the guest with these arguments. Passes each line of standard output to `hear`, with the
+    /// host `schedstat` of QEMU's threads if available. If `hear` breaks, the guest is killed and there is no
+    /// [`Ended`]. Calls `stopped` often and ends early when it returns true.
     ///
     /// # Errors
-    /// [`MachineError`]; no process is left behind.
+    /// [`MachineError`]. No process remains.
     pub fn run(
         &self,
         arguments: &[String],
@@ -158,7 +160,7 @@ impl Machine {
         listening.listen(port)
     }
 
-    /// Gives the user a shell in the guest, on this terminal, until it is left.
+    /// Runs an interactive shell in the guest on this terminal.
     ///
     /// # Errors
     /// [`MachineError`].
@@ -176,7 +178,7 @@ impl Machine {
         }
     }
 
-    /// Puts this program, the drivers and the task into the archive.
+    /// Adds this program, the drivers and the task to the archive.
     fn files(&self, initramfs: &mut Initramfs, run: Run) -> Result<Files, MachineError> {
         if std::env::consts::ARCH != "x86_64" {
             return Err(MachineError::Architecture);
@@ -215,16 +217,17 @@ impl Machine {
     }
 }
 
-/// Without five-level page tables (`la57`), which nobody here needs, and without `cmpxchg16b` (`cx16`): kernels have been
-/// seen to end in a double fault behind it, with flags that QEMU's emulation had made of another register.
+/// CPU model of the guest. It omits five-level page tables (`la57`), which nothing here needs. It omits `cmpxchg16b`
+/// (`cx16`): kernels have ended in a double fault after this instruction, with EFLAGS values that QEMU had taken from
+/// another register.
 const CPU: &str = "max,-la57,-cx16";
 
-/// What the kernel is told. `maxcpus=1`: it boots on one CPU, and the first process starts the others. Booting patches
-/// much code, and under QEMU's emulation a CPU that runs through code while another patches it can keep the old bytes
-/// (it translates them again between the other's telling that it will write and its writing): the breakpoint of
-/// `text_poke_bp` then hits when the kernel has forgotten it, and the guest panics. `panic=-1` with QEMU's `-no-reboot`
-/// ends the machine when the kernel panics; what precedes `--` and is no argument of the kernel's becomes the environment
-/// of the first process.
+/// Kernel command line. `maxcpus=1`: the kernel boots on one CPU, and init starts the others. Booting patches much
+/// code. Under QEMU's emulation, a CPU that executes code while another patches it can keep the old bytes. QEMU then
+/// retranslates the code after the patching CPU has announced the write but before it writes. The breakpoint of
+/// `text_poke_bp` is hit after the kernel has forgotten it, and the guest panics. `panic=-1` together with QEMU's
+/// `-no-reboot` ends the machine on a panic. Arguments before `--` that the kernel does not know become the environment
+/// of init.
 fn kernel_arguments() -> String {
     format!(
         "console=ttyS0 quiet panic=-1 maxcpus=1 mitigations=off nokaslr tsc=unstable rdinit={PROGRAM} \
@@ -238,7 +241,7 @@ fn static_busybox() -> Result<Vec<u8>, MachineError> {
     found.filter(|content| interpreter(content).is_none()).ok_or(MachineError::NoBusybox)
 }
 
-/// The files of one start; gone with the value.
+/// Temporary files of one start, removed on drop.
 struct Files {
     dir: tempfile::TempDir,
     archive_bytes: u64,
@@ -260,9 +263,9 @@ impl Files {
         self.dir.path().join("messages")
     }
 
-    /// The port anew, for one start.
+    /// Creates the port for one start.
     fn listener(&self) -> Result<UnixListener, MachineError> {
-        // Left by an earlier start, if there was one.
+        // An earlier start may have left a socket.
         let _ = fs::remove_file(self.port());
         let listener = UnixListener::bind(self.port()).map_err(prepare(&self.port()))?;
         listener.set_nonblocking(true).map_err(MachineError::Listen)?;
@@ -274,7 +277,7 @@ impl Files {
     }
 }
 
-/// A guest that runs. Dropped, it is killed.
+/// A running guest. Dropping it kills it.
 struct Listening<'a> {
     machine: &'a Machine,
     files: &'a Files,
@@ -286,7 +289,7 @@ struct Listening<'a> {
 }
 
 impl Listening<'_> {
-    /// Waits for QEMU to open the port.
+    /// Waits until QEMU opens the port.
     fn accept(&mut self, listener: &UnixListener) -> Result<UnixStream, MachineError> {
         loop {
             match listener.accept() {
@@ -301,7 +304,7 @@ impl Listening<'_> {
         }
     }
 
-    /// Takes messages until the last, or until the listener breaks off.
+    /// Receives messages until the last one, or until the receiver breaks.
     fn listen(mut self, port: UnixStream) -> Result<Option<Ended>, MachineError> {
         port.set_nonblocking(false).and_then(|()| port.set_read_timeout(Some(TICK))).map_err(MachineError::Listen)?;
         let mut lines = BufReader::new(port);
@@ -315,9 +318,9 @@ impl Listening<'_> {
                     }
                     line.clear();
                 }
-                // A line without an end: the machine went down within it.
+                // An incomplete line: the machine ended while writing it.
                 Ok(_) => return Err(self.lost()),
-                // What has been read of a line stays in it.
+                // A partly read line stays in the buffer.
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
                 Err(error) => return Err(MachineError::Listen(error)),
             }
@@ -339,9 +342,9 @@ impl Listening<'_> {
             }
             Message::Ended { code } => {
                 let Some((release, boot)) = self.heard.started.take() else { return Err(self.lost()) };
-                // It restarts by itself, which QEMU takes for its end; if not, it is killed with this value.
+                // The guest restarts by itself, and QEMU then exits. Otherwise dropping this value kills it.
                 let _ = self.qemu.wait(LEAVING);
-                // What ended a command by a signal is in the console: the kernel had no memory left, for one.
+                // The console explains why a signal ended the command, for example an out-of-memory kill.
                 let console = if code.is_none() { self.last_words() } else { String::new() };
                 let diagnostics = std::mem::take(&mut self.heard.diagnostics) + &console;
                 return Ok(ControlFlow::Break(Some(Ended { release, boot, code, diagnostics })));
@@ -362,8 +365,8 @@ impl Listening<'_> {
         Err(MachineError::TimeLimit { limit, boot, host: host_time(&self.qemu), console: self.last_words() })
     }
 
-    /// What the kernel printed, and what the command wrote to standard error. The kernel is told to be quiet, so what it
-    /// printed first is what went wrong first.
+    /// Console output, and the command's standard error. The kernel prints only errors, so its first message shows the
+    /// first error.
     fn last_words(&self) -> String {
         let console = fs::read(self.files.console()).unwrap_or_default();
         let words = [console.as_slice(), self.heard.diagnostics.as_bytes()].map(shortened);
@@ -371,7 +374,7 @@ impl Listening<'_> {
     }
 
     fn lost(&mut self) -> MachineError {
-        // Its last words are there when it has ended. A kernel that panics makes it leave in good order.
+        // Console output is complete after QEMU has exited. QEMU also exits normally when the kernel panics.
         let guest_ended = self.qemu.wait(LEAVING).is_ok_and(|ended| ended.is_some_and(|status| status.success()));
         let qemu = String::from_utf8_lossy(&self.qemu.stderr_tail().unwrap_or_default()).trim().to_owned();
         let console = self.last_words();
@@ -382,7 +385,7 @@ impl Listening<'_> {
     }
 }
 
-/// Beginning and end of a text that is too long to be shown.
+/// Shortens a long text to its start and end.
 fn shortened(text: &[u8]) -> String {
     let half = CONSOLE_SHOWN / 2;
     let shown = |part: &[u8]| String::from_utf8_lossy(part).trim().to_owned();
@@ -392,14 +395,14 @@ fn shortened(text: &[u8]) -> String {
     format!("{}\n[...]\n{}", shown(&text[..half]), shown(&text[text.len() - half..]))
 }
 
-/// What has been heard so far.
+/// Messages received so far.
 #[derive(Default)]
 struct Heard {
     started: Option<(String, Duration)>,
     diagnostics: String,
 }
 
-/// What QEMU's threads have had of the host's CPUs; absent when the host does not tell.
+/// Host `schedstat` of QEMU's threads: run time and waiting time. Absent if the host does not report it.
 fn host_time(qemu: &Child) -> Option<Schedstat> {
     ProcRoot::default().process(qemu.pid()).schedstat_of_all_threads().ok()
 }
@@ -409,7 +412,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_long_console_beginning_and_end_are_shown() {
+    fn a_long_console_is_shortened_to_start_and_end() {
         let console = format!("int3: 0000 [#1]\n{}\nend trace", "x".repeat(2 * CONSOLE_SHOWN));
         let shown = shortened(console.as_bytes());
         assert!(shown.starts_with("int3: 0000 [#1]\nx") && shown.ends_with("x\nend trace"), "{shown}");

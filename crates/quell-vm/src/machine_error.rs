@@ -1,4 +1,4 @@
-//! Why a guest did not get to the end of its command, with its last words.
+//! Errors of guests that did not finish their command, with the end of the console output.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,23 +11,23 @@ use thiserror::Error;
 use crate::program::ProgramError;
 use crate::store::StoreError;
 
-/// Why a guest did not get to the end of its command.
+/// Why a guest did not finish its command.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MachineError {
     /// QEMU is not installed.
     #[error("{program} is not on the PATH; guests run under QEMU (Debian: apt install qemu-system-x86)")]
     NoEmulator {
-        /// The program that was looked for.
+        /// Name of the program.
         program: &'static str,
     },
-    /// QEMU could not be started, or waited for.
+    /// QEMU could not be started or awaited.
     #[error(transparent)]
     Qemu(ProcessError),
-    /// This machine is of another kind than the kernels.
+    /// This machine has another architecture than the kernels.
     #[error("the kernels of the vm lab are for x86-64, and this program is built for {}", std::env::consts::ARCH)]
     Architecture,
-    /// This program could not be put into the guest.
+    /// This program could not be copied into the guest.
     #[error(transparent)]
     Program(#[from] ProgramError),
     /// The kernel's files could not be read.
@@ -36,61 +36,61 @@ pub enum MachineError {
     /// A file of the host could not be read or written.
     #[error("preparing {path}: {source}")]
     Prepare {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What came back.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is no shell to put into a guest.
+    /// No shell is available for the guest.
     #[error("a shell in the guest needs a statically linked BusyBox on the PATH (Debian: busybox-static)")]
     NoBusybox,
-    /// The time limit passed.
+    /// The guest exceeded its time limit.
     #[error("the guest did not end within {} s ({}); its last words:\n{console}", .limit.as_secs(), so_far(.boot, .host))]
     TimeLimit {
-        /// The limit.
+        /// Time limit.
         limit: Duration,
-        /// From the start of QEMU until the command was started; absent when it was not.
+        /// Time from the start of QEMU to the start of the command. Absent if the command was not started.
         boot: Option<Duration>,
-        /// What QEMU had of the host's CPUs; absent when the host does not tell.
+        /// Host `schedstat` of QEMU: run time and waiting time. Absent if the host does not report it.
         host: Option<Schedstat>,
-        /// The end of its console and of what its command wrote to standard error.
+        /// End of the console output and of the command's standard error.
         console: String,
     },
-    /// It ended before it had booted, again and again: the kernel panicked.
+    /// Every attempt ended before the guest had booted: the kernel panicked.
     #[error("{attempts} guests ended before they had booted; QEMU says {qemu:?}; the last one's console:\n{console}")]
     Boot {
-        /// How many were started.
+        /// Number of attempts.
         attempts: u32,
-        /// What QEMU wrote to standard error.
+        /// QEMU's output on standard error.
         qemu: String,
-        /// Beginning and end of the console.
+        /// Start and end of the console output.
         console: String,
     },
-    /// It ended without saying how its command did: the kernel panicked under it, or QEMU failed.
+    /// The guest ended without a result of its command: the kernel panicked, or QEMU failed.
     #[error("the guest ended before its command did; QEMU says {qemu:?}; its last words:\n{console}")]
     Lost {
-        /// What QEMU wrote to standard error.
+        /// QEMU's output on standard error.
         qemu: String,
-        /// The end of its console and of what its command wrote to standard error.
+        /// End of the console output and of the command's standard error.
         console: String,
     },
-    /// It could not be set up.
+    /// The guest could not be set up.
     #[error("in the guest: {failure}; its last words:\n{console}")]
     Guest {
-        /// The guest's words.
+        /// Error message of the guest.
         failure: String,
-        /// The end of its console and of what its command wrote to standard error.
+        /// End of the console output and of the command's standard error.
         console: String,
     },
-    /// Its messages could not be read.
+    /// The guest's messages could not be read.
     #[error("listening to the guest: {0}")]
     Listen(io::Error),
-    /// The user had enough.
+    /// The user interrupted the run.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// How far a guest got, and whether its host let it.
+/// Describes how far a guest got, and how much CPU time the host gave it.
 fn so_far(boot: &Option<Duration>, host: &Option<Schedstat>) -> String {
     let got = boot.map_or_else(
         || "its command was not started yet".to_owned(),
@@ -107,7 +107,7 @@ fn so_far(boot: &Option<Duration>, host: &Option<Schedstat>) -> String {
     got + &had
 }
 
-/// For `map_err`: a file of the host could not be read or written.
+/// For `map_err`: adds the path to an error of a host file.
 pub(crate) fn prepare(path: &Path) -> impl FnOnce(io::Error) -> MachineError {
     let path = path.to_owned();
     move |source| MachineError::Prepare { path, source }
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guest_that_took_too_long_says_how_far_it_got_and_what_its_host_gave_it() {
+    fn a_timeout_reports_the_guests_progress_and_its_host_cpu_time() {
         let host = Schedstat { run_ns: 12_000_000_000, wait_ns: 40_500_000_000, timeslices: 1 };
         assert_eq!(
             so_far(&Some(Duration::from_millis(3_400)), &Some(host)),

@@ -1,44 +1,44 @@
-//! What a guest says to its host: one JSON value a line, over a serial port of their own. What the kernel prints goes
-//! to another port and is never parsed.
+//! Messages from a guest to its host: one JSON value per line, over a separate serial port. Kernel messages go to
+//! another port and are never parsed.
 
 use serde::{Deserialize, Serialize};
 
-/// One line.
+/// One message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Message {
-    /// The guest's first process has mounted, loaded and is about to start the command.
+    /// The guest's init has mounted file systems and loaded modules, and is about to start the command.
     Started {
-        /// The release of the running kernel, like `6.12.107+deb13-cloud-amd64`.
+        /// Release of the running kernel, such as `6.12.107+deb13-cloud-amd64`.
         kernel: String,
     },
-    /// A line that the command wrote to its standard output.
+    /// A line from the command's standard output.
     Output(String),
-    /// A line that the command wrote to its standard error.
+    /// A line from the command's standard error.
     Diagnostic(String),
-    /// The command has ended; the last message.
+    /// The command has ended. This is the last message.
     Ended {
-        /// Its exit code; absent when a signal ended it.
+        /// Exit code. Absent if a signal ended the command.
         code: Option<i32>,
     },
-    /// The guest could not be set up, or the command not be started; the last message.
+    /// The guest could not be set up, or the command could not be started. This is the last message.
     Failed(String),
 }
 
 impl Message {
-    /// The message as a line, with its end.
+    /// The message as one line, including the newline.
     #[must_use]
     pub fn to_line(&self) -> String {
-        // Strings, numbers and names of fields always become JSON.
+        // Strings, numbers and field names always serialize to JSON.
         let json = serde_json::to_string(self).unwrap_or_else(|error| unreachable!("a message is JSON: {error}"));
         json + "\n"
     }
 
-    /// The message in a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// When the line holds none.
+    /// When the line is not a valid message.
     pub fn parse(line: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(line)
     }
@@ -50,7 +50,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn messages_read_as_they_are_documented() {
+    fn messages_parse_as_documented() {
         let started = Message::Started { kernel: "6.12.1".to_owned() };
         assert_eq!(started.to_line(), "{\"started\":{\"kernel\":\"6.12.1\"}}\n");
         assert_eq!(Message::parse(b"{\"ended\":{\"code\":null}}\n").unwrap(), Message::Ended { code: None });
@@ -58,7 +58,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_line_of_output_survives_the_way(text: String) {
+        fn a_line_of_output_survives_a_round_trip(text: String) {
             let line = Message::Output(text.clone()).to_line();
             prop_assert_eq!(line.matches('\n').count(), 1);
             prop_assert_eq!(Message::parse(line.as_bytes()).unwrap(), Message::Output(text));

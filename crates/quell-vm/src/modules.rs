@@ -1,9 +1,8 @@
-//! Which driver modules a guest needs, in the order of their loading. What a kernel has built in is not among its
-//! files, and is passed over.
+//! Driver modules that a guest needs, in load order. Built-in drivers have no files and are skipped.
 
 use std::path::{Path, PathBuf};
 
-/// By name, each after those that it needs.
+/// Module names. Each comes after its dependencies.
 const MODULES: &[&str] = &[
     "virtio",
     "virtio_ring",
@@ -17,21 +16,21 @@ const MODULES: &[&str] = &[
     "ptp",
     "e1000e",
     "veth",
-    // What lists sockets.
+    // Lists sockets.
     "inet_diag",
     "tcp_diag",
     "udp_diag",
     "unix_diag",
 ];
 
-/// The module that a file holds (`…/e1000e.ko.xz` is `e1000e`), when guests need it.
+/// Module name of a file (`…/e1000e.ko.xz` is `e1000e`), if guests need it.
 pub(crate) fn needed(path: &Path) -> Option<&'static str> {
     let name = path.file_name()?.to_str()?;
     let (module, _) = name.split_once(".ko")?;
     MODULES.iter().find(|needed| **needed == module).copied()
 }
 
-/// The files of needed modules, in the order of their loading.
+/// Files of the needed modules, in load order.
 pub(crate) fn in_order(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
     let place = |path: &Path| MODULES.iter().position(|module| needed(path) == Some(module));
     files.retain(|path| place(path).is_some());
@@ -44,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_are_loaded_after_those_that_they_need() {
+    fn modules_are_loaded_after_their_dependencies() {
         let files = ["a/virtio_net.ko.xz", "b/failover.ko.xz", "c/net_failover.ko.xz", "d/igb.ko.xz"];
         let ordered = in_order(files.map(PathBuf::from).to_vec());
         assert_eq!(ordered, ["b/failover.ko.xz", "c/net_failover.ko.xz", "a/virtio_net.ko.xz"].map(PathBuf::from));

@@ -1,5 +1,6 @@
-//! A NIC of a guest from inside: moved into a network namespace of its own, with an address and its interrupts on one
-//! CPU, so that server and client of a guest are two hosts on one wire. Nothing is journalled: the machine ends with it.
+//! A NIC of a guest, seen from inside. It is moved into its own network namespace and gets an address and one CPU for
+//! its interrupts. Server and client of a guest then behave like two hosts on one wire. Nothing is journalled, because
+//! the machine ends with the lab.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -12,23 +13,24 @@ use quell_linux::sysfs::{Sysfs, SysfsError};
 use quell_linux::{CpuList, Ifindex, InterfaceName, MacAddress};
 use thiserror::Error;
 
-/// Hardware addresses of the guest's NICs, by which it knows them: the server's and the client's. Locally administered.
+/// MAC addresses of the guest's NICs: the server's and the client's. Locally administered. The guest identifies the
+/// NICs by them.
 pub(crate) const MAC_ADDRESSES: [[u8; 6]; 2] = [[0x52, 0x54, 0, 0, 0, 1], [0x52, 0x54, 0, 0, 0, 2]];
-/// Addresses of the network that RFC 5737 sets aside for documentation.
+/// Addresses of TEST-NET-1, which RFC 5737 reserves for documentation.
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)];
 const PREFIX_BITS: u8 = 24;
 
-/// Which of the guest's two NICs.
+/// One of the guest's two NICs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The one that is measured.
+    /// The measured NIC.
     Server,
-    /// Its peer.
+    /// The peer of the measured NIC.
     Client,
 }
 
 impl End {
-    /// What its namespace and its device are called.
+    /// Name of its namespace and device.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -38,45 +40,45 @@ impl End {
     }
 }
 
-/// A NIC that is up in a namespace of its own.
+/// A NIC that is up in its own namespace.
 #[derive(Debug)]
 pub struct GuestNic {
-    /// The namespace, which has a name too: [`End::name`].
+    /// Network namespace. Its name is [`End::name`].
     pub namespace: Namespace,
-    /// The device in it.
+    /// Interface index of the device.
     pub ifindex: Ifindex,
-    /// Its address.
+    /// IP address of the device.
     pub address: IpAddr,
-    /// Its interrupts, all on the CPU that was asked for, ascending; one of the first receive queue is among them.
+    /// Interrupts of the device, ascending, all on the requested CPU. One of them belongs to the first receive queue.
     pub irqs: Vec<u32>,
 }
 
-/// Why a NIC could not be made an end of the wire.
+/// Why a NIC could not be set up.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NicError {
-    /// It is not there.
+    /// The NIC does not exist.
     #[error("there is no NIC for the {0}: this is for a guest of the vm lab")]
     Absent(&'static str),
-    /// A namespace could not be made or entered.
+    /// A namespace could not be created or entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
     /// The device could not be configured.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// IPv6, whose own packets would be counted, could not be taken out of the namespace.
+    /// IPv6 could not be disabled in the namespace. Its own packets would be counted.
     #[error(transparent)]
     Sysctl(#[from] ProcWriteError),
-    /// Its interrupts could not be listed.
+    /// The device's interrupts could not be listed.
     #[error(transparent)]
     Irqs(#[from] SysfsError),
-    /// What the kernel says of interrupts could not be read.
+    /// The kernel's interrupt information could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
 }
 
 impl GuestNic {
-    /// Raises one end, with all of its interrupts on one CPU.
+    /// Brings up one end, with all of its interrupts on one CPU.
     ///
     /// # Errors
     /// See [`NicError`].
@@ -104,7 +106,7 @@ impl GuestNic {
         Ok(Self { namespace, ifindex, address, irqs })
     }
 
-    /// The interrupt of its first receive queue, which is told by its name: `virtio0-input.0`, `server-rx-0`.
+    /// Interrupt of the first receive queue, identified by its name: `virtio0-input.0`, `server-rx-0`.
     ///
     /// # Errors
     /// When `/proc/interrupts` cannot be read.
@@ -119,7 +121,7 @@ fn is_first_rx(name: &str) -> bool {
     name.ends_with("-input.0") || name.ends_with("-rx-0")
 }
 
-/// Nothing is sent then that no program asked for. A kernel without IPv6 has nothing to disable.
+/// Prevents packets that no program sends. A kernel without IPv6 has nothing to disable.
 fn disable_ipv6(namespace: &Namespace) -> Result<(), NicError> {
     let name: SysctlName = "net.ipv6.conf.all.disable_ipv6"
         .parse()
@@ -135,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interrupt_of_a_receive_queue_is_told_from_the_others_of_its_device() {
+    fn the_interrupt_of_a_receive_queue_is_distinguished_from_others_of_its_device() {
         assert!(is_first_rx("virtio0-input.0") && is_first_rx("server-rx-0"));
         assert!(!is_first_rx("virtio0-output.0") && !is_first_rx("virtio0-config") && !is_first_rx("server-tx-0"));
         assert!(!is_first_rx("server"));

@@ -1,5 +1,5 @@
-//! The running program as files of a guest: its executable and the libraries that it runs code from, so that a guest
-//! needs neither a second build nor a distribution's user space.
+//! The running program as files for a guest: its executable and the libraries that it has mapped. A guest needs neither
+//! a second build nor a distribution's user space.
 
 use std::fs;
 use std::io;
@@ -12,27 +12,27 @@ use thiserror::Error;
 use crate::elf_trim::{interpreter, loaded_part};
 use crate::initramfs::Initramfs;
 
-/// Where the program is in a guest.
+/// Path of the program in a guest.
 pub(crate) const PROGRAM: &str = "/bin/quell";
-/// Where its libraries are in a guest: the dynamic linker is told so by the environment.
+/// Library directory in a guest. The environment passes it to the dynamic linker.
 pub(crate) const LIBRARIES: &str = "/lib";
 
-/// Why this program could not be made a guest's.
+/// Why this program could not be copied into a guest.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// Its files are not known.
+    /// The program's files could not be determined.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// One of its files could not be read.
+    /// A file of the program could not be read.
     #[error("reading {path}, which this program runs code from: {source}")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The program has been replaced or removed since it was started.
+    /// The program file was replaced or removed after the start.
     #[error("the file of this program is no longer what runs: start it again")]
     Replaced,
 }
@@ -59,8 +59,7 @@ pub(crate) fn add_this_program(initramfs: &mut Initramfs) -> Result<(), ProgramE
     Ok(())
 }
 
-/// The dynamic linker is looked for at the path that the program names, which is often a link to the file that is
-/// mapped.
+/// Adds the dynamic linker at the path that the program names. That path is often a link to the mapped file.
 fn add_linker(initramfs: &mut Initramfs, linker: Option<&str>, library: &Path, place: &Path) {
     let Some(linker) = linker.map(Path::new) else { return };
     let is_it = fs::canonicalize(linker).is_ok_and(|file| file == library);

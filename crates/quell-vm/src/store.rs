@@ -1,5 +1,5 @@
-//! The kernels that this user has, each a directory of the cache: the uncompressed kernel, the driver modules that
-//! guests need, and where they came from. A kernel appears whole or not at all.
+//! This user's kernels. Each is a directory in the cache with the uncompressed kernel, the driver modules that guests
+//! need, and the origin. A kernel appears completely or not at all.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -18,29 +18,29 @@ const VMLINUX: &str = "vmlinux";
 const MODULES: &str = "modules";
 const ORIGIN: &str = "kernel.json";
 
-/// The user's kernels.
+/// Store of the user's kernels.
 #[derive(Debug, Clone)]
 pub struct Store {
     dir: PathBuf,
 }
 
-/// A kernel that is there.
+/// A kernel in the store.
 #[derive(Debug, Clone)]
 pub struct Kernel {
-    /// Where it came from.
+    /// Origin of the kernel.
     pub origin: Origin,
     dir: PathBuf,
 }
 
-/// Where a kernel came from.
+/// Origin of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Origin {
-    /// What it is called here.
+    /// Name of the kernel in the store.
     pub name: KernelName,
-    /// The version of its package, like `6.12.107-1`.
+    /// Package version, such as `6.12.107-1`.
     pub version: String,
-    /// The suite of the distribution, like `trixie-backports`.
+    /// Suite of the distribution, such as `trixie-backports`.
     pub suite: String,
 }
 
@@ -48,47 +48,47 @@ pub struct Origin {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Neither variable says where it is.
+    /// Neither environment variable gives the location.
     #[error("there is no place for kernels: set XDG_CACHE_HOME or HOME")]
     NoPlace,
     /// The kernel has not been fetched.
     #[error("kernel {name} is not here ({}): `quell vm get {name}` fetches it", here(.kernels))]
     NotHere {
-        /// What was asked for.
+        /// Requested kernel.
         name: KernelName,
-        /// What is there.
+        /// Available kernels.
         kernels: Vec<KernelName>,
     },
-    /// There is no kernel at all.
+    /// The store is empty.
     #[error("there is no kernel here: `quell vm get` fetches some")]
     Empty,
-    /// Somebody else could put other kernels there, or links in the place of files.
+    /// Another user could place kernels in the cache, or replace files with links.
     #[error(
         "the cache of kernels {dir} is not this user's alone: {source}; set XDG_CACHE_HOME to a directory of this user, \
          as root for instance /var/cache", dir = visible::path(.dir)
     )]
     NotOwn {
-        /// The cache.
+        /// Cache directory.
         dir: PathBuf,
-        /// What is wrong with it.
+        /// Reason.
         source: NotOwn,
     },
     /// A file could not be read or written.
     #[error("{action} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// Attempted action.
         action: &'static str,
-        /// On what.
+        /// Path.
         path: PathBuf,
-        /// What came back.
+        /// The system's error.
         source: io::Error,
     },
-    /// What is in the cache was not written by this program.
+    /// The cache contains a file that this program did not write.
     #[error("{path} does not say where the kernel came from: {source}; remove the directory and get it again")]
     Origin {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Parse error.
         source: serde_json::Error,
     },
 }
@@ -106,8 +106,8 @@ fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Stor
 }
 
 impl Store {
-    /// The cache of this user: `$XDG_CACHE_HOME/quell/kernels`, or `~/.cache/quell/kernels`. Nobody else, root excepted,
-    /// may be able to put anything there: also the home that root keeps from another user is refused.
+    /// Cache of this user: `$XDG_CACHE_HOME/quell/kernels`, or `~/.cache/quell/kernels`. Only this user and root may
+    /// have write access. A root process that still has another user's HOME is therefore refused.
     ///
     /// # Errors
     /// [`StoreError::NoPlace`], [`StoreError::NotOwn`].
@@ -119,21 +119,21 @@ impl Store {
         Ok(Self::in_dir(dir))
     }
 
-    /// A cache in this directory, which need not exist.
+    /// A store in this directory, which need not exist.
     pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
 
-    /// Where it is.
+    /// Directory of the store.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The kernels that are there, in the order of their names: the newest last.
+    /// Kernels in the store, sorted by name. The newest is last.
     ///
     /// # Errors
-    /// When the directory or an entry of it cannot be read.
+    /// When the directory or one of its entries cannot be read.
     pub fn kernels(&self) -> Result<Vec<Kernel>, StoreError> {
         let failed = || io_error("listing", &self.dir);
         let entries = match fs::read_dir(&self.dir) {
@@ -152,10 +152,10 @@ impl Store {
         Ok(kernels)
     }
 
-    /// One kernel.
+    /// The kernel with this name.
     ///
     /// # Errors
-    /// [`StoreError::NotHere`] with those that are there.
+    /// [`StoreError::NotHere`], with the available kernels.
     pub fn kernel(&self, name: &KernelName) -> Result<Kernel, StoreError> {
         let kernels = self.kernels()?;
         let names = kernels.iter().map(|kernel| kernel.origin.name.clone()).collect();
@@ -163,22 +163,22 @@ impl Store {
         found.ok_or_else(|| StoreError::NotHere { name: name.clone(), kernels: names })
     }
 
-    /// The newest kernel, in its lean build where that is here.
+    /// The newest kernel. If it has several flavours, the cloud build.
     ///
     /// # Errors
-    /// [`StoreError::Empty`] when there is none.
+    /// [`StoreError::Empty`] when the store is empty.
     pub fn newest(&self) -> Result<Kernel, StoreError> {
         let age = |kernel: &Kernel| kernel.origin.name.newest_and_leanest();
         self.kernels()?.into_iter().max_by_key(age).ok_or(StoreError::Empty)
     }
 
-    /// A directory in the making, on the same file system; it is gone with the value unless it is kept.
+    /// Creates a staging directory on the same file system. Dropping the value removes it.
     pub(crate) fn stage(&self) -> Result<tempfile::TempDir, StoreError> {
         make_directory(&self.dir).map_err(io_error("making", &self.dir))?;
         tempfile::Builder::new().prefix(".get-").tempdir_in(&self.dir).map_err(io_error("making room in", &self.dir))
     }
 
-    /// Makes what was staged the kernel of its name, in place of an older one.
+    /// Moves a staged kernel to its final name and replaces an older one.
     pub(crate) fn keep(
         &self,
         staged: tempfile::TempDir,
@@ -197,18 +197,18 @@ impl Store {
             fs::remove_dir_all(&place).map_err(io_error("removing the older", &place))?;
         }
         fs::rename(staged.path(), &place).map_err(io_error("making", &place))?;
-        // Renamed away: there is nothing left to remove.
+        // The directory has been renamed, so nothing must be removed.
         let _ = staged.keep();
         Kernel::read(place)
     }
 }
 
-/// Makes a directory, and those that it is in, which nobody else may write to whatever the umask is.
+/// Creates a directory and its parents, writable only for the owner regardless of the umask.
 pub(crate) fn make_directory(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o755).create(dir)
 }
 
-/// Where the modules of a staged kernel go.
+/// Directory for the modules of a staged kernel.
 pub(crate) fn modules_dir(staged: &Path) -> PathBuf {
     staged.join(MODULES)
 }
@@ -221,13 +221,13 @@ impl Kernel {
         Ok(Self { origin, dir })
     }
 
-    /// The uncompressed kernel.
+    /// Path of the uncompressed kernel.
     #[must_use]
     pub fn vmlinux(&self) -> PathBuf {
         self.dir.join(VMLINUX)
     }
 
-    /// Its driver modules, in the order of their loading.
+    /// Paths of its driver modules, in load order.
     ///
     /// # Errors
     /// When the directory cannot be listed.
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_kernels_are_listed_from_old_to_new_and_nothing_is_left_in_the_making() {
+    fn kernels_are_listed_from_old_to_new_and_no_staging_directory_remains() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::in_dir(dir.path());
         keep(&store, "7.3");
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_is_got_again_replaces_the_older_one() {
+    fn a_kernel_that_is_fetched_again_replaces_the_older_one() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::in_dir(dir.path());
         fs::write(keep(&store, "6.1").vmlinux(), b"old").unwrap();
@@ -276,12 +276,12 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_was_never_written_is_empty() {
+    fn a_missing_cache_is_empty() {
         assert!(Store::in_dir("/nonexistent/kernels").kernels().unwrap().is_empty());
     }
 
     #[test]
-    fn a_kernel_that_is_not_here_is_refused_with_those_that_are() {
+    fn a_missing_kernel_is_refused_with_the_available_ones() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::in_dir(dir.path());
         keep(&store, "6.12");

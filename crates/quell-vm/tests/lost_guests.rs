@@ -1,4 +1,4 @@
-//! Guests that do not get to the end of their command: what the user is told, and that nothing stays behind.
+//! Guests that do not finish their command: the error that the user sees, and that no process remains.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,7 +15,7 @@ use quell_test_support::{Lacks, skip};
 use quell_vm::machine::{Emulator, Machine, MachineError, Nic};
 use quell_vm::store::Store;
 
-/// A kernel that is none, in a store of its own; `None` without QEMU.
+/// A file that is not a kernel, in a private store. `None` without QEMU.
 fn machine(dir: &Path) -> Option<Machine> {
     let emulator = Emulator::find().inspect_err(|error| skip(Lacks::Guest, error)).ok()?;
     let kernel = dir.join("6.1");
@@ -27,7 +27,7 @@ fn machine(dir: &Path) -> Option<Machine> {
 }
 
 #[test]
-fn a_kernel_that_does_not_boot_is_told_in_qemus_words() {
+fn a_kernel_that_does_not_boot_is_reported_with_qemus_message() {
     let dir = tempfile::tempdir().unwrap();
     let Some(machine) = machine(dir.path()) else { return };
     match machine.run(&["lab".to_owned()], &mut |_, _| ControlFlow::Continue(()), &|| false) {
@@ -37,7 +37,7 @@ fn a_kernel_that_does_not_boot_is_told_in_qemus_words() {
 }
 
 #[test]
-fn a_user_who_has_had_enough_is_not_kept_waiting_for_the_limit() {
+fn a_user_interrupt_ends_the_guest_before_the_limit() {
     let dir = tempfile::tempdir().unwrap();
     let Some(machine) = machine(dir.path()) else { return };
     let ended = machine.run(&[], &mut |_, _| ControlFlow::Continue(()), &|| true);

@@ -1,5 +1,5 @@
-//! Labs: a server's and a client's network on this machine, private, journalled, taken down exactly. [`veth`] is two
-//! namespaces and a veth pair; [`napi`] sets and reads back what its queues are told.
+//! Labs: private networks for server and client on this machine, journalled and completely removed afterwards. [`veth`]
+//! builds two namespaces and a veth pair; [`napi`] sets the NAPI settings of its queues and verifies them.
 
 pub mod napi;
 pub mod veth;

@@ -1,4 +1,4 @@
-//! The queues of one end of a lab: their NAPI instances, what they are told, and the threads that poll them.
+//! The queues of one side of a lab: NAPI instances, their settings, and the threads that poll them.
 
 use quell_linux::netdev::{self, DeviceThreadingError, Napi, NapiChange, NapiThreading, Netdev};
 use quell_linux::netlink::NetlinkError;
@@ -7,11 +7,11 @@ use quell_linux::sched::{self, Policy, SchedError, Scheduling};
 use quell_linux::{CpuList, Ifindex, InterfaceName, NapiId, Pid};
 use quell_mode::{NapiSettings, Threaded};
 
-/// The priority of the threads that stand in for interrupts: that of the kernel's own interrupt threads,
-/// `MAX_RT_PRIO / 2` (`kernel/irq/manage.c`, `sched_set_fifo`).
+/// Priority of the threads that stand in for interrupts. The kernel's threaded interrupt handlers have the same:
+/// `MAX_RT_PRIO / 2` (`sched_set_fifo`, called in `kernel/irq/manage.c`).
 const INTERRUPT_THREAD_PRIORITY: u32 = 50;
 
-/// The queues of one end.
+/// The queues of one side of a lab.
 #[derive(Debug)]
 pub struct Queues {
     netdev: Netdev,
@@ -22,42 +22,42 @@ pub struct Queues {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueError {
-    /// The kernel refused.
+    /// The kernel refused a netlink request.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// The device could not be made to be polled by threads.
+    /// Threaded NAPI could not be enabled for the device.
     #[error(transparent)]
     Threading(#[from] DeviceThreadingError),
-    /// A NAPI thread could not be pinned or given its class.
+    /// A NAPI thread could not be pinned, or its scheduling class could not be set.
     #[error(transparent)]
     Sched(#[from] SchedError),
-    /// There are not as many NAPI instances as queues.
+    /// The number of NAPI instances differs from the number of queues.
     #[error(
         "{device} has {found} NAPI instance(s) and {expected} queue(s): packets would bypass NAPI, and no mode would \
          have an effect; is GRO off, or the link down?"
     )]
     NapiMissing {
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// NAPI instances found.
+        /// Number of NAPI instances found.
         found: usize,
-        /// Queues made.
+        /// Number of queues created.
         expected: u32,
     },
-    /// The kernel says that the queue is threaded, and names no thread.
+    /// The kernel reports the queue as threaded but reports no thread.
     #[error("NAPI {0} is set to be polled by a thread, and the kernel names none that this PID namespace has")]
     NoThread(NapiId),
-    /// A setting did not read back as it was set.
+    /// The kernel reports another setting than was requested.
     #[error("NAPI {napi}: asked for {asked:?}, and the kernel reads back {read:?}")]
     ReadBack {
-        /// The queue.
+        /// NAPI ID of the queue.
         napi: NapiId,
-        /// What was asked for.
+        /// Requested settings.
         asked: NapiSettings,
-        /// What came back; absent attributes are zero here only if they were asked to be.
+        /// Settings that the kernel reports. Absent attributes count as zero only if zero was requested.
         read: Box<Napi>,
     },
-    /// The kernel does not report its settings.
+    /// The kernel does not report NAPI settings.
     #[error(
         "NAPI {0}: the kernel does not report defer-hard-irqs, gro-flush-timeout and irq-suspend-timeout (they exist from Linux 6.13)"
     )]
@@ -65,7 +65,7 @@ pub enum QueueError {
 }
 
 impl Queues {
-    /// The queues of a device that has `expected` of them.
+    /// Finds the queues of a device that has `expected` queues.
     ///
     /// # Errors
     /// When the kernel lists another number of NAPI instances.
@@ -77,15 +77,15 @@ impl Queues {
         Ok(Self { netdev, ids })
     }
 
-    /// Their NAPI ids, in the order of the queues.
+    /// NAPI IDs, in queue order.
     #[must_use]
     pub fn ids(&self) -> &[NapiId] {
         &self.ids
     }
 
-    /// Has each queue polled by a thread of its own, pinned to the CPU at the queue's place in `cpus` (taken in turn)
-    /// under `SCHED_FIFO`, and returns the threads. Where threads cannot be had per queue (before Linux 6.17), the
-    /// device `name` in `namespace` as a whole is told.
+    /// Enables threaded NAPI on each queue, pins the threads under `SCHED_FIFO` and returns them. Queue `i` uses CPU
+    /// `cpus[i % cpus.len()]`. Before Linux 6.17, threaded NAPI cannot be set per queue; then it is enabled for the
+    /// whole device `name` in `namespace`.
     ///
     /// # Errors
     /// When the kernel refuses one of the steps.
@@ -113,11 +113,11 @@ impl Queues {
         Ok(threads)
     }
 
-    /// The threads that poll the queues, as far as they are polled by threads, each pinned to its queue's CPU as in
-    /// [`Self::stand_in_for_interrupts`]; the kernel lets a new one float.
+    /// Returns the NAPI threads of the queues that have one, and pins each to its queue's CPU as in
+    /// [`Self::stand_in_for_interrupts`]. The kernel does not pin new threads.
     ///
     /// # Errors
-    /// When the kernel refuses to tell or to pin.
+    /// When the kernel refuses to report or to pin a thread.
     pub fn pinned_threads(&mut self, cpus: &[u32]) -> Result<Vec<Pid>, QueueError> {
         let mut threads = Vec::new();
         for (&id, &cpu) in self.ids.iter().zip(cpus.iter().cycle()) {
@@ -133,10 +133,10 @@ impl Queues {
         Ok(napis?.iter().all(|napi| napi.threading.is_some()))
     }
 
-    /// Tells every queue the same and returns what the kernel reads back, which is what was asked.
+    /// Applies the same settings to every queue, verifies them and returns the settings that the kernel reports.
     ///
     /// # Errors
-    /// When the kernel refuses or reads something else back.
+    /// When the kernel refuses, or reports other settings.
     pub fn set(&mut self, asked: &NapiSettings) -> Result<Vec<NapiSettings>, QueueError> {
         let threading = NapiThreading::from_kernel(asked.threaded.kernel_value());
         let change = NapiChange {
@@ -159,8 +159,8 @@ impl Queues {
     }
 }
 
-/// What a NAPI instance is told; absent when the kernel does not report it. Where it does not say how the instance is
-/// polled, having a thread says it.
+/// Settings of a NAPI instance. Absent if the kernel does not report them. If the kernel does not report whether the
+/// instance is threaded, an instance with a thread counts as threaded.
 fn settings_of(napi: &Napi) -> Option<NapiSettings> {
     Some(NapiSettings {
         defer_hard_irqs: napi.defer_hard_irqs?,

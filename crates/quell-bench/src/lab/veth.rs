@@ -1,8 +1,8 @@
-//! The veth lab: a server's and a client's network namespace with one veth pair of N queues between them. veth has no
-//! interrupt: as stand-in each queue is polled by a thread of its own, pinned to the CPU where a NIC's interrupt would
-//! land. The client's queues always are, on the client's CPUs; otherwise the softirq of the client's receive work would
-//! run on the CPU that sends, the server's. Everything is journalled and goes with [`VethLab::take_down`], or with the
-//! value.
+//! The veth lab: two network namespaces, one for the server and one for the client, connected by a veth pair of N
+//! queues. A veth has no interrupt. As a stand-in, each queue is polled by its own NAPI thread, pinned to the CPU that
+//! would take a NIC's interrupt. The client's queues always have such threads, on the client's CPUs. Otherwise the
+//! softirq of the client's receive work would run on the sending CPU, which is the server's. Every change is
+//! journalled. [`VethLab::take_down`] or dropping the value removes the lab.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -24,18 +24,18 @@ use quell_mode::NapiSettings;
 use super::napi::{QueueError, Queues};
 use crate::cpus::CpuLayout;
 
-/// Addresses of the network that RFC 5737 sets aside for documentation: nothing else has them.
+/// Addresses of TEST-NET-1, which RFC 5737 reserves for documentation. They conflict with no real network.
 const SERVER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const CLIENT_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 const PREFIX_BITS: u8 = 24;
 
-/// What the server's end is called in its namespace.
+/// Name of the server's device in its namespace.
 pub const SERVER_DEVICE: &str = "server0";
-/// What the client's end is called in its namespace.
+/// Name of the client's device in its namespace.
 pub const CLIENT_DEVICE: &str = "client0";
 
-/// On at the receiver: without GRO a veth has no NAPI. Off at the sender: a packet that was put together before it is
-/// sent bypasses NAPI, and `SO_INCOMING_NAPI_ID` then reads 0.
+/// GRO is on at the receiver, because a veth without GRO has no NAPI. TSO and GSO are off at the sender: a packet
+/// aggregated before it is sent bypasses NAPI, and `SO_INCOMING_NAPI_ID` then reads 0.
 const FEATURES: &[(&str, bool)] = &[
     ("rx-gro", true),
     ("tx-tcp-segmentation", false),
@@ -45,53 +45,53 @@ const FEATURES: &[(&str, bool)] = &[
     ("tx-generic-segmentation", false),
 ];
 
-/// What the journal of a veth lab says that it is for.
+/// Purpose field in the journal of a veth lab.
 pub const PURPOSE: &str = "veth lab";
 
-/// What the lab is to be like.
+/// Parameters of a lab.
 #[derive(Debug, Clone)]
 pub struct VethPlan {
-    /// Receive queues on either side; one server worker each.
+    /// Receive queues on each side. Each queue of the server has one worker.
     pub queues: u32,
-    /// Which CPU does what.
+    /// CPU assignment.
     pub cpus: CpuLayout,
     /// Whether NAPI threads stand in for the interrupts of the server's queues.
     pub interrupt_stand_in: bool,
-    /// What the client's queues are told, in every trial.
+    /// NAPI settings of the client's queues, the same in every trial.
     pub client_napi: NapiSettings,
 }
 
-/// A lab that is up.
+/// A running lab.
 #[derive(Debug)]
 pub struct VethLab {
-    /// Its name; its namespaces are called `NAME-server` and `NAME-client`.
+    /// Name of the lab. Its namespaces are called `NAME-server` and `NAME-client`.
     pub name: String,
-    /// What it was asked to be like.
+    /// Requested parameters.
     pub plan: VethPlan,
-    /// The server's end.
+    /// Server side.
     pub server: End,
-    /// The client's end.
+    /// Client side.
     pub client: End,
-    /// What it takes to undo it, and to start the server in it.
+    /// Journal transaction that undoes the lab and starts the server in it.
     pub transaction: Transaction,
 }
 
-/// One end of the lab.
+/// One side of the lab.
 #[derive(Debug)]
 pub struct End {
-    /// Its network.
+    /// Network namespace.
     pub namespace: Arc<Namespace>,
-    /// Its device's index.
+    /// Interface index of the device.
     pub ifindex: Ifindex,
-    /// Its address.
+    /// IP address of the device.
     pub address: IpAddr,
-    /// Its queues.
+    /// Receive queues of the device.
     pub queues: Queues,
-    /// The NAPI threads of its queues; none when softirqs poll them.
+    /// NAPI threads of the queues. Empty if softirqs poll them.
     pub napi_threads: Vec<Pid>,
 }
 
-/// Why a lab could not be set up. What had been set up is taken down.
+/// Why a lab could not be set up. The changes made so far have been undone.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
@@ -142,18 +142,19 @@ impl VethLab {
         Ok(Self { name, plan, server, client, transaction })
     }
 
-    /// Leaves it up when this program ends; it is taken down by releasing its journal, whose path is returned.
+    /// Keeps the lab running after this program exits. Release the journal at the returned path to remove the lab.
     ///
     /// # Errors
-    /// When that cannot be written down; the lab is taken down then.
+    /// When the journal cannot record it. The lab is then removed.
     pub fn keep(self) -> Result<PathBuf, JournalError> {
         self.transaction.keep()
     }
 
-    /// Takes the lab down: processes, link and namespaces, in this order.
+    /// Removes the lab: first processes, then the link, then the namespaces.
     ///
     /// # Errors
-    /// When the journal cannot be written; what could not be undone is in [`Reverted::failed`] and stays in the journal.
+    /// When the journal cannot be written. Steps that could not be undone are in [`Reverted::failed`] and stay in the
+    /// journal.
     pub fn take_down(self) -> Result<Reverted, JournalError> {
         self.transaction.revert()
     }
@@ -188,8 +189,9 @@ fn configure(namespace: &Namespace, ifindex: Ifindex, address: IpAddr) -> Result
     Ok(())
 }
 
-/// A veth delivers by the queue that the sender's hash chose, and TCP chooses another hash when it has to send again
-/// (`sk_rethink_txhash`). A NIC hashes addresses: there a connection stays where it is.
+/// Disables TCP's rehash on retransmission (`sk_rethink_txhash`). A veth selects the receive queue by the sender's
+/// hash, so a rehash would move the connection to another queue. A NIC hashes addresses, so a connection keeps its
+/// queue.
 fn keep_flows_on_their_queues(sender: &Namespace) -> Result<(), LabError> {
     let name: SysctlName =
         "net.core.txrehash".parse().unwrap_or_else(|error| unreachable!("a name that this file gives: {error}"));
@@ -200,8 +202,8 @@ fn device(name: &'static str) -> InterfaceName {
     InterfaceName::new(name).unwrap_or_else(|error| unreachable!("a name that this file gives: {error}"))
 }
 
-/// A name for a lab that nobody else uses. Process ids are unique while their process lives, and times since boot within a
-/// process; a journal that a killed process left under the same name is not replaced but refused.
+/// Returns a unique name for a lab. Process IDs are unique among living processes, and times since boot within a
+/// process. If a killed process left a journal of the same name, the lab is refused and the journal is not overwritten.
 #[must_use]
 pub fn unique_name() -> String {
     format!("quell-{:x}-{:05x}", std::process::id(), (clock::boottime_ns() >> 10) & 0xf_ffff)

@@ -1,6 +1,6 @@
-//! What a guest says, collected by its host until there is enough: every mode measured as often as it was asked for,
-//! undisturbed. Only the host knows whether it kept the emulator waiting; a trial with the time that it did is decided
-//! on in [`super::interrupts`].
+//! Collects the guest's events on the host until every mode has the requested number of undisturbed trials. Only the
+//! host knows whether it kept the emulator waiting. [`super::interrupts`] decides whether a trial with a given waiting
+//! time is valid.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -10,11 +10,11 @@ use quell_linux::proc::Schedstat;
 use super::interrupts::{InterruptResult, InterruptTrial};
 use super::{Request, Seen, VmLabError};
 
-/// What has been heard so far.
+/// Events received so far.
 pub(super) struct Collected<'a> {
     request: &'a Request,
     result: Option<InterruptResult>,
-    /// What the emulator had had of the host's CPUs when the trial began that is under way.
+    /// Scheduling statistics of the emulator at the start of the current trial.
     begun: Option<Schedstat>,
     unreadable: Option<serde_json::Error>,
 }
@@ -24,7 +24,7 @@ impl<'a> Collected<'a> {
         Self { request, result: None, begun: None, unreadable: None }
     }
 
-    /// Takes a line, and breaks off when nothing more is needed.
+    /// Processes a line. Breaks when no more trials are needed.
     pub(super) fn hear(
         &mut self,
         line: &str,
@@ -76,7 +76,7 @@ impl<'a> Collected<'a> {
     }
 }
 
-/// Of the time that the emulator's threads wanted to run, the share that they waited for a CPU.
+/// Share of the time of the emulator's runnable threads that they waited for a CPU.
 fn waited_share(begun: Option<Schedstat>, ended: Option<Schedstat>) -> Option<f64> {
     let (begun, ended) = (begun?, ended?);
     let (ran, waited) = (ended.run_ns.saturating_sub(begun.run_ns), ended.wait_ns.saturating_sub(begun.wait_ns));
@@ -100,14 +100,14 @@ mod tests {
         Request { retries, ..Request::new(vec!["base".parse().unwrap()], 1) }
     }
 
-    /// A trial of base during which the emulator ran for 100 ns and waited so long.
+    /// A trial of `base` during which the emulator ran for 100 ns and waited for `waited_ns`.
     fn one_trial(collected: &mut Collected<'_>, waited_ns: u64) -> ControlFlow<()> {
         assert!(hear(collected, &Seen::Begins { mode: "base".to_owned() }, host(50, 5)).is_continue());
         hear(collected, &Seen::Ends(Box::new(trial("base", 0, 1_800, 240))), host(150, 5 + waited_ns))
     }
 
     #[test]
-    fn a_trial_whose_host_kept_the_emulator_waiting_is_not_enough() {
+    fn a_trial_with_a_waiting_emulator_is_repeated() {
         let request = request(3);
         let mut collected = Collected::new(&request);
         assert!(hear(&mut collected, &Seen::Up(Box::new(result(vec![]))), None).is_continue());
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_does_not_tell_is_not_taken_for_one_that_disturbs() {
+    fn a_host_without_schedstat_does_not_count_as_disturbing() {
         let request = request(0);
         let mut collected = Collected::new(&request);
         hear(&mut collected, &Seen::Up(Box::new(result(vec![]))), None).continue_value().unwrap();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_says_something_else_is_an_error_and_not_an_empty_result() {
+    fn unparsable_guest_output_is_an_error_not_an_empty_result() {
         let request = request(0);
         let mut collected = Collected::new(&request);
         assert!(collected.hear("Killed", None, &mut |_| {}).is_break());

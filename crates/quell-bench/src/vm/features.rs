@@ -1,5 +1,5 @@
-//! What a guest's kernel and driver offer of what Quell sets and reads: each probed by asking, none inferred from a
-//! version. Pure functions of the picture.
+//! Features of a guest's kernel and driver that Quell sets or reads. Each is probed, not inferred from a version. Pure
+//! functions of the snapshot.
 
 use quell_host::picture::{Device, Linked, Reading, SaidBy, Why};
 use quell_linux::epoll_params::EpollParamsError;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::server::ServerError;
 
-/// Something that is there or not.
+/// Availability of one feature.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Feature {
-    /// What it is, in the kernel's terms.
+    /// Name of the feature, in the kernel's terms.
     pub name: String,
-    /// Whether it is there, in words: `yes`, or why not.
+    /// `yes`, or the reason why the feature is missing.
     pub state: String,
 }
 
@@ -24,7 +24,7 @@ impl Feature {
     }
 }
 
-/// The features of a device's queues, and of the epolls of the server that listens on it.
+/// Features of a device's queues, and of the epolls of the server that listens on it.
 #[must_use]
 pub fn of(device: &Device, epoll: Result<(), &ServerError>) -> Vec<Feature> {
     let napi = device.napis.known_elements().next();
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_lacks_and_what_the_driver_does_not_tell_are_told_apart() {
+    fn missing_kernel_features_and_unreported_driver_facts_are_distinguished() {
         let kernel: Reading<u32> = Reading::unknown(Why::UnsupportedByKernel, "");
         let driver: Reading<Option<Linked<u32>>> = Reading::unknown(Why::UnsupportedByDriver, "");
         assert_eq!(
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupt_found_by_name_is_not_one_that_the_kernel_tells() {
+    fn an_interrupt_found_by_name_is_not_shown_as_reported_by_the_kernel() {
         let linked = |said_by| Reading::Known(Some(Linked { to: 25_u32, said_by }));
         assert_eq!(link(&linked(SaidBy::Kernel)), "yes");
         assert_eq!(link(&linked(SaidBy::Name)), "by its name");

@@ -1,6 +1,6 @@
-//! The vm lab's part in the guest: server and client on the two NICs, the plain responder started as any server would
-//! be, modes set from outside with the code that sets them on a host, and the kernel's counters read around each trial.
-//! Nothing is journalled: the machine ends with the lab.
+//! The guest side of the vm lab. Server and client use the two NICs, and the plain responder is started like any other
+//! server. Modes are set from outside with the same code as on a host. The kernel's counters are read around each
+//! trial. Nothing is journalled, because the machine ends with the lab.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,19 +28,20 @@ use crate::server::{ServerError, workers_of};
 pub(super) const SERVER_CPU: u32 = 0;
 const CLIENT_CPU: u32 = 1;
 const PORT: u16 = 7_000;
-/// A request's work: so long that an emulated NIC can deliver the next ones meanwhile, as a real one does.
+/// CPU work per request, µs. It is long enough for an emulated NIC to deliver the next requests in the meantime, as a
+/// real NIC does.
 const WORK_US: u32 = 300;
-/// Of a request, and of its answer.
+/// Size of a request and of its answer, bytes.
 const REQUEST_BYTES: u32 = 64;
-/// So many that the server never runs dry: with one, suspension lapses after every request, as designed. Each has a
-/// socket of its own and one request under way, so requests come one by one, each after an answer.
+/// Number of sockets. It is high enough to keep the server busy: with one socket, suspension ends after every request,
+/// as designed. Each socket has one outstanding request, so requests arrive one by one, each after an answer.
 const SOCKETS: u32 = 32;
-/// Emulation is slow, not stuck.
+/// Response timeout, ms. Emulation is slow, so a late answer does not mean a stuck server.
 const PATIENCE_MS: u32 = 20_000;
 pub(super) const WARM_UP_MS: u32 = 300;
-/// Some traffic, so that the server's socket knows its NAPI instance.
+/// Traffic that gives the server's socket its NAPI ID.
 const LOOK_AROUND: RunSpec = RunSpec { schedule: Schedule::Closed, warm_up_ms: 50, measure_ms: 200 };
-/// How long the responder may take until it listens.
+/// Time limit for the responder to listen.
 const START_BOUND: Duration = Duration::from_secs(20);
 const STDERR_KEPT: usize = 4_096;
 
@@ -48,37 +49,37 @@ const STDERR_KEPT: usize = 4_096;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GuestLabError {
-    /// A NIC of the lab could not be raised.
+    /// A NIC of the lab could not be brought up.
     #[error(transparent)]
     Nic(#[from] NicError),
-    /// The interrupt of the server's queue is not known.
+    /// The interrupt of the server's queue is unknown.
     #[error("neither the kernel nor a name tells the interrupt of the server's receive queue")]
     NoInterrupt,
-    /// The picture of the guest has not the server's device.
+    /// The snapshot of the guest does not contain the server's device.
     #[error("the picture of the guest does not show the server's NIC")]
     NotInThePicture,
     /// A namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// No picture of the guest could be taken.
+    /// The snapshot of the guest could not be taken.
     #[error(transparent)]
     Picture(#[from] TakeError),
     /// A file of /proc could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
-    /// This program's file is not known.
+    /// The path of this program is unknown.
     #[error("finding this program: {0}")]
     Program(io::Error),
-    /// The responder could not be started or ended.
+    /// The responder could not be started or terminated.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// A socket to ask the responder with could not be made.
+    /// The socket that probes the responder could not be created.
     #[error("making a socket to ask the responder with: {0}")]
     Probe(io::Error),
     /// The responder does not listen.
     #[error("the responder does not listen; it said: {0}")]
     Deaf(String),
-    /// The responder could not be looked into.
+    /// The responder could not be inspected.
     #[error(transparent)]
     Server(#[from] ServerError),
     /// The responder's epoll was not found.
@@ -89,10 +90,10 @@ pub enum GuestLabError {
     Load(#[from] LoadError),
 }
 
-/// Raises the lab in this guest and counts, telling what is seen when it is seen, until every round is done.
+/// Sets up the lab in this guest, counts until every round is done, and reports each event as it happens.
 ///
 /// # Errors
-/// See [`GuestLabError`]. A mode that cannot be set is no error but [`Seen::Refused`].
+/// See [`GuestLabError`]. A mode that cannot be set is not an error but [`Seen::Refused`].
 pub fn count(request: &Request, tell: &mut dyn FnMut(&Seen)) -> Result<(), GuestLabError> {
     let server = GuestNic::raise(End::Server, SERVER_CPU)?;
     let client = Arc::new(GuestNic::raise(End::Client, CLIENT_CPU)?.namespace);
@@ -132,7 +133,8 @@ fn picture_of_the_server() -> Result<Device, GuestLabError> {
     picture.devices.into_iter().find(|device| device.name == name).ok_or(GuestLabError::NotInThePicture)
 }
 
-/// The interrupt of the receive queue: the kernel's word, or, where it says nothing of NAPIs, that of the right name.
+/// Interrupt of the receive queue, as reported by the kernel. If the kernel does not report NAPI instances, the
+/// interrupt is found by its name.
 fn rx_interrupt(device: &Device, nic: &GuestNic) -> Result<Option<Linked<u32>>, GuestLabError> {
     let said = device.napis.known_elements().find_map(|napi| napi.irq.known().copied().flatten());
     match said {
@@ -165,7 +167,7 @@ fn start_responder(server: &Namespace, client: &Namespace, address: SocketAddr) 
     let deadline = Instant::now() + START_BOUND;
     let probe = client.run(|| UdpSocket::connect(address))?.map_err(GuestLabError::Probe)?;
     while !answers(&probe) {
-        // Its end is awaited between attempts, so one that dies is reported at once.
+        // Waits for the exit between attempts, so a responder that dies is reported at once.
         let ended = responder.wait(Duration::from_millis(50))?.is_some();
         if ended || Instant::now() >= deadline {
             let said = responder.stderr_tail().unwrap_or_default();
@@ -175,8 +177,8 @@ fn start_responder(server: &Namespace, client: &Namespace, address: SocketAddr) 
     Ok(responder)
 }
 
-/// Whether an earlier request has been answered; if not, here is the next one. Before the responder listens, both calls
-/// can fail for it.
+/// Whether an earlier request has been answered. If not, sends the next one. Both calls can fail before the responder
+/// listens.
 fn answers(probe: &UdpSocket) -> bool {
     let answered = probe.receive(&mut [0; REQUEST_BYTES as usize]).is_ok();
     if !answered {
@@ -198,7 +200,7 @@ impl Lab {
         let mut modes = request.modes.clone();
         for round in 0..request.rounds() {
             let mut refused = Vec::new();
-            // Every mode is once the first: what a trial leaves behind meets another one each time.
+            // Rotates the modes, so each mode follows a different one in each round.
             for place in 0..modes.len() {
                 let mode = &modes[(place + round as usize) % modes.len()];
                 if !self.trial(mode, round, tell)? {
@@ -210,9 +212,9 @@ impl Lab {
         Ok(())
     }
 
-    /// Measures a mode, or tells that it cannot be set.
+    /// Measures a mode, or reports that it cannot be set.
     fn trial(&mut self, mode: &DeliveryMode, repeat: u32, tell: &mut dyn FnMut(&Seen)) -> Result<bool, GuestLabError> {
-        // The server is idle, with every request answered: no queue is suspended then.
+        // The server is idle and has answered every request, so no queue is suspended.
         let settings = match self.settable.set(mode) {
             Ok(settings) => settings,
             Err(reason) => {
@@ -241,7 +243,7 @@ impl Lab {
     }
 }
 
-/// The counters at one moment; what could not be read is absent.
+/// Values of the counters at one time. Values that could not be read are absent.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counters {
     rx_interrupts: Option<u64>,
@@ -249,7 +251,7 @@ struct Counters {
     timer_interrupts: Option<u64>,
 }
 
-/// Reads the counters when the measured time begins and when it ends.
+/// Reads the counters at the start and end of the measured time.
 struct Counting {
     rx_irq: u32,
     begun: Option<Counters>,

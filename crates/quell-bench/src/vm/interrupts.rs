@@ -1,4 +1,4 @@
-//! What the vm lab counts, per 1,000 requests, and what has to hold of it: pure functions of the counts.
+//! Counts of the vm lab per 1,000 requests, and the conditions that they must meet. Pure functions.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,17 @@ use crate::result::{Check, SettingsReadBack};
 /// The schema of [`InterruptResult`].
 pub const SCHEMA: &str = "quell-interrupts/1";
 
-/// Interrupts of the receive queue under `base`, per 1,000 requests: fewer, and something else defers them.
+/// Minimum number of receive-queue interrupts per 1,000 requests under `base`. With fewer, something else defers
+/// interrupts.
 const BASE_RX_MIN: f64 = 700.0;
-/// Those under suspension: more, and it has lapsed.
+/// Maximum number of receive-queue interrupts per 1,000 requests under suspension. With more, suspension has ended in
+/// between.
 const SUSPENSION_RX_MAX: f64 = 50.0;
-/// Timer interrupts under suspension, as a share of those under deferral.
+/// Maximum number of timer interrupts under suspension, as a share of those under deferral.
 const TIMER_SHARE_MAX: f64 = 1.0 / 3.0;
-/// More than this share of waiting, and a trial says more of the host than of the guest's kernel. The emulator alone on
-/// two CPUs waits up to a fifth of its time, for its threads are three; at 0.23 base was seen at 698 interrupts per 1,000
-/// requests, and at 0.16 at 950.
+/// Maximum share of time that the emulator may wait for host CPUs. Above it, a trial measures the host and not the
+/// guest's kernel. The emulator has three threads, so alone on two CPUs it waits up to a fifth of its time. `base` had
+/// 698 interrupts per 1,000 requests at a share of 0.23, and 950 at 0.16.
 const HOST_WAIT_SHARE_MAX: f64 = 0.22;
 
 /// A result of the vm lab.
@@ -33,17 +35,17 @@ pub struct InterruptResult {
     pub schema: String,
     /// The guest's kernel.
     pub kernel: String,
-    /// The driver of its NICs, as far as it tells.
+    /// Driver of its NICs. Absent if the kernel does not report it.
     pub driver: Option<String>,
     /// The interrupt of the server's receive queue.
     pub rx_irq: u32,
-    /// How it is known.
+    /// Source of the interrupt number.
     pub rx_irq_said_by: SaidBy,
-    /// What this kernel and driver offer.
+    /// Features of this kernel and driver.
     pub features: Vec<Feature>,
-    /// What the server's clients did.
+    /// Description of the clients' load.
     pub load: String,
-    /// The measurements, in their order.
+    /// Measurements, in order.
     pub trials: Vec<InterruptTrial>,
     /// Modes that cannot be set here.
     pub refused: BTreeMap<String, Refusal>,
@@ -53,57 +55,57 @@ pub struct InterruptResult {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Refusal {
-    /// The kernel's words, or what the mode needs.
+    /// Reason: the kernel's message, or the requirement of the mode.
     pub reason: String,
-    /// What comes nearest to it of what this kernel takes: it was set, read back and undone.
+    /// Nearest alternative that this kernel accepts. It was set, verified and undone.
     pub nearest: Option<Nearest>,
 }
 
-/// One mode measured once.
+/// One measurement of a mode.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct InterruptTrial {
     /// The mode.
     pub mode: String,
-    /// Which repeat, from 0.
+    /// Index of the repeat, from 0.
     pub repeat: u32,
-    /// What the kernel read back.
+    /// Settings that the kernel reports.
     pub settings: SettingsReadBack,
     /// Requests answered in the measured time.
     pub answered: u64,
-    /// The measured time, in ns of the guest.
+    /// Measured time, in ns of the guest.
     pub duration_ns: u64,
     /// Interrupts of the server's receive queue.
     pub rx_interrupts: Option<u64>,
-    /// Rounds of the receiving softirq on the server's CPU.
+    /// NET_RX softirqs on the server's CPU.
     pub net_rx_softirqs: Option<u64>,
     /// Timer interrupts of the server's CPU.
     pub timer_interrupts: Option<u64>,
-    /// Of the time that the emulator's threads wanted to run, the share that the host let them wait for a CPU; absent
-    /// where the host does not tell.
+    /// Share of the time of the emulator's runnable threads that they waited for a host CPU. Absent if the host does
+    /// not report it.
     pub host_wait_share: Option<f64>,
 }
 
-/// The counted figures.
+/// Counters of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counted {
     /// Interrupts of the server's receive queue.
     RxInterrupts,
-    /// Rounds of the receiving softirq on the server's CPU.
+    /// NET_RX softirqs on the server's CPU.
     NetRxSoftirqs,
     /// Timer interrupts of the server's CPU.
     TimerInterrupts,
 }
 
 impl InterruptTrial {
-    /// Whether the host kept the emulator waiting: then packets that would have come one by one come in bunches, and
-    /// bunches need fewer interrupts.
+    /// Whether the host kept the emulator waiting. Packets that would arrive one by one then arrive in batches, and
+    /// batches need fewer interrupts.
     #[must_use]
     pub fn was_starved(&self) -> bool {
         self.host_wait_share.is_some_and(|share| share > HOST_WAIT_SHARE_MAX)
     }
 
-    /// A figure per 1,000 requests; absent when it was not read or nothing was answered.
+    /// Value of a counter per 1,000 requests. Absent if the counter was not read or nothing was answered.
     #[must_use]
     pub fn per_thousand(&self, counted: Counted) -> Option<f64> {
         let count = match counted {
@@ -114,7 +116,7 @@ impl InterruptTrial {
         (self.answered > 0).then_some(count? as f64 * 1_000.0 / self.answered as f64)
     }
 
-    /// Requests answered a second; a hint at the order of the modes, for emulation has costs of its own.
+    /// Requests answered per second. It only hints at the order of the modes, because emulation has its own costs.
     #[must_use]
     pub fn requests_per_s(&self) -> f64 {
         self.answered as f64 * 1e9 / self.duration_ns as f64
@@ -136,7 +138,7 @@ impl InterruptTrial {
     }
 }
 
-/// What the settings that were read back amount to.
+/// Classification of the settings that the kernel reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Delivery {
     Interrupts,
@@ -146,13 +148,13 @@ enum Delivery {
 }
 
 impl InterruptResult {
-    /// What its JSON looks like.
+    /// JSON Schema of the result.
     #[must_use]
     pub fn json_schema() -> schemars::Schema {
         schemars::schema_for!(Self)
     }
 
-    /// The modes that were measured, in the order of their first trial.
+    /// Measured modes, in the order of their first trial.
     #[must_use]
     pub fn modes(&self) -> Vec<&str> {
         let mut modes: Vec<&str> = Vec::new();
@@ -164,30 +166,30 @@ impl InterruptResult {
         modes
     }
 
-    /// The trials that count: those during which the host did not keep the emulator waiting, or all of a mode that has
-    /// no such trial.
+    /// Valid trials: those in which the host did not keep the emulator waiting. If a mode has no such trial, all of its
+    /// trials count.
     pub fn sound_trials(&self) -> impl Iterator<Item = &InterruptTrial> + Clone {
         let has_sound = |mode: &str| self.trials.iter().any(|trial| trial.mode == mode && !trial.was_starved());
         self.trials.iter().filter(move |trial| !trial.was_starved() || !has_sound(&trial.mode))
     }
 
-    /// The largest share of waiting among the trials that count, where it is too large.
+    /// Largest share of waiting among the valid trials, if it is above the limit.
     #[must_use]
     pub fn starved_by(&self) -> Option<f64> {
         let starved = self.sound_trials().filter(|trial| trial.was_starved());
         starved.filter_map(|trial| trial.host_wait_share).reduce(f64::max)
     }
 
-    /// The lowest and the highest of a figure per 1,000 requests over a mode's trials that count; absent when one of
-    /// them has none.
+    /// Lowest and highest value of a counter per 1,000 requests over the valid trials of a mode. Absent if one of these
+    /// trials has no value.
     #[must_use]
     pub fn range(&self, mode: &str, counted: Counted) -> Option<(f64, f64)> {
         range(self.sound_trials().filter(|trial| trial.mode == mode).map(|trial| trial.per_thousand(counted)))
     }
 
-    /// What has to hold of the median of the trials that count, as far as the modes that it speaks of were measured:
-    /// interrupts come under `base`, hardly any under suspension, and suspension does without the timer that deferral
-    /// lives by. Of the median, for the host can hold the emulator up for a moment without starving a whole trial.
+    /// Checks the medians of the valid trials, for the modes that were measured. Interrupts must arrive under `base`
+    /// and almost never under suspension. Suspension must work without the timer that deferral depends on. Medians are
+    /// used because the host can delay the emulator briefly without starving a whole trial.
     #[must_use]
     pub fn checks(&self) -> Vec<Check> {
         let of = |delivery, counted| {
@@ -272,14 +274,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_seen_by_hand_holds() {
+    fn results_measured_by_hand_pass() {
         let seen =
             result(vec![trial("base", 0, 1_800, 240), trial("defer20", 0, 50, 6_600), trial("suspend20", 0, 2, 250)]);
         assert_eq!(hold(&seen), [true, true, true]);
     }
 
     #[test]
-    fn the_median_of_a_modes_trials_has_to_hold() {
+    fn the_median_of_a_modes_trials_must_pass() {
         let mut trials =
             vec![trial("base", 0, 1_800, 240), trial("suspend20", 0, 2, 250), trial("defer20", 0, 9, 6_600)];
         let bad = |repeat| [trial("base", repeat, 1_300, 240), trial("suspend20", repeat, 120, 2_300)];
@@ -291,7 +293,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_trial_that_the_host_starved_does_not_count_where_there_is_another() {
+    fn a_starved_trial_does_not_count_if_there_is_another() {
         let starved = |trial| InterruptTrial { host_wait_share: Some(0.5), ..trial };
         let mut seen = result(vec![starved(trial("base", 0, 900, 240)), trial("base", 1, 1_800, 240)]);
         assert_eq!((hold(&seen), seen.starved_by()), (vec![true], None));
@@ -301,13 +303,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nothing_is_claimed_of_modes_that_were_not_measured() {
+    fn unmeasured_modes_are_not_checked() {
         assert_eq!(hold(&result(vec![trial("fullbusy", 0, 0, 0)])), [] as [bool; 0]);
         assert_eq!(hold(&result(vec![trial("suspend20", 0, 2, 250)])), [true]);
     }
 
     #[test]
-    fn a_count_that_was_not_read_is_absent_and_not_zero() {
+    fn an_unread_count_is_absent_not_zero() {
         let mut unread = trial("suspend20", 0, 0, 0);
         unread.rx_interrupts = None;
         let seen = result(vec![unread]);

@@ -1,6 +1,6 @@
-//! The vm lab: server and client in two namespaces of a QEMU guest, on two emulated NICs with real interrupts. What an
-//! interrupt costs cannot be measured under emulation, so nothing is timed: [`interrupts`] counts them, [`guest`] is
-//! the part that runs inside, and this file starts it from outside.
+//! The vm lab: server and client in two namespaces of a QEMU guest, on two emulated NICs with real interrupts.
+//! Emulation distorts the cost of an interrupt, so the lab counts and does not time. [`interrupts`] holds the counts,
+//! [`guest`] runs inside the guest, and this file starts it from outside.
 
 mod collect;
 pub mod features;
@@ -17,44 +17,44 @@ use serde::{Deserialize, Serialize};
 use self::collect::Collected;
 use self::interrupts::{InterruptResult, InterruptTrial, Refusal};
 
-/// The command of this program that runs in the guest; its one argument is a [`Request`] as JSON.
+/// Command of this program that runs in the guest. Its one argument is a [`Request`] as JSON.
 pub const GUEST_COMMAND: &str = "vm-lab";
 
-/// What is to be counted.
+/// What to count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Request {
-    /// The modes; what cannot be set in the guest is refused there.
+    /// Modes. The guest refuses those that cannot be set.
     pub modes: Vec<DeliveryMode>,
-    /// How often each is measured, interleaved.
+    /// Number of measurements per mode, interleaved.
     pub repeats: u32,
-    /// How many trials may be measured again, in all, because the host kept the emulator waiting for its CPUs.
+    /// Total number of trials that may be repeated because the host kept the emulator waiting for CPUs.
     pub retries: u32,
-    /// How long each trial is measured, in milliseconds of the guest.
+    /// Duration of each trial, in milliseconds of the guest.
     pub measure_ms: u32,
 }
 
 impl Request {
-    /// Counts these modes so often, for two seconds each time, without measuring any again.
+    /// A request with this number of repeats, two seconds per trial and no retries.
     #[must_use]
     pub fn new(modes: Vec<DeliveryMode>, repeats: u32) -> Self {
         Self { modes, repeats, retries: 0, measure_ms: 2_000 }
     }
 
-    /// How often the guest goes through all modes, unless it is ended before: it does not know which trials its host
-    /// disturbed.
+    /// Number of times that the guest runs all modes unless it is stopped. The guest does not know which trials the
+    /// host disturbed.
     fn rounds(&self) -> u32 {
         let modes = u32::try_from(self.modes.len()).unwrap_or(u32::MAX).max(1);
         self.repeats.saturating_add(self.retries.div_ceil(modes))
     }
 
-    /// How long trials are measured when none is measured again.
+    /// Total measured time without retries.
     #[must_use]
     pub fn measured(&self) -> Duration {
         self.rounds_take(self.repeats)
     }
 
-    /// How long trials are measured at most.
+    /// Maximum total measured time.
     #[must_use]
     pub fn measured_at_most(&self) -> Duration {
         self.rounds_take(self.rounds())
@@ -65,7 +65,7 @@ impl Request {
         Duration::from_millis(u64::from(self.measure_ms) + u64::from(guest::WARM_UP_MS)).saturating_mul(trials)
     }
 
-    /// The virtual CPUs that the guest needs: the server's, the client's, and one for a thread that polls without end.
+    /// Number of virtual CPUs of the guest: the server's, the client's, and one for a thread that polls continuously.
     #[must_use]
     pub fn cpus(&self) -> u32 {
         let polls = self.modes.iter().any(|mode| mode.napi().threaded == Threaded::BusyPoll);
@@ -73,25 +73,25 @@ impl Request {
     }
 }
 
-/// What the guest says, a line of JSON each, when it happens.
+/// Events that the guest reports as they happen, one line of JSON each.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Seen {
-    /// The lab is up: a result without trials.
+    /// The lab is up. Carries a result without trials.
     Up(Box<InterruptResult>),
     /// A mode cannot be set.
     Refused {
-        /// Which.
+        /// Name of the mode.
         mode: String,
-        /// Why, and what can be set instead.
+        /// Reason, and the nearest alternative.
         refusal: Refusal,
     },
     /// A trial begins.
     Begins {
-        /// Its mode.
+        /// Name of the mode.
         mode: String,
     },
-    /// It has ended.
+    /// A trial has ended.
     Ends(Box<InterruptTrial>),
 }
 
@@ -99,27 +99,28 @@ pub enum Seen {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VmLabError {
-    /// The guest did not get to its end.
+    /// The guest failed before it ended.
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// The lab failed in the guest.
     #[error("the lab in the guest ended with {}: {said}", code.map_or("a signal".to_owned(), |code| format!("code {code}")))]
     InGuest {
-        /// The exit code of the command; absent when a signal ended it.
+        /// Exit code of the command. Absent if a signal ended it.
         code: Option<i32>,
-        /// What it said.
+        /// Output of the command.
         said: String,
     },
-    /// What it wrote is not what it writes.
+    /// The guest's output could not be parsed.
     #[error("what the guest said cannot be read: {0}")]
     Unreadable(#[from] serde_json::Error),
-    /// It ended before the lab was up.
+    /// The guest ended before the lab was up.
     #[error("the guest ended before its lab was up")]
     NeverUp,
 }
 
-/// Counts in a guest; `watch` hears what the guest says. A trial during which the host kept the emulator waiting is
-/// measured again, as often as the request allows. `stopped` is asked often whether to end early.
+/// Counts in a guest and passes each event of the guest to `watch`. If the host kept the emulator waiting during a
+/// trial, the trial is repeated within the limit of the request. Calls `stopped` often and ends early when it returns
+/// true.
 ///
 /// # Errors
 /// See [`VmLabError`].

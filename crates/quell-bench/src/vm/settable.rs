@@ -1,5 +1,6 @@
-//! What of a mode can be set in this guest: by netlink and `EPIOCSPARAMS` as on any host; where the kernel refuses, what
-//! comes nearest is tried, read back and undone, so that only what this kernel really takes is named.
+//! Finds the settings of a mode that this guest accepts, by netlink and `EPIOCSPARAMS` as on any host. If the kernel
+//! refuses a mode, the nearest mode is tried, verified and undone. A reported alternative is therefore one that this
+//! kernel accepts.
 
 use quell_linux::netdev::{DeviceThreadingError, Netdev, device_threading, set_device_threading};
 use quell_linux::pidfd::{DuplicatedFd, PidFd, PidFdError};
@@ -17,12 +18,12 @@ use crate::result::SettingsReadBack;
 use crate::server::{ServerError, Worker};
 use crate::settings::needs_launch;
 
-/// There when a mode needs it: see [`super::Request::cpus`].
+/// This CPU exists if a mode needs it: see [`super::Request::cpus`].
 const SPARE_CPU: u32 = 2;
 
-/// The server's side of the lab as it can be told things.
+/// Settings interface of the lab's server side.
 pub(super) struct Settable {
-    /// When this kernel can tell and set what a mode says of queues; otherwise why not.
+    /// The queues if the kernel can report and set NAPI settings; otherwise the reason why not.
     queues: Result<Queues, String>,
     workers: Vec<Worker>,
     nic: GuestNic,
@@ -30,7 +31,7 @@ pub(super) struct Settable {
     server: Pid,
 }
 
-/// Why what comes nearest to a mode cannot be set either.
+/// Why the nearest alternative to a mode cannot be set either.
 #[derive(Debug, thiserror::Error)]
 enum NotNear {
     #[error(transparent)]
@@ -62,17 +63,17 @@ impl Settable {
         Self { queues, workers, nic, device, server }
     }
 
-    /// Sets a mode and reads it back.
+    /// Sets a mode and verifies it.
     ///
     /// # Errors
-    /// Why it cannot be set, in words.
+    /// The reason why it cannot be set, in words.
     pub(super) fn set(&mut self, mode: &DeliveryMode) -> Result<SettingsReadBack, String> {
         if let Some(requirement) = needs_launch(mode) {
             return Err(requirement.to_string());
         }
         let queues = match &mut self.queues {
             Ok(queues) => queues,
-            // A new kernel's queues are as `base` says, and nothing here has changed them.
+            // On a new kernel the queues already have the settings of `base`, and nothing here has changed them.
             Err(_) if is_base(mode) => return Ok(SettingsReadBack { napi: Vec::new(), epoll: Vec::new() }),
             Err(reason) => return Err(reason.clone()),
         };
@@ -88,7 +89,7 @@ impl Settable {
         self.workers.iter().map(|worker| worker.set(asked)).collect()
     }
 
-    /// Why a mode is refused, with what comes nearest to it, if this kernel takes that.
+    /// The refusal of a mode, with the nearest alternative if this kernel accepts it.
     pub(super) fn refusal(&self, mode: &DeliveryMode, reason: String) -> Refusal {
         let nearest = mode.nearest(self.offered()).filter(|nearest| self.try_out(nearest).is_ok());
         Refusal { reason, nearest }
@@ -106,7 +107,7 @@ impl Settable {
         }
     }
 
-    /// The server's sockets, by duplicates.
+    /// Duplicates of the server's sockets.
     fn sockets(&self) -> Result<Vec<DuplicatedFd>, NotNear> {
         let fds = ProcRoot::default().process(self.server).fds()?;
         let pidfd = PidFd::open(self.server)?;
@@ -114,7 +115,7 @@ impl Settable {
         sockets.map(|fd| Ok(pidfd.duplicate(fd.number)?)).collect()
     }
 
-    /// Sets it, reads it back and undoes it.
+    /// Sets the alternative, verifies it and undoes it.
     fn try_out(&self, nearest: &Nearest) -> Result<(), NotNear> {
         let tried = self.take(nearest);
         let undone = self

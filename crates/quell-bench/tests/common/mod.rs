@@ -1,4 +1,4 @@
-//! What the tests of the bench share: whether a lab can be raised here, a run of a small plan.
+//! Helpers of the bench tests: lab availability, and a run of a small plan.
 
 use quell_bench::plan::Plan;
 use quell_bench::requirements::missing;
@@ -8,12 +8,12 @@ use quell_bench::server::ServerCommand;
 use quell_host::journal::Journal;
 use quell_test_support::{LabTurn, skip_missing};
 
-/// memcached, as `quell bench` takes it by default.
+/// memcached as `quell bench` starts it by default.
 pub(crate) fn memcached() -> ServerCommand {
     ServerCommand::Memcached { program: "memcached".into() }
 }
 
-/// Whether a lab can be raised here; says on stderr why a test is skipped.
+/// Whether a lab can run here. Prints the reason for skipping on stderr.
 pub(crate) fn can_raise_a_lab() -> bool {
     let missing = missing(&memcached());
     if !missing.is_empty() {
@@ -22,7 +22,7 @@ pub(crate) fn can_raise_a_lab() -> bool {
     missing.is_empty()
 }
 
-/// A request for short trials on one queue, each measured once.
+/// A request for short trials on one queue. Each trial runs once.
 pub(crate) fn request(modes: &str, loads: &[&str]) -> Request {
     let modes = quell_mode::DeliveryMode::parse_list(modes).unwrap();
     let loads = loads.iter().map(|load| load.parse().unwrap()).collect();
@@ -39,7 +39,8 @@ pub(crate) fn request(modes: &str, loads: &[&str]) -> Request {
     }
 }
 
-/// Runs the request to its end, when it is this test's turn, with a journal of its own that is empty again afterwards.
+/// Runs the request to its end while holding the lab lock. Uses a private journal and checks that it is empty
+/// afterwards.
 pub(crate) fn run_to_the_end(request: &Request, mut watch: impl FnMut(&Event<'_>)) -> Result<BenchResult, BenchError> {
     let _turn = LabTurn::wait();
     let dir = tempfile::tempdir().unwrap();

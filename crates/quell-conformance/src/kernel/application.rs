@@ -1,5 +1,5 @@
-//! An application of a scenario on the kernel's arm: one thread that takes its steps with real system
-//! calls and writes down when they returned.
+//! An application of a scenario on the kernel's arm: one thread that executes its steps with real system calls and
+//! records when they return.
 
 use std::time::Duration;
 
@@ -13,29 +13,29 @@ use crate::duration::Nanos;
 use crate::observe::Wait;
 use crate::scenario::{Scenario, Step};
 
-/// The token of the event that ends a scenario.
+/// Token of the event that ends a scenario.
 pub(super) const STOP: u64 = u64::MAX;
 
-/// The token of the first epoll where it is inside another.
+/// Token of the first nested epoll.
 pub(super) const NESTED: u64 = 1 << 32;
 
-/// A message that was read.
+/// A message that an application has read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Read {
-    /// Its number in the order of the file.
+    /// Number of the message, in file order.
     pub(super) number: u32,
-    /// When, in ns since the scenario began.
+    /// Time of the read, in ns since the start of the scenario.
     pub(super) at_ns: u64,
 }
 
-/// One application.
+/// State of one application.
 pub(super) struct Player<'a> {
     scenario: &'a Scenario,
     index: usize,
     sockets: &'a Sockets,
-    /// Its reference to its epoll, until it closes it.
+    /// The application's reference to its epoll, until it closes it.
     epoll: Option<Epoll>,
-    /// The epolls inside it, which live as long as the application.
+    /// The nested epolls. They live as long as the application.
     _inner: Vec<Epoll>,
     begins_ns: u64,
     waits: Vec<Wait>,
@@ -50,14 +50,13 @@ impl<'a> Player<'a> {
         epoll: Epoll,
         inner: Vec<Epoll>,
     ) -> Self {
-        // Nothing is allocated while a scenario runs.
+        // Allocates now, so that nothing is allocated while a scenario runs.
         let (waits, reads) = (Vec::with_capacity(1 << 16), Vec::with_capacity(scenario.messages()));
         Self { scenario, index, sockets, epoll: Some(epoll), _inner: inner, begins_ns: 0, waits, reads }
     }
 
-    /// Takes the steps from `begins_ns` of the monotonic clock until they or the scenario end. What it holds, it holds
-    /// until it is [asked what it has observed](Self::observed), as a process does until it exits: closing an epoll has
-    /// its queue polled.
+    /// Executes the steps from `begins_ns` on the monotonic clock until the steps or the scenario end. Descriptors stay
+    /// open until [`Self::observed`] is called, as in a process until it exits: closing an epoll polls its queue.
     pub(super) fn play(mut self, begins_ns: u64) -> Result<Self, PlayError> {
         self.begins_ns = begins_ns;
         let steps = &self.scenario.applications[self.index].steps;
@@ -130,7 +129,7 @@ impl<'a> Player<'a> {
         result
     }
 
-    /// Reads what a socket holds. An event is left as it is: ready.
+    /// Reads all data of a socket. An event stays ready.
     fn drain(&mut self, descriptor: usize) -> Result<(), PlayError> {
         while self.read_one(descriptor)? {}
         Ok(())
@@ -146,7 +145,7 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// Reads one message; false when there is none.
+    /// Reads one message. False if there is none.
     fn read_one(&mut self, descriptor: usize) -> Result<bool, PlayError> {
         let Some(receiver) = self.sockets.receiver(descriptor) else { return Ok(false) };
         let mut number = [0; 4];

@@ -1,5 +1,5 @@
-//! What the kernel counts while a scenario is played: polls by who polled, interrupts, packets received
-//! by busy polling. What it does not count is absent.
+//! Kernel counters during a scenario: polls by type of poller, interrupts, packets received by busy polling. Values
+//! that the kernel does not count are absent.
 
 use quell_linux::bpf::{NapiPollCounter, NapiPolls};
 use quell_linux::proc::{Interrupts, Netstat, ProcRoot};
@@ -10,16 +10,16 @@ use super::{PlayError, Site};
 use crate::observe::Queue;
 use crate::scenario::Scenario;
 
-/// The budget of a softirq's poll (`NAPI_POLL_WEIGHT`, include/linux/netdevice.h), which drivers keep.
+/// Budget of a softirq poll (`NAPI_POLL_WEIGHT`, `include/linux/netdevice.h`). Drivers keep this value.
 const NAPI_POLL_WEIGHT: u16 = 64;
 
-/// Counting under way.
+/// An active measurement.
 pub(super) struct Counting {
-    /// With the interrupt of each, where the device has one.
+    /// NAPI IDs, each with its interrupt if the device has one.
     napis: Vec<(NapiId, Option<u32>)>,
-    /// Absent where there is no NAPI instance to watch.
+    /// Absent if there is no NAPI instance to observe.
     polls: Option<NapiPollCounter>,
-    /// Whether no busy poll has the budget of a softirq.
+    /// Whether no busy poll has the budget of a softirq poll.
     budgets_differ: bool,
     netstat: Netstat,
     interrupts: Interrupts,
@@ -41,7 +41,7 @@ impl Counting {
         })
     }
 
-    /// Each queue's counts, and `BusyPollRxPackets`.
+    /// Ends the measurement. Returns each queue's counts and `BusyPollRxPackets`.
     pub(super) fn end(self, site: &Site) -> Result<(Vec<Queue>, Option<u64>), PlayError> {
         let read = self.polls.as_ref().map(NapiPollCounter::read).transpose()?.unwrap_or_default();
         let interrupts = ProcRoot::default().interrupts()?;

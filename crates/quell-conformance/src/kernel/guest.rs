@@ -1,5 +1,5 @@
-//! The two NICs of a guest of the vm lab as the place where scenarios are played: one queue with a real interrupt, on
-//! whichever kernel the guest has. What that kernel lacks is asked, and scenarios that need it are told so.
+//! A scenario site made of the two NICs of a vm lab guest: one queue with a real interrupt, on any kernel. The kernel
+//! is probed for missing features. Scenarios that need them are reported as not possible.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,42 +18,43 @@ use quell_vm::nic::{End, GuestNic, NicError};
 use super::{Control, PlayError, Side, Site, failed};
 use crate::scenario::Need;
 
-/// Applications and the interrupts of their NIC.
+/// CPU of the applications and of their NIC's interrupts.
 const APPLICATION_CPU: u32 = 0;
-/// The sender and the interrupts of its NIC.
+/// CPU of the sender and of its NIC's interrupts.
 const PEER_CPU: u32 = 1;
-/// Virtual CPUs that the guest should have: with one to spare for a queue's thread that polls without end.
+/// Number of virtual CPUs of the guest. One of them is free for a NAPI thread that polls continuously.
 pub const CPUS: u32 = 3;
-/// How long the first datagram may take, the resolution of the address included.
+/// Time limit for the first datagram, including address resolution.
 const WAY_MAX: Duration = Duration::from_secs(5);
 
 /// Why the NICs of a guest could not be made a site.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GuestSiteError {
-    /// A NIC could not be raised.
+    /// A NIC could not be brought up.
     #[error(transparent)]
     Nic(#[from] NicError),
-    /// The NAPI instance of its queue could not be found out.
+    /// The NAPI instance of the queue could not be determined.
     #[error(transparent)]
     Play(#[from] PlayError),
-    /// A datagram came, and past NAPI.
+    /// A datagram arrived without passing NAPI.
     #[error("a datagram reached its socket without a NAPI id: this NIC's queue cannot be told")]
     PastNapi,
 }
 
-/// The NICs of a guest, raised.
+/// The NICs of a guest, after setup.
 #[derive(Debug)]
 pub struct GuestSite {
-    /// Where scenarios are played.
+    /// Site to run scenarios on.
     pub site: Site,
-    /// With these the tracepoint stays on, and neither its branch nor its call (direct for one reader, through a list
-    /// for several) is patched while polls run through it. Under QEMU's emulation a CPU can meet the breakpoint of such
-    /// a patch (`text_poke_bp`) after the kernel has forgotten it, and the guest panics.
+    /// Keeps the tracepoint enabled, so the kernel patches neither its branch nor its call while polls execute it. Two
+    /// readers are needed: the call is direct for one reader and goes through a list for several. Under QEMU's
+    /// emulation, a CPU can hit the breakpoint of such a patch (`text_poke_bp`) after the kernel has forgotten it. The
+    /// guest then panics.
     _tracepoint_stays_on: [NapiPollCounter; 2],
 }
 
-/// Raises both NICs of the guest that this runs in.
+/// Brings up both NICs of the guest that this program runs in.
 ///
 /// # Errors
 /// See [`GuestSiteError`].
@@ -81,7 +82,7 @@ fn side(nic: GuestNic) -> Side {
     Side { namespace: Arc::new(nic.namespace), ifindex: nic.ifindex, address: nic.address }
 }
 
-/// By netlink where the kernel tells a NAPI instance's own settings, else by sysfs.
+/// Netlink if the kernel reports per-NAPI settings, else sysfs.
 fn control(application: &Side, napi: NapiId) -> Control {
     let told = Netdev::open_in(&application.namespace).and_then(|mut netdev| netdev.napi(napi));
     if told.is_ok_and(|napi| napi.irq_suspend_timeout_ns.is_some()) {
@@ -92,7 +93,7 @@ fn control(application: &Side, napi: NapiId) -> Control {
     Control::DeviceBySysfs { device, napi }
 }
 
-/// The NAPI instance by which a datagram comes.
+/// NAPI instance that a datagram arrives by.
 fn napi_of_the_queue(application: &Side, peer: &Side) -> Result<Option<NapiId>, PlayError> {
     let address = SocketAddr::new(application.address, 0);
     let receiver = application.namespace.run(|| UdpSocket::bind(address, false, Blocking::Yes))?;

@@ -1,6 +1,5 @@
-//! The kernel's arm: a scenario played by threads on real sockets between two network namespaces, and
-//! what the kernel did observed. Where the device comes from is the caller's business ([`veth`] and [`guest`] are
-//! places), and so is judging: this only plays.
+//! The kernel's arm: threads run a scenario on real sockets between two network namespaces, and the kernel's behaviour
+//! is observed. The caller provides the device ([`veth`] and [`guest`] set up sites) and judges the observations.
 
 mod application;
 mod counting;
@@ -39,22 +38,22 @@ use queues::Queues;
 use sockets::Sockets;
 use start::{Start, wait_until};
 
-/// Where a scenario is played: a device with as many queues as it has, and a peer that sends to it.
+/// A site to run scenarios on: a device with all its queues, and a peer that sends to it.
 #[derive(Debug)]
 pub struct Site {
-    /// Where the applications run.
+    /// Side that runs the applications.
     pub application: Side,
-    /// Where packets are sent from.
+    /// Side that sends the packets.
     pub peer: Side,
-    /// The CPUs: applications are pinned to them from the first on, the sender to the last.
+    /// CPUs. Applications are pinned from the first CPU on, the sender to the last.
     pub cpus: Vec<u32>,
-    /// A CPU for a queue's thread that polls without end, if there is one to spare.
+    /// A CPU for a NAPI thread that polls continuously, if one is free.
     pub spare_cpu: Option<u32>,
-    /// What the device has.
+    /// Features of the device.
     pub has: Vec<Need>,
-    /// How its queues are told their settings.
+    /// How NAPI settings are applied.
     pub control: Control,
-    /// The interrupt of its queue, for drivers that do not tell netlink.
+    /// Interrupt of the device's queue, for drivers that do not report it by netlink.
     pub rx_irq: Option<u32>,
     /// Whether epolls have busy-poll parameters (`EPIOCSPARAMS`).
     pub epoll_parameters: bool,
@@ -63,56 +62,56 @@ pub struct Site {
 /// One side of a site.
 #[derive(Debug)]
 pub struct Side {
-    /// Its network.
+    /// Network namespace.
     pub namespace: Arc<Namespace>,
-    /// Its device.
+    /// Interface index of the device.
     pub ifindex: Ifindex,
-    /// Its address.
+    /// IP address of the device.
     pub address: IpAddr,
 }
 
-/// Why a scenario could not be played to its end.
+/// Why a scenario could not be run to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlayError {
-    /// The device has another number of NAPI instances than the scenario has queues.
+    /// The number of NAPI instances differs from the number of queues in the scenario.
     #[error("the device has {found} NAPI instance(s), and the scenario {expected} queue(s)")]
     Queues {
-        /// NAPI instances found.
+        /// Number of NAPI instances found.
         found: usize,
-        /// Queues of the scenario.
+        /// Number of queues in the scenario.
         expected: usize,
     },
-    /// The kernel says that the queue is threaded, and names no thread.
+    /// The kernel reports the queue as threaded but reports no thread.
     #[error("NAPI {0} is set to be polled by a thread, and the kernel names none that this PID namespace has")]
     NoThread(NapiId),
-    /// A queue is to be polled by a thread without end, and there is no CPU for it.
+    /// A queue needs a thread that polls continuously, and no CPU is free for it.
     #[error("a thread that polls without end takes a CPU of its own, and there is none to spare")]
     NoSpareCpu,
-    /// No flow could be found that arrives by the queue that a socket is to have.
+    /// No tried flow arrives by the required queue.
     #[error("of {tries} flows to `{socket}` none arrived by queue {queue}")]
     NoFlow {
-        /// The socket.
+        /// Name of the socket.
         socket: String,
-        /// The queue.
+        /// Index of the required queue.
         queue: usize,
-        /// How many were tried.
+        /// Number of flows tried.
         tries: u32,
     },
-    /// A datagram that was to find the way did not arrive.
+    /// A datagram that tests a flow did not arrive.
     #[error("a datagram to `{socket}` did not arrive within {waited:?}: is the device up?")]
     NoWay {
-        /// The socket.
+        /// Name of the socket.
         socket: String,
-        /// How long it was waited for.
+        /// Time waited.
         waited: Duration,
     },
     /// A system call on a socket, epoll or event failed.
     #[error("{action}: {source}")]
     System {
-        /// What was tried.
+        /// Attempted action.
         action: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The kernel refused a queue's settings.
@@ -141,29 +140,29 @@ pub enum PlayError {
     Proc(#[from] ProcError),
 }
 
-/// For `map_err`: what was tried when a system call failed.
+/// For `map_err`: adds the attempted action to the error of a system call.
 fn failed(action: &'static str) -> impl FnOnce(io::Error) -> PlayError {
     move |source| PlayError::System { action, source }
 }
 
-/// NAPI threads come before the sender, the sender before the applications, all before the rest of the
-/// machine: what else runs there can delay none of them for long.
+/// Priorities: NAPI threads above the sender, the sender above the applications, all above the rest of the machine.
+/// Other programs can therefore not delay them for long.
 const NAPI_THREAD_PRIORITY: u32 = 50;
 const SENDER_PRIORITY: u32 = 45;
 const APPLICATION_PRIORITY: u32 = 40;
 
-/// Plays a scenario.
+/// Runs a scenario.
 ///
 /// # Errors
-/// See [`PlayError`]. The device keeps the settings that it got last.
+/// See [`PlayError`]. The device keeps the last settings.
 pub fn play(site: &Site, scenario: &Scenario) -> Result<Observations, PlayError> {
     let mut queues = Queues::of(site)?;
     let napis = queues.ids().to_vec();
     if napis.len() != scenario.queues.len() && !scenario.past_napi {
         return Err(PlayError::Queues { found: napis.len(), expected: scenario.queues.len() });
     }
-    // A device that was played on before may be deferred or suspended still. With nothing of it set the timer that is
-    // under way is the last, and the datagrams that find the way come after it: the interrupt is enabled then.
+    // After an earlier run the device may still be deferred or suspended. Without settings, the pending timer is the
+    // last one. The datagrams that test the flows come after it, and the interrupt is enabled then.
     (0..napis.len()).try_for_each(|queue| queues.set(queue, &NapiSettings::default()))?;
     let sockets = Sockets::open(site, scenario, &napis)?;
     for (index, settings) in scenario.queues.iter().enumerate().take(napis.len()) {
@@ -179,7 +178,7 @@ pub fn play(site: &Site, scenario: &Scenario) -> Result<Observations, PlayError>
             wait_until(begins_ns + scenario.lasts.0);
             Ok((sent, counting.end(site)?))
         });
-        // Whatever came of it, nobody is to wait for ever.
+        // Stops all threads even after an error, so that none waits forever.
         stop.raise().map_err(failed("raising an eventfd"))?;
         end
     })?;
@@ -200,7 +199,8 @@ fn set_queue(queues: &mut Queues, queue: usize, settings: &NapiSettings, site: &
     match settings.threaded {
         Threaded::Off => Ok(()),
         Threaded::Thread => pin(thread()?, site.cpus[queue % site.cpus.len()], NAPI_THREAD_PRIORITY),
-        // It shares its CPU with nobody, so it needs no priority, with which it would keep the kernel from its own work.
+        // The thread has its own CPU and needs no real-time priority. With one, it would starve kernel work on that
+        // CPU.
         Threaded::BusyPoll => {
             let cpu = site.spare_cpu.ok_or(PlayError::NoSpareCpu)?;
             Ok(sched::set_affinity(thread()?, &[cpu].into_iter().collect::<CpuList>())?)
@@ -208,7 +208,7 @@ fn set_queue(queues: &mut Queues, queue: usize, settings: &NapiSettings, site: &
     }
 }
 
-/// Pins a thread under `SCHED_FIFO`.
+/// Pins a thread and puts it under `SCHED_FIFO`.
 fn pin(thread: Pid, cpu: u32, priority: u32) -> Result<(), PlayError> {
     sched::set_affinity(thread, &[cpu].into_iter().collect::<CpuList>())?;
     sched::set_scheduling(thread, Scheduling { policy: Policy::Fifo { priority }, reset_on_fork: false })?;
@@ -220,7 +220,7 @@ fn params(settings: EpollSettings) -> EpollParams {
     EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll }
 }
 
-/// The epolls with everything in them. Each also has an event that ends the scenario and is quiet until then.
+/// Creates the epolls with their descriptors. Each also has an event that ends the scenario.
 fn epolls(scenario: &Scenario, sockets: &Sockets, stop: &Event) -> Result<Vec<Epoll>, PlayError> {
     let mut epolls: Vec<Epoll> = Vec::new();
     for (index, of) in scenario.epolls.iter().enumerate() {
@@ -228,7 +228,7 @@ fn epolls(scenario: &Scenario, sockets: &Sockets, stop: &Event) -> Result<Vec<Ep
         let max_events = users.map(|application| application.max_events).max().unwrap_or(1);
         let epoll = Epoll::new(max_events).map_err(failed("making an epoll"))?;
         epoll.add(stop, application::STOP, Trigger::Level).map_err(failed("watching an eventfd"))?;
-        // A new one has them already, and an older kernel has no others.
+        // A new epoll has these values already, and an older kernel supports no others.
         let has_parameters = of.settings != EpollSettings::default();
         if of.napi_known && has_parameters {
             epoll_params::set(&epoll, params(of.settings))?;
@@ -246,7 +246,8 @@ fn epolls(scenario: &Scenario, sockets: &Sockets, stop: &Event) -> Result<Vec<Ep
     Ok(epolls)
 }
 
-/// One player an application, each with a reference of its own to its epoll and to those inside it; no other is left.
+/// Creates one player per application. Each has its own reference to its epoll and the nested epolls; no other
+/// references remain.
 fn players<'a>(scenario: &'a Scenario, sockets: &'a Sockets, epolls: Vec<Epoll>) -> Result<Vec<Player<'a>>, PlayError> {
     let player = |(index, application): (usize, &'a crate::scenario::Application)| {
         let duplicate = |of: &Epoll| of.duplicate().map_err(failed("duplicating an epoll"));
@@ -258,8 +259,8 @@ fn players<'a>(scenario: &'a Scenario, sockets: &'a Sockets, epolls: Vec<Epoll>)
     scenario.applications.iter().enumerate().map(player).collect()
 }
 
-/// Lets everything happen: applications and the outside, each on a thread of its own. What applications hold is held until
-/// the outside is done.
+/// Runs the applications and the external events, each on its own thread. Applications keep their descriptors open
+/// until the external events are done.
 fn run<'a, T: Send>(
     site: &Site,
     players: Vec<Player<'a>>,
@@ -288,12 +289,12 @@ fn run<'a, T: Send>(
     })
 }
 
-/// A panic of a thread goes on here.
+/// Propagates a panic of the thread.
 fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Every message with the moment it was sent at and read at.
+/// Combines every message with its send time and read time.
 fn messages(scenario: &Scenario, sent: &[u64], reads: &[Read]) -> Vec<Message> {
     let read: BTreeMap<u32, u64> = reads.iter().map(|read| (read.number, read.at_ns)).collect();
     let rows = scenario.packets.iter().enumerate();

@@ -1,5 +1,4 @@
-//! What comes from outside on the kernel's arm, in the order of its moments: datagrams from the peer,
-//! changed settings, events that are raised.
+//! External events on the kernel's arm, in time order: datagrams from the peer, changed settings, raised events.
 
 use quell_linux::event::{Epoll, Event};
 use quell_linux::udp::UdpSocket;
@@ -12,9 +11,9 @@ use super::start::wait_until;
 use super::{PlayError, failed, params};
 use crate::scenario::{ChangeKind, Scenario};
 
-/// Everything that is going to happen.
+/// Schedule of external events.
 pub(super) struct Outside<'a> {
-    /// Moment, in ns since the scenario begins, and what happens.
+    /// Actions with their times, in ns since the start of the scenario.
     moments: Vec<(u64, Action<'a>)>,
     queues: Queues,
 }
@@ -53,7 +52,7 @@ impl<'a> Outside<'a> {
         Ok(Self { moments, queues })
     }
 
-    /// Lets it happen; the moments, in ns since `begins_ns`, at which messages were sent, in the order of the file.
+    /// Runs the actions. Returns the times at which messages were sent, in ns since `begins_ns`, in file order.
     pub(super) fn happen(mut self, begins_ns: u64) -> Result<Vec<u64>, PlayError> {
         let messages = self.moments.iter().filter(|(_, action)| matches!(action, Action::Send { .. })).count();
         let mut sent = vec![0; messages];
@@ -65,7 +64,7 @@ impl<'a> Outside<'a> {
                     by.send(&number.to_ne_bytes()).map_err(failed("sending a message"))?;
                 }
                 Action::Napi { queue, settings } => self.queues.set(queue, &settings)?,
-                // The reference goes at once, so that it does not keep the last one away.
+                // Drops this reference to the epoll at once, so that an application can still close the last one.
                 Action::Epoll { epoll, settings } => epoll_params::set(&epoll, params(settings))?,
                 Action::Raise(event) => event.raise().map_err(failed("raising an eventfd"))?,
             }

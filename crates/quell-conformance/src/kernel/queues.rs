@@ -1,5 +1,5 @@
-//! The queues of a site: which there are and how they are told their settings, by netlink each for itself, or, on kernels
-//! that have no more, all of a device at once by sysfs.
+//! The queues of a site and their NAPI settings. Newer kernels set each queue by netlink. Older kernels set all queues
+//! of a device at once by sysfs.
 
 use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
 use quell_linux::sysfs::Sysfs;
@@ -8,18 +8,18 @@ use quell_mode::NapiSettings;
 
 use super::{PlayError, Site};
 
-/// How the queues of a device are told their settings.
+/// How NAPI settings are applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Control {
-    /// Each for itself, by netlink (`napi-set`, Linux 6.13).
+    /// To each queue separately, by netlink (`napi-set`, Linux 6.13).
     EachByNetlink,
-    /// The only one that there is, through the values of its device in sysfs; suspension and a thread of its own cannot
-    /// be told it.
+    /// To the only queue, through the sysfs attributes of its device. Suspension and threaded NAPI cannot be set this
+    /// way.
     DeviceBySysfs {
-        /// The device.
+        /// Name of the device.
         device: InterfaceName,
-        /// Its queue, as sockets know it: not every such kernel lists NAPI instances.
+        /// NAPI ID of the queue as its sockets report it. Not every such kernel lists NAPI instances.
         napi: NapiId,
     },
 }
@@ -50,12 +50,12 @@ impl Queues {
         }
     }
 
-    /// Their ids, in the order of the queues.
+    /// NAPI IDs, in queue order.
     pub(super) fn ids(&self) -> &[NapiId] {
         &self.ids
     }
 
-    /// The interrupt of each, where the device has one that can be told.
+    /// Interrupt of each queue, if the device has one and it is known.
     pub(super) fn irqs(&mut self, site: &Site) -> Result<Vec<Option<u32>>, PlayError> {
         match &mut self.told {
             Told::Netlink(netdev) => {
@@ -66,7 +66,7 @@ impl Queues {
         }
     }
 
-    /// Tells a queue its settings.
+    /// Applies NAPI settings to a queue.
     pub(super) fn set(&mut self, queue: usize, settings: &NapiSettings) -> Result<(), PlayError> {
         match &mut self.told {
             Told::Netlink(netdev) => Ok(netdev.set_napi(self.ids[queue], &change_to(settings))?),
@@ -78,7 +78,7 @@ impl Queues {
         }
     }
 
-    /// The thread that polls a queue; absent when there is none.
+    /// NAPI thread of a queue. Absent if the queue has none.
     pub(super) fn thread(&mut self, queue: usize) -> Result<Option<Pid>, PlayError> {
         match &mut self.told {
             Told::Netlink(netdev) => Ok(netdev.napi(self.ids[queue])?.pid),

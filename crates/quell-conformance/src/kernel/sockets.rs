@@ -1,5 +1,5 @@
-//! The sockets and events of a scenario on the kernel's arm, and for each socket a flow from the peer
-//! that arrives by its queue: which queue a flow takes is a hash's choice, so flows are tried.
+//! The sockets and events of a scenario on the kernel's arm. Each socket has a flow from the peer that arrives by its
+//! queue. A hash selects the queue of a flow, so flows are tried until one matches.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,21 +13,21 @@ use quell_linux::udp::UdpSocket;
 use super::{PlayError, Site, failed};
 use crate::scenario::{Descriptor, DescriptorKind, Scenario, Socket};
 
-/// How many flows are tried for one socket: with two queues all of them miss once in 2^32 times.
+/// Maximum number of flows tried per socket. With two queues, all of them miss once in 2^32 times.
 const FLOWS_MAX: u32 = 32;
-/// How long a datagram may take to find its way, the resolution of the address included.
+/// Time limit for the first datagram of a flow, including address resolution.
 const WAY_MAX: Duration = Duration::from_secs(2);
 
-/// Everything that applications of a scenario wait for.
+/// All descriptors that applications of a scenario wait for.
 #[derive(Debug)]
 pub(super) struct Sockets(Vec<Opened>);
 
 #[derive(Debug)]
 enum Opened {
     Socket {
-        /// The application's.
+        /// Socket of the application.
         receiver: UdpSocket,
-        /// The peer's, connected to it.
+        /// Socket of the peer, connected to the application's.
         sender: UdpSocket,
     },
     Event(Event),
@@ -47,7 +47,7 @@ impl Sockets {
         scenario.descriptors.iter().map(open).collect::<Result<_, PlayError>>().map(Self)
     }
 
-    /// Adds what belongs to an epoll to it, in the order of the file; the token is the descriptor's number.
+    /// Adds the descriptors of an epoll to it, in file order. The token is the descriptor's number.
     pub(super) fn add_to(&self, epoll: &Epoll, index: usize, scenario: &Scenario) -> Result<(), PlayError> {
         for (token, (descriptor, opened)) in scenario.descriptors.iter().zip(&self.0).enumerate() {
             if descriptor.epoll != Some(index) {
@@ -64,7 +64,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// The application's end of a socket; `None` for an event.
+    /// The application's socket. `None` for an event.
     pub(super) fn receiver(&self, descriptor: usize) -> Option<&UdpSocket> {
         match &self.0[descriptor] {
             Opened::Socket { receiver, .. } => Some(receiver),
@@ -72,7 +72,7 @@ impl Sockets {
         }
     }
 
-    /// The peer's end of a socket; `None` for an event.
+    /// The peer's socket. `None` for an event.
     pub(super) fn sender(&self, descriptor: usize) -> Option<&UdpSocket> {
         match &self.0[descriptor] {
             Opened::Socket { sender, .. } => Some(sender),
@@ -80,7 +80,7 @@ impl Sockets {
         }
     }
 
-    /// An event; `None` for a socket.
+    /// The event. `None` for a socket.
     pub(super) fn event(&self, descriptor: usize) -> Option<&Event> {
         match &self.0[descriptor] {
             Opened::Event(event) => Some(event),
@@ -88,7 +88,7 @@ impl Sockets {
         }
     }
 
-    /// `SO_INCOMING_NAPI_ID` of each, as a queue.
+    /// Queue that belongs to the `SO_INCOMING_NAPI_ID` of each descriptor.
     pub(super) fn incoming_napi(&self, napis: &[NapiId]) -> Result<Vec<Option<usize>>, PlayError> {
         let of = |opened: &Opened| match opened {
             Opened::Socket { receiver, .. } => {
@@ -114,7 +114,7 @@ fn configure(receiver: &UdpSocket, socket: Socket) -> Result<(), PlayError> {
     Ok(())
 }
 
-/// A socket and a flow to it that arrives by the wanted NAPI instance, or past any.
+/// Creates a socket and a flow to it that arrives by the required NAPI instance, or without NAPI.
 fn flow_by(
     site: &Site,
     descriptor: &Descriptor,
@@ -122,7 +122,7 @@ fn flow_by(
     wanted: Option<NapiId>,
 ) -> Result<(UdpSocket, UdpSocket), PlayError> {
     for _ in 0..FLOWS_MAX {
-        // A socket of an epoll is read until it is empty; of the others each read waits for one message.
+        // A socket in an epoll is read until it is empty. Reads of other sockets wait for one message.
         let blocking = if descriptor.epoll.is_some() { Blocking::No } else { Blocking::Yes };
         let address = SocketAddr::new(site.application.address, 0);
         let receiver = site.application.namespace.run(|| UdpSocket::bind(address, false, blocking))?;

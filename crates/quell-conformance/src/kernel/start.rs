@@ -1,15 +1,16 @@
-//! How the threads of a play begin together: each is pinned and has its class before any of them
-//! starts, and one of them, which nothing delays any more, says when.
+//! Common start of the threads of a run. Each thread is pinned and has its scheduling class before any thread starts.
+//! One of these threads then sets the start time.
 
 use std::sync::{Barrier, OnceLock};
 use std::time::Duration;
 
 use quell_linux::clock;
 
-/// From when every thread is ready to the scenario's beginning: all are asleep until shortly before.
+/// Time from the readiness of all threads to the start of the scenario. The threads sleep until shortly before the
+/// start.
 const RUN_UP: Duration = Duration::from_millis(5);
 
-/// A common beginning.
+/// A common start.
 pub(super) struct Start {
     ready: Barrier,
     begins_ns: OnceLock<u64>,
@@ -20,8 +21,8 @@ impl Start {
         Self { ready: Barrier::new(threads), begins_ns: OnceLock::new() }
     }
 
-    /// Waits until every thread is here; the moment of the monotonic clock at which the scenario begins. Every thread
-    /// has to come here, whatever became of it before.
+    /// Waits for all threads and returns the start time of the scenario on the monotonic clock, ns. Every thread must
+    /// call this, even after an error.
     pub(super) fn together(&self) -> u64 {
         if self.ready.wait().is_leader() {
             return *self.begins_ns.get_or_init(|| clock::monotonic_ns() + RUN_UP.as_nanos() as u64);
@@ -30,7 +31,7 @@ impl Start {
     }
 }
 
-/// Sleeps until shortly before a moment of the monotonic clock, and spins the rest.
+/// Sleeps until shortly before a time on the monotonic clock, then spins.
 pub(super) fn wait_until(moment_ns: u64) {
     const SPIN_NS: u64 = 100_000;
     loop {

@@ -1,6 +1,5 @@
-//! A veth pair in two namespaces of its own as the place where scenarios are played, journalled and
-//! undone like every change to the host. veth has no interrupt: in its place the sender's CPU tests a
-//! flag and runs the softirq, or wakes the queue's thread.
+//! A scenario site made of a veth pair in two private namespaces. It is journalled and undone like every change to the
+//! host. A veth has no interrupt: the sender's CPU tests a flag, then runs the softirq or wakes the queue's thread.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -19,24 +18,24 @@ use quell_linux::{Ifindex, InterfaceName, Pid, clock};
 
 use super::{Control, Side, Site};
 
-/// Addresses of the network that RFC 5737 sets aside for documentation.
+/// Addresses of TEST-NET-1, which RFC 5737 reserves for documentation.
 const APPLICATION_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const PEER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 const PREFIX_BITS: u8 = 24;
 
-/// With any of these a packet bypasses the NAPI of the other end (`veth_skb_is_eligible_for_napi`).
+/// With any of these features on, a packet bypasses the NAPI of the other end (`veth_skb_is_eligible_for_napi`).
 const TSO: [&str; 4] =
     ["tx-tcp-segmentation", "tx-tcp-ecn-segmentation", "tx-tcp-mangleid-segmentation", "tx-tcp6-segmentation"];
 
-/// A site that is up, and what it takes to undo it.
+/// A running site and its undo information.
 #[derive(Debug)]
 pub struct VethSite {
-    /// Where scenarios are played.
+    /// Site to run scenarios on.
     pub site: Site,
     transaction: Transaction,
 }
 
-/// Why a site could not be set up. What had been set up is taken down.
+/// Why a site could not be set up. The changes made so far have been undone.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SiteError {
@@ -46,7 +45,7 @@ pub enum SiteError {
     /// A namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// IPv6, whose own packets would be counted, could not be taken out of a namespace.
+    /// IPv6 could not be disabled in a namespace. Its own packets would be counted.
     #[error(transparent)]
     Ipv6(#[from] ProcWriteError),
     /// A link or address could not be configured.
@@ -61,7 +60,7 @@ pub enum SiteError {
 }
 
 impl VethSite {
-    /// Sets a site up with so many queues; with `peer_tso` packets bypass its NAPI.
+    /// Sets up a site with `queues` queues. With `peer_tso`, packets bypass its NAPI.
     ///
     /// # Errors
     /// See [`SiteError`].
@@ -90,17 +89,17 @@ impl VethSite {
         Ok(Self { site, transaction })
     }
 
-    /// Takes it down.
+    /// Removes the site.
     ///
     /// # Errors
-    /// When the journal cannot be removed; what could not be undone is in [`Reverted::failed`].
+    /// When the journal cannot be removed. Steps that could not be undone are in [`Reverted::failed`].
     pub fn take_down(self) -> Result<Reverted, JournalError> {
         drop(self.site);
         self.transaction.revert()
     }
 }
 
-/// Nothing is sent then that no program asked for. A kernel without IPv6 has nothing to disable.
+/// Prevents packets that no program sends. A kernel without IPv6 has nothing to disable.
 fn disable_ipv6(namespace: &Namespace) -> Result<(), SiteError> {
     let name: SysctlName = "net.ipv6.conf.all.disable_ipv6"
         .parse()
@@ -129,7 +128,7 @@ fn device(name: &'static str) -> InterfaceName {
     InterfaceName::new(name).unwrap_or_else(|error| unreachable!("a name that this file gives: {error}"))
 }
 
-/// Process ids are unique while their process lives, and times since boot within a process.
+/// Unique name: process IDs are unique among living processes, and times since boot within a process.
 fn unique_name() -> String {
     format!("quell-conf-{:x}-{:06x}", std::process::id(), (clock::boottime_ns() >> 10) & 0xff_ffff)
 }

@@ -1,5 +1,4 @@
-//! A scenario file as it is written: the shape of the TOML, nothing resolved. Unknown keys are
-//! refused.
+//! The TOML structure of a scenario file, before names are resolved. Unknown keys are rejected.
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -8,7 +7,7 @@ use crate::duration::Nanos;
 use crate::expect::Arm;
 use crate::scenario::Need;
 
-/// A name, with its place in the file.
+/// A name with its position in the file.
 pub(super) type Name = Spanned<String>;
 
 #[derive(Debug, Deserialize)]
@@ -63,24 +62,24 @@ pub(super) struct Queue {
     pub(super) threaded: Threaded,
 }
 
-/// Who polls a queue.
+/// Poller of a queue.
 #[derive(Debug, Default, Deserialize)]
 #[serde(untagged, expecting = "true, false or \"busy-poll\"")]
 pub(super) enum Threaded {
-    /// Its own thread, which sleeps when there is nothing to do; or the softirq.
+    /// True: a NAPI thread that sleeps when idle. False: softirq.
     ByThread(bool),
-    /// Its own thread, in a way of its own.
+    /// A NAPI thread with a named polling mode.
     Named(ThreadedBy),
-    /// The softirq.
+    /// Softirq.
     #[default]
     Unsaid,
 }
 
-/// How a thread polls.
+/// Polling mode of a NAPI thread.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum ThreadedBy {
-    /// Without end.
+    /// Polls continuously.
     BusyPoll,
 }
 
@@ -157,7 +156,7 @@ pub(super) enum Step {
     Repeat,
 }
 
-/// `forever`, or a duration.
+/// `forever` or a duration.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timeout(pub(super) Option<Nanos>);
 
@@ -260,11 +259,11 @@ pub(super) struct ExpectSocket {
     #[serde(default)]
     pub(super) on: Vec<Arm>,
     pub(super) name: Name,
-    /// The queue of its `SO_INCOMING_NAPI_ID`; absent: 0.
+    /// Queue of the socket's `SO_INCOMING_NAPI_ID`. Absent: the value is 0.
     pub(super) napi_of_queue: Option<Spanned<usize>>,
 }
 
-/// `7`, or `{ at-least = 3, at-most = 9 }` with at least one of the two.
+/// `7`, or `{ at-least = 3, at-most = 9 }` with one or both bounds.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Count {

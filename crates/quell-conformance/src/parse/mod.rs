@@ -1,5 +1,5 @@
-//! From the text of a scenario file to a [`Scenario`] whose references exist, or an error with the
-//! line and a caret below what is wrong.
+//! Parses the text of a scenario file into a [`Scenario`] with valid references. An error shows the line and a caret
+//! below the mistake.
 
 mod file;
 mod resolve;
@@ -7,10 +7,11 @@ mod resolve;
 use crate::place::FileError;
 use crate::scenario::Scenario;
 
-/// Reads a scenario. `name` is its file's name without the ending.
+/// Parses a scenario. `name` is the file name without the extension.
 ///
 /// # Errors
-/// What is not TOML, not of a scenario's shape, or refers to what does not exist, with its place.
+/// When the text is not TOML, does not have the structure of a scenario, or refers to something that does not exist.
+/// The error has its position.
 pub fn scenario(name: &str, content: &str) -> Result<Scenario, FileError> {
     let file_name = format!("{name}.toml");
     let error = |span, message| FileError::new(&file_name, content, span, message);

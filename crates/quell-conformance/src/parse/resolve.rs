@@ -1,5 +1,5 @@
-//! Names of a scenario file become indices; what they refer to has to exist, counts have to make
-//! sense, and each name means one thing.
+//! Resolves the names of a scenario file to indices. Referenced objects must exist, counts must be valid, and names
+//! must be unique.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -14,12 +14,12 @@ use crate::scenario::{
     Application, Change, ChangeKind, Descriptor, DescriptorKind, Epoll, KernelRule, Packet, Scenario, Socket, Step,
 };
 
-/// `maxevents` where a file does not say: more than any scenario has sockets.
+/// Default of `maxevents`, more than the number of sockets in any scenario.
 const MAX_EVENTS: usize = 1024;
-/// Sockets of one row, and packets of one: enough for a full ring several times over.
+/// Maximum number of sockets per row and of packets per row: enough to fill a ring several times.
 const ROW_MAX: usize = 1024;
 
-/// What is wrong, and where.
+/// An error and its position.
 pub(super) struct Refused {
     pub(super) span: Range<usize>,
     pub(super) message: String,
@@ -31,10 +31,10 @@ fn refuse<T>(span: Range<usize>, message: impl Into<String>) -> Result<T> {
     Err(Refused { span, message: message.into() })
 }
 
-/// What names refer to.
+/// Objects that names refer to.
 struct Names {
     epolls: Vec<String>,
-    /// Name, first descriptor, how many: sockets, which may be rows.
+    /// Name, first descriptor and number of sockets. A name may refer to a row.
     sockets: Vec<(String, usize, usize)>,
     events: Vec<(String, usize)>,
     applications: Vec<String>,
@@ -127,7 +127,7 @@ impl Names {
         Ok(self.events[find("event", name, self.events.iter().map(|(name, _)| name))?].1)
     }
 
-    /// The first descriptor of a socket row, and how many there are.
+    /// First descriptor of a socket row, and the number of sockets.
     fn socket_row(&self, name: &Name) -> Result<(usize, usize)> {
         let (_, first, count) = self.sockets[find("socket", name, self.sockets.iter().map(|(name, ..)| name))?];
         Ok((first, count))
@@ -275,7 +275,7 @@ fn changes(rows: &[Spanned<file::Change>], names: &Names, queues: &[NapiSettings
         let what = match (&from.queue, &from.napi, &from.epoll, from.params, &from.raise) {
             (Some(queue), Some(new), None, None, None) => {
                 let queue = names.queue(queue)?;
-                // Who polls a queue is not changed under way.
+                // The threaded state of a queue does not change during a scenario.
                 let settings = NapiSettings { threaded: queues[queue].threaded, ..napi(new) };
                 ChangeKind::Napi { queue, settings }
             }

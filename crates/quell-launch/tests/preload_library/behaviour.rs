@@ -1,5 +1,5 @@
-//! Programs in C with the preload library: what their epolls and sockets are told, what becomes of their waits, and that
-//! they cannot tell the difference by results, `errno`, signals or cancellation.
+//! C programs with the preload library: parameters of their epolls and sockets, and changes to their waits. Results,
+//! `errno`, signals and cancellation must not differ.
 
 use crate::programs::{Programs, Written};
 use quell_test_support::{Lacks, skip};
@@ -8,11 +8,11 @@ const SUSPEND: &str = "1,epoll=0/64/1,zero-waits=timed";
 const FULLBUSY: &str = "1,epoll=1000/64/1,wait-at-most-ms=1";
 const SPIN: &str = "1,spin-usecs=200";
 
-/// What the subject prints of waits, whatever is done to them.
+/// Output of the subject about waits, identical for all settings.
 const WAITS: &str = "ready 10 -\nready-p 10 -\nready-p2 10 -\nzero 0 -\nzero-p 0 -\nzero-p2 0 -\nbad-max -1 EINVAL\n\
                      bad-max-p -1 EINVAL\nbad-time -1 EINVAL\nbad-file -1 EBADF\n";
 
-/// Whether the kernel has parameters of epolls; says so if not.
+/// Whether the kernel supports epoll parameters. Prints a message if not.
 fn there_are_parameters(programs: &Programs) -> bool {
     let supported = !programs.bare().run(&["executed"]).out.contains("ENOTTY");
     if !supported {
@@ -22,7 +22,7 @@ fn there_are_parameters(programs: &Programs) -> bool {
 }
 
 #[test]
-fn every_epoll_has_its_parameters_at_birth() {
+fn every_new_epoll_has_its_parameters() {
     let Some(programs) = Programs::compile() else { return };
     if !there_are_parameters(programs) {
         return;
@@ -45,7 +45,7 @@ fn an_epoll_made_before_the_librarys_constructor_has_them_too() {
 }
 
 #[test]
-fn settings_that_are_not_understood_change_nothing() {
+fn invalid_settings_change_nothing() {
     let Some(programs) = Programs::compile() else { return };
     let bare = programs.bare().and("recorder").run(&["waits"]);
     for settings in ["", "1,epoll=0/64/1,zero-waits=always", "9,epoll=0/64/1"] {
@@ -72,7 +72,7 @@ fn results_and_errors_of_waits_are_those_of_the_kernel() {
 }
 
 #[test]
-fn under_suspension_a_wait_of_zero_is_one_of_1_ns_and_all_others_are_as_written() {
+fn under_suspension_a_zero_wait_becomes_1_ns_and_all_others_are_unchanged() {
     let Some(programs) = Programs::compile() else { return };
     let written = programs.with(SUSPEND).and("recorder").run(&["waits"]);
     let timed = "epoll_pwait2 64 0.000000001\n";
@@ -84,7 +84,7 @@ fn under_suspension_a_wait_of_zero_is_one_of_1_ns_and_all_others_are_as_written(
 }
 
 #[test]
-fn where_epoll_pwait2_is_refused_a_wait_of_zero_is_one_of_1_ms() {
+fn without_epoll_pwait2_a_zero_wait_becomes_1_ms() {
     let Some(programs) = Programs::compile() else { return };
     for refused_with in ["1", "38"] {
         let run = programs.with(SUSPEND).and("recorder").variable("REFUSE", "epoll_pwait2");
@@ -106,7 +106,7 @@ fn a_wait_of_zero_is_not_ended_by_a_signal() {
 }
 
 #[test]
-fn long_waits_are_made_of_short_ones_and_not_over_too_early() {
+fn long_waits_are_split_and_do_not_end_early() {
     let Some(programs) = Programs::compile() else { return };
     let written = programs.with(FULLBUSY).and("recorder").run(&["long-waits"]);
     assert_eq!(written.out, "40ms 0 -\nearly 0\n30.5ms 0 -\nearly 0\n1ms 0 -\n");
@@ -140,10 +140,10 @@ fn no_wait_returns_more_events_than_the_cap() {
 }
 
 #[test]
-fn a_signal_ends_a_wait_and_finds_the_mask_that_the_program_set() {
+fn a_signal_ends_a_wait_and_sees_the_programs_mask() {
     let Some(programs) = Programs::compile() else { return };
-    // Where it is handled while the program does not wait, which the mask rules out for `epoll_pwait`, it ends no wait: on
-    // a busy machine once in a while, and not every second time.
+    // A signal that is handled while the program does not wait ends no wait. The mask rules this out for `epoll_pwait`.
+    // On a busy machine it happens occasionally, but not in half of the cases.
     let were_not_lost = |written: &Written| {
         let handled: u32 = written.err.trim().strip_prefix("handled ").unwrap().parse().unwrap();
         assert!((50..75).contains(&handled), "{written:?}");
@@ -158,9 +158,9 @@ fn a_signal_ends_a_wait_and_finds_the_mask_that_the_program_set() {
     }
 }
 
-/// In each function, with and without an end, deferred and asynchronous: 20 times each.
+/// 20 times for each function, with and without timeout, deferred and asynchronous.
 #[test]
-fn a_thread_that_waits_can_be_cancelled_and_finds_its_signal_mask() {
+fn a_waiting_thread_can_be_cancelled_and_sees_its_signal_mask() {
     let Some(programs) = Programs::compile() else { return };
     let expected = "20 20 20\n".repeat(18);
     assert_eq!(programs.bare().run(&["cancel"]).out, expected);
@@ -170,8 +170,8 @@ fn a_thread_that_waits_can_be_cancelled_and_finds_its_signal_mask() {
     }
 }
 
-/// The first call only asks, the second is made with signals blocked, and so is the tenth. The spin lasts longer than ten
-/// calls take on any machine: after it the thread would sleep, and never make the tenth.
+/// The first call only polls. The second call and the tenth call run with signals blocked. The spin lasts longer than
+/// ten calls take on any machine: after the spin the thread would sleep and never make the tenth call.
 #[test]
 fn a_cancellation_between_the_calls_of_a_wait_restores_the_signal_mask() {
     let Some(programs) = Programs::compile() else { return };
@@ -192,7 +192,7 @@ fn a_handler_may_leave_a_wait_by_a_jump_and_the_thread_still_ends() {
     }
 }
 
-/// Also one that spins for ten seconds before it sleeps.
+/// Includes a wait that spins for ten seconds before it sleeps.
 #[test]
 fn a_signal_ends_a_wait_that_spins_at_once() {
     let Some(programs) = Programs::compile() else { return };
@@ -202,7 +202,7 @@ fn a_signal_ends_a_wait_that_spins_at_once() {
     }
 }
 
-/// A signal that comes in the instructions between a look at what is pending and the next call is the exception.
+/// The exception is a signal that arrives in the instructions between the check for pending signals and the next call.
 #[test]
 fn signals_that_are_ignored_end_no_wait() {
     let Some(programs) = Programs::compile() else { return };
@@ -213,7 +213,7 @@ fn signals_that_are_ignored_end_no_wait() {
 }
 
 #[test]
-fn internet_sockets_have_their_options_at_birth_and_so_have_accepted_ones() {
+fn new_and_accepted_internet_sockets_have_their_options() {
     let Some(programs) = Programs::compile() else { return };
     let written = programs.with("1,sockets=50/64/1").run(&["sockets"]);
     if written.out.contains("tcp 0 ") {
@@ -225,7 +225,7 @@ fn internet_sockets_have_their_options_at_birth_and_so_have_accepted_ones() {
 }
 
 #[test]
-fn the_budget_of_a_socket_which_no_kernel_tells_is_set_too() {
+fn the_budget_of_a_socket_which_no_kernel_reports_is_set_too() {
     let Some(programs) = Programs::compile() else { return };
     let written = programs.with("1,sockets=50/32/0").and("recorder").run(&["sockets"]);
     let (so_busy_poll, so_prefer_busy_poll, so_busy_poll_budget) = (46, 69, 70);

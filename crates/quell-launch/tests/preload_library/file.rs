@@ -1,4 +1,4 @@
-//! The preload library as a file: what it stands before, and that it can be loaded beside any C library of Linux.
+//! The preload library as a file: the functions that it interposes, and its compatibility with any C library of Linux.
 
 use object::elf::{DT_NEEDED, DT_VERNEED, FileHeader64};
 use object::read::elf::{Dyn as _, FileHeader as _, ProgramHeader as _};
@@ -15,13 +15,13 @@ fn symbols(is_defined: bool) -> Vec<String> {
 }
 
 #[test]
-fn it_stands_before_six_functions_and_exports_nothing_else() {
+fn it_interposes_six_functions_and_exports_nothing_else() {
     let expected = ["epoll_create", "epoll_create1", "epoll_pwait", "epoll_pwait2", "epoll_wait", "socket"];
     assert_eq!(symbols(true), expected);
 }
 
-/// No allocation, no output, no lock: what is not imported is not called. Weak ones are the C library's list of clean-ups,
-/// of which pthread_cancel makes use.
+/// The library neither allocates, prints nor locks: a function that is not imported is not called. The weak imports are
+/// the C library's cleanup list, which pthread_cancel uses.
 #[test]
 fn it_calls_only_what_a_signal_handler_may_call_and_at_load_dlsym_and_getenv() {
     let known = [
@@ -50,7 +50,7 @@ fn it_calls_only_what_a_signal_handler_may_call_and_at_load_dlsym_and_getenv() {
 }
 
 #[test]
-fn it_needs_no_other_library_and_no_version_of_one() {
+fn it_needs_no_other_library_and_no_symbol_version() {
     let header = FileHeader64::<Endianness>::parse(LIBRARY).unwrap();
     let endian = header.endian().unwrap();
     let segments = header.program_headers(endian, LIBRARY).unwrap();

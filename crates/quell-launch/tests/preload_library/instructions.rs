@@ -1,5 +1,5 @@
-//! What a call costs more with the preload library than without it, in instructions counted by callgrind: the same
-//! program, run twice for each number of waits, so that everything else cancels out. `--nocapture` prints the table.
+//! Additional instructions per call with the preload library, counted by callgrind. The same program runs with two
+//! numbers of waits, so that everything else cancels out. `--nocapture` prints the table.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use quell_test_support::{Lacks, skip};
 
 const FEW: u64 = 1_000;
 const MANY: u64 = 11_000;
-/// More than a pass-through may cost.
+/// Upper limit of additional instructions for an unchanged call.
 const TOO_MANY: f64 = 40.0;
 
 fn instructions(programs: &Programs, run: &Run<'_>, waits: u64) -> u64 {
@@ -24,7 +24,7 @@ fn instructions_per_wait(programs: &Programs, run: &Run<'_>) -> f64 {
 }
 
 #[test]
-fn a_wait_that_is_passed_through_costs_less_than_40_instructions() {
+fn an_unchanged_wait_costs_less_than_40_instructions() {
     let Some(programs) = Programs::compile() else { return };
     if let Err(error) = Command::new("valgrind").arg("--version").output() {
         skip(Lacks::Tool("valgrind"), format_args!("no valgrind: {error}"));

@@ -1,4 +1,4 @@
-//! The preload library, built as it travels: as a file, in programs in C, and counted in instructions.
+//! Tests of the preload library: its file, its effect on C programs, and its instruction counts.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 

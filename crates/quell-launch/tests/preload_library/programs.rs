@@ -1,4 +1,4 @@
-//! A place with the preload library and programs in C that the test compiles; what they print with and without it.
+//! Compiles C programs for the tests and runs them with and without the preload library.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use quell_launch::library::LIBRARY;
 use quell_launch::preload_settings::ENVIRONMENT_VARIABLE;
 use quell_test_support::{Lacks, skip};
 
-/// Where a test binary's programs are.
+/// Directory with the programs of a test binary.
 pub(crate) struct Programs(PathBuf);
 
 /// A run of a program.
@@ -19,7 +19,7 @@ pub(crate) struct Run<'a> {
     variables: Vec<(&'static str, &'static str)>,
 }
 
-/// What a program wrote.
+/// Output of a program.
 #[derive(Debug)]
 pub(crate) struct Written {
     pub(crate) out: String,
@@ -27,7 +27,7 @@ pub(crate) struct Written {
 }
 
 impl Programs {
-    /// Compiles them, once; `None`, with the reason on stderr, where there is no C compiler.
+    /// Compiles the programs once. `None`, with the reason on stderr, without a C compiler.
     pub(crate) fn compile() -> Option<&'static Self> {
         static COMPILED: LazyLock<Programs> = LazyLock::new(|| {
             let programs = Programs(Path::new(env!("CARGO_TARGET_TMPDIR")).join("preload-library"));
@@ -46,7 +46,7 @@ impl Programs {
         Some(&COMPILED)
     }
 
-    /// A file beside them.
+    /// Path of a file in this directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -60,19 +60,19 @@ impl Programs {
         assert!(status.success(), "{cc:?}");
     }
 
-    /// The program without the library.
+    /// Runs the program without the library.
     pub(crate) fn bare(&self) -> Run<'_> {
         Run { programs: self, preloaded: Vec::new(), settings: String::new(), variables: Vec::new() }
     }
 
-    /// The program with the library and these settings.
+    /// Runs the program with the library and these settings.
     pub(crate) fn with(&self, settings: &str) -> Run<'_> {
         Run { preloaded: vec!["quell.so"], settings: settings.to_owned(), ..self.bare() }
     }
 }
 
 impl Run<'_> {
-    /// Preloads another library behind those that are there.
+    /// Preloads another library after the existing ones.
     pub(crate) fn and(mut self, library: &'static str) -> Self {
         self.preloaded.push(library);
         self
@@ -83,7 +83,7 @@ impl Run<'_> {
         self
     }
 
-    /// Runs the subject to its end, by way of `wrapper`.
+    /// Runs the subject to its end, through `wrapper`.
     pub(crate) fn wrapped(&self, wrapper: &[&str], arguments: &[&str]) -> Written {
         let subject = self.programs.path("subject");
         let mut words = wrapper.iter().copied().chain([subject.to_str().unwrap()]).chain(arguments.iter().copied());

@@ -1,5 +1,5 @@
-//! What the preload library makes of the line that tells it what to do: that which `preload_settings` wrote, and
-//! nothing of a line that it does not understand whole.
+//! Parsing of the settings line by the preload library. It must read back what `preload_settings` wrote, and ignore a
+//! line that it does not understand completely.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use quell_launch::preload_settings::{BusyPoll, EventsMax, PreloadSettings, SpinM
 
 use crate::programs::Programs;
 
-/// What the library takes each line for; `None`, with the reason on stderr, where there is no C compiler.
+/// Parses each line with the library. `None`, with the reason on stderr, without a C compiler.
 fn read_back(lines: &[String]) -> Option<Vec<String>> {
     let reader = Programs::compile()?.path("settings");
     let mut reader = Command::new(reader).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -51,14 +51,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
     #[test]
-    fn what_is_written_is_read_back(all in prop::collection::vec(settings(), 100)) {
+    fn written_settings_parse_back(all in prop::collection::vec(settings(), 100)) {
         let lines: Vec<String> = all.iter().map(ToString::to_string).collect();
         let Some(read) = read_back(&lines) else { return Ok(()) };
         prop_assert_eq!(read, lines);
     }
 
     #[test]
-    fn whatever_is_read_is_written_so_that_it_reads_the_same(
+    fn accepted_settings_survive_a_round_trip(
         lines in prop::collection::vec("1(,[a-z-]{1,16}=[0-9/]{1,12}|,(epoll|sockets|events-max)=[0-9/]{1,12}){0,4}", 100)
     ) {
         let Some(read) = read_back(&lines) else { return Ok(()) };
@@ -72,7 +72,7 @@ proptest! {
 }
 
 #[test]
-fn a_line_that_is_not_understood_whole_is_as_none() {
+fn a_line_that_is_not_fully_understood_is_ignored() {
     let lines = [
         "",
         "2,epoll=0/64/1",

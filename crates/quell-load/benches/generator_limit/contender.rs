@@ -1,5 +1,4 @@
-//! Those that are compared, and one trial of each: a closed loop as fast as it goes, or an open one at
-//! a rate.
+//! The compared generators, and one trial of each: a closed loop at full speed, or an open loop at a given rate.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -23,24 +22,24 @@ const WARM_UP: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contender {
-    /// Measures nothing.
+    /// The blind flooder, which measures nothing.
     Flooder,
-    /// `quell-load` on a NAPI as it comes.
+    /// `quell-load` on a NAPI with default settings.
     Plain,
-    /// `quell-load` where the client's NAPI is deferred, so that it polls the device itself.
+    /// `quell-load` with deferral on the client's NAPI, so that it polls the device itself.
     Deferred,
-    /// The order of the published experiments' generator.
+    /// The order of work of the published experiments' generator.
     Scheduled,
 }
 
-/// What a contender reached in a closed loop.
+/// Result of a contender in a closed loop.
 pub(crate) struct Reached {
     pub(crate) qps: f64,
-    /// CPU time of its thread a request, where it is known.
+    /// CPU time of its thread per request, µs, if it is known.
     pub(crate) run_us: Option<f64>,
 }
 
-/// How late requests left.
+/// Lateness of the sends.
 pub(crate) struct Lateness {
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
@@ -48,7 +47,7 @@ pub(crate) struct Lateness {
     pub(crate) within_10_us: f64,
 }
 
-/// Where, against which port and for how long.
+/// Lab, port and duration of a trial.
 pub(crate) struct Trial<'a> {
     pub(crate) lab: &'a Lab,
     pub(crate) port: u16,
@@ -56,9 +55,9 @@ pub(crate) struct Trial<'a> {
 }
 
 impl Contender {
-    /// The flooder first, to which the others are compared, then the plain generator.
+    /// All contenders: first the flooder, which is the reference, then the plain generator.
     pub(crate) const ALL: [Self; 4] = [Self::Flooder, Self::Plain, Self::Deferred, Self::Scheduled];
-    /// Those that have a schedule.
+    /// Contenders with a schedule.
     pub(crate) const PUNCTUAL: [Self; 3] = [Self::Plain, Self::Deferred, Self::Scheduled];
 
     pub(crate) fn name(self) -> &'static str {
@@ -129,7 +128,7 @@ impl Trial<'_> {
         Duration::from_secs_f64(self.seconds)
     }
 
-    /// Runs in the client's namespace, on its CPU, with the priority that the generator has.
+    /// Runs in the client's namespace, on its CPU, with the generator's priority.
     fn on_client_cpu<T: Send>(
         &self,
         work: impl FnOnce(SocketAddr, &[u8]) -> std::io::Result<T> + Send,
@@ -156,7 +155,7 @@ impl Lateness {
     }
 }
 
-/// The share that was at most `limit` late.
+/// Share of the sends that were at most `limit` late.
 fn share_within(lateness: &LatencyHistogram, limit: Duration) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..30 {

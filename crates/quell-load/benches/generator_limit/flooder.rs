@@ -1,5 +1,5 @@
-//! The blind flooder: what every generator is measured against. Level-triggered epoll, receive, send;
-//! it reads no clock between requests and looks at no byte.
+//! The blind flooder, the reference for every generator: level-triggered epoll, receive, send. It reads no clock
+//! between requests and checks no data.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::tcp::TcpConnection;
 
-/// Floods over `connections` for `duration`; requests a second.
+/// Floods over `connections` for `duration`. Returns requests per second.
 pub(crate) fn flood(
     address: SocketAddr,
     connections: usize,

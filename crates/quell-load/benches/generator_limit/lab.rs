@@ -1,6 +1,6 @@
-//! Two namespaces and one veth with one queue a side, set up as the veth lab is: GRO on, TSO and GSO
-//! off, each end's NAPI in a thread of its own, pinned to that side's CPU under `SCHED_FIFO`. Other
-//! than there, checksums are whole, which the XDP responder needs.
+//! Two namespaces and one veth with one queue per side, set up like the veth lab. GRO is on, TSO and GSO are off. Each
+//! end's NAPI has its own thread, pinned to that side's CPU under `SCHED_FIFO`. Unlike in the veth lab, checksums are
+//! complete, because the XDP responder needs them.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use quell_linux::{CpuList, Ifindex, InterfaceName, NapiId, Pid};
 pub(crate) const SERVER_CPU: u32 = 0;
 pub(crate) const CLIENT_CPU: u32 = 1;
 
-/// Removes its namespaces, and the veth with them, when dropped.
+/// Removes its namespaces, including the veth, when dropped.
 pub(crate) struct Lab {
     names: [NamespaceName; 2],
     pub(crate) server: Arc<Namespace>,
@@ -48,12 +48,12 @@ impl Lab {
         }
     }
 
-    /// Where servers of this lab listen.
+    /// Listening address of servers in this lab.
     pub(crate) fn server_address(port: u16) -> SocketAddr {
         ([10, 99, 7, 1], port).into()
     }
 
-    /// Has an XDP program at the server's end answer for `port`, until the result is dropped.
+    /// Attaches an XDP program to the server's end. It answers on `port` until the result is dropped.
     pub(crate) fn echo(&self, port: u16) -> Result<XdpEcho, Box<dyn Error>> {
         let [server, client] = self.ends;
         let server = VethSide { namespace: &self.server, interface: server };
@@ -61,7 +61,7 @@ impl Lab {
         Ok(XdpEcho::attach(server, client, port)?)
     }
 
-    /// Sets or clears deferral of the client's NAPI, by which the generator chooses its engine.
+    /// Sets or clears deferral of the client's NAPI. The generator selects its polling method by it.
     pub(crate) fn defer_client(&self, deferred: bool) -> Result<(), Box<dyn Error>> {
         let change = NapiChange {
             defer_hard_irqs: Some(if deferred { 100 } else { 0 }),

@@ -1,15 +1,14 @@
-//! How much one core can generate, how punctually, and where its time goes: `quell-load` against a
-//! blind flooder and the published experiments' order of work, pair by pair, on a veth of its own
-//! with the server on the other CPU: an XDP program, so that the client is the limit, and after it a
-//! program in user space.
+//! Measures the throughput and punctuality of one generator core. It compares `quell-load` with a blind flooder and
+//! with the published experiments' order of work, in pairs. The lab is a private veth with the server on the other CPU.
+//! The first server is an XDP program, so that the client is the limit. The second is a program in user space.
 //!
-//! `cargo bench -p quell-load --bench generator_limit [-- REPEATS [SECONDS]]`, as root. All of them
-//! and the server run under `SCHED_FIFO` below the NAPI threads. That does not make the core a quiet
-//! one: when other programs want it, the kernel gives them up to 50 ms a second of it (the fair
-//! server of `kernel/sched/deadline.c`); a p99.9 of 50 ms is taken to be that, not a lateness of ours.
+//! `cargo bench -p quell-load --bench generator_limit [-- REPEATS [SECONDS]]`, as root. All generators and the server
+//! run under `SCHED_FIFO` below the NAPI threads. Other programs can still get up to 50 ms per second of the core from
+//! the kernel's fair server (`kernel/sched/deadline.c`). A p99.9 of 50 ms is attributed to the fair server, not to the
+//! generator.
 //!
-//! Seen on a virtual machine with 2 CPUs, kernel 6.18, while other programs kept it busy (load average
-//! 4), 10 repeats of 0.4 s; medians, lowest to highest:
+//! Results on a virtual machine with 2 CPUs, kernel 6.18, with other programs running (load average 4), 10 repeats of
+//! 0.4 s: median (lowest to highest):
 //!
 //! | closed loop, XDP | requests/s | of the flooder's |
 //! | --- | --- | --- |
@@ -24,28 +23,27 @@
 //! | client NAPI deferred | 99.6 (99.1 to 99.9) | 99.4 (98.7 to 99.9) | 98.7 (97.5 to 99.6) | 97.7 (91.9 to 98.7) |
 //! | published order | 98.9 (97.6 to 99.7) | 98.0 (95.5 to 99.5) | 94.6 (92.8 to 99.3) | 86.2 (76.1 to 96.1) |
 //!
-//! A second such run had the ratios 0.98 (0.83 to 1.88), 1.21 (0.79 to 2.18) and 0.89 (0.58 to 1.27):
-//! the core goes at speeds that differ by half from one second to the next, so that ratios of two
-//! trials in a row tell no more than that `quell-load` is about as fast as the flooder.
+//! A second run had the ratios 0.98 (0.83 to 1.88), 1.21 (0.79 to 2.18) and 0.89 (0.58 to 1.27). The speed of the core
+//! changes by half from one second to the next. Ratios of two consecutive trials therefore only show that `quell-load`
+//! is about as fast as the flooder.
 //!
-//! Against the program in user space, which is half of the limit: flooder 181,000, `quell-load` 1.11
-//! times that (0.81 to 1.38), deferred 1.11 (1.01 to 1.99), published order 0.81 (0.57 to 1.19); in
-//! the second run 1.12 (0.96 to 1.30), 1.24 (1.04 to 1.33) and 0.92 (0.83 to 1.19).
+//! Against the program in user space, which is half of the limit: flooder 181,000, `quell-load` 1.11 times that (0.81
+//! to 1.38), deferred 1.11 (1.01 to 1.99), published order 0.81 (0.57 to 1.19). In the second run 1.12 (0.96 to 1.30),
+//! 1.24 (1.04 to 1.33) and 0.92 (0.83 to 1.19).
 //!
-//! # Where the time goes
+//! # Profile
 //!
-//! One closed loop against the XDP program, `plain` or `deferred` for so many seconds, is
-//! `generator_limit plain 5` (the executable is in `target/release/deps`).
+//! `generator_limit plain 5` runs one closed loop against the XDP program for 5 seconds. The variant is `plain` or
+//! `deferred`. The executable is in `target/release/deps`.
 //!
-//! - `perf record -e cpu-clock -F 9973 generator_limit plain 2`, then `perf script -F comm,ip,sym,dso`:
-//!   of the samples of `quell-load-0`, 86 to 88 % are in the kernel, 3 to 4 % in `[vdso]` (the clock),
-//!   4.5 to 5.5 % in this program, and 4.5 to 5 % at the instruction behind a `syscall`, to which the
-//!   kernel's way out is charged, because it holds interrupts off. Own code with the clock is 8 to 9 %,
-//!   or 12 to 14 % for those who charge all of the latter to it; deferred 8, or 11 to 12 %.
-//! - `valgrind --tool=callgrind --separate-threads=yes generator_limit plain 5`: 803 instructions of
-//!   the program a request (deferred 910): sending 180, receiving 170, taking answers apart and
-//!   matching them 140, two histograms 119, the loop itself 97, the rest below 50 each. Of the
-//!   clock's only its entry is counted. Nothing stands out.
+//! - `perf record -e cpu-clock -F 9973 generator_limit plain 2`, then `perf script -F comm,ip,sym,dso`. Of the samples
+//!   of `quell-load-0`, 86 to 88 % are in the kernel, 3 to 4 % in `[vdso]` (the clock), and 4.5 to 5.5 % in this
+//!   program. Another 4.5 to 5 % are at the instruction after a `syscall`; they belong to the kernel's exit path, which
+//!   holds interrupts off. Own code with the clock is 8 to 9 %, or 12 to 14 % if the latter is attributed to it;
+//!   deferred 8, or 11 to 12 %.
+//! - `valgrind --tool=callgrind --separate-threads=yes generator_limit plain 5`: 803 instructions of the program per
+//!   request (deferred 910). Sending takes 180, receiving 170, parsing and matching answers 140, two histograms 119,
+//!   the loop itself 97, the rest below 50 each. Of the clock, only its entry is counted. There is no hot spot.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark's output is its purpose")]
 
@@ -77,7 +75,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         eprintln!("skipped: needs root (CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_SYS_NICE)");
         return Ok(());
     }
-    // On the generator's CPU this thread would be starved, and run by the kernel's fair server at the
+    // On the generator's CPU, `SCHED_FIFO` would starve this thread. The kernel's fair server would then run it at the
     // generator's expense.
     set_affinity(Pid::of_this_thread(), &CpuList::from_iter([SERVER_CPU]))?;
     let lab = Lab::new()?;
@@ -88,7 +86,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// One closed loop against the XDP program, to be looked at by a profiler.
+/// Runs one closed loop against the XDP program, for a profiler.
 fn one_trial(lab: &Lab, contender: Contender, seconds: f64) -> Result<(), Box<dyn Error>> {
     let _echo = lab.echo(ECHO_PORT)?;
     let reached = Trial { lab, port: ECHO_PORT, seconds }.closed_loop(contender)?;
@@ -140,7 +138,7 @@ fn measure(trial: &Trial<'_>, repeats: usize) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Closed loops, interleaved. What the plain generator reaches.
+/// Interleaved closed loops. Returns the throughput of the plain generator.
 fn throughput(trial: &Trial<'_>, repeats: usize) -> Result<f64, Box<dyn Error>> {
     let mut reached = Contender::ALL.map(|_| Vec::new());
     for repeat in 0..repeats {
@@ -194,7 +192,7 @@ fn punctuality(trial: &Trial<'_>, rate_per_s: f64, repeats: usize) -> Result<(),
     Ok(())
 }
 
-/// Median, lowest and highest.
+/// Formats median, lowest and highest.
 fn spread(values: &[f64], decimals: usize) -> String {
     match Spread::of(values.iter().map(|&value| Some(value))) {
         Some(Spread { median, min, max, .. }) => format!("{median:.decimals$} ({min:.decimals$} to {max:.decimals$})"),

@@ -1,7 +1,6 @@
-//! The order of work of the published experiments' generator, imitated to be measured beside ours:
-//! one request at a time on each connection, a schedule a connection, and for every event of an event
-//! loop that never sleeps a callback that reads the clock. A loop like that generator's also copies
-//! through buffers and an event library; this one does not, so that it is faster than its model.
+//! Imitates the order of work of the published experiments' generator. Each connection has one outstanding request and
+//! its own schedule. The event loop never sleeps, and a callback reads the clock for every event. The original also
+//! copies through buffers and an event library. This imitation does not, so it is faster than the original.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,7 +18,7 @@ use rand_pcg::Pcg64;
 
 const GAPS: Distribution = Distribution::FACEBOOK_GAPS;
 
-/// How late requests left, and how many were answered.
+/// Lateness of the sends, and the number of answers.
 #[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) qps: f64,
@@ -39,16 +38,16 @@ struct EventLoop<'a> {
     timers: BinaryHeap<Reverse<(u64, usize)>>,
     request: &'a [u8],
     random: Pcg64,
-    /// Mean gap between the requests of one connection; 0 sends the next with each answer.
+    /// Mean gap between the requests of one connection, ns. 0 sends the next request with each answer.
     mean_gap_ns: f64,
-    /// Scales a drawn gap.
+    /// Factor that scales a drawn gap.
     ns_per_unit: f64,
     window_start_ns: u64,
     latency: LatencyHistogram,
     lateness: LatencyHistogram,
 }
 
-/// Loads at `rate_per_s`, without end in between when there is none.
+/// Loads at `rate_per_s`. Without a rate, it sends continuously.
 pub(crate) fn load(
     address: SocketAddr,
     connections: usize,

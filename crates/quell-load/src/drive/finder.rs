@@ -1,5 +1,4 @@
-//! How a generator thread learns which connections may have an answer; why these ways is said at
-//! the top of `drive`.
+//! Finds the connections that may have an answer. The documentation of `drive` explains the choice of methods.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,22 +8,22 @@ use quell_linux::event::{Epoll, Ticker, Trigger};
 
 use crate::connection::Socket;
 
-/// What the ticker is watched as.
+/// Epoll token of the ticker.
 pub(super) const TICK_TOKEN: u64 = u64::MAX;
 
-/// How the thread finds answers.
+/// Method for finding answers.
 pub(crate) enum Finder {
-    /// The ticker ends waits for the sake of housekeeping.
+    /// The ticker ends waits so that housekeeping can run.
     Epoll { epoll: Epoll, ticker: Ticker },
-    /// The connections that have requests under way, by age.
+    /// Connections with outstanding requests, oldest first.
     BusyPoll(VecDeque<u32>),
 }
 
 impl Finder {
-    /// How long a thread may sleep in a closed loop; a run ends late by no more than this.
+    /// Longest sleep of a thread in a closed loop. A run ends at most this much late.
     const TICK: Duration = Duration::from_millis(5);
 
-    /// An epoll for so many connections.
+    /// Creates an epoll for this number of connections.
     pub(crate) fn epoll(connections: usize) -> io::Result<Self> {
         let epoll = Epoll::new(connections + 1)?;
         let ticker = Ticker::new(Self::TICK)?;
@@ -32,7 +31,7 @@ impl Finder {
         Ok(Self::Epoll { epoll, ticker })
     }
 
-    /// Prepares a connected socket to be found when it has an answer.
+    /// Registers a connected socket, so that its answers are found.
     pub(crate) fn add(&self, id: u32, socket: &Socket) -> io::Result<()> {
         match self {
             Self::Epoll { epoll, .. } => socket.watch(epoll, id.into()),

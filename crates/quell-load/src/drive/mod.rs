@@ -1,33 +1,33 @@
-//! The hot loop of one generator thread: sends what is due, takes the answers, records both. It
-//! neither allocates nor locks, and reads the clock once a send and once a receive.
+//! The hot loop of one generator thread: sends due requests, receives answers, records both. It neither allocates nor
+//! locks. It reads the clock once per send and once per receive.
 //!
-//! # Why it works this way
+//! # Reasons for this design
 //!
-//! Measured on a 2-CPU virtual machine, 64 connections over one veth, in requests per second that
-//! one client core can do (medians of interleaved runs, with other programs on the machine;
-//! `benches/generator_limit` measures the result again).
+//! Requests per second of one client core, measured on a 2-CPU virtual machine with 64 connections over one veth.
+//! Values are medians of interleaved runs, with other programs running. `benches/generator_limit` repeats the
+//! measurement.
 //!
-//! - Against a responder that answers in XDP, so that the client is the limit: level-triggered
-//!   `epoll_wait`, as a blind flooder uses it, 191,000; non-blocking receives without an epoll,
-//!   oldest request first, 193,000 to 200,000; the same with `SO_PREFER_BUSY_POLL` and deferral on
-//!   the client's NAPI 260,000, because neither interrupts nor wake-ups of a NAPI thread remain.
-//! - Against a responder in user space, which is then half of the limit: level-triggered 155,000,
-//!   edge-triggered 147,000 to 168,000, receives without an epoll 153,000; edge-triggered, all
-//!   answers of one wait read before anything is sent, 184,000: the kernel's two paths stay in the
-//!   caches, and the server gets batches (its NAPI thread is woken half as often).
-//! - An epoll that busy polls with timeouts of 1 ns was no gain: each wait that finds nothing makes
-//!   it forget its NAPI. Timeouts on waits cost 2 %, hence the ticker.
-//! - `SO_PREFER_BUSY_POLL` without deferral on the client's NAPI: the NAPI thread is woken all the
-//!   same, and a closed loop is slower than with an epoll, 187,000 against 233,000. In an open loop it
-//!   was more punctual in most runs (98.8 % of the sends within 10 µs at 40,000/s where the epoll had
-//!   97.8), but deferral is so without the loss (99.5), so that only deferral turns it on.
-//! - The clock: `clock_gettime` 33 to 47 ns, a bare `rdtsc` 20 to 31, `rdtscp` 23 to 37. A clock
-//!   calibrated here would save about 30 ns in the two readings of a request, 1 % of what a request
-//!   costs the core, for code that has to watch drift. One reading for all answers of a wait would
-//!   save as much and call answers earlier than they were when they arrive in pieces. Neither is done.
+//! - Against a responder in XDP, where the client is the limit: level-triggered `epoll_wait`, as a blind flooder uses
+//!   it, 191,000. Non-blocking receives without an epoll, oldest request first, 193,000 to 200,000. The same with
+//!   `SO_PREFER_BUSY_POLL` and deferral on the client's NAPI, 260,000, because no interrupts and no wake-ups of a NAPI
+//!   thread remain.
+//! - Against a responder in user space, which is half of the limit: level-triggered 155,000, edge-triggered 147,000 to
+//!   168,000, receives without an epoll 153,000. Edge-triggered, with all answers of a wait read before any send,
+//!   184,000. The kernel's receive and send paths then stay in the caches, and the server gets batches: its NAPI thread
+//!   is woken half as often.
+//! - An epoll that busy polls with timeouts of 1 ns is no faster: each wait that finds nothing clears the epoll's NAPI
+//!   ID. Timeouts on waits cost 2 %, so a ticker is used instead.
+//! - `SO_PREFER_BUSY_POLL` without deferral on the client's NAPI does not avoid the wake-ups of the NAPI thread. A
+//!   closed loop is slower than with an epoll, 187,000 against 233,000. An open loop was more punctual in most runs:
+//!   98.8 % of the sends within 10 µs at 40,000/s, against 97.8 % with the epoll. Deferral reaches 99.5 % without the
+//!   loss, so busy polling is enabled only with deferral.
+//! - The clock: `clock_gettime` takes 33 to 47 ns, `rdtsc` 20 to 31, `rdtscp` 23 to 37. A self-calibrated clock would
+//!   save about 30 ns in the two readings of a request. That is 1 % of the CPU cost of a request, for code that must
+//!   track drift. One reading for all answers of a wait would save as much, but would date answers too early when they
+//!   arrive in pieces. Neither is implemented.
 //!
-//! Hence edge-triggered epoll that sleeps in a closed loop and spins in an open one; receives that
-//! busy-poll where the client's NAPIs are deferred; and in a closed loop, reading before sending.
+//! The result: edge-triggered epoll that sleeps in a closed loop and spins in an open loop. Receives busy poll if the
+//! client's NAPIs are deferred. A closed loop reads all answers before it sends.
 
 mod finder;
 mod upkeep;
@@ -51,31 +51,30 @@ use crate::spec::Transport;
 pub(crate) use finder::Finder;
 use finder::TICK_TOKEN;
 
-/// How often a thread looks at what is not in its hot path: cancellation, lost connections,
-/// timeouts.
+/// Interval of the checks outside the hot path: cancellation, lost connections, timeouts.
 const HOUSEKEEPING_NS: u64 = 1_000_000;
 
-/// How often the connection that waits longest is asked before the next one has its turn.
+/// Number of checks of the connection that waits longest before the next connection has its turn.
 const TRIES_AT_FRONT: u32 = 3;
 
-/// When to send.
+/// Schedule of sends.
 pub(crate) enum Pace {
     Open(Arrivals),
     Closed,
 }
 
-/// What one thread is to do.
+/// Plan of one thread for one run.
 pub(crate) struct Plan {
     pub(crate) pace: Pace,
     pub(crate) source: Source,
     pub(crate) start_ns: u64,
-    /// The measured window. Nothing is sent after its end.
+    /// The measured window. Nothing is sent after it.
     pub(crate) window_ns: Range<u64>,
-    /// Stop at the first thing that goes wrong.
+    /// Whether to stop at the first error.
     pub(crate) stop_at_error: bool,
 }
 
-/// What a thread keeps from run to run.
+/// State that a thread keeps between runs.
 pub(crate) struct ThreadState {
     pub(crate) connections: Vec<Connection>,
     pub(crate) finder: Finder,
@@ -83,24 +82,24 @@ pub(crate) struct ThreadState {
     pub(crate) depth: u32,
     pub(crate) connect_timeout_ns: u64,
     pub(crate) response_timeout_ns: u64,
-    /// Received bytes; larger than any datagram.
+    /// Receive buffer, larger than any datagram.
     pub(crate) buffer: Box<[u8]>,
-    /// Bytes to be sent.
+    /// Send buffer.
     pub(crate) out: Vec<u8>,
     pub(crate) transport: Transport,
     pub(crate) cancel: Arc<AtomicBool>,
-    /// Answers so far, for progress.
+    /// Number of answers so far, for progress reports.
     pub(crate) answered: Arc<AtomicU64>,
 }
 
-/// One place for a request on a connection.
+/// Slot for one outstanding request on a connection.
 struct Slot {
     connection: u32,
     incarnation: u32,
     freed_ns: u64,
 }
 
-/// Closed loop: places for `count` requests on a connection.
+/// Closed loop: `count` free request slots on a connection.
 #[derive(Clone, Copy)]
 struct Room {
     connection: u32,
@@ -108,17 +107,16 @@ struct Room {
     count: usize,
 }
 
-/// One run of one thread.
+/// State of one run of one thread.
 pub(crate) struct Drive<'a> {
     thread: &'a mut ThreadState,
     plan: Plan,
     tally: Tally,
     free: VecDeque<Slot>,
-    /// Closed loop: connections with room for so many requests, to be used when all answers that
-    /// are there have been read.
+    /// Closed loop: connections with free slots. They are used after all available answers have been read.
     room: Vec<Room>,
     under_way: u64,
-    /// Whether any connection is not up.
+    /// Whether any connection is down.
     any_down: bool,
     sending: bool,
     answered: u64,
@@ -144,7 +142,7 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Carries the plan out, until its end, its last answer, or cancellation.
+    /// Executes the plan until its end, its last answer, or cancellation.
     pub(crate) fn run(mut self) -> io::Result<Tally> {
         while monotonic_ns() < self.plan.start_ns && !self.is_cancelled() {
             std::hint::spin_loop();
@@ -190,7 +188,7 @@ impl<'a> Drive<'a> {
         self.thread.cancel.load(Ordering::Relaxed)
     }
 
-    /// Open loop: sends every request that is due while a connection is free for it.
+    /// Open loop: sends every due request while a connection is free.
     #[inline]
     fn send_due(&mut self, mut now_ns: u64) {
         loop {
@@ -285,7 +283,7 @@ impl<'a> Drive<'a> {
         {
             index += 1;
             if ready.token == TICK_TOKEN {
-                // It was ready, so that there is nothing to fail; an open loop needs no tick.
+                // The ticker was reported as ready, so the read cannot fail. An open loop needs no tick.
                 let _ = ticker.take();
                 continue;
             }
@@ -297,8 +295,8 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Busy polling: a connection that still waits goes to the end, but not at once: answers come
-    /// nearly in the order of the requests.
+    /// Busy polling: moves a connection without an answer to the end of the queue after several checks. It does not
+    /// move at once, because answers arrive nearly in the order of the requests.
     fn queue_again(&mut self, id: u32, found: bool) {
         let ThreadState { connections, finder: Finder::BusyPoll(queue), .. } = &mut *self.thread else { return };
         let connection = &mut connections[id as usize];
@@ -315,7 +313,7 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Reads a connection empty. Whether anything was there.
+    /// Reads a connection until it is empty. Returns whether it had data.
     #[inline]
     fn take_answers(&mut self, id: u32) -> bool {
         let mut found = false;
@@ -351,7 +349,7 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Takes `length` received bytes, and sends what they make room for.
+    /// Processes `length` received bytes and uses the slots that they free.
     #[inline]
     fn take(&mut self, id: u32, length: usize, now_ns: u64) {
         let ThreadState { connections, buffer, content, .. } = &mut *self.thread;
@@ -379,8 +377,8 @@ impl<'a> Drive<'a> {
         self.reuse(id, freed, now_ns);
     }
 
-    /// Uses room for `count` requests on a connection: as soon as all answers are read in a closed
-    /// loop, when the next one is due in an open one.
+    /// Uses `count` free slots of a connection. A closed loop sends after all answers have been read; an open loop
+    /// sends the next request when it is due.
     #[inline]
     fn reuse(&mut self, id: u32, count: usize, now_ns: u64) {
         match self.plan.pace {
@@ -399,8 +397,8 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Closed loop: sends on all connections with room. Reading all answers first and sending then
-    /// keeps each of the kernel's two paths in the caches and gives the server a batch.
+    /// Closed loop: sends on all connections with free slots. Reading all answers before sending keeps each of the
+    /// kernel's two paths in the caches and gives the server a batch.
     fn use_room(&mut self) {
         let mut index = 0;
         while let Some(&Room { connection, incarnation, count }) = self.room.get(index) {
@@ -413,7 +411,7 @@ impl<'a> Drive<'a> {
         self.room.clear();
     }
 
-    /// A connection that has just come up has room for as many requests as the depth.
+    /// Frees all slots of a connection that has just come up. Their number is the depth.
     fn open_slots(&mut self, id: u32, now_ns: u64) {
         if self.thread.connections[id as usize].socket().is_some() {
             self.reuse(id, self.thread.depth as usize, now_ns);
@@ -434,7 +432,7 @@ impl<'a> Drive<'a> {
         self.any_down = true;
     }
 
-    /// Ends what is still under way; those connections are made again in the next run.
+    /// Drops outstanding requests. Their connections are opened again in the next run.
     fn give_up_unanswered(&mut self) {
         for connection in &mut self.thread.connections {
             connection.queued = false;

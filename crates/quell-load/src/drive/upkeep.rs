@@ -1,5 +1,4 @@
-//! What a generator thread looks at once a millisecond: requests that are answered too late, and
-//! connections that have to be made again.
+//! Housekeeping of a generator thread, once per millisecond: late requests, and connections to reopen.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +7,7 @@ use crate::connection::{Connection, Pending, Socket, State};
 use super::{Drive, ThreadState};
 
 impl Drive<'_> {
-    /// Everything that is not in the hot path.
+    /// Runs everything outside the hot path.
     pub(super) fn keep_house(&mut self, now_ns: u64) {
         self.thread.answered.store(self.answered, Ordering::Relaxed);
         self.give_up_late_ones(now_ns);
@@ -20,8 +19,8 @@ impl Drive<'_> {
         }
     }
 
-    /// Counts requests that were not answered in time; their connection is given up, because a late
-    /// answer would be taken for the next one's.
+    /// Counts requests that were not answered in time and drops their connections. A late answer would otherwise be
+    /// attributed to the next request.
     fn give_up_late_ones(&mut self, now_ns: u64) {
         for id in 0..self.thread.connections.len() as u32 {
             let connection = &mut self.thread.connections[id as usize];
@@ -39,7 +38,7 @@ impl Drive<'_> {
         }
     }
 
-    /// One step towards a connection that is up again.
+    /// Makes one step towards reopening a connection.
     fn bring_up(&mut self, id: u32, now_ns: u64) {
         let ThreadState { connections, transport, connect_timeout_ns, .. } = &mut *self.thread;
         let connection = &mut connections[id as usize];

@@ -1,6 +1,6 @@
-//! The plain responder: so many bytes in, so many bytes out, over TCP or UDP, with or without work
-//! in between. It looks at no content; with no work it is the cheapest server to measure a generator
-//! against, and in its two shapes it is what netperf's and neper's servers are.
+//! The plain responder reads requests of a fixed size and sends responses of a fixed size, over TCP or UDP, with
+//! optional CPU work. It ignores the content. Without work it is the cheapest server to measure a generator against.
+//! Its two shapes correspond to the servers of netperf and neper.
 
 mod serve;
 
@@ -26,47 +26,45 @@ use self::serve::{serve_tcp_blocking, serve_tcp_epoll, serve_udp_blocking, serve
 use crate::error::LoadError;
 use crate::spec::{RequestResponse, Transport};
 
-/// What the responder does.
+/// Configuration of a responder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ResponderSpec {
-    /// Where to listen; port 0 lets the kernel choose.
+    /// Listening address. With port 0 the kernel selects a port.
     pub address: SocketAddr,
     /// TCP or UDP.
     pub transport: Transport,
-    /// How it waits for requests.
+    /// How workers wait for requests.
     pub shape: ServeShape,
-    /// Sizes of requests and responses; `check_content` is of no meaning here.
+    /// Sizes of requests and responses. `check_content` has no effect here.
     pub sizes: RequestResponse,
-    /// CPU work per request, µs, spun in user code; 0 is the null responder.
+    /// CPU work per request in user space, µs. 0: no work.
     pub work_us: u32,
-    /// Workers, 1 to 1,024, each with a socket of its own at the same address (`SO_REUSEPORT`, when
-    /// there are several). In the blocking shape over TCP a worker accepts, and starts a thread for
-    /// each connection.
+    /// Number of workers, 1 to 1,024. Each has its own socket at the same address, with `SO_REUSEPORT` if there are
+    /// several. A blocking TCP worker accepts connections and starts one thread per connection.
     pub workers: u32,
-    /// The CPUs to pin the workers to, as in [`crate::LoadSpec`]; threads of connections run where
-    /// their worker does.
+    /// CPUs to pin the workers to, as in [`crate::LoadSpec`]. Threads of connections run on their worker's CPU.
     pub cpus: Vec<u32>,
 }
 
-/// How the responder waits for requests.
+/// How a worker waits for requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServeShape {
-    /// A thread a connection in a blocking `recv` (UDP: a thread a socket).
+    /// One thread per connection in a blocking `recv`. With UDP, one thread per socket.
     Blocking,
-    /// A thread a worker in `epoll_wait`, level-triggered.
+    /// One thread per worker in level-triggered `epoll_wait`.
     Epoll,
 }
 
-/// What a responder has done.
+/// Counters of a responder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ResponderStats {
-    /// Requests answered.
+    /// Number of requests answered.
     pub answered: u64,
-    /// Connections accepted.
+    /// Number of connections accepted.
     pub accepted: u64,
-    /// Times that accepting paused because file descriptors or memory were used up. Connections wait in the kernel then,
-    /// until one of the accepted ones is closed.
+    /// Number of times that accepting paused because file descriptors or memory ran out. New connections then wait in
+    /// the kernel until an accepted one is closed.
     pub accept_pauses: u64,
 }
 
@@ -82,15 +80,15 @@ struct Shared {
     spec: ResponderSpec,
     stop: AtomicBool,
     stop_event: Event,
-    /// Raised when a caller should look at [`Responder::failure`] and [`ResponderStats::accept_pauses`].
+    /// Raised when a caller should check [`Responder::failure`] and [`ResponderStats::accept_pauses`].
     trouble: Event,
     failure: Mutex<Option<String>>,
     answered: AtomicU64,
     accepted: AtomicU64,
     accept_pauses: AtomicU64,
-    /// Something of what connections need was freed.
+    /// Signalled when a descriptor or memory was freed.
     room: Condvar,
-    /// What blocked threads wait on, to be shut down.
+    /// Sockets and connections that blocked threads wait on, to be shut down.
     open: Mutex<Blocked>,
 }
 
@@ -101,18 +99,18 @@ struct Blocked {
     next: u64,
 }
 
-/// A responder that ran out of descriptors tries again after this long, should others have freed some.
+/// Interval at which a responder without free descriptors tries again. Other processes may have freed some.
 const ROOM_RETRY: Duration = Duration::from_millis(100);
 
 const WORKERS_MAX: u32 = 1024;
 
 impl Responder {
-    /// Binds every worker's socket, inside `namespace` when one is given, and starts serving.
-    /// [`Responder::address`] tells the port.
+    /// Binds every worker's socket, in `namespace` if given, and starts serving. [`Responder::address`] returns the
+    /// port.
     ///
     /// # Errors
-    /// [`LoadError::Spec`] before anything is opened; [`LoadError::System`] when the address cannot
-    /// be bound; [`LoadError::Pin`]. Nothing is left running then.
+    /// [`LoadError::Spec`] before anything is opened. [`LoadError::System`] when the address cannot be bound.
+    /// [`LoadError::Pin`] when a worker cannot be pinned. Nothing keeps running after an error.
     pub fn start(spec: ResponderSpec, namespace: Option<Arc<Namespace>>) -> Result<Self, LoadError> {
         check(&spec)?;
         let event = || Event::new().map_err(LoadError::system("making an event"));
@@ -151,19 +149,19 @@ impl Responder {
         Ok(())
     }
 
-    /// Where it listens, with the port that the kernel chose.
+    /// Listening address, with the port that the kernel selected.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The kernel's ids of the worker threads.
+    /// Thread IDs of the workers.
     #[must_use]
     pub fn tids(&self) -> &[Pid] {
         &self.tids
     }
 
-    /// What it has done so far.
+    /// Current counters.
     #[must_use]
     pub fn stats(&self) -> ResponderStats {
         ResponderStats {
@@ -173,19 +171,19 @@ impl Responder {
         }
     }
 
-    /// Why a worker serves no longer, if one does not.
+    /// Error of a worker that stopped serving, if any.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Becomes readable again each time that accepting pauses or a worker fails.
+    /// Becomes readable each time that accepting pauses or a worker fails.
     #[must_use]
     pub fn trouble(&self) -> &Event {
         &self.shared.trouble
     }
 
-    /// Closes everything, waits for the workers, and tells what was done.
+    /// Closes all sockets, waits for the workers and returns the counters.
     #[must_use]
     pub fn stop(mut self) -> ResponderStats {
         self.end();
@@ -194,7 +192,7 @@ impl Responder {
 
     fn end(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        // A failure leaves workers waiting only until their next request.
+        // After a failure, workers stop at their next request.
         let _ = self.shared.stop_event.raise();
         self.shared.shut_down_blocked();
         for worker in self.workers.drain(..) {
@@ -217,7 +215,7 @@ fn check(spec: &ResponderSpec) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// A worker's socket.
+/// Socket of a worker.
 enum Endpoint {
     Tcp(TcpListener),
     Udp(UdpSocket),
@@ -307,7 +305,7 @@ impl Shared {
         let _ = self.trouble.raise();
     }
 
-    /// Waits until a connection is closed, [`ROOM_RETRY`] is over, or everything ends.
+    /// Waits until a connection is closed, [`ROOM_RETRY`] expires, or the responder stops.
     fn wait_for_room(&self) {
         let blocked = self.blocked();
         if !self.is_stopped() {

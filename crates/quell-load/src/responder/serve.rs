@@ -14,22 +14,22 @@ use quell_linux::udp::UdpSocket;
 use super::{ROOM_RETRY, Shared};
 use crate::key_table::pattern;
 
-/// Blocking UDP workers look at the stop flag so often.
+/// Interval at which blocking UDP workers check the stop flag.
 const UDP_PATIENCE: Duration = Duration::from_millis(20);
 
 const BUFFER_BYTES: usize = 128 * 1024;
 
 const EVENTS_MAX: usize = 512;
 
-/// How many datagrams are answered before `epoll_wait` is asked again. Event loops bound this for the sake of their other
-/// sockets (memcached's `-R`); a loop that never came back to `epoll_wait` under load would never renew a suspension.
+/// Number of datagrams answered before the next `epoll_wait`. Event loops limit this to serve their other sockets (`-R`
+/// of memcached). A loop that never returned to `epoll_wait` under load would never renew a suspension.
 const DATAGRAMS_PER_WAIT: u32 = 8;
 
-/// The requests of one connection as they arrive, and the responses that they are due.
+/// Incoming requests of one connection and the responses still to be sent.
 struct Answerer {
-    /// Bytes of an incomplete request that have arrived.
+    /// Number of received bytes of an incomplete request.
     begun: usize,
-    /// Responses that did not fit into the socket.
+    /// Number of response bytes that did not fit into the socket.
     unsent: usize,
 }
 
@@ -38,8 +38,7 @@ impl Answerer {
         Self { begun: 0, unsent: 0 }
     }
 
-    /// Takes `received` bytes and answers every request that they complete. `response` holds at
-    /// least one response.
+    /// Processes `received` bytes and answers every completed request. `response` holds at least one response.
     fn answer(&mut self, shared: &Shared, socket: &TcpConnection, received: usize, response: &[u8]) -> io::Result<()> {
         let sizes = &shared.spec.sizes;
         let begun = self.begun + received;
@@ -52,7 +51,7 @@ impl Answerer {
         self.send(socket, response, sizes.response_bytes as usize)
     }
 
-    /// Sends what is due, until the socket takes no more.
+    /// Sends pending responses until the socket is full.
     fn send(&mut self, socket: &TcpConnection, response: &[u8], response_bytes: usize) -> io::Result<()> {
         while self.unsent > 0 {
             let start = (response_bytes - self.unsent % response_bytes) % response_bytes;
@@ -68,7 +67,7 @@ impl Answerer {
     }
 }
 
-/// Several responses in a row, so that pipelined requests are answered with one call.
+/// Several responses in a row, so that one system call answers pipelined requests.
 fn responses(bytes: u32) -> Vec<u8> {
     let one = pattern(bytes as usize);
     one.repeat((BUFFER_BYTES / one.len()).max(1))
@@ -84,7 +83,8 @@ pub(super) fn serve_tcp_epoll(shared: &Shared, listener: &TcpListener) -> io::Re
     let mut connections = Connections::default();
     let mut buffer = vec![0; BUFFER_BYTES];
     let response = responses(shared.spec.sizes.response_bytes);
-    // Set while the listener is not watched: its connections cannot be accepted, and would be reported at each wait.
+    // Set while the listener is not registered. Its connections cannot be accepted then, and every wait would report
+    // it.
     let mut retry_at: Option<Instant> = None;
     while !shared.is_stopped() {
         epoll.wait(retry_at.map(|at| at.saturating_duration_since(Instant::now())))?;
@@ -112,7 +112,7 @@ pub(super) fn serve_tcp_epoll(shared: &Shared, listener: &TcpListener) -> io::Re
     Ok(())
 }
 
-/// The connections of a worker in the epoll shape, by their tokens.
+/// Connections of an epoll worker, by token.
 #[derive(Default)]
 struct Connections {
     open: HashMap<u64, (TcpConnection, Answerer)>,
@@ -120,7 +120,7 @@ struct Connections {
 }
 
 impl Connections {
-    /// Accepts every connection that waits; `false` when descriptors or memory were used up before.
+    /// Accepts all pending connections. `false` if descriptors or memory ran out first.
     fn accept_all(&mut self, shared: &Shared, listener: &TcpListener, epoll: &Epoll) -> io::Result<bool> {
         loop {
             let watched = |connection: TcpConnection| {
@@ -147,7 +147,7 @@ impl Connections {
     }
 }
 
-/// Reads a connection empty; an error means that it has ended.
+/// Reads a connection until it is empty. An error means that the connection has ended.
 fn serve_ready(
     shared: &Shared,
     connection: &TcpConnection,
@@ -203,7 +203,7 @@ pub(super) fn serve_tcp_blocking(shared: &Arc<Shared>, listener: TcpListener) ->
     outcome
 }
 
-/// Starts the thread of a connection; a connection that gets none is closed.
+/// Starts the thread of a connection. Closes the connection if no thread can be started.
 fn start_connection(shared: &Arc<Shared>, connection: TcpConnection) -> io::Result<JoinHandle<()>> {
     shared.accepted.fetch_add(1, Ordering::Relaxed);
     let connection = Arc::new(connection);
@@ -216,7 +216,7 @@ fn start_connection(shared: &Arc<Shared>, connection: TcpConnection) -> io::Resu
     };
     let of_thread = Arc::clone(shared);
     let started = std::thread::Builder::new().spawn(move || {
-        // The peer's end of the connection is how such a thread usually ends.
+        // Such a thread usually ends because the peer closes the connection.
         let _ = serve_blocking_connection(&of_thread, &connection);
         of_thread.blocked().connections.remove(&number);
         drop(connection);
@@ -268,12 +268,12 @@ pub(super) fn serve_udp_blocking(shared: &Shared, socket: &UdpSocket) -> io::Res
     Ok(())
 }
 
-/// Answers one datagram if it has the size of a request; `false` when none was there.
+/// Answers one datagram if it has the size of a request. `false` if there was no datagram.
 fn answer_datagram(shared: &Shared, socket: &UdpSocket, buffer: &mut [u8], response: &[u8]) -> io::Result<bool> {
     match socket.receive_from(buffer) {
         Ok((length, Some(sender))) if length == shared.spec.sizes.request_bytes as usize => {
             shared.work(1);
-            // A response that does not fit into the socket is lost, as datagrams may be.
+            // A response that does not fit into the socket is lost, as any datagram may be.
             let _ = socket.send_to(response, sender);
             Ok(true)
         }
