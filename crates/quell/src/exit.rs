@@ -18,7 +18,7 @@ pub(crate) enum Exit {
     KernelRefused = 2,
     /// What was set did not read back, or a check before measuring did not hold.
     VerifyFailed = 3,
-    /// Something failed on the way, and everything was put back.
+    /// Something failed on the way, and everything was restored.
     RolledBack = 4,
     /// It is not possible on this machine.
     NotSupported = 5,

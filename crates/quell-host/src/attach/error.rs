@@ -45,7 +45,7 @@ pub enum AttachError {
     #[error("the keeper, which puts everything back when the program ends, could not be started: {0}")]
     Keeper(String),
     /// The keeper has exited, so that no process would restore the settings.
-    #[error("the keeper, process {0}, has ended: nobody would put back what was set, so it was put back now")]
+    #[error("the keeper, process {0}, has ended: nobody would restore what was set, so it was restored now")]
     KeeperEnded(u32),
     /// A change failed.
     #[error("{}: {source}", place(.step))]

@@ -37,7 +37,7 @@ pub(crate) fn look(
         }
         RingPollingInfo::Untold => {
             return Ok(Ring::LeftAlone(
-                "the kernel does not tell how it polls now, so it could not be put back".to_owned(),
+                "the kernel does not tell how it polls now, so it could not be restored".to_owned(),
             ));
         }
     }

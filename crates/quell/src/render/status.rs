@@ -305,15 +305,15 @@ pub(crate) fn waits(count: usize) -> String {
 pub(crate) fn how_it_went_back(reverted: &Result<Reverted, JournalError>) -> String {
     match reverted {
         Ok(reverted) if reverted.failed.is_empty() && reverted.waiting.is_empty() => {
-            "everything was put back".to_owned()
+            "everything was restored".to_owned()
         }
         Ok(reverted) if reverted.failed.is_empty() => {
             let waiting = reverted.waiting.iter().map(|(_, why)| format!("\n  waits: {why}"));
-            format!("everything was put back but for {}", waits(reverted.waiting.len())) + &waiting.collect::<String>()
+            format!("everything was restored but for {}", waits(reverted.waiting.len())) + &waiting.collect::<String>()
         }
         Ok(reverted) => {
-            let failed = reverted.failed.iter().map(|(_, error)| format!("\n  not put back: {error}"));
-            format!("not everything could be put back (`quell revert` tries again):{}", failed.collect::<String>())
+            let failed = reverted.failed.iter().map(|(_, error)| format!("\n  not restored: {error}"));
+            format!("not everything could be restored (`quell revert` tries again):{}", failed.collect::<String>())
         }
         Err(error) => error.to_string(),
     }

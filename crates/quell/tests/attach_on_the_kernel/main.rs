@@ -200,7 +200,7 @@ fn a_follower_tells_that_it_is_ready_finds_what_comes_later_and_puts_back_when_i
     assert!(follower.wait().unwrap().success());
     let mut said = String::new();
     follower.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("everything was put back"), "{said}");
+    assert!(said.contains("everything was restored"), "{said}");
     stage.assert_back();
     stage.answers();
 }

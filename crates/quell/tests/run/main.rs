@@ -39,7 +39,7 @@ fn a_memcached_has_the_mode_before_its_first_connection_and_nothing_is_left_of_i
     let ended = quell.end();
     assert_eq!((ended.code, ended.signal), (Some(0), None), "memcached ends like this by SIGTERM: {ended:?}");
     assert!(ended.err.contains("mode        suspend200 (command line)"), "{ended:?}");
-    assert!(ended.err.contains("everything was put back"), "{ended:?}");
+    assert!(ended.err.contains("everything was restored"), "{ended:?}");
     assert_eq!(lab.queues(), before);
     assert!(lab.journals().is_empty(), "{:?}", lab.journals());
 }

@@ -65,7 +65,7 @@ pub(crate) fn run(args: &WatchdogArgs) -> Result<(), Failure> {
     let ended = kept::watch(&journal(), &args.journal, Duration::from_secs(args.seconds), ready);
     match ended.map_err(|error| Failure::new(Exit::KernelRefused, error))? {
         WatchEnded::Reverted(reverted) if !reverted.failed.is_empty() => {
-            Err(Failure::new(Exit::KernelRefused, "not everything could be put back; it stays in the journal"))
+            Err(Failure::new(Exit::KernelRefused, "not everything could be restored; it stays in the journal"))
         }
         WatchEnded::Reverted(_) | WatchEnded::Confirmed | WatchEnded::AlreadyReverted => Ok(()),
     }

@@ -77,7 +77,7 @@ pub(crate) fn is_all_back(errors: &[KeptError], failed_in_part: bool) -> Result<
         true => Ok(()),
         false => Err(Failure::new(
             Exit::KernelRefused,
-            "not everything could be put back: what is left stays in its journal, to be tried again",
+            "not everything could be restored: what is left stays in its journal, to be tried again",
         )),
     }
 }

@@ -59,7 +59,7 @@ pub(crate) fn run(args: &KeeperArgs) -> Result<(), Failure> {
     let ended = keep(&journal(), &args.journal, ready);
     match ended.map_err(|error| Failure::new(Exit::KernelRefused, error))? {
         KeepingEnded::Reverted(reverted) if !reverted.failed.is_empty() => {
-            Err(Failure::new(Exit::KernelRefused, "not everything could be put back; it stays in the journal"))
+            Err(Failure::new(Exit::KernelRefused, "not everything could be restored; it stays in the journal"))
         }
         KeepingEnded::Reverted(_) | KeepingEnded::AlreadyReverted => Ok(()),
     }

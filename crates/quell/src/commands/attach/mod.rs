@@ -64,7 +64,7 @@ pub(crate) struct AttachArgs {
     /// Attach although a file that stays ready keeps queues suspended: network events can wait for it for ever.
     #[arg(long)]
     accept_stalls: bool,
-    /// Stay, keep up with workers that are started and queues that come up later, and put back at the end.
+    /// Stay, keep up with workers that are started and queues that come up later, and restore everything at the end.
     #[arg(short, long, conflicts_with = "dry_run")]
     follow: bool,
     /// How long to watch who polls, to tell whether the mode is in effect; 0: not at all.
@@ -142,7 +142,7 @@ fn show_what_was_set(report: &render::Report<'_>, groups: &Groups, placed: &Plac
 
 fn leave(attachment: Attachment) -> Result<Option<Attachment>, Failure> {
     attachment.leave().map_err(|error| Failure::new(Exit::RolledBack, error))?;
-    output::say("set, and read back; it goes back when the program ends, or with `quell detach`");
+    output::say("applied and verified; restored when the program exits, or by `quell detach`");
     Ok(None)
 }
 
