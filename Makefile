@@ -12,28 +12,28 @@ SECONDS ?= 60
 # The lab needs root; everything is built as whoever calls.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || command -v sudo)
 
-.PHONY: help nightly install-for-tests bench test test-vm test-servers lint build bench-generator bench-servers fuzz clean-lab
+.PHONY: help nightly install-for-tests bench test test-vm test-servers lint build bench-generator bench-closed-loop bench-servers fuzz clean-lab
 
-help: ## this list
+help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 18
 
 # Where there is no memcached to be had, or the machine cannot run the lab for another reason, quell says so and asks the model.
-bench: ## measure which delivery mode wins on this machine (about two minutes after the build; BENCH="--quick" for less)
+bench: ## find the best delivery mode for this machine (about two minutes after the build; less with BENCH="--quick")
 	@tools/install-missing
-	@tools/install-missing memcached || echo "going on without memcached"
+	@tools/install-missing memcached || echo "continuing without memcached"
 	@$(CARGO) build --release --locked --quiet -p quell
 	@$(SUDO) target/release/quell bench $(BENCH)
 
-test: ## every test; the last line counts those that passed and those that were skipped, by reason
+test: ## run all tests; the last line counts passed tests, and skipped ones by reason
 	@tools/install-missing memcached
 	@tools/count-tests $(CARGO) test --locked --workspace --no-fail-fast
 
-install-for-tests: ## the servers and tools that `make test` skips tests without
+install-for-tests: ## install servers and tools without which `make test` skips tests
 	@tools/install-missing $(SERVERS) $(TOOLS)
 
 # In `make nightly`, not in CI: emulation takes both CPUs for minutes, its figures are worth nothing on a host that is busy
 # with other things, and the kernels are 250 MB from a mirror that may have newer ones today.
-test-vm: ## the tests on Debian's kernels under emulation (fetches them once; no root but for installing QEMU)
+test-vm: ## run tests on Debian kernels under QEMU (fetched once; root only for installing QEMU)
 	@tools/install-missing qemu-system-x86_64
 	$(CARGO) test --release --locked -p quell --test vm --test vm_kernels --no-run
 	@for kernel in 6.1 6.12 7.3 7.3-full; do \
@@ -43,35 +43,38 @@ test-vm: ## the tests on Debian's kernels under emulation (fetches them once; no
 	$(CARGO) test --release --locked -p quell --test vm --test vm_kernels -- --test-threads=1 --nocapture
 
 # `make test`, and with it CI, tries the servers that are installed, builds none, and kills six times instead of 200.
-test-servers: ## servers from packages under a delivery mode, traced, attached, launched, and killed 200 times (root)
+test-servers: ## test packaged servers with a delivery mode: traced, attached, launched, killed 200 times (root)
 	@tools/install-missing $(SERVERS) $(TOOLS)
 	QUELL_TEST_SERVERS=all tools/count-tests $(CARGO) test --locked -p quell --test servers -- --nocapture
 
-bench-servers: ## the figures of docs/servers.md for this machine (root; 25 minutes)
+bench-servers: ## measure the figures of docs/servers.md on this machine (root; 25 minutes)
 	@tools/install-missing $(SERVERS) go
 	$(CARGO) bench --locked -p quell --bench servers
 
-lint: ## formatting, clippy, documentation: no warning is let through
+lint: ## check formatting, clippy and documentation; warnings are errors
 	@tools/install-missing
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --quiet
 
-build: ## the program, optimised: target/release/quell
+build: ## build target/release/quell
 	@tools/install-missing
 	$(CARGO) build --release --locked -p quell
 
-bench-generator: ## what the generator can do, beside a blind one and one of the published kind (root; about two minutes)
+bench-generator: ## compare the load generator with a sender that measures nothing (root; about two minutes)
 	$(CARGO) bench --locked -p quell-load --bench generator_limit
 
-fuzz: ## every parser under its fuzz target, SECONDS=60 each; what is new goes to fuzz/found
+bench-closed-loop: build ## measure a closed loop in each order of sending, against one memcached (root; about two minutes)
+	$(CARGO) bench --locked -p quell-load --bench generator_limit -- closed-loop --quell $(CURDIR)/target/release/quell
+
+fuzz: ## fuzz every parser for SECONDS=60 each; new inputs go to fuzz/found
 	@tools/install-missing c++
 	@tools/fuzz $(SECONDS)
 
-nightly: ## what CI has no time or no network for: guests, 200 kills, ten minutes of each fuzz target
+nightly: ## tests that are too slow for CI or need a network: guests, 200 kills, ten minutes of each fuzz target
 	$(MAKE) test-vm
 	$(MAKE) test-servers
 	$(MAKE) fuzz SECONDS=600
 
-clean-lab: ## remove what a killed run left behind
+clean-lab: ## remove leftovers of killed runs
 	@$(SUDO) target/release/quell lab clean

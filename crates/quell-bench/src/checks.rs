@@ -45,7 +45,7 @@ pub fn of_system_wide_busy_polling(busy_poll_us: Option<u32>) -> Check {
         claim: "no sysctl makes every program busy poll".into(),
         seen: busy_poll_us.map_or_else(
             || "there is no net.core.busy_poll".into(),
-            |us| format!("net.core.busy_poll is {us} µs; to mend it: sysctl net.core.busy_poll=0"),
+            |us| format!("net.core.busy_poll is {us} µs; to fix it: sysctl net.core.busy_poll=0"),
         ),
         holds: busy_poll_us.unwrap_or(0) == 0,
     }

@@ -24,18 +24,22 @@ pub struct Watched {
     pub server_cpus: CpuList,
     /// The client's CPUs.
     pub client_cpus: CpuList,
-    /// Names of the server's and the client's device.
-    pub devices: (&'static str, &'static str),
+    /// Names of the server's and the client's device. Absent outside of a lab, where packets are dropped in too many places.
+    pub devices: Option<(&'static str, &'static str)>,
+    /// Interrupts of the server's queues; none on a veth.
+    pub irqs: Vec<u32>,
 }
 
 /// Values of the counters at one time.
 #[derive(Debug)]
-pub struct Snapshot {
+pub struct CounterReading {
     at_ns: u64,
     server_run_ns: Option<u64>,
     napi_run_ns: Option<u64>,
     client_run_ns: Option<u64>,
     napi_wakeups: Option<u64>,
+    server_sleeps: Option<u64>,
+    irqs: Option<u64>,
     cpus: Option<Stat>,
     polls: Option<NapiPolls>,
     busy_poll_rx_packets: Option<u64>,
@@ -46,15 +50,17 @@ pub struct Snapshot {
 impl Watched {
     /// Reads every counter.
     #[must_use]
-    pub fn snapshot(&self, proc: &ProcRoot, polls: Option<&NapiPollCounter>) -> Snapshot {
+    pub fn snapshot(&self, proc: &ProcRoot, polls: Option<&NapiPollCounter>) -> CounterReading {
         let server_side = self.server.first().map(|&pid| proc.process(pid));
         let client_side = self.generator.first().map(|&tid| proc.process(tid));
-        Snapshot {
+        CounterReading {
             at_ns: clock::monotonic_ns(),
             server_run_ns: sum(&self.server, |pid| Some(proc.process(pid).schedstat_of_all_threads().ok()?.run_ns)),
             napi_run_ns: self.has_napi_threads().then(|| run_ns(proc, &self.server_napi)).flatten(),
             client_run_ns: run_ns(proc, &self.generator).zip(run_ns(proc, &self.client_napi)).map(|(a, b)| a + b),
             napi_wakeups: self.has_napi_threads().then(|| wakeups(proc, &self.server_napi)).flatten(),
+            server_sleeps: sum(&self.server, |pid| sleeps(&proc.process(pid))),
+            irqs: self.irqs(proc),
             cpus: proc.stat().ok(),
             polls: polls.and_then(all_polls),
             busy_poll_rx_packets: server_side.as_ref().and_then(|side| side.netstat().ok()?.busy_poll_rx_packets()),
@@ -69,15 +75,24 @@ impl Watched {
         !self.server_napi.is_empty()
     }
 
+    fn irqs(&self, proc: &ProcRoot) -> Option<u64> {
+        if self.irqs.is_empty() {
+            return None;
+        }
+        let interrupts = proc.interrupts().ok()?;
+        self.irqs.iter().map(|irq| Some(interrupts.irq(*irq)?.total)).sum()
+    }
+
     fn drops(&self, side: &ProcDir, server: bool) -> Option<u64> {
-        let device = if server { self.devices.0 } else { self.devices.1 };
+        let (of_server, of_client) = self.devices?;
+        let device = if server { of_server } else { of_client };
         let TrafficCounters { rx_dropped, tx_dropped, .. } = side.net_dev().ok()?.get(device)?;
         Some(rx_dropped + tx_dropped)
     }
 
     /// Differences of the counters between two times.
     #[must_use]
-    pub fn between(&self, from: &Snapshot, to: &Snapshot) -> TrialCounters {
+    pub fn between(&self, from: &CounterReading, to: &CounterReading) -> TrialCounters {
         let elapsed_ns = to.at_ns.saturating_sub(from.at_ns);
         let server_run_ns = increase(from.server_run_ns, to.server_run_ns);
         let napi_run_ns = increase(from.napi_run_ns, to.napi_run_ns);
@@ -95,8 +110,8 @@ impl Watched {
             server_cpus: cpu_use(&self.server_cpus, server_lab_ns),
             client_cpus: cpu_use(&self.client_cpus, client_run_ns),
             napi_wakeups: increase(from.napi_wakeups, to.napi_wakeups),
-            // A veth has no interrupts.
-            irqs: None,
+            server_sleeps: increase(from.server_sleeps, to.server_sleeps),
+            irqs: increase(from.irqs, to.irqs),
             polls: polls(|polls| polls.polls),
             empty_polls: polls(|polls| polls.empty),
             polled_packets: polls(|polls| polls.packets),
@@ -119,6 +134,12 @@ fn run_ns(proc: &ProcRoot, threads: &[Pid]) -> Option<u64> {
 
 fn wakeups(proc: &ProcRoot, threads: &[Pid]) -> Option<u64> {
     sum(threads, |tid| proc.process(tid).status().ok()?.voluntary_ctxt_switches)
+}
+
+/// Voluntary context switches of all threads of a process.
+fn sleeps(process: &ProcDir) -> Option<u64> {
+    let tids = process.tids().ok()?;
+    tids.into_iter().map(|tid| process.thread(tid).status().ok()?.voluntary_ctxt_switches).sum()
 }
 
 /// Sum of a value over all threads. Absent if one value could not be read, because a partial sum would mislead.
@@ -200,7 +221,8 @@ mod tests {
             client_napi: vec![],
             server_cpus: CpuList::default(),
             client_cpus: CpuList::default(),
-            devices: ("lo", "lo"),
+            devices: Some(("lo", "lo")),
+            irqs: vec![],
         };
         let proc = ProcRoot::default();
         let counted = watched.between(&watched.snapshot(&proc, None), &watched.snapshot(&proc, None));

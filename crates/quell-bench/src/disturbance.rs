@@ -47,7 +47,7 @@ pub fn disturbances(load: &LoadReport, counters: &TrialCounters) -> Vec<Disturba
     found.into_iter().flatten().collect()
 }
 
-fn failures(errors: &ErrorCounts) -> u64 {
+pub(crate) fn failures(errors: &ErrorCounts) -> u64 {
     let ErrorCounts { requests_lost, timed_out, server_errors, malformed, wrong_content, .. } = errors;
     requests_lost + timed_out + server_errors + malformed + wrong_content
 }

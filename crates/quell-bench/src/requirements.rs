@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use quell_linux::capability::{self, Capability};
-use quell_linux::netdev::{NapiChange, Netdev};
+use quell_linux::netdev::{Netdev, PartialNapiSettings};
 use quell_linux::netlink::Failure;
 use quell_linux::proc::ProcRoot;
 use quell_linux::visible;
@@ -20,7 +20,7 @@ pub struct Missing {
     /// Observation.
     pub seen: String,
     /// How to fix it.
-    pub mend: String,
+    pub fix: String,
 }
 
 /// Capabilities that the lab uses, with their purpose.
@@ -43,7 +43,7 @@ fn missing_capabilities() -> Option<Missing> {
         return Some(Missing {
             what: "the capabilities of this process".into(),
             seen: "its status could not be read".into(),
-            mend: "mount the proc file system".into(),
+            fix: "mount the proc file system".into(),
         });
     };
     let lacking: Vec<String> = CAPABILITIES
@@ -57,7 +57,7 @@ fn missing_capabilities() -> Option<Missing> {
     Some(Missing {
         what: format!("privileges: {}", lacking.join(", ")),
         seen: "this process does not have them".into(),
-        mend: "run it as root: sudo quell bench".into(),
+        fix: "run it as root: sudo quell bench".into(),
     })
 }
 
@@ -66,7 +66,7 @@ fn missing_capabilities() -> Option<Missing> {
 fn missing_napi_settings() -> Option<Missing> {
     let asked = Netdev::open().and_then(|mut netdev| {
         let nobody = NapiId::from_kernel(u32::MAX).unwrap_or_else(|| unreachable!("not zero"));
-        netdev.set_napi(nobody, &NapiChange::default())
+        netdev.set_napi(nobody, &PartialNapiSettings::default())
     });
     let error = asked.err()?;
     if error.failure() != Failure::Unsupported {
@@ -75,7 +75,7 @@ fn missing_napi_settings() -> Option<Missing> {
     Some(Missing {
         what: "per-NAPI settings (netlink family netdev, napi-set)".into(),
         seen: error.to_string(),
-        mend: "boot Linux 6.13 or newer; before it there is no IRQ suspension either".into(),
+        fix: "boot Linux 6.13 or newer; before it there is no IRQ suspension either".into(),
     })
 }
 
@@ -86,7 +86,7 @@ fn missing_kernel_threads() -> Option<Missing> {
     Some(Missing {
         what: "the kernel's threads, to pin those of NAPI instances".into(),
         seen: "they are not in this PID namespace".into(),
-        mend: "run it outside of the container, or in one that shares the host's PID namespace (--pid=host)".into(),
+        fix: "run it outside of the container, or in one that shares the host's PID namespace (--pid=host)".into(),
     })
 }
 
@@ -98,14 +98,14 @@ fn missing_server(server: &ServerCommand) -> Option<Missing> {
     if is_executable(&program) {
         return None;
     }
-    let mend = match server {
+    let fix = match server {
         ServerCommand::Memcached { .. } => {
             "install it (Debian: apt-get install memcached), or name another with --server"
         }
         ServerCommand::Other(_) => "give the path of a program that exists",
     };
     let what = format!("the server program {}", visible::path(&program));
-    Some(Missing { what, seen: "there is no such executable file".into(), mend: mend.into() })
+    Some(Missing { what, seen: "there is no such executable file".into(), fix: fix.into() })
 }
 
 fn is_executable(program: &Path) -> bool {
@@ -129,7 +129,7 @@ mod tests {
         let server = ServerCommand::Memcached { program: "/nonexistent/memcached".into() };
         let missing = missing_server(&server).unwrap();
         assert!(missing.what.contains("/nonexistent/memcached"));
-        assert!(missing.mend.contains("apt-get install memcached"));
+        assert!(missing.fix.contains("apt-get install memcached"));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use quell_load::{LoadReport, LoadSpec};
-use quell_mode::{EpollSettings, NapiSettings};
+use quell_mode::{EpollParams, NapiSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -222,7 +222,7 @@ pub struct SettingsReadBack {
     /// Settings of each of the server's queues.
     pub napi: Vec<NapiSettings>,
     /// Busy-poll parameters of each worker's epoll.
-    pub epoll: Vec<EpollSettings>,
+    pub epoll: Vec<EpollParams>,
 }
 
 /// Kernel counters over the measured time of a trial.
@@ -240,6 +240,9 @@ pub struct TrialCounters {
     pub client_cpus: Option<CpuUse>,
     /// Number of wake-ups of the NAPI threads of the server's queues, counted as voluntary context switches.
     pub napi_wakeups: Option<u64>,
+    /// Number of times that a thread of the server slept, counted as voluntary context switches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_sleeps: Option<u64>,
     /// Device interrupts of the server's queues. Absent on a veth, which has no interrupts.
     pub irqs: Option<u64>,
     /// Polls of the server's queues by any thread or softirq (tracepoint `napi:napi_poll`).

@@ -1,29 +1,36 @@
-//! A bench run: sets up the lab, starts the server, runs and observes every trial of the plan, and removes the lab. The
-//! caller receives events. Nothing is printed.
+//! A bench run on the lab: sets it up, starts the server and the load, runs an experiment for each load, and removes the
+//! lab. The caller receives events. Nothing is printed.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use quell_experiment::{ExperimentDesign, ExperimentEvent};
+use quell_host::attach::{Selection, TargetError, Targets};
 use quell_host::journal::{Journal, JournalError};
 use quell_host::recovery::{Found, Reverted, recover};
+use quell_host::snapshot::TakeError;
+use quell_host::switching::{SwitchError, Switching};
 use quell_host::transaction::ChangeError;
 use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::sched::{self, SchedError};
 use quell_linux::{CpuList, Pid, kernel};
-use quell_load::{Generator, LoadError, Polling, Progress, RunObserver, RunSpec, Schedule};
-use quell_mode::{NapiSettings, Threaded};
+use quell_load::{Distribution, Generator, LoadError, Polling, Progress, RunObserver, RunSpec, Schedule};
+use quell_mode::{DeliveryMode, NapiSettings, Threaded};
+use tracing::info;
 
+use crate::counters::Watched;
 use crate::cpus::{CpuError, CpuLayout};
+use crate::experiment::program::{Programs, Traffic};
+use crate::experiment::{
+    ComparisonError, EndOfExperiment, ExperimentResult, LoadExperiment, Preview, SubjectFacts, Timing, criteria,
+    design, drive, finished_experiment, needs_launch,
+};
 use crate::lab::napi::Queues;
-use crate::lab::veth::{LabError, VethLab, VethPlan, unique_name};
-use crate::matrix::Matrix;
-use crate::plan::{Plan, TrialId};
+use crate::lab::veth::{CLIENT_DEVICE, LabError, SERVER_DEVICE, VethLab, VethPlan, unique_name};
+use crate::offered_load::OfferedLoad;
 use crate::requirements::{Missing, missing};
-use crate::result::{BenchResult, Check, HostFacts, Lab, LabFacts, SCHEMA, Trial, WorkerFacts};
+use crate::result::{Check, HostFacts, LabFacts, WorkerFacts};
 use crate::server::{Server, ServerCommand, ServerError, Worker};
-use crate::settings::SetError;
 use crate::{bench_load, checks};
 
 /// Number of attempts before a lab check counts as failed.
@@ -32,11 +39,18 @@ const LOOKS_MAX: u32 = 4;
 /// Traffic that gives every connection its NAPI ID.
 const LOOK_AROUND: RunSpec = RunSpec { schedule: Schedule::Closed, warm_up_ms: 50, measure_ms: 200 };
 
+/// Closed loop that measures the throughput of `base`, of which loads are shares.
+const REACH: RunSpec = RunSpec { schedule: Schedule::Closed, warm_up_ms: 200, measure_ms: 1_000 };
+
 /// What to measure, and on which lab.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Modes and loads.
-    pub plan: Plan,
+    /// Modes; the first is the reference.
+    pub modes: Vec<DeliveryMode>,
+    /// Loads; an experiment for each.
+    pub loads: Vec<OfferedLoad>,
+    /// Times and limits of all experiments together.
+    pub timing: Timing,
     /// Server under test.
     pub server: ServerCommand,
     /// Receive queues. Each has one server worker.
@@ -58,31 +72,17 @@ pub enum Event<'a> {
     Recovered(&'a [Found]),
     /// The lab is up and the server runs in it.
     LabIsUp(&'a LabFacts),
-    /// A mode cannot be set here.
-    Refused {
-        /// Label of the mode in the table.
-        label: &'a str,
-        /// Reason.
-        reason: &'a str,
+    /// An experiment begins.
+    Begins {
+        /// Load.
+        load: OfferedLoad,
+        /// Rate of an open loop, requests per second.
+        offered_per_s: Option<f64>,
     },
-    /// A trial begins.
-    TrialBegins {
-        /// Number of finished trials.
-        done: usize,
-        /// Total number of trials, including repeated ones.
-        total: usize,
-        /// Trial.
-        id: TrialId,
-    },
+    /// Something happened in it.
+    Experiment(ExperimentEvent<'a, DeliveryMode>),
     /// The lab was removed as far as possible. The measured trials remain valid.
     TakenDown(&'a Result<Reverted, JournalError>),
-    /// A trial has ended.
-    TrialEnds {
-        /// Result of the trial.
-        trial: &'a Trial,
-        /// Whether the trial was disturbed and will be repeated.
-        again: bool,
-    },
 }
 
 /// Why there is no result. All changes have been undone.
@@ -92,9 +92,18 @@ pub enum BenchError {
     /// This machine lacks a requirement of the lab.
     #[error("this machine cannot run the lab")]
     NotPossibleHere(Vec<Missing>),
-    /// Every mode of the plan is refused here.
-    #[error("none of the modes can be set here: {0}")]
-    NoModeLeft(String),
+    /// The experiment could not be made.
+    #[error(transparent)]
+    Experiment(#[from] ComparisonError),
+    /// The server's processes could not be found.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The host could not be observed.
+    #[error(transparent)]
+    Snapshot(#[from] TakeError),
+    /// The server could not be switched between modes.
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
     /// There are too few CPUs.
     #[error(transparent)]
     Cpus(#[from] CpuError),
@@ -116,14 +125,6 @@ pub enum BenchError {
     /// The generator failed.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A mode that could be set before could not be set again.
-    #[error("could not set {label}: {source}")]
-    Set {
-        /// Label of the mode in the table.
-        label: String,
-        /// Cause.
-        source: SetError,
-    },
     /// A thread could not be pinned.
     #[error(transparent)]
     Sched(#[from] SchedError),
@@ -141,7 +142,7 @@ const CLIENT_GRO_FLUSH_TIMEOUT_NS: u64 = 1_000_000;
 const CLIENT_DEFER_HARD_IRQS: u32 = 100;
 
 /// Runs the bench. Reports events to `watch`. Calls `stopped` often; when it returns true, the run ends early and the
-/// trials measured so far are the result.
+/// slices measured so far are the result.
 ///
 /// # Errors
 /// See [`BenchError`].
@@ -150,8 +151,11 @@ pub fn run(
     journal: &Journal,
     watch: &mut dyn FnMut(Event<'_>),
     stopped: &dyn Fn() -> bool,
-) -> Result<BenchResult, BenchError> {
+) -> Result<ExperimentResult, BenchError> {
     let missing = missing(&request.server);
+    for lacking in &missing {
+        info!(what = lacking.what, seen = lacking.seen, "requirement not met");
+    }
     if !missing.is_empty() {
         return Err(BenchError::NotPossibleHere(missing));
     }
@@ -159,9 +163,10 @@ pub fn run(
     let host = HostFacts::read(&ProcRoot::default())?;
     let workers = request.queues as usize;
     let cpus = CpuLayout::plan(&host.cpus, workers, request.generators as usize, request.insist)?;
+    info!(?cpus, "CPUs chosen");
     let _pinned = PinnedTo::new(&cpus.client_cpus())?;
     let mut lab = VethLab::raise(journal, unique_name(), veth_plan(request, cpus))?;
-    let result = measure(request, host, &mut lab, watch, stopped);
+    let result = measure(request, &host, &mut lab, journal, watch, stopped);
     watch(Event::TakenDown(&lab.take_down()));
     result
 }
@@ -195,42 +200,151 @@ fn client_napi(request: &Request) -> NapiSettings {
 /// Runs everything between setting up and removing the lab.
 fn measure(
     request: &Request,
-    host: HostFacts,
+    host: &HostFacts,
     lab: &mut VethLab,
+    journal: &Journal,
     watch: &mut dyn FnMut(Event<'_>),
     stopped: &dyn Fn() -> bool,
-) -> Result<BenchResult, BenchError> {
+) -> Result<ExperimentResult, BenchError> {
     let mut server = Server::start(lab, &request.server, stopped)?;
-    let spec = bench_load::spec(server.address(), request.connections, &lab.plan.cpus, request.plan.seed);
+    let spec = bench_load::spec(server.address(), request.connections, &lab.plan.cpus, request.timing.seed);
     let mut generator = Generator::connect(spec.clone(), Some(Arc::clone(&lab.client.namespace)))?;
     preload(&mut generator, &mut server, stopped)?;
     let (workers, mut checks) = look_until_it_holds(lab, &server, &mut generator)?;
     checks.push(checks::of_system_wide_busy_polling(host.busy_poll_us));
+    for check in &checks {
+        info!(holds = check.holds, ?check, "lab checked");
+    }
+    for worker in &workers {
+        info!(worker = ?worker.facts, "worker found");
+    }
     let facts = lab_facts(lab, checks);
     watch(Event::LabIsUp(&facts));
     let broken = facts.checks.iter().find(|check| !check.holds).cloned();
     if let Some(check) = broken.clone().filter(|_| !request.insist) {
         return Err(BenchError::Check(check));
     }
-    let mut result = BenchResult {
-        schema: SCHEMA.to_owned(),
-        quell_version: env!("CARGO_PKG_VERSION").to_owned(),
-        began_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-        host,
-        server: Some(server.facts(&workers)),
-        load: Some(spec),
-        plan: request.plan.clone(),
-        base_reaches: Vec::new(),
-        trials: Vec::new(),
-        refused: BTreeMap::new(),
-        not_a_measurement: not_a_measurement(&facts, broken),
-        interrupted: false,
-        lab: Lab::Veth(facts),
-    };
-    Matrix::new(lab, &mut server, &workers, &mut generator, watch, stopped).measure(&mut result)?;
-    drop(generator);
+    let subject =
+        SubjectFacts::Veth { lab: Box::new(facts.clone()), server: server.facts(&workers), load: Box::new(spec) };
+    let mut result = ExperimentResult::begin(subject).map_err(ComparisonError::from)?;
+    result.not_a_measurement = not_a_measurement(&facts, broken);
+    experiments(request, &mut result, lab, &mut server, generator, journal, watch, stopped)?;
     server.stop()?;
     Ok(result)
+}
+
+/// An experiment for each load. Stops after one that ended early.
+#[expect(clippy::too_many_arguments, reason = "everything that a run of the lab consists of")]
+fn experiments(
+    request: &Request,
+    result: &mut ExperimentResult,
+    lab: &VethLab,
+    server: &mut Server,
+    mut generator: Generator,
+    journal: &Journal,
+    watch: &mut dyn FnMut(Event<'_>),
+    stopped: &dyn Fn() -> bool,
+) -> Result<(), BenchError> {
+    let needs_reach = request.loads.iter().any(|load| matches!(load, OfferedLoad::Percent(_)));
+    let reaches_per_s =
+        if needs_reach { generator.run(&REACH, &mut UntilStopped(stopped)).map_err(interrupted)?.qps } else { 0.0 };
+    let mut left_ms = request.timing.budget_ms;
+    for (index, load) in request.loads.iter().enumerate() {
+        let parts_left = (request.loads.len() - index) as u64;
+        let timing = Timing { budget_ms: left_ms / parts_left, ..request.timing };
+        let offered_per_s = load.rate_per_s(reaches_per_s);
+        watch(Event::Begins { load: *load, offered_per_s });
+        let design = design(&request.modes, criteria(*load), timing, request.loads.len() as u32);
+        let schedule = match offered_per_s {
+            Some(rate_per_s) => Schedule::Open { rate_per_s, gaps: Distribution::FACEBOOK_GAPS },
+            None => Schedule::Closed,
+        };
+        let (experiment, back) = experiment(
+            request,
+            (*load, offered_per_s),
+            design,
+            lab,
+            server,
+            generator.keep_running(schedule)?,
+            journal,
+            watch,
+            stopped,
+        )?;
+        generator = back;
+        let spent_ms: f64 = experiment.record.slices.iter().map(|slice| slice.observation.spent_ms).sum();
+        left_ms = left_ms.saturating_sub(spent_ms as u64);
+        let goes_on = matches!(experiment.end, EndOfExperiment::Stopped(_));
+        result.experiments.push(experiment);
+        if !server.is_running()? {
+            return Err(BenchError::ServerEnded);
+        }
+        if !goes_on {
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[expect(clippy::too_many_arguments, reason = "everything that a run of the lab consists of")]
+fn experiment(
+    request: &Request,
+    (load, offered_per_s): (OfferedLoad, Option<f64>),
+    design: ExperimentDesign<DeliveryMode>,
+    lab: &VethLab,
+    server: &Server,
+    running: quell_load::RunningLoad,
+    journal: &Journal,
+    watch: &mut dyn FnMut(Event<'_>),
+    stopped: &dyn Fn() -> bool,
+) -> Result<(LoadExperiment, Generator), BenchError> {
+    let targets = Targets::find(Selection::Processes(server.processes()?))?;
+    let preview = Preview::of(&targets, &request.modes)?;
+    let watched = Watched {
+        server: server.processes()?,
+        server_napi: lab.server.napi_threads.clone(),
+        generator: running.generator().tids(),
+        client_napi: lab.client.napi_threads.clone(),
+        server_cpus: lab.plan.cpus.server_cpus().into_iter().collect(),
+        client_cpus: lab.plan.cpus.client_cpus().into_iter().collect(),
+        devices: Some((SERVER_DEVICE, CLIENT_DEVICE)),
+        irqs: Vec::new(),
+    };
+    let impossible: Vec<Option<String>> = request.modes.iter().map(|mode| why_not_here(lab, mode)).collect();
+    let switching = Switching::begin(journal, targets, &preview.plan, None)?;
+    let traffic = Traffic::Generator(running);
+    let mut subject = Programs::new(switching, &preview.plan, &request.modes, &impossible, watched, traffic, stopped);
+    let finished = drive(&mut subject, design, &mut |event| watch(Event::Experiment(event)), stopped)
+        .map_err(ComparisonError::from)?;
+    let experiment = finished_experiment(finished, Some(load), offered_per_s)?;
+    let Traffic::Generator(running) = subject.traffic else { unreachable!("the traffic that was given above") };
+    Ok((experiment, running.stop()?))
+}
+
+/// Why the lab cannot give a mode to its server. Shorter waits are not included: without them the mode still works.
+fn why_not_here(lab: &VethLab, mode: &DeliveryMode) -> Option<String> {
+    if let Some(requirement) = needs_launch(mode) {
+        return Some(requirement.to_string());
+    }
+    match mode.napi().threaded {
+        Threaded::BusyPoll => Some(
+            "a thread for each queue would poll without end on the server's CPU; it needs a CPU of its own, which this lab \
+             does not give"
+                .to_owned(),
+        ),
+        Threaded::Thread if lab.plan.interrupt_stand_in => Some(
+            "NAPI threads stand in for the interrupts here, so it would be base under another name; measure it with \
+             --no-interrupt-stand-in"
+                .to_owned(),
+        ),
+        _ => None,
+    }
+}
+
+fn interrupted(error: LoadError) -> BenchError {
+    match error {
+        LoadError::Cancelled => BenchError::Interrupted,
+        error => error.into(),
+    }
 }
 
 /// Stores the keys, unless the server exits or the user interrupts.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use quell_host::transaction::ChangeError;
-use quell_linux::epoll_params::{self, EpollParams, EpollParamsError};
+use quell_linux::epoll_params::{self, EpollParamsError};
 use quell_linux::netns::NamespaceError;
 use quell_linux::pidfd::{DuplicatedFd, PidFd, PidFdError};
 use quell_linux::proc::{FdKind, ProcError, ProcRoot};
@@ -18,7 +18,7 @@ use quell_linux::socket_options::{self, SocketOptionError};
 use quell_linux::tcp::TcpConnection;
 use quell_linux::visible;
 use quell_linux::{CpuList, NapiId, Pid};
-use quell_mode::EpollSettings;
+use quell_mode::EpollParams;
 
 use crate::lab::veth::VethLab;
 use crate::result::{ServerFacts, WorkerFacts};
@@ -124,9 +124,9 @@ pub enum ServerError {
         /// Number of the file descriptor in the server.
         fd: i32,
         /// Requested parameters.
-        asked: EpollSettings,
+        asked: EpollParams,
         /// Parameters that the kernel reports.
-        read: EpollSettings,
+        read: EpollParams,
     },
 }
 
@@ -297,19 +297,9 @@ impl Worker {
     ///
     /// # Errors
     /// When the kernel refuses, or reports other parameters.
-    pub fn set(&self, asked: EpollSettings) -> Result<EpollSettings, ServerError> {
-        let params = EpollParams {
-            busy_poll_usecs: asked.busy_poll_usecs,
-            busy_poll_budget: asked.busy_poll_budget,
-            prefer_busy_poll: asked.prefer_busy_poll,
-        };
-        epoll_params::set(&self.epoll, params)?;
+    pub fn set(&self, asked: EpollParams) -> Result<EpollParams, ServerError> {
+        epoll_params::set(&self.epoll, asked)?;
         let read = epoll_params::get(&self.epoll)?;
-        let read = EpollSettings {
-            busy_poll_usecs: read.busy_poll_usecs,
-            busy_poll_budget: read.busy_poll_budget,
-            prefer_busy_poll: read.prefer_busy_poll,
-        };
         if read != asked {
             return Err(ServerError::ReadBack { fd: self.facts.epoll_fd, asked, read });
         }

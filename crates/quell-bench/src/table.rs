@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use quell_stats::{Choice, Goal, PairedRatios, Resolution, Series, Spread, Verdict, best, compare, compromise};
 
 use crate::disturbance::is_saturated;
-use crate::figure::Figure;
+use crate::metric::Metric;
 use crate::offered_load::OfferedLoad;
 use crate::result::{BenchResult, Trial};
 
@@ -29,7 +29,7 @@ pub struct Row {
     /// Index of the mode in the plan.
     pub mode: usize,
     /// Each value over the repeats. Values without a result in any repeat are missing.
-    pub cells: BTreeMap<Figure, Spread>,
+    pub cells: BTreeMap<Metric, Spread>,
     /// Number of counted trials that are marked as disturbed.
     pub disturbed: usize,
 }
@@ -111,7 +111,7 @@ impl BenchResult {
 
     /// Value of a column in each repeat of a cell.
     #[must_use]
-    pub fn series(&self, load: usize, mode: usize, figure: Figure) -> Vec<Option<f64>> {
+    pub fn series(&self, load: usize, mode: usize, figure: Metric) -> Vec<Option<f64>> {
         let value = |repeat| figure.of(self.trial(load, mode, repeat)?);
         (0..self.plan.repeats).map(value).collect()
     }
@@ -136,7 +136,7 @@ impl BenchResult {
         Row {
             label: self.plan.modes[mode].label.clone(),
             mode,
-            cells: Figure::ALL.into_iter().filter_map(spread).collect(),
+            cells: Metric::ALL.into_iter().filter_map(spread).collect(),
             disturbed: trials.filter(|trial| !trial.disturbances.is_empty()).count(),
         }
     }
@@ -217,16 +217,16 @@ impl BenchResult {
     }
 
     fn answers(&self, load: usize, mode: usize, question: Question) -> Vec<Option<f64>> {
-        let series = |figure: Figure| -> Vec<Option<f64>> {
+        let series = |figure: Metric| -> Vec<Option<f64>> {
             let value = |repeat| figure.at_least(self.trial(load, mode, repeat)?);
             (0..self.plan.repeats).map(value).collect()
         };
         match question {
-            Question::Throughput => series(Figure::Qps),
-            Question::MedianLatency => series(Figure::P50),
-            Question::TailLatency => series(Figure::P99),
-            Question::Cpu => series(Figure::CpuPerRequest),
-            Question::Compromise => compromise(&series(Figure::P99), &series(Figure::CpuPerRequest)),
+            Question::Throughput => series(Metric::Qps),
+            Question::MedianLatency => series(Metric::P50),
+            Question::TailLatency => series(Metric::P99),
+            Question::Cpu => series(Metric::CpuPerRequest),
+            Question::Compromise => compromise(&series(Metric::P99), &series(Metric::CpuPerRequest)),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use quell_bench::experiment::ExperimentResult;
 use quell_bench::result::BenchResult;
 use quell_bench::vm::interrupts::InterruptResult;
 use serde_json::{Value, json};
@@ -26,7 +27,16 @@ fn the_published_schema_is_the_one_of_this_version() {
     let current = serde_json::to_value(BenchResult::json_schema()).unwrap();
     assert!(
         read("docs/schema/quell-bench.schema.json") == current,
-        "to publish the current one: cargo run -p quell -- bench --schema > docs/schema/quell-bench.schema.json"
+        "to publish the current one: cargo run -p quell -- bench --on sim --schema > docs/schema/quell-bench.schema.json"
+    );
+}
+
+#[test]
+fn the_published_schema_of_experiments_is_the_one_of_this_version() {
+    let current = serde_json::to_value(ExperimentResult::json_schema()).unwrap();
+    assert!(
+        read("docs/schema/quell-experiment.schema.json") == current,
+        "to publish the current one: cargo run -p quell -- bench --schema > docs/schema/quell-experiment.schema.json"
     );
 }
 
@@ -74,7 +84,7 @@ fn every_field_of_a_recorded_result_is_in_the_schema() {
         ("Trial", "/trials/0"),
         ("SettingsReadBack", "/trials/0/settings"),
         ("NapiSettings", "/trials/0/settings/napi/0"),
-        ("EpollSettings", "/trials/0/settings/epoll/0"),
+        ("EpollParams", "/trials/0/settings/epoll/0"),
         ("LoadReport", "/trials/0/load"),
         ("TrialCounters", "/trials/0/counters"),
     ] {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use quell_bench::cpus::CpuLayout;
-use quell_bench::figure::Figure;
+use quell_bench::metric::Metric;
 use quell_bench::offered_load::OfferedLoad;
 use quell_bench::plan::{Plan, TrialId};
 use quell_bench::result::{
@@ -146,7 +146,7 @@ fn one_attempt_of_a_repeated_trial_counts() {
     let id = result.trials[0].id;
     result.trials[0].disturbances.push(Disturbance::Drops { packets: 1 });
     result.trials.push(trial(id, 1, (7_000, 1.0, 1.0)));
-    let figure = result.series(id.load, id.mode, Figure::P50)[id.repeat as usize].expect("a value");
+    let figure = result.series(id.load, id.mode, Metric::P50)[id.repeat as usize].expect("a value");
     assert!((figure / 7_000.0 - 1.0).abs() < 0.01, "{figure}");
     assert!(result.tables()[0].rows.iter().all(|row| row.disturbed == 0), "the disturbed attempt does not count");
     assert_eq!(result.trials_that_count().len(), result.trials.len() - 1);
@@ -159,9 +159,9 @@ fn a_value_with_an_unread_counter_is_missing_not_zero() {
         trial.counters.napi_run_ns = None;
     }
     for row in &result.tables()[0].rows {
-        assert!(!row.cells.contains_key(&Figure::CpuPerRequest));
-        assert!(!row.cells.contains_key(&Figure::Polls));
-        assert!(row.cells.contains_key(&Figure::P50));
+        assert!(!row.cells.contains_key(&Metric::CpuPerRequest));
+        assert!(!row.cells.contains_key(&Metric::Polls));
+        assert!(row.cells.contains_key(&Metric::P50));
     }
 }
 
@@ -176,7 +176,7 @@ fn a_saturated_mode_has_no_latency_and_cannot_win_but_can_be_beaten() {
         }
     }
     let rows = &result.tables()[0].rows;
-    assert!(rows.iter().filter(|row| row.mode == fullbusy).all(|row| !row.cells.contains_key(&Figure::P50)));
+    assert!(rows.iter().filter(|row| row.mode == fullbusy).all(|row| !row.cells.contains_key(&Metric::P50)));
     let found = finding(&result, HALF, Question::MedianLatency);
     assert_eq!(found.choice.winner, "defer200", "slower than what fullbusy reached at least, but it kept up");
     assert!(found.against_base.is_some(), "base is compared with, though it fell behind");
@@ -196,7 +196,7 @@ fn foreign_cpu_time_is_neither_idle_nor_of_the_lab() {
     let mut result = result(&["50%"], as_published);
     let used = CpuUse { capacity_ns: 1_000, idle_ns: 300, steal_ns: 0, lab_ns: 600 };
     result.trials[0].counters.server_cpus = Some(used);
-    let figure = Figure::ForeignOnServer.of(&result.trials[0]).expect("a value");
+    let figure = Metric::ForeignOnServer.of(&result.trials[0]).expect("a value");
     assert!((figure - 10.0).abs() < 1e-9);
 }
 

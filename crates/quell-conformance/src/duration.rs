@@ -17,7 +17,7 @@ const UNITS: &[(&str, u64)] = &[("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s
 
 /// Why a text is not a valid duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no duration of at most an hour; write a number and a unit (ns, us, ms, s), as in 20ms, or 0")]
+#[error("invalid duration `{0}`: expected 0, or a number with a unit (ns, us, ms, s) up to one hour, such as 20ms")]
 pub struct NotADuration(String);
 
 impl FromStr for Nanos {

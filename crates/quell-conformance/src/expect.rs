@@ -16,7 +16,7 @@ pub const MODEL_SLACK: Nanos = Nanos(20_000);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum Arm {
+pub enum Backend {
     /// The model in virtual time.
     Model,
     /// The running kernel, on a veth pair.
@@ -33,7 +33,7 @@ pub struct Expectations(pub Vec<Expectation>);
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expectation {
     /// Arms that the expectation applies to. Empty: all arms.
-    pub on: Vec<Arm>,
+    pub on: Vec<Backend>,
     /// Subject and expected value.
     pub what: Subject,
 }
@@ -203,15 +203,15 @@ pub struct Finding {
 
 /// Compares the observations with the scenario's expectations for this arm.
 #[must_use]
-pub fn judge(scenario: &Scenario, observations: &Observations, arm: Arm) -> Vec<Finding> {
+pub fn judge(scenario: &Scenario, observations: &Observations, arm: Backend) -> Vec<Finding> {
     let Expectations(expectations) = &scenario.expect;
     let here = expectations.iter().filter(|expectation| expectation.on.is_empty() || expectation.on.contains(&arm));
     let judge = Judge { scenario, observations, slack: slack(arm, scenario.kernel) };
     here.map(|expectation| judge.finding(&expectation.what)).collect()
 }
 
-fn slack(arm: Arm, kernel: KernelRule) -> Nanos {
-    if arm == Arm::Model { MODEL_SLACK } else { kernel.tolerance }
+fn slack(arm: Backend, kernel: KernelRule) -> Nanos {
+    if arm == Backend::Model { MODEL_SLACK } else { kernel.tolerance }
 }
 
 struct Judge<'a> {

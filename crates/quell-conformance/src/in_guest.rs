@@ -20,7 +20,7 @@ pub enum InGuestError {
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// The command failed in the guest.
-    #[error("playing in the guest ended with {}: {said}", code.map_or("a signal".to_owned(), |code| format!("code {code}")))]
+    #[error("the scenarios in the guest ended with {}: {said}", code.map_or("a signal".to_owned(), |code| format!("code {code}")))]
     Command {
         /// Exit code. Absent if a signal ended the command.
         code: Option<i32>,
@@ -28,7 +28,7 @@ pub enum InGuestError {
         said: String,
     },
     /// The guest's output could not be parsed.
-    #[error("what the guest said cannot be read: {0}")]
+    #[error("could not parse the guest's output: {0}")]
     Unreadable(serde_json::Error),
 }
 

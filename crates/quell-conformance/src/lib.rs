@@ -11,10 +11,10 @@
 //! | [`model`], [`kernel`] | the arms; the third is the kernel's in a guest, which [`in_guest`] starts |
 //!
 //! ```
-//! use quell_conformance::{expect::Arm, expect::judge, model, suite};
+//! use quell_conformance::{expect::Backend, expect::judge, model, suite};
 //!
 //! let scenario = suite::scenario("deferral-counts-down")?;
-//! let findings = judge(&scenario, &model::play(&scenario)?, Arm::Model);
+//! let findings = judge(&scenario, &model::play(&scenario)?, Backend::Model);
 //! assert!(findings.iter().all(|finding| finding.holds));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

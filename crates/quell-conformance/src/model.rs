@@ -18,7 +18,7 @@ const BUSY_POLL_USEC_NS: u64 = 1024;
 #[non_exhaustive]
 pub enum ModelError {
     /// The scenario is invalid on the model.
-    #[error("the model cannot play it: {0}")]
+    #[error("the model cannot run it: {0}")]
     Scenario(#[from] sim::ScenarioError),
     /// The base host profile is missing.
     #[error(transparent)]

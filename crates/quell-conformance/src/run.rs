@@ -11,7 +11,7 @@ use quell_mode::Threaded;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::expect::{Arm, Finding, judge};
+use crate::expect::{Backend, Finding, judge};
 use crate::kernel::veth::{SiteError, VethSite};
 use crate::kernel::{self, Control, PlayError, Site};
 use crate::model;
@@ -39,8 +39,8 @@ pub struct ScenarioResult {
     pub scenario: String,
     /// Behaviour that the scenario demonstrates.
     pub statement: String,
-    /// Arm that ran the scenario.
-    pub arm: Arm,
+    /// Backend that ran the scenario.
+    pub arm: Backend,
     /// Outcome on this arm.
     pub outcome: Outcome,
 }
@@ -120,13 +120,13 @@ pub enum Place<'a> {
 }
 
 impl Place<'_> {
-    /// Arm of this place.
+    /// Backend of this place.
     #[must_use]
-    pub fn arm(self) -> Arm {
+    pub fn arm(self) -> Backend {
         match self {
-            Self::Model => Arm::Model,
-            Self::Kernel(_) => Arm::Kernel,
-            Self::Guest(_) => Arm::Guest,
+            Self::Model => Backend::Model,
+            Self::Kernel(_) => Backend::Kernel,
+            Self::Guest(_) => Backend::Guest,
         }
     }
 
@@ -165,7 +165,7 @@ pub fn run<'a>(
 #[must_use]
 pub fn on_the_model(scenario: &Scenario) -> Outcome {
     let once = KernelRule { holds: 1, of: 1, ..scenario.kernel };
-    plays(scenario, Arm::Model, once, 1, model::play)
+    plays(scenario, Backend::Model, once, 1, model::play)
 }
 
 /// Runs a scenario on the running kernel. Each run uses a new veth pair.
@@ -186,7 +186,7 @@ pub fn on_this_kernel(scenario: &Scenario, journal: &Journal) -> Outcome {
         return Outcome::NotPossible { reason };
     }
     let queues = scenario.queues.len() as u32;
-    plays(scenario, Arm::Kernel, scenario.kernel, 1, |stretched| {
+    plays(scenario, Backend::Kernel, scenario.kernel, 1, |stretched| {
         let raised = VethSite::raise(journal, queues, stretched.past_napi)?;
         let played = kernel::play(&raised.site, stretched);
         // Steps that could not be undone stay in the journal, where the next run finds them.
@@ -219,7 +219,7 @@ pub fn in_this_guest(scenario: &Scenario, site: &Site) -> Outcome {
     if let Some(reason) = lacking(scenario, site) {
         return Outcome::NotPossible { reason };
     }
-    plays(scenario, Arm::Guest, scenario.kernel, GUEST_STRETCH, |stretched| kernel::play(site, stretched))
+    plays(scenario, Backend::Guest, scenario.kernel, GUEST_STRETCH, |stretched| kernel::play(site, stretched))
 }
 
 /// Requirement of the scenario that the guest's device or kernel lacks.
@@ -237,7 +237,7 @@ fn lacking(scenario: &Scenario, site: &Site) -> Option<String> {
         return Some("this kernel has neither IRQ suspension nor threads of single queues".to_owned());
     }
     if site.spare_cpu.is_none() && scenario.queues.iter().any(|queue| queue.threaded == Threaded::BusyPoll) {
-        return Some("a thread that polls without end takes a CPU of its own, and there is none to spare".to_owned());
+        return Some("a busy-polling NAPI thread needs a CPU of its own, and none is free".to_owned());
     }
     if !site.epoll_parameters && scenario.takes_epoll_parameters() {
         return Some("this kernel has no busy-poll parameters of an epoll".to_owned());
@@ -266,7 +266,7 @@ enum SitePlayError {
 /// decisive events.
 fn plays<E: std::error::Error>(
     scenario: &Scenario,
-    arm: Arm,
+    arm: Backend,
     rule: KernelRule,
     stretch: u32,
     mut play: impl FnMut(&Scenario) -> Result<Observations, E>,
@@ -306,7 +306,7 @@ mod tests {
 
     /// Outcome on a kernel on which every timer is `timer_ns` late and every thread gets its CPU `wake_ns` late.
     fn on_a_late_host(scenario: &Scenario, timer_ns: f64, wake_ns: f64) -> Outcome {
-        plays(scenario, Arm::Kernel, scenario.kernel, 1, |stretched| -> Result<_, ModelError> {
+        plays(scenario, Backend::Kernel, scenario.kernel, 1, |stretched| -> Result<_, ModelError> {
             let mut host = model::host()?;
             (host.constants.timer_irq_ns, host.constants.wake_ns) = (timer_ns, wake_ns);
             model::play_on(host, stretched)

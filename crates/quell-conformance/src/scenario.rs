@@ -1,7 +1,7 @@
 //! A resolved scenario: settings, packets with their times, steps of applications, required observations. All indices
 //! are valid, because only [`parse`](crate::parse) creates scenarios.
 
-use quell_mode::{EpollSettings, NapiSettings, Threaded};
+use quell_mode::{EpollParams, NapiSettings, Threaded};
 
 use crate::duration::Nanos;
 use crate::expect::Expectations;
@@ -56,7 +56,7 @@ pub struct Epoll {
     /// Name in the file.
     pub name: String,
     /// Busy-poll parameters.
-    pub settings: EpollSettings,
+    pub settings: EpollParams,
     /// Whether the parameters were set before the sockets were added. Only then does the epoll learn a NAPI ID.
     pub napi_known: bool,
     /// Index of the outer epoll, which is smaller than its own.
@@ -128,7 +128,7 @@ pub enum Step {
     /// Reads the sockets of its epoll repeatedly for this time, without `epoll_wait`.
     Watch(Nanos),
     /// `EPIOCSPARAMS`.
-    SetEpoll(EpollSettings),
+    SetEpoll(EpollParams),
     /// Adds a duplicate of a socket with an empty interest mask.
     AddWithoutInterest(usize),
     /// Closes its reference to the epoll.
@@ -172,7 +172,7 @@ pub enum ChangeKind {
         /// Index of the epoll.
         epoll: usize,
         /// New parameters.
-        settings: EpollSettings,
+        settings: EpollParams,
     },
     /// Raises an event, which then stays ready.
     Raise(usize),
@@ -202,7 +202,7 @@ impl Scenario {
 
     /// Whether an epoll needs other parameters than the default, at any time.
     pub(crate) fn takes_epoll_parameters(&self) -> bool {
-        let default = EpollSettings::default();
+        let default = EpollParams::default();
         let changed = self.changes.iter().any(|change| matches!(change.what, ChangeKind::Epoll { .. }));
         let steps = self.applications.iter().flat_map(|application| &application.steps);
         let set = steps.into_iter().any(|step| matches!(step, Step::SetEpoll(_)));

@@ -1,7 +1,7 @@
 //! Scales all times of a scenario by a factor, for machines on which everything is slower, such as emulation on a busy
 //! host. The outcome depends on the order of events. The tolerance bounds the deviation of times and is scaled too.
 
-use quell_mode::{EpollSettings, NapiSettings};
+use quell_mode::{EpollParams, NapiSettings};
 
 use crate::duration::Nanos;
 use crate::expect::{Expectations, Subject};
@@ -59,7 +59,7 @@ impl Stretch {
         self.ns(&mut settings.irq_suspend_timeout_ns);
     }
 
-    fn epoll(self, settings: &mut EpollSettings) {
+    fn epoll(self, settings: &mut EpollParams) {
         self.usecs(&mut settings.busy_poll_usecs);
     }
 
@@ -90,7 +90,7 @@ impl Stretch {
 
 #[cfg(test)]
 mod tests {
-    use crate::expect::{Arm, judge};
+    use crate::expect::{Backend, judge};
     use crate::{model, suite};
 
     #[test]
@@ -98,7 +98,7 @@ mod tests {
         for scenario in suite::all().unwrap_or_else(|error| panic!("{error}")) {
             for factor in [2, 4, 8, 16, 32] {
                 let stretched = scenario.clone().stretched(factor);
-                let wrong: Vec<_> = judge(&stretched, &model::play(&stretched).unwrap(), Arm::Model)
+                let wrong: Vec<_> = judge(&stretched, &model::play(&stretched).unwrap(), Backend::Model)
                     .into_iter()
                     .filter(|finding| !finding.holds)
                     .collect();

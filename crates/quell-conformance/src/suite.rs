@@ -71,7 +71,7 @@ files![
 #[non_exhaustive]
 pub enum SuiteError {
     /// No scenario has this name.
-    #[error("no scenario is called `{name}`{}", nearest.map_or_else(String::new, |near| format!("; did you mean `{near}`?")))]
+    #[error("unknown scenario `{name}`{}", nearest.map_or_else(String::new, |near| format!("; did you mean `{near}`?")))]
     Unknown {
         /// Requested name.
         name: String,

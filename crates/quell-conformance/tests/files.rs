@@ -29,9 +29,9 @@ fn every_file_of_the_directory_ships_and_nothing_else() {
 #[test]
 fn an_unknown_scenario_is_refused_with_the_most_similar_name() {
     let error = suite::scenario("deferral-counts-up").unwrap_err().to_string();
-    assert_eq!(error, "no scenario is called `deferral-counts-up`; did you mean `deferral-counts-down`?");
+    assert_eq!(error, "unknown scenario `deferral-counts-up`; did you mean `deferral-counts-down`?");
     let error = suite::scenario("xyzzy").unwrap_err().to_string();
-    assert_eq!(error, "no scenario is called `xyzzy`");
+    assert_eq!(error, "unknown scenario `xyzzy`");
 }
 
 const ROWS_BEGIN: &str = "| scenario | shows | played on |\n| --- | --- | --- |\n";
@@ -56,7 +56,7 @@ fn the_readme_lists_every_scenario_with_statement_and_source() {
         fs::write(&path, format!("{}{rows}{}", &text[..begin], &text[end..])).unwrap();
         return;
     }
-    assert_eq!(&text[begin..end], rows, "write it anew with CONFORMANCE_TABLE=overwrite");
+    assert_eq!(&text[begin..end], rows, "write it again with CONFORMANCE_TABLE=overwrite");
 }
 
 fn shipped(name: &str) -> &'static str {
@@ -74,7 +74,7 @@ fn refused(from: &str, to: &str) -> FileError {
 fn a_name_that_refers_to_nothing_is_refused_with_line_and_caret() {
     let error = refused("to = \"socket\"", "to = \"sockets\"");
     let text = error.to_string();
-    assert!(text.contains("no socket is called `sockets`; there are: `socket`"), "{text}");
+    assert!(text.contains("unknown socket `sockets`; there are: `socket`"), "{text}");
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[2].ends_with("to = \"sockets\"") && lines[3].ends_with("|      ^^^^^^^^^"), "{text}");
 }
@@ -83,7 +83,7 @@ fn a_name_that_refers_to_nothing_is_refused_with_line_and_caret() {
 fn an_invalid_scenario_is_refused() {
     for (from, to, message) in [
         ("defer-hard-irqs = 3", "defer-hard-irq = 3", "unknown field `defer-hard-irq`"),
-        ("gro-flush-timeout = \"10ms\"", "gro-flush-timeout = \"10\"", "`10` is no duration"),
+        ("gro-flush-timeout = \"10ms\"", "gro-flush-timeout = \"10\"", "invalid duration `10`"),
         ("queue = 0\nepoll", "queue = 1\nepoll", "there is no queue 1"),
         ("holds = 2, of = 5", "holds = 6, of = 5", "has to hold at least once"),
         ("at = \"50ms\"", "at = \"5ms\"", "another packet goes to the same socket"),

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a scenario that cannot be read fails the test")]
 
-use quell_conformance::expect::{Arm, Finding, judge};
+use quell_conformance::expect::{Backend, Finding, judge};
 use quell_conformance::observe::Observations;
 use quell_conformance::scenario::Scenario;
 use quell_conformance::{model, suite};
@@ -13,24 +13,24 @@ fn played(name: &str) -> (Scenario, Observations) {
     (scenario, observations)
 }
 
-fn wrong(scenario: &Scenario, observations: &Observations, arm: Arm) -> Vec<Finding> {
+fn wrong(scenario: &Scenario, observations: &Observations, arm: Backend) -> Vec<Finding> {
     judge(scenario, observations, arm).into_iter().filter(|finding| !finding.holds).collect()
 }
 
 #[test]
 fn a_message_that_is_30_us_late_does_not_hold_on_the_model_and_does_on_a_kernel() {
     let (scenario, mut observations) = played("recv-does-not-suspend");
-    assert!(wrong(&scenario, &observations, Arm::Model).is_empty());
+    assert!(wrong(&scenario, &observations, Backend::Model).is_empty());
     observations.messages[1].read_ns = observations.messages[1].read_ns.map(|at_ns| at_ns + 30_000);
-    assert_eq!(wrong(&scenario, &observations, Arm::Model).len(), 1);
-    assert!(wrong(&scenario, &observations, Arm::Kernel).is_empty());
+    assert_eq!(wrong(&scenario, &observations, Backend::Model).len(), 1);
+    assert!(wrong(&scenario, &observations, Backend::Kernel).is_empty());
 }
 
 #[test]
 fn a_message_that_is_late_by_more_than_the_tolerance_does_not_hold_on_a_kernel() {
     let (scenario, mut observations) = played("recv-does-not-suspend");
     observations.messages[1].read_ns = observations.messages[1].read_ns.map(|at_ns| at_ns + 5_000_000);
-    let wrong = wrong(&scenario, &observations, Arm::Kernel);
+    let wrong = wrong(&scenario, &observations, Backend::Kernel);
     assert_eq!((wrong.len(), wrong[0].observed.as_str()), (1, "20.00 ms"));
 }
 
@@ -38,7 +38,7 @@ fn a_message_that_is_late_by_more_than_the_tolerance_does_not_hold_on_a_kernel()
 fn a_message_that_is_never_read_does_not_hold() {
     let (scenario, mut observations) = played("recv-does-not-suspend");
     observations.messages[1].read_ns = None;
-    assert_eq!(wrong(&scenario, &observations, Arm::Kernel)[0].observed, "never");
+    assert_eq!(wrong(&scenario, &observations, Backend::Kernel)[0].observed, "never");
 }
 
 #[test]
@@ -46,22 +46,22 @@ fn the_slowest_message_of_a_burst_decides() {
     let (scenario, mut observations) = played("a-poll-takes-64-packets");
     let last = observations.messages.last_mut().unwrap();
     last.read_ns = last.read_ns.map(|at_ns| at_ns + 20_000_000);
-    assert_eq!(wrong(&scenario, &observations, Arm::Kernel).len(), 1);
+    assert_eq!(wrong(&scenario, &observations, Backend::Kernel).len(), 1);
 }
 
 #[test]
 fn an_unobserved_value_fails_its_expectation() {
     let (scenario, mut observations) = played("suspension-needs-no-interrupt");
     observations.queues[0].interrupts = None;
-    assert_eq!(wrong(&scenario, &observations, Arm::Kernel)[0].observed, "not observed on this arm");
+    assert_eq!(wrong(&scenario, &observations, Backend::Kernel)[0].observed, "not observed on this arm");
 }
 
 #[test]
 fn an_expectation_for_one_arm_is_not_checked_on_another() {
     let (scenario, mut observations) = played("suspension-holds-packets-while-the-application-works");
     observations.queues[0].suspensions = None;
-    assert!(wrong(&scenario, &observations, Arm::Kernel).is_empty());
-    assert_eq!(wrong(&scenario, &observations, Arm::Model).len(), 1);
+    assert!(wrong(&scenario, &observations, Backend::Kernel).is_empty());
+    assert_eq!(wrong(&scenario, &observations, Backend::Model).len(), 1);
 }
 
 #[test]

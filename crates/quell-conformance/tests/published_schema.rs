@@ -18,19 +18,19 @@ fn the_published_schema_is_the_one_of_this_version() {
         std::fs::write(&path, format!("{}\n", serde_json::to_string_pretty(&current).unwrap())).unwrap();
     }
     let published: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-    assert!(published == current, "publish it anew with CONFORMANCE_SCHEMA=overwrite");
+    assert!(published == current, "publish it again with CONFORMANCE_SCHEMA=overwrite");
 }
 
 #[test]
 fn a_report_survives_a_round_trip_and_each_result_is_passed_on_immediately() {
     let scenarios = [suite::scenario("deferral-counts-down").unwrap()];
-    let mut told = 0;
+    let mut reported = 0;
     let report = run(&scenarios, &[Place::Model], &mut |_| {
-        told += 1;
+        reported += 1;
         ControlFlow::Continue(())
     });
     assert!(matches!(report.results[0].outcome, Outcome::Held { plays: 1, .. }));
-    assert_eq!((told, report.results.len()), (1, 1));
+    assert_eq!((reported, report.results.len()), (1, 1));
     let json = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
 }

@@ -10,15 +10,16 @@ use std::time::Duration;
 use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{ProcRoot, SysctlName};
 use quell_mode::profile::Profile;
+use tracing::{info, warn};
 
 use crate::journal::{Change, Entry, History, Journal, JournalError, Watchdog};
-use crate::kept::{self, Kept, KeptError, forget_earlier_boots};
-use crate::picture::{Reading, Scope, TakeError, Why, take};
+use crate::persistent::{self, PersistError, Persistent, forget_earlier_boots};
 use crate::plan::{ChangeText, Observed, Plan};
 use crate::recovery::Reverted;
 use crate::settings::SettingsError;
 use crate::settings::host::Place;
-use crate::transaction::{ChangeError, Moment, Transaction};
+use crate::snapshot::{Reading, Scope, TakeError, Why, take};
+use crate::transaction::{ChangeError, ChangeStage, Transaction};
 
 /// Number of snapshots until the host must match the profile; links and queues take a moment to come up.
 const LOOKS: u32 = 10;
@@ -61,16 +62,16 @@ pub enum ApplyError {
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
     /// Some changes are not possible here; nothing was changed.
-    #[error("{} of what the profile asks for cannot be done here, so nothing was changed", .0.impossible.len())]
+    #[error("{} settings of the profile are not possible here; nothing was changed", .0.impossible.len())]
     Impossible(Plan),
     /// Journals of profiles whose namespace is gone could not be found or removed.
     #[error(transparent)]
-    Forget(KeptError),
+    Forget(PersistError),
     /// It is unknown whether settings of an earlier profile still exist.
-    #[error("could not find what an earlier profile has changed: {0}; nothing was changed")]
+    #[error("could not find the changes of an earlier profile: {0}; nothing was changed")]
     Find(SettingsError),
     /// The namespace already has a profile.
-    #[error("{} is applied here already; nothing was changed", profile_of(history).unwrap_or("a profile"))]
+    #[error("{} is already applied here; nothing was changed", profile_of(history).unwrap_or("a profile"))]
     AlreadyApplied {
         /// Path of its journal.
         path: PathBuf,
@@ -81,7 +82,7 @@ pub enum ApplyError {
     #[error(transparent)]
     Begin(ChangeError),
     /// The watchdog could not be started; nothing was changed.
-    #[error("the watchdog that undoes what nobody confirms could not be started, so nothing was changed: {0}")]
+    #[error("could not start the watchdog process: {0}; nothing was changed")]
     Watchdog(String),
     /// A change failed; everything was undone.
     #[error("{change}: {source}")]
@@ -95,7 +96,7 @@ pub enum ApplyError {
     },
     /// All changes were made, but the host does not match the profile. Everything was undone.
     #[error(
-        "all changes were made, but {} of them did not last, the first: {}", left.steps.len(),
+        "all changes were made, but {} did not persist, the first: {}", left.steps.len(),
         left.steps.first().map(|step| step.change.text().to_string()).unwrap_or_default()
     )]
     NotInEffect {
@@ -115,7 +116,7 @@ pub enum ApplyError {
 /// When the namespace or its devices cannot be read.
 pub fn observe(netns: Option<&NamespaceName>, profile: &Profile) -> Result<Observed, ApplyError> {
     let scope = Scope { netns: netns.map(ToString::to_string), ..Scope::default() };
-    let (picture, _) = take(&scope)?;
+    let (snapshot, _) = take(&scope)?;
     let namespace = open(netns)?;
     let read = || profile.sysctls.keys().map(|name| (name.clone(), sysctl(name))).collect();
     let sysctls: BTreeMap<String, Reading<String>> = namespace.run(read)?;
@@ -124,7 +125,7 @@ pub fn observe(netns: Option<&NamespaceName>, profile: &Profile) -> Result<Obser
     let elsewhere = sysctls.iter().filter(|(_, reading)| netns.is_some() && is_absent(reading));
     let on_host = elsewhere.map(|(name, _)| (name.clone(), sysctl(name))).filter(|(_, reading)| !is_absent(reading));
     let host_wide_sysctls = on_host.collect();
-    Ok(Observed { picture, sysctls, host_wide_sysctls })
+    Ok(Observed { snapshot, sysctls, host_wide_sysctls })
 }
 
 fn open(netns: Option<&NamespaceName>) -> Result<Namespace, NamespaceError> {
@@ -133,7 +134,7 @@ fn open(netns: Option<&NamespaceName>) -> Result<Namespace, NamespaceError> {
 
 fn sysctl(name: &str) -> Reading<String> {
     let Ok(parsed) = name.parse::<SysctlName>() else {
-        return Reading::unknown(Why::Absent, format!("{name} is no name of a sysctl"));
+        return Reading::unknown(Why::Absent, format!("{name} is not a valid sysctl name"));
     };
     match ProcRoot::default().sysctl(&parsed) {
         Ok(value) => Reading::Known(value),
@@ -142,9 +143,9 @@ fn sysctl(name: &str) -> Reading<String> {
     }
 }
 
-/// Applies a profile, which persists until it is released ([`crate::kept`]). `watchdog`, if given, starts the process
-/// that undoes everything without a confirmation, and receives the journal's path. `looks_on` observes every change by
-/// its index in the plan and may stop.
+/// Applies a profile, which persists until it is released ([`crate::persistent`]). `watchdog`, if given, starts the
+/// process that undoes everything without a confirmation, and receives the journal's path. `looks_on` observes every
+/// change by its index in the plan and may stop.
 ///
 /// # Errors
 /// [`ApplyError`]; the host is unchanged then, unless the error says otherwise.
@@ -152,9 +153,10 @@ pub fn apply(
     journal: &Journal,
     request: &Request<'_>,
     watchdog: Option<&mut StartWatchdog<'_>>,
-    looks_on: &mut dyn FnMut(usize, Moment) -> ControlFlow<()>,
+    looks_on: &mut dyn FnMut(usize, ChangeStage) -> ControlFlow<()>,
 ) -> Result<Applied, ApplyError> {
     let plan = Plan::of(&observe(request.netns, request.profile)?, request.profile);
+    plan.log();
     if !plan.impossible.is_empty() && !request.partly {
         return Err(ApplyError::Impossible(plan));
     }
@@ -172,6 +174,9 @@ pub fn apply(
     let purpose = format!("{PURPOSE}{}{place}", request.called);
     let mut transaction = Transaction::begin(journal, &id(cookie), &purpose).map_err(ApplyError::Begin)?;
     let watchdog = watchdog.map(|start| start(transaction.journal_path())).transpose().map_err(ApplyError::Watchdog)?;
+    if let Some(watchdog) = &watchdog {
+        info!(pid = watchdog.pid, "watchdog started: it restores everything without a confirmation in time");
+    }
     for (number, step) in plan.steps.iter().enumerate() {
         if let Err(source) = transaction.set(&namespace, &step.change, &mut |moment| looks_on(number, moment)) {
             let (change, source) = (Box::new(step.change.text()), Box::new(source));
@@ -180,6 +185,9 @@ pub fn apply(
     }
     let left = what_is_left(request)?;
     if !left.steps.is_empty() {
+        for step in &left.steps {
+            warn!(change = %step.change.text(), "did not last");
+        }
         return Err(ApplyError::NotInEffect { left, reverted: transaction.revert() });
     }
     let kept = match watchdog {
@@ -200,23 +208,24 @@ fn id(namespace_cookie: u64) -> String {
     format!("profile-{namespace_cookie}")
 }
 
-fn applied_in(journal: &Journal, namespace_cookie: u64) -> Result<Option<Kept>, KeptError> {
+fn applied_in(journal: &Journal, namespace_cookie: u64) -> Result<Option<Persistent>, PersistError> {
     let is_here = |entry: &Entry| match &entry.change {
         Change::HostSetting(change) => change.namespace_cookie == namespace_cookie,
         _ => false,
     };
-    let is_applied_here =
-        |kept: &Kept| profile_of(&kept.history).is_some() && kept.history.pending().any(|(_, entry)| is_here(entry));
-    Ok(kept::list(journal)?.into_iter().find(is_applied_here))
+    let is_applied_here = |kept: &Persistent| {
+        profile_of(&kept.history).is_some() && kept.history.pending().any(|(_, entry)| is_here(entry))
+    };
+    Ok(persistent::list(journal)?.into_iter().find(is_applied_here))
 }
 
 /// Removes the journal of a profile for an earlier namespace of this name, if all its changes vanished with that
 /// namespace. `quell status` would list it under the reused name otherwise.
 fn forget_namesakes(journal: &Journal, name: &NamespaceName) -> Result<(), ApplyError> {
     let proc = ProcRoot::default();
-    for kept in kept::list(journal).map_err(ApplyError::Forget)? {
+    for kept in persistent::list(journal).map_err(ApplyError::Forget)? {
         if namespace_of(&kept.history) == Some(name.as_str()) && is_gone(&proc, &kept.history)? {
-            kept::release(journal, &kept.path).map_err(ApplyError::Forget)?;
+            persistent::release(journal, &kept.path).map_err(ApplyError::Forget)?;
         }
     }
     Ok(())

@@ -5,14 +5,14 @@
 use std::path::Path;
 
 use quell_linux::proc::{ProcError, ProcRoot};
+use quell_mode::PartialNapiSettings;
 use serde::Serialize;
 
 use crate::devices;
 use crate::journal::claims::{Claims, Others};
-use crate::journal::{Change, EpollParameters, History, HostSetting, JournalError, NapiSettings, ThreadAffinity};
+use crate::journal::{Change, EpollParameters, History, HostSetting, JournalError, NapiSettingsChange, ThreadAffinity};
 use crate::plan;
 use crate::settings::host::{Kernel, KnownContexts, Place, differs, make};
-use crate::settings::values::NapiValues;
 use crate::settings::{SettingsError, affinity, epoll, napi};
 
 /// A setting that no longer has the applied value.
@@ -140,12 +140,16 @@ fn not_found(change: &HostSetting) -> Option<Drift> {
 }
 
 /// Applied and current value of each value that differs. Pure.
-fn of_values(made: &NapiValues, now: &NapiValues, others: &Claims) -> Option<(String, Option<String>)> {
+fn of_values(
+    made: &PartialNapiSettings,
+    now: &PartialNapiSettings,
+    others: &Claims,
+) -> Option<(String, Option<String>)> {
     let differing = others.without_theirs(&now.where_present_in(made).unlike(made));
     (!differing.is_empty()).then(|| (made.where_present_in(&differing).to_string(), Some(differing.to_string())))
 }
 
-fn of_queue(proc: &ProcRoot, change: &NapiSettings, others: &Others) -> Result<Option<Drift>, DriftError> {
+fn of_queue(proc: &ProcRoot, change: &NapiSettingsChange, others: &Others) -> Result<Option<Drift>, DriftError> {
     // The queue of an attachment vanished with its device, which is not drift.
     let device = match devices::find(proc, &change.device_key()) {
         Ok(Some(device)) => device,
@@ -154,7 +158,10 @@ fn of_queue(proc: &ProcRoot, change: &NapiSettings, others: &Others) -> Result<O
         Err(error) => return Err(error.into()),
     };
     let differs = match napi::instance_now(&device, change).map_err(SettingsError::from)? {
-        Some(napi) => of_values(&change.new, &NapiValues::of(&napi), &others.claims(change)?),
+        Some(napi) => {
+            let now = napi.settings;
+            of_values(&change.set_to(&now), &now, &others.claims(change)?)
+        }
         None => Some((change.new.to_string(), None)),
     };
     let device = Some(device.link.name);
@@ -162,7 +169,7 @@ fn of_queue(proc: &ProcRoot, change: &NapiSettings, others: &Others) -> Result<O
 }
 
 fn of_epoll(proc: &ProcRoot, change: &EpollParameters) -> Result<Option<Drift>, DriftError> {
-    let now = epoll::now(proc, change)?.filter(|now| *now != change.new);
+    let now = epoll::now(proc, change)?.filter(|now| *now != change.set_to(*now));
     Ok(now.map(|now| Drift {
         device: None,
         queue: None,
@@ -187,11 +194,11 @@ fn of_thread(proc: &ProcRoot, change: &ThreadAffinity) -> Result<Option<Drift>, 
 mod tests {
     use super::*;
 
-    fn values(gro_flush_timeout_ns: u64, irq_suspend_timeout_ns: u64) -> NapiValues {
-        NapiValues {
+    fn values(gro_flush_timeout_ns: u64, irq_suspend_timeout_ns: u64) -> PartialNapiSettings {
+        PartialNapiSettings {
             gro_flush_timeout_ns: Some(gro_flush_timeout_ns),
             irq_suspend_timeout_ns: Some(irq_suspend_timeout_ns),
-            ..NapiValues::default()
+            ..PartialNapiSettings::default()
         }
     }
 

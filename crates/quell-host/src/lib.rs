@@ -1,4 +1,4 @@
-//! Observes and changes the host. [`picture`] reads its state, [`findings`] diagnoses it, and [`plan`] computes the
+//! Observes and changes the host. [`snapshot`] reads its state, [`findings`] diagnoses it, and [`plan`] computes the
 //! changes that a profile requires.
 //!
 //! Every change is recorded in a [`journal`] before it is made. Changes are undone in reverse order at exit, after
@@ -10,20 +10,21 @@
 
 pub mod apply;
 pub mod attach;
-mod concluded;
 mod devices;
 pub mod drift;
+mod driver_inference;
 pub mod findings;
-mod inhabitants;
 pub mod journal;
-pub mod kept;
 mod namespaces;
-pub mod picture;
+mod netns_processes;
+pub mod persistent;
 pub mod plan;
 pub mod recovery;
 pub mod resume;
 pub mod settings;
+pub mod snapshot;
 pub mod steer;
+pub mod switching;
 pub mod transaction;
 mod undo;
 

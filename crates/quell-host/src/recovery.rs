@@ -1,5 +1,5 @@
 //! Undoes journals whose owners are dead, the last change first. Persistent changes are left alone; see
-//! [`crate::kept`].
+//! [`crate::persistent`].
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use quell_linux::Pid;
 use quell_linux::file::is_locked_by;
 use quell_linux::proc::{BootId, ProcRoot, ProcessIdentity, Ticks};
+use quell_linux::visible;
+use tracing::{debug, error_span, info, warn};
 
 use crate::journal::claims::{Claims, Others};
 use crate::journal::record::Record;
 use crate::journal::{
     Attempt, Change, Entry, EpollParameters, History, HostSetting, Journal, JournalError, JournalFile, Keeper,
-    ListedJournal, OwnedJournal, Stay, Undoing, UnusableJournal, Watchdog, Witness,
+    ListedJournal, OwnedJournal, Stay, UndoOutcome, UnusableJournal, Watchdog, Witness,
 };
 use crate::plan;
 use crate::settings::host::KnownContexts;
@@ -82,13 +84,13 @@ impl Reverted {
         self.undone.len() + self.in_part.len()
     }
 
-    fn add(&mut self, change: Change, undoing: Undoing) {
+    fn add(&mut self, change: Change, undoing: UndoOutcome) {
         match undoing {
-            Undoing::Undone => self.undone.push(change),
-            Undoing::AlreadyGone => self.already_gone.push(change),
-            Undoing::InPart(why) => self.in_part.push((change, why)),
-            Undoing::LeftAlone(why) => self.left_alone.push((change, why)),
-            Undoing::Waits(why) => self.waiting.push((change, why)),
+            UndoOutcome::Undone => self.undone.push(change),
+            UndoOutcome::AlreadyGone => self.already_gone.push(change),
+            UndoOutcome::InPart(why) => self.in_part.push((change, why)),
+            UndoOutcome::LeftAlone(why) => self.left_alone.push((change, why)),
+            UndoOutcome::Waits(why) => self.waiting.push((change, why)),
         }
     }
 }
@@ -158,14 +160,29 @@ pub fn recover_what_waits(journal: &Journal) -> Result<Vec<Found>, ChangeError> 
 
 fn recover_file(file: JournalFile, boot_id: BootId, proc: &ProcRoot) -> Found {
     match file {
-        JournalFile::Running { path, history } => Found::Running { path, history },
-        JournalFile::Unusable(unusable) => Found::Unusable(unusable),
-        JournalFile::Unreadable(error) => Found::Failed(error),
+        JournalFile::Running { path, history } => {
+            debug!(journal = visible::path(&path), "left alone: its owner runs");
+            Found::Running { path, history }
+        }
+        JournalFile::Unusable(unusable) => {
+            warn!(error = %unusable, "left alone: damaged");
+            Found::Unusable(unusable)
+        }
+        JournalFile::Unreadable(error) => {
+            warn!(%error, "left alone: unreadable");
+            Found::Failed(error)
+        }
         JournalFile::Abandoned(owned) if stays(owned.history(), boot_id, proc) => {
+            debug!(
+                journal = visible::path(owned.path()),
+                stay = ?owned.history().stay,
+                "skipped: its changes are persistent, or its guardian is running"
+            );
             Found::Kept { path: owned.path().to_owned(), history: owned.history().clone() }
         }
         JournalFile::Abandoned(owned) => {
             let path = owned.path().to_owned();
+            info!(journal = visible::path(&path), stay = ?owned.history().stay, "its owner is dead: reverting");
             let reverted = revert(owned, boot_id, proc);
             reverted.map_or_else(Found::Failed, |reverted| Found::Recovered { path, reverted })
         }
@@ -240,10 +257,25 @@ pub(crate) fn is_running(pid: u32, start_time_ticks: u64, boot_id: BootId, proc:
 /// # Errors
 /// When the journal could not be removed or renamed; everything else was undone then.
 pub(crate) fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Result<Reverted, JournalError> {
+    let _span = error_span!(
+        "revert",
+        journal = journal.path().file_name().map(|name| visible::name(&name.to_string_lossy()).into_owned())
+    )
+    .entered();
     if journal.history().begin.boot_id != boot_id.to_string() {
+        info!("removed: it is of an earlier boot, which reset its changes");
         return forget(journal);
     }
     let reverted = undo_pending(&mut journal, boot_id, proc);
+    info!(
+        undone = reverted.undone.len(),
+        already_gone = reverted.already_gone.len(),
+        in_part = reverted.in_part.len(),
+        left_alone = reverted.left_alone.len(),
+        waiting = reverted.waiting.len(),
+        failed = reverted.failed.len(),
+        "reverted"
+    );
     match (reverted.failed.is_empty(), reverted.waiting.is_empty()) {
         (true, true) => journal.remove()?,
         (true, false) => journal.set_aside()?,
@@ -273,6 +305,7 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
             turn => turn,
         };
         let epolls: Vec<&EpollParameters> = together.iter().filter_map(|(_, entry)| epoll_of(entry)).collect();
+        let _span = error_span!("undo", seq = together[0].0).entered();
         let undoings = match epolls.is_empty() {
             true => vec![undo(
                 first,
@@ -288,14 +321,27 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
         for ((seq, entry), undoing) in together.iter().zip(undoings) {
             match undoing {
                 Ok(undoing) => {
+                    match &undoing {
+                        UndoOutcome::Undone | UndoOutcome::AlreadyGone => {
+                            debug!(seq, change = %entry.change, outcome = ?undoing, "undone");
+                        }
+                        UndoOutcome::InPart(why) | UndoOutcome::LeftAlone(why) | UndoOutcome::Waits(why) => {
+                            info!(seq, change = %entry.change, why, "not undone, or in part");
+                        }
+                    }
                     reverted.add(entry.change.clone(), undoing.clone());
                     undone.push(Record::Undone { seq: *seq, undoing });
                 }
-                Err(error) => reverted.failed.push((entry.change.clone(), error)),
+                Err(error) => {
+                    warn!(seq, change = %entry.change, %error, "not undone; it stays in the journal");
+                    reverted.failed.push((entry.change.clone(), error));
+                }
             }
         }
         // If recording fails, continue: undoing a change twice is harmless.
-        let _ = journal.write_all(undone);
+        if let Err(error) = journal.write_all(undone) {
+            warn!(%error, "undone, but not recorded");
+        }
     }
     reverted
 }

@@ -8,14 +8,15 @@ use std::sync::Arc;
 
 use quell_linux::NapiId;
 use quell_linux::clock::boottime_ns;
-use quell_linux::epoll_params::EpollParams;
 use quell_linux::io_uring_polling::RingPolling;
 use quell_linux::link::{Links, VethEnd, VethPair};
-use quell_linux::netdev::NapiChange;
 use quell_linux::netlink::{Failure, NetlinkError};
 use quell_linux::netns::{Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{BootId, ProcError, ProcRoot, ProcessIdentity};
 use quell_linux::process::{Child, ProcessError, Spawn};
+use quell_linux::visible;
+use quell_mode::{EpollParams, PartialNapiSettings};
+use tracing::{debug, error_span, info, warn};
 
 use crate::attach::SocketId;
 use crate::devices;
@@ -23,15 +24,17 @@ use crate::journal::claims::Others;
 use crate::journal::record::Record;
 use crate::journal::{
     Change, EpollParameters, History, HostSetting, Journal, JournalError, Keeper, LaunchedEpolls, Outcome,
-    OwnedJournal, Target, Undoing, Watchdog,
+    OwnedJournal, Target, UndoOutcome, Watchdog,
 };
 use crate::plan;
 use crate::recovery::{Reverted, revert};
 use crate::settings::host::{Kernel, KnownContexts, make};
 use crate::settings::ring::Ring;
-use crate::settings::values::{EpollValues, NapiValues, SocketPolling};
-use crate::settings::{SettingsError, affinity, epoll, napi, reuseport, ring, socket};
+use crate::settings::values::SocketPolling;
+use crate::settings::{SettingsError, affinity, answered, epoll, napi, not_possible, reuseport, ring, socket};
 use crate::steer::{Pin, Steering};
+
+pub use crate::settings::epoll::EpollToSet;
 
 /// Changes that are undone together.
 #[derive(Debug)]
@@ -41,40 +44,19 @@ pub struct Transaction {
     proc: ProcRoot,
 }
 
-/// An epoll that gets busy-poll parameters.
-#[derive(Debug, Clone)]
-pub struct EpollToSet {
-    /// Process that owns the epoll.
-    pub process: ProcessIdentity,
-    /// File descriptor in that process.
-    pub fd: i32,
-    /// Sockets that it was seen to watch. An epoll that watches none of these has reused the descriptor.
-    pub watched: Vec<SocketId>,
-    /// Parameters to set.
-    pub new: EpollValues,
-}
-
-impl EpollToSet {
-    fn change_from(&self, old: EpollValues) -> EpollParameters {
-        let ProcessIdentity { pid, starttime, .. } = self.process;
-        let (pid, start_time_ticks) = (pid.get().unsigned_abs(), starttime.0);
-        EpollParameters { pid, start_time_ticks, fd: self.fd, old, new: self.new }
-    }
-}
-
 /// Progress of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
+pub enum ChangeStage {
     /// Nothing was done yet.
     Before,
     /// The change is recorded in the journal, on disk.
-    WrittenDown,
+    Journalled,
     /// The change was made; its outcome is not recorded yet.
     Made,
 }
 
 /// Observes the progress of each change and may stop. The changes made so far are then undone with the transaction.
-pub type LooksOn<'a> = dyn FnMut(Moment) -> ControlFlow<()> + 'a;
+pub type ChangeObserver<'a> = dyn FnMut(ChangeStage) -> ControlFlow<()> + 'a;
 
 /// Reason why a change was not made.
 #[derive(Debug, thiserror::Error)]
@@ -112,6 +94,7 @@ impl Transaction {
         let proc = ProcRoot::default();
         let boot_id = proc.boot_id()?;
         let journal = journal.begin(id, purpose, &boot_id.to_string())?;
+        info!(journal = visible::path(journal.path()), purpose, "transaction begun");
         Ok(Self { journal: Some(journal), boot_id, proc })
     }
 
@@ -120,8 +103,9 @@ impl Transaction {
     /// # Errors
     /// When it could not be recorded or created.
     pub fn create_namespace(&mut self, name: &NamespaceName) -> Result<Namespace, ChangeError> {
+        let _span = error_span!("create_namespace", netns = %name).entered();
         let seq = self.intend(Change::NetworkNamespace { name: name.to_string() })?;
-        let created = Namespace::create_named(name);
+        let created = answered(Namespace::create_named(name));
         if matches!(created, Err(NamespaceError::Exists { .. })) {
             self.not_made(seq)?;
         }
@@ -140,8 +124,9 @@ impl Transaction {
         left: &VethEnd<'_>,
         right: &VethEnd<'_>,
     ) -> Result<VethPair, ChangeError> {
+        let _span = error_span!("create_veth", netns = %namespace, device = %left.name, peer = %right.name).entered();
         let seq = self.intend(Change::VethPair { namespace: namespace.to_string(), link: left.name.to_string() })?;
-        let created = Links::open_in(left.namespace)?.create_veth(left, right);
+        let created = answered(Links::open_in(left.namespace)?.create_veth(left, right));
         if created.as_ref().is_err_and(|error| error.failure() == Failure::Exists) {
             self.not_made(seq)?;
         }
@@ -157,9 +142,11 @@ impl Transaction {
     /// # Errors
     /// When it could not be recorded or started.
     pub fn spawn(&mut self, command: &[String], spawn: Spawn<'_>) -> Result<Child, ChangeError> {
+        let _span = error_span!("spawn", ?command).entered();
         let seq = self.intend(Change::Process { command: command.to_vec() })?;
-        let child = spawn.dies_with_this_thread().start()?;
+        let child = answered(spawn.dies_with_this_thread().start())?;
         let identity = child.identity();
+        debug!(pid = identity.pid.get(), "process started");
         let pid = identity.pid.get().unsigned_abs();
         let executable = self.proc.process(identity.pid).executable().ok();
         self.done(seq, Outcome::Process { pid, start_time_ticks: identity.starttime.0, executable })?;
@@ -172,7 +159,12 @@ impl Transaction {
     ///
     /// # Errors
     /// When it could not be recorded or set; the journal then undoes the completed part.
-    pub fn set_napi(&mut self, namespace: &Namespace, id: NapiId, wanted: &NapiChange) -> Result<bool, ChangeError> {
+    pub fn set_napi(
+        &mut self,
+        namespace: &Namespace,
+        id: NapiId,
+        wanted: &PartialNapiSettings,
+    ) -> Result<bool, ChangeError> {
         self.set_napi_watched(namespace, id, wanted, &mut |_| ControlFlow::Continue(()))
     }
 
@@ -184,30 +176,34 @@ impl Transaction {
         &mut self,
         namespace: &Namespace,
         id: NapiId,
-        wanted: &NapiChange,
-        looks_on: &mut LooksOn<'_>,
+        wanted: &PartialNapiSettings,
+        looks_on: &mut ChangeObserver<'_>,
     ) -> Result<bool, ChangeError> {
-        hears(looks_on, Moment::Before)?;
+        let _span = error_span!("set_napi", napi = id.get()).entered();
+        hears(looks_on, ChangeStage::Before)?;
         let others = Others::beside(self.journal_path(), self.boot_id.to_string());
         // Held until the queue is set: another process may set or undo the same queue before or after, but not in
         // between.
-        let _turn = match others.turn(&mut || looks_on(Moment::Before).is_break()) {
+        let _turn = match others.turn(&mut || looks_on(ChangeStage::Before).is_break()) {
             Ok(turn) => turn,
             // The observer may have stopped the wait.
             Err(error) => {
-                hears(looks_on, Moment::Before)?;
+                hears(looks_on, ChangeStage::Before)?;
                 return Err(error.into());
             }
         };
-        let found = napi::look(namespace, id)?;
+        let found = napi::look(namespace, id).inspect_err(not_possible)?;
+        debug!(device = ?found.device, rx_queue = found.rx_queue, old = %found.old.where_present_in(wanted), new = %wanted, "asked");
         let claims = others.claims(&found)?;
-        let wanted = NapiValues::of_change(wanted);
-        let Some(change) = napi::plan(found, &wanted, &claims, boottime_ns()) else { return Ok(false) };
+        let Some(change) = napi::plan(found, wanted, &claims, boottime_ns()) else {
+            debug!("left alone: it has these values");
+            return Ok(false);
+        };
         let new = change.new;
         let seq = self.intend(Change::NapiSettings(change))?;
-        hears(looks_on, Moment::WrittenDown)?;
+        hears(looks_on, ChangeStage::Journalled)?;
         napi::set(namespace, &self.proc, id, &new)?;
-        hears(looks_on, Moment::Made)?;
+        hears(looks_on, ChangeStage::Made)?;
         self.done(seq, Outcome::Made)?;
         Ok(true)
     }
@@ -218,7 +214,7 @@ impl Transaction {
     /// # Errors
     /// As [`Self::set_napi`]; also when the process has exited or may not be inspected.
     pub fn set_epoll(&mut self, process: ProcessIdentity, fd: i32, wanted: EpollParams) -> Result<bool, ChangeError> {
-        let wanted = EpollToSet { process, fd, watched: Vec::new(), new: wanted.into() };
+        let wanted = EpollToSet { process, fd, watched: Vec::new(), new: wanted };
         let mut outcomes = self.set_epolls(&[wanted], &mut |_, _| ControlFlow::Continue(()))?;
         Ok(outcomes.pop().unwrap_or(Ok(false))?)
     }
@@ -231,8 +227,9 @@ impl Transaction {
     pub fn set_epolls(
         &mut self,
         epolls: &[EpollToSet],
-        looks_on: &mut dyn FnMut(usize, Moment) -> ControlFlow<()>,
+        looks_on: &mut dyn FnMut(usize, ChangeStage) -> ControlFlow<()>,
     ) -> Result<Vec<Result<bool, SettingsError>>, ChangeError> {
+        let _span = error_span!("set_epolls").entered();
         let mut hears = |place, moment| hears(&mut |moment| looks_on(place, moment), moment);
         let mut outcomes = Vec::with_capacity(epolls.len());
         let mut planned: Vec<(usize, ProcessIdentity, EpollParameters)> = Vec::new();
@@ -241,32 +238,36 @@ impl Transaction {
             let program = epoll::Program::open(&self.proc, process, false).map_err(Arc::new);
             for wanted in of_process {
                 let place = outcomes.len();
-                hears(place, Moment::Before)?;
+                hears(place, ChangeStage::Before)?;
                 let old = match &program {
                     Ok(program) => program.get(wanted.fd, &wanted.watched),
                     Err(error) => Err(SettingsError::OfAll(Arc::clone(error))),
                 };
-                if let Ok(old) = old
-                    && old != wanted.new
-                {
-                    planned.push((place, process, wanted.change_from(old)));
+                let (pid, fd, new) = (process.pid.get(), wanted.fd, wanted.new);
+                match &old {
+                    Ok(old) if *old == new => debug!(pid, fd, %old, "left alone: it has these values"),
+                    Ok(old) => {
+                        debug!(pid, fd, %old, %new, "asked");
+                        planned.push((place, process, wanted.change_from(*old)));
+                    }
+                    Err(error) => debug!(pid, fd, %new, %error, "not found"),
                 }
                 outcomes.push(old.map(|_| false));
             }
         }
         let first = self.next_seq();
-        let changes = planned.iter().map(|(.., change)| Change::EpollParameters(*change));
+        let changes = planned.iter().map(|(.., change)| Change::EpollParameters(change.clone()));
         let intents = (first..).zip(changes).map(|(seq, change)| Record::Intend { seq, change });
         let intents: Vec<Record> = intents.collect();
         self.journal_mut().write_all(intents)?;
         for of_process in planned.chunk_by(|(_, one, _), (_, other, _)| one == other) {
             let can_stall = |(.., change): &(_, _, EpollParameters)| change.old.prefer_busy_poll;
             let program = epoll::Program::open(&self.proc, of_process[0].1, of_process.iter().any(can_stall));
-            let program = program.map_err(Arc::new);
+            let program = program.inspect_err(not_possible).map_err(Arc::new);
             for together in of_process.chunks(epoll::AT_ONCE) {
                 let mut set_all = |program: &epoll::Program| {
                     for (place, _, change) in together {
-                        hears(*place, Moment::WrittenDown)?;
+                        hears(*place, ChangeStage::Journalled)?;
                         outcomes[*place] = match program.change(change.fd, change.old, change.new) {
                             Ok(current) if current == change.old => Ok(true),
                             Ok(_) => {
@@ -274,7 +275,7 @@ impl Transaction {
                             }
                             Err(error) => Err(error),
                         };
-                        hears(*place, Moment::Made)?;
+                        hears(*place, ChangeStage::Made)?;
                     }
                     Ok::<(), ChangeError>(())
                 };
@@ -298,11 +299,29 @@ impl Transaction {
         Ok(outcomes)
     }
 
+    /// Records changes that the caller makes afterwards, with all values that it will set, and repeatedly.
+    ///
+    /// # Errors
+    /// When they could not be recorded.
+    pub(crate) fn record_made(&mut self, changes: Vec<Change>) -> Result<(), JournalError> {
+        let seqs = self.next_seq()..;
+        let made = seqs.clone().zip(&changes).map(|(seq, _)| Record::Done { seq, outcome: Outcome::Made });
+        let made: Vec<Record> = made.collect();
+        let intents = seqs.zip(changes).map(|(seq, change)| Record::Intend { seq, change });
+        self.journal_mut().write_all(intents.collect())?;
+        self.journal_mut().write_all(made)
+    }
+
+    /// Boot that the journal belongs to.
+    pub(crate) fn boot_id(&self) -> String {
+        self.boot_id.to_string()
+    }
+
     /// Records that the preload library of `program` sets these parameters on its epolls.
     ///
     /// # Errors
     /// When it could not be recorded.
-    pub fn has_launched(&mut self, program: ProcessIdentity, epolls: EpollValues) -> Result<(), JournalError> {
+    pub fn has_launched(&mut self, program: ProcessIdentity, epolls: EpollParams) -> Result<(), JournalError> {
         let (pid, start_time_ticks) = (program.pid.get().unsigned_abs(), program.starttime.0);
         let seq = self.intend(Change::LaunchedEpolls(LaunchedEpolls { pid, start_time_ticks, new: epolls }))?;
         self.done(seq, Outcome::Made)
@@ -314,13 +333,16 @@ impl Transaction {
     /// # Errors
     /// When it could not be recorded or attached; also when the group's sockets have changed since the decision.
     pub fn steer(&mut self, steering: &Steering) -> Result<(), ChangeError> {
-        let put_on = reuseport::PutOn::prepare(&self.proc, steering)?;
+        let _span = error_span!("steer", group = %steering.group.key).entered();
+        debug!(sockets = steering.group.members.len(), new = ?steering.filter, "asked");
+        let put_on = reuseport::PutOn::prepare(&self.proc, steering).inspect_err(not_possible)?;
         let over = self.filters_over_with(&put_on);
         let seq = self.intend(Change::ReuseportFilter(put_on.change().clone()))?;
-        put_on.make(&self.proc, steering)?;
+        answered(put_on.make(&self.proc, steering))?;
         self.done(seq, Outcome::Made)?;
         for earlier in over {
-            self.journal_mut().write(Record::Undone { seq: earlier, undoing: Undoing::AlreadyGone })?;
+            debug!(seq = earlier, "an earlier filter is replaced");
+            self.journal_mut().write(Record::Undone { seq: earlier, undoing: UndoOutcome::AlreadyGone })?;
         }
         Ok(())
     }
@@ -339,7 +361,9 @@ impl Transaction {
     /// # Errors
     /// When it could not be recorded or bound; also when the thread has exited.
     pub fn pin(&mut self, pin: &Pin) -> Result<bool, ChangeError> {
-        let change = affinity::plan(&self.proc, pin)?;
+        let _span = error_span!("pin", tid = pin.tid.get()).entered();
+        let change = affinity::plan(&self.proc, pin).inspect_err(not_possible)?;
+        debug!(pid = change.pid, old = %change.old, new = %change.new, "asked");
         if change.old == change.new {
             return Ok(false);
         }
@@ -360,10 +384,15 @@ impl Transaction {
         sockets: &[SocketId],
         wanted: SocketPolling,
     ) -> Result<usize, ChangeError> {
-        let prepared = socket::prepare(&self.proc, process, sockets, wanted)?;
-        let Some(change) = prepared.change() else { return Ok(0) };
+        let _span = error_span!("set_sockets", pid = process.pid.get()).entered();
+        let prepared = socket::prepare(&self.proc, process, sockets, wanted).inspect_err(not_possible)?;
+        let Some(change) = prepared.change() else {
+            debug!(sockets = sockets.len(), new = %wanted.values, "left alone: they have these values, or are closed");
+            return Ok(0);
+        };
+        debug!(old = ?change.sockets, new = %change.new.values, "asked");
         let seq = self.intend(Change::SocketsPolling(change.clone()))?;
-        let changed = prepared.make()?;
+        let changed = answered(prepared.make())?;
         self.done(seq, Outcome::Made)?;
         Ok(changed)
     }
@@ -379,12 +408,17 @@ impl Transaction {
         fd: i32,
         wanted: RingPolling,
     ) -> Result<Option<String>, ChangeError> {
-        let change = match ring::look(&self.proc, process, fd, wanted)? {
+        let _span = error_span!("set_ring", pid = process.pid.get(), fd).entered();
+        let change = match ring::look(&self.proc, process, fd, wanted).inspect_err(not_possible)? {
             Ring::CanBeTold(change) => change,
-            Ring::LeftAlone(why) => return Ok(Some(why)),
+            Ring::LeftAlone(why) => {
+                info!(why, "left alone");
+                return Ok(Some(why));
+            }
         };
+        debug!(old = "off", new = ?change.new, "asked");
         let seq = self.intend(Change::RingPolling(change))?;
-        ring::make(&self.proc, process, &change)?;
+        answered(ring::make(&self.proc, process, &change))?;
         self.done(seq, Outcome::Made)?;
         Ok(None)
     }
@@ -398,9 +432,13 @@ impl Transaction {
         &mut self,
         namespace: &Namespace,
         setting: &plan::Change,
-        looks_on: &mut LooksOn<'_>,
+        looks_on: &mut ChangeObserver<'_>,
     ) -> Result<(), ChangeError> {
-        hears(looks_on, Moment::Before)?;
+        let device = setting.device().map(|device| device.name.as_str());
+        let _span = error_span!("set", device = device.unwrap_or("none"), queue = setting.queue()).entered();
+        let text = setting.text();
+        debug!(setting = text.what, old = text.old, new = text.new, "asked");
+        hears(looks_on, ChangeStage::Before)?;
         let proc = self.proc.clone();
         let kernel = Kernel::new(namespace, &proc);
         let link = setting.device().map(|device| kernel.link(device)).transpose()?;
@@ -410,10 +448,10 @@ impl Transaction {
             setting: setting.clone(),
         };
         let seq = self.intend(Change::HostSetting(change))?;
-        hears(looks_on, Moment::WrittenDown)?;
+        hears(looks_on, ChangeStage::Journalled)?;
         let contexts = self.contexts_made();
-        let outcome = make(&kernel, &contexts, setting)?;
-        hears(looks_on, Moment::Made)?;
+        let outcome = answered(make(&kernel, &contexts, setting))?;
+        hears(looks_on, ChangeStage::Made)?;
         Ok(self.done(seq, outcome)?)
     }
 
@@ -491,6 +529,7 @@ impl Transaction {
 
     fn end_with(mut self, record: Record) -> Result<PathBuf, JournalError> {
         let journal = self.journal_mut();
+        info!(journal = visible::path(journal.path()), ?record, "transaction ended, its changes persist");
         journal.write(record)?;
         let path = journal.path().to_owned();
         self.journal = None;
@@ -505,6 +544,7 @@ impl Transaction {
 
     fn intend(&mut self, change: Change) -> Result<u32, JournalError> {
         let seq = self.next_seq();
+        debug!(seq, "recorded in the journal");
         self.journal_mut().write(Record::Intend { seq, change })?;
         Ok(seq)
     }
@@ -519,7 +559,7 @@ impl Transaction {
 
     /// The name belongs to an object of another program, which must not be undone.
     fn not_made(&mut self, seq: u32) -> Result<(), JournalError> {
-        self.journal_mut().write(Record::Undone { seq, undoing: Undoing::AlreadyGone })
+        self.journal_mut().write(Record::Undone { seq, undoing: UndoOutcome::AlreadyGone })
     }
 
     fn journal_mut(&mut self) -> &mut OwnedJournal {
@@ -527,7 +567,7 @@ impl Transaction {
     }
 }
 
-fn hears(looks_on: &mut LooksOn<'_>, moment: Moment) -> Result<(), ChangeError> {
+fn hears(looks_on: &mut ChangeObserver<'_>, moment: ChangeStage) -> Result<(), ChangeError> {
     match looks_on(moment) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(ChangeError::Stopped),
@@ -537,8 +577,10 @@ fn hears(looks_on: &mut LooksOn<'_>, moment: Moment) -> Result<(), ChangeError> 
 impl Drop for Transaction {
     fn drop(&mut self) {
         if let Some(journal) = self.journal.take() {
-            // What fails here stays in the journal, where the next run finds it.
-            let _ = revert(journal, self.boot_id, &self.proc);
+            info!(journal = visible::path(journal.path()), "transaction dropped before its end: reverting");
+            if let Err(error) = revert(journal, self.boot_id, &self.proc) {
+                warn!(%error, "not reverted completely: the next run finds the rest in the journal");
+            }
         }
     }
 }

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use quell_linux::epoll_params::EpollParams;
 use quell_linux::executable::FileId;
 use quell_linux::link::Links;
 use quell_linux::netlink::{Failure, NetlinkError};
@@ -11,15 +10,15 @@ use quell_linux::netns::{Deletion, Namespace, NamespaceError, NamespaceName};
 use quell_linux::proc::{BootId, FdKind, ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::process::{ProcessError, SessionMember, kill_session, session_members};
 use quell_linux::{InterfaceName, Pid};
+use quell_mode::EpollParams;
 
 use crate::attach::{TargetError, Targets};
-use crate::inhabitants::end_inhabitants;
 use crate::journal::claims::Claims;
 use crate::journal::{
-    Change, Entry, EpollParameters, HostSetting, JournalError, LaunchedEpolls, Outcome, Target, Undoing,
+    Change, Entry, EpollParameters, HostSetting, JournalError, LaunchedEpolls, Outcome, Target, UndoOutcome,
 };
+use crate::netns_processes::end_processes;
 use crate::settings::host::{KnownContexts, Place};
-use crate::settings::values::EpollValues;
 use crate::settings::{self, SettingsError};
 
 /// Reason why a change could not be undone. It stays in the journal and can be retried.
@@ -60,7 +59,7 @@ pub enum UndoError {
     },
     /// Processes of a namespace did not exit after SIGKILL.
     #[error(
-        "network namespace {namespace}: the processes {left:?} in it did not end within {within:?} of SIGKILL; they hang \
+        "network namespace {namespace}: the processes {left:?} in it did not exit within {within:?} after SIGKILL; they hang \
          in the kernel, or start others faster than these can be killed"
     )]
     StillInside {
@@ -72,7 +71,7 @@ pub enum UndoError {
         within: Duration,
     },
     /// The journal contains an invalid name.
-    #[error("the journal names {what} {name:?}, which no {what} can be called: {why}")]
+    #[error("the journal contains an invalid name of a {what}, {name:?}: {why}")]
     Impossible {
         /// `network namespace`, `interface` or `process`.
         what: &'static str,
@@ -98,7 +97,7 @@ pub(crate) fn undo(
     contexts: &mut KnownContexts,
     others: &Claims,
     targets: &[Target],
-) -> Result<Undoing, UndoError> {
+) -> Result<UndoOutcome, UndoError> {
     match (&entry.change, entry.outcome) {
         (Change::NetworkNamespace { name }, outcome) => delete_namespace(name, outcome, proc),
         (Change::VethPair { namespace, link }, _) => delete_link(namespace, link),
@@ -107,25 +106,25 @@ pub(crate) fn undo(
         }
         // The writer died before it knew the PID: the kernel killed the child with its parent. Processes that the child
         // had started end with the namespace they run in.
-        (Change::Process { .. }, _) => Ok(Undoing::AlreadyGone),
+        (Change::Process { .. }, _) => Ok(UndoOutcome::AlreadyGone),
         (Change::NapiSettings(change), _) => {
-            waits_out_of_sight(settings::napi::put_back(proc, change, others), &change.device)
+            waits_out_of_sight(settings::napi::restore(proc, change, others), &change.device)
         }
-        (Change::HostSetting(change), outcome) => put_back(proc, contexts, change, outcome),
+        (Change::HostSetting(change), outcome) => restore(proc, contexts, change, outcome),
         (Change::ReuseportFilter(change), _) => Ok(settings::reuseport::take_off(proc, change)?),
-        (Change::SocketsPolling(change), _) => Ok(settings::socket::put_back(proc, change)?),
+        (Change::SocketsPolling(change), _) => Ok(settings::socket::restore(proc, change)?),
         (Change::RingPolling(change), _) => {
             let process = identity(change.pid, change.start_time_ticks, boot_id)?;
-            Ok(settings::ring::put_back(proc, process, change)?)
+            Ok(settings::ring::restore(proc, process, change)?)
         }
         (Change::ThreadAffinity(change), _) => {
             let pid = identity(change.pid, change.thread_start_time_ticks, boot_id)?.pid;
             let tid = identity(change.tid, change.thread_start_time_ticks, boot_id)?.pid;
-            Ok(settings::affinity::put_back(proc, pid, tid, change)?)
+            Ok(settings::affinity::restore(proc, pid, tid, change)?)
         }
         (Change::LaunchedEpolls(change), _) => undo_launched(change, targets, boot_id, proc),
         (Change::EpollParameters(change), _) => {
-            undo_epolls(&[change], boot_id, proc).pop().unwrap_or(Ok(Undoing::AlreadyGone))
+            undo_epolls(&[change], boot_id, proc).pop().unwrap_or(Ok(UndoOutcome::AlreadyGone))
         }
     }
 }
@@ -136,9 +135,9 @@ fn undo_launched(
     targets: &[Target],
     boot_id: BootId,
     proc: &ProcRoot,
-) -> Result<Undoing, UndoError> {
+) -> Result<UndoOutcome, UndoError> {
     let program = Target { pid: change.pid, start_time_ticks: change.start_time_ticks, name: String::new() };
-    let mut undoing = Undoing::AlreadyGone;
+    let mut undoing = UndoOutcome::AlreadyGone;
     for target in Targets::still_living(targets.iter().chain([&program]))? {
         let process = identity(target.pid, target.start_time_ticks, boot_id)?;
         // The process may have exited.
@@ -148,14 +147,15 @@ fn undo_launched(
             pid: target.pid,
             start_time_ticks: target.start_time_ticks,
             fd: fd.number,
-            old: EpollValues::from(EpollParams::default()),
+            old: EpollParams::default(),
             new: change.new,
+            alternatives: Vec::new(),
         });
         let epolls: Vec<EpollParameters> = epolls.collect();
-        for outcome in settings::epoll::put_back(proc, process, &epolls.iter().collect::<Vec<_>>()) {
+        for outcome in settings::epoll::restore(proc, process, &epolls.iter().collect::<Vec<_>>()) {
             // An epoll with other parameters was set by the program itself.
-            if outcome? == Undoing::Undone {
-                undoing = Undoing::Undone;
+            if outcome? == UndoOutcome::Undone {
+                undoing = UndoOutcome::Undone;
             }
         }
     }
@@ -167,14 +167,14 @@ pub(crate) fn undo_epolls(
     changes: &[&EpollParameters],
     boot_id: BootId,
     proc: &ProcRoot,
-) -> Vec<Result<Undoing, UndoError>> {
+) -> Vec<Result<UndoOutcome, UndoError>> {
     let of_one_process = |one: &&EpollParameters, other: &&EpollParameters| {
         (one.pid, one.start_time_ticks) == (other.pid, other.start_time_ticks)
     };
     let process_of = |change: &EpollParameters| identity(change.pid, change.start_time_ticks, boot_id);
     let undo = |changes: &[&EpollParameters]| match process_of(changes[0]) {
         Ok(process) => {
-            let undoings = settings::epoll::put_back(proc, process, changes);
+            let undoings = settings::epoll::restore(proc, process, changes);
             undoings.into_iter().map(|undoing| undoing.map_err(UndoError::from)).collect()
         }
         Err(_) => changes.iter().filter_map(|change| process_of(change).err()).map(Err).collect::<Vec<_>>(),
@@ -184,10 +184,14 @@ pub(crate) fn undo_epolls(
 
 /// Kills a session that Quell started. Its leader, or another process of it if the leader has exited, is identified by
 /// its executable. Unidentified processes end with their namespace, if Quell created it.
-fn end_session(proc: &ProcRoot, leader: &ProcessIdentity, executable: Option<FileId>) -> Result<Undoing, UndoError> {
+fn end_session(
+    proc: &ProcRoot,
+    leader: &ProcessIdentity,
+    executable: Option<FileId>,
+) -> Result<UndoOutcome, UndoError> {
     let members = session_members(proc, leader).map_err(ProcessError::from)?;
     if members.is_empty() {
-        return Ok(Undoing::AlreadyGone);
+        return Ok(UndoOutcome::AlreadyGone);
     }
     let leads = |member: &&SessionMember| member.identity.pid == leader.pid;
     let witnesses: Vec<&SessionMember> = match members.iter().find(leads) {
@@ -197,31 +201,31 @@ fn end_session(proc: &ProcRoot, leader: &ProcessIdentity, executable: Option<Fil
     let executes = |member: &&SessionMember| proc.process(member.identity.pid).executable().ok() == executable;
     if executable.is_none() || !witnesses.iter().any(executes) {
         let why = "executes another file than the one that was started";
-        return Ok(Undoing::LeftAlone(format!("the session of process {} {why}: it is not ended", leader.pid)));
+        return Ok(UndoOutcome::LeftAlone(format!("the session of process {} {why}: it is not ended", leader.pid)));
     }
     let killed = kill_session(proc, leader, KILL_BOUND)?;
-    Ok(if killed > 0 { Undoing::Undone } else { Undoing::AlreadyGone })
+    Ok(if killed > 0 { UndoOutcome::Undone } else { UndoOutcome::AlreadyGone })
 }
 
-fn put_back(
+fn restore(
     proc: &ProcRoot,
     contexts: &mut KnownContexts,
     change: &HostSetting,
     outcome: Option<Outcome>,
-) -> Result<Undoing, UndoError> {
+) -> Result<UndoOutcome, UndoError> {
     let what = change.setting.device().map_or_else(|| change.setting.text().what, ToString::to_string);
     let undoing = Place::find(proc, change).and_then(|place| match place {
-        Some(place) => settings::host::put_back(&place.kernel(proc), contexts, &change.setting, outcome),
-        None => Ok(Undoing::AlreadyGone),
+        Some(place) => settings::host::restore(&place.kernel(proc), contexts, &change.setting, outcome),
+        None => Ok(UndoOutcome::AlreadyGone),
     });
     waits_out_of_sight(undoing, &what)
 }
 
 /// An object that is in no accessible namespace may still exist elsewhere: its change is still to be undone.
-fn waits_out_of_sight(undoing: Result<Undoing, SettingsError>, what: &str) -> Result<Undoing, UndoError> {
+fn waits_out_of_sight(undoing: Result<UndoOutcome, SettingsError>, what: &str) -> Result<UndoOutcome, UndoError> {
     match undoing {
         Err(error) if error.is_out_of_sight() => {
-            Ok(Undoing::Waits(format!("{what} (not found, and not known to be gone): {error}")))
+            Ok(UndoOutcome::Waits(format!("{what} (not found, and not known to be gone): {error}")))
         }
         undoing => Ok(undoing?),
     }
@@ -241,7 +245,7 @@ fn identity(pid: u32, start_time_ticks: u64, boot_id: BootId) -> Result<ProcessI
     Ok(ProcessIdentity { pid: valid, starttime: Ticks(start_time_ticks), boot_id })
 }
 
-fn delete_namespace(name: &str, outcome: Option<Outcome>, proc: &ProcRoot) -> Result<Undoing, UndoError> {
+fn delete_namespace(name: &str, outcome: Option<Outcome>, proc: &ProcRoot) -> Result<UndoOutcome, UndoError> {
     let valid = namespace_name(name)?;
     if let Some(Outcome::NetworkNamespace { cookie: made }) = outcome {
         match Namespace::open_named(&valid) {
@@ -250,31 +254,33 @@ fn delete_namespace(name: &str, outcome: Option<Outcome>, proc: &ProcRoot) -> Re
                 if today != made {
                     return Err(UndoError::NotTheSame { name: name.to_owned(), made, today });
                 }
-                end_inhabitants(&found, proc, KILL_BOUND)?;
+                end_processes(&found, proc, KILL_BOUND)?;
             }
             Err(NamespaceError::NotANamespace { .. }) => {}
-            Err(error) if error.is_absent() => return Ok(Undoing::AlreadyGone),
+            Err(error) if error.is_absent() => return Ok(UndoOutcome::AlreadyGone),
             Err(error) => return Err(error.into()),
         }
     }
     Ok(match Namespace::delete_named(&valid)? {
-        Deletion::Deleted => Undoing::Undone,
-        Deletion::WasAbsent => Undoing::AlreadyGone,
+        Deletion::Deleted => UndoOutcome::Undone,
+        Deletion::WasAbsent => UndoOutcome::AlreadyGone,
     })
 }
 
-fn delete_link(namespace: &str, link: &str) -> Result<Undoing, UndoError> {
+fn delete_link(namespace: &str, link: &str) -> Result<UndoOutcome, UndoError> {
     let name = InterfaceName::new(link).map_err(|error| impossible("interface", link, error))?;
     let namespace = match Namespace::open_named(&namespace_name(namespace)?) {
         Ok(namespace) => namespace,
-        Err(NamespaceError::Absent { .. } | NamespaceError::NotANamespace { .. }) => return Ok(Undoing::AlreadyGone),
+        Err(NamespaceError::Absent { .. } | NamespaceError::NotANamespace { .. }) => {
+            return Ok(UndoOutcome::AlreadyGone);
+        }
         Err(error) => return Err(error.into()),
     };
     let mut links = Links::open_in(&namespace)?;
     let deleted = links.by_name(&name).and_then(|link| links.delete(link.index));
     match deleted {
-        Ok(()) => Ok(Undoing::Undone),
-        Err(error) if error.failure() == Failure::Absent => Ok(Undoing::AlreadyGone),
+        Ok(()) => Ok(UndoOutcome::Undone),
+        Err(error) if error.failure() == Failure::Absent => Ok(UndoOutcome::AlreadyGone),
         Err(error) => Err(error.into()),
     }
 }

@@ -10,12 +10,12 @@ use std::process::Command;
 use quell_host::apply::{self, ApplyError, Request, observe, profile_of};
 use quell_host::drift::{condition, reassert};
 use quell_host::journal::Journal;
-use quell_host::kept;
-use quell_host::picture::Device;
+use quell_host::persistent;
 use quell_host::plan::Plan;
 use quell_host::recovery::{Found, recover};
-use quell_host::transaction::Moment;
-use quell_linux::netdev::{NapiChange, Netdev};
+use quell_host::snapshot::Device;
+use quell_host::transaction::ChangeStage;
+use quell_linux::netdev::{Netdev, PartialNapiSettings};
 use quell_linux::netns::NamespaceName;
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::sysfs::Sysfs;
@@ -35,7 +35,7 @@ rps = false
 "net.core.somaxconn" = 1234
 "net.ipv4.tcp_slow_start_after_idle" = 0
 "#;
-const MOMENTS: [Moment; 3] = [Moment::Before, Moment::WrittenDown, Moment::Made];
+const MOMENTS: [ChangeStage; 3] = [ChangeStage::Before, ChangeStage::Journalled, ChangeStage::Made];
 
 fn profile(text: &str) -> Profile {
     Profile::parse(&[Source::new("test.toml", text)]).unwrap()
@@ -68,7 +68,7 @@ fn state(netns: &NamespaceName, profile: &Profile) -> (Vec<String>, String) {
             device.tx_queues.known_elements().map(|queue| format!("xps {:?} {:?}", queue.xps_cpus, queue.xps_rxqs));
         napis.chain(rx).chain(tx).collect::<Vec<_>>().join("\n")
     };
-    (observed.picture.devices.iter().map(of_device).collect(), format!("{:?}", observed.sysctls))
+    (observed.snapshot.devices.iter().map(of_device).collect(), format!("{:?}", observed.sysctls))
 }
 
 fn request<'a>(netns: &'a NamespaceName, profile: &'a Profile) -> Request<'a> {
@@ -76,7 +76,7 @@ fn request<'a>(netns: &'a NamespaceName, profile: &'a Profile) -> Request<'a> {
 }
 
 #[test]
-fn what_was_applied_lasts_until_it_is_released_and_then_all_is_as_before() {
+fn an_applied_profile_lasts_until_its_release_which_restores_everything() {
     let Some((lab, netns)) = raise("apply") else { return };
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
@@ -89,18 +89,23 @@ fn what_was_applied_lasts_until_it_is_released_and_then_all_is_as_before() {
     let again = apply::apply(&journal, &request(&netns, &profile), None, &mut go_on).unwrap();
     assert!(again.journal.is_none(), "what is so already is not done twice");
 
-    let kept = kept::list(&journal).unwrap();
+    let kept = persistent::list(&journal).unwrap();
     assert_eq!(profile_of(&kept[0].history), Some("test.toml"));
     let drifted = || condition(&kept[0].path, &kept[0].history).unwrap().drifted;
     assert!(drifted().is_empty());
     let mut netdev = Netdev::open_in(&lab.server).unwrap();
-    netdev.set_napi(lab.napis[3], &NapiChange { gro_flush_timeout_ns: Some(7), ..NapiChange::default() }).unwrap();
+    netdev
+        .set_napi(
+            lab.napis[3],
+            &PartialNapiSettings { gro_flush_timeout_ns: Some(7), ..PartialNapiSettings::default() },
+        )
+        .unwrap();
     let changed = drifted();
     assert_eq!((changed.len(), changed[0].queue), (1, Some(3)), "{changed:?}");
     assert_eq!(reassert(&kept[0].path, &kept[0].history).unwrap().drifted, changed);
     assert!(drifted().is_empty());
 
-    let reverted = kept::release(&journal, &kept[0].path).unwrap().unwrap();
+    let reverted = persistent::release(&journal, &kept[0].path).unwrap().unwrap();
     assert_eq!((reverted.undone.len(), reverted.failed.len()), (applied.plan.steps.len(), 0), "{reverted:?}");
     assert_eq!(state(&netns, &profile), before);
 }
@@ -116,8 +121,8 @@ fn a_second_profile_is_refused_while_one_is_applied() {
     let refused = apply::apply(&journal, &request(&netns, &other), None, &mut go_on);
     assert!(matches!(refused, Err(ApplyError::AlreadyApplied { .. })), "{refused:?}");
     assert_eq!(state(&netns, &other), before);
-    let kept = kept::list(&journal).unwrap();
-    kept::release(&journal, &kept[0].path).unwrap();
+    let kept = persistent::list(&journal).unwrap();
+    persistent::release(&journal, &kept[0].path).unwrap();
 }
 
 #[test]
@@ -135,7 +140,7 @@ fn a_profile_that_asks_for_what_cannot_be_is_refused_before_anything_is_changed(
 
     let partly = Request { partly: true, ..request(&netns, &profile) };
     let applied = apply::apply(&journal, &partly, None, &mut go_on).unwrap();
-    kept::release(&journal, &applied.journal.unwrap()).unwrap();
+    persistent::release(&journal, &applied.journal.unwrap()).unwrap();
     assert_eq!(state(&netns, &profile), before);
 }
 
@@ -149,7 +154,7 @@ fn stopped_at_any_moment_of_any_change_it_leaves_everything_as_it_was() {
     let steps = Plan::of(&observe(Some(&netns), &profile).unwrap(), &profile).steps.len();
     for number in 0..steps {
         for moment in MOMENTS {
-            let mut stop = |at: usize, now: Moment| match (at, now) == (number, moment) {
+            let mut stop = |at: usize, now: ChangeStage| match (at, now) == (number, moment) {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             };
@@ -169,11 +174,11 @@ const KILLED_AT: &str = "QUELL_TEST_KILLED_AT";
 #[test]
 #[ignore = "the program of a process that other tests start"]
 fn applies_and_is_killed() {
-    let Ok(told) = std::env::var(KILLED_AT) else { return };
-    let [dir, netns, number, moment] = told.split(' ').collect::<Vec<_>>()[..] else { panic!("{told}") };
+    let Ok(arguments) = std::env::var(KILLED_AT) else { return };
+    let [dir, netns, number, moment] = arguments.split(' ').collect::<Vec<_>>()[..] else { panic!("{arguments}") };
     let (number, moment): (usize, usize) = (number.parse().unwrap(), moment.parse().unwrap());
     let (netns, profile) = (NamespaceName::new(netns).unwrap(), profile(PROFILE));
-    let mut kill = |at: usize, now: Moment| {
+    let mut kill = |at: usize, now: ChangeStage| {
         if (at, now) == (number, MOMENTS[moment]) {
             PidFd::open(Pid::of_this_process()).unwrap().signal(Signal::KILL).unwrap();
         }

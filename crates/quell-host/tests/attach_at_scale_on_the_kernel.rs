@@ -29,10 +29,11 @@ const FIRST_PORT: u16 = 20_000;
 #[test]
 #[ignore = "the program of a process that other tests start"]
 fn the_server_of_many_epolls() {
-    let Ok(told) = std::env::var(SERVES) else { return };
-    let [first_port, epolls, sockets] = told.split(' ').map(|word| word.parse().unwrap()).collect::<Vec<u16>>()[..]
+    let Ok(arguments) = std::env::var(SERVES) else { return };
+    let [first_port, epolls, sockets] =
+        arguments.split(' ').map(|word| word.parse().unwrap()).collect::<Vec<u16>>()[..]
     else {
-        panic!("{told}")
+        panic!("{arguments}")
     };
     let epolls: Vec<Epoll> = (0..epolls).map(|_| Epoll::new(1).unwrap()).collect();
     let bind = |number: u16| UdpSocket::bind((SERVER, first_port + number)).unwrap();
@@ -52,8 +53,8 @@ fn the_server_of_many_epolls() {
     }
 }
 
-/// The server, once each of its sockets has received a datagram; `None`, with the reason on stderr, where a process cannot
-/// have as many files.
+/// The server, once each of its sockets has received a datagram; `None`, with the reason on stderr, where a process
+/// cannot have as many files.
 fn start(lab: &mut Lab, first_port: u16, epolls: u16, sockets: u16) -> Option<Child> {
     let (reader, writer) = std::io::pipe().unwrap();
     let this = std::env::current_exe().unwrap();
@@ -94,11 +95,11 @@ fn attach_and_detach(servers: &[Pid]) -> [Duration; 2] {
         eprintln!("  {what}: {:?}, of which {:?} on a CPU", last.elapsed(), Duration::from_nanos(cpu_ns - last_cpu_ns));
         (last, last_cpu_ns) = (Instant::now(), process_cpu_ns());
     };
-    let picture = observe().unwrap();
+    let snapshot = observe().unwrap();
     lap("look");
-    let planned = plan(&picture, None, &servers.iter().copied().collect(), &request);
+    let planned = plan(&snapshot, None, &servers.iter().copied().collect(), &request);
     lap("plan");
-    let found = consequences(&picture, None, &planned).len();
+    let found = consequences(&snapshot, None, &planned).len();
     lap("consequences");
     let targets = Targets::find(Selection::Processes(servers.to_vec())).unwrap();
     let begun = Attachment::begin(&Journal::in_dir(journal.path()), targets, request, &mut no_keeper);

@@ -20,9 +20,9 @@ use quell_host::attach::{
 };
 use quell_host::findings::{Finding, READY_FILE_HOLDS_SUSPENSION, Severity};
 use quell_host::journal::{Journal, Keeper};
-use quell_host::picture::{Picture, Reading, Scope, take};
 use quell_host::recovery::{Found, recover};
-use quell_host::transaction::Moment;
+use quell_host::snapshot::{Reading, Scope, Snapshot, take};
+use quell_host::transaction::ChangeStage;
 use quell_linux::Pid;
 use quell_linux::event::{Event, Trigger};
 use quell_linux::pidfd::{PidFd, Signal};
@@ -32,7 +32,7 @@ use quell_test_support::lab::{ARRIVES_WITHIN, Lab, Program, WATCHED, go_on, no_k
 use quell_test_support::{Lacks, skip};
 
 const ADDRESS: &str = "192.0.2.1:11211";
-const MOMENTS: [Moment; 3] = [Moment::Before, Moment::WrittenDown, Moment::Made];
+const MOMENTS: [ChangeStage; 3] = [ChangeStage::Before, ChangeStage::Journalled, ChangeStage::Made];
 
 /// memcached with two workers and connections that both queues have served.
 struct Server {
@@ -114,15 +114,15 @@ fn attach(dir: &Path, pid: Pid, mode: &str) -> Attachment {
 
 /// Settings of the lab's queues and of the epolls of some processes, by name.
 fn state(lab: &Lab, pids: &[Pid]) -> BTreeMap<String, String> {
-    let picture = picture(lab);
-    let napis = picture.devices.iter().flat_map(|device| device.napis.known_elements());
+    let snapshot = snapshot(lab);
+    let napis = snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
     let mut state: BTreeMap<String, String> = napis
         .map(|napi| {
             let values = (&napi.defer_hard_irqs, &napi.gro_flush_timeout_ns, &napi.irq_suspend_timeout_ns);
             (format!("NAPI {}", napi.id), format!("{values:?} {:?}", napi.threading))
         })
         .collect();
-    for process in picture.processes.iter().filter(|process| pids.contains(&process.pid)) {
+    for process in snapshot.processes.iter().filter(|process| pids.contains(&process.pid)) {
         for epoll in &process.files.known().unwrap().epolls {
             state.insert(format!("epoll {} of {}", epoll.fd, process.pid), format!("{:?}", epoll.params));
         }
@@ -130,12 +130,12 @@ fn state(lab: &Lab, pids: &[Pid]) -> BTreeMap<String, String> {
     state
 }
 
-fn picture(lab: &Lab) -> Picture {
+fn snapshot(lab: &Lab) -> Snapshot {
     take(&Scope { netns: Some(lab.server_name.clone()), ..Scope::default() }).unwrap().0
 }
 
 fn suspends(lab: &Lab) -> bool {
-    lab.napi().irq_suspend_timeout_ns == Some(20_000_000)
+    lab.napi().settings.irq_suspend_timeout_ns == Some(20_000_000)
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn an_unmodified_memcached_gets_a_mode_and_loses_it_without_a_trace() {
 }
 
 #[test]
-fn what_cannot_be_had_from_outside_is_refused_before_anything_is_changed() {
+fn a_mode_that_needs_a_launch_is_refused_before_any_change() {
     let Some(mut lab) = Lab::raise("refuse", 1) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
     assert!(!plan_for(server.pid(), "eventspin50").impossible.is_empty());
@@ -221,13 +221,13 @@ fn of_two_programs_on_one_queue_whoever_ends_last_puts_it_back() {
     let Some(two) = Server::start(&mut lab, 11_212) else { return };
     let dir = tempfile::tempdir().unwrap();
     let before = state(&lab, &[one.pid(), two.pid()]);
-    let gro_flush_ns = |lab: &Lab| lab.napi().gro_flush_timeout_ns.unwrap();
+    let gro_flush_ns = |lab: &Lab| lab.napi().settings.gro_flush_timeout_ns.unwrap();
     for (first_to_end, then_left) in [(0, 20_000), (1, 200_000)] {
         let mut attachments =
             vec![attach(dir.path(), one.pid(), "suspend200"), attach(dir.path(), two.pid(), "defer20")];
         assert_eq!(gro_flush_ns(&lab), 20_000);
-        let neighbours = plan_for(one.pid(), "suspend200").neighbours;
-        assert!(neighbours.iter().any(|neighbour| neighbour.pid == two.pid()), "{neighbours:?}");
+        let affected_processes = plan_for(one.pid(), "suspend200").affected_processes;
+        assert!(affected_processes.iter().any(|affected| affected.pid == two.pid()), "{affected_processes:?}");
         attachments.remove(first_to_end).end().unwrap();
         assert_eq!(gro_flush_ns(&lab), then_left, "what the other wants");
         attachments.remove(0).end().unwrap();
@@ -239,12 +239,12 @@ fn of_two_programs_on_one_queue_whoever_ends_last_puts_it_back() {
 fn a_worker_with_connections_from_two_queues_is_reported_with_the_consequences() {
     let Some(mut lab) = Lab::raise("mixed", 2) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
-    let picture = observe().unwrap();
-    let planned = plan(&picture, None, &targets(server.pid()).pids(), &request("suspend200"));
-    let found: Vec<&str> = consequences(&picture, None, &planned).iter().map(|finding| finding.id).collect();
+    let snapshot = observe().unwrap();
+    let planned = plan(&snapshot, None, &targets(server.pid()).pids(), &request("suspend200"));
+    let found: Vec<&str> = consequences(&snapshot, None, &planned).iter().map(|finding| finding.id).collect();
     assert!(found.contains(&"epoll-mixes-napis"), "{found:?}");
-    let harmless = plan(&picture, None, &targets(server.pid()).pids(), &request("base"));
-    assert!(consequences(&picture, None, &harmless).is_empty());
+    let harmless = plan(&snapshot, None, &targets(server.pid()).pids(), &request("base"));
+    assert!(consequences(&snapshot, None, &harmless).is_empty());
 }
 
 /// A program of the test's own, in its own process.
@@ -302,10 +302,10 @@ fn a_file_that_nobody_reads_is_serious_and_one_that_is_reported_once_is_not_a_fi
     let Some(lab) = Lab::raise("ready", 1) else { return };
     let program = Program::start(&lab, Trigger::Level);
     let found = || {
-        let picture = observe().unwrap();
+        let snapshot = observe().unwrap();
         let pid = Pid::of_this_process();
-        let found = consequences(&picture, None, &plan(&picture, None, &[pid].into(), &request("suspend200")));
-        let files = ready_files::suspects(&picture, &found);
+        let found = consequences(&snapshot, None, &plan(&snapshot, None, &[pid].into(), &request("suspend200")));
+        let files = ready_files::suspects(&snapshot, &found);
         (found, files)
     };
     let always_ready = Event::new().unwrap();
@@ -356,9 +356,9 @@ fn a_program_whose_main_thread_has_exited_cannot_be_read_and_is_refused_with_the
 fn a_program_that_is_hidden_is_refused_with_the_reason() {
     let Some(mut lab) = Lab::raise("hidden-b", 1) else { return };
     let child = lab.start(Spawn::new("sleep").args(["600"]));
-    let mut picture = observe().unwrap();
-    picture.hidden_processes.push(child.pid());
-    let planned = plan(&picture, None, &targets(child.pid()).pids(), &request("suspend200"));
+    let mut snapshot = observe().unwrap();
+    snapshot.hidden_processes.push(child.pid());
+    let planned = plan(&snapshot, None, &targets(child.pid()).pids(), &request("suspend200"));
     assert!(planned.impossible.iter().any(|one| one.why.contains("CAP_SYS_PTRACE")), "{planned:?}");
 }
 
@@ -488,15 +488,15 @@ fn when_the_keeper_is_killed_too_whoever_comes_next_puts_back() {
 
 const KILLED_AT: &str = "QUELL_TEST_ATTACH_KILLED_AT";
 
-/// Not a test of its own: attaches and kills itself at the moment that it was told.
+/// Not a test of its own: attaches and kills itself at the moment that it was arguments.
 #[test]
 #[ignore = "the program of a process that other tests start"]
 fn attaches_and_is_killed() {
-    let Ok(told) = std::env::var(KILLED_AT) else { return };
-    let [dir, pid, number, moment] = told.split(' ').collect::<Vec<_>>()[..] else { panic!("{told}") };
+    let Ok(arguments) = std::env::var(KILLED_AT) else { return };
+    let [dir, pid, number, moment] = arguments.split(' ').collect::<Vec<_>>()[..] else { panic!("{arguments}") };
     let (pid, number, moment): (Pid, usize, usize) =
         (pid.parse().unwrap(), number.parse().unwrap(), moment.parse().unwrap());
-    let mut kill = |at: usize, now: Moment| {
+    let mut kill = |at: usize, now: ChangeStage| {
         if (at, now) == (number, MOMENTS[moment]) {
             PidFd::open(Pid::of_this_process()).unwrap().signal(Signal::KILL).unwrap();
         }
@@ -546,11 +546,11 @@ fn an_epoll_of_a_launched_program_is_left_to_it() {
 fn a_program_that_may_not_be_looked_into_is_refused_with_the_reason() {
     let Some(mut lab) = Lab::raise("hidden-a", 1) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
-    let mut picture = observe().unwrap();
-    let denied = quell_host::picture::Why::Denied { needs: Some(quell_linux::capability::Capability::SysPtrace) };
-    for process in picture.processes.iter_mut().filter(|process| process.pid == server.pid()) {
+    let mut snapshot = observe().unwrap();
+    let denied = quell_host::snapshot::Why::Denied { needs: Some(quell_linux::capability::Capability::SysPtrace) };
+    for process in snapshot.processes.iter_mut().filter(|process| process.pid == server.pid()) {
         process.files = Reading::unknown(denied, "list /proc/PID/fd: needs CAP_SYS_PTRACE");
     }
-    let planned = plan(&picture, None, &targets(server.pid()).pids(), &request("suspend200"));
+    let planned = plan(&snapshot, None, &targets(server.pid()).pids(), &request("suspend200"));
     assert!(planned.impossible.iter().any(|one| one.why.contains("CAP_SYS_PTRACE")), "{planned:?}");
 }

@@ -43,9 +43,9 @@ impl Placing {
         let journal = tempfile::tempdir().unwrap();
         let targets = Targets::find(Selection::Processes(vec![steered.server.pid()])).unwrap();
         let request = Request { mode: "suspend200".parse().unwrap(), epolls: EpollsSetBy::Attachment };
-        let picture = observe().unwrap();
-        let groups = decide(&picture, &targets.pids(), &[]).unwrap();
-        let planned = plan(&picture, None, &targets.pids(), &request);
+        let snapshot = observe().unwrap();
+        let groups = decide(&snapshot, &targets.pids(), &[]).unwrap();
+        let planned = plan(&snapshot, None, &targets.pids(), &request);
         let mut attachment =
             Attachment::begin(&Journal::in_dir(journal.path()), targets, request, &mut no_keeper).unwrap();
         attachment.make(&planned, &mut go_on).unwrap();
@@ -55,8 +55,8 @@ impl Placing {
 
     /// One pass of a process that maintains the attachment.
     fn keep_up(&mut self) -> PlacementPass {
-        let picture = self.attachment.keep_up(&mut go_on).unwrap().picture.unwrap();
-        self.placement.keep_up(&mut self.attachment, &picture, &mut go_on)
+        let snapshot = self.attachment.keep_up(&mut go_on).unwrap().snapshot.unwrap();
+        self.placement.keep_up(&mut self.attachment, &snapshot, &mut go_on)
     }
 
     /// The pass that acts on the change seen by the pass before it.
@@ -149,7 +149,7 @@ fn a_group_that_comes_up_later_is_steered_once_it_stays_as_it_is() {
         add_worker(&placing.steered.lab.client, SERVER);
     }
     let whole = placing.after_a_change();
-    assert!(matches!(&whole.steered[..], [steered] if !steered.is_anew), "{whole:?}");
+    assert!(matches!(&whole.steered[..], [steered] if !steered.is_replacement), "{whole:?}");
     assert_eq!(most_napis_of_a_worker(&placing.steered.count(AT_ONCE)), 1);
 
     let connections = open(&placing.steered.lab.client, &BOTH, AT_ONCE);
@@ -169,7 +169,7 @@ fn a_group_that_changes_is_steered_again_and_an_unchanged_one_is_left_alone() {
         add_worker(&placing.steered.lab.client, SERVER);
     }
     let changed = placing.after_a_change();
-    assert!(matches!(&changed.steered[..], [steered] if steered.is_anew), "{changed:?}");
+    assert!(matches!(&changed.steered[..], [steered] if steered.is_replacement), "{changed:?}");
     assert_eq!(most_napis_of_a_worker(&placing.steered.count(AT_ONCE)), 1);
     let later = placing.keep_up();
     assert!(later.steered.is_empty() && !later.is_changing, "{later:?}");

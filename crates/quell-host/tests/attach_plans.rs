@@ -2,18 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
-mod pictures;
+mod snapshots;
 
 use std::collections::BTreeSet;
 
-use pictures::{before, healthy, picture, set};
+use quell_host::attach::affected_processes::{LongestWait, Until};
 use quell_host::attach::consequences::consequences;
-use quell_host::attach::neighbours::{LongestWait, Until};
-use quell_host::attach::plan::Partly;
-use quell_host::attach::quiet::QuietWith;
+use quell_host::attach::plan::Limitation;
+use quell_host::attach::unassigned_epolls::QuietWith;
 use quell_host::attach::{EpollsSetBy, Plan, Request, Step, plan};
 use quell_linux::Pid;
 use serde_json::{Value, json};
+use snapshots::{before, healthy, set, snapshot};
 
 const MEMCACHED: i32 = 4242;
 
@@ -26,7 +26,7 @@ fn targets() -> BTreeSet<Pid> {
 }
 
 fn plan_of(now: &Value, mode: &str) -> Plan {
-    plan(&picture(now), None, &targets(), &request(mode))
+    plan(&snapshot(now), None, &targets(), &request(mode))
 }
 
 /// The healthy host with default settings of queues and epolls.
@@ -37,7 +37,7 @@ fn untouched() -> Value {
             set(&mut host, &format!("/devices/0/napis/{napi}/{setting}"), json!(0));
         }
     }
-    let params = json!({"busy-poll-usecs": 0, "busy-poll-budget": 0, "prefer-busy-poll": false});
+    let params = json!({"busy_poll_usecs": 0, "busy_poll_budget": 0, "prefer_busy_poll": false});
     for epoll in 0..3 {
         set(&mut host, &format!("/processes/0/files/epolls/{epoll}/params"), params.clone());
     }
@@ -46,13 +46,12 @@ fn untouched() -> Value {
 
 /// Another program with a connection on the first queue.
 fn with_neighbour(mut host: Value) -> Value {
-    let mut neighbour = host["processes"][0].clone();
-    neighbour["pid"] = json!(5_000);
-    neighbour["name"] = json!("other");
-    neighbour["threads"] = json!([]);
-    neighbour["files"] =
-        json!({"epolls": [], "sockets": [{"fd": 4, "inode": 102}], "xdp-sockets": [], "io-urings": []});
-    set(&mut host, "/processes/-", neighbour);
+    let mut affected = host["processes"][0].clone();
+    affected["pid"] = json!(5_000);
+    affected["name"] = json!("other");
+    affected["threads"] = json!([]);
+    affected["files"] = json!({"epolls": [], "sockets": [{"fd": 4, "inode": 102}], "xdp-sockets": [], "io-urings": []});
+    set(&mut host, "/processes/-", affected);
     host
 }
 
@@ -66,7 +65,7 @@ fn queues_come_before_the_epolls_that_are_to_poll_them() {
     let kinds: Vec<bool> = plan.steps.iter().map(|step| matches!(step, Step::Queue(_))).collect();
     assert_eq!(kinds, [true, true, false, false, false]);
     assert!(plan.steps.iter().all(|step| !step.is_there()));
-    assert!(plan.impossible.is_empty() && plan.neighbours.is_empty(), "{plan:?}");
+    assert!(plan.impossible.is_empty() && plan.affected_processes.is_empty(), "{plan:?}");
 }
 
 #[test]
@@ -124,7 +123,7 @@ fn modes_that_take_a_launch_are_refused_and_shorter_waits_are_said_to_be_missing
     assert!(!plan_of(&untouched(), "eventspin50").impossible.is_empty());
     let fullbusy = plan_of(&untouched(), "fullbusy");
     assert!(fullbusy.impossible.is_empty());
-    assert!(fullbusy.partly.contains(&Partly::WaitsAsWritten { at_most_ms: 1 }), "{:?}", fullbusy.partly);
+    assert!(fullbusy.partly.contains(&Limitation::WaitsAsWritten { at_most_ms: 1 }), "{:?}", fullbusy.partly);
 }
 
 #[test]
@@ -132,7 +131,7 @@ fn other_receive_interfaces_are_reported() {
     let mut host = untouched();
     set(&mut host, "/processes/0/files/io-urings/-", json!(30));
     let partly = plan_of(&host, "suspend20").partly;
-    assert!(partly.iter().any(|partly| matches!(partly, Partly::OtherWays { io_urings: 1, xdp_sockets: 0, .. })));
+    assert!(partly.iter().any(|partly| matches!(partly, Limitation::OtherWays { io_urings: 1, xdp_sockets: 0, .. })));
 }
 
 #[test]
@@ -142,15 +141,17 @@ fn a_queue_of_no_visible_device_is_reported_and_gets_no_values() {
     set(&mut host, "/sockets/4/napi", json!(9_999));
     let plan = plan_of(&host, "suspend20");
     assert_eq!(plan.queues().count(), 1);
-    assert!(plan.partly.iter().any(|partly| matches!(partly, Partly::UnknownQueue { napi } if napi.get() == 9_999)));
+    assert!(
+        plan.partly.iter().any(|partly| matches!(partly, Limitation::UnknownQueue { napi } if napi.get() == 9_999))
+    );
 }
 
 fn longest_wait(now: &Value, then: Option<&Value>, mode: &str) -> Option<LongestWait> {
-    let then = then.map(picture);
-    let plan = plan(&picture(now), then.as_ref(), &targets(), &request(mode));
-    let [neighbour] = &plan.neighbours[..] else { panic!("{:?}", plan.neighbours) };
-    assert_eq!((neighbour.pid.get(), neighbour.sockets), (5_000, 1));
-    neighbour.longest_wait
+    let then = then.map(snapshot);
+    let plan = plan(&snapshot(now), then.as_ref(), &targets(), &request(mode));
+    let [affected] = &plan.affected_processes[..] else { panic!("{:?}", plan.affected_processes) };
+    assert_eq!((affected.pid.get(), affected.sockets), (5_000, 1));
+    affected.longest_wait
 }
 
 #[test]
@@ -166,9 +167,9 @@ fn a_neighbour_waits_for_the_timer_or_for_the_whole_batch_or_for_the_suspension(
 }
 
 #[test]
-fn what_a_plan_brings_along_is_what_the_doctor_would_find_afterwards() {
+fn consequences_of_a_plan_equal_later_findings() {
     let ids = |host: &Value, mode: &str| {
-        let (host, then) = (picture(host), picture(&before()));
+        let (host, then) = (snapshot(host), snapshot(&before()));
         let plan = plan(&host, Some(&then), &targets(), &request(mode));
         consequences(&host, Some(&then), &plan).iter().map(|finding| finding.id).collect::<Vec<_>>()
     };
@@ -183,10 +184,10 @@ fn what_a_plan_brings_along_is_what_the_doctor_would_find_afterwards() {
 }
 
 #[test]
-fn what_is_wrong_already_is_not_said_to_come_with_the_plan() {
+fn existing_findings_are_not_attributed_to_the_plan() {
     let mut mixed = healthy();
     set(&mut mixed, "/sockets/1/napi", json!(8_194));
-    let host = picture(&mixed);
+    let host = snapshot(&mixed);
     let plan = plan(&host, None, &targets(), &request("suspend20"));
     assert!(consequences(&host, None, &plan).iter().all(|finding| finding.id != "epoll-mixes-napis"));
 }

@@ -8,10 +8,10 @@ mod workers;
 
 use std::collections::BTreeSet;
 
-use quell_host::attach::plan::Partly;
+use quell_host::attach::plan::Limitation;
 use quell_host::attach::{Attachment, EpollsSetBy, Plan, Request, Selection, Targets, observe, plan};
 use quell_host::journal::Journal;
-use quell_host::picture::Socket;
+use quell_host::snapshot::Socket;
 use quell_mode::DeliveryMode;
 use quell_test_support::lab::{go_on, no_keeper};
 use steered::{BOTH, Steered};
@@ -33,9 +33,9 @@ fn plan_of(steered: &Steered, mode: &str) -> Plan {
 
 /// The distinct busy-poll settings of the server's sockets: microseconds, and `prefer_busy_poll`.
 fn polling(steered: &Steered) -> BTreeSet<(u32, bool)> {
-    let picture = steered.look();
+    let snapshot = steered.look();
     let known = |socket: &Socket| (*socket.busy_poll_us.known().unwrap(), *socket.prefer_busy_poll.known().unwrap());
-    picture.sockets.iter().map(known).collect()
+    snapshot.sockets.iter().map(known).collect()
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn every_socket_polls_and_what_an_epoll_watches_is_said() {
     assert!(planned.impossible.is_empty(), "{:?}", planned.impossible);
     let [step] = planned.sockets().collect::<Vec<_>>()[..] else { panic!("one step") };
     assert_eq!((step.sockets.len(), step.xdp), (12, false), "4 listen, 8 are connected");
-    assert!(planned.partly.contains(&Partly::WatchedByEpoll { pid: steered.server.pid(), sockets: 12 }));
+    assert!(planned.partly.contains(&Limitation::WatchedByEpoll { pid: steered.server.pid(), sockets: 12 }));
 
     let journal = tempfile::tempdir().unwrap();
     let targets = Targets::find(Selection::Processes(vec![steered.server.pid()])).unwrap();

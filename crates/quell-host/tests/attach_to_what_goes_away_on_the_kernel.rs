@@ -55,6 +55,8 @@ fn a_process_that_ends_while_an_attachment_is_made_is_left_out() {
     attachment.make(&planned, &mut go_on).unwrap();
     assert_eq!((attachment.queues().count(), attachment.epolls()), (planned.queues().count(), 0));
     assert!(attachment.keep_up(&mut go_on).unwrap().over);
+    let refused = attachment.check_programs_run().unwrap_err();
+    assert_eq!(refused.to_string(), "the programs exited before the mode was applied");
     assert!(attachment.end().unwrap().failed.is_empty());
 }
 

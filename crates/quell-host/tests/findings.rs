@@ -3,52 +3,52 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
-mod pictures;
+mod snapshots;
 
 use std::collections::BTreeSet;
 
-use pictures::{Edit, before, healthy, picture, set};
 use proptest::prelude::*;
 use quell_host::findings::{Severity, examine, rules};
-use quell_host::picture::Picture;
+use quell_host::snapshot::Snapshot;
 use serde_json::{Value, json};
+use snapshots::{Edit, before, healthy, set, snapshot};
 
 const UNKNOWN: &str = r#"{"unknown": {"why": "failed", "said": "read it: no"}}"#;
 /// Rules about unknown values.
 const ABOUT_THE_UNKNOWN: [&str; 3] = ["kernel-lacks", "driver-lacks", "privilege-lacks"];
 
-fn ids(now: &Picture, before: Option<&Picture>) -> BTreeSet<&'static str> {
+fn ids(now: &Snapshot, before: Option<&Snapshot>) -> BTreeSet<&'static str> {
     examine(now, before).findings.iter().map(|finding| finding.id).collect()
 }
 
 #[test]
 fn a_healthy_host_has_no_finding() {
-    let report = examine(&picture(&healthy()), Some(&picture(&before())));
+    let report = examine(&snapshot(&healthy()), Some(&snapshot(&before())));
     assert_eq!(report.findings, [], "{report:#?}");
     assert_eq!((report.interval_ns, report.not_applied.len()), (Some(2_000_000_000), 0));
 }
 
 #[test]
-fn with_one_picture_the_rules_that_compare_are_not_applied_and_said_so() {
-    let report = examine(&picture(&healthy()), None);
+fn with_one_snapshot_the_rules_that_compare_are_not_applied_and_said_so() {
+    let report = examine(&snapshot(&healthy()), None);
     let comparing: Vec<&str> = rules().filter(|rule| rule.needs_two).map(|rule| rule.id).collect();
     assert_eq!(report.not_applied, comparing);
 }
 
 #[test]
-fn a_picture_of_another_boot_is_not_compared_with() {
+fn a_snapshot_of_another_boot_is_not_compared_with() {
     let mut earlier = before();
     set(&mut earlier, "/taken/boot-id", json!("00000000-0000-0000-0000-000000000000"));
-    assert_eq!(examine(&picture(&healthy()), Some(&picture(&earlier))).interval_ns, None);
+    assert_eq!(examine(&snapshot(&healthy()), Some(&snapshot(&earlier))).interval_ns, None);
 }
 
 #[test]
 fn each_change_makes_the_finding_that_belongs_to_it() {
-    for Edit { rule, severity, now, then } in pictures::edits() {
+    for Edit { rule, severity, now, then } in snapshots::edits() {
         let (mut later, mut earlier) = (healthy(), before());
         now.into_iter().for_each(|(place, value)| set(&mut later, place, value));
         then.into_iter().for_each(|(place, value)| set(&mut earlier, place, value));
-        let report = examine(&picture(&later), Some(&picture(&earlier)));
+        let report = examine(&snapshot(&later), Some(&snapshot(&earlier)));
         let found = report.findings.iter().find(|finding| finding.id == rule);
         let found = found.unwrap_or_else(|| panic!("{rule} is not found: {:#?}", report.findings));
         assert_eq!(found.severity, severity, "{rule}: {found:#?}");
@@ -61,19 +61,19 @@ fn softirqs_that_use_up_their_time_with_packets_do_not_poll_in_vain() {
     let (mut later, earlier) = (healthy(), before());
     set(&mut later, "/cpus/each/2/counters/softnet-time-squeeze", json!(250));
     set(&mut later, "/cpus/each/2/counters/softnet-processed", json!(1_000_000));
-    assert!(!ids(&picture(&later), Some(&picture(&earlier))).contains("too-many-empty-polls"));
+    assert!(!ids(&snapshot(&later), Some(&snapshot(&earlier))).contains("too-many-empty-polls"));
 }
 
 #[test]
 fn every_rule_has_a_change_that_makes_it() {
-    let tried: BTreeSet<&str> = pictures::edits().iter().map(|edit| edit.rule).collect();
+    let tried: BTreeSet<&str> = snapshots::edits().iter().map(|edit| edit.rule).collect();
     let untried: Vec<&str> = rules().map(|rule| rule.id).filter(|id| !tried.contains(id)).collect();
     assert!(untried.is_empty(), "{untried:?}");
 }
 
 #[test]
 fn no_rule_is_worse_than_it_says() {
-    for edit in pictures::edits() {
+    for edit in snapshots::edits() {
         let rule = quell_host::findings::rule(edit.rule).unwrap();
         assert!(edit.severity <= rule.severity, "{}", edit.rule);
     }
@@ -86,7 +86,7 @@ fn readings(of: &Value) -> Vec<String> {
     for place in places(of, "") {
         let mut edited = of.clone();
         *edited.pointer_mut(&place).unwrap() = unknown.clone();
-        if Picture::parse(edited.to_string().as_bytes()).is_ok() {
+        if Snapshot::parse(edited.to_string().as_bytes()).is_ok() {
             readings.push(place);
         }
     }
@@ -107,37 +107,37 @@ fn places(of: &Value, at: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_is_not_known_makes_no_finding() {
+fn unknown_values_cause_no_finding() {
     let unknown: Value = serde_json::from_str(UNKNOWN).unwrap();
     let (now, then) = (healthy(), before());
-    let (now_picture, then_picture) = (picture(&now), picture(&then));
+    let (now_snapshot, then_snapshot) = (snapshot(&now), snapshot(&then));
     let of_now = readings(&now);
     assert!(of_now.len() > 100, "{of_now:?}");
     for place in &of_now {
         let mut edited = now.clone();
         set(&mut edited, place, unknown.clone());
-        let mut found = ids(&picture(&edited), Some(&then_picture));
-        found.extend(ids(&picture(&edited), None));
-        let told = examine(&picture(&edited), Some(&then_picture));
-        let bad = told.findings.iter().any(|finding| finding.severity > Severity::CannotTell);
+        let mut found = ids(&snapshot(&edited), Some(&then_snapshot));
+        found.extend(ids(&snapshot(&edited), None));
+        let report = examine(&snapshot(&edited), Some(&then_snapshot));
+        let bad = report.findings.iter().any(|finding| finding.severity > Severity::CannotTell);
         assert!(!bad, "{place} makes {found:?}");
     }
     for place in readings(&then) {
         let mut edited = then.clone();
         set(&mut edited, &place, unknown.clone());
-        let told = examine(&now_picture, Some(&picture(&edited)));
-        let bad: Vec<_> = told.findings.iter().filter(|finding| finding.severity > Severity::CannotTell).collect();
+        let report = examine(&now_snapshot, Some(&snapshot(&edited)));
+        let bad: Vec<_> = report.findings.iter().filter(|finding| finding.severity > Severity::CannotTell).collect();
         assert!(bad.is_empty(), "{place} makes {bad:?}");
     }
 }
 
 #[test]
-fn of_a_picture_of_which_nothing_is_known_nothing_is_found() {
+fn of_a_snapshot_of_which_nothing_is_known_nothing_is_found() {
     let unknown: Value = serde_json::from_str(UNKNOWN).unwrap();
     // One as it is, and two with more objects.
     let more = ["reuseport-group-mixes-devices", "batch-delays-others"];
     let none = Edit { rule: "healthy", severity: Severity::Note, now: Vec::new(), then: Vec::new() };
-    let edits = pictures::edits().into_iter().filter(|edit| more.contains(&edit.rule));
+    let edits = snapshots::edits().into_iter().filter(|edit| more.contains(&edit.rule));
     for edit in edits.chain([none]) {
         let mut nothing = healthy();
         edit.now.into_iter().for_each(|(place, value)| set(&mut nothing, place, value));
@@ -147,7 +147,7 @@ fn of_a_picture_of_which_nothing_is_known_nothing_is_found() {
                 *value = unknown.clone();
             }
         }
-        assert!(ids(&picture(&nothing), Some(&picture(&nothing))).is_empty(), "{}", edit.rule);
+        assert!(ids(&snapshot(&nothing), Some(&snapshot(&nothing))).is_empty(), "{}", edit.rule);
     }
 }
 
@@ -167,7 +167,7 @@ fn other_value() -> impl Strategy<Value = Value> {
 }
 
 /// The healthy snapshot with up to 20 values changed, if it can still be parsed.
-fn damaged(of: Value) -> impl Strategy<Value = Picture> {
+fn damaged(of: Value) -> impl Strategy<Value = Snapshot> {
     let all = places(&of, "");
     let change = (proptest::sample::select(all), other_value());
     proptest::collection::vec(change, 0..20).prop_map(move |changes| {
@@ -176,18 +176,18 @@ fn damaged(of: Value) -> impl Strategy<Value = Picture> {
             let mut edited = now.clone();
             let Some(found) = edited.pointer_mut(&place) else { continue };
             *found = value;
-            if Picture::parse(edited.to_string().as_bytes()).is_ok() {
+            if Snapshot::parse(edited.to_string().as_bytes()).is_ok() {
                 now = edited;
             }
         }
-        picture(&now)
+        snapshot(&now)
     })
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn no_picture_makes_a_rule_panic(now in damaged(healthy()), then in damaged(before())) {
+    fn no_snapshot_makes_a_rule_panic(now in damaged(healthy()), then in damaged(before())) {
         let _ = examine(&now, Some(&then));
         let _ = examine(&then, Some(&now));
         let _ = examine(&now, None);
@@ -201,13 +201,13 @@ fn unknown_values_are_attributed_to_kernel_driver_or_permission() {
     set(&mut of, "/devices/0/napis/0/irq-suspend-timeout-ns", unknown(json!("unsupported-by-kernel")));
     set(&mut of, "/devices/0/flow-rules", unknown(json!("unsupported-by-driver")));
     set(&mut of, "/processes/0/files", unknown(json!({"denied": {"needs": "CAP_SYS_PTRACE"}})));
-    let report = examine(&picture(&of), None);
+    let report = examine(&snapshot(&of), None);
     let found: Vec<&str> = report.findings.iter().map(|finding| finding.id).collect();
     assert_eq!(found, ABOUT_THE_UNKNOWN);
     let texts: Vec<&str> = report.findings.iter().map(|finding| finding.seen.as_str()).collect();
     assert_eq!(
         texts,
-        ["Linux 6.18.4-amd64 has no irq-suspend-timeout", "no flow rules", "epolls and sockets may not be read"]
+        ["Linux 6.18.4-amd64 has no irq-suspend-timeout", "no flow rules", "epolls and sockets cannot be read"]
     );
 }
 
@@ -219,5 +219,22 @@ fn the_document_is_what_the_rules_say() {
         std::fs::write(path, &text).unwrap();
     }
     let written = std::fs::read_to_string(path).unwrap_or_default();
-    assert_eq!(written, text, "QUELL_WRITE_DOCS=1 cargo test -p quell-host --test findings writes it anew");
+    assert_eq!(written, text, "QUELL_WRITE_DOCS=1 cargo test -p quell-host --test findings writes it");
+}
+
+#[test]
+fn a_snapshot_of_the_first_schema_is_read_as_one_of_the_current_schema() {
+    let now = include_str!("fixtures/healthy.json");
+    let mut before: Value = serde_json::from_str(now).unwrap();
+    before["schema"] = json!("quell-picture/1");
+    let mut respelled = 0;
+    for epoll in before.pointer_mut("/processes/0/files/epolls").and_then(Value::as_array_mut).unwrap() {
+        let params = epoll["params"].as_object_mut().unwrap();
+        *params = params.iter().map(|(name, value)| (name.replace('_', "-"), value.clone())).collect();
+        respelled += usize::from(params.contains_key("busy-poll-usecs"));
+    }
+    assert!(respelled > 0);
+    let before = before.to_string();
+    let (now, before) = (Snapshot::parse(now.as_bytes()).unwrap(), Snapshot::parse(before.as_bytes()).unwrap());
+    assert_eq!(before.processes, now.processes);
 }

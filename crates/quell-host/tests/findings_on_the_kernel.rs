@@ -9,11 +9,11 @@ use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use quell_host::findings::{Report, Severity, examine};
-use quell_host::picture::{Picture, Scope, take};
+use quell_host::snapshot::{Scope, Snapshot, take};
 use quell_linux::epoll_params::{self, EpollParams};
 use quell_linux::ethtool::Ethtool;
 use quell_linux::link::Links;
-use quell_linux::netdev::{NapiChange, NapiThreading, Netdev, QueueKind};
+use quell_linux::netdev::{NapiThreading, Netdev, PartialNapiSettings, QueueKind};
 use quell_linux::proc::{FdKind, ProcRoot};
 use quell_linux::process::{Child, Output, Spawn};
 use quell_linux::sched;
@@ -26,14 +26,12 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const PORT: u16 = 7_000;
 const OTHER_PORT: u16 = 7_001;
 
-const NOTHING: NapiChange =
-    NapiChange { defer_hard_irqs: None, gro_flush_timeout_ns: None, irq_suspend_timeout_ns: None, threading: None };
 /// `suspend200`.
-const SUSPEND: NapiChange = NapiChange {
+const SUSPEND: PartialNapiSettings = PartialNapiSettings {
     defer_hard_irqs: Some(100),
     gro_flush_timeout_ns: Some(200_000),
     irq_suspend_timeout_ns: Some(20_000_000),
-    threading: None,
+    threaded: None,
 };
 
 /// A lab with a program that has received from a client.
@@ -75,7 +73,7 @@ impl Examined {
         set_epolls(&self.child, params);
     }
 
-    fn look(&self) -> Picture {
+    fn look(&self) -> Snapshot {
         look(&self.lab)
     }
 }
@@ -88,12 +86,12 @@ fn set_epolls(child: &Child, params: EpollParams) {
 }
 
 /// Snapshot of the server's namespace.
-fn look(lab: &Lab) -> Picture {
+fn look(lab: &Lab) -> Snapshot {
     take(&Scope { netns: Some(lab.server_name.clone()), ..Scope::default() }).unwrap().0
 }
 
 fn severity(report: &Report, id: &str) -> Option<Severity> {
-    report.findings.iter().filter(|finding| finding.id == id).map(|finding| finding.severity).max()
+    report.findings.iter().filter(|one| one.id == id).map(|finding| finding.severity).max()
 }
 
 fn assert_found(report: &Report, id: &str, expected: Severity) {
@@ -124,9 +122,9 @@ fn a_program_that_is_set_up_well_has_nothing_that_matters() {
     let of_the_lab = report.findings.iter().filter(|finding| !of_the_machine.contains(&finding.id));
     let matter: Vec<_> = of_the_lab.filter(|finding| finding.severity > Severity::Note).collect();
     assert!(matter.is_empty(), "{matter:#?}");
-    let told = report.findings.iter().find(|finding| finding.id == "suspension-without-effect").unwrap();
-    assert_eq!(told.severity, Severity::CannotTell);
-    assert!(told.seen.contains("at this load"), "{told:?}");
+    let finding = report.findings.iter().find(|one| one.id == "suspension-without-effect").unwrap();
+    assert_eq!(finding.severity, Severity::CannotTell);
+    assert!(finding.seen.contains("at this load"), "{finding:?}");
     // True for every veth.
     for id in ["settings-not-kept", "sysfs-differs", "driver-lacks"] {
         assert_found(&report, id, Severity::Note);
@@ -136,19 +134,19 @@ fn a_program_that_is_set_up_well_has_nothing_that_matters() {
 #[test]
 fn settings_of_a_queue_that_do_nothing_are_found() {
     let Some(examined) = Examined::start("halves", "plain") else { return };
-    let found = |change: NapiChange, id: &str, expected| {
+    let found = |change: PartialNapiSettings, id: &str, expected| {
         examined.lab.set_napi(&change);
         assert_found(&examine(&examined.look(), None), id, expected);
     };
     found(SUSPEND, "no-epoll-prefers", Severity::Warning);
-    let no_deferral = NapiChange { defer_hard_irqs: Some(0), ..SUSPEND };
+    let no_deferral = PartialNapiSettings { defer_hard_irqs: Some(0), ..SUSPEND };
     found(no_deferral, "suspension-without-deferral", Severity::Serious);
-    let short = NapiChange { irq_suspend_timeout_ns: Some(200_000), ..SUSPEND };
+    let short = PartialNapiSettings { irq_suspend_timeout_ns: Some(200_000), ..SUSPEND };
     found(short, "suspend-timeout-too-short", Severity::Warning);
-    let half = NapiChange { irq_suspend_timeout_ns: Some(0), gro_flush_timeout_ns: Some(0), ..SUSPEND };
+    let half = PartialNapiSettings { irq_suspend_timeout_ns: Some(0), gro_flush_timeout_ns: Some(0), ..SUSPEND };
     found(half, "deferral-incomplete", Severity::Warning);
     examined.set_epolls(EpollParams { busy_poll_budget: 0, ..PREFER });
-    found(NOTHING, "small-busy-poll-budget", Severity::Note);
+    found(PartialNapiSettings::NONE, "small-busy-poll-budget", Severity::Note);
 }
 
 #[test]
@@ -163,7 +161,7 @@ fn a_worker_that_floats_and_one_that_is_away_from_its_queue_are_found() {
         return;
     };
     examined.set_epolls(PREFER);
-    examined.lab.set_napi(&NapiChange { threading: Some(NapiThreading::Enabled), ..SUSPEND });
+    examined.lab.set_napi(&PartialNapiSettings { threaded: Some(NapiThreading::Enabled), ..SUSPEND });
     examined.ask(b"?");
     assert_found(&examine(&examined.look(), None), "floating-worker", Severity::Warning);
     let poller = examined.lab.napi().pid.unwrap();
@@ -222,10 +220,10 @@ fn recreated_queues_are_found() {
 fn a_timer_that_polls_in_vain_is_found() {
     let Some(examined) = Examined::start("vain", "plain") else { return };
     // Shorter than a poll on any machine: one timer follows the other, as fast as the machine can.
-    examined.lab.set_napi(&NapiChange {
+    examined.lab.set_napi(&PartialNapiSettings {
         defer_hard_irqs: Some(i32::MAX as u32),
         gro_flush_timeout_ns: Some(1),
-        ..NOTHING
+        ..PartialNapiSettings::NONE
     });
     examined.ask(b"?");
     let mut reports = (0..20).map(|_| {
@@ -240,7 +238,7 @@ fn a_timer_that_polls_in_vain_is_found() {
 #[test]
 fn a_timer_that_is_shorter_than_a_request_is_found() {
     let Some(examined) = Examined::start("short", "work") else { return };
-    examined.lab.set_napi(&NapiChange {
+    examined.lab.set_napi(&PartialNapiSettings {
         gro_flush_timeout_ns: Some(20_000),
         irq_suspend_timeout_ns: Some(0),
         ..SUSPEND
@@ -266,9 +264,9 @@ fn others_on_the_queue_of_a_program_that_works_in_batches_are_found() {
     examined.converse(1_200);
     let report = examine(&examined.look(), Some(&before));
     assert_found(&report, "batch-delays-others", Severity::Warning);
-    let told = report.findings.iter().find(|finding| finding.id == "batch-delays-others").unwrap();
-    let named = told.nodes.iter().any(|node| node.to_string().contains(&other.pid().to_string()));
-    assert!(named, "{told:?}");
+    let finding = report.findings.iter().find(|one| one.id == "batch-delays-others").unwrap();
+    let named = finding.nodes.iter().any(|node| node.to_string().contains(&other.pid().to_string()));
+    assert!(named, "{finding:?}");
 }
 
 #[test]
@@ -362,7 +360,11 @@ fn workers_that_share_a_queue_and_a_ring_that_is_small_for_them_are_found() {
 fn a_program_that_polls_and_may_sleep_past_a_long_timer_is_found() {
     let Some(mut lab) = Lab::raise("long", 1) else { return };
     let Some((child, _streams)) = memcached(&mut lab, "1", 4) else { return };
-    lab.set_napi(&NapiChange { gro_flush_timeout_ns: Some(5_000_000), irq_suspend_timeout_ns: Some(0), ..SUSPEND });
+    lab.set_napi(&PartialNapiSettings {
+        gro_flush_timeout_ns: Some(5_000_000),
+        irq_suspend_timeout_ns: Some(0),
+        ..SUSPEND
+    });
     set_epolls(&child, EpollParams { busy_poll_usecs: 64, ..PREFER });
     assert_found(&examine(&look(&lab), None), "long-flush-after-sleep", Severity::Warning);
 }

@@ -6,8 +6,8 @@ mod plan_model;
 
 use plan_model::{after, cpus, host, is_done_by_others, known, reverse};
 use proptest::prelude::*;
-use quell_host::picture::{Reading, Why};
-use quell_host::plan::{Change, Observed, Plan};
+use quell_host::plan::{Change, Observed, Plan, as_profile};
+use quell_host::snapshot::{Reading, Why};
 use quell_mode::profile::{Profile, Source};
 
 fn profile(text: &str) -> Profile {
@@ -87,7 +87,7 @@ fn a_table_shrinks_before_the_channels_and_grows_after_them() {
 #[test]
 fn settings_of_others_are_set_again_when_the_queue_is_recreated() {
     let mut observed = host(2);
-    known(&mut observed.picture.devices[0].tx_queues)[1].xps_rxqs = Reading::Known(vec![0]);
+    known(&mut observed.snapshot.devices[0].tx_queues)[1].xps_rxqs = Reading::Known(vec![0]);
     let wanted = on_nic("rings.rx = 1024");
     let plan = Plan::of(&observed, &wanted);
     assert_eq!(lines(&plan), ["rings: rx 512 → rx 1024", "1: xps_rxqs: 0 → 0"]);
@@ -120,9 +120,9 @@ fn a_rule_of_cpus_prefers_cores_near_the_device_and_goes_round() {
 }
 
 #[test]
-fn what_cannot_be_done_here_is_said_with_its_reason_and_place() {
+fn impossible_settings_are_reported_with_reason_and_place() {
     let mut observed = host(2);
-    let nic = &mut observed.picture.devices[0];
+    let nic = &mut observed.snapshot.devices[0];
     nic.rings = Reading::unknown(Why::UnsupportedByDriver, "Operation not supported");
     nic.flow_rules = Reading::unknown(Why::Denied { needs: None }, "Operation not permitted");
     let wanted = on_nic(
@@ -200,6 +200,22 @@ proptest! {
     }
 
     #[test]
+    fn a_state_printed_as_a_profile_leads_back_to_it(
+        first in any_device(), drift in any_device(), queues in 1_u32..9
+    ) {
+        let state = after(&Plan::of(&host(queues), &profile(&first)), &host(queues));
+        let text = as_profile(&state.snapshot, |_| true).unwrap();
+        let printed = profile(&text);
+        prop_assert_eq!(Plan::of(&state, &printed), Plan::default(), "{}", &text);
+        let drifted = after(&Plan::of(&state, &profile(&drift)), &state);
+        let back = after(&Plan::of(&drifted, &printed), &drifted);
+        let settings = |text: &str| -> Vec<String> {
+            text.lines().filter(|line| !line.starts_with('#')).map(ToOwned::to_owned).collect()
+        };
+        prop_assert_eq!(settings(&as_profile(&back.snapshot, |_| true).unwrap()), settings(&text));
+    }
+
+    #[test]
     fn a_change_is_the_inverse_of_its_inverse(text in any_device(), queues in 1_u32..9) {
         for step in Plan::of(&host(queues), &profile(&text)).steps {
             prop_assert_eq!(step.change.inverse().inverse(), step.change.clone());
@@ -211,5 +227,5 @@ proptest! {
 
 #[test]
 fn cpus_of_the_host_are_as_the_tests_above_say() {
-    assert_eq!(host(1).picture.cpus.housekeeping(), Some(cpus("0-7")));
+    assert_eq!(host(1).snapshot.cpus.housekeeping(), Some(cpus("0-7")));
 }

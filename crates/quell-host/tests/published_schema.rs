@@ -6,7 +6,7 @@
 use std::net::TcpListener;
 use std::path::Path;
 
-use quell_host::picture::{Picture, Scope, take};
+use quell_host::snapshot::{Scope, Snapshot, take};
 use quell_linux::Pid;
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ fn published() -> Value {
 
 #[test]
 fn the_published_schema_is_the_one_of_this_version() {
-    let current = serde_json::to_value(Picture::json_schema()).unwrap();
+    let current = serde_json::to_value(Snapshot::json_schema()).unwrap();
     assert!(
         published() == current,
         "to publish the current one: cargo run -p quell -- show --schema > docs/schema/quell-picture.schema.json"
@@ -25,10 +25,10 @@ fn the_published_schema_is_the_one_of_this_version() {
 }
 
 #[test]
-fn every_field_of_a_picture_of_this_machine_is_in_the_schema() {
+fn every_field_of_a_snapshot_of_this_machine_is_in_the_schema() {
     let _listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let scope = Scope { pids: vec![Pid::of_this_process()], ..Scope::default() };
-    let picture = serde_json::to_value(take(&scope).unwrap().0).unwrap();
+    let snapshot = serde_json::to_value(take(&scope).unwrap().0).unwrap();
     let schema = published();
     for (definition, place) in [
         ("", ""),
@@ -50,7 +50,7 @@ fn every_field_of_a_picture_of_this_machine_is_in_the_schema() {
             "" => schema.pointer("/properties"),
             definition => schema.pointer(&format!("/$defs/{definition}/properties")),
         };
-        let object = picture.pointer(place).and_then(Value::as_object);
+        let object = snapshot.pointer(place).and_then(Value::as_object);
         for field in object.unwrap_or_else(|| panic!("{place}: no object")).keys() {
             assert!(described.unwrap().get(field).is_some(), "{place}/{field} is not in the schema");
         }

@@ -16,7 +16,7 @@ use quell_linux::Pid;
 use quell_linux::epoll_params::{self, EpollParams};
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::link::Links;
-use quell_linux::netdev::{NapiChange, Netdev};
+use quell_linux::netdev::{Netdev, PartialNapiSettings};
 use quell_linux::pidfd::PidFd;
 use quell_linux::proc::{FdKind, ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::process::{Output, ProcessError, Spawn, Step};
@@ -25,11 +25,8 @@ use quell_test_support::lab::{
 };
 use quell_test_support::{Lacks, skip, wait_until};
 
-const NOTHING: NapiChange =
-    NapiChange { defer_hard_irqs: None, gro_flush_timeout_ns: None, irq_suspend_timeout_ns: None, threading: None };
-
 #[test]
-fn what_is_so_already_is_not_written_down() {
+fn unchanged_values_are_not_recorded() {
     let Some(lab) = Lab::raise("already", 1) else { return };
     lab.set_napi(&SUSPENDING);
     let dir = tempfile::tempdir().unwrap();
@@ -37,7 +34,7 @@ fn what_is_so_already_is_not_written_down() {
     assert!(!transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap());
     let reverted = transaction.revert().unwrap();
     assert_eq!(reverted.undone.len() + reverted.already_gone.len(), 0, "{reverted:?}");
-    assert_eq!(lab.napi().irq_suspend_timeout_ns, SUSPENDING.irq_suspend_timeout_ns);
+    assert_eq!(lab.napi().settings.irq_suspend_timeout_ns, SUSPENDING.irq_suspend_timeout_ns);
 }
 
 #[test]
@@ -47,15 +44,15 @@ fn a_value_that_another_program_changed_is_left_alone_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = lab.transaction(&dir, "others-t");
     assert!(transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap());
-    lab.set_napi(&NapiChange { gro_flush_timeout_ns: Some(77_000), ..NOTHING });
+    lab.set_napi(&PartialNapiSettings { gro_flush_timeout_ns: Some(77_000), ..PartialNapiSettings::NONE });
     let reverted = transaction.revert().unwrap();
     let [(_, why)] = &reverted.in_part[..] else { panic!("{reverted:?}") };
     assert!(why.contains("gro-flush-timeout 77000 ns"), "{why}");
     let now = lab.napi();
-    assert_eq!(now.gro_flush_timeout_ns, Some(77_000));
+    assert_eq!(now.settings.gro_flush_timeout_ns, Some(77_000));
     assert_eq!(
-        (now.defer_hard_irqs, now.irq_suspend_timeout_ns),
-        (before.defer_hard_irqs, before.irq_suspend_timeout_ns)
+        (now.settings.defer_hard_irqs, now.settings.irq_suspend_timeout_ns),
+        (before.settings.defer_hard_irqs, before.settings.irq_suspend_timeout_ns)
     );
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left to be undone");
 }
@@ -81,7 +78,7 @@ fn of_a_queue_that_was_made_again_what_it_kept_is_restored() {
     assert_eq!((reverted.undone.len(), reverted.failed.len()), (2, 0), "{reverted:?}");
     for (now, before) in Netdev::open_in(&lab.server).unwrap().napis(lab.server_index).unwrap().iter().zip(&before) {
         let values = |napi: &quell_linux::netdev::Napi| {
-            (napi.defer_hard_irqs, napi.gro_flush_timeout_ns, napi.irq_suspend_timeout_ns)
+            (napi.settings.defer_hard_irqs, napi.settings.gro_flush_timeout_ns, napi.settings.irq_suspend_timeout_ns)
         };
         assert_eq!(values(now), values(before));
     }
@@ -293,7 +290,7 @@ const OUT_OF_FILES: &str = "QUELL_TEST_IS_OUT_OF_FILES";
 
 /// Runs itself again in a process that cannot open more files: neither an epoll nor an io_uring.
 #[test]
-fn what_nothing_can_poll_is_waited_out_or_explained() {
+fn a_queue_that_cannot_be_polled_is_waited_out_or_explained() {
     if quell_test_support::lab::skipped() {
         return;
     }
@@ -318,13 +315,13 @@ fn wait_out_without_files() {
     let mut program = Program::start(&lab, Trigger::Level);
     let short = Duration::from_millis(300);
     let short_ns = u64::try_from(short.as_nanos()).unwrap();
-    lab.set_napi(&NapiChange { irq_suspend_timeout_ns: Some(short_ns), ..SUSPENDING });
+    lab.set_napi(&PartialNapiSettings { irq_suspend_timeout_ns: Some(short_ns), ..SUSPENDING });
     program.set_epoll(PREFER);
     let resumer = |napi| Resumer::of_queue(&ProcRoot::default(), &napi, &[Pid::of_this_process()]);
     let short_one = resumer(lab.napi());
     lab.set_napi(&SUSPENDING);
     let long_one = resumer(lab.napi());
-    lab.set_napi(&NapiChange { irq_suspend_timeout_ns: Some(short_ns), ..SUSPENDING });
+    lab.set_napi(&PartialNapiSettings { irq_suspend_timeout_ns: Some(short_ns), ..SUSPENDING });
     let limit = FileLimit::none();
     if Epoll::new(1).is_ok() {
         skip(Lacks::Tool("prlimit"), "no prlimit");
@@ -369,12 +366,13 @@ impl Drop for FileLimit {
 fn the_value_that_was_set_last_holds_when_a_third_ends_whichever_journal_was_begun_first() {
     let Some(lab) = Lab::raise("order", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let suspend = |ms: u64| NapiChange { irq_suspend_timeout_ns: Some(ms * 1_000_000), ..NOTHING };
+    let suspend =
+        |ms: u64| PartialNapiSettings { irq_suspend_timeout_ns: Some(ms * 1_000_000), ..PartialNapiSettings::NONE };
     // The first journal by name and by begin time sets the queue second.
     let [mut second, mut first, mut third] = ["order-a", "order-b", "order-c"].map(|name| lab.transaction(&dir, name));
     for (transaction, ms) in [(&mut first, 20), (&mut second, 30), (&mut third, 50)] {
         assert!(transaction.set_napi(&lab.server, lab.napis[0], &suspend(ms)).unwrap());
     }
     third.revert().unwrap();
-    assert_eq!(lab.napi().irq_suspend_timeout_ns, Some(30_000_000));
+    assert_eq!(lab.napi().settings.irq_suspend_timeout_ns, Some(30_000_000));
 }

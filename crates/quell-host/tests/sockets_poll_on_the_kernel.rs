@@ -135,7 +135,7 @@ fn a_blocking_receive_polls_its_queue_once_its_socket_is_set_to() {
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = begin(&dir, "sp-polls-t");
     assert_eq!(transaction.set_sockets(Program::process(), &[numbered(&program.socket)], long).unwrap(), 1);
-    let deferral = quell_linux::netdev::NapiChange {
+    let deferral = quell_linux::netdev::PartialNapiSettings {
         defer_hard_irqs: Some(100),
         gro_flush_timeout_ns: Some(u64::try_from(Duration::from_secs(1).as_nanos()).unwrap()),
         ..Default::default()
@@ -168,7 +168,7 @@ fn an_io_uring_that_does_not_poll_is_set_to_and_one_that_does_is_left_alone() {
     };
     let fd = ring.as_fd().as_raw_fd();
     let now = || ProcRoot::default().process(Pid::of_this_process()).ring_polling(fd).unwrap();
-    if now() == RingPollingInfo::Untold {
+    if now() == RingPollingInfo::Unreported {
         return skip(Lacks::KernelFeature, "this kernel does not tell how a ring polls");
     }
     let polling = RingPolling { busy_poll_us: 64, prefer_busy_poll: true };

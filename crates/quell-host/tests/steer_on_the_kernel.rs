@@ -99,7 +99,7 @@ fn by_queue_alone_two_devices_mix_in_a_worker_and_by_interface_and_queue_they_ne
 }
 
 #[test]
-fn a_picture_verifies_what_the_connections_say_of_themselves() {
+fn a_snapshot_verifies_what_the_connections_say_of_themselves() {
     let Some(steered) = Steered::start("st-verify", 4) else { return };
     let before = open(&steered.lab.client, &BOTH, SOME);
     let (_, steering) = steered.plan(&[]);
@@ -231,7 +231,7 @@ fn a_group_that_changed_since_it_was_looked_at_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = steered.lab.transaction(&dir, "st-changed-t");
     let error = transaction.steer(&steering.unwrap()).unwrap_err().to_string();
-    assert!(error.contains("came or went"), "{error}");
+    assert!(error.contains("its sockets have changed"), "{error}");
     assert!(transaction.revert().unwrap().undone.is_empty());
 }
 

@@ -3,12 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
-mod pictures;
+mod snapshots;
 
 use std::net::IpAddr;
 
-use pictures::{healthy, picture, set};
-use quell_host::picture::{Picture, Protocol};
+use quell_host::snapshot::{Protocol, Snapshot};
 use quell_host::steer::{
     Baseline, CannotSteer, Connection, Group, GroupKey, GroupSocket, LeftOut, Note, Steering, Surroundings, Verdict,
     WhyLeftOut, groups, plan, verify,
@@ -16,6 +15,7 @@ use quell_host::steer::{
 use quell_linux::reuseport::SeenQueues;
 use quell_linux::{Ifindex, Pid};
 use serde_json::{Value, json};
+use snapshots::{healthy, set, snapshot};
 
 const NAMESPACE: u64 = 4_026_531_840;
 const UID: u32 = 105;
@@ -26,27 +26,27 @@ const EPOLLS: [usize; 2] = [1, 2];
 
 /// A host with a server that listens at `local` with two workers.
 struct Host {
-    picture: Value,
+    snapshot: Value,
     surroundings: Surroundings,
 }
 
 impl Host {
     fn listening_at(local: &str) -> Self {
-        let mut host = Self { picture: healthy(), surroundings: Surroundings::default() };
+        let mut host = Self { snapshot: healthy(), surroundings: Surroundings::default() };
         for (number, inode) in LISTENING.into_iter().enumerate() {
             host.listen(local, None, inode);
             let target = json!({"fd": 30 + number, "events": 1, "file": {"socket": {"inode": inode}}});
-            set(&mut host.picture, &format!("/processes/0/files/epolls/{}/targets/-", EPOLLS[number]), target);
+            set(&mut host.snapshot, &format!("/processes/0/files/epolls/{}/targets/-", EPOLLS[number]), target);
         }
         host
     }
 
     fn listen(&mut self, local: &str, bound_to: Option<u32>, inode: u64) {
-        let mut socket = self.picture["sockets"][0].clone();
+        let mut socket = self.snapshot["sockets"][0].clone();
         (socket["inode"], socket["local"]) = (json!(inode), json!(local));
         (socket["reuseport"], socket["bound-to"]) = (json!(true), json!(bound_to));
-        set(&mut self.picture, "/sockets/-", socket);
-        set(&mut self.picture, "/processes/0/files/sockets/-", json!({"fd": inode, "inode": inode}));
+        set(&mut self.snapshot, "/sockets/-", socket);
+        set(&mut self.snapshot, "/processes/0/files/sockets/-", json!({"fd": inode, "inode": inode}));
         let bound_to = bound_to.and_then(Ifindex::new);
         let key = GroupKey {
             namespace: NAMESPACE,
@@ -60,13 +60,13 @@ impl Host {
 
     /// A device like `eth0`, with these values replaced.
     fn device(&mut self, name: &str, ifindex: u32, values: &[(&str, Value)]) {
-        let mut device = self.picture["devices"][0].clone();
+        let mut device = self.snapshot["devices"][0].clone();
         (device["name"], device["ifindex"]) = (json!(name), json!(ifindex));
         for queue in device["rx-queues"].as_array_mut().unwrap() {
             queue["napi"]["to"] = json!(queue["napi"]["to"].as_u64().unwrap() + u64::from(ifindex) * 100);
         }
         values.iter().for_each(|(name, value)| device[*name] = value.clone());
-        set(&mut self.picture, "/devices/-", device);
+        set(&mut self.snapshot, "/devices/-", device);
     }
 
     fn address(&mut self, ifindex: u32, ip: &str) {
@@ -74,20 +74,20 @@ impl Host {
         self.surroundings.addresses.entry((NAMESPACE, Ifindex::new(ifindex).unwrap())).or_default().push(ip);
     }
 
-    fn picture(&self) -> Picture {
-        picture(&self.picture)
+    fn snapshot(&self) -> Snapshot {
+        snapshot(&self.snapshot)
     }
 
     /// The groups without that of the server's first socket, which is alone at its address.
     fn groups(&self) -> Vec<Group> {
-        let mut groups = groups(&self.picture(), &self.surroundings, &[Pid::new(SERVER).unwrap()]);
+        let mut groups = groups(&self.snapshot(), &self.surroundings, &[Pid::new(SERVER).unwrap()]);
         groups.retain(|group| group.key.local.port() != 11211);
         groups
     }
 
     fn plan(&self) -> Result<Steering, CannotSteer> {
         let [group] = &self.groups()[..] else { panic!("one group") };
-        plan(group, &self.picture(), &self.surroundings, &[])
+        plan(group, &self.snapshot(), &self.surroundings, &[])
     }
 
     fn interfaces(&self) -> Vec<(u32, u32, u32)> {
@@ -104,10 +104,10 @@ fn without_queues(kind: &str) -> Vec<(&'static str, Value)> {
 #[test]
 fn the_workers_of_a_group_are_the_epolls_that_watch_its_sockets_not_the_processes_that_inherited_them() {
     let mut host = Host::listening_at("0.0.0.0:80");
-    let mut sibling = host.picture["processes"][0].clone();
+    let mut sibling = host.snapshot["processes"][0].clone();
     sibling["pid"] = json!(4_300);
     set(&mut sibling, "/files/epolls", json!([]));
-    set(&mut host.picture, "/processes/-", sibling);
+    set(&mut host.snapshot, "/processes/-", sibling);
     let [group] = &host.groups()[..] else { panic!("one group") };
     let epolls: Vec<_> = group.members.iter().map(|member| (member.inode, member.workers[0].epoll_fd)).collect();
     assert_eq!(epolls, [(201, 5), (202, 8)]);
@@ -145,7 +145,7 @@ fn only_the_device_with_the_address_counts_if_one_has_it() {
 
 #[test]
 fn sockets_bound_to_devices_are_a_group_for_each_and_only_its_queues_count() {
-    let mut host = Host { picture: healthy(), surroundings: Surroundings::default() };
+    let mut host = Host { snapshot: healthy(), surroundings: Surroundings::default() };
     host.device("eth1", 3, &[]);
     for (ifindex, inode) in [(2, 201), (2, 202), (3, 203), (3, 204)] {
         host.listen("0.0.0.0:80", Some(ifindex), inode);
@@ -153,7 +153,7 @@ fn sockets_bound_to_devices_are_a_group_for_each_and_only_its_queues_count() {
     let of_each: Vec<_> = host
         .groups()
         .iter()
-        .map(|group| plan(group, &host.picture(), &host.surroundings, &[]).unwrap())
+        .map(|group| plan(group, &host.snapshot(), &host.surroundings, &[]).unwrap())
         .map(|steering| (steering.group.key.bound_to.unwrap().get(), steering.filter.interfaces().to_vec()))
         .collect();
     let seen = |ifindex| SeenQueues { ifindex: Ifindex::new(ifindex).unwrap(), first: 0, queues: 2 };
@@ -173,7 +173,7 @@ fn a_vlan_is_seen_as_itself_by_the_queues_of_the_device_below() {
 fn the_port_of_a_bond_is_seen_as_the_bond() {
     let mut host = Host::listening_at("0.0.0.0:80");
     host.device("bond0", 9, &without_queues("bond"));
-    host.picture["devices"][0]["master"] = json!(9);
+    host.snapshot["devices"][0]["master"] = json!(9);
     assert_eq!(host.interfaces(), [(9, 0, 2)]);
 }
 
@@ -182,7 +182,7 @@ fn two_ports_of_a_bond_cannot_be_distinguished() {
     let mut host = Host::listening_at("0.0.0.0:80");
     host.device("eth1", 3, &[("master", json!(9))]);
     host.device("bond0", 9, &without_queues("bond"));
-    host.picture["devices"][0]["master"] = json!(9);
+    host.snapshot["devices"][0]["master"] = json!(9);
     let error = host.plan().unwrap_err();
     let ports = vec!["eth0".to_owned(), "eth1".to_owned()];
     let left_out = LeftOut { device: "bond0".to_owned(), why: WhyLeftOut::SeveralPorts { ports } };
@@ -193,9 +193,9 @@ fn two_ports_of_a_bond_cannot_be_distinguished() {
 #[test]
 fn a_device_without_napi_and_one_that_is_down_do_not_count() {
     let mut host = Host::listening_at("0.0.0.0:80");
-    let without_napi = host.picture["devices"][0]["rx-queues"].clone();
+    let without_napi = host.snapshot["devices"][0]["rx-queues"].clone();
     host.device("eth1", 3, &[("rx-queues", without_napi)]);
-    for queue in host.picture["devices"][1]["rx-queues"].as_array_mut().unwrap() {
+    for queue in host.snapshot["devices"][1]["rx-queues"].as_array_mut().unwrap() {
         queue["napi"] = Value::Null;
     }
     host.device("eth2", 4, &[("is-up", json!(false))]);
@@ -208,14 +208,14 @@ fn one_listening_socket_for_all_workers_is_no_group_to_pick_from() {
     let mut host = Host::listening_at("0.0.0.0:80");
     host.surroundings.sockets.pop();
     let error = host.plan().unwrap_err().to_string();
-    assert!(error.starts_with("tcp 0.0.0.0:80: there is one socket, with one worker"), "{error}");
+    assert!(error.starts_with("tcp 0.0.0.0:80: only one socket, with one worker"), "{error}");
 }
 
 #[test]
 fn a_worker_with_two_sockets_and_a_socket_with_two_workers_are_said() {
     let mut host = Host::listening_at("0.0.0.0:80");
     let target = json!({"fd": 31, "events": 1, "file": {"socket": {"inode": 202}}});
-    set(&mut host.picture, "/processes/0/files/epolls/1/targets/-", target);
+    set(&mut host.snapshot, "/processes/0/files/epolls/1/targets/-", target);
     let notes = host.plan().unwrap().notes;
     assert!(matches!(&notes[0], Note::SharedSocket { inode: 202, workers } if workers.len() == 2), "{notes:?}");
     assert!(matches!(&notes[1], Note::SeveralSockets { worker, sockets: 2 } if worker.epoll_fd == 5), "{notes:?}");
@@ -228,11 +228,11 @@ fn connection(remote: &str, inode: Option<u64>) -> Connection {
 
 /// Gives worker `epoll` a connection with a NAPI instance.
 fn connect(host: &mut Host, epoll: usize, inode: u64, napi: Option<u32>) {
-    let mut socket = host.picture["sockets"][1].clone();
+    let mut socket = host.snapshot["sockets"][1].clone();
     (socket["inode"], socket["napi"], socket["local"]) = (json!(inode), json!(napi), json!("192.0.2.1:80"));
-    set(&mut host.picture, "/sockets/-", socket);
+    set(&mut host.snapshot, "/sockets/-", socket);
     let target = json!({"fd": inode, "events": 1, "file": {"socket": {"inode": inode}}});
-    set(&mut host.picture, &format!("/processes/0/files/epolls/{epoll}/targets/-"), target);
+    set(&mut host.snapshot, &format!("/processes/0/files/epolls/{epoll}/targets/-"), target);
 }
 
 #[test]
@@ -242,14 +242,14 @@ fn a_filter_holds_while_each_workers_new_connections_come_by_one_napi() {
     let steering = host.plan().unwrap();
     assert_eq!(steering.notes, [Note::Established { connections: 1 }]);
     let baseline = Baseline::of(&[connection("192.0.2.2:49152", Some(900))]);
-    assert_eq!(verify(&steering, &baseline, &host.picture()).verdict, Verdict::NotYet);
+    assert_eq!(verify(&steering, &baseline, &host.snapshot()).verdict, Verdict::NotYet);
     connect(&mut host, EPOLLS[0], 901, Some(8_193));
     connect(&mut host, EPOLLS[1], 902, Some(8_194));
     connect(&mut host, EPOLLS[1], 903, None);
-    let verification = verify(&steering, &baseline, &host.picture());
+    let verification = verify(&steering, &baseline, &host.snapshot());
     assert_eq!((verification.verdict, verification.workers.len()), (Verdict::Holds, 2));
     connect(&mut host, EPOLLS[1], 904, Some(8_193));
-    assert_eq!(verify(&steering, &baseline, &host.picture()).verdict, Verdict::Mixed);
+    assert_eq!(verify(&steering, &baseline, &host.snapshot()).verdict, Verdict::Mixed);
 }
 
 #[test]
@@ -258,14 +258,14 @@ fn a_connection_that_was_not_accepted_yet_when_the_filter_was_put_on_does_not_co
     let steering = host.plan().unwrap();
     for (number, napi) in [8_193, 8_194].into_iter().enumerate() {
         connect(&mut host, EPOLLS[0], 900 + number as u64, Some(napi));
-        let sockets = host.picture["sockets"].as_array().unwrap().len();
+        let sockets = host.snapshot["sockets"].as_array().unwrap().len();
         set(
-            &mut host.picture,
+            &mut host.snapshot,
             &format!("/sockets/{}/remote", sockets - 1),
             json!(format!("192.0.2.2:{}", 50_000 + number)),
         );
     }
-    let verdict = |connections: &[Connection]| verify(&steering, &Baseline::of(connections), &host.picture()).verdict;
+    let verdict = |connections: &[Connection]| verify(&steering, &Baseline::of(connections), &host.snapshot()).verdict;
     assert_eq!(verdict(&[]), Verdict::Mixed);
     assert_eq!(verdict(&[connection("192.0.2.2:50000", None)]), Verdict::Holds);
     let both = [connection("192.0.2.2:50000", None), connection("192.0.2.2:50001", Some(901))];

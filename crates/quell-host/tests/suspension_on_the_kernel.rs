@@ -7,14 +7,14 @@ use quell_host::resume::{Freed, Resumer};
 use quell_linux::Pid;
 use quell_linux::epoll_params::EpollParams;
 use quell_linux::event::{Epoll, Trigger};
-use quell_linux::netdev::NapiChange;
+use quell_linux::netdev::PartialNapiSettings;
 use quell_linux::proc::ProcRoot;
 use quell_test_support::lab::{ARRIVES_WITHIN, Lab, PREFER, Program, SUSPENDED_FOR, SUSPENDING, WATCHED};
 use quell_test_support::{Lacks, skip};
 
-const NO_SUSPENSION: NapiChange =
-    NapiChange { irq_suspend_timeout_ns: Some(0), defer_hard_irqs: None, gro_flush_timeout_ns: None, threading: None };
-const NO_DEFERRAL: NapiChange = NapiChange { defer_hard_irqs: Some(0), irq_suspend_timeout_ns: None, ..NO_SUSPENSION };
+const NO_SUSPENSION: PartialNapiSettings =
+    PartialNapiSettings { irq_suspend_timeout_ns: Some(0), ..PartialNapiSettings::NONE };
+const NO_DEFERRAL: PartialNapiSettings = PartialNapiSettings { defer_hard_irqs: Some(0), ..PartialNapiSettings::NONE };
 
 /// A program that holds a queue suspended behind every journal's back.
 fn held(test: &str, trigger: Trigger) -> Option<(Lab, Program)> {
@@ -68,7 +68,7 @@ fn clearing_deferral_first_stalls() {
 /// The change that `journalled` makes is undone while the program is held, and it hears datagram 2.
 fn undone_while_held(
     test: &str,
-    before: NapiChange,
+    before: PartialNapiSettings,
     prefers_before: bool,
     journalled: impl FnOnce(&mut quell_host::transaction::Transaction, &Lab, &Program) -> bool,
 ) -> Option<(Lab, Program)> {
@@ -91,7 +91,9 @@ fn undone_while_held(
     Some((lab, program))
 }
 
-fn journal_napi(change: NapiChange) -> impl FnOnce(&mut quell_host::transaction::Transaction, &Lab, &Program) -> bool {
+fn journal_napi(
+    change: PartialNapiSettings,
+) -> impl FnOnce(&mut quell_host::transaction::Transaction, &Lab, &Program) -> bool {
     move |transaction, lab, _| transaction.set_napi(&lab.server, lab.napis[0], &change).unwrap()
 }
 
@@ -115,13 +117,13 @@ fn undoing_prefer_does_not_stall_when_the_epoll_is_closed_then() {
 
 #[test]
 fn undoing_irq_suspend_timeout_does_not_stall() {
-    let before = NapiChange { irq_suspend_timeout_ns: Some(0), ..SUSPENDING };
+    let before = PartialNapiSettings { irq_suspend_timeout_ns: Some(0), ..SUSPENDING };
     undone_while_held("u-suspend", before, true, journal_napi(SUSPENDING));
 }
 
 #[test]
 fn undoing_deferral_does_not_stall() {
-    let before = NapiChange { defer_hard_irqs: Some(0), ..SUSPENDING };
+    let before = PartialNapiSettings { defer_hard_irqs: Some(0), ..SUSPENDING };
     undone_while_held("u-defer", before, true, journal_napi(SUSPENDING));
 }
 
@@ -212,5 +214,8 @@ fn a_queue_is_freed_by_its_id_alone_when_no_socket_can_be_duplicated() {
             assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2));
         }
     }
-    assert!(lab.napi().irq_suspend_timeout_ns == Some(SUSPENDED_FOR.as_nanos() as u64), "nothing else is changed");
+    assert!(
+        lab.napi().settings.irq_suspend_timeout_ns == Some(SUSPENDED_FOR.as_nanos() as u64),
+        "nothing else is changed"
+    );
 }

@@ -97,7 +97,7 @@ fn a_panic_undoes_everything() {
 }
 
 #[test]
-fn what_an_owner_left_who_is_gone_is_recovered_once_and_then_there_is_nothing() {
+fn changes_of_a_dead_owner_are_recovered_once() {
     if skipped() {
         return;
     }
@@ -194,7 +194,7 @@ fn a_process_that_left_its_session_ends_with_its_namespace() {
 }
 
 #[test]
-fn what_a_process_started_before_its_number_was_written_down_ends_with_its_namespace() {
+fn children_of_an_unrecorded_process_are_killed_with_its_namespace() {
     if skipped() {
         return;
     }
@@ -241,7 +241,7 @@ fn set_immutable(path: &Path, immutable: bool) -> bool {
 }
 
 #[test]
-fn what_was_changed_is_undone_also_when_the_journal_can_no_longer_be_written() {
+fn changes_are_undone_even_if_the_journal_cannot_be_written() {
     if skipped() {
         return;
     }
@@ -282,7 +282,7 @@ fn a_journal_that_cannot_be_written_does_not_keep_the_others_from_being_recovere
 }
 
 #[test]
-fn who_waits_for_the_turn_to_set_a_queue_can_be_stopped() {
+fn a_wait_for_the_queue_lock_can_be_stopped() {
     use std::ops::ControlFlow;
 
     let dir = tempfile::tempdir().unwrap();

@@ -9,12 +9,12 @@ use std::process::Command;
 use quell_host::apply::{self, Request};
 use quell_host::drift::{Condition, condition};
 use quell_host::journal::{Journal, ListedJournal};
-use quell_host::kept;
+use quell_host::persistent;
 use quell_host::recovery::{Found, Reverted, recover};
 use quell_host::transaction::Transaction;
 use quell_linux::ethtool::{ChannelRequest, Ethtool};
 use quell_linux::link::Links;
-use quell_linux::netdev::{Napi, NapiChange, Netdev};
+use quell_linux::netdev::{Napi, Netdev, PartialNapiSettings};
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::{Ifindex, InterfaceName};
 use quell_mode::profile::{Profile, Source};
@@ -31,7 +31,7 @@ struct Set {
 }
 
 impl Set {
-    fn raise(test: &str, values: &NapiChange) -> Option<Self> {
+    fn raise(test: &str, values: &PartialNapiSettings) -> Option<Self> {
         let lab = Lab::raise(test, 2)?;
         let dir = tempfile::tempdir().unwrap();
         let name = format!("{test}-t");
@@ -61,7 +61,7 @@ fn napis(namespace: &Namespace, index: Ifindex) -> Vec<Napi> {
 }
 
 fn suspend_timeouts(namespace: &Namespace, index: Ifindex) -> Vec<u64> {
-    napis(namespace, index).iter().map(|napi| napi.irq_suspend_timeout_ns.unwrap()).collect()
+    napis(namespace, index).iter().map(|napi| napi.settings.irq_suspend_timeout_ns.unwrap()).collect()
 }
 
 fn use_queues(namespace: &Namespace, index: Ifindex, count: u32) {
@@ -173,7 +173,8 @@ fn make_again(lab: &Lab) -> bool {
 #[test]
 fn a_device_that_was_made_again_under_its_name_and_number_is_not_touched() {
     let Some(lab) = Lab::raise("undo-again", 2) else { return };
-    let suspend = |timeout_ns| NapiChange { irq_suspend_timeout_ns: Some(timeout_ns), ..NapiChange::default() };
+    let suspend =
+        |timeout_ns| PartialNapiSettings { irq_suspend_timeout_ns: Some(timeout_ns), ..PartialNapiSettings::default() };
     lab.set_napi(&suspend(7_000_000));
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = lab.transaction(&dir, "undo-again-t");
@@ -190,7 +191,7 @@ fn a_device_that_was_made_again_under_its_name_and_number_is_not_touched() {
 #[test]
 fn a_change_that_was_undone_in_part_counts_as_restored() {
     let Some(set) = Set::raise("undo-part", &SUSPENDING) else { return };
-    set.lab.set_napi(&NapiChange { gro_flush_timeout_ns: Some(77_000), ..NapiChange::default() });
+    set.lab.set_napi(&PartialNapiSettings { gro_flush_timeout_ns: Some(77_000), ..PartialNapiSettings::default() });
     let Set { lab: _lab, transaction, dir: _dir, .. } = set;
     let reverted = transaction.revert().unwrap();
     assert_eq!((counts(&reverted), reverted.in_part.len()), ((2, 0, 0, 0), 1), "{reverted:?}");
@@ -198,9 +199,9 @@ fn a_change_that_was_undone_in_part_counts_as_restored() {
 
 #[test]
 fn a_change_of_which_nothing_is_left_but_what_others_set_is_left_alone() {
-    let suspend = NapiChange { irq_suspend_timeout_ns: Some(20_000_000), ..NapiChange::default() };
+    let suspend = PartialNapiSettings { irq_suspend_timeout_ns: Some(20_000_000), ..PartialNapiSettings::default() };
     let Some(set) = Set::raise("undo-alone", &suspend) else { return };
-    set.lab.set_napi(&NapiChange { irq_suspend_timeout_ns: Some(77_000), ..NapiChange::default() });
+    set.lab.set_napi(&PartialNapiSettings { irq_suspend_timeout_ns: Some(77_000), ..PartialNapiSettings::default() });
     let Set { lab: _lab, transaction, dir: _dir, .. } = set;
     let reverted = transaction.revert().unwrap();
     assert_eq!(counts(&reverted), (1, 0, 1, 0), "{reverted:?}");
@@ -213,13 +214,13 @@ fn a_queue_of_an_attachment_has_drifted_where_no_other_attachment_wants_its_valu
         condition(transaction.journal_path(), transaction.history().unwrap()).unwrap().drifted
     };
     assert_eq!(drifted(&set.transaction), []);
-    set.lab.set_napi(&NapiChange { gro_flush_timeout_ns: Some(77_000), ..NapiChange::default() });
+    set.lab.set_napi(&PartialNapiSettings { gro_flush_timeout_ns: Some(77_000), ..PartialNapiSettings::default() });
     let [drift] = &drifted(&set.transaction)[..] else { panic!("{:?}", drifted(&set.transaction)) };
     assert_eq!((drift.device.as_deref(), drift.queue), (Some("server0"), Some(0)));
     assert_eq!(drift.now.as_deref(), Some("gro-flush-timeout 77000 ns"));
 
     let mut other = set.lab.transaction(&set.dir, "undo-drift-other");
-    let wanted = NapiChange { gro_flush_timeout_ns: Some(88_000), ..NapiChange::default() };
+    let wanted = PartialNapiSettings { gro_flush_timeout_ns: Some(88_000), ..PartialNapiSettings::default() };
     assert!(other.set_napi(&set.lab.server, set.lab.napis[0], &wanted).unwrap());
     assert_eq!(drifted(&set.transaction), [], "the other attachment wants it so");
 }
@@ -245,7 +246,7 @@ fn queues_that_a_profile_brings_into_use_leave_nothing_when_it_is_released() {
     );
     let path = apply(&journal, &NamespaceName::new(lab.server_name.clone()).unwrap(), &more);
     assert!(suspend_timeouts(&lab.server, lab.server_index).iter().all(|timeout| *timeout > 0));
-    let reverted = kept::release(&journal, &path).unwrap().unwrap();
+    let reverted = persistent::release(&journal, &path).unwrap().unwrap();
     assert_eq!(reverted.failed.len() + reverted.waiting.len(), 0, "{reverted:?}");
     use_queues(&lab.server, lab.server_index, 4);
     assert_eq!(suspend_timeouts(&lab.server, lab.server_index), [0, 0, 0, 0]);
@@ -260,15 +261,15 @@ fn a_profile_on_a_link_that_is_down_waits_and_is_in_nobodys_way() {
     let suspends = profile("[device.lab]\nname = \"server0\"\n[device.lab.queues.all]\nmode = \"suspend20\"\n");
     let path = apply(&journal, &netns, &suspends);
     Links::open_in(&lab.server).unwrap().set_down(lab.server_index).unwrap();
-    let down = condition(&path, &kept::list(&journal).unwrap()[0].history).unwrap();
+    let down = condition(&path, &persistent::list(&journal).unwrap()[0].history).unwrap();
     assert_eq!((down.drifted.len(), down.gone), (2, 0), "{down:?}");
     assert!(down.drifted.iter().all(|drift| drift.now.is_none()), "{down:?}");
-    let reverted = kept::release(&journal, &path).unwrap().unwrap();
+    let reverted = persistent::release(&journal, &path).unwrap().unwrap();
     assert_eq!(counts(&reverted), (0, 2, 0, 0), "{reverted:?}");
-    assert!(kept::list(&journal).unwrap().is_empty());
+    assert!(persistent::list(&journal).unwrap().is_empty());
 
     let other = apply(&journal, &netns, &profile("[sysctl]\n\"net.core.somaxconn\" = 99\n"));
-    kept::release(&journal, &other).unwrap();
+    persistent::release(&journal, &other).unwrap();
     Links::open_in(&lab.server).unwrap().set_up(lab.server_index).unwrap();
     recovered(&journal);
     assert_eq!(suspend_timeouts(&lab.server, lab.server_index), [0, 0]);
@@ -286,15 +287,15 @@ fn a_profile_follows_a_device_that_is_renamed() {
     links.set_down(lab.server_index).unwrap();
     links.move_to(lab.server_index, &lab.server, &InterfaceName::new("renamed0").unwrap()).unwrap();
     links.set_up(lab.server_index).unwrap();
-    let history = &kept::list(&journal).unwrap()[0].history;
+    let history = &persistent::list(&journal).unwrap()[0].history;
     let drifted = condition(&path, history).unwrap().drifted;
     assert!(drifted.iter().all(|drift| drift.now.is_some()), "the queues are there: {drifted:?}");
     quell_host::drift::reassert(&path, history).unwrap();
     assert_eq!(condition(&path, history).unwrap().drifted, []);
-    assert!(napis(&lab.server, lab.server_index).iter().all(|napi| napi.defer_hard_irqs != Some(0)));
-    let reverted = kept::release(&journal, &path).unwrap().unwrap();
+    assert!(napis(&lab.server, lab.server_index).iter().all(|napi| napi.settings.defer_hard_irqs != Some(0)));
+    let reverted = persistent::release(&journal, &path).unwrap().unwrap();
     assert_eq!((reverted.failed.len(), reverted.already_gone.len()), (0, 0), "{reverted:?}");
-    assert!(napis(&lab.server, lab.server_index).iter().all(|napi| napi.defer_hard_irqs == Some(0)));
+    assert!(napis(&lab.server, lab.server_index).iter().all(|napi| napi.settings.defer_hard_irqs == Some(0)));
 }
 
 #[test]
@@ -308,7 +309,7 @@ fn a_profile_is_gone_with_its_namespace_also_when_another_has_the_name() {
     let profile = profile("[sysctl]\n\"net.core.somaxconn\" = 99\n");
     let first = Namespace::create_named(&netns).unwrap();
     let path = apply(&journal, &netns, &profile);
-    let history = kept::list(&journal).unwrap().remove(0).history;
+    let history = persistent::list(&journal).unwrap().remove(0).history;
     assert_eq!(condition(&path, &history).unwrap().gone, 0);
     drop(first);
     Namespace::delete_named(&netns).unwrap();
@@ -319,10 +320,10 @@ fn a_profile_is_gone_with_its_namespace_also_when_another_has_the_name() {
     assert_eq!(lost(condition(&path, &history).unwrap()), 1, "it is another namespace");
 
     let applied_again = apply(&journal, &netns, &profile);
-    let kept = kept::list(&journal).unwrap();
+    let kept = persistent::list(&journal).unwrap();
     assert!(kept.iter().any(|kept| kept.path == applied_again), "the first is not in its way");
     assert_eq!(kept.iter().any(|kept| kept.path == path), !in_sight, "what is gone is forgotten");
-    kept.iter().for_each(|kept| drop(kept::release(&journal, &kept.path).unwrap()));
+    kept.iter().for_each(|kept| drop(persistent::release(&journal, &kept.path).unwrap()));
     drop(again);
     Namespace::delete_named(&netns).unwrap();
 }

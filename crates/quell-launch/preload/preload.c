@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -36,6 +37,9 @@
 #ifndef SO_PREFER_BUSY_POLL
 #define SO_PREFER_BUSY_POLL 69
 #define SO_BUSY_POLL_BUDGET 70
+#endif
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
 #endif
 
 /* Settings */
@@ -149,6 +153,33 @@ static struct settings parse(const char *text)
 	return read;
 }
 
+/* Report: which of its functions the program has called. The launcher reads it from the program's memory, by the name of
+ * the symbol (src/library_report.rs). A child of fork() gets a page of zeros, or it would report its parent's calls. */
+
+#ifdef __x86_64__
+#define PAGE 4096
+#else
+#define PAGE 65536
+#endif
+
+static union {
+	struct {
+		/* The page could not be set up so. */
+		bool is_inherited;
+		bool waited, made_socket, refused_socket;
+	};
+	char page[PAGE];
+} report __attribute__((aligned(PAGE)));
+
+extern EXPORTED __typeof__(report) quell_report __attribute__((alias("report")));
+
+/* Written once: each write takes the cache line from the other threads. */
+static inline void note(bool *fact)
+{
+	if (!__atomic_load_n(fact, __ATOMIC_RELAXED))
+		__atomic_store_n(fact, true, __ATOMIC_RELAXED);
+}
+
 /* Interposition */
 
 typedef int create_fn(int);
@@ -236,9 +267,9 @@ static int polling_epoll_create1(int flags)
 	return with_params(next.epoll_create1(flags));
 }
 
-static void set_option(int fd, int option, int value)
+static int set_option(int fd, int option, int value)
 {
-	setsockopt(fd, SOL_SOCKET, option, &value, sizeof value);
+	return setsockopt(fd, SOL_SOCKET, option, &value, sizeof value);
 }
 
 /* Connections that a listening socket accepts have its options from it (sk_clone_lock() in net/core/sock.c). */
@@ -247,7 +278,9 @@ static int polling_socket(int domain, int type, int protocol)
 	int before = errno, fd = next.socket(domain, type, protocol);
 	if (fd < 0 || (domain != AF_INET && domain != AF_INET6))
 		return fd;
-	set_option(fd, SO_BUSY_POLL, (int)settings.sockets.usecs);
+	note(&report.made_socket);
+	if (set_option(fd, SO_BUSY_POLL, (int)settings.sockets.usecs))
+		note(&report.refused_socket);
 	set_option(fd, SO_PREFER_BUSY_POLL, settings.sockets.prefer);
 	set_option(fd, SO_BUSY_POLL_BUDGET, settings.sockets.budget);
 	errno = before;
@@ -485,6 +518,7 @@ static SLOW int changed_epoll_pwait2(int epfd, struct epoll_event *events, int m
 
 static int touched_epoll_wait(int epfd, struct epoll_event *events, int maxevents, int timeout)
 {
+	note(&report.waited);
 	maxevents = capped(maxevents);
 	if (is_as_written(timeout == 0))
 		return next.epoll_wait(epfd, events, maxevents, timeout);
@@ -493,6 +527,7 @@ static int touched_epoll_wait(int epfd, struct epoll_event *events, int maxevent
 
 static int touched_epoll_pwait(int epfd, struct epoll_event *events, int maxevents, int timeout, const sigset_t *mask)
 {
+	note(&report.waited);
 	maxevents = capped(maxevents);
 	if (is_as_written(timeout == 0))
 		return next.epoll_pwait(epfd, events, maxevents, timeout, mask);
@@ -518,6 +553,7 @@ static uint64_t ns_of_time(const struct timespec *time)
 static int touched_epoll_pwait2(int epfd, struct epoll_event *events, int maxevents, const struct timespec *timeout,
 				const sigset_t *mask)
 {
+	note(&report.waited);
 	maxevents = capped(maxevents);
 	if (timeout && !is_valid(timeout))
 		return next.epoll_pwait2(epfd, events, maxevents, timeout, mask);
@@ -551,6 +587,7 @@ static bool load(void)
 	if (!found.epoll_pwait2)
 		found.epoll_pwait2 = epoll_pwait2_by_system_call;
 	next = found;
+	report.is_inherited = madvise(&report, sizeof report, MADV_WIPEONFORK) != 0;
 	settings = parse(getenv("QUELL_PRELOAD_SETTINGS"));
 	bool touches_waits = settings.events_max != INT_MAX || !is_as_written(true) || !is_as_written(false);
 	SEND(epoll_create, settings.has_epoll ? polling_epoll_create : found.epoll_create);

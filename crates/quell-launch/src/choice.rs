@@ -74,13 +74,13 @@ pub struct Choice {
 #[non_exhaustive]
 pub enum ChoiceError {
     /// No source sets the mode.
-    #[error("which delivery mode? Say `quell run MODE -- COMMAND`, or name a profile that has one")]
+    #[error("no delivery mode given: use `quell run MODE -- COMMAND`, or a profile with a mode")]
     NoMode,
     /// `QUELL_RUN_MODE` has an invalid value.
     #[error("QUELL_RUN_MODE: {0}")]
     Mode(ParseModeError),
     /// `QUELL_RUN_MAX_EVENTS` has an invalid value.
-    #[error("QUELL_RUN_MAX_EVENTS: `{0}` is no number of events: a whole number from 1")]
+    #[error("QUELL_RUN_MAX_EVENTS: invalid number of events `{0}`: expected an integer from 1")]
     MaxEvents(String),
 }
 

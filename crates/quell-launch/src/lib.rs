@@ -1,11 +1,14 @@
 //! Prepares the launch of a program with a delivery mode. [`choice`] combines the requested settings. [`program`]
-//! checks whether the preload library can reach the program. [`told`] and [`preload_settings`] produce the library's
-//! settings. [`library`] provides its file. Nothing here prints or starts the program.
+//! checks whether the preload library can reach the program. [`library_settings`] and [`preload_settings`] produce the library's
+//! settings. [`library`] provides its file. [`reached`] decides, once the program runs, what the mode has reached in it, by a
+//! snapshot and by what the library reports ([`library_report`]). Nothing here prints or starts the program.
 
 #![forbid(unsafe_code)]
 
 pub mod choice;
 pub mod library;
+pub mod library_report;
+pub mod library_settings;
 pub mod preload_settings;
 pub mod program;
-pub mod told;
+pub mod reached;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use quell_linux::executable::{can_hold_code, effective_user};
 use quell_linux::visible;
 use tempfile::NamedTempFile;
+use tracing::info;
 
 /// Shared object built from `preload/preload.c`, for the architecture of this program.
 pub const LIBRARY: &[u8] = include_bytes!(env!("QUELL_PRELOAD_LIBRARY"));
@@ -28,12 +29,12 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 pub enum PlaceError {
     /// No directory is suitable.
     #[error(
-        "there is no directory for the preload library from which code may be run: {0}; set XDG_RUNTIME_DIR or \
+        "no directory for the preload library permits execution: {0}; set XDG_RUNTIME_DIR or \
          XDG_CACHE_HOME to one that is not mounted noexec"
     )]
     NoDirectory(String),
     /// An existing file or directory is not trustworthy.
-    #[error("{path} is not to be trusted with code that is loaded into programs: {why}; remove it")]
+    #[error("{path} is not a safe place for code that is loaded into programs: {why}; remove it")]
     NotOurs {
         /// Path.
         path: PathBuf,
@@ -41,7 +42,7 @@ pub enum PlaceError {
         why: &'static str,
     },
     /// The path contains a space or colon, which the dynamic linker treats as the end of a path.
-    #[error("the preload library would be {0}, a path that LD_PRELOAD cannot have: it has a space or colon in it")]
+    #[error("the path of the preload library, {0}, contains a space or colon, which LD_PRELOAD does not support")]
     Unspeakable(PathBuf),
     /// The file could not be read or written.
     #[error("{action} {path}: {source}")]
@@ -64,7 +65,10 @@ pub fn place() -> Result<PathBuf, PlaceError> {
     let mut refused = Vec::new();
     for directory in directories {
         match prepare(&directory, mode) {
-            Ok(true) => return place_in(&directory),
+            Ok(true) => {
+                info!(directory = visible::path(&directory), "the preload library is placed here");
+                return place_in(&directory);
+            }
             Ok(false) => refused.push(format!("{} is mounted noexec", visible::path(&directory))),
             Err(PlaceError::File { action, path, source }) => {
                 refused.push(format!("{action} {}: {source}", visible::path(&path)));
@@ -107,8 +111,14 @@ fn prepare(directory: &Path, mode: u32) -> Result<bool, PlaceError> {
     can_hold_code(directory).map_err(|error| failed("looking at", error))
 }
 
+/// Name of the library's file.
+#[must_use]
+pub fn file_name() -> String {
+    format!("{FILE_NAME}{:08x}.so", crc32fast::hash(LIBRARY))
+}
+
 fn place_in(directory: &Path) -> Result<PathBuf, PlaceError> {
-    let path = directory.join(format!("{FILE_NAME}{:08x}.so", crc32fast::hash(LIBRARY)));
+    let path = directory.join(file_name());
     if path.to_string_lossy().contains([' ', ':']) {
         return Err(PlaceError::Unspeakable(path));
     }

@@ -2,10 +2,11 @@
 //! environment; `parse` in `preload/preload.c` reads it.
 //!
 //! ```
-//! use quell_launch::preload_settings::{BusyPoll, PreloadSettings};
+//! use quell_launch::preload_settings::PreloadSettings;
+//! use quell_mode::EpollParams;
 //!
 //! let settings = PreloadSettings {
-//!     epoll: BusyPoll::new(0, 64, true),
+//!     epoll: Some(EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true }),
 //!     timed_zero_waits: true,
 //!     ..PreloadSettings::default()
 //! };
@@ -13,6 +14,8 @@
 //! ```
 
 use std::fmt;
+
+use quell_mode::{EpollParams, NAPI_POLL_WEIGHT, PollUsecs};
 
 /// Environment variable that carries the settings.
 pub const ENVIRONMENT_VARIABLE: &str = "QUELL_PRELOAD_SETTINGS";
@@ -23,10 +26,12 @@ pub const VERSION: &str = "1";
 /// Changes that the library makes to the behaviour of a program. The default changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PreloadSettings {
-    /// Busy-poll parameters that every new epoll gets (`EPIOCSPARAMS`).
-    pub epoll: Option<BusyPoll>,
-    /// Options that every new internet socket gets: `SO_BUSY_POLL`, `SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`.
-    pub sockets: Option<BusyPoll>,
+    /// Busy-poll parameters that every new epoll gets (`EPIOCSPARAMS`). The library ignores all settings if
+    /// `busy_poll_usecs` is above [`USECS_MAX`](quell_mode::USECS_MAX).
+    pub epoll: Option<EpollParams>,
+    /// `SO_BUSY_POLL` of every new internet socket, with `SO_PREFER_BUSY_POLL` and a `SO_BUSY_POLL_BUDGET` of
+    /// [`NAPI_POLL_WEIGHT`].
+    pub sockets: Option<PollUsecs>,
     /// Whether waits with timeout zero become waits of 1 ns. In a wait with timeout zero, the kernel neither polls nor
     /// resumes interrupts (`ep_poll` in `fs/eventpoll.c`). Under suspension, a program that spins would otherwise
     /// depend on the suspend timeout.
@@ -47,44 +52,6 @@ pub enum Wait {
     AtMost(WaitMillis),
     /// Waits spin for this time with timeout zero before they sleep.
     SpinBeforeSleep(SpinMicros),
-}
-
-/// Busy-poll settings of an epoll or a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BusyPoll {
-    usecs: u32,
-    budget: u16,
-    prefer: bool,
-}
-
-impl BusyPoll {
-    /// Maximum time, µs: `S32_MAX`, for an epoll (`fs/eventpoll.c`) and for a socket.
-    pub const USECS_MAX: u32 = i32::MAX as u32;
-
-    /// Settings with the time in µs, the packets per poll, and whether busy polling is preferred. `None` if `usecs` is
-    /// above [`Self::USECS_MAX`].
-    #[must_use]
-    pub fn new(usecs: u32, budget: u16, prefer: bool) -> Option<Self> {
-        (usecs <= Self::USECS_MAX).then_some(Self { usecs, budget, prefer })
-    }
-
-    /// Busy-poll time, µs. In an epoll, the unit is 1,024 ns.
-    #[must_use]
-    pub fn usecs(self) -> u32 {
-        self.usecs
-    }
-
-    /// Maximum packets per poll. 0 is the kernel's default, 8. Values above 64 require CAP_NET_ADMIN.
-    #[must_use]
-    pub fn budget(self) -> u16 {
-        self.budget
-    }
-
-    /// Whether busy polling by the application takes precedence over softirq.
-    #[must_use]
-    pub fn prefer(self) -> bool {
-        self.prefer
-    }
 }
 
 /// A number from `MIN` to `MAX`, inclusive.
@@ -119,10 +86,10 @@ impl fmt::Display for PreloadSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(VERSION)?;
         if let Some(epoll) = self.epoll {
-            write!(f, ",epoll={epoll}")?;
+            write!(f, ",epoll={}", epoll.short())?;
         }
-        if let Some(sockets) = self.sockets {
-            write!(f, ",sockets={sockets}")?;
+        if let Some(usecs) = self.sockets {
+            write!(f, ",sockets={}/{NAPI_POLL_WEIGHT}/1", usecs.get())?;
         }
         if self.timed_zero_waits {
             f.write_str(",zero-waits=timed")?;
@@ -136,12 +103,5 @@ impl fmt::Display for PreloadSettings {
             write!(f, ",events-max={}", events.get())?;
         }
         Ok(())
-    }
-}
-
-/// Same format as in the table of modes: usecs/budget/prefer.
-impl fmt::Display for BusyPoll {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.usecs, self.budget, u8::from(self.prefer))
     }
 }

@@ -13,6 +13,8 @@ use object::elf::FileHeader64;
 use object::read::ReadCache;
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
 use quell_linux::executable::gains_privileges;
+use quell_linux::visible;
+use tracing::info;
 
 use crate::library::LIBRARY;
 
@@ -48,21 +50,21 @@ pub enum Reach {
 #[non_exhaustive]
 pub enum Why {
     /// The program is linked statically and has no dynamic linker.
-    #[error("it is linked statically")]
+    #[error("it is statically linked")]
     Static,
     /// The program makes its system calls without the C library.
-    #[error("it is a Go program, which makes its system calls itself")]
+    #[error("it is a Go program, which does not use libc for system calls")]
     Go,
     /// The program uses another dynamic linker.
     #[error("its dynamic linker is {0}, not glibc's")]
     OtherLinker(String),
     /// The program is for another architecture, or 32-bit.
-    #[error("it is no program for this kind of machine")]
+    #[error("it is built for another architecture")]
     OtherMachine,
     /// Executing the program changes its privileges.
     #[error(
-        "executing it gives it other privileges (set-user-ID, set-group-ID or file capabilities), and its dynamic \
-             linker then loads no library of ours"
+        "it changes privileges on execution (set-user-ID, set-group-ID or file capabilities), so that its dynamic \
+             linker ignores preloaded libraries"
     )]
     Privileged,
 }
@@ -72,7 +74,7 @@ pub enum Why {
 #[non_exhaustive]
 pub enum ProgramError {
     /// No directory in `PATH` contains it.
-    #[error("no program is called `{0}` in PATH")]
+    #[error("`{0}` not found in PATH")]
     NotFound(String),
     /// The file cannot be read. A file that is executable but not readable cannot be checked.
     #[error("reading {path}: {source}")]
@@ -92,6 +94,7 @@ impl Program {
     pub fn find(name: &OsStr, search: &OsStr) -> Result<Self, ProgramError> {
         let path = look_up(name, search).ok_or_else(|| ProgramError::NotFound(name.to_string_lossy().into_owned()))?;
         let reach = reach(&path, search)?;
+        info!(path = visible::path(&path), ?reach, "program found");
         Ok(Self { path, reach })
     }
 }
@@ -267,7 +270,7 @@ mod tests {
         assert_eq!(Program::find(OsStr::new("thing"), &search).unwrap().path, path);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         let error = Program::find(OsStr::new("thing"), &search).unwrap_err();
-        assert_eq!(error.to_string(), "no program is called `thing` in PATH");
+        assert_eq!(error.to_string(), "`thing` not found in PATH");
         assert!(matches!(
             Program::find(path.with_file_name("none").as_os_str(), &search),
             Err(ProgramError::Unreadable { .. })

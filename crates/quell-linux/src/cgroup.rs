@@ -23,7 +23,7 @@ const DEPTH_MAX: u32 = 16;
 #[non_exhaustive]
 pub enum CgroupError {
     /// The group does not exist.
-    #[error("there is no control group {path} under {}", visible::path(mount))]
+    #[error("no cgroup {path} in {}", visible::path(mount))]
     NoSuchGroup {
         /// Path as given.
         path: String,
@@ -31,10 +31,7 @@ pub enum CgroupError {
         mount: PathBuf,
     },
     /// No running unit has that name.
-    #[error(
-        "no unit {unit} has a control group under {}: it does not run, or is written otherwise",
-        visible::path(mount)
-    )]
+    #[error("no cgroup of unit {unit} in {}: the unit is not running, or its name is misspelled", visible::path(mount))]
     NoSuchUnit {
         /// Name of the unit.
         unit: String,
@@ -42,7 +39,7 @@ pub enum CgroupError {
         mount: PathBuf,
     },
     /// Several groups have the name of the unit.
-    #[error("{} and {} are both called {unit}: name one with --cgroup", visible::path(first), visible::path(second))]
+    #[error("{} and {} both belong to {unit}: select one with --cgroup", visible::path(first), visible::path(second))]
     Ambiguous {
         /// Name of the unit.
         unit: String,

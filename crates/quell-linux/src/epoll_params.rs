@@ -8,52 +8,32 @@ use std::os::fd::AsFd;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::ioctl::{self, Getter, Setter};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The parameters of one epoll (`struct epoll_params` in `linux/eventpoll.h`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct EpollParams {
-    /// How long `epoll_wait` polls before it sleeps; the kernel counts a unit as 1,024 ns. 0 with
-    /// `prefer_busy_poll` means one poll, unless the sysctl `net.core.busy_poll` is set. At most
-    /// [`Self::BUSY_POLL_USECS_MAX`].
-    pub busy_poll_usecs: u32,
-    /// Packets per poll; 0 means 8. Values above [`Self::UNPRIVILEGED_BUDGET_MAX`] need CAP_NET_ADMIN.
-    pub busy_poll_budget: u16,
-    /// Whether the NAPI owner is asked to yield, and IRQs are suspended while events are delivered.
-    pub prefer_busy_poll: bool,
-}
-
-impl EpollParams {
-    /// The highest `busy_poll_usecs`, `S32_MAX`.
-    pub const BUSY_POLL_USECS_MAX: u32 = i32::MAX as u32;
-    /// The highest budget without CAP_NET_ADMIN, `NAPI_POLL_WEIGHT`.
-    pub const UNPRIVILEGED_BUDGET_MAX: u16 = 64;
-}
+use quell_mode::USECS_MAX;
+pub use quell_mode::{EpollParams, NAPI_POLL_WEIGHT};
 
 /// Why the parameters of an epoll could not be read or set.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EpollParamsError {
     /// The kernel lacks the ioctl.
-    #[error("this kernel has no busy-poll parameters of an epoll (Linux 6.9 and newer have them)")]
+    #[error("this kernel does not support busy-poll parameters of epolls (needs Linux 6.9)")]
     Unsupported,
     /// The kernel has the ioctl, but not `CONFIG_NET_RX_BUSY_POLL`.
     #[error("this kernel is built without CONFIG_NET_RX_BUSY_POLL")]
     NoBusyPoll,
     /// The kernel has the ioctl, but the file is not an epoll.
-    #[error("the file is no epoll, so it has no busy-poll parameters")]
+    #[error("the file is not an epoll")]
     NotAnEpoll,
     /// The time is above the kernel's limit. Nothing is changed.
     #[error(
         "busy_poll_usecs {0} is above the kernel's limit of {max}",
-        max = EpollParams::BUSY_POLL_USECS_MAX
+        max = USECS_MAX
     )]
     UsecsTooHigh(u32),
     /// The budget exceeds the limit of an unprivileged caller. Nothing is changed.
-    #[error("setting busy_poll_budget {budget}: {source}; above 64 it needs CAP_NET_ADMIN")]
+    #[error("setting busy_poll_budget {budget}: {source}; above {NAPI_POLL_WEIGHT} it needs CAP_NET_ADMIN")]
     Denied {
         /// Requested budget.
         budget: u16,
@@ -99,7 +79,7 @@ pub fn get(epoll: impl AsFd) -> Result<EpollParams, EpollParamsError> {
 /// When a value is out of range or needs a capability, the file is not an epoll, or the kernel does not support
 /// the parameters. Nothing is changed then.
 pub fn set(epoll: impl AsFd, params: EpollParams) -> Result<(), EpollParamsError> {
-    if params.busy_poll_usecs > EpollParams::BUSY_POLL_USECS_MAX {
+    if params.busy_poll_usecs > USECS_MAX {
         return Err(EpollParamsError::UsecsTooHigh(params.busy_poll_usecs));
     }
     let raw = RawParams {

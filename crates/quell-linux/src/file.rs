@@ -68,7 +68,7 @@ pub fn lock_within(file: &File, patience: Duration, stop: &mut dyn FnMut() -> bo
 ///
 /// # Errors
 /// The error of `flock(2)`, or when the kernel refuses to wait.
-pub fn lock_unless_interrupted(file: &File, told: &Interruption, grace: Duration) -> io::Result<bool> {
+pub fn lock_unless_interrupted(file: &File, interruption: &Interruption, grace: Duration) -> io::Result<bool> {
     if try_lock(file)? {
         return Ok(true);
     }
@@ -91,7 +91,7 @@ pub fn lock_unless_interrupted(file: &File, told: &Interruption, grace: Duration
     let mut epoll = Epoll::new(2)?;
     epoll.add(&reader, 0, Trigger::Level)?;
     // One-shot: after the signal, only the lock is awaited.
-    epoll.add(told, 1, Trigger::OneShot)?;
+    epoll.add(interruption, 1, Trigger::OneShot)?;
     let mut until = None;
     loop {
         let left = until.map(|until: Instant| until.saturating_duration_since(Instant::now()));
@@ -99,7 +99,7 @@ pub fn lock_unless_interrupted(file: &File, told: &Interruption, grace: Duration
         if (0..epoll.len()).filter_map(|index| epoll.get(index)).any(|event| event.token == 0) {
             return Ok(reader.read(&mut [0])? == 1);
         }
-        if until.is_none() && told.flag().get().is_some() {
+        if until.is_none() && interruption.flag().get().is_some() {
             until = Some(Instant::now() + grace);
         }
         if left == Some(Duration::ZERO) {
@@ -178,7 +178,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let proc = ProcRoot::default();
         let this = Pid::of_this_process();
-        assert_eq!(lock_holder(&proc, file.path()), None, "it is open, and nobody has locked it");
+        assert_eq!(lock_holder(&proc, file.path()), None, "it is open and not locked");
         assert!(try_lock(file.as_file()).unwrap());
         assert_eq!(lock_holder(&proc, file.path()).map(|holder| holder.pid), Some(this));
         assert!(is_locked_by(&proc, file.path(), this));
@@ -211,19 +211,19 @@ mod tests {
     fn waiting_for_a_lock_ends_when_it_is_free_or_after_a_signal_and_the_grace_time() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().lock().unwrap();
-        let told = Interruption::listen_to(&[crate::pidfd::Signal::USR2]).unwrap();
+        let interruption = Interruption::listen_to(&[crate::pidfd::Signal::USR2]).unwrap();
         let other = file.reopen().unwrap();
         let waiting = std::thread::spawn(move || {
-            let taken = lock_unless_interrupted(&other, &told, Duration::from_secs(600)).unwrap();
-            (taken, other, told)
+            let taken = lock_unless_interrupted(&other, &interruption, Duration::from_secs(600)).unwrap();
+            (taken, other, interruption)
         });
         file.as_file().unlock().unwrap();
-        let (taken, other, told) = waiting.join().unwrap();
+        let (taken, other, interruption) = waiting.join().unwrap();
         assert!(taken && !try_lock(file.as_file()).unwrap());
 
         let third = file.reopen().unwrap();
         signal_hook::low_level::raise(signal_hook::consts::SIGUSR2).unwrap();
-        assert!(!lock_unless_interrupted(&third, &told, Duration::from_millis(1)).unwrap());
+        assert!(!lock_unless_interrupted(&third, &interruption, Duration::from_millis(1)).unwrap());
         drop((other, third));
     }
 

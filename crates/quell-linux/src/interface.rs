@@ -47,7 +47,7 @@ impl fmt::Display for Ifindex {
 
 /// A number outside the range of interface indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is no interface index: expected 1 to {max}", max = i32::MAX)]
+#[error("invalid interface index {0}: expected 1 to {max}", max = i32::MAX)]
 pub struct InvalidIfindex(u32);
 
 impl TryFrom<u32> for Ifindex {
@@ -168,7 +168,7 @@ impl fmt::Display for MacAddress {
 
 /// An invalid unicast Ethernet address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no interface's Ethernet address: expected six bytes like 02:00:00:00:00:fe, no group address")]
+#[error("invalid Ethernet address `{0}`: expected a unicast address such as 02:00:00:00:00:fe")]
 pub struct InvalidMacAddress(String);
 
 impl TryFrom<String> for MacAddress {

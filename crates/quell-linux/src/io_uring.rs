@@ -28,7 +28,7 @@ const WAIT_NS: i64 = 1_000_000;
 #[non_exhaustive]
 pub enum NapiPollError {
     /// The kernel lacks io_uring, or its io_uring cannot poll a NAPI instance by id (before Linux 6.13).
-    #[error("polling NAPI {napi} by io_uring: this kernel cannot (Linux 6.13 and newer can)")]
+    #[error("polling NAPI {napi} by io_uring: not supported by this kernel (needs Linux 6.13)")]
     Unsupported {
         /// NAPI instance.
         napi: NapiId,

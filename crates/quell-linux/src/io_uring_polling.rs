@@ -31,22 +31,22 @@ pub struct RingPolling {
 pub enum RingPollingError {
     /// The ring was created with `IORING_SETUP_SINGLE_ISSUER`: only its own thread may configure it.
     #[error(
-        "the ring is one of a single issuer (IORING_SETUP_SINGLE_ISSUER): only the thread that made it may tell it how to poll"
+        "the ring has a single issuer (IORING_SETUP_SINGLE_ISSUER): only the thread that created it may configure it"
     )]
     SingleIssuer,
     /// The kernel does not support it, or the ring polls for disk I/O (`IORING_SETUP_IOPOLL`).
-    #[error(
-        "this kernel cannot have an io_uring busy poll (Linux 6.9 and newer can), or the ring is one of IORING_SETUP_IOPOLL"
-    )]
+    #[error("this kernel does not support io_uring busy polling (Linux 6.9), or the ring uses IORING_SETUP_IOPOLL")]
     Unsupported,
     /// The ring is restricted, or this program may not use io_uring.
-    #[error("telling an io_uring how to poll: {source}; it is restricted, or io_uring is kept from this process")]
+    #[error(
+        "could not configure polling of an io_uring: {source}; it is restricted, or io_uring is disabled for this process"
+    )]
     Denied {
         /// Error of the system call.
         source: io::Error,
     },
     /// Other error.
-    #[error("telling an io_uring how to poll: {source}")]
+    #[error("could not configure polling of an io_uring: {source}")]
     Refused {
         /// Error of the system call.
         source: io::Error,
@@ -68,12 +68,12 @@ impl From<Errno> for RingPollingError {
 ///
 /// # Errors
 /// The reason if it may not.
-pub fn may_tell(ring: impl AsFd) -> Result<(), RingPollingError> {
+pub fn may_configure(ring: impl AsFd) -> Result<(), RingPollingError> {
     let mut probe = [0_u64; PROBE_HEADER_BYTES / size_of::<u64>()];
     // SAFETY: the kernel writes a `struct io_uring_probe` with 0 operations to the pointer, which has the size of
     // the array.
-    let told = unsafe { io_uring_register(ring, IoringRegisterOp::RegisterProbe, probe.as_mut_ptr().cast(), 0) };
-    told.map(drop).map_err(RingPollingError::from)
+    let result = unsafe { io_uring_register(ring, IoringRegisterOp::RegisterProbe, probe.as_mut_ptr().cast(), 0) };
+    result.map(drop).map_err(RingPollingError::from)
 }
 
 /// Enables busy polling from the ring's next wait on, and replaces earlier settings.
@@ -98,8 +98,8 @@ pub fn clear(ring: impl AsFd) -> Result<(), RingPollingError> {
 fn register(ring: impl AsFd, what: IoringRegisterOp, mut request: io_uring_napi) -> Result<(), RingPollingError> {
     let argument = (&raw mut request).cast::<std::ffi::c_void>();
     // SAFETY: the kernel reads and writes one `struct io_uring_napi`; `argument` points to it.
-    let told = unsafe { io_uring_register(ring, what, argument, 1) };
-    told.map(drop).map_err(RingPollingError::from)
+    let result = unsafe { io_uring_register(ring, what, argument, 1) };
+    result.map(drop).map_err(RingPollingError::from)
 }
 
 /// Busy-poll state of an io_uring, from `/proc/PID/fdinfo/FD`.
@@ -110,11 +110,11 @@ pub enum RingPollingInfo {
     /// The ring busy polls.
     On(RingPolling),
     /// The kernel does not report it: before 6.13, or the ring was in use during the read.
-    Untold,
+    Unreported,
 }
 
 impl RingPollingInfo {
-    /// Parses the file (`io_uring/fdinfo.c`, `napi_show_fdinfo`). Missing lines yield [`Self::Untold`].
+    /// Parses the file (`io_uring/fdinfo.c`, `napi_show_fdinfo`). Missing lines yield [`Self::Unreported`].
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
@@ -128,9 +128,9 @@ impl RingPollingInfo {
             (Some("disabled"), ..) => Self::Off,
             (Some("enabled"), Some(ns), Some(prefer_busy_poll)) => match u32::try_from(ns / 1_000) {
                 Ok(busy_poll_us) => Self::On(RingPolling { busy_poll_us, prefer_busy_poll }),
-                Err(_) => Self::Untold,
+                Err(_) => Self::Unreported,
             },
-            _ => Self::Untold,
+            _ => Self::Unreported,
         }
     }
 }
@@ -161,11 +161,13 @@ mod tests {
     const POLLING: RingPolling = RingPolling { busy_poll_us: 50, prefer_busy_poll: true };
 
     fn ring(flags: IoringSetupFlags) -> Option<OwnedFd> {
-        setup(flags).map_err(|errno| skip(Lacks::KernelFeature, format_args!("no io_uring can be had: {errno}"))).ok()
+        setup(flags)
+            .map_err(|errno| skip(Lacks::KernelFeature, format_args!("could not create an io_uring: {errno}")))
+            .ok()
     }
 
-    fn told_by_another_thread<T: Send>(tell: impl FnOnce() -> T + Send) -> T {
-        std::thread::scope(|scope| scope.spawn(tell).join().unwrap())
+    fn from_another_thread<T: Send>(configure: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| scope.spawn(configure).join().unwrap())
     }
 
     fn info(ring: &OwnedFd) -> RingPollingInfo {
@@ -175,27 +177,27 @@ mod tests {
     #[test]
     fn polling_set_by_another_thread_is_reported_and_can_be_cleared() {
         let Some(ring) = ring(IoringSetupFlags::empty()) else { return };
-        if info(&ring) == RingPollingInfo::Untold {
-            return skip(Lacks::KernelFeature, "this kernel does not tell how a ring polls");
+        if info(&ring) == RingPollingInfo::Unreported {
+            return skip(Lacks::KernelFeature, "this kernel does not configure how a ring polls");
         }
-        told_by_another_thread(|| may_tell(&ring)).unwrap();
+        from_another_thread(|| may_configure(&ring)).unwrap();
         assert_eq!(info(&ring), RingPollingInfo::Off);
-        told_by_another_thread(|| set(&ring, POLLING)).unwrap();
+        from_another_thread(|| set(&ring, POLLING)).unwrap();
         assert_eq!(info(&ring), RingPollingInfo::On(POLLING));
-        told_by_another_thread(|| clear(&ring)).unwrap();
+        from_another_thread(|| clear(&ring)).unwrap();
         assert_eq!(info(&ring), RingPollingInfo::Off);
     }
 
     #[test]
     fn a_single_issuer_ring_refuses_another_thread() {
         let Some(ring) = ring(IoringSetupFlags::SINGLE_ISSUER) else { return };
-        assert!(matches!(told_by_another_thread(|| may_tell(&ring)), Err(RingPollingError::SingleIssuer)));
-        assert!(matches!(told_by_another_thread(|| set(&ring, POLLING)), Err(RingPollingError::SingleIssuer)));
+        assert!(matches!(from_another_thread(|| may_configure(&ring)), Err(RingPollingError::SingleIssuer)));
+        assert!(matches!(from_another_thread(|| set(&ring, POLLING)), Err(RingPollingError::SingleIssuer)));
     }
 
     #[test]
     fn a_file_that_is_not_a_ring_is_refused() {
-        assert!(may_tell(std::fs::File::open("/proc/self/stat").unwrap()).is_err());
+        assert!(may_configure(std::fs::File::open("/proc/self/stat").unwrap()).is_err());
     }
 
     /// Format of Linux 6.18, with the relevant lines only.
@@ -206,8 +208,8 @@ mod tests {
     fn the_polling_of_a_ring_is_parsed() {
         assert_eq!(RingPollingInfo::parse(ON), RingPollingInfo::On(POLLING));
         assert_eq!(RingPollingInfo::parse(b"NAPI:\tdisabled\n"), RingPollingInfo::Off);
-        assert_eq!(RingPollingInfo::parse(b"pos:\t0\n"), RingPollingInfo::Untold);
-        assert_eq!(RingPollingInfo::parse(&ON[..60]), RingPollingInfo::Untold);
+        assert_eq!(RingPollingInfo::parse(b"pos:\t0\n"), RingPollingInfo::Unreported);
+        assert_eq!(RingPollingInfo::parse(&ON[..60]), RingPollingInfo::Unreported);
     }
 
     proptest! {

@@ -63,7 +63,7 @@ mod tests {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => return skip(Lacks::KernelFeature, &error),
             watches => assert!(watches.unwrap()),
         }
-        assert!(!epoll_watches(&watching, tfd, &writer).unwrap(), "another file under that number");
+        assert!(!epoll_watches(&watching, tfd, &writer).unwrap(), "the descriptor is another file");
         assert!(!epoll_watches(&other, tfd, &reader).unwrap());
         assert!(epoll_watches(&reader, tfd, &reader).is_err(), "no epoll");
     }

@@ -37,7 +37,7 @@ impl NapiId {
 
 /// Zero, which is not a valid id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("0 is no NAPI id")]
+#[error("0 is not a NAPI ID")]
 pub struct InvalidNapiId;
 
 impl TryFrom<u32> for NapiId {

@@ -19,7 +19,7 @@ const WRITABLE_BY_OTHERS: u32 = 0o002;
 #[non_exhaustive]
 pub enum NotOwn {
     /// Another user owns a directory or link on the path.
-    #[error("{path} belongs to user {owner}, who could exchange what is below it", path = visible::path(.path))]
+    #[error("{path} is owned by user {owner}, who could replace its contents", path = visible::path(.path))]
     Owner {
         /// Directory or link.
         path: PathBuf,
@@ -27,13 +27,13 @@ pub enum NotOwn {
         owner: u32,
     },
     /// Others may write to a directory on the path.
-    #[error("{path} may be written to by others, who could exchange what is below it", path = visible::path(.path))]
+    #[error("{path} is writable by others, who could replace its contents", path = visible::path(.path))]
     Writable {
         /// Directory.
         path: PathBuf,
     },
     /// A part of the path cannot be examined.
-    #[error("looking at {path}: {source}", path = visible::path(.path))]
+    #[error("could not inspect {path}: {source}", path = visible::path(.path))]
     Look {
         /// Path that was examined.
         path: PathBuf,
@@ -90,7 +90,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     if metadata.is_file() && metadata.uid() == geteuid().as_raw() && metadata.nlink() == 1 {
         return Ok(file);
     }
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, "what is there is no file of this user alone"))
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, "the existing file is not private to this user"))
 }
 
 #[cfg(test)]

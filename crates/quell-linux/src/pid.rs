@@ -17,7 +17,7 @@ pub struct Pid(NonZeroI32);
 
 /// An invalid process id.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{text}` is no process id: expected a number from 1 to {max}", max = i32::MAX)]
+#[error("invalid process ID `{text}`: expected a number from 1 to {max}", max = i32::MAX)]
 pub struct PidParseError {
     text: String,
 }

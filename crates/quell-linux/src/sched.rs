@@ -89,13 +89,13 @@ pub enum SchedError {
         source: io::Error,
     },
     /// Empty list of CPUs. Nothing is changed.
-    #[error("thread {tid} cannot be bound to an empty list of CPUs")]
+    #[error("thread {tid} cannot be pinned to an empty list of CPUs")]
     NoCpu {
         /// Thread.
         tid: Pid,
     },
     /// A policy that cannot be set. Nothing is changed.
-    #[error("thread {tid}: {policy:?} is read, not set")]
+    #[error("thread {tid}: setting {policy:?} is not supported")]
     ReadOnly {
         /// Thread.
         tid: Pid,

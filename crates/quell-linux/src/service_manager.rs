@@ -1,8 +1,11 @@
 //! Notifies the service manager of this program's state (`sd_notify(3)`), with datagrams to the socket in
-//! `NOTIFY_SOCKET`. Without that variable nothing is sent, which is not an error.
+//! `NOTIFY_SOCKET`. Without that variable nothing is sent, which is not an error. Also tells whether standard error is
+//! its journal.
 
 use std::io;
+use std::os::fd::AsFd;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sd_notify::NotifyState;
 
 /// Notifies that startup is complete, with a sentence for `systemctl status`.
@@ -27,4 +30,19 @@ pub fn status(status: &str) -> io::Result<()> {
 /// When the socket cannot be written to.
 pub fn stopping() -> io::Result<()> {
     sd_notify::notify(&[NotifyState::Stopping])
+}
+
+/// Whether `stderr` is connected to the journal: `JOURNAL_STREAM` holds the device and inode of standard error
+/// (`systemd.exec(5)`). The journal reads a priority `<N>` at the start of each line (`sd-daemon(3)`).
+#[must_use]
+pub fn is_the_journal(stderr: &impl AsFd) -> bool {
+    let Ok(stat) = rustix::fs::fstat(stderr) else { return false };
+    std::env::var("JOURNAL_STREAM").is_ok_and(|stream| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
+}
+
+/// Whether `stderr` takes a line now. A full pipe, whose reader does not read, does not.
+#[must_use]
+pub fn takes_a_line(stderr: &impl AsFd) -> bool {
+    let mut fds = [PollFd::new(stderr, PollFlags::OUT)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) && fds[0].revents().contains(PollFlags::OUT)
 }

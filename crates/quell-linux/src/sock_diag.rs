@@ -110,7 +110,7 @@ impl SockDiag {
 pub(crate) fn decode_socket(reply: &[u8]) -> Result<InetSocket, Malformed> {
     // Attributes may follow.
     let message = reply.get(..Msg::len()).and_then(Msg::new_from_slice);
-    let message = message.ok_or(Malformed("a socket's message is cut short"))?;
+    let message = message.ok_or(Malformed("a socket message is truncated"))?;
     let address = |bytes: [u8; 16], port_be: u16| match i32::from(message.family) {
         libc::AF_INET => Ok(SocketAddr::new(v4(bytes), u16::from_be(port_be))),
         libc::AF_INET6 => Ok(SocketAddr::new(Ipv6Addr::from(bytes).into(), u16::from_be(port_be))),

@@ -42,7 +42,7 @@ impl SocketOption {
 #[non_exhaustive]
 pub enum SocketOptionError {
     /// The kernel does not support the option: it is too old, or built without busy polling.
-    #[error("{action} {option}: this kernel does not have it")]
+    #[error("{action} {option}: not supported by this kernel")]
     Unsupported {
         /// Operation: reading or setting.
         action: &'static str,
@@ -304,7 +304,7 @@ mod tests {
     fn an_af_xdp_socket_is_configured_as_others_are() {
         let family = rustix::net::AddressFamily::from_raw(libc::AF_XDP as u16);
         let Ok(socket) = rustix::net::socket(family, rustix::net::SocketType::RAW, None) else {
-            return skip(Lacks::Root, "no AF_XDP socket can be had (needs CAP_NET_RAW)");
+            return skip(Lacks::Root, "could not create an AF_XDP socket (needs CAP_NET_RAW)");
         };
         assert!(is_xdp(&socket).unwrap());
         match set_prefer_busy_poll(&socket, true) {

@@ -3,14 +3,14 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType, accept_with, bind, connect,
-    getpeername, getsockname, ipproto, listen, recv, send, shutdown, socket_with, sockopt,
+    RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, accept_with, bind, connect, getpeername, getsockname,
+    listen, recv, send, shutdown, sockopt,
 };
 
 /// Whether calls on a socket block.
@@ -197,8 +197,18 @@ pub(crate) fn flags(blocking: Blocking) -> SocketFlags {
     }
 }
 
-pub(crate) fn family(address: SocketAddr) -> AddressFamily {
-    if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
+/// Creates a socket by the C library's function, which a preload library can interpose.
+pub(crate) fn socket(address: SocketAddr, kind: i32, blocking: Blocking) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SocketFlags are bits of the type (socket(2)).
+    let kind = kind | flags(blocking).bits().cast_signed();
+    // SAFETY: the call takes no pointer.
+    let fd = unsafe { libc::socket(family, kind, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the new descriptor has no other owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 pub(crate) fn local_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
@@ -207,7 +217,7 @@ pub(crate) fn local_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
 }
 
 fn new_socket(address: SocketAddr, blocking: Blocking) -> io::Result<OwnedFd> {
-    Ok(socket_with(family(address), SocketType::STREAM, flags(blocking), Some(ipproto::TCP))?)
+    socket(address, libc::SOCK_STREAM, blocking)
 }
 
 fn wait_writable(socket: impl AsFd, at_most: Duration) -> io::Result<()> {

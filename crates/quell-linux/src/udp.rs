@@ -6,12 +6,9 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::net::{
-    RecvFlags, SendFlags, SocketAddrAny, SocketType, bind, connect, ipproto, recv, recvfrom, send, sendto, socket_with,
-    sockopt,
-};
+use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, bind, connect, recv, recvfrom, send, sendto, sockopt};
 
-use crate::tcp::{Blocking, family, flags, local_address};
+use crate::tcp::{Blocking, local_address, socket};
 
 /// A UDP socket.
 #[derive(Debug)]
@@ -104,7 +101,7 @@ impl AsFd for UdpSocket {
 }
 
 fn new_socket(address: SocketAddr, blocking: Blocking) -> io::Result<OwnedFd> {
-    Ok(socket_with(family(address), SocketType::DGRAM, flags(blocking), Some(ipproto::UDP))?)
+    socket(address, libc::SOCK_DGRAM, blocking)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use quell_linux::bpf::{CounterError, NapiPollCounter, NapiPolls};
 use quell_linux::epoll_params::{self, EpollParams};
 use quell_linux::ethtool::Ethtool;
 use quell_linux::event::{Epoll, Trigger};
-use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
+use quell_linux::netdev::{NapiThreading, Netdev, PartialNapiSettings};
 use quell_linux::proc::ProcRoot;
 use quell_test_support::{Lacks, skip};
 
@@ -119,7 +119,7 @@ fn packets_are_counted_only_for_the_napi_that_polled_them() {
 fn polls_by_the_napi_thread_are_distinguished() {
     let Some((lab, id)) = lab_with_napi() else { return };
     let mut netdev = Netdev::open_in(&lab.server.namespace).unwrap();
-    let threaded = NapiChange { threading: Some(NapiThreading::Enabled), ..NapiChange::default() };
+    let threaded = PartialNapiSettings { threaded: Some(NapiThreading::Enabled), ..PartialNapiSettings::default() };
     if let Err(error) = netdev.set_napi(id, &threaded) {
         skip(Lacks::KernelFeature, &error);
         return;
@@ -135,11 +135,11 @@ fn polls_by_the_napi_thread_are_distinguished() {
 /// wait; a further wait without a datagram follows. `None` if the kernel rejects the settings.
 fn polls_of_a_waiting_program(budget: u16, defer_hard_irqs: u32, irq_suspend_timeout: Duration) -> Option<NapiPolls> {
     let (lab, id) = lab_with_napi()?;
-    let change = NapiChange {
+    let change = PartialNapiSettings {
         defer_hard_irqs: Some(defer_hard_irqs),
         gro_flush_timeout_ns: Some(1_000_000),
         irq_suspend_timeout_ns: Some(irq_suspend_timeout.as_nanos() as u64),
-        threading: None,
+        threaded: None,
     };
     if let Err(error) = Netdev::open_in(&lab.server.namespace).unwrap().set_napi(id, &change) {
         skip(Lacks::KernelFeature, &error);

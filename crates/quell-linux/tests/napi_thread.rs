@@ -7,7 +7,7 @@ mod common;
 use common::LabPair;
 use quell_linux::CpuList;
 use quell_linux::ethtool::Ethtool;
-use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
+use quell_linux::netdev::{NapiThreading, Netdev, PartialNapiSettings};
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched::{self, Policy, Scheduling};
 use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip};
@@ -22,7 +22,7 @@ fn affinity_and_real_time_policy_of_a_napi_thread_are_set() {
     ethtool.set_features(lab.server_index, &[("rx-gro", true)]).unwrap();
     let mut netdev = Netdev::open_in(&lab.server.namespace).unwrap();
     let id = netdev.napis(lab.server_index).unwrap()[0].id;
-    let threaded = NapiChange { threading: Some(NapiThreading::Enabled), ..NapiChange::default() };
+    let threaded = PartialNapiSettings { threaded: Some(NapiThreading::Enabled), ..PartialNapiSettings::default() };
     if let Err(error) = netdev.set_napi(id, &threaded) {
         skip(Lacks::KernelFeature, &error);
         return;

@@ -6,7 +6,7 @@ mod common;
 
 use common::{LabPair, drop_all_capabilities};
 use quell_linux::ethtool::Ethtool;
-use quell_linux::netdev::{Napi, NapiChange, NapiThreading, Netdev};
+use quell_linux::netdev::{Napi, NapiThreading, Netdev, PartialNapiSettings};
 use quell_linux::netlink::Failure;
 use quell_linux::{Ifindex, NapiId};
 use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip};
@@ -34,7 +34,7 @@ fn set_gro(lab: &LabPair, on: bool) {
 
 /// Whether the kernel has per-NAPI settings (6.13); otherwise prints a message to stderr.
 fn has_settings(napi: &Napi) -> bool {
-    let has = napi.irq_suspend_timeout_ns.is_some();
+    let has = napi.settings.irq_suspend_timeout_ns.is_some();
     if !has {
         skip(Lacks::KernelFeature, "no per-NAPI settings before Linux 6.13");
     }
@@ -62,23 +62,23 @@ fn settings_read_back_as_set() {
     if !has_settings(&napis[0]) {
         return;
     }
-    let change = NapiChange {
+    let change = PartialNapiSettings {
         defer_hard_irqs: Some(100),
         gro_flush_timeout_ns: Some(20_000),
         irq_suspend_timeout_ns: Some(u64::MAX),
-        threading: None,
+        threaded: None,
     };
     netdev.set_napi(napis[0].id, &change).unwrap();
     let set = netdev.napi(napis[0].id).unwrap();
-    assert_eq!(set.defer_hard_irqs, Some(100));
-    assert_eq!(set.gro_flush_timeout_ns, Some(20_000));
-    assert_eq!(set.irq_suspend_timeout_ns, Some(u64::MAX));
+    assert_eq!(set.settings.defer_hard_irqs, Some(100));
+    assert_eq!(set.settings.gro_flush_timeout_ns, Some(20_000));
+    assert_eq!(set.settings.irq_suspend_timeout_ns, Some(u64::MAX));
     assert_eq!(netdev.napi(napis[1].id).unwrap(), napis[1], "the other queue keeps its settings");
 
-    let only_one = NapiChange { irq_suspend_timeout_ns: Some(20_000_000), ..NapiChange::default() };
+    let only_one = PartialNapiSettings { irq_suspend_timeout_ns: Some(20_000_000), ..PartialNapiSettings::default() };
     netdev.set_napi(napis[0].id, &only_one).unwrap();
     let set = netdev.napi(napis[0].id).unwrap();
-    assert_eq!((set.defer_hard_irqs, set.irq_suspend_timeout_ns), (Some(100), Some(20_000_000)));
+    assert_eq!((set.settings.defer_hard_irqs, set.settings.irq_suspend_timeout_ns), (Some(100), Some(20_000_000)));
 }
 
 #[test]
@@ -87,7 +87,11 @@ fn a_deferral_above_int_max_is_out_of_range_and_changes_nothing() {
     if !has_settings(&napis[0]) {
         return;
     }
-    let change = NapiChange { defer_hard_irqs: Some(1 << 31), gro_flush_timeout_ns: Some(77), ..NapiChange::default() };
+    let change = PartialNapiSettings {
+        defer_hard_irqs: Some(1 << 31),
+        gro_flush_timeout_ns: Some(77),
+        ..PartialNapiSettings::default()
+    };
     let error = netdev.set_napi(napis[0].id, &change).unwrap_err();
     assert_eq!((error.failure(), error.errno()), (Failure::Invalid, Some(libc::ERANGE)));
     assert!(error.kernel_message().is_some(), "{error}");
@@ -100,7 +104,9 @@ fn a_deferral_above_int_max_is_out_of_range_and_changes_nothing() {
 fn an_unknown_napi_is_absent_with_the_kernels_message() {
     let Some((_lab, mut netdev, _)) = lab_with_napis(1) else { return };
     let unknown = NapiId::from_kernel(u32::MAX).unwrap();
-    for error in [netdev.napi(unknown).unwrap_err(), netdev.set_napi(unknown, &NapiChange::default()).unwrap_err()] {
+    for error in
+        [netdev.napi(unknown).unwrap_err(), netdev.set_napi(unknown, &PartialNapiSettings::default()).unwrap_err()]
+    {
         assert_eq!((error.failure(), error.errno()), (Failure::Absent, Some(libc::ENOENT)));
         assert!(error.to_string().contains(&u32::MAX.to_string()), "{error}");
         assert_eq!(error.attribute(), Some("id"), "{error}");
@@ -122,19 +128,19 @@ fn a_threaded_napi_has_a_thread() {
         return;
     }
     let Some((_lab, mut netdev, napis)) = lab_with_napis(1) else { return };
-    let Some(before) = napis[0].threading else {
+    let Some(before) = napis[0].settings.threaded else {
         skip(Lacks::KernelFeature, "no per-NAPI threaded on this kernel");
         return;
     };
     assert_eq!((before, napis[0].pid), (NapiThreading::Disabled, None));
-    let set = |threading| NapiChange { threading: Some(threading), ..NapiChange::default() };
+    let set = |threading| PartialNapiSettings { threaded: Some(threading), ..PartialNapiSettings::default() };
     netdev.set_napi(napis[0].id, &set(NapiThreading::Enabled)).unwrap();
     let threaded = netdev.napi(napis[0].id).unwrap();
-    assert_eq!(threaded.threading, Some(NapiThreading::Enabled));
+    assert_eq!(threaded.settings.threaded, Some(NapiThreading::Enabled));
     let name = std::fs::read_to_string(format!("/proc/{}/comm", threaded.pid.unwrap())).unwrap();
     assert!(name.starts_with("napi/"), "{name}");
     netdev.set_napi(napis[0].id, &set(NapiThreading::Disabled)).unwrap();
-    assert_eq!(netdev.napi(napis[0].id).unwrap().threading, Some(NapiThreading::Disabled));
+    assert_eq!(netdev.napi(napis[0].id).unwrap().settings.threaded, Some(NapiThreading::Disabled));
     let unknown = netdev.set_napi(napis[0].id, &set(NapiThreading::Other(99))).unwrap_err();
     assert_eq!(unknown.failure(), Failure::Invalid, "{unknown}");
 }
@@ -152,7 +158,7 @@ fn settings_are_denied_without_cap_net_admin_and_reading_is_not() {
         .run(|| {
             drop_all_capabilities();
             let mut netdev = Netdev::open().unwrap();
-            (netdev.napi(id), netdev.set_napi(id, &NapiChange::default()))
+            (netdev.napi(id), netdev.set_napi(id, &PartialNapiSettings::default()))
         })
         .unwrap();
     assert_eq!(read.unwrap(), napis[0]);

@@ -6,7 +6,7 @@ use crate::random::Stream;
 /// Arrival process of one thread. Its times do not depend on any answer.
 pub(crate) struct Arrivals {
     gaps: Distribution,
-    /// Factor that scales a drawn value to nanoseconds.
+    /// Factor that converts a drawn gap to nanoseconds.
     ns_per_unit: f64,
     mean_gap_ns: f64,
     stream: Stream,
@@ -31,13 +31,13 @@ impl Arrivals {
         self.origin_ns + self.due_ns as u64
     }
 
-    /// Advances to the following request. Some distributions can draw a negative gap; it counts as 0.
+    /// Advances to the next request. Some distributions can draw a negative gap, which counts as 0.
     #[inline]
     pub(crate) fn advance(&mut self) {
         self.due_ns += (self.gaps.quantile(self.stream.unit()) * self.ns_per_unit).max(0.0);
     }
 
-    /// Approximate number of requests due from now until `end_ns`, by the mean gap.
+    /// Estimated number of requests due between now and `end_ns`, from the mean gap.
     pub(crate) fn expected_until(&self, end_ns: u64) -> u64 {
         let left_ns = end_ns.saturating_sub(self.due_ns());
         (left_ns as f64 / self.mean_gap_ns).ceil() as u64

@@ -1,4 +1,4 @@
-//! One connection of the generator: its socket, outstanding requests, unsent bytes, and a partly received answer.
+//! One of the generator's connections: its socket, outstanding requests, unsent bytes, and a partly received answer.
 //! `drive` decides when to send and how to record an answer.
 
 use std::collections::VecDeque;
@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use quell_linux::NapiId;
+use quell_linux::epoll_params::NAPI_POLL_WEIGHT;
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::socket_options::{
     SocketOptionError, incoming_napi_id, set_busy_poll_budget, set_busy_poll_us, set_prefer_busy_poll,
@@ -18,7 +19,7 @@ use crate::requests::Request;
 use crate::response::ResponseReader;
 use crate::spec::Transport;
 
-/// A socket of either transport.
+/// A TCP or UDP socket.
 pub(crate) enum Socket {
     Tcp(TcpConnection),
     Udp(UdpSocket),
@@ -33,7 +34,7 @@ impl Socket {
         }
     }
 
-    /// Starts to connect a socket.
+    /// Starts connecting a socket, without blocking.
     pub(crate) fn start(transport: Transport, address: SocketAddr) -> io::Result<Self> {
         match transport {
             Transport::Tcp => TcpConnection::start(address).map(Self::Tcp),
@@ -48,8 +49,8 @@ impl Socket {
         }
     }
 
-    /// Registers the socket with `epoll` as `token`. TCP is edge-triggered: a socket that was read empty reports the
-    /// next arrival. UDP is level-triggered, because several datagrams may arrive as one edge.
+    /// Registers the socket with `epoll` under `token`. TCP is edge-triggered: once a socket has been read until it is
+    /// empty, the next arrival is reported. UDP is level-triggered, because several datagrams may arrive as one edge.
     pub(crate) fn watch(&self, epoll: &Epoll, token: u64) -> io::Result<()> {
         match self {
             Self::Tcp(socket) => epoll.add(socket, token, Trigger::Edge),
@@ -57,7 +58,7 @@ impl Socket {
         }
     }
 
-    /// NAPI ID of the socket's packets, if the kernel reports it.
+    /// NAPI ID on which the socket's packets arrive, if the kernel reports it.
     pub(crate) fn napi_id(&self) -> Option<NapiId> {
         match self {
             Self::Tcp(socket) => incoming_napi_id(socket),
@@ -67,21 +68,20 @@ impl Socket {
         .flatten()
     }
 
-    /// Enables busy polling: a receive that finds nothing polls the device once, for up to 64 packets. Other pollers of
+    /// Enables busy polling: a receive that finds nothing polls the device once, for up to [`NAPI_POLL_WEIGHT`] packets. Other pollers of
     /// the NAPI then yield.
     pub(crate) fn busy_poll(&self) -> Result<(), SocketOptionError> {
         const ANY_TIME_US: u32 = 1;
-        const PACKETS: u16 = 64;
         match self {
             Self::Tcp(socket) => {
                 set_busy_poll_us(socket, ANY_TIME_US)?;
                 set_prefer_busy_poll(socket, true)?;
-                set_busy_poll_budget(socket, PACKETS)
+                set_busy_poll_budget(socket, NAPI_POLL_WEIGHT)
             }
             Self::Udp(socket) => {
                 set_busy_poll_us(socket, ANY_TIME_US)?;
                 set_prefer_busy_poll(socket, true)?;
-                set_busy_poll_budget(socket, PACKETS)
+                set_busy_poll_budget(socket, NAPI_POLL_WEIGHT)
             }
         }
     }
@@ -115,7 +115,7 @@ pub(crate) struct Pending {
     pub(crate) sent_ns: u64,
 }
 
-/// State of a connection. A lost server is retried every [`Connection::RETRY_NS`] until the end of the run.
+/// State of a connection. A lost connection is retried every [`Connection::RETRY_NS`] until the end of the run.
 pub(crate) enum State {
     Up(Socket),
     Connecting { socket: Socket, give_up_ns: u64 },
@@ -128,7 +128,7 @@ pub(crate) struct Connection {
     pub(crate) state: State,
     pub(crate) pending: VecDeque<Pending>,
     pub(crate) reader: ResponseReader,
-    /// Number of sockets that this connection has had. It identifies free slots that belong to an earlier socket.
+    /// Number of sockets that this connection has had. It identifies request slots that belong to an earlier socket.
     pub(crate) incarnation: u32,
     /// Whether the connection is in the queue of connections to poll.
     pub(crate) queued: bool,
@@ -199,7 +199,7 @@ impl Connection {
     }
 }
 
-/// Number of bytes sent. 0 if the socket is full.
+/// Number of bytes sent: 0 if the socket's buffer is full.
 fn taken(sent: io::Result<usize>) -> io::Result<usize> {
     match sent {
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),

@@ -1,6 +1,5 @@
-//! Named distributions of sizes and inter-arrival times, defined by their quantile functions: parsing, display,
-//! moments, sampling. The presets describe the "ETC" pool in Atikoglu et al., "Workload Analysis of a Large-Scale
-//! Key-Value Store", SIGMETRICS 2012, section 5.
+//! Named distributions of sizes and inter-arrival times, defined by their quantile functions. The presets describe the
+//! "ETC" pool in Atikoglu et al., "Workload Analysis of a Large-Scale Key-Value Store", SIGMETRICS 2012, section 5.
 
 use std::fmt;
 use std::str::FromStr;
@@ -39,8 +38,8 @@ impl Distribution {
     /// Key sizes of the published experiment, bytes: `gev:30.7984,8.20449,0.078688`.
     pub const FACEBOOK_KEYS: Self =
         Self(Shape::GeneralizedExtremeValue { location: 30.7984, scale: 8.204_49, shape: 0.078_688 });
-    /// Value sizes of the published experiment, bytes: `gpd:15,214.476,0.348238`. The paper's table of values up to 15
-    /// bytes is not included.
+    /// Value sizes of the published experiment, bytes: `gpd:15,214.476,0.348238`. The paper's separate table for values
+    /// of up to 15 bytes is not included.
     pub const FACEBOOK_VALUES: Self =
         Self(Shape::GeneralizedPareto { location: 15.0, scale: 214.476, shape: 0.348_238 });
     /// Gaps between requests of the published experiment, scaled to the rate: `gpd:0,16.0292,0.154971`.
@@ -95,7 +94,7 @@ impl Distribution {
     }
 }
 
-/// (e^(shape·x) − 1) / shape, with the limit x at shape 0. `exp_m1` keeps it exact near 0.
+/// (e^(shape·x) − 1) / shape, whose limit at shape 0 is x. `exp_m1` keeps it exact near 0.
 #[inline]
 fn stretched(x: f64, shape: f64) -> f64 {
     if shape == 0.0 { x } else { (shape * x).exp_m1() / shape }
@@ -149,11 +148,11 @@ impl FromStr for Distribution {
 impl Shape {
     fn check(self) -> Result<(), &'static str> {
         match self {
-            Self::Fixed { value } if value < 0.0 => Err("the value is below 0"),
+            Self::Fixed { value } if value < 0.0 => Err("the value must not be below 0"),
             Self::Uniform { low, high } if low < 0.0 || high < low => Err("needs 0 ≤ LOW ≤ HIGH"),
-            Self::Exponential { mean } if mean <= 0.0 => Err("the mean is not above 0"),
+            Self::Exponential { mean } if mean <= 0.0 => Err("the mean must be above 0"),
             Self::GeneralizedExtremeValue { scale, .. } | Self::GeneralizedPareto { scale, .. } if scale <= 0.0 => {
-                Err("the scale is not above 0")
+                Err("the scale must be above 0")
             }
             _ => Ok(()),
         }

@@ -16,7 +16,7 @@ pub enum LoadError {
     /// The specification is contradictory or exceeds a limit. Nothing has been done.
     #[error("load: {field}: {problem}")]
     Spec {
-        /// Field of [`crate::LoadSpec`] or [`crate::RunSpec`].
+        /// Field of [`crate::LoadSpec`] or [`crate::RunSpec`], or an argument.
         field: &'static str,
         /// Description of the error, with the allowed values.
         problem: String,
@@ -43,10 +43,10 @@ pub enum LoadError {
         /// The kernel's error.
         source: io::Error,
     },
-    /// Some stored keys are missing or have wrong values: the server has too little memory or gives wrong answers.
+    /// Some stored keys are missing or have wrong values: the server has too little memory or answers incorrectly.
     #[error(
-        "preload: of {keys} keys the server holds {present} with the right value ({errors}); \
-         one with too little memory needs more of it, or fewer keys"
+        "preload: the server holds {present} of {keys} keys with the expected value ({errors}); \
+         give it more memory, or use fewer keys"
     )]
     Preload {
         /// Number of keys to store.
@@ -58,8 +58,8 @@ pub enum LoadError {
     },
     /// The server took too long to store the keys.
     #[error(
-        "preload: the server has {phase} {done} of {keys} keys, and {limit:?} are over; \
-         allow it more time, or ask for fewer keys"
+        "preload: the server has {phase} {done} of {keys} keys within the time limit of {limit:?}; \
+         increase the limit, or use fewer keys"
     )]
     PreloadTooSlow {
         /// Number of keys to store and read back.
@@ -68,14 +68,14 @@ pub enum LoadError {
         phase: &'static str,
         /// Number of keys finished in this phase.
         done: u64,
-        /// Time limit for both phases.
+        /// Time limit for storing and reading back all keys.
         limit: Duration,
     },
     /// The observer cancelled the run.
     #[error("the load was cancelled")]
     Cancelled,
     /// A generator thread exited unexpectedly.
-    #[error("a generator thread has ended unexpectedly")]
+    #[error("a generator thread has exited unexpectedly")]
     ThreadLost,
 }
 

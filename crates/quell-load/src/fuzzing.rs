@@ -3,7 +3,8 @@
 
 use crate::response::{Answer, Parsed, ResponseReader, parse_get, parse_set};
 
-/// Parses bytes as answers to `get` and `set`, first in one piece and then cut in two. The first byte selects the cut.
+/// Parses bytes as answers to `get` and `set`, first in one piece and then split in two. The first byte selects where
+/// they are split.
 pub fn memcached_answers(bytes: &[u8]) {
     let Some((&cut, stream)) = bytes.split_first() else { return };
     let (first, second) = stream.split_at(stream.len().min(cut.into()));
@@ -12,7 +13,7 @@ pub fn memcached_answers(bytes: &[u8]) {
     }
 }
 
-/// Returns every answer, and whether the stream was valid to its end.
+/// Returns every answer, and whether the whole stream was valid.
 fn read(pieces: &[&[u8]], parse: fn(&[u8]) -> Parsed) -> (Vec<Answer>, bool) {
     let mut reader = ResponseReader::default();
     let mut answers = Vec::new();

@@ -1,4 +1,4 @@
-//! Keys of a memcached load and their values. Both depend on the seed alone, so a reader can verify any value.
+//! A memcached load's keys and their values. Both depend only on the seed, so a reader can verify any value.
 
 use crate::random::{Purpose, Stream};
 use crate::spec::Memcached;
@@ -9,11 +9,11 @@ pub(crate) struct KeyTable {
     /// End of each key in `keys`.
     ends: Vec<u32>,
     value_bytes: Vec<u32>,
-    /// Byte pattern that values are slices of.
+    /// Bytes from which values are sliced.
     pattern: Vec<u8>,
 }
 
-/// Number of possible start positions of values in the pattern. It is prime, so that neighbouring keys have different
+/// Number of possible start positions of values in the pattern. It is prime, so that adjacent keys have different
 /// values.
 const VALUE_STARTS: u32 = 4093;
 

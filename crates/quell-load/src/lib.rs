@@ -1,10 +1,11 @@
-//! The request generator and the plain responder as libraries: request protocols, arrival processes, the hot loop, and
-//! the recording. This crate enters network namespaces and reads NAPI settings. It creates no namespaces, changes no
-//! NAPI settings, and prints nothing.
+//! The request generator and the plain responder: request protocols, arrival processes, the hot loop, and recording.
+//! This crate enters network namespaces and reads NAPI settings. It creates no namespaces, changes no NAPI settings,
+//! and prints nothing.
 //!
-//! An open loop sends at times that do not depend on answers, and counts latency from the time a request was *due*. A
+//! An open loop sends at times that do not depend on answers, and measures latency from when a request was *due*. A
 //! stalled server therefore cannot hide its stall by delaying requests (coordinated omission). A closed loop keeps
-//! every connection busy and measures the maximum throughput of the server.
+//! every connection busy: each response is followed by the next request at once. It measures the server's maximum
+//! throughput.
 
 #![forbid(unsafe_code)]
 
@@ -27,7 +28,7 @@ mod worker;
 
 pub use distribution::{Distribution, DistributionError};
 pub use error::LoadError;
-pub use generator::{Generator, Progress, RunObserver};
+pub use generator::{Generator, Progress, RunObserver, RunningLoad};
 pub use report::{Engine, EngineUsed, ErrorCounts, GeneratorCpu, LoadReport};
 pub use responder::{Responder, ResponderSpec, ResponderStats, ServeShape};
 pub use spec::{LoadSpec, Memcached, Polling, RequestResponse, RunSpec, Schedule, Transport, Workload};

@@ -1,10 +1,10 @@
 //! Independent random streams from one seed, one per purpose and thread. Drawing more numbers for one purpose does not
-//! affect another, and a run can be repeated from its seed.
+//! affect the others, and a run can be repeated from its seed.
 
 use rand_core::Rng;
 use rand_pcg::Pcg64;
 
-/// Purpose of a stream. The number affects the reproducibility of every result: never reuse one.
+/// Purpose of a stream. Its number determines the random numbers: never reuse or change one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Purpose {
@@ -25,7 +25,7 @@ impl Stream {
         Self(Pcg64::new(u128::from(seed), stream))
     }
 
-    /// Uniform in the open interval (0, 1): never 0 or 1, at which some quantiles are infinite.
+    /// Uniform in the open interval (0, 1): never 0 or 1, where some quantiles are infinite.
     #[inline]
     pub(crate) fn unit(&mut self) -> f64 {
         const STEP: f64 = 1.0 / (1_u64 << 52) as f64;

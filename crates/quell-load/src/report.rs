@@ -8,7 +8,7 @@ use quell_stats::LatencyHistogram;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Report of one run.
+/// Report of one run, or of one window of a [`crate::RunningLoad`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct LoadReport {
@@ -20,18 +20,20 @@ pub struct LoadReport {
     pub answered_in_window: u64,
     /// `answered_in_window` per second.
     pub qps: f64,
-    /// Open loop: requests due in the window that found no free connection until its end. The server was slower than
-    /// the schedule. These requests are in no histogram.
+    /// Open loop: requests due in the window for which no connection was free before it ended or, if the load
+    /// continues, before it was collected. The server was slower than the schedule. These requests are in no histogram.
     pub never_sent: u64,
-    /// Requests sent in the window that were still outstanding when the run stopped waiting.
+    /// Requests due in the window that were still outstanding when the measurement stopped waiting.
     pub unanswered: u64,
-    /// Latency from the due time of a request to its complete response, for requests due in the window. In a closed
-    /// loop a request is due when it is sent.
+    /// Latency from a request's due time to its complete response, for requests due in the window. In a closed loop a
+    /// request is due when the previous response arrives or, if the loop sends in batches, when it is sent.
     pub latency: LatencyHistogram,
-    /// Latency from the actual send to the complete response, as in the published tables.
+    /// Latency from the actual send to the complete response, as in the published tables. A closed loop uses the
+    /// arrival of the previous response as the time of the send. This saves a clock reading, and includes the
+    /// generator's own work between the two.
     pub latency_from_send: LatencyHistogram,
-    /// The generator's own delay: from the time a request was due *and* had a free connection to the actual send. Empty
-    /// in a closed loop, which has no due times.
+    /// The generator's own delay: from when a request was due *and* had a free connection to the actual send. Empty in
+    /// a closed loop, which has no due times.
     pub lateness: LatencyHistogram,
     /// Requests that were due before a connection was free.
     pub waited_for_connection: u64,
@@ -39,19 +41,21 @@ pub struct LoadReport {
     pub hits: u64,
     /// Gets for which the server had no value.
     pub misses: u64,
-    /// Errors from the start of the warm-up until the last answer.
+    /// Errors from the start of the warm-up until the last answer. If the load continues, a report contains all errors
+    /// since the previous report.
     pub errors: ErrorCounts,
-    /// Whether the generator was too late for a valid result; see [`LoadReport::LATENESS_MAX`].
+    /// Whether the generator was too late for the result to be valid; see [`LoadReport::LATENESS_MAX`].
     pub generator_was_late: bool,
-    /// CPU cost of the generator threads in the window. Absent if /proc could not be read.
+    /// CPU cost of the generator threads in the window. `None` if /proc could not be read.
     pub cpu: Option<GeneratorCpu>,
     /// Polling method of each thread.
     pub engines: Vec<EngineUsed>,
 }
 
 impl LoadReport {
-    /// Limit for `generator_was_late`: more than 1 % of the sends were delayed by more than this. The generator aims at
-    /// 10 µs. A delay of 100 µs is visible in the latencies of a server that answers within a few hundred µs.
+    /// Limit for `generator_was_late`, which is set if more than 1 % of the sends were delayed by more than this. The
+    /// generator aims at 10 µs. A delay of 100 µs is visible in the latencies of a server that answers within a few
+    /// hundred µs.
     pub const LATENESS_MAX: Duration = Duration::from_micros(100);
 }
 
@@ -65,13 +69,13 @@ pub struct EngineUsed {
     pub why_not_busy_poll: Option<String>,
 }
 
-/// A method of looking for answers; see [`crate::Polling`].
+/// How a thread looks for answers; see [`crate::Polling`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
     /// Edge-triggered epoll.
     Epoll,
-    /// Receives that busy poll the device.
+    /// Non-blocking receives that busy poll the device.
     BusyPoll,
 }
 
@@ -85,7 +89,7 @@ pub struct GeneratorCpu {
     pub user_ns: u64,
     /// System time, ns. Its resolution is the kernel's clock tick.
     pub system_ns: u64,
-    /// Time that threads were runnable but another task used their CPU, ns. Above 0, the core was shared.
+    /// Time that threads were runnable while another task used their CPU, ns. Above 0, the core was shared.
     pub wait_ns: u64,
 }
 
@@ -117,8 +121,8 @@ impl fmt::Display for ErrorCounts {
         let kinds = [
             (self.connections_lost, "connections lost"),
             (self.requests_lost, "requests lost with them"),
-            (self.reconnected, "connections made again"),
-            (self.reconnects_failed, "attempts to connect again failed"),
+            (self.reconnected, "connections reopened"),
+            (self.reconnects_failed, "attempts to reconnect failed"),
             (self.timed_out, "timed out"),
             (self.server_errors, "server errors"),
             (self.malformed, "malformed answers"),
@@ -129,7 +133,7 @@ impl fmt::Display for ErrorCounts {
             write!(f, "{separator}{count} {what}")?;
             separator = ", ";
         }
-        if separator.is_empty() { f.write_str("nothing went wrong") } else { Ok(()) }
+        if separator.is_empty() { f.write_str("no errors") } else { Ok(()) }
     }
 }
 
@@ -152,7 +156,7 @@ impl ErrorCounts {
     }
 }
 
-/// Record of one thread in one run.
+/// Record of one thread in one run or window.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) sent: u64,
@@ -228,7 +232,7 @@ mod tests {
 
     #[test]
     fn errors_are_displayed_in_words() {
-        assert_eq!(ErrorCounts::default().to_string(), "nothing went wrong");
+        assert_eq!(ErrorCounts::default().to_string(), "no errors");
         let errors = ErrorCounts { timed_out: 3, malformed: 1, ..ErrorCounts::default() };
         assert_eq!(errors.to_string(), "3 timed out, 1 malformed answers");
     }

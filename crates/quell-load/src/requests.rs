@@ -1,4 +1,4 @@
-//! Selects requests, encodes them and checks the responses. Each thread has one source.
+//! Chooses requests, encodes them, and checks the responses. Each thread has one source.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(crate) enum Request {
     Fixed,
 }
 
-/// Workload data that the threads of a generator share.
+/// Workload data that a generator's threads share.
 pub(crate) enum Content {
     Memcached { table: KeyTable, get_share: f64 },
     Fixed { request: Vec<u8>, response_bytes: usize, response: Option<Vec<u8>> },
@@ -98,9 +98,9 @@ fn write_decimal(number: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[start..]);
 }
 
-/// Source of the requests of one thread.
+/// Source of a thread's requests.
 pub(crate) enum Source {
-    /// Endless: gets and sets by the workload's ratio.
+    /// Endless: gets and sets in the workload's ratio.
     Drawn { keys: u32, get_share: f64, key_choice: Stream, get_or_set: Stream },
     /// Endless: identical requests.
     Fixed,

@@ -1,16 +1,16 @@
-//! Recognizes responses in a byte stream: their type, end and correctness. Pure functions of the bytes received so far.
-//! [`ResponseReader`] stores an incomplete response.
+//! Finds responses in a byte stream: their type, end and correctness. Parsers are pure functions of the bytes received
+//! so far; [`ResponseReader`] stores an incomplete response.
 
 use crate::spec::Memcached;
 
-/// Meaning of a complete response.
+/// What a complete response means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// A value or a fixed-size response, as expected.
     Right,
     /// The server does not have the key.
     Miss,
-    /// Well formed, but with other bytes than were stored.
+    /// Well formed, but the content differs from what was stored.
     WrongContent,
     /// The server reported an error.
     ServerError,
@@ -115,7 +115,7 @@ fn complete(line: &[u8], answer: Answer) -> Parsed {
     Parsed::Complete { bytes: line.len() + 2, answer }
 }
 
-/// The start of an incomplete response. Its size is limited to the largest response that the parsers accept; longer
+/// The start of an incomplete response. It is at most as long as the largest response that the parsers accept; longer
 /// data is malformed.
 #[derive(Default)]
 pub(crate) struct ResponseReader {
@@ -123,8 +123,8 @@ pub(crate) struct ResponseReader {
 }
 
 impl ResponseReader {
-    /// Processes newly `received` bytes. Calls `each` with the bytes so far, and `each` returns the parse result.
-    /// Returns `false` if the bytes are malformed.
+    /// Processes newly `received` bytes. Passes the bytes so far to `each`, which parses them. Returns `false` if they
+    /// are malformed.
     #[inline]
     pub(crate) fn feed(&mut self, received: &[u8], mut each: impl FnMut(&[u8]) -> Parsed) -> bool {
         if self.kept.is_empty() {
@@ -146,7 +146,7 @@ impl ResponseReader {
         }
     }
 
-    /// Whether a response is incomplete.
+    /// Whether part of a response has been received.
     pub(crate) fn is_amid(&self) -> bool {
         !self.kept.is_empty()
     }
@@ -156,7 +156,7 @@ impl ResponseReader {
     }
 }
 
-/// Number of bytes of the complete responses at the start of `bytes`. `None` if one is malformed.
+/// Number of bytes in the complete responses at the start of `bytes`. `None` if one is malformed.
 #[inline]
 fn consume(bytes: &[u8], each: &mut impl FnMut(&[u8]) -> Parsed) -> Option<usize> {
     let mut used = 0;
@@ -246,7 +246,7 @@ mod tests {
         proptest::collection::vec(one, 0..6).prop_map(|parts| parts.concat())
     }
 
-    /// Reads `stream` cut at `cuts`. Returns every answer, and whether the stream was valid to its end.
+    /// Reads `stream`, split at `cuts`. Returns every answer, and whether the whole stream was valid.
     fn read(stream: &[u8], cuts: &[usize]) -> (Vec<Answer>, bool) {
         let mut reader = ResponseReader::default();
         let mut answers = Vec::new();

@@ -31,12 +31,23 @@ pub struct LoadSpec {
     pub cpus: Vec<u32>,
     /// How the threads look for answers.
     pub polling: Polling,
+    /// Closed loop: whether a thread reads the responses of all ready connections before it sends again. The server
+    /// then receives batches that independent clients do not send. `false` sends the next request of a connection as
+    /// soon as its response arrives. An open loop ignores this field. Absent in old files: versions without it sent in
+    /// batches.
+    #[serde(default = "batched_before_the_field")]
+    pub batched_sends: bool,
     /// Random seed. The same seed gives the same keys, values and gaps.
     pub seed: u64,
     /// Timeout for opening a connection, ms, at least 1.
     pub connect_timeout_ms: u32,
     /// Timeout for an answer, ms, at least 1.
     pub response_timeout_ms: u32,
+}
+
+/// Value of [`LoadSpec::batched_sends`] in files that predate the field.
+fn batched_before_the_field() -> bool {
+    true
 }
 
 /// The transport protocol.
@@ -55,7 +66,7 @@ pub enum Transport {
 pub enum Workload {
     /// The memcached text protocol, over TCP.
     Memcached(Memcached),
-    /// Requests and responses of fixed size, as netperf's TCP_RR and UDP_RR and neper's `tcp_rr` exchange them.
+    /// Requests and responses of fixed size, like those of netperf's TCP_RR and UDP_RR and neper's `tcp_rr`.
     RequestResponse(RequestResponse),
 }
 
@@ -65,12 +76,12 @@ pub enum Workload {
 pub struct Memcached {
     /// Number of keys, 1 to [`Memcached::KEYS_MAX`].
     pub keys: u32,
-    /// Sizes of keys, bytes. The minimum is the number of digits that makes keys distinct; the maximum is
+    /// Sizes of keys, bytes. The minimum is the number of digits needed to keep keys distinct; the maximum is
     /// [`Memcached::KEY_BYTES_MAX`].
     pub key_bytes: Distribution,
     /// Sizes of values, bytes, from 1 to [`Memcached::VALUE_BYTES_MAX`].
     pub value_bytes: Distribution,
-    /// The share of `get` among all requests, 0 to 1.
+    /// Share of `get` requests among all requests, 0 to 1.
     pub get_share: f64,
 }
 
@@ -97,14 +108,14 @@ pub enum Polling {
     Auto,
     /// Edge-triggered `epoll_wait`. It sleeps in a closed loop and never sleeps in an open loop.
     Epoll,
-    /// No epoll: non-blocking receives with `SO_BUSY_POLL` and `SO_PREFER_BUSY_POLL`, longest-waiting connection first.
-    /// A receive that finds nothing polls the device from the generator's thread. Needs CAP_NET_ADMIN. It is useful
-    /// only with deferral on the client's NAPIs, which keeps interrupts and NAPI threads from interfering.
+    /// No epoll: non-blocking receives with `SO_BUSY_POLL` and `SO_PREFER_BUSY_POLL`, on the longest-waiting connection
+    /// first. A receive that finds nothing polls the device from the generator's thread. Needs CAP_NET_ADMIN. It is
+    /// useful only with deferral on the client's NAPIs, which keeps interrupts and NAPI threads from interfering.
     BusyPoll,
 }
 
 impl Polling {
-    /// Maximum number of connections per thread for busy polling under [`Polling::Auto`]. With more, polling each
+    /// Maximum number of connections per thread for which [`Polling::Auto`] busy polls. With more, polling every
     /// connection takes too long.
     pub const CONNECTIONS_MAX: u32 = 128;
 }
@@ -112,12 +123,12 @@ impl Polling {
 impl LoadSpec {
     /// Maximum of `depth`.
     pub const DEPTH_MAX: u32 = 1024;
-    /// Maximum number of connections, limited by the ports of one address.
+    /// Maximum number of connections, limited by the ports available to one address.
     pub const CONNECTIONS_MAX: u32 = 60_000;
     /// Maximum number of threads.
     pub const THREADS_MAX: u32 = 1024;
 
-    /// One thread, 64 connections of depth 1, seed 1, timeouts of 5 s to connect and 2 s to answer.
+    /// One thread, 64 connections of depth 1, no batches, seed 1, timeouts of 5 s for connecting and 2 s for answers.
     #[must_use]
     pub fn new(address: SocketAddr, transport: Transport, workload: Workload) -> Self {
         Self {
@@ -129,6 +140,7 @@ impl LoadSpec {
             threads: 1,
             cpus: Vec::new(),
             polling: Polling::Auto,
+            batched_sends: false,
             seed: 1,
             connect_timeout_ms: 5_000,
             response_timeout_ms: 2_000,
@@ -141,7 +153,7 @@ impl LoadSpec {
     /// [`LoadError::Spec`] with the first invalid field.
     pub fn check(&self) -> Result<(), LoadError> {
         if self.addresses.is_empty() {
-            return Err(LoadError::spec("addresses", "there is none"));
+            return Err(LoadError::spec("addresses", "empty list"));
         }
         within("threads", self.threads, 1, Self::THREADS_MAX)?;
         within("connections", self.connections, self.threads, Self::CONNECTIONS_MAX)?;
@@ -150,7 +162,7 @@ impl LoadSpec {
         within("response_timeout_ms", self.response_timeout_ms, 1, u32::MAX)?;
         match &self.workload {
             Workload::Memcached(_) if self.transport == Transport::Udp => {
-                Err(LoadError::spec("transport", "memcached is spoken over TCP"))
+                Err(LoadError::spec("transport", "memcached requires TCP"))
             }
             Workload::Memcached(memcached) => memcached.check(),
             Workload::RequestResponse(sizes) => sizes.check(self.transport),
@@ -159,7 +171,7 @@ impl LoadSpec {
 }
 
 impl Memcached {
-    /// Longest key of the protocol, bytes.
+    /// Longest key that the protocol allows, bytes.
     pub const KEY_BYTES_MAX: u32 = 250;
     /// Longest value, bytes. With key and item header it fits into memcached's default item limit of 1 MiB.
     pub const VALUE_BYTES_MAX: u32 = 1_000_000;
@@ -177,7 +189,7 @@ impl Memcached {
         }
     }
 
-    /// Shortest key, bytes: all numbers from 0 to `keys` − 1 have the same number of digits.
+    /// Shortest key for which all numbers from 0 to `keys` − 1 have the same number of digits, bytes.
     #[must_use]
     pub fn key_bytes_min(&self) -> u32 {
         digits(self.keys.saturating_sub(1))
@@ -205,7 +217,7 @@ impl RequestResponse {
     }
 }
 
-/// One run on the connections of a generator.
+/// One run over a generator's connections.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct RunSpec {
@@ -217,19 +229,20 @@ pub struct RunSpec {
     pub measure_ms: u32,
 }
 
-/// Schedule of requests.
+/// When requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {
     /// Sends at times that do not depend on answers. If every connection has `depth` outstanding requests, a request
     /// waits. Its latency counts from its due time.
     Open {
-        /// Total rate of all threads, requests per second, above 0 and at most [`Schedule::RATE_MAX`].
+        /// Total rate over all threads, requests per second, above 0 and at most [`Schedule::RATE_MAX`].
         rate_per_s: f64,
         /// Distribution of the gaps. Its mean is scaled to the rate of each thread.
         gaps: Distribution,
     },
-    /// Each connection keeps `depth` requests outstanding.
+    /// Each connection keeps `depth` requests outstanding. A request is due when the previous response has arrived or,
+    /// with [`LoadSpec::batched_sends`], when it is sent.
     Closed,
 }
 
@@ -295,7 +308,7 @@ mod tests {
     fn an_invalid_field_is_reported_with_its_bounds() {
         assert_eq!(refusal(|s| s.threads = 0), "load: threads: 0 is not between 1 and 1024");
         assert_eq!(refusal(|s| s.threads = 65), "load: connections: 64 is not between 65 and 60000");
-        assert_eq!(refusal(|s| s.addresses.clear()), "load: addresses: there is none");
+        assert_eq!(refusal(|s| s.addresses.clear()), "load: addresses: empty list");
         assert_eq!(
             refusal(|s| s.workload = Workload::Memcached(Memcached { keys: 0, ..Memcached::facebook() })),
             "load: keys: 0 is not between 1 and 10000000"
@@ -335,5 +348,12 @@ mod tests {
         let spec = LoadSpec { workload: Workload::Memcached(Memcached::facebook()), ..sound() };
         let json = serde_json::to_string(&spec).unwrap();
         assert_eq!(serde_json::from_str::<LoadSpec>(&json).unwrap(), spec);
+    }
+
+    #[test]
+    fn a_specification_without_the_send_order_was_batched() {
+        let mut json = serde_json::to_value(sound()).unwrap();
+        assert_eq!(json.as_object_mut().unwrap().remove("batched-sends"), Some(false.into()));
+        assert!(serde_json::from_value::<LoadSpec>(json).unwrap().batched_sends);
     }
 }

@@ -1,4 +1,4 @@
-//! One generator thread. It enters the namespace, pins itself, opens its connections, then executes plans until it is
+//! One generator thread: it enters the namespace, pins itself, opens its connections, then executes plans until it is
 //! stopped.
 
 use std::collections::VecDeque;
@@ -29,26 +29,26 @@ pub(crate) struct Assignment {
     pub(crate) content: Arc<Content>,
     pub(crate) namespace: Option<Arc<Namespace>>,
     pub(crate) cpu: Option<u32>,
-    /// Servers of this thread's connections.
+    /// Servers to which this thread connects.
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) cancel: Arc<AtomicBool>,
     pub(crate) answered: Arc<AtomicU64>,
 }
 
-/// Report of a thread after it opened its connections.
+/// What a thread reports after opening its connections.
 pub(crate) struct Ready {
     pub(crate) tid: Pid,
     pub(crate) engine: EngineUsed,
     pub(crate) napi_ids: Vec<NapiId>,
 }
 
-/// Report of a thread after a plan.
+/// What a thread reports after a plan.
 pub(crate) struct Done {
     pub(crate) result: Result<Tally, LoadError>,
     pub(crate) napi_ids: Vec<NapiId>,
 }
 
-/// Body of the thread. It ends when `plans` is closed.
+/// The thread's main function. It returns when `plans` is closed.
 pub(crate) fn work(
     assignment: &Assignment,
     ready: &Sender<Result<Ready, LoadError>>,
@@ -58,7 +58,7 @@ pub(crate) fn work(
     let mut state = match prepare(assignment) {
         Ok((state, engine)) => {
             let napi_ids = napi_ids(&state.connections);
-            // If the receiver is gone, another thread failed and `plans` is closed.
+            // If the receiver is gone, another thread has failed and `plans` is closed.
             let _ = ready.send(Ok(Ready { tid: Pid::of_this_thread(), engine, napi_ids }));
             state
         }
@@ -127,7 +127,7 @@ fn choose_finder(polling: Polling, connections: &[Connection]) -> Result<(Finder
 }
 
 fn watch_all(connections: &[Connection]) -> Result<Finder, LoadError> {
-    let finder = Finder::epoll(connections.len()).map_err(LoadError::system("making an epoll"))?;
+    let finder = Finder::epoll(connections.len()).map_err(LoadError::system("creating an epoll instance"))?;
     for (id, connection) in (0..).zip(connections) {
         if let Some(socket) = connection.socket() {
             finder.add(id, socket).map_err(LoadError::system("adding a connection to the epoll"))?;
@@ -136,7 +136,7 @@ fn watch_all(connections: &[Connection]) -> Result<Finder, LoadError> {
     Ok(finder)
 }
 
-/// Why busy polling would not help here, or does not seem to be wanted.
+/// Why busy polling would not help, or does not seem to be intended. `None` if it should be used.
 fn why_not_busy_poll(connections: &[Connection]) -> Option<String> {
     let most = Polling::CONNECTIONS_MAX;
     if connections.len() > most as usize {
@@ -144,21 +144,21 @@ fn why_not_busy_poll(connections: &[Connection]) -> Option<String> {
     }
     let ids = napi_ids(connections);
     if ids.is_empty() {
-        return Some("no NAPI id is known for the connections".to_owned());
+        return Some("the connections have no known NAPI ID".to_owned());
     }
     let mut netdev = match Netdev::open() {
         Ok(netdev) => netdev,
         Err(error) => return Some(error.to_string()),
     };
     ids.into_iter().find_map(|id| match netdev.napi(id) {
-        Ok(napi) if napi.defer_hard_irqs > Some(0) && napi.gro_flush_timeout_ns > Some(0) => None,
-        Ok(_) => Some(format!("NAPI {id} has no deferral set")),
+        Ok(napi) if napi.settings.defers() => None,
+        Ok(_) => Some(format!("NAPI {id} does not defer interrupts")),
         Err(error) => Some(error.to_string()),
     })
 }
 
-/// Enables busy polling. Returns the kernel's error if it refuses. The generator then uses epoll, and options set
-/// before do not matter.
+/// Enables busy polling. Returns the kernel's error if it refuses. The generator then uses epoll, where the options
+/// already set have no effect.
 fn busy_poll_refusal(connections: &[Connection]) -> Option<String> {
     let sockets = connections.iter().filter_map(Connection::socket);
     sockets.into_iter().find_map(|socket| socket.busy_poll().err()).map(|error| error.to_string())

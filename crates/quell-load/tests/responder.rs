@@ -1,4 +1,4 @@
-//! Generator and responder together, in every shape, and the generator with a real memcached.
+//! Generator and responder together, in every shape, and the generator against a real memcached.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -144,7 +144,7 @@ fn every_get_hits_after_preloading_memcached() {
     assert!(report.errors.is_empty() && report.misses == 0 && report.hits > 0, "{report:?}");
 }
 
-/// A successful connect is the only evidence of a listening server.
+/// Waits until a server listens, which only a successful connect shows.
 fn await_listener(address: SocketAddr) {
     for _ in 0..1_000 {
         if TcpConnection::connect(address, Duration::from_secs(1)).is_ok() {
@@ -152,5 +152,5 @@ fn await_listener(address: SocketAddr) {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    panic!("nobody listens at {address}");
+    panic!("no server listens at {address}");
 }

@@ -3,8 +3,8 @@
 
 use crate::key::{SettingKey, Settings};
 use crate::kind::ModeKind;
+use crate::napi::Threaded;
 use crate::refusal::Refusal;
-use crate::settings::Threaded;
 
 /// Settings that the kernel accepts, but that do not have the effect they suggest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
@@ -12,7 +12,7 @@ use crate::settings::Threaded;
 pub enum Concern {
     /// Only one of the two values of deferral is set.
     #[error(
-        "interrupts are not deferred: that takes both defer-hard-irqs and gro-flush-timeout, and \
+        "interrupts are not deferred: deferral needs both defer-hard-irqs and gro-flush-timeout, and \
          one of them is 0"
     )]
     DeferralIncomplete,

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use crate::napi::{DEFER_HARD_IRQS_MAX, NapiSettings, Threaded};
 use crate::refusal::Refusal;
-use crate::settings::{DEFER_HARD_IRQS_MAX, EpollSettings, NapiSettings, Threaded, USECS_MAX};
+use crate::settings::{EpollParams, USECS_MAX};
 use crate::timeout::{TimeoutError, parse_timeout_ns, timeout_text};
 
 /// A setting that a mode's text can override.
@@ -92,7 +93,7 @@ impl fmt::Display for SettingKey {
 pub(crate) struct Settings {
     pub(crate) napi: NapiSettings,
     /// `None` if the mode leaves epolls unchanged.
-    pub(crate) epoll: Option<EpollSettings>,
+    pub(crate) epoll: Option<EpollParams>,
 }
 
 impl Settings {

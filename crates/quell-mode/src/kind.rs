@@ -4,7 +4,8 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
 use crate::key::Settings;
-use crate::settings::{EpollSettings, NapiSettings, ProgramWait, Threaded, USECS_MAX};
+use crate::napi::{NapiSettings, Threaded};
+use crate::settings::{EpollParams, NAPI_POLL_WEIGHT, ProgramWait, USECS_MAX};
 
 const DEFER_HARD_IRQS: u32 = 100;
 const IRQ_SUSPEND_TIMEOUT_NS: u64 = 20_000_000;
@@ -138,11 +139,14 @@ impl ModeKind {
         }
     }
 
-    fn epoll(self) -> Option<EpollSettings> {
-        let preferred =
-            |busy_poll_usecs| EpollSettings { busy_poll_usecs, busy_poll_budget: 64, prefer_busy_poll: true };
+    fn epoll(self) -> Option<EpollParams> {
+        let preferred = |busy_poll_usecs| EpollParams {
+            busy_poll_usecs,
+            busy_poll_budget: NAPI_POLL_WEIGHT,
+            prefer_busy_poll: true,
+        };
         match self {
-            Self::Base | Self::Defer { .. } => Some(EpollSettings::default()),
+            Self::Base | Self::Defer { .. } => Some(EpollParams::default()),
             Self::NapiBusy => Some(preferred(64)),
             Self::FullBusy => Some(preferred(1000)),
             Self::Suspend { .. } => Some(preferred(0)),

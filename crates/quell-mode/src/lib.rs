@@ -18,6 +18,7 @@ mod check;
 mod key;
 mod kind;
 mod mode;
+mod napi;
 mod nearest;
 mod parse;
 pub mod profile;
@@ -30,9 +31,8 @@ pub use check::Concern;
 pub use key::SettingKey;
 pub use kind::{ModeKind, PollUsecs};
 pub use mode::DeliveryMode;
+pub use napi::{DEFER_HARD_IRQS_MAX, NapiSettings, NapiThreading, PartialNapiSettings, Threaded};
 pub use nearest::{Nearest, Offered};
 pub use refusal::{ParseModeError, Refusal};
 pub use requirement::Requirement;
-pub use settings::{
-    BUDGET_WITHOUT_CAPABILITY, DEFER_HARD_IRQS_MAX, EpollSettings, NapiSettings, ProgramWait, Threaded, USECS_MAX,
-};
+pub use settings::{EpollParams, NAPI_POLL_WEIGHT, ProgramWait, USECS_MAX};

@@ -6,10 +6,11 @@ use std::str::FromStr;
 use crate::check;
 use crate::key::{SettingKey, Settings};
 use crate::kind::{ModeKind, PollUsecs};
+use crate::napi::NapiSettings;
 use crate::parse;
 use crate::refusal::ParseModeError;
 use crate::requirement::Requirement;
-use crate::settings::{EpollSettings, NapiSettings, ProgramWait};
+use crate::settings::{EpollParams, ProgramWait};
 
 /// How packets are delivered: settings of NAPI instances, epolls and sockets, and waits of the program.
 ///
@@ -70,7 +71,7 @@ impl DeliveryMode {
 
     /// Settings of every epoll of the program; `None` if the mode leaves epolls as the program set them.
     #[must_use]
-    pub fn epoll(&self) -> Option<EpollSettings> {
+    pub fn epoll(&self) -> Option<EpollParams> {
         self.settings.epoll
     }
 

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::kind::ModeKind;
 use crate::mode::DeliveryMode;
-use crate::settings::{EpollSettings, NapiSettings, Threaded};
+use crate::napi::{NapiSettings, Threaded};
+use crate::settings::EpollParams;
 use crate::timeout::timeout_text;
 
 /// Interfaces of a kernel beside `napi-set`.
@@ -31,7 +32,7 @@ pub struct Nearest {
     /// All NAPI instances of the device, by sysfs. `irq-suspend-timeout` is 0.
     pub device: NapiSettings,
     /// Epolls of the program.
-    pub epoll: EpollSettings,
+    pub epoll: EpollParams,
     /// `SO_BUSY_POLL`, in µs, with `SO_PREFER_BUSY_POLL`, for sockets of the program that blocking `recv` reads.
     pub socket_busy_poll_usecs: Option<u32>,
 }
@@ -54,7 +55,7 @@ impl DeliveryMode {
                 irq_suspend_timeout_ns: 0,
                 threaded: if threads { Threaded::Thread } else { Threaded::Off },
             },
-            epoll: if offered.epoll_parameters { epoll } else { EpollSettings::default() },
+            epoll: if offered.epoll_parameters { epoll } else { EpollParams::default() },
             socket_busy_poll_usecs: Some(epoll.busy_poll_usecs).filter(|usecs| by_socket && *usecs > 0),
         };
         (nearest != Nearest::default()).then_some(nearest)
@@ -64,16 +65,13 @@ impl DeliveryMode {
 impl fmt::Display for Nearest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let NapiSettings { defer_hard_irqs, gro_flush_timeout_ns, threaded, .. } = self.device;
-        let EpollSettings { busy_poll_usecs, busy_poll_budget, prefer_busy_poll } = self.epoll;
         let deferral = self.device.defers().then(|| {
             let timeout = timeout_text(gro_flush_timeout_ns);
             format!("deferral of the whole device by sysfs ({defer_hard_irqs}, {timeout})")
         });
         let threads = (threaded != Threaded::Off).then(|| "threads for the whole device by sysfs".to_owned());
-        let epoll = (self.epoll != EpollSettings::default()).then(|| {
-            let prefer = u8::from(prefer_busy_poll);
-            format!("EPIOCSPARAMS of the epolls ({busy_poll_usecs}/{busy_poll_budget}/{prefer})")
-        });
+        let epoll = (self.epoll != EpollParams::default())
+            .then(|| format!("EPIOCSPARAMS of the epolls ({})", self.epoll.short()));
         let sockets = self.socket_busy_poll_usecs.map(|usecs| format!("SO_BUSY_POLL of the sockets ({usecs} us)"));
         let parts: Vec<String> = [deferral, threads, epoll, sockets].into_iter().flatten().collect();
         f.write_str(&parts.join(", "))

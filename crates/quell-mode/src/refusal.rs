@@ -12,7 +12,7 @@ pub enum Refusal {
     #[error("a delivery mode is missing, such as base, defer200, fullbusy or suspend200")]
     Empty,
     /// Unknown name.
-    #[error("no mode is called '{word}'{}", did_you_mean(*.nearest))]
+    #[error("unknown mode '{word}'{}", did_you_mean(*.nearest))]
     UnknownMode {
         /// Word in place of the name, without digits that follow.
         word: String,
@@ -58,7 +58,7 @@ pub enum Refusal {
         max: u64,
     },
     /// Override of an unknown setting.
-    #[error("no setting is called '{word}'{}", did_you_mean(*.nearest))]
+    #[error("unknown setting '{word}'{}", did_you_mean(*.nearest))]
     UnknownSetting {
         /// Word in place of the setting's name.
         word: String,
@@ -115,7 +115,7 @@ pub enum Refusal {
         key: SettingKey,
     },
     /// An override contradicts the name.
-    #[error("{mode} means {key} {value}; name another mode or leave {key} as it is")]
+    #[error("{mode} implies {key} {value}; use another mode, or do not set {key}")]
     ContradictsName {
         /// The name.
         mode: &'static str,

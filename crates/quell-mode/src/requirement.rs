@@ -3,7 +3,8 @@
 
 use crate::kind::ModeKind;
 use crate::mode::DeliveryMode;
-use crate::settings::{BUDGET_WITHOUT_CAPABILITY, EpollSettings, NapiSettings, ProgramWait, Threaded};
+use crate::napi::{NapiSettings, Threaded};
+use crate::settings::{EpollParams, NAPI_POLL_WEIGHT, ProgramWait};
 
 /// A requirement of a mode.
 #[derive(
@@ -24,7 +25,7 @@ use crate::settings::{BUDGET_WITHOUT_CAPABILITY, EpollSettings, NapiSettings, Pr
 #[non_exhaustive]
 pub enum Requirement {
     /// `napi-set` of defer-hard-irqs and gro-flush-timeout.
-    #[error("deferral per NAPI: netlink napi-set (Linux 6.13 and a NAPI that is listed)")]
+    #[error("deferral per NAPI: netlink napi-set (Linux 6.13, and a NAPI instance that the kernel lists)")]
     NapiDeferral,
     /// `napi-set` of irq-suspend-timeout.
     #[error("IRQ suspension: irq-suspend-timeout of netlink napi-set (Linux 6.13)")]
@@ -42,13 +43,13 @@ pub enum Requirement {
     #[error("CAP_NET_ADMIN in the initial user namespace, to set a NAPI")]
     NetAdminForNapi,
     /// CAP_NET_ADMIN for a poll of more than 64 packets.
-    #[error("CAP_NET_ADMIN, for a busy-poll-budget above 64")]
+    #[error("CAP_NET_ADMIN, for a busy-poll-budget above {NAPI_POLL_WEIGHT}")]
     NetAdminForBudget,
     /// The program's waits are shortened, so Quell must launch it.
-    #[error("the program's cooperation: its waits are shortened, so it has to be launched")]
+    #[error("the program's cooperation: its waits are shortened, so that it has to be started with `quell run`")]
     ShorterWaits,
     /// The program spins before it sleeps, so Quell must launch it.
-    #[error("the program's cooperation: it spins before it sleeps, so it has to be launched")]
+    #[error("the program's cooperation: it spins before sleeping, so that it has to be started with `quell run`")]
     SpinBeforeSleep,
     /// The program's sockets get `SO_BUSY_POLL`, so Quell must launch it.
     #[error("the program's cooperation: SO_BUSY_POLL on its sockets, read by blocking recv")]
@@ -67,9 +68,9 @@ impl Requirement {
             (napi.irq_suspend_timeout_ns > 0, Self::IrqSuspension),
             (napi.threaded == Threaded::Thread, Self::ThreadedNapi),
             (napi.threaded == Threaded::BusyPoll, Self::ThreadedBusyPoll),
-            (epoll != EpollSettings::default(), Self::EpollParameters),
+            (epoll != EpollParams::default(), Self::EpollParameters),
             (napi != NapiSettings::default(), Self::NetAdminForNapi),
-            (epoll.busy_poll_budget > BUDGET_WITHOUT_CAPABILITY, Self::NetAdminForBudget),
+            (epoll.busy_poll_budget > NAPI_POLL_WEIGHT, Self::NetAdminForBudget),
             (matches!(waits, ProgramWait::AtMost(_)), Self::ShorterWaits),
             (matches!(waits, ProgramWait::SpinBeforeSleep(_)), Self::SpinBeforeSleep),
             (matches!(mode.kind(), ModeKind::SockPoll { .. }), Self::SocketBusyPoll),

@@ -68,7 +68,7 @@ fn an_error_in_the_settings_of_a_program_has_its_position() {
     let (place, refusal) = self::refusal("[program]\nmax-event = 8\n");
     assert_eq!(
         (place.as_str(), refusal.to_string().as_str()),
-        ("test.toml:2:1", "no key is called `max-event` here; did you mean `max-events`?")
+        ("test.toml:2:1", "unknown key `max-event`; did you mean `max-events`?")
     );
 }
 
@@ -140,7 +140,7 @@ fn a_later_layer_replaces_keys_of_an_earlier_one() {
 #[test]
 fn an_unknown_key_is_refused_with_its_position_and_the_most_similar_one() {
     let error = parse("[device.nic]\nname = 'eth0'\ncoalescing = { rx-usec = 3 }").unwrap_err();
-    assert_eq!(error.to_string(), "test.toml:3:16: no key is called `rx-usec` here; did you mean `rx-usecs`?");
+    assert_eq!(error.to_string(), "test.toml:3:16: unknown key `rx-usec`; did you mean `rx-usecs`?");
     assert_eq!(error.caret(), "coalescing = { rx-usec = 3 }\n               ^^^^^^^");
 }
 

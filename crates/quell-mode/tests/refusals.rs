@@ -211,8 +211,7 @@ fn a_setting_of_epoll_is_refused_where_epoll_is_not_used() {
 fn the_message_names_the_text_the_reason_and_the_remedy() {
     assert_eq!(
         refused("suspend20,defer-hard-irq=10").to_string(),
-        "delivery mode 'suspend20,defer-hard-irq=10': no setting is called \
-         'defer-hard-irq'; did you mean defer-hard-irqs?"
+        "delivery mode 'suspend20,defer-hard-irq=10': unknown setting 'defer-hard-irq'; did you mean defer-hard-irqs?"
     );
 }
 

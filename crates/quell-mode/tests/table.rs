@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quell_mode::{Concern, DeliveryMode, EpollSettings, NapiSettings, ProgramWait, Requirement, Threaded};
+use quell_mode::{Concern, DeliveryMode, EpollParams, NapiSettings, ProgramWait, Requirement, Threaded};
 
 fn mode(text: &str) -> DeliveryMode {
     text.parse().expect("a mode of the table")
@@ -22,8 +22,8 @@ fn napi(
     }
 }
 
-fn epoll(busy_poll_usecs: u32, busy_poll_budget: u16, prefer: u8) -> Option<EpollSettings> {
-    Some(EpollSettings { busy_poll_usecs, busy_poll_budget, prefer_busy_poll: prefer == 1 })
+fn epoll(busy_poll_usecs: u32, busy_poll_budget: u16, prefer: u8) -> Option<EpollParams> {
+    Some(EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll: prefer == 1 })
 }
 
 #[test]

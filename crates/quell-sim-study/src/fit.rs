@@ -70,7 +70,7 @@ pub struct Fitted {
 
 /// An unknown constant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` cannot be fitted: there is no such constant")]
+#[error("cannot fit `{0}`: unknown constant")]
 pub struct FitError(String);
 
 /// Relative error of a column that counts as 1; `None` for columns that are not fitted.

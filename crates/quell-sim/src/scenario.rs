@@ -1,7 +1,7 @@
 //! Scenarios: given settings, packets at given times, and applications that take given steps. Everything
 //! is observed. Used by the conformance suite as its model backend, and by the tests of the rules.
 
-use quell_mode::{EpollSettings, NapiSettings};
+use quell_mode::{EpollParams, NapiSettings};
 
 use crate::engine::Ns;
 use crate::host::{Costs, HostProfile};
@@ -41,7 +41,7 @@ pub struct Scenario {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EpollContext {
     /// Busy-poll parameters (`EPIOCSPARAMS`).
-    pub settings: EpollSettings,
+    pub settings: EpollParams,
     /// Whether it has learned the NAPI ID of its last socket.
     pub napi_known: bool,
     /// Epoll that contains this one; it must come earlier in the list.
@@ -114,7 +114,7 @@ pub enum Input {
         /// The epoll.
         epoll: usize,
         /// Its new settings.
-        settings: EpollSettings,
+        settings: EpollParams,
     },
     /// A descriptor without a queue becomes ready, and stays ready.
     AlwaysReady {

@@ -198,7 +198,7 @@ pub fn sweep(
 
 /// An invalid range of modes or loads.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is no range: {why}")]
+#[error("invalid range `{text}`: {why}")]
 pub struct RangeError {
     text: String,
     why: &'static str,
@@ -277,7 +277,7 @@ pub enum LoadsError {
     #[error(transparent)]
     Load(#[from] InvalidLoad),
     /// An invalid share.
-    #[error("`{0}` is no share of what base reaches: write 0.1% to 200%")]
+    #[error("invalid percentage `{0}` of base's maximum: expected 0.1% to 200%")]
     Share(String),
     /// An invalid range.
     #[error(transparent)]

@@ -41,7 +41,7 @@ impl fmt::Display for Load {
 
 /// A text that is not a load.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no load: a number of requests a second such as 600000 or 600K, or MAX")]
+#[error("invalid load `{0}`: expected requests per second such as 600000 or 600K, or MAX")]
 pub struct InvalidLoad(String);
 
 impl FromStr for Load {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use quell_mode::{EpollSettings, NapiSettings, Threaded};
+use quell_mode::{EpollParams, NapiSettings, Threaded};
 use quell_sim::scenario::{Descriptor, Input, Scenario};
 use quell_sim::{KernelRules, PacketKind, ScriptStep};
 
@@ -114,7 +114,7 @@ fn a_full_ring_drops() {
 #[test]
 fn missed_during_a_busy_poll_without_deferral_is_forgotten_at_its_end_and_nothing_is_lost() {
     // The interrupt is still enabled when the busy loop owns the instance.
-    let epoll = EpollSettings { busy_poll_usecs: 2000, busy_poll_budget: 64, prefer_busy_poll: true };
+    let epoll = EpollParams { busy_poll_usecs: 2000, busy_poll_budget: 64, prefer_busy_poll: true };
     let mut scenario = known(server("base", 0));
     scenario.epolls[0].settings = epoll;
     for index in 0..20 {
@@ -162,7 +162,7 @@ fn a_budget_of_zero_polls_eight_packets() {
 #[test]
 fn a_timer_that_fires_while_the_poll_is_owned_is_lost() {
     // The busy loop owns the instance for 2 ms; a timer armed before fires meanwhile.
-    let epoll = EpollSettings { busy_poll_usecs: 2000, busy_poll_budget: 64, prefer_busy_poll: true };
+    let epoll = EpollParams { busy_poll_usecs: 2000, busy_poll_budget: 64, prefer_busy_poll: true };
     let mut scenario = server("defer200", 0);
     scenario.epolls[0].settings = epoll;
     let observed = play(&scenario.request(MS, 0).request(20 * MS, 0));
@@ -172,7 +172,7 @@ fn a_timer_that_fires_while_the_poll_is_owned_is_lost() {
 
 #[test]
 fn busy_poll_usecs_are_units_of_1024_ns() {
-    let epoll = EpollSettings { busy_poll_usecs: 1000, busy_poll_budget: 64, prefer_busy_poll: true };
+    let epoll = EpollParams { busy_poll_usecs: 1000, busy_poll_budget: 64, prefer_busy_poll: true };
     let mut scenario = known(server("defer200", 0));
     scenario.epolls[0].settings = epoll;
     let observed = play(&scenario);

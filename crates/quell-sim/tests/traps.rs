@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use quell_mode::{EpollSettings, NapiSettings};
+use quell_mode::{EpollParams, NapiSettings};
 use quell_sim::ScriptStep;
 use quell_sim::scenario::{Descriptor, Input};
 
@@ -42,7 +42,7 @@ fn with_a_timeout_of_one_millisecond_the_same_spin_does_not_stall() {
 
 #[test]
 fn clearing_prefer_first_leaves_the_queue_stalled_for_the_old_timeout() {
-    let cleared = EpollSettings { prefer_busy_poll: false, ..epoll("suspend20") };
+    let cleared = EpollParams { prefer_busy_poll: false, ..epoll("suspend20") };
     let steps = [
         FOREVER,
         ScriptStep::ReadAll,
@@ -57,7 +57,7 @@ fn clearing_prefer_first_leaves_the_queue_stalled_for_the_old_timeout() {
 
 #[test]
 fn clearing_prefer_and_then_closing_the_epoll_stalls_as_well() {
-    let cleared = EpollSettings { prefer_busy_poll: false, ..epoll("suspend20") };
+    let cleared = EpollParams { prefer_busy_poll: false, ..epoll("suspend20") };
     let steps = [
         FOREVER,
         ScriptStep::ReadAll,

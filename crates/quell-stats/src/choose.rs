@@ -9,7 +9,8 @@ use crate::spread::Spread;
 use crate::verdict::{Verdict, compare};
 
 /// Whether low or high values of a metric are better.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Goal {
     /// Less is better: latency, CPU per request.
     Lowest,

@@ -145,6 +145,12 @@ impl LatencyHistogram {
         self.quantile(0.999)
     }
 
+    /// Each slot that is not empty, in ascending order: its upper end in ns, and the number of latencies in it.
+    /// Recorded with [`record_n`](Self::record_n), they make an equal histogram.
+    pub fn slots(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.counts.iter_recorded().map(|slot| (slot.value_iterated_to(), slot.count_at_value()))
+    }
+
     fn unless_empty(&self, ns: impl FnOnce(&Counts) -> u64) -> Option<Duration> {
         (!self.is_empty()).then(|| Duration::from_nanos(ns(&self.counts)))
     }

@@ -32,7 +32,7 @@ impl Effect {
 #[non_exhaustive]
 pub enum Doubt {
     /// Too few repeats in which both have a value.
-    #[error("{pairs} pairs, at least {MIN_PAIRS} are needed")]
+    #[error("{pairs} pairs; at least {MIN_PAIRS} are needed")]
     TooFewPairs {
         /// Number of pairs.
         pairs: usize,

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use quell_host::attach::keeper::this_process;
 use quell_host::journal::{Journal, Keeper};
-use quell_host::transaction::{Moment, Transaction};
+use quell_host::transaction::{ChangeStage, Transaction};
 use quell_linux::address::{Addresses, InterfaceAddress};
 use quell_linux::capability::{Capability, effective};
-use quell_linux::epoll_params::{self, EpollParams};
+use quell_linux::epoll_params::{self, EpollParams, NAPI_POLL_WEIGHT};
 use quell_linux::ethtool::Ethtool;
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::link::{Links, VethEnd, VethPair};
-use quell_linux::netdev::{Napi, NapiChange, Netdev};
+use quell_linux::netdev::{Napi, Netdev, PartialNapiSettings};
 use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use quell_linux::process::{Child, Spawn};
@@ -34,14 +34,15 @@ pub const WATCHED: Duration = Duration::from_millis(200);
 
 /// Suspension that a test can hold: deferral does not run out while it looks, and the timer hardly ever polls just when
 /// the suspension begins, which would end it.
-pub const SUSPENDING: NapiChange = NapiChange {
+pub const SUSPENDING: PartialNapiSettings = PartialNapiSettings {
     defer_hard_irqs: Some(1_000_000),
     gro_flush_timeout_ns: Some(20_000_000),
     irq_suspend_timeout_ns: Some(SUSPENDED_FOR.as_nanos() as u64),
-    threading: None,
+    threaded: None,
 };
 /// `prefer_busy_poll`, and nothing else that differs from a new epoll but the budget.
-pub const PREFER: EpollParams = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+pub const PREFER: EpollParams =
+    EpollParams { busy_poll_usecs: 0, busy_poll_budget: NAPI_POLL_WEIGHT, prefer_busy_poll: true };
 
 /// Address of the server's device.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -67,8 +68,8 @@ pub fn skipped() -> bool {
     lacking
 }
 
-/// Whether every process's network namespace may be opened. Where it may not, nothing is known to be gone: in a container
-/// whose first process has more capabilities than the test.
+/// Whether every process's network namespace may be opened. Where it may not, nothing is known to be gone: in a
+/// container whose first process has more capabilities than the test.
 pub fn every_namespace_is_in_sight() -> bool {
     let proc = ProcRoot::default();
     let pids = proc.pids().unwrap();
@@ -79,7 +80,7 @@ pub fn every_namespace_is_in_sight() -> bool {
 }
 
 /// Looks on at changes, and stops none.
-pub fn go_on(_: usize, _: Moment) -> ControlFlow<()> {
+pub fn go_on(_: usize, _: ChangeStage) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
@@ -107,7 +108,7 @@ pub struct Lab {
     pub server_index: Ifindex,
     /// NAPI instances of that device, in the order of its queues.
     pub napis: Vec<NapiId>,
-    /// What `quell show --netns` would be told.
+    /// Name for `quell show --netns`.
     pub server_name: String,
     transaction: Transaction,
     _journal_dir: tempfile::TempDir,
@@ -115,7 +116,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// A pair with as many queues at each end; `None`, and the test recorded as skipped, where the kernel has no suspension.
+    /// A pair with as many queues at each end; `None`, and the test recorded as skipped, where the kernel has no
+    /// suspension.
     pub fn raise(test: &str, queues: u32) -> Option<Self> {
         if skipped() {
             return None;
@@ -132,7 +134,7 @@ impl Lab {
         give_addresses([&server, &client], &pair, [SERVER, CLIENT]);
         keep_flows_on_their_queues(&client);
         let napis = Netdev::open_in(&server).unwrap().napis(pair.left).unwrap();
-        if napis.iter().any(|napi| napi.irq_suspend_timeout_ns.is_none()) {
+        if napis.iter().any(|napi| napi.settings.irq_suspend_timeout_ns.is_none()) {
             skip(Lacks::KernelFeature, "this kernel does not suspend interrupts (Linux 6.13 and newer do)");
             return None;
         }
@@ -164,13 +166,13 @@ impl Lab {
         self.transaction.spawn(&["program".to_owned()], program.netns(&self.server)).unwrap()
     }
 
-    /// The first instance, as it is now.
+    /// Current state of the first instance.
     pub fn napi(&self) -> Napi {
         Netdev::open_in(&self.server).unwrap().napi(self.napis[0]).unwrap()
     }
 
     /// Changes settings of the first instance behind every journal's back, in whatever order.
-    pub fn set_napi(&self, change: &NapiChange) {
+    pub fn set_napi(&self, change: &PartialNapiSettings) {
         Netdev::open_in(&self.server).unwrap().set_napi(self.napis[0], change).unwrap();
     }
 

@@ -75,7 +75,7 @@ impl fmt::Display for FetchStep {
 #[non_exhaustive]
 pub enum FetchError {
     /// A program could not be run.
-    #[error("could not run {program}: {source}; kernels are fetched with apt, on Debian and what derives from it")]
+    #[error("could not run {program}: {source}; fetching kernels needs apt, on Debian or a derivative")]
     Run {
         /// Name of the program.
         program: &'static str,
@@ -91,13 +91,13 @@ pub enum FetchError {
         said: String,
     },
     /// The system's sources contain no Debian archive.
-    #[error("none of apt's sources is Debian's archive: name a mirror of it with --mirror URL")]
+    #[error("apt has no Debian archive among its sources: give a mirror with --mirror URL")]
     NoMirror,
     /// The mirror's URL would change the meaning of the list of sources.
-    #[error("`{0}` is no mirror: expected a URL like http://HOST/debian")]
+    #[error("invalid mirror `{0}`: expected a URL such as http://HOST/debian")]
     InvalidMirror(String),
     /// The archive does not offer this kernel.
-    #[error("the archive has no kernel {name} now; it has {offered}")]
+    #[error("the archive has no kernel {name}; available: {offered}")]
     NotOffered {
         /// Requested kernel.
         name: KernelName,
@@ -105,7 +105,7 @@ pub enum FetchError {
         offered: String,
     },
     /// The index lacks a required field.
-    #[error("the index says of {package}: no `{field}`")]
+    #[error("index entry of {package}: no field `{field}`")]
     Index {
         /// Name of the package.
         package: String,
@@ -121,7 +121,7 @@ pub enum FetchError {
         source: io::Error,
     },
     /// No package contains a kernel.
-    #[error("none of the packages of {0} holds a kernel")]
+    #[error("no package of {0} contains a kernel")]
     NoKernel(String),
     /// The kernel image in the package has an unknown format.
     #[error("the kernel of {package}: {source}")]

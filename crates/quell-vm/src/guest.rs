@@ -48,7 +48,7 @@ pub(crate) enum Run {
 #[non_exhaustive]
 pub enum GuestError {
     /// This process is not the init of a guest.
-    #[error("this is for the first process of a guest of the vm lab, which this process is not")]
+    #[error("this command runs only as the first process of a guest of the vm lab")]
     NotAGuest,
     /// The kernel refused a setup step.
     #[error(transparent)]
@@ -65,10 +65,10 @@ pub enum GuestError {
         source: io::Error,
     },
     /// A message could not be sent to the host.
-    #[error("speaking to the host: {0}")]
+    #[error("could not write to the host: {0}")]
     Speak(io::Error),
     /// The machine could not be rebooted.
-    #[error("ending the machine: {0}")]
+    #[error("could not power off the machine: {0}")]
     Restart(io::Error),
 }
 

@@ -125,7 +125,7 @@ mod tests {
             .stderr(Stdio::inherit())
             .output();
         let Ok(listed) = listed else {
-            skip(Lacks::Tool("cpio"), "there is no cpio here");
+            skip(Lacks::Tool("cpio"), "cpio is not installed");
             return;
         };
         let names = String::from_utf8(listed.stdout).unwrap();

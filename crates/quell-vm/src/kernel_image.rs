@@ -27,13 +27,13 @@ const LZ4_LEGACY_MAGIC: &[u8] = &[0x02, 0x21, 0x4c, 0x18];
 #[non_exhaustive]
 pub enum ImageError {
     /// The file is not a bzImage, or it is truncated.
-    #[error("it is no kernel image: {0}")]
+    #[error("not a kernel image: {0}")]
     NotAnImage(&'static str),
     /// The compression format is unknown.
-    #[error("the kernel in it is compressed in a way that begins with {0:02x?}; known are zstd and LZ4")]
+    #[error("unknown compression with magic {0:02x?}; supported: zstd and LZ4")]
     Format(Vec<u8>),
     /// The kernel could not be decompressed.
-    #[error("decompressing the kernel in it: {0}")]
+    #[error("could not decompress the kernel: {0}")]
     Decompress(#[from] io::Error),
 }
 

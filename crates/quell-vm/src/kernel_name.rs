@@ -28,7 +28,7 @@ pub struct KernelName {
 
 /// A text that is not a valid kernel name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{0}` is no kernel: expected a series like 6.12, or 6.12-full for the build with the drivers of real NICs")]
+#[error("invalid kernel `{0}`: expected a series such as 6.12, or 6.12-full for the build with drivers of real NICs")]
 pub struct InvalidKernelName(String);
 
 impl KernelName {

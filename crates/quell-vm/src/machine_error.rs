@@ -45,7 +45,7 @@ pub enum MachineError {
     #[error("a shell in the guest needs a statically linked BusyBox on the PATH (Debian: busybox-static)")]
     NoBusybox,
     /// The guest exceeded its time limit.
-    #[error("the guest did not end within {} s ({}); its last words:\n{console}", .limit.as_secs(), so_far(.boot, .host))]
+    #[error("the guest did not exit within {} s ({}); console:\n{console}", .limit.as_secs(), so_far(.boot, .host))]
     TimeLimit {
         /// Time limit.
         limit: Duration,
@@ -57,7 +57,7 @@ pub enum MachineError {
         console: String,
     },
     /// Every attempt ended before the guest had booted: the kernel panicked.
-    #[error("{attempts} guests ended before they had booted; QEMU says {qemu:?}; the last one's console:\n{console}")]
+    #[error("{attempts} guests exited before they had booted; QEMU: {qemu:?}; console of the last one:\n{console}")]
     Boot {
         /// Number of attempts.
         attempts: u32,
@@ -67,7 +67,7 @@ pub enum MachineError {
         console: String,
     },
     /// The guest ended without a result of its command: the kernel panicked, or QEMU failed.
-    #[error("the guest ended before its command did; QEMU says {qemu:?}; its last words:\n{console}")]
+    #[error("the guest exited before its command; QEMU: {qemu:?}; console:\n{console}")]
     Lost {
         /// QEMU's output on standard error.
         qemu: String,
@@ -75,7 +75,7 @@ pub enum MachineError {
         console: String,
     },
     /// The guest could not be set up.
-    #[error("in the guest: {failure}; its last words:\n{console}")]
+    #[error("in the guest: {failure}; console:\n{console}")]
     Guest {
         /// Error message of the guest.
         failure: String,
@@ -83,7 +83,7 @@ pub enum MachineError {
         console: String,
     },
     /// The guest's messages could not be read.
-    #[error("listening to the guest: {0}")]
+    #[error("could not read from the guest: {0}")]
     Listen(io::Error),
     /// The user interrupted the run.
     #[error("interrupted")]

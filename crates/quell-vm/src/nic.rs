@@ -58,7 +58,7 @@ pub struct GuestNic {
 #[non_exhaustive]
 pub enum NicError {
     /// The NIC does not exist.
-    #[error("there is no NIC for the {0}: this is for a guest of the vm lab")]
+    #[error("no NIC for the {0}: this command runs only in a guest of the vm lab")]
     Absent(&'static str),
     /// A namespace could not be created or entered.
     #[error(transparent)]

@@ -25,7 +25,7 @@ pub enum ProgramError {
     #[error(transparent)]
     Proc(#[from] ProcError),
     /// A file of the program could not be read.
-    #[error("reading {path}, which this program runs code from: {source}")]
+    #[error("could not read {path}, which is part of this program: {source}")]
     Read {
         /// Path of the file.
         path: PathBuf,
@@ -33,7 +33,7 @@ pub enum ProgramError {
         source: io::Error,
     },
     /// The program file was replaced or removed after the start.
-    #[error("the file of this program is no longer what runs: start it again")]
+    #[error("the file of this program was replaced while it runs: start it again")]
     Replaced,
 }
 

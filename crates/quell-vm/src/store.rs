@@ -49,10 +49,10 @@ pub struct Origin {
 #[non_exhaustive]
 pub enum StoreError {
     /// Neither environment variable gives the location.
-    #[error("there is no place for kernels: set XDG_CACHE_HOME or HOME")]
+    #[error("no cache directory for kernels: set XDG_CACHE_HOME or HOME")]
     NoPlace,
     /// The kernel has not been fetched.
-    #[error("kernel {name} is not here ({}): `quell vm get {name}` fetches it", here(.kernels))]
+    #[error("kernel {name} has not been fetched ({}): run `quell vm get {name}`", here(.kernels))]
     NotHere {
         /// Requested kernel.
         name: KernelName,
@@ -60,12 +60,12 @@ pub enum StoreError {
         kernels: Vec<KernelName>,
     },
     /// The store is empty.
-    #[error("there is no kernel here: `quell vm get` fetches some")]
+    #[error("no kernels fetched: run `quell vm get`")]
     Empty,
     /// Another user could place kernels in the cache, or replace files with links.
     #[error(
-        "the cache of kernels {dir} is not this user's alone: {source}; set XDG_CACHE_HOME to a directory of this user, \
-         as root for instance /var/cache", dir = visible::path(.dir)
+        "the kernel cache {dir} is not private to this user: {source}; set XDG_CACHE_HOME to a private directory, \
+         for root for example /var/cache", dir = visible::path(.dir)
     )]
     NotOwn {
         /// Cache directory.
@@ -84,7 +84,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// The cache contains a file that this program did not write.
-    #[error("{path} does not say where the kernel came from: {source}; remove the directory and get it again")]
+    #[error("{path} does not describe the origin of the kernel: {source}; remove the directory and fetch it again")]
     Origin {
         /// Path of the file.
         path: PathBuf,
@@ -286,6 +286,6 @@ mod tests {
         let store = Store::in_dir(dir.path());
         keep(&store, "6.12");
         let error = store.kernel(&"7.3".parse().unwrap()).unwrap_err().to_string();
-        assert_eq!(error, "kernel 7.3 is not here (here: 6.12): `quell vm get 7.3` fetches it");
+        assert_eq!(error, "kernel 7.3 has not been fetched (here: 6.12): run `quell vm get 7.3`");
     }
 }

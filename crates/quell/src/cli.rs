@@ -1,6 +1,6 @@
-//! The commands: their names, groups and examples. The options of each are in its own module of `commands`.
+//! The commands: names, groups and examples. Their options are in the modules of `commands`.
 
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::commands::{
     apply, attach, bench, conformance, doctor, lab, load, respond, run, show, sim, status, vm, vm_commands,
@@ -14,6 +14,12 @@ pub(crate) struct Cli {
     /// Command to run.
     #[command(subcommand)]
     pub(crate) command: Command,
+    /// Log to standard error: decisions; -vv: changes; -vvv: kernel requests.
+    #[arg(short, long, global = true, action = ArgAction::Count, display_order = 900)]
+    pub(crate) verbose: u8,
+    /// Name of the command.
+    #[arg(skip)]
+    pub(crate) command_name: String,
 }
 
 const EXIT_CODES: &str = concat!(
@@ -24,12 +30,12 @@ const EXIT_CODES: &str = concat!(
 /// A command's name and two examples of it.
 type Listed = (&'static str, [&'static str; 2]);
 
-/// Commands by what they are for, each with two examples that begin its help.
+/// Commands by purpose, each with two examples for its help.
 const GROUPS: &[(&str, &[Listed])] = &[
     (
-        "Look (changes nothing)",
+        "Inspect (changes nothing)",
         &[
-            ("show", ["quell show 1234", "quell show --device eth0 -v"]),
+            ("show", ["quell show 1234", "quell show --device eth0 --details"]),
             ("doctor", ["quell doctor", "quell doctor --explain nested-epoll"]),
             ("status", ["quell status", "quell status -j"]),
         ],
@@ -71,9 +77,11 @@ impl Cli {
     /// Parses the command line of this process.
     ///
     /// # Errors
-    /// What is wrong with it, or the help that it asks for.
+    /// A usage error, or the help text that was requested.
     pub(crate) fn from_command_line() -> Result<Self, clap::Error> {
-        Self::from_arg_matches(&command().try_get_matches()?)
+        let matches = command().try_get_matches()?;
+        let command_name = matches.subcommand_name().unwrap_or_default().to_owned();
+        Ok(Self { command_name, ..Self::from_arg_matches(&matches)? })
     }
 }
 
@@ -111,39 +119,39 @@ fn list_of_commands(command: &clap::Command) -> String {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Measure delivery modes with a real server in a private lab, and name the best.
+    /// Measure delivery modes with a real server in a private lab and report the best.
     Bench(Box<bench::BenchArgs>),
     /// Print the packet path: devices, queues, NAPI instances, IRQs, threads, epolls, sockets.
     Show(show::ShowArgs),
-    /// List what is wrong with this host's packet delivery, how serious it is, and the fix.
+    /// List packet delivery problems on this host, with severity and fix.
     Doctor(doctor::DoctorArgs),
-    /// Ask the model of the kernel's packet delivery: no root, no lab, in seconds.
+    /// Simulate the kernel's packet delivery: no root, no lab, in seconds.
     Sim {
-        /// Question to the model.
+        /// Simulation to run.
         #[command(subcommand)]
         command: sim::SimCommand,
     },
-    /// Start a program in a delivery mode; everything is restored when it ends.
+    /// Start a program with a delivery mode; everything is restored when it exits.
     Run(Box<run::RunArgs>),
-    /// Give a running program a delivery mode from outside; everything is restored when it ends.
+    /// Apply a delivery mode to a running program; everything is restored when it exits.
     Attach(attach::AttachArgs),
-    /// End the mode of a program and restore everything, even if the program is stuck.
+    /// Undo `quell attach`, even if the program hangs.
     Detach(attach::detach::DetachArgs),
-    /// Apply a profile to the host as one transaction: verified, restored if anything fails.
+    /// Apply a profile to the host as one transaction: verified, and rolled back on failure.
     Apply(Box<apply::ApplyArgs>),
-    /// List what is applied, since when, and what others have changed since.
+    /// List applied settings, since when, and what other programs have changed since.
     Status(status::StatusArgs),
-    /// Restore everything that is applied or attached.
+    /// Undo everything that is applied or attached.
     Revert(status::RevertArgs),
     /// Keep the changes made by `apply --confirm`.
     Confirm(status::StatusArgs),
-    /// Play scenarios on the model and on this kernel, and compare what is observed.
+    /// Run scenarios on the model and on this kernel, and check the results.
     Conformance(conformance::ConformanceArgs),
-    /// Load a server, check every answer, print latencies.
+    /// Generate load on a server, check every response, print latencies.
     Load(Box<load::LoadArgs>),
     /// Answer requests with responses of a chosen size.
     Respond(respond::RespondArgs),
-    /// Raise, list and clean up veth labs.
+    /// Create, list and clean up veth labs.
     Lab {
         /// Action on labs.
         #[command(subcommand)]
@@ -155,28 +163,28 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: vm::VmCommand,
     },
-    /// Restores what is not confirmed in time.
+    /// Rolls back a profile that is not confirmed in time.
     #[command(name = apply::watchdog::COMMAND, hide = true)]
     Watchdog(apply::watchdog::WatchdogArgs),
-    /// Restores an attachment when its programs have ended.
+    /// Restores an attachment when its programs have exited.
     #[command(name = attach::keeper::COMMAND, hide = true)]
     Keeper(attach::keeper::KeeperArgs),
     /// Process 1 of a guest.
     #[command(name = quell_vm::machine::GUEST_COMMAND, hide = true)]
     VmGuest,
-    /// The part of the conformance suite that runs in a guest.
+    /// Runs conformance scenarios inside a guest.
     #[command(name = quell_conformance::in_guest::GUEST_COMMAND, hide = true)]
     VmConformance {
-        /// Scenarios to play.
+        /// Scenarios to run.
         names: Vec<String>,
     },
-    /// Commands that tests of the vm lab run in a guest.
+    /// Runs commands in a guest, for tests of the vm lab.
     #[command(name = vm_commands::COMMAND, hide = true)]
     VmCommands {
         /// The commands, as JSON.
         commands: String,
     },
-    /// The vm lab's part in the guest.
+    /// Reads counters in a guest of the vm lab.
     #[command(name = quell_bench::vm::GUEST_COMMAND, hide = true)]
     VmLab {
         /// Counters to read, as JSON.

@@ -1,4 +1,4 @@
-//! How the program ends: the exit codes that scripts rely on, and how an error reads.
+//! Exit codes and fatal errors.
 
 use std::fmt;
 use std::io;
@@ -12,15 +12,15 @@ use quell_linux::netns::NamespaceError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {
-    /// The command line was not understood, or names something that is not there.
+    /// The command line is invalid, or names something that does not exist.
     Usage = 1,
     /// The kernel refused.
     KernelRefused = 2,
-    /// What was set did not read back, or a check before measuring did not hold.
+    /// A setting did not read back, or a check failed.
     VerifyFailed = 3,
-    /// Something failed on the way, and everything was restored.
+    /// The operation failed, and everything was restored.
     RolledBack = 4,
-    /// It is not possible on this machine.
+    /// The operation is not possible on this machine.
     NotSupported = 5,
     /// A command cannot be executed, as shells spell it.
     CannotExecute = 126,
@@ -35,12 +35,12 @@ pub(crate) enum Exit {
 pub(crate) struct Failure {
     /// The exit code.
     pub(crate) exit: Exit,
-    /// What was tried, on what, what came back, what to do.
+    /// What failed, on which object, the kernel's error, what to do next.
     pub(crate) text: String,
 }
 
 impl Exit {
-    /// What an exit code of this program means, when it came from elsewhere; an unknown one is that something failed.
+    /// Maps the exit code of another instance of this program; unknown codes mean failure.
     pub(crate) fn from_code(code: i32) -> Self {
         let all = [
             Self::Usage,
@@ -60,7 +60,7 @@ impl Failure {
         Self { exit, text: text.to_string() }
     }
 
-    /// The kernel refused, or, where it did so for a missing privilege, it is not possible for this user.
+    /// A kernel error; `NotSupported` if it is caused by a missing privilege.
     pub(crate) fn refused(error: impl std::error::Error + 'static) -> Self {
         let text = error.to_string();
         match is_denied(&error) {
@@ -70,13 +70,13 @@ impl Failure {
         }
     }
 
-    /// A wrong command line.
+    /// A usage error.
     pub(crate) fn usage(text: impl fmt::Display) -> Self {
         Self::new(Exit::Usage, text)
     }
 }
 
-/// Whether a missing privilege is what an error comes from.
+/// Whether the error is caused by a missing privilege.
 fn is_denied(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     causes.any(|cause| match (cause.downcast_ref::<io::Error>(), cause.downcast_ref::<NamespaceError>()) {
@@ -86,7 +86,7 @@ fn is_denied(error: &(dyn std::error::Error + 'static)) -> bool {
     })
 }
 
-/// A journal that is not root's own is refused to root as well: no privilege helps.
+/// Quell refuses a journal that others can write, even for root: privileges do not help.
 fn is_distrusted_by_root(error: &io::Error) -> bool {
     effective_user() == 0 && error.get_ref().is_some_and(|inner| inner.is::<Untrusted>())
 }

@@ -1,4 +1,4 @@
-//! Files that a user names: read with errors that say which, known to be writable before the work whose result they take.
+//! Input and output files named on the command line. Output files are checked before the work starts.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read as _, Write as _};
@@ -9,15 +9,15 @@ use serde::Serialize;
 
 use crate::exit::{Exit, Failure};
 
-/// A file that is written by hand, like a profile, is not larger than this.
+/// Size limit of hand-written files, such as profiles.
 pub(crate) const BY_HAND_MAX: u64 = 1 << 20;
-/// A result, or a snapshot of a host with 100,000 sockets, is not larger than this.
+/// Size limit of results and of snapshots; a host with 100,000 sockets fits.
 const RECORDED_MAX: u64 = 256 << 20;
 
-/// The text of a file of at most `max_bytes`: one without end, like `/dev/zero`, is refused once that much was read.
+/// Reads a text file of at most `max_bytes`; endless files such as `/dev/zero` are refused.
 ///
 /// # Errors
-/// When it cannot be read, is no text, or is larger.
+/// When the file cannot be read, is not UTF-8, or is larger.
 pub(crate) fn read(file: &Path, max_bytes: u64) -> Result<String, Failure> {
     let refused =
         |why: &dyn std::fmt::Display| Failure::usage(format!("could not read {}: {why}", visible::path(file)));
@@ -26,14 +26,12 @@ pub(crate) fn read(file: &Path, max_bytes: u64) -> Result<String, Failure> {
     opened.take(max_bytes + 1).read_to_string(&mut text).map_err(|error| refused(&error))?;
     match text.len() as u64 <= max_bytes {
         true => Ok(text),
-        false => {
-            Err(refused(&format_args!("larger than {} MiB, the most that is read of such a file", max_bytes >> 20)))
-        }
+        false => Err(refused(&format_args!("larger than the limit of {} MiB", max_bytes >> 20))),
     }
 }
 
-/// JSON that this program has printed, here or elsewhere. No string in it holds a line end: whoever wrote the file has
-/// chosen its names, and they are printed.
+/// Reads JSON that Quell printed, possibly on another host. Line ends within strings are escaped, because names from
+/// an untrusted file are printed.
 ///
 /// # Errors
 /// As [`read`].
@@ -41,7 +39,7 @@ pub(crate) fn read_json(file: &Path) -> Result<String, Failure> {
     read(file, RECORDED_MAX).map(|text| visible::json_of_others(&text).into_owned())
 }
 
-/// A file that takes a result.
+/// An output file.
 pub(crate) struct Destination {
     path: PathBuf,
     what: &'static str,
@@ -49,12 +47,12 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
-    /// The file that the user has named, wherever that leads. `what` goes into it.
+    /// A file named by the user; symbolic links are followed. `what` describes its content in errors.
     pub(crate) fn named(path: PathBuf, what: &'static str) -> Self {
         Self { path, what, open: |path| OpenOptions::new().write(true).create(true).truncate(false).open(path) }
     }
 
-    /// A file with a name that others can foresee, in a directory that may be theirs too: no link of theirs is followed.
+    /// A file with a predictable name, possibly in a directory that others can write: no links of theirs are followed.
     pub(crate) fn by_default(path: PathBuf, what: &'static str) -> Self {
         Self { path, what, open: own_file::open }
     }
@@ -63,24 +61,24 @@ impl Destination {
         &self.path
     }
 
-    /// A file that cannot be written is to be known before minutes of work, not after.
+    /// Checks that the file can be written, before minutes of work.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the file cannot be written.
     pub(crate) fn check_writable(&self) -> Result<(), Failure> {
         let is_new = !self.path.exists();
         (self.open)(&self.path).map_err(|error| Failure::usage(self.refusal(&error)))?;
         if is_new {
-            // Should it stay, it is replaced.
+            // If removal fails, the empty file is overwritten later.
             let _ = fs::remove_file(&self.path);
         }
         Ok(())
     }
 
-    /// Writes a value as JSON, piece by piece: it may be large.
+    /// Writes a value as JSON, streamed because it may be large.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the file cannot be written.
     pub(crate) fn write_json(&self, value: &impl Serialize) -> Result<(), Failure> {
         self.write_by(|out| serde_json::to_writer(out, value).map_err(io::Error::from))
     }
@@ -88,7 +86,7 @@ impl Destination {
     /// Writes a text.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the file cannot be written.
     pub(crate) fn write(&self, text: &str) -> Result<(), Failure> {
         self.write_by(|out| out.write_all(text.as_bytes()))
     }

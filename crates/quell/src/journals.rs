@@ -1,5 +1,4 @@
-//! Where the journals of this machine are, for all commands, and what is said of those that killed runs left. What is
-//! in them is `quell-host`'s.
+//! The journal directory, and messages about the recovery of journals. `quell-host` reads and writes the journals.
 
 use quell_host::attach::attachment::mode_of;
 use quell_host::journal::Journal;
@@ -11,10 +10,10 @@ use crate::output;
 use crate::render::progress::Progress;
 use crate::render::status::waits;
 
-/// Where the journals of this machine are kept: on disk, for a journal is to outlive a crash.
+/// Default journal directory: on disk, because journals have to survive a crash.
 const JOURNAL_DIR: &str = "/var/lib/quell/journal";
 
-/// The journals of this machine, or those in `QUELL_JOURNAL_DIR` for tests and for users who want them elsewhere.
+/// The journals in `QUELL_JOURNAL_DIR` if it is set, otherwise in [`JOURNAL_DIR`].
 #[must_use]
 pub(crate) fn journal() -> Journal {
     let set = std::env::var_os("QUELL_JOURNAL_DIR").filter(|dir| !dir.is_empty());
@@ -22,11 +21,11 @@ pub(crate) fn journal() -> Journal {
     Journal::in_dir(dir)
 }
 
-/// Undoes what killed runs left, for it would be taken for the host's own, and says what of it could not be undone.
+/// Reverts changes left by killed runs, which would otherwise be recorded as the host's own values. Prints what failed.
 ///
 /// # Errors
 /// When the journals cannot be listed.
-pub(crate) fn undo_what_killed_runs_left(journal: &Journal) -> Result<(), ChangeError> {
+pub(crate) fn revert_killed_runs(journal: &Journal) -> Result<(), ChangeError> {
     for found in recover(journal)? {
         match found {
             Found::Recovered { reverted, .. } => {
@@ -40,20 +39,20 @@ pub(crate) fn undo_what_killed_runs_left(journal: &Journal) -> Result<(), Change
     Ok(())
 }
 
-/// Says what became of a journal that was there before the lab of this run.
-pub(crate) fn tell_of_recovery(progress: &Progress, found: &Found) {
+/// Prints the result of recovering a journal found before the lab of this run.
+pub(crate) fn report_recovery(progress: &Progress, found: &Found) {
     match found {
         Found::Running { history: Some(history), .. } if mode_of(history).is_some() => {}
         Found::Running { path, .. } => progress
-            .say(&format!("another lab is running ({}): the two disturb each other's figures", visible::path(path))),
-        // Settings of this host, which no lab shares.
+            .say(&format!("another lab is running ({}): both disturb each other's measurements", visible::path(path))),
+        // Host settings, not a lab.
         Found::Kept { .. } => {}
         Found::Recovered { path, reverted } if reverted.restored() == 0 && !reverted.waiting.is_empty() => {
-            progress.say(&format!("left behind: {} ({})", waits(reverted.waiting.len()), visible::path(path)));
+            progress.say(&format!("left by a killed run: {} ({})", waits(reverted.waiting.len()), visible::path(path)));
         }
         Found::Recovered { path, reverted } => {
             progress.say(&format!(
-                "removed what a killed run left behind ({} things, {})",
+                "removed leftovers of a killed run ({} objects, {})",
                 reverted.restored(),
                 visible::path(path)
             ));

@@ -1,4 +1,4 @@
-//! The command line of Quell: parses, calls the crates below, prints. What the answers are is decided there.
+//! The command line of Quell: parses options, calls the library crates, prints their results.
 
 #![forbid(unsafe_code)]
 
@@ -7,15 +7,18 @@ mod commands;
 mod exit;
 mod file;
 mod journals;
+mod logging;
 mod output;
 mod render;
 
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 
 use clap::error::ErrorKind;
+use tracing::{error_span, info};
 
 use crate::cli::{Cli, Command};
 use crate::exit::{Exit, Failure};
+use crate::logging::FullPipe;
 use crate::render::terminal::Terminal;
 
 fn main() -> ExitCode {
@@ -23,18 +26,26 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
+    let restores_for_others = matches!(cli.command, Command::Keeper(_) | Command::Watchdog(_));
+    logging::start(cli.verbose, if restores_for_others { FullPipe::DropLine } else { FullPipe::Wait });
+    // Of the highest level, as all spans are: with whichever level a line is shown, its spans are.
+    let _command = error_span!("quell", command = %cli.command_name, pid = process::id()).entered();
     match run(&cli.command) {
         Ok(code) => code,
-        Err(failure) => ended(&failure),
+        Err(failure) => {
+            info!(exit_code = failure.exit as u8, error = failure.text, "command failed");
+            report(&failure)
+        }
     }
 }
 
-fn ended(failure: &Failure) -> ExitCode {
+fn report(failure: &Failure) -> ExitCode {
     output::say(&format!("quell: {}", failure.text));
     failure.exit.into()
 }
 
-/// Whether it holds a file for each process or socket of a program, or for each connection, and starts nothing but itself.
+/// Whether the command opens a descriptor per process, socket or connection and starts no other program, which would
+/// inherit the raised limit.
 fn holds_many_files(command: &Command) -> bool {
     use Command::{Attach, Detach, Keeper, Load, Respond, Revert};
     matches!(command, Attach(_) | Detach(_) | Keeper(_) | Revert(_) | Load(_) | Respond(_))
@@ -42,11 +53,11 @@ fn holds_many_files(command: &Command) -> bool {
 
 fn run(command: &Command) -> Result<ExitCode, Failure> {
     if holds_many_files(command) {
-        // Where it stays as it is, whatever lacks a file says so.
+        // If the limit stays, the operation that runs out of descriptors reports it.
         let _ = quell_linux::process::raise_open_files_limit();
     }
-    let done = match command {
-        // Its exit code is that of the program which it has started.
+    let result = match command {
+        // Exits with the code of the program that it started.
         Command::Run(args) => return commands::run::run(args),
         Command::Bench(args) => commands::bench::bench(args),
         Command::Show(args) => commands::show::run(args),
@@ -70,10 +81,10 @@ fn run(command: &Command) -> Result<ExitCode, Failure> {
         Command::VmLab { request } => commands::vm::lab_in_guest(request),
         Command::VmGuest => commands::vm::guest_init(),
     };
-    done.map(|()| ExitCode::SUCCESS)
+    result.map(|()| ExitCode::SUCCESS)
 }
 
-/// Help and version are answers, the rest is a wrong command line.
+/// Prints help and version to standard output; any other parse error is a usage error.
 fn usage(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -82,10 +93,10 @@ fn usage(error: &clap::Error) -> ExitCode {
             let help = if terminal.colour { help.ansi().to_string() } else { help.to_string() };
             match output::styled(&help, terminal) {
                 Ok(()) => ExitCode::SUCCESS,
-                Err(failure) => ended(&failure),
+                Err(failure) => report(&failure),
             }
         }
-        // It quotes what was typed, or what a script has taken from elsewhere.
+        // The message quotes arguments, which can contain escape sequences.
         _ => {
             output::say(error.to_string().trim_end());
             Exit::Usage.into()

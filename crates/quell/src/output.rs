@@ -1,10 +1,9 @@
-//! Where data and diagnostics go: data to standard output, everything else to standard error. A reader that closes the
-//! pipe has seen enough; that is no error.
+//! Output: data goes to standard output, diagnostics to standard error. A closed pipe is not an error.
 //!
-//! Everything that is printed passes here, and names of processes, interfaces, files and keys are chosen by others: what a
-//! terminal would obey or hide (control characters, escape sequences, bidirectional overrides) is printed as its code, by
-//! these functions, so that no caller has to think of it. Line ends and tabs are layout; who puts a name into a line that
-//! could hold one takes it from [`quell_linux::visible`].
+//! All output passes through these functions. Names of processes, interfaces, files and keys are chosen by others, so
+//! characters that a terminal interprets or hides (control characters, escape sequences, bidirectional overrides) are
+//! escaped here. Line ends and tabs pass; a caller that puts a name into a line escapes it with
+//! [`quell_linux::visible`].
 
 use std::io::{self, Write as _};
 
@@ -18,12 +17,12 @@ use crate::render::terminal::Terminal;
 /// Writes text to standard output.
 ///
 /// # Errors
-/// When it cannot be written for another reason than that nobody reads it any more.
+/// When standard output cannot be written; a closed pipe is not an error.
 pub(crate) fn data(text: &str) -> Result<(), Failure> {
     write(&visible::text(text, Kept::Layout))
 }
 
-/// Writes text that has colours where `terminal` shows them. Whoever sets colours puts names through [`on_one_line`].
+/// Writes text with color sequences if `terminal` shows them. Names in it go through [`on_one_line`] first.
 ///
 /// # Errors
 /// As [`data`].
@@ -39,7 +38,7 @@ pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
     write_json(serde_json::to_string_pretty(value))
 }
 
-/// Writes a value as a line of JSON to standard output.
+/// Writes a value as one line of JSON to standard output.
 ///
 /// # Errors
 /// As [`data`].
@@ -66,12 +65,12 @@ fn write(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Writes a line to standard error; when nobody reads that either, there is nobody to tell.
+/// Writes a line to standard error. Errors are ignored: there is no other place to report them.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", visible::text(text, Kept::Layout));
 }
 
-/// A text of others on one line, without colours of its own.
+/// Escapes untrusted text so that it stays on one line and sets no colors.
 pub(crate) fn on_one_line(text: &str) -> String {
     visible::name(text).into_owned()
 }

@@ -1,5 +1,5 @@
-//! The way that README shows, typed as a user types it: a lab, a memcached in it, a profile, a healthy doctor, and all of
-//! it undone. Needs root, Linux 6.13 and memcached; says so when it is skipped.
+//! The way that README shows, typed as a user types it: a lab, a memcached in it, a profile, a healthy doctor, and all
+//! of it undone. Needs root, Linux 6.13 and memcached; says so when it is skipped.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -69,26 +69,33 @@ fn from_nothing_to_a_memcached_that_the_doctor_finds_healthy_and_back() {
     let profile = concat!(env!("CARGO_MANIFEST_DIR"), "/../../profiles/lab.toml");
 
     assert!(quell.says(0, &["lab", "up"]).contains("4 queues"));
-    assert!(quell.says(1, &["lab", "up"]).contains("is up already"));
+    assert!(quell.says(1, &["lab", "up"]).contains("is already up"));
     let mut memcached = memcached();
     let planned = quell.says(0, &["apply", "--netns", SERVER, "--dry-run", profile]);
     assert!(planned.contains("queues 0-3 napi: defer-hard-irqs 0"), "{planned}");
     assert!(quell.says(0, &["apply", "--netns", SERVER, profile]).contains("applied and verified"));
     assert!(quell.says(0, &["status"]).contains("lab.toml"));
+    let printed = quell.says(0, &["show", "--as-profile", "--netns", SERVER]);
+    assert!(printed.contains("\nmode = "), "{printed}");
+    let saved = journal.path().with_extension("toml");
+    std::fs::write(&saved, &printed).unwrap();
+    let planned = quell.says(0, &["apply", "--netns", SERVER, "--dry-run", saved.to_str().unwrap()]);
+    std::fs::remove_file(&saved).unwrap();
+    assert!(planned.contains("nothing to"), "{planned}");
     let verdict = quell.says(0, &["doctor", "--netns", SERVER, "--seconds", "0"]);
     assert!(!verdict.contains("serious"), "{verdict}");
 
-    assert!(quell.says(1, &["confirm"]).contains("nothing waits"));
+    assert!(quell.says(1, &["confirm"]).contains("nothing to confirm"));
     assert!(quell.says(0, &["revert"]).contains("4 settings restored"));
     assert!(quell.says(0, &["status"]).contains("nothing is applied"));
     assert!(quell.says(0, &["apply", "--netns", SERVER, "--confirm", "60m", profile]).contains("quell confirm"));
-    assert!(quell.says(0, &["revert"]).contains("4 settings restored"), "its watchdog's work is told too");
+    assert!(quell.says(0, &["revert"]).contains("4 settings restored"), "the watchdog's undo is reported too");
     assert!(quell.says(0, &["apply", "--netns", SERVER, "--confirm", "1s", profile]).contains("quell confirm"));
     // While it goes back, a status may see half of it.
     while !String::from_utf8(quell.output(&["status"]).stdout).unwrap().contains("nothing is applied") {
         std::thread::yield_now();
     }
-    assert!(quell.says(0, &["lab", "down"]).contains("down"));
+    assert!(quell.says(0, &["lab", "down"]).contains("removed"));
     assert!(!memcached.wait().unwrap().success(), "what ran in the lab ended with it");
     assert_eq!(std::fs::read_dir(journal.path()).unwrap().count(), 0);
 }

@@ -1,4 +1,4 @@
-//! The corpus that fuzzing left, replayed without instrumentation: what was once found stays mended. Corpora of parsers
+//! The corpus that fuzzing left, replayed without instrumentation: what was once found stays fixed. Corpora of parsers
 //! that are not public are replayed by the unit tests of their crates; here it is also seen that none is left out.
 
 #![allow(clippy::unwrap_used, reason = "a tree that cannot be read fails the test")]

@@ -15,7 +15,7 @@ use quell_test_support::lab::{ARRIVES_WITHIN, Lab};
 use quell_test_support::{Lacks, skip};
 
 /// What a process is called, by the name of the file that it executes: at most 15 bytes.
-const PROCESS: &str = "q\n\u{1b}[2Jset it?";
+const PROCESS: &str = "q\n\u{1b}[2Japply?";
 /// What interfaces are called: at most 15 bytes, and neither blanks nor slashes.
 const INTERFACES: [&str; 2] = ["\u{1b}[2J$(id)\u{7}", "\u{202e}0hte\u{9b}1m"];
 
@@ -49,8 +49,11 @@ impl Stage {
     fn printed(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
         command.args(arguments).env("QUELL_JOURNAL_DIR", self.directory.path().join("journal")).stdin(Stdio::null());
+        // A keeper that logs would hold a pipe open. It goes on writing here during the next commands.
+        let diagnostics = self.directory.path().join("diagnostics");
+        command.stderr(std::fs::OpenOptions::new().create(true).append(true).open(&diagnostics).unwrap());
         let output = command.output().unwrap();
-        String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+        String::from_utf8(output.stdout).unwrap() + &std::fs::read_to_string(diagnostics).unwrap()
     }
 
     fn file(&self, name: &str, text: &str) -> String {
@@ -70,8 +73,7 @@ fn assert_harmless(arguments: &[&str], text: &str) {
         (letter.is_control() && letter != '\n' && letter != '\t') || matches!(letter, '\u{202a}'..='\u{202e}')
     };
     assert!(!text.contains(obeyed), "quell {arguments:?}: {text:?}");
-    let forged =
-        text.lines().find(|line| line.trim_start().starts_with(r"\u{1b}[2Jset") || line.starts_with("set it?"));
+    let forged = text.lines().find(|line| line.trim_start().starts_with(r"\u{1b}[2Jset") || line.starts_with("apply?"));
     assert_eq!(forged, None, "quell {arguments:?}: {text}");
 }
 
@@ -84,29 +86,34 @@ fn no_command_prints_what_a_terminal_obeys_or_a_line_that_it_did_not_write() {
     let connections = connect(&stage);
 
     let profile = stage.file(
-        "a\n\u{1b}[2Jset it?.toml",
+        "a\n\u{1b}[2Japply?.toml",
         &format!("[device.\"{}\"]\nname = \"*\"\n[device.x.queues.all]\nmode = \"suspend200\"\n", "$(id)\u{202e}"),
     );
-    let keys = stage.file("keys.toml", "[device.\"a\\n\\u001b[2Jset it?\"]\nname = \"*\"\n");
+    let keys = stage.file("keys.toml", "[device.\"a\\n\\u001b[2Japply?\"]\nname = \"*\"\n");
     let values =
-        stage.file("values.toml", "[device.a]\nname = \"*\"\n[device.a.queues.all]\nmode = \"a\\nset it?\\u001b\"\n");
+        stage.file("values.toml", "[device.a]\nname = \"*\"\n[device.a.queues.all]\nmode = \"a\\napply?\\u001b\"\n");
     let shown = stage.printed(&["show", pid, "--json"]);
     assert_harmless(&["show", "--json"], &shown);
-    let forged = stage.file("shown.json", &shown.replace(r"q\\n", r"q\n").replace("veth", r"\u001b[2J\nset it? "));
+    let forged = stage.file("shown.json", &shown.replace(r"q\\n", r"q\n").replace("veth", r"\u001b[2J\napply? "));
     let file = |arguments: &[&str], file: &str| -> Vec<String> {
         arguments.iter().copied().chain([file]).map(ToOwned::to_owned).collect()
     };
     let words = |arguments: &[&str]| -> Vec<String> { arguments.iter().copied().map(ToOwned::to_owned).collect() };
     for arguments in [
         words(&["show", pid]),
-        words(&["show", pid, "--verbose"]),
+        words(&["show", pid, "--details"]),
         words(&["show", "--netns", netns]),
         words(&["show", "--all"]),
+        words(&["show", "--netns", netns, "--as-profile", "--details"]),
         words(&["doctor", pid, "--seconds", "0"]),
         words(&["doctor", "--netns", netns, "--seconds", "0", "--json"]),
         words(&["attach", "suspend200", pid, "--dry-run"]),
         words(&["attach", "suspend200", pid, "--yes", "--seconds", "0"]),
         words(&["attach", "base", pid, "--yes"]),
+        words(&["show", pid, "-vvv"]),
+        words(&["attach", "suspend200", pid, "--dry-run", "-vv"]),
+        words(&["detach", pid, "-vv"]),
+        words(&["attach", "suspend200", pid, "--yes", "--seconds", "0", "-vvv"]),
         words(&["status"]),
         words(&["status", "--json"]),
         words(&["lab", "list"]),
@@ -116,14 +123,15 @@ fn no_command_prints_what_a_terminal_obeys_or_a_line_that_it_did_not_write() {
         file(&["apply", "--dry-run", "--netns", netns], &profile),
         file(&["apply", "--dry-run", "--netns", netns], &keys),
         file(&["apply", "--dry-run", "--netns", netns], &values),
-        file(&["apply", "--dry-run"], "/nonexistent/\u{1b}[2J\nset it?"),
+        file(&["-vv", "apply", "--netns", netns], &profile),
+        file(&["apply", "--dry-run"], "/nonexistent/\u{1b}[2J\napply?"),
         file(&["bench", "--show"], &forged),
         file(
             &["run", "--no-queues", "--dry-run", "base", "--"],
             stage.directory.path().join(PROCESS).to_str().unwrap(),
         ),
         file(&["show", "--device"], INTERFACES[0]),
-        file(&["show", "--netns"], "a\n\u{1b}[2Jset it?"),
+        file(&["show", "--netns"], "a\n\u{1b}[2Japply?"),
         file(&["show"], "\u{1b}[2J"),
         words(&["revert"]),
     ] {
@@ -131,7 +139,7 @@ fn no_command_prints_what_a_terminal_obeys_or_a_line_that_it_did_not_write() {
         assert_harmless(&arguments, &stage.printed(&arguments));
     }
     let shown = stage.printed(&["show", pid]);
-    assert!(shown.contains(r"q\n\u{1b}[2Jset it?") && shown.contains(r"\u{1b}[2J$(id)"), "{shown}");
+    assert!(shown.contains(r"q\n\u{1b}[2Japply?") && shown.contains(r"\u{1b}[2J$(id)"), "{shown}");
     drop(connections);
 }
 
@@ -154,7 +162,7 @@ fn connect(stage: &Stage) -> Vec<TcpStream> {
 #[test]
 fn a_journal_with_a_hostile_name_is_listed_on_its_line() {
     let journals = tempfile::tempdir().unwrap();
-    let hostile = journals.path().join("a\n\u{1b}[2Jset it?.journal");
+    let hostile = journals.path().join("a\n\u{1b}[2Japply?.journal");
     std::fs::write(&hostile, "nonsense\n").unwrap();
     assert!(Path::new(&hostile).exists());
     for arguments in [&["status"][..], &["lab", "list"], &["revert"], &["lab", "clean"], &["status", "--json"]] {

@@ -1,5 +1,5 @@
-//! What cannot be done is said, and by the exit code too: output that cannot be written, missing privileges, kernels that
-//! lack a mode, inputs without end, servers that do not answer.
+//! What cannot be done is said, and by the exit code too: output that cannot be written, missing privileges, kernels
+//! that lack a mode, inputs without end, servers that do not answer.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -13,7 +13,8 @@ use quell_test_support::{Lacks, skip};
 
 fn quell(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quell"));
-    command.args(arguments).env("QUELL_JOURNAL_DIR", "/nonexistent/journal").stdin(Stdio::null());
+    let journal = concat!(env!("CARGO_TARGET_TMPDIR"), "/journal");
+    command.args(arguments).env("QUELL_JOURNAL_DIR", journal).stdin(Stdio::null());
     command
 }
 
@@ -65,7 +66,7 @@ fn an_input_without_end_is_refused() {
 }
 
 #[test]
-fn who_lacks_the_privilege_is_told_that_it_is_not_possible() {
+fn a_missing_privilege_is_reported_as_not_possible() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let pid = std::process::id().to_string();
     let file = profile("[sysctl]\n\"net.core.busy_poll\" = 7\n");

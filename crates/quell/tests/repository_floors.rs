@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a tree that cannot be read fails the test")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("quell-stats", 0),
     ("quell-sim", 1),
     ("quell-linux", 1),
+    ("quell-experiment", 2),
     ("quell-host", 2),
     ("quell-load", 2),
     ("quell-sim-study", 2),
@@ -35,6 +36,52 @@ const TEST_SUPPORT: &str = "quell-test-support";
 
 /// The longest file that still counts as one room, without the unit tests at its end.
 const LINES_MAX: usize = 600;
+
+/// Names of public types that more than one crate has. One name, one meaning: the list may only become shorter.
+const SHARED_TYPE_NAMES: &[&str] = &[
+    "Application",
+    "Change",
+    "Channels",
+    "Choice",
+    "Coalescing",
+    "Descriptor",
+    "End",
+    "Epoll",
+    "Event",
+    "Feature",
+    "Finding",
+    "IdleState",
+    "Kernel",
+    "Lab",
+    "Message",
+    "ModelError",
+    "Napi",
+    "Observed",
+    "Outcome",
+    "Packet",
+    "Place",
+    "Placed",
+    "Plan",
+    "ProfileError",
+    "Program",
+    "ProgramError",
+    "Queue",
+    "Refusal",
+    "Report",
+    "Request",
+    "Rings",
+    "Scenario",
+    "Scope",
+    "Seen",
+    "Socket",
+    "Step",
+    "Target",
+    "Transport",
+    "Verdict",
+    "Wait",
+    "Why",
+    "Worker",
+];
 
 fn crates_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -79,8 +126,9 @@ fn rust_files(dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
+/// A file of tests alone begins with `#![cfg(test)]`.
 fn without_unit_tests(text: &str) -> &str {
-    &text[..text.find("#[cfg(test)]").unwrap_or(text.len())]
+    &text[..text.find("[cfg(test)]").unwrap_or(text.len())]
 }
 
 /// The source of each file of a crate's `src`, without the unit tests at its end.
@@ -216,4 +264,28 @@ fn architecture_names_every_crate_and_its_floor() {
         let row = format!("| {floor} | `{krate}` |");
         assert!(text.contains(&row), "ARCHITECTURE.md has no row beginning {row:?}");
     }
+}
+
+/// Name of the public type that a line declares.
+fn declared_type(line: &str) -> Option<&str> {
+    let rest = line.trim_start().strip_prefix("pub ")?;
+    let name = ["struct ", "enum ", "trait ", "type ", "union "].iter().find_map(|kind| rest.strip_prefix(kind))?;
+    name.split(|letter: char| !letter.is_alphanumeric() && letter != '_').next()
+}
+
+#[test]
+fn no_new_public_type_name_occurs_in_more_than_one_crate() {
+    let mut crates_by_name: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    for (krate, _) in FLOORS {
+        for source in sources(krate).values() {
+            for name in source.lines().filter_map(declared_type) {
+                crates_by_name.entry(name.to_owned()).or_default().insert(krate);
+            }
+        }
+    }
+    crates_by_name.retain(|_, crates| crates.len() > 1);
+    let new: Vec<_> = crates_by_name.iter().filter(|(name, _)| !SHARED_TYPE_NAMES.contains(&name.as_str())).collect();
+    assert!(new.is_empty(), "choose a name that says the domain: {new:?}");
+    let gone: Vec<_> = SHARED_TYPE_NAMES.iter().filter(|name| !crates_by_name.contains_key(**name)).collect();
+    assert!(gone.is_empty(), "no longer shared, remove from SHARED_TYPE_NAMES: {gone:?}");
 }

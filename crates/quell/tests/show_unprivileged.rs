@@ -7,7 +7,7 @@ use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
-use quell_host::picture::{Picture, Reading, Why};
+use quell_host::snapshot::{Reading, Snapshot, Why};
 use quell_linux::Pid;
 use quell_linux::capability::Capability;
 use quell_linux::proc::ProcRoot;
@@ -39,8 +39,8 @@ fn printed(mut command: Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn picture(command: Command) -> Picture {
-    Picture::parse(printed(command).as_bytes()).unwrap()
+fn snapshot(command: Command) -> Snapshot {
+    Snapshot::parse(printed(command).as_bytes()).unwrap()
 }
 
 fn by_caller(arguments: &[&str]) -> Command {
@@ -50,20 +50,20 @@ fn by_caller(arguments: &[&str]) -> Command {
 }
 
 #[test]
-fn a_process_of_another_user_is_told_to_be_hidden_and_which_capability_would_show_it() {
+fn a_hidden_process_of_another_user_is_reported_with_the_missing_capability() {
     if nobody_cannot() {
         return;
     }
     let _listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let this = Pid::of_this_process();
-    let all = picture(as_nobody(&["show", "--json"]));
+    let all = snapshot(as_nobody(&["show", "--json"]));
     assert_eq!(all.privileges.capabilities.known().map(Vec::as_slice), Some(&[][..]));
     assert!(all.hidden_processes.contains(&this) && all.processes.iter().all(|process| process.pid != this));
     let tree = printed(as_nobody(&["show"]));
-    assert!(tree.contains("are not shown: needs CAP_SYS_PTRACE"), "{tree}");
+    assert!(tree.contains("not shown: needs CAP_SYS_PTRACE"), "{tree}");
 
     let pid = this.to_string();
-    let asked = picture(as_nobody(&["show", "--json", &pid]));
+    let asked = snapshot(as_nobody(&["show", "--json", &pid]));
     let [process] = asked.processes.as_slice() else { panic!("{:?}", asked.processes) };
     let unknown = process.files.why_unknown().unwrap();
     assert_eq!(unknown.why, Why::Denied { needs: Some(Capability::SysPtrace) });
@@ -77,19 +77,19 @@ fn every_process_that_the_caller_sees_is_shown_or_hidden_to_nobody() {
     if nobody_cannot() {
         return;
     }
-    let nobodys = picture(as_nobody(&["show", "--json"]));
-    let callers = picture(by_caller(&["show", "--json"]));
+    let nobodys = snapshot(as_nobody(&["show", "--json"]));
+    let callers = snapshot(by_caller(&["show", "--json"]));
     let start = |pid| ProcRoot::default().process(pid).stat().ok().map(|stat| stat.starttime.0);
     let began = start(Pid::of_this_process()).unwrap();
-    // What is older than this test and still runs was there for both pictures; sockets may have come since.
+    // What is older than this test and still runs was there for both snapshots; sockets may have come since.
     let lasting = callers
         .processes
         .iter()
         .filter(|process| process.start_time_ticks < began && start(process.pid) == Some(process.start_time_ticks));
     for process in lasting.filter(|process| process.files.known().is_some_and(|files| !files.sockets.is_empty())) {
-        let is_told = nobodys.hidden_processes.contains(&process.pid)
+        let is_reported = nobodys.hidden_processes.contains(&process.pid)
             || nobodys.processes.iter().any(|other| other.pid == process.pid);
-        assert!(is_told, "{} {} is missing", process.name, process.pid);
+        assert!(is_reported, "{} {} is missing", process.name, process.pid);
     }
 }
 
@@ -120,7 +120,7 @@ fn nothing_of_devices_and_cpus_that_the_caller_sees_is_absent_to_nobody_without_
     if nobody_cannot() {
         return;
     }
-    // The later picture is nobody's: a counter that is above zero for the caller is so for nobody too.
+    // The later snapshot is nobody's: a counter that is above zero for the caller is so for nobody too.
     let callers: Value = serde_json::from_str(&printed(by_caller(&["show", "--json"]))).unwrap();
     let nobodys: Value = serde_json::from_str(&printed(as_nobody(&["show", "--json"]))).unwrap();
     let places = ["kernel", "sysctls", "namespaces", "cpus", "irqs", "devices"];
@@ -150,11 +150,11 @@ fn an_own_process_is_shown_with_its_sockets_without_any_right() {
     BufReader::new(responder.0.stderr.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("it said {line:?}"));
 
-    let picture = picture(as_nobody(&["show", "--json", &responder.0.id().to_string()]));
-    let [process] = picture.processes.as_slice() else { panic!("{:?}", picture.processes) };
+    let snapshot = snapshot(as_nobody(&["show", "--json", &responder.0.id().to_string()]));
+    let [process] = snapshot.processes.as_slice() else { panic!("{:?}", snapshot.processes) };
     let files = process.files.known().unwrap();
     assert!(!files.epolls.is_empty() && !process.threads.known().unwrap().is_empty());
-    let [socket] = picture.sockets.as_slice() else { panic!("{:?}", picture.sockets) };
+    let [socket] = snapshot.sockets.as_slice() else { panic!("{:?}", snapshot.sockets) };
     assert_eq!(socket.local, address.parse().ok());
     // Whether a user may look into files of its own processes is Yama's decision; where not, that is said.
     let denied = Why::Denied { needs: Some(Capability::SysPtrace) };

@@ -52,7 +52,7 @@ fn a_guest_that_does_not_end_is_ended_with_its_last_words() {
     let ran = quell(&["vm", "run", "--kernel", &kernel, "--limit-s", "30", "--", "respond", "127.0.0.1:7000"]);
     assert_eq!(ran.status.code(), Some(4));
     let said = text(&ran.stderr);
-    assert!(said.contains("did not end within 30 s") && said.contains("listening on 127.0.0.1:7000"), "{said}");
+    assert!(said.contains("did not exit within 30 s") && said.contains("listening on 127.0.0.1:7000"), "{said}");
 }
 
 /// What `quell bench --on vm` counted with these options, and whether all that has to hold held.
@@ -126,8 +126,8 @@ fn doctor_says_that_a_thread_that_polls_without_end_needs_a_cpu_of_its_own() {
         skip(Lacks::Guest, format_args!("{kernel}: {}", done[1]["diagnostics"]));
         return;
     }
-    let picture: Value = document(&done[2]);
-    let napi = &server(&picture)["napis"][0];
+    let snapshot: Value = document(&done[2]);
+    let napi = &server(&snapshot)["napis"][0];
     assert_eq!(napi["threading"], "busy-poll", "{napi:#}\n{:#}", done[1]);
     assert!(napi["thread"]["tid"].is_u64(), "{napi:#}");
     let found = document(&done[3]);
@@ -155,18 +155,18 @@ fn document(done: &Value) -> Value {
     serde_json::from_str(done["output"].as_str().unwrap()).unwrap_or_else(|error| panic!("{error}: {done:#}"))
 }
 
-fn server(picture: &Value) -> &Value {
-    picture["devices"].as_array().unwrap().iter().find(|device| device["name"] == "server").unwrap()
+fn server(snapshot: &Value) -> &Value {
+    snapshot["devices"].as_array().unwrap().iter().find(|device| device["name"] == "server").unwrap()
 }
 
-/// Whose driver tells everything: what the picture says is compared with what /proc of the same guest says.
+/// Whose driver tells everything: what the snapshot says is compared with what /proc of the same guest says.
 #[test]
 fn the_chain_from_device_to_cpu_is_the_one_of_proc_where_the_driver_tells_its_interrupts() {
     let Some(kernel) = newest(|kernel| kernel.ends_with("-full")) else { return };
     let irqs = ["read", "/proc/interrupts"];
     let done = done_in(&kernel, &["--nic", "e1000e"], &json!([["show", "--netns", "server", "--json"], irqs]));
-    let picture = document(&done[0]);
-    let device = server(&picture);
+    let snapshot = document(&done[0]);
+    let device = server(&snapshot);
     let (rx, napi) = (&device["rx-queues"][0], &device["napis"][0]);
     assert_eq!(rx["napi"], json!({"to": napi["id"], "said-by": "kernel"}), "{device:#}");
     assert_eq!(napi["irq"]["said-by"], "kernel", "{device:#}");
@@ -179,7 +179,7 @@ fn the_chain_from_device_to_cpu_is_the_one_of_proc_where_the_driver_tells_its_in
 
     // The guest's lab sends the interrupts of the server's NIC to CPU 0.
     let place = ["read", &format!("/proc/irq/{irq}/smp_affinity_list")];
-    let shown = picture["irqs"].as_array().unwrap().iter().find(|one| one["number"] == irq).unwrap();
+    let shown = snapshot["irqs"].as_array().unwrap().iter().find(|one| one["number"] == irq).unwrap();
     let done = done_in(&kernel, &["--nic", "e1000e"], &json!([place]));
     let said = done[0]["output"].as_str().unwrap().trim();
     assert_eq!((shown["affinity"].as_str(), said), (Some(said), "0"), "{shown:#}");

@@ -1,5 +1,5 @@
-//! `docs/kernels.md`: what Quell finds and does on three of Debian's kernels, asked in guests of the vm lab and compared
-//! with the page. Skipped without QEMU and without the kernels.
+//! `docs/kernels.md`: what Quell finds and does on three of Debian's kernels, asked in guests of the vm lab and
+//! compared with the page. Skipped without QEMU and without the kernels.
 
 #![allow(
     clippy::unwrap_used,
@@ -172,7 +172,7 @@ lacks, before anything is changed.
 const CONFORMANCE_HEAD: &str = "
 ## Conformance
 
-Scenarios that need more than the kernel, or one queue, has are not played: `quell conformance --on vm` says which and why.
+Scenarios that the kernel or a single queue does not support are not run; `quell conformance --on vm` lists them with the reason.
 ";
 
 /// After a wanted change: `QUELL_OVERWRITE=1 make test-vm`, then read the diff.

@@ -1,11 +1,12 @@
 //! The queues of one side of a lab: NAPI instances, their settings, and the threads that poll them.
 
-use quell_linux::netdev::{self, DeviceThreadingError, Napi, NapiChange, NapiThreading, Netdev};
+use quell_linux::netdev::{self, DeviceThreadingError, Napi, Netdev};
 use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::Namespace;
 use quell_linux::sched::{self, Policy, SchedError, Scheduling};
 use quell_linux::{CpuList, Ifindex, InterfaceName, NapiId, Pid};
-use quell_mode::{NapiSettings, Threaded};
+use quell_mode::{NapiSettings, NapiThreading, PartialNapiSettings};
+use tracing::debug;
 
 /// Priority of the threads that stand in for interrupts. The kernel's threaded interrupt handlers have the same:
 /// `MAX_RT_PRIO / 2` (`sched_set_fifo`, called in `kernel/irq/manage.c`).
@@ -74,6 +75,7 @@ impl Queues {
         if ids.len() != expected as usize {
             return Err(QueueError::NapiMissing { device: device.to_owned(), found: ids.len(), expected });
         }
+        debug!(device, napis = ?ids.iter().map(|id| id.get()).collect::<Vec<_>>(), "NAPI instances of the lab's device");
         Ok(Self { netdev, ids })
     }
 
@@ -98,10 +100,10 @@ impl Queues {
         if !self.threading_is_per_queue()? {
             netdev::set_device_threading(namespace, name, true)?;
         }
-        let threaded = NapiChange { threading: Some(NapiThreading::Enabled), ..NapiChange::default() };
+        let threaded = PartialNapiSettings { threaded: Some(NapiThreading::Enabled), ..PartialNapiSettings::default() };
         let mut threads = Vec::new();
         for (&id, &cpu) in self.ids.iter().zip(cpus.iter().cycle()) {
-            if self.netdev.napi(id)?.threading.is_some() {
+            if self.netdev.napi(id)?.settings.threaded.is_some() {
                 self.netdev.set_napi(id, &threaded)?;
             }
             let thread = self.netdev.napi(id)?.pid.ok_or(QueueError::NoThread(id))?;
@@ -130,7 +132,7 @@ impl Queues {
 
     fn threading_is_per_queue(&mut self) -> Result<bool, QueueError> {
         let napis: Result<Vec<Napi>, NetlinkError> = self.ids.iter().map(|&id| self.netdev.napi(id)).collect();
-        Ok(napis?.iter().all(|napi| napi.threading.is_some()))
+        Ok(napis?.iter().all(|napi| napi.settings.threaded.is_some()))
     }
 
     /// Applies the same settings to every queue, verifies them and returns the settings that the kernel reports.
@@ -138,13 +140,10 @@ impl Queues {
     /// # Errors
     /// When the kernel refuses, or reports other settings.
     pub fn set(&mut self, asked: &NapiSettings) -> Result<Vec<NapiSettings>, QueueError> {
-        let threading = NapiThreading::from_kernel(asked.threaded.kernel_value());
-        let change = NapiChange {
-            defer_hard_irqs: Some(asked.defer_hard_irqs),
-            gro_flush_timeout_ns: Some(asked.gro_flush_timeout_ns),
-            irq_suspend_timeout_ns: Some(asked.irq_suspend_timeout_ns),
-            threading: self.threading_is_per_queue()?.then_some(threading),
-        };
+        let mut change = PartialNapiSettings::from(*asked);
+        if !self.threading_is_per_queue()? {
+            change.threaded = None;
+        }
         let mut read_back = Vec::new();
         for &napi in &self.ids {
             self.netdev.set_napi(napi, &change)?;
@@ -162,14 +161,7 @@ impl Queues {
 /// Settings of a NAPI instance. Absent if the kernel does not report them. If the kernel does not report whether the
 /// instance is threaded, an instance with a thread counts as threaded.
 fn settings_of(napi: &Napi) -> Option<NapiSettings> {
-    Some(NapiSettings {
-        defer_hard_irqs: napi.defer_hard_irqs?,
-        gro_flush_timeout_ns: napi.gro_flush_timeout_ns?,
-        irq_suspend_timeout_ns: napi.irq_suspend_timeout_ns?,
-        threaded: match (napi.threading, napi.pid) {
-            (Some(threading), _) => Threaded::from_kernel_value(threading.as_kernel())?,
-            (None, Some(_)) => Threaded::Thread,
-            (None, None) => Threaded::Off,
-        },
-    })
+    let by_thread = if napi.pid.is_some() { NapiThreading::Enabled } else { NapiThreading::Disabled };
+    let threaded = napi.settings.threaded.or(Some(by_thread));
+    PartialNapiSettings { threaded, ..napi.settings }.complete()
 }

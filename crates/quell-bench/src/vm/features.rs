@@ -1,7 +1,7 @@
 //! Features of a guest's kernel and driver that Quell sets or reads. Each is probed, not inferred from a version. Pure
 //! functions of the snapshot.
 
-use quell_host::picture::{Device, Linked, Reading, SaidBy, Why};
+use quell_host::snapshot::{Device, Linked, Provenance, Reading, Why};
 use quell_linux::epoll_params::EpollParamsError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -48,8 +48,8 @@ fn state<T>(reading: &Reading<T>) -> String {
 
 fn link<T>(reading: &Reading<Option<Linked<T>>>) -> String {
     match reading.known() {
-        Some(Some(Linked { said_by: SaidBy::Kernel, .. })) => "yes".to_owned(),
-        Some(Some(Linked { said_by: SaidBy::Name, .. })) => "by its name".to_owned(),
+        Some(Some(Linked { provenance: Provenance::Kernel, .. })) => "yes".to_owned(),
+        Some(Some(Linked { provenance: Provenance::Name, .. })) => "by its name".to_owned(),
         Some(Some(_)) => "by its place".to_owned(),
         Some(None) => "none".to_owned(),
         None => state(reading),
@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn an_interrupt_found_by_name_is_not_shown_as_reported_by_the_kernel() {
-        let linked = |said_by| Reading::Known(Some(Linked { to: 25_u32, said_by }));
-        assert_eq!(link(&linked(SaidBy::Kernel)), "yes");
-        assert_eq!(link(&linked(SaidBy::Name)), "by its name");
+        let linked = |provenance| Reading::Known(Some(Linked { to: 25_u32, provenance }));
+        assert_eq!(link(&linked(Provenance::Kernel)), "yes");
+        assert_eq!(link(&linked(Provenance::Name)), "by its name");
     }
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quell_host::picture::{self, Device, Linked, SaidBy, Scope, TakeError};
+use quell_host::snapshot::{self, Device, Linked, Provenance, Scope, TakeError};
 use quell_linux::kernel;
 use quell_linux::netns::{Namespace, NamespaceError};
 use quell_linux::proc::{ProcError, ProcRoot};
@@ -56,14 +56,14 @@ pub enum GuestLabError {
     #[error("neither the kernel nor a name tells the interrupt of the server's receive queue")]
     NoInterrupt,
     /// The snapshot of the guest does not contain the server's device.
-    #[error("the picture of the guest does not show the server's NIC")]
-    NotInThePicture,
+    #[error("the snapshot of the guest does not show the server's NIC")]
+    NotInTheSnapshot,
     /// A namespace could not be entered.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
     /// The snapshot of the guest could not be taken.
     #[error(transparent)]
-    Picture(#[from] TakeError),
+    Snapshot(#[from] TakeError),
     /// A file of /proc could not be read.
     #[error(transparent)]
     Proc(#[from] ProcError),
@@ -97,7 +97,7 @@ pub enum GuestLabError {
 pub fn count(request: &Request, tell: &mut dyn FnMut(&Seen)) -> Result<(), GuestLabError> {
     let server = GuestNic::raise(End::Server, SERVER_CPU)?;
     let client = Arc::new(GuestNic::raise(End::Client, CLIENT_CPU)?.namespace);
-    let device = picture_of_the_server()?;
+    let device = snapshot_of_the_server()?;
     let rx = rx_interrupt(&device, &server)?.ok_or(GuestLabError::NoInterrupt)?;
 
     let address = SocketAddr::new(server.address, PORT);
@@ -112,7 +112,7 @@ pub fn count(request: &Request, tell: &mut dyn FnMut(&Seen)) -> Result<(), Guest
         kernel: kernel::Kernel::running().release,
         driver: device.driver.known().and_then(|driver| driver.driver.clone()),
         rx_irq: rx.to,
-        rx_irq_said_by: rx.said_by,
+        rx_irq_provenance: rx.provenance,
         features: features::of(&device, worker.params().as_ref().map(|_| ())),
         load: format!("UDP, {SOCKETS} sockets with a request under way each, {WORK_US} µs of work a request"),
         trials: Vec::new(),
@@ -126,11 +126,11 @@ pub fn count(request: &Request, tell: &mut dyn FnMut(&Seen)) -> Result<(), Guest
     Ok(())
 }
 
-fn picture_of_the_server() -> Result<Device, GuestLabError> {
+fn snapshot_of_the_server() -> Result<Device, GuestLabError> {
     let name = End::Server.name().to_owned();
     let scope = Scope { netns: Some(name.clone()), device: Some(name.clone()), ..Scope::default() };
-    let (picture, _) = picture::take(&scope)?;
-    picture.devices.into_iter().find(|device| device.name == name).ok_or(GuestLabError::NotInThePicture)
+    let (snapshot, _) = snapshot::take(&scope)?;
+    snapshot.devices.into_iter().find(|device| device.name == name).ok_or(GuestLabError::NotInTheSnapshot)
 }
 
 /// Interrupt of the receive queue, as reported by the kernel. If the kernel does not report NAPI instances, the
@@ -139,7 +139,7 @@ fn rx_interrupt(device: &Device, nic: &GuestNic) -> Result<Option<Linked<u32>>, 
     let said = device.napis.known_elements().find_map(|napi| napi.irq.known().copied().flatten());
     match said {
         Some(said) => Ok(Some(said)),
-        None => Ok(nic.rx_irq()?.map(|to| Linked { to, said_by: SaidBy::Name })),
+        None => Ok(nic.rx_irq()?.map(|to| Linked { to, provenance: Provenance::Name })),
     }
 }
 

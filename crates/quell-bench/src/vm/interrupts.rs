@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quell_host::picture::SaidBy;
+use quell_host::snapshot::Provenance;
 use quell_mode::Nearest;
 use quell_stats::Spread;
 use schemars::JsonSchema;
@@ -40,7 +40,8 @@ pub struct InterruptResult {
     /// The interrupt of the server's receive queue.
     pub rx_irq: u32,
     /// Source of the interrupt number.
-    pub rx_irq_said_by: SaidBy,
+    #[serde(rename = "rx-irq-said-by")]
+    pub rx_irq_provenance: Provenance,
     /// Features of this kernel and driver.
     pub features: Vec<Feature>,
     /// Description of the clients' load.
@@ -261,7 +262,7 @@ pub(super) mod tests {
             kernel: "7.3".to_owned(),
             driver: None,
             rx_irq: 24,
-            rx_irq_said_by: SaidBy::Name,
+            rx_irq_provenance: Provenance::Name,
             features: Vec::new(),
             load: String::new(),
             trials,

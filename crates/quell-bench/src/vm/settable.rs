@@ -8,15 +8,15 @@ use quell_linux::proc::{FdKind, ProcError, ProcRoot};
 use quell_linux::socket_options::{self, SocketOptionError};
 use quell_linux::sysfs::{Sysfs, SysfsError};
 use quell_linux::{InterfaceName, Pid};
-use quell_mode::{DeliveryMode, EpollSettings, NapiSettings, Nearest, Offered, Threaded};
+use quell_mode::{DeliveryMode, EpollParams, NapiSettings, Nearest, Offered, Threaded};
 use quell_vm::nic::{End, GuestNic};
 
 use super::guest::SERVER_CPU;
 use super::interrupts::Refusal;
+use crate::experiment::needs_launch;
 use crate::lab::napi::{QueueError, Queues};
 use crate::result::SettingsReadBack;
 use crate::server::{ServerError, Worker};
-use crate::settings::needs_launch;
 
 /// This CPU exists if a mode needs it: see [`super::Request::cpus`].
 const SPARE_CPU: u32 = 2;
@@ -85,7 +85,7 @@ impl Settable {
         Ok(SettingsReadBack { napi, epoll })
     }
 
-    fn set_epolls(&self, asked: EpollSettings) -> Result<Vec<EpollSettings>, ServerError> {
+    fn set_epolls(&self, asked: EpollParams) -> Result<Vec<EpollParams>, ServerError> {
         self.workers.iter().map(|worker| worker.set(asked)).collect()
     }
 
@@ -133,7 +133,7 @@ impl Settable {
         if device_threading(&self.nic.namespace, &self.device)? != by_threads {
             set_device_threading(&self.nic.namespace, &self.device, by_threads)?;
         }
-        if nearest.epoll != EpollSettings::default() || self.offered().epoll_parameters {
+        if nearest.epoll != EpollParams::default() || self.offered().epoll_parameters {
             self.set_epolls(nearest.epoll)?;
         }
         if let Some(usecs) = nearest.socket_busy_poll_usecs {
@@ -158,5 +158,5 @@ impl Settable {
 }
 
 fn is_base(mode: &DeliveryMode) -> bool {
-    mode.napi() == NapiSettings::default() && mode.epoll().unwrap_or_default() == EpollSettings::default()
+    mode.napi() == NapiSettings::default() && mode.epoll().unwrap_or_default() == EpollParams::default()
 }

@@ -1,8 +1,7 @@
 //! Helpers of the bench tests: lab availability, and a run of a small plan.
 
-use quell_bench::plan::Plan;
+use quell_bench::experiment::{ExperimentResult, Timing};
 use quell_bench::requirements::missing;
-use quell_bench::result::BenchResult;
 use quell_bench::run::{BenchError, Event, Request, run};
 use quell_bench::server::ServerCommand;
 use quell_host::journal::Journal;
@@ -22,14 +21,14 @@ pub(crate) fn can_raise_a_lab() -> bool {
     missing.is_empty()
 }
 
-/// A request for short trials on one queue. Each trial runs once.
+/// A request for a short experiment on one queue.
 pub(crate) fn request(modes: &str, loads: &[&str]) -> Request {
-    let modes = quell_mode::DeliveryMode::parse_list(modes).unwrap();
-    let loads = loads.iter().map(|load| load.parse().unwrap()).collect();
-    let mut plan = Plan::new(modes, loads, 1, 7).unwrap();
-    (plan.measure_ms, plan.warm_up_ms, plan.retries) = (200, 100, 0);
+    let loads: Vec<_> = loads.iter().map(|load| load.parse().unwrap()).collect();
+    let budget_ms = 3_000 * loads.len() as u64;
     Request {
-        plan,
+        modes: quell_mode::DeliveryMode::parse_list(modes).unwrap(),
+        loads,
+        timing: Timing { budget_ms, slice_ms: 50, settle_ms: 5, margin: 0.05, seed: 7 },
         server: memcached(),
         queues: 1,
         generators: 1,
@@ -41,7 +40,10 @@ pub(crate) fn request(modes: &str, loads: &[&str]) -> Request {
 
 /// Runs the request to its end while holding the lab lock. Uses a private journal and checks that it is empty
 /// afterwards.
-pub(crate) fn run_to_the_end(request: &Request, mut watch: impl FnMut(&Event<'_>)) -> Result<BenchResult, BenchError> {
+pub(crate) fn run_to_the_end(
+    request: &Request,
+    mut watch: impl FnMut(&Event<'_>),
+) -> Result<ExperimentResult, BenchError> {
     let _turn = LabTurn::wait();
     let dir = tempfile::tempdir().unwrap();
     let result = run(request, &Journal::in_dir(dir.path()), &mut |event| watch(&event), &|| false);

@@ -8,7 +8,7 @@ use quell_linux::{clock, epoll_params};
 
 use super::sockets::Sockets;
 use super::start::wait_until;
-use super::{PlayError, failed, params};
+use super::{PlayError, failed};
 use crate::duration::Nanos;
 use crate::observe::Wait;
 use crate::scenario::{Scenario, Step};
@@ -90,12 +90,14 @@ impl<'a> Player<'a> {
             Step::Watch(time) => self.watch(time)?,
             Step::SetEpoll(settings) => {
                 if let Some(epoll) = &self.epoll {
-                    epoll_params::set(epoll, params(settings))?;
+                    epoll_params::set(epoll, settings)?;
                 }
             }
             Step::AddWithoutInterest(descriptor) => {
                 if let (Some(epoll), Some(receiver)) = (&self.epoll, self.sockets.receiver(descriptor)) {
-                    epoll.add(receiver, descriptor as u64, Trigger::Unasked).map_err(failed("adding to an epoll"))?;
+                    epoll
+                        .add(receiver, descriptor as u64, Trigger::Unrequested)
+                        .map_err(failed("adding to an epoll"))?;
                 }
             }
             Step::CloseEpoll => self.epoll = None,

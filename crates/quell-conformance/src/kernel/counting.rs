@@ -4,14 +4,12 @@
 use quell_linux::bpf::{NapiPollCounter, NapiPolls};
 use quell_linux::proc::{Interrupts, Netstat, ProcRoot};
 use quell_linux::{NapiId, kernel};
+use quell_mode::NAPI_POLL_WEIGHT;
 
 use super::queues::Queues;
 use super::{PlayError, Site};
 use crate::observe::Queue;
 use crate::scenario::Scenario;
-
-/// Budget of a softirq poll (`NAPI_POLL_WEIGHT`, `include/linux/netdevice.h`). Drivers keep this value.
-const NAPI_POLL_WEIGHT: u16 = 64;
 
 /// An active measurement.
 pub(super) struct Counting {
@@ -31,6 +29,7 @@ impl Counting {
         let napis = queues.ids();
         let polls = (!napis.is_empty()).then(|| NapiPollCounter::attach(kernel::sysfs(), napis)).transpose()?;
         let napis = napis.iter().copied().zip(irqs).collect();
+        // Drivers keep the default weight.
         let budgets_differ = !scenario.busy_polls_with_budget(NAPI_POLL_WEIGHT);
         Ok(Self {
             napis,

@@ -38,7 +38,7 @@ pub enum GuestSiteError {
     #[error(transparent)]
     Play(#[from] PlayError),
     /// A datagram arrived without passing NAPI.
-    #[error("a datagram reached its socket without a NAPI id: this NIC's queue cannot be told")]
+    #[error("a datagram arrived without a NAPI ID: the queue of this NIC cannot be identified")]
     PastNapi,
 }
 
@@ -84,8 +84,8 @@ fn side(nic: GuestNic) -> Side {
 
 /// Netlink if the kernel reports per-NAPI settings, else sysfs.
 fn control(application: &Side, napi: NapiId) -> Control {
-    let told = Netdev::open_in(&application.namespace).and_then(|mut netdev| netdev.napi(napi));
-    if told.is_ok_and(|napi| napi.irq_suspend_timeout_ns.is_some()) {
+    let napi_info = Netdev::open_in(&application.namespace).and_then(|mut netdev| netdev.napi(napi));
+    if napi_info.is_ok_and(|napi| napi.settings.irq_suspend_timeout_ns.is_some()) {
         return Control::EachByNetlink;
     }
     let device =

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quell_linux::bpf::CounterError;
-use quell_linux::epoll_params::{self, EpollParams, EpollParamsError};
+use quell_linux::epoll_params::{self, EpollParamsError};
 use quell_linux::event::{Epoll, Event, Trigger};
 use quell_linux::netlink::NetlinkError;
 use quell_linux::netns::{Namespace, NamespaceError};
@@ -26,7 +26,7 @@ use quell_linux::sched::{self, Policy, SchedError, Scheduling};
 use quell_linux::socket_options::SocketOptionError;
 use quell_linux::sysfs::SysfsError;
 use quell_linux::{CpuList, Ifindex, NapiId, Pid};
-use quell_mode::{EpollSettings, NapiSettings, Threaded};
+use quell_mode::{EpollParams, NapiSettings, Threaded};
 
 use crate::observe::{Message, Observations};
 use crate::scenario::{Need, Scenario};
@@ -75,7 +75,7 @@ pub struct Side {
 #[non_exhaustive]
 pub enum PlayError {
     /// The number of NAPI instances differs from the number of queues in the scenario.
-    #[error("the device has {found} NAPI instance(s), and the scenario {expected} queue(s)")]
+    #[error("the device has {found} NAPI instance(s), but the scenario needs {expected} queue(s)")]
     Queues {
         /// Number of NAPI instances found.
         found: usize,
@@ -83,13 +83,13 @@ pub enum PlayError {
         expected: usize,
     },
     /// The kernel reports the queue as threaded but reports no thread.
-    #[error("NAPI {0} is set to be polled by a thread, and the kernel names none that this PID namespace has")]
+    #[error("NAPI {0} is threaded, but its thread is not visible in this PID namespace")]
     NoThread(NapiId),
     /// A queue needs a thread that polls continuously, and no CPU is free for it.
-    #[error("a thread that polls without end takes a CPU of its own, and there is none to spare")]
+    #[error("a busy-polling NAPI thread needs a CPU of its own, and none is free")]
     NoSpareCpu,
     /// No tried flow arrives by the required queue.
-    #[error("of {tries} flows to `{socket}` none arrived by queue {queue}")]
+    #[error("none of {tries} flows to `{socket}` arrived on queue {queue}")]
     NoFlow {
         /// Name of the socket.
         socket: String,
@@ -215,11 +215,6 @@ fn pin(thread: Pid, cpu: u32, priority: u32) -> Result<(), PlayError> {
     Ok(())
 }
 
-fn params(settings: EpollSettings) -> EpollParams {
-    let EpollSettings { busy_poll_usecs, busy_poll_budget, prefer_busy_poll } = settings;
-    EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll }
-}
-
 /// Creates the epolls with their descriptors. Each also has an event that ends the scenario.
 fn epolls(scenario: &Scenario, sockets: &Sockets, stop: &Event) -> Result<Vec<Epoll>, PlayError> {
     let mut epolls: Vec<Epoll> = Vec::new();
@@ -229,13 +224,13 @@ fn epolls(scenario: &Scenario, sockets: &Sockets, stop: &Event) -> Result<Vec<Ep
         let epoll = Epoll::new(max_events).map_err(failed("making an epoll"))?;
         epoll.add(stop, application::STOP, Trigger::Level).map_err(failed("watching an eventfd"))?;
         // A new epoll has these values already, and an older kernel supports no others.
-        let has_parameters = of.settings != EpollSettings::default();
+        let has_parameters = of.settings != EpollParams::default();
         if of.napi_known && has_parameters {
-            epoll_params::set(&epoll, params(of.settings))?;
+            epoll_params::set(&epoll, of.settings)?;
         }
         sockets.add_to(&epoll, index, scenario)?;
         if has_parameters {
-            epoll_params::set(&epoll, params(of.settings))?;
+            epoll_params::set(&epoll, of.settings)?;
         }
         if let Some(outer) = of.inside {
             let token = application::NESTED + index as u64;

@@ -3,12 +3,12 @@
 use quell_linux::event::{Epoll, Event};
 use quell_linux::udp::UdpSocket;
 use quell_linux::{clock, epoll_params};
-use quell_mode::{EpollSettings, NapiSettings};
+use quell_mode::{EpollParams, NapiSettings};
 
 use super::queues::Queues;
 use super::sockets::Sockets;
 use super::start::wait_until;
-use super::{PlayError, failed, params};
+use super::{PlayError, failed};
 use crate::scenario::{ChangeKind, Scenario};
 
 /// Schedule of external events.
@@ -21,7 +21,7 @@ pub(super) struct Outside<'a> {
 enum Action<'a> {
     Send { number: u32, by: &'a UdpSocket },
     Napi { queue: usize, settings: NapiSettings },
-    Epoll { epoll: Epoll, settings: EpollSettings },
+    Epoll { epoll: Epoll, settings: EpollParams },
     Raise(&'a Event),
 }
 
@@ -65,7 +65,7 @@ impl<'a> Outside<'a> {
                 }
                 Action::Napi { queue, settings } => self.queues.set(queue, &settings)?,
                 // Drops this reference to the epoll at once, so that an application can still close the last one.
-                Action::Epoll { epoll, settings } => epoll_params::set(&epoll, params(settings))?,
+                Action::Epoll { epoll, settings } => epoll_params::set(&epoll, settings)?,
                 Action::Raise(event) => event.raise().map_err(failed("raising an eventfd"))?,
             }
         }

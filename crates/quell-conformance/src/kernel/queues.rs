@@ -1,7 +1,7 @@
 //! The queues of a site and their NAPI settings. Newer kernels set each queue by netlink. Older kernels set all queues
 //! of a device at once by sysfs.
 
-use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
+use quell_linux::netdev::Netdev;
 use quell_linux::sysfs::Sysfs;
 use quell_linux::{InterfaceName, NapiId, Pid};
 use quell_mode::NapiSettings;
@@ -27,10 +27,10 @@ pub enum Control {
 /// The queues of a site.
 pub(super) struct Queues {
     ids: Vec<NapiId>,
-    told: Told,
+    access: SettingsAccess,
 }
 
-enum Told {
+enum SettingsAccess {
     Netlink(Netdev),
     Sysfs { sysfs: Sysfs, device: InterfaceName },
 }
@@ -41,11 +41,11 @@ impl Queues {
             Control::EachByNetlink => {
                 let mut netdev = Netdev::open_in(&site.application.namespace)?;
                 let ids = netdev.napis(site.application.ifindex)?.iter().map(|napi| napi.id).collect();
-                Ok(Self { ids, told: Told::Netlink(netdev) })
+                Ok(Self { ids, access: SettingsAccess::Netlink(netdev) })
             }
             Control::DeviceBySysfs { device, napi, .. } => {
                 let (sysfs, device) = (Sysfs::of(&site.application.namespace)?, device.clone());
-                Ok(Self { ids: vec![*napi], told: Told::Sysfs { sysfs, device } })
+                Ok(Self { ids: vec![*napi], access: SettingsAccess::Sysfs { sysfs, device } })
             }
         }
     }
@@ -57,20 +57,20 @@ impl Queues {
 
     /// Interrupt of each queue, if the device has one and it is known.
     pub(super) fn irqs(&mut self, site: &Site) -> Result<Vec<Option<u32>>, PlayError> {
-        match &mut self.told {
-            Told::Netlink(netdev) => {
+        match &mut self.access {
+            SettingsAccess::Netlink(netdev) => {
                 let said = |&id: &NapiId| Ok(netdev.napi(id)?.irq.or(site.rx_irq));
                 self.ids.iter().map(said).collect()
             }
-            Told::Sysfs { .. } => Ok(vec![site.rx_irq]),
+            SettingsAccess::Sysfs { .. } => Ok(vec![site.rx_irq]),
         }
     }
 
     /// Applies NAPI settings to a queue.
     pub(super) fn set(&mut self, queue: usize, settings: &NapiSettings) -> Result<(), PlayError> {
-        match &mut self.told {
-            Told::Netlink(netdev) => Ok(netdev.set_napi(self.ids[queue], &change_to(settings))?),
-            Told::Sysfs { sysfs, device } => {
+        match &mut self.access {
+            SettingsAccess::Netlink(netdev) => Ok(netdev.set_napi(self.ids[queue], &(*settings).into())?),
+            SettingsAccess::Sysfs { sysfs, device } => {
                 let class = sysfs.net_class(device);
                 class.set_napi_defer_hard_irqs(settings.defer_hard_irqs)?;
                 Ok(class.set_gro_flush_timeout_ns(settings.gro_flush_timeout_ns)?)
@@ -80,18 +80,9 @@ impl Queues {
 
     /// NAPI thread of a queue. Absent if the queue has none.
     pub(super) fn thread(&mut self, queue: usize) -> Result<Option<Pid>, PlayError> {
-        match &mut self.told {
-            Told::Netlink(netdev) => Ok(netdev.napi(self.ids[queue])?.pid),
-            Told::Sysfs { .. } => Ok(None),
+        match &mut self.access {
+            SettingsAccess::Netlink(netdev) => Ok(netdev.napi(self.ids[queue])?.pid),
+            SettingsAccess::Sysfs { .. } => Ok(None),
         }
-    }
-}
-
-fn change_to(settings: &NapiSettings) -> NapiChange {
-    NapiChange {
-        defer_hard_irqs: Some(settings.defer_hard_irqs),
-        gro_flush_timeout_ns: Some(settings.gro_flush_timeout_ns),
-        irq_suspend_timeout_ns: Some(settings.irq_suspend_timeout_ns),
-        threading: Some(NapiThreading::from_kernel(settings.threaded.kernel_value())),
     }
 }

@@ -1,10 +1,11 @@
 //! The TOML structure of a scenario file, before names are resolved. Unknown keys are rejected.
 
+use quell_mode::EpollParams;
 use serde::Deserialize;
 use toml::Spanned;
 
 use crate::duration::Nanos;
-use crate::expect::Arm;
+use crate::expect::Backend;
 use crate::scenario::Need;
 
 /// A name with its position in the file.
@@ -98,15 +99,20 @@ pub(super) struct Epoll {
     pub(super) inside: Option<Name>,
 }
 
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub(super) struct EpollParams {
+/// [`EpollParams`] as a scenario writes them: what is left out is the kernel's default.
+#[derive(Deserialize)]
+#[serde(remote = "EpollParams", rename_all = "kebab-case", deny_unknown_fields)]
+struct EpollRow {
     #[serde(default)]
-    pub(super) busy_poll_usecs: u32,
+    busy_poll_usecs: u32,
     #[serde(default)]
-    pub(super) busy_poll_budget: u16,
+    busy_poll_budget: u16,
     #[serde(default)]
-    pub(super) prefer_busy_poll: bool,
+    prefer_busy_poll: bool,
+}
+
+fn epoll_row<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<EpollParams>, D::Error> {
+    EpollRow::deserialize(deserializer).map(Some)
 }
 
 #[derive(Debug, Deserialize)]
@@ -150,7 +156,7 @@ pub(super) enum Step {
     Receive(Name),
     Work(Nanos),
     Watch(Nanos),
-    SetEpoll(EpollParams),
+    SetEpoll(#[serde(with = "EpollRow")] EpollParams),
     AddWithoutInterest(Name),
     CloseEpoll,
     Repeat,
@@ -187,6 +193,7 @@ pub(super) struct Change {
     pub(super) queue: Option<Spanned<usize>>,
     pub(super) napi: Option<Queue>,
     pub(super) epoll: Option<Name>,
+    #[serde(default, deserialize_with = "epoll_row")]
     pub(super) params: Option<EpollParams>,
     pub(super) raise: Option<Name>,
 }
@@ -210,7 +217,7 @@ pub(super) struct Expect {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct ExpectPacket {
     #[serde(default)]
-    pub(super) on: Vec<Arm>,
+    pub(super) on: Vec<Backend>,
     pub(super) name: Name,
     pub(super) seen_after: Option<Nanos>,
     pub(super) unseen: Option<Count>,
@@ -220,7 +227,7 @@ pub(super) struct ExpectPacket {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct ExpectWait {
     #[serde(default)]
-    pub(super) on: Vec<Arm>,
+    pub(super) on: Vec<Backend>,
     pub(super) application: Name,
     pub(super) number: Spanned<usize>,
     pub(super) events: Option<Count>,
@@ -231,7 +238,7 @@ pub(super) struct ExpectWait {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct ExpectQueue {
     #[serde(default)]
-    pub(super) on: Vec<Arm>,
+    pub(super) on: Vec<Backend>,
     pub(super) queue: Spanned<usize>,
     pub(super) polls: Option<Count>,
     pub(super) empty_polls: Option<Count>,
@@ -249,7 +256,7 @@ pub(super) struct ExpectQueue {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct ExpectNamespace {
     #[serde(default)]
-    pub(super) on: Vec<Arm>,
+    pub(super) on: Vec<Backend>,
     pub(super) busy_poll_rx_packets: Count,
 }
 
@@ -257,7 +264,7 @@ pub(super) struct ExpectNamespace {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct ExpectSocket {
     #[serde(default)]
-    pub(super) on: Vec<Arm>,
+    pub(super) on: Vec<Backend>,
     pub(super) name: Name,
     /// Queue of the socket's `SO_INCOMING_NAPI_ID`. Absent: the value is 0.
     pub(super) napi_of_queue: Option<Spanned<usize>>,

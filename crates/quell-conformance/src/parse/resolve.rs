@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use quell_mode::{EpollSettings, NapiSettings, Threaded};
+use quell_mode::{EpollParams, NapiSettings, Threaded};
 use toml::Spanned;
 
 use super::file::{self, File, Name};
 use crate::duration::Nanos;
-use crate::expect::{Arm, Count, Counter, Expectation, Expectations, Subject};
+use crate::expect::{Backend, Count, Counter, Expectation, Expectations, Subject};
 use crate::scenario::{
     Application, Change, ChangeKind, Descriptor, DescriptorKind, Epoll, KernelRule, Packet, Scenario, Socket, Step,
 };
@@ -156,7 +156,7 @@ fn find<'a>(what: &str, name: &Name, mut known: impl Iterator<Item = &'a String>
         None => {
             let all = all.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
             let all = if all.is_empty() { "there is none".to_owned() } else { format!("there are: {all}") };
-            refuse(name.span(), format!("no {what} is called `{}`; {all}", name.get_ref()))
+            refuse(name.span(), format!("unknown {what} `{}`; {all}", name.get_ref()))
         }
     }
 }
@@ -182,11 +182,6 @@ fn napi(queue: &file::Queue) -> NapiSettings {
     }
 }
 
-fn params(params: file::EpollParams) -> EpollSettings {
-    let file::EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll } = params;
-    EpollSettings { busy_poll_usecs, busy_poll_budget, prefer_busy_poll }
-}
-
 fn epoll(index: usize, from: &file::Epoll, names: &Names) -> Result<Epoll> {
     let file::Epoll { busy_poll_usecs, busy_poll_budget, prefer_busy_poll, napi_known, .. } = *from;
     let inside = from.inside.as_ref().map(|outer| names.epoll(outer)).transpose()?;
@@ -195,7 +190,7 @@ fn epoll(index: usize, from: &file::Epoll, names: &Names) -> Result<Epoll> {
     {
         return refuse(name.span(), "an epoll is inside one that stands before it in the file");
     }
-    let settings = EpollSettings { busy_poll_usecs, busy_poll_budget, prefer_busy_poll };
+    let settings = EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll };
     Ok(Epoll { name: from.name.clone(), settings, napi_known, inside })
 }
 
@@ -236,7 +231,7 @@ fn step(step: &file::Step, names: &Names) -> Result<Step> {
         file::Step::Receive(name) => Step::Receive(names.socket(name)?),
         file::Step::Work(time) => Step::Work(*time),
         file::Step::Watch(time) => Step::Watch(*time),
-        file::Step::SetEpoll(new) => Step::SetEpoll(params(*new)),
+        file::Step::SetEpoll(new) => Step::SetEpoll(*new),
         file::Step::AddWithoutInterest(name) => Step::AddWithoutInterest(names.socket(name)?),
         file::Step::CloseEpoll => Step::CloseEpoll,
         file::Step::Repeat => Step::Repeat,
@@ -279,8 +274,8 @@ fn changes(rows: &[Spanned<file::Change>], names: &Names, queues: &[NapiSettings
                 let settings = NapiSettings { threaded: queues[queue].threaded, ..napi(new) };
                 ChangeKind::Napi { queue, settings }
             }
-            (None, None, Some(epoll), Some(new), None) => {
-                ChangeKind::Epoll { epoll: names.epoll(epoll)?, settings: params(new) }
+            (None, None, Some(epoll), Some(settings), None) => {
+                ChangeKind::Epoll { epoll: names.epoll(epoll)?, settings }
             }
             (None, None, None, None, Some(event)) => ChangeKind::Raise(names.event(event)?),
             _ => return refuse(row.span(), "a change has queue and napi, or epoll and params, or raise"),
@@ -299,7 +294,7 @@ fn count(count: file::Count) -> Count {
 
 fn expectations(expect: &file::Expect, names: &Names) -> Result<Expectations> {
     let mut all = Vec::new();
-    let mut add = |on: &[Arm], what: Subject| all.push(Expectation { on: on.to_vec(), what });
+    let mut add = |on: &[Backend], what: Subject| all.push(Expectation { on: on.to_vec(), what });
     for file::ExpectPacket { on, name, seen_after, unseen } in &expect.packet {
         let packet = names.packet(name)?;
         match (*seen_after, *unseen) {

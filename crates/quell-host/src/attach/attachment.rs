@@ -1,29 +1,29 @@
 //! Applies an attachment and maintains it. It has its own journal and its own keeper process, and carries out the plan
 //! of each pass. [`mod@super::plan`] decides the changes; [`crate::transaction`] makes and undoes them.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use quell_linux::Pid;
 use quell_linux::netns::Namespace;
 use quell_linux::proc::ProcRoot;
-use quell_linux::{NapiId, Pid};
+use quell_mode::EpollParams;
+use tracing::{debug, error_span, info, warn};
 
 use super::error::AttachError;
 use super::journal_name;
 use super::keeper::this_process;
-use super::pass::Pass;
-use super::plan::{EpollStep, Partly, Plan, QueueStep, Request, Step, plan};
-use super::pollers::Told;
+use super::ledger::{Due, Ledger};
+use super::pass::{Pass, place};
+use super::plan::{EpollStep, Plan, QueueStep, Request, Step, plan};
 use super::target::{Selection, TargetError, Targets};
 use crate::journal::{History, Journal, JournalError, Keeper, ListedJournal, Stay, Target};
-use crate::kept::{KeptError, forget_earlier_boots};
 use crate::namespaces;
-use crate::picture::{Picture, Scope, TakeError, take};
+use crate::persistent::{PersistError, forget_earlier_boots};
 use crate::recovery::{Reverted, is_running};
 use crate::settings::SettingsError;
-use crate::settings::values::EpollValues;
-use crate::transaction::{ChangeError, EpollToSet, Moment, Transaction};
+use crate::snapshot::{Scope, Snapshot, TakeError, take};
+use crate::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction};
 
 /// Prefix of the purpose that these journals record; the mode follows.
 const PURPOSE: &str = "attach ";
@@ -35,7 +35,7 @@ const TRIES: u32 = 5;
 /// Starts the keeper of a journal, or returns the reason why it could not.
 pub type StartKeeper<'a> = dyn FnMut(&Path) -> Result<Keeper, String> + 'a;
 /// Observes every change, by its index within the attachment, and may stop the attachment.
-pub type LooksOn<'a> = dyn FnMut(usize, Moment) -> ControlFlow<()> + 'a;
+pub type ChangeObserver<'a> = dyn FnMut(usize, ChangeStage) -> ControlFlow<()> + 'a;
 
 /// A mode applied to programs. It lasts as long as this value, or the keeper that takes it over.
 #[derive(Debug)]
@@ -45,28 +45,8 @@ pub struct Attachment {
     request: Request,
     targets: Targets,
     proc: ProcRoot,
-    /// Queues that were set, with their previous values.
-    queues: BTreeMap<NapiId, QueueStep>,
-    epolls: BTreeMap<EpollKey, EpollValues>,
-    /// Sockets and rings that were set to busy poll.
-    told: Told,
-    /// NAPI IDs of sockets that no device has. After a link went down a socket keeps the old ID until its next packet.
-    unknown_queues: BTreeSet<NapiId>,
-    /// Objects that could not be set, or that another program has changed.
-    given_up: BTreeSet<Key>,
+    ledger: Ledger,
     changes: usize,
-}
-
-/// An epoll or io_uring within the lifetime of its process: PID, start time, file descriptor.
-type EpollKey = (Pid, u64, i32);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Key {
-    Queue(NapiId),
-    Epoll(EpollKey),
-    /// Process, its start time, and whether these are AF_XDP sockets.
-    Sockets(Pid, u64, bool),
-    Ring(EpollKey),
 }
 
 /// An attachment as recorded in its journal.
@@ -85,8 +65,8 @@ pub struct Attached {
 ///
 /// # Errors
 /// When the host cannot be observed.
-pub fn observe() -> Result<Picture, TakeError> {
-    take(&Scope { whole_host: true, ..Scope::default() }).map(|(picture, _)| picture)
+pub fn observe() -> Result<Snapshot, TakeError> {
+    take(&Scope { whole_host: true, ..Scope::default() }).map(|(snapshot, _)| snapshot)
 }
 
 /// Mode recorded in a journal; `None` if it is not the journal of an attachment.
@@ -105,7 +85,7 @@ pub fn is_launched(attached: &Attached) -> bool {
 ///
 /// # Errors
 /// When the journals cannot be listed.
-pub fn attachments(journal: &Journal) -> Result<Vec<Attached>, KeptError> {
+pub fn attachments(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     let attached = |listed| match listed {
         ListedJournal::Running { path, history: Some(history) } => Some((path, history)),
         // The keeper is about to take it over, or it is dead; then the next command that recovers journals undoes it.
@@ -141,6 +121,7 @@ impl Attachment {
         let name = journal_name::of(targets.selection());
         let mut transaction = Transaction::begin(journal, &name, &purpose).map_err(AttachError::Begin)?;
         let keeper = start_keeper(transaction.journal_path()).map_err(AttachError::Keeper)?;
+        info!(pid = keeper.pid, "keeper started: it restores everything should this process end early");
         for target in targets.living() {
             transaction.add_target(target.clone())?;
         }
@@ -150,11 +131,7 @@ impl Attachment {
             request,
             targets,
             proc: ProcRoot::default(),
-            queues: BTreeMap::new(),
-            epolls: BTreeMap::new(),
-            told: Told::default(),
-            unknown_queues: BTreeSet::new(),
-            given_up: BTreeSet::new(),
+            ledger: Ledger::default(),
             changes: 0,
         })
     }
@@ -164,7 +141,7 @@ impl Attachment {
     ///
     /// # Errors
     /// When the program has exited, or the journal cannot be written.
-    pub fn is_for(&mut self, program: Pid, epolls: Option<EpollValues>) -> Result<(), AttachError> {
+    pub fn is_for(&mut self, program: Pid, epolls: Option<EpollParams>) -> Result<(), AttachError> {
         self.targets = Targets::find(Selection::Processes(vec![program]))?;
         for target in self.targets.living() {
             self.transaction.add_target(target.clone())?;
@@ -181,7 +158,8 @@ impl Attachment {
     /// # Errors
     /// On the first change that fails; [`Self::end`] undoes the earlier ones. Objects that vanished in the meantime are
     /// not errors.
-    pub fn make(&mut self, plan: &Plan, looks_on: &mut LooksOn<'_>) -> Result<(), AttachError> {
+    pub fn make(&mut self, plan: &Plan, looks_on: &mut ChangeObserver<'_>) -> Result<(), AttachError> {
+        let _span = error_span!("make", mode = %self.request.mode).entered();
         for steps in plan.steps.chunk_by(are_made_together) {
             for (step, made) in steps.iter().zip(self.set_together(steps, looks_on)) {
                 made.map_err(|source| AttachError::Change { step: Box::new(step.clone()), source: Box::new(source) })?;
@@ -194,7 +172,7 @@ impl Attachment {
     ///
     /// # Errors
     /// When the host cannot be observed, a change fails, or an earlier change did not persist.
-    pub fn settle(&mut self, looks_on: &mut LooksOn<'_>) -> Result<(), AttachError> {
+    pub fn settle(&mut self, looks_on: &mut ChangeObserver<'_>) -> Result<(), AttachError> {
         for _ in 0..LOOKS {
             let mut pass = self.keep_up(looks_on)?;
             if let Some((step, source)) = pass.failed.pop() {
@@ -214,20 +192,24 @@ impl Attachment {
     ///
     /// # Errors
     /// When the host cannot be observed, or the journal cannot be written. Failed changes are listed in the [`Pass`].
-    pub fn keep_up(&mut self, looks_on: &mut LooksOn<'_>) -> Result<Pass, AttachError> {
+    pub fn keep_up(&mut self, looks_on: &mut ChangeObserver<'_>) -> Result<Pass, AttachError> {
+        let _span = error_span!("keep_up").entered();
         let mut pass = Pass::default();
-        let Some(picture) = self.look(&mut pass)? else { return Ok(Pass { over: true, ..pass }) };
-        let mut plan = plan(&picture, None, &self.targets.pids(), &self.request);
-        if !unknown_queues(&plan).is_subset(&self.unknown_queues) {
+        let Some(snapshot) = self.look(&mut pass)? else { return Ok(Pass { over: true, ..pass }) };
+        let mut plan = plan(&snapshot, None, &self.targets.pids(), &self.request);
+        let unknown = self.ledger.new_unknown_queues(&plan);
+        if !unknown.is_empty() {
+            debug!(napis = ?unknown, "sockets receive from NAPI instances of no known device: searching the whole host");
             plan = super::plan::plan(&observe()?, None, &self.targets.pids(), &self.request);
-            self.unknown_queues = unknown_queues(&plan);
+            self.ledger.record_unknown_queues(&plan);
         }
         let mut due = Vec::new();
         for step in plan.steps {
-            match self.is_to_be_set(&step) {
-                Due::No => {}
+            match self.ledger.due(&step) {
+                Due::Done | Due::GivenUp => {}
                 Due::ChangedByOthers => {
-                    self.given_up.insert(key(&step));
+                    warn!(step = place(&step), "left alone from now on: changed by others since");
+                    self.ledger.give_up(&step);
                     pass.changed_by_others.push(step);
                 }
                 Due::Yes => due.push(step),
@@ -236,17 +218,31 @@ impl Attachment {
         for steps in due.chunk_by(are_made_together) {
             for (step, made) in steps.iter().zip(self.set_together(steps, looks_on)) {
                 match made {
-                    Ok(true) => pass.made.push(step.clone()),
+                    Ok(true) => {
+                        info!(step = place(step), "set");
+                        pass.made.push(step.clone());
+                    }
                     Ok(false) => {}
                     Err(error) => {
-                        self.given_up.insert(key(step));
+                        warn!(step = place(step), %error, "not set, and left alone from now on");
+                        self.ledger.give_up(step);
                         pass.failed.push((step.clone(), error));
                     }
                 }
             }
         }
-        pass.picture = Some(picture);
+        pass.snapshot = Some(snapshot);
         Ok(pass)
+    }
+
+    /// Checks that a program is still running. Objects of exited programs are skipped, not errors, so that an attachment
+    /// can complete without having set anything for them.
+    ///
+    /// # Errors
+    /// When all programs have exited, the processes cannot be listed, or the journal cannot be written.
+    pub fn check_programs_run(&mut self) -> Result<(), AttachError> {
+        self.find_programs(&mut Pass::default())?;
+        if self.targets.pids().is_empty() { Err(AttachError::ProgramsExited) } else { Ok(()) }
     }
 
     /// Hands the attachment over to the keeper, which restores everything when the programs exit. Returns the journal's
@@ -257,7 +253,8 @@ impl Attachment {
     pub fn leave(self) -> Result<PathBuf, AttachError> {
         let Self { transaction, keeper, proc, .. } = self;
         let Keeper { pid, start_time_ticks } = keeper;
-        let boot_id = proc.boot_id().map_err(KeptError::Proc)?;
+        let boot_id = proc.boot_id().map_err(PersistError::Proc)?;
+        info!(pid, "leaving the journal to the keeper");
         if !is_running(pid, start_time_ticks, boot_id, &proc) {
             return Err(AttachError::KeeperEnded(pid));
         }
@@ -270,6 +267,7 @@ impl Attachment {
     /// # Errors
     /// When the journal cannot be written.
     pub fn hold(&mut self) -> Result<(), AttachError> {
+        info!("this process keeps the journal");
         Ok(self.transaction.kept_by(this_process(&self.proc)?)?)
     }
 
@@ -289,70 +287,54 @@ impl Attachment {
 
     /// Queues that were set, with their previous values.
     pub fn queues(&self) -> impl Iterator<Item = &QueueStep> {
-        self.queues.values()
+        self.ledger.queues()
     }
 
     /// Number of epolls that were set.
     #[must_use]
     pub fn epolls(&self) -> usize {
-        self.epolls.len()
+        self.ledger.epolls()
     }
 
     /// io_urings that were not set to busy poll: process, file descriptor and reason.
     pub fn rings_left_alone(&self) -> impl Iterator<Item = (Pid, i32, &str)> {
-        self.told.left_alone()
+        self.ledger.rings_left_alone()
     }
 
     /// Takes a snapshot of the programs and the devices in their namespaces; `None` if no program is running.
-    fn look(&mut self, pass: &mut Pass) -> Result<Option<Picture>, AttachError> {
+    fn look(&mut self, pass: &mut Pass) -> Result<Option<Snapshot>, AttachError> {
         let mut last = None;
         for _ in 0..TRIES {
-            let turnover = self.targets.refresh()?;
-            for target in &turnover.came {
-                self.transaction.add_target(target.clone())?;
-            }
-            pass.came.extend(turnover.came);
-            pass.ended.extend(turnover.ended);
+            self.find_programs(pass)?;
             if self.targets.pids().is_empty() {
                 return Ok(None);
             }
             match self.look_at_programs() {
-                Ok(picture) => return Ok(Some(picture)),
-                Err(error) => last = Some(error),
+                Ok(snapshot) => return Ok(Some(snapshot)),
+                Err(error) => {
+                    debug!(%error, "host not observed: trying again");
+                    last = Some(error);
+                }
             }
         }
         Err(last.map_or(AttachError::Target(TargetError::Gone), AttachError::Look))
     }
 
-    fn is_to_be_set(&self, step: &Step) -> Due {
-        if self.given_up.contains(&key(step)) {
-            return Due::No;
+    /// Searches for the programs again, and records new ones in the journal.
+    fn find_programs(&mut self, pass: &mut Pass) -> Result<(), AttachError> {
+        let turnover = self.targets.refresh()?;
+        for target in &turnover.came {
+            self.transaction.add_target(target.clone())?;
         }
-        let (was_set, is_reset) = match step {
-            Step::Sockets(step) => return Due::once(self.told.has_told(step)),
-            Step::Ring(step) => return Due::once(self.told.has_tried(step)),
-            Step::Queue(step) => {
-                let before = self.queues.get(&step.napi).map(|before| before.old);
-                (before.is_some(), before == Some(step.old))
-            }
-            Step::Epoll(step) => {
-                let before = self.epolls.get(&epoll_key(step));
-                (before.is_some(), before == Some(&step.old))
-            }
-        };
-        match (was_set, step.is_there()) {
-            (true, true) => Due::No,
-            // Another epoll has this number now, or the driver has recreated its queue.
-            (true, false) if is_reset => Due::Yes,
-            (true, false) => Due::ChangedByOthers,
-            (false, _) => Due::Yes,
-        }
+        pass.came.extend(turnover.came);
+        pass.ended.extend(turnover.ended);
+        Ok(())
     }
 
     /// Takes a snapshot of the programs found by the last pass.
-    pub(super) fn look_at_programs(&self) -> Result<Picture, TakeError> {
+    pub(super) fn look_at_programs(&self) -> Result<Snapshot, TakeError> {
         let pids = self.targets.pids().into_iter().collect();
-        take(&Scope { pids, ..Scope::default() }).map(|(picture, _)| picture)
+        take(&Scope { pids, ..Scope::default() }).map(|(snapshot, _)| snapshot)
     }
 
     /// Number of changes so far.
@@ -363,12 +345,12 @@ impl Attachment {
     /// Runs `act`, which makes a change of another kind, and notifies the observer.
     pub(super) fn heard<T>(
         &mut self,
-        looks_on: &mut LooksOn<'_>,
+        looks_on: &mut ChangeObserver<'_>,
         act: impl FnOnce(&mut Transaction) -> Result<T, ChangeError>,
     ) -> Result<T, ChangeError> {
         let number = self.changes;
         self.changes += 1;
-        if looks_on(number, Moment::Before).is_break() {
+        if looks_on(number, ChangeStage::Before).is_break() {
             return Err(ChangeError::Stopped);
         }
         act(&mut self.transaction)
@@ -376,7 +358,7 @@ impl Attachment {
 
     /// Carries out steps for which [`are_made_together`] holds. Returns for each step whether it changed anything.
     /// Stops at the first journal error and when the observer stops.
-    fn set_together(&mut self, steps: &[Step], looks_on: &mut LooksOn<'_>) -> Vec<Result<bool, ChangeError>> {
+    fn set_together(&mut self, steps: &[Step], looks_on: &mut ChangeObserver<'_>) -> Vec<Result<bool, ChangeError>> {
         let epolls: Vec<EpollToSet> = steps.iter().filter_map(|step| self.epoll_to_set(step)).collect();
         if epolls.is_empty() {
             return steps.iter().map(|step| self.set(step, looks_on)).collect();
@@ -399,7 +381,7 @@ impl Attachment {
     }
 
     /// Carries out one step. Returns whether it changed anything.
-    fn set(&mut self, step: &Step, looks_on: &mut LooksOn<'_>) -> Result<bool, ChangeError> {
+    fn set(&mut self, step: &Step, looks_on: &mut ChangeObserver<'_>) -> Result<bool, ChangeError> {
         let number = self.changes;
         self.changes += 1;
         let mut hears = |moment| looks_on(number, moment);
@@ -407,20 +389,23 @@ impl Attachment {
             Step::Queue(queue) => {
                 let namespace =
                     namespaces::by_cookie(&self.proc, queue.namespace_cookie).map_err(SettingsError::from)?;
-                let Some(namespace) = namespace else { return Ok(false) };
+                let Some(namespace) = namespace else {
+                    info!(step = place(step), "skipped: its network namespace vanished in the meantime");
+                    return Ok(false);
+                };
                 self.set_queue(&namespace, queue, &mut hears)
             }
             Step::Epoll(_) => unreachable!("epolls are made together"),
             Step::Sockets(step) => {
                 let process = self.targets.identity(step.pid, step.start_time_ticks);
-                let sockets = self.told.tell(step);
+                let sockets = self.ledger.record_sockets(step);
                 self.transaction.set_sockets(process, &sockets, step.new).map(|changed| changed > 0)
             }
             Step::Ring(step) => {
                 let process = self.targets.identity(step.pid, step.start_time_ticks);
                 self.transaction
                     .set_ring(process, step.fd, step.new)
-                    .map(|left_alone| self.told.tried(step, left_alone))
+                    .map(|left_alone| self.ledger.record_ring(step, left_alone))
             }
         };
         self.came_of(step, made)
@@ -428,21 +413,14 @@ impl Attachment {
 
     fn came_of(&mut self, step: &Step, made: Result<bool, ChangeError>) -> Result<bool, ChangeError> {
         match made {
-            Err(ChangeError::Settings(error)) if error.is_absent() => Ok(false),
+            Err(ChangeError::Settings(error)) if error.is_absent() => {
+                info!(step = place(step), %error, "skipped: it vanished in the meantime");
+                Ok(false)
+            }
             other => {
-                self.remember(step);
+                self.ledger.record(step);
                 other
             }
-        }
-    }
-
-    /// Records the previous values of a queue or an epoll. Forgets objects that are gone, because their number may be
-    /// reused.
-    fn remember(&mut self, step: &Step) {
-        match step {
-            Step::Queue(queue) => _ = self.queues.insert(queue.napi, queue.clone()),
-            Step::Epoll(epoll) => _ = self.epolls.insert(epoll_key(epoll), epoll.old),
-            Step::Sockets(_) | Step::Ring(_) => {}
         }
     }
 
@@ -450,49 +428,15 @@ impl Attachment {
         &mut self,
         namespace: &Namespace,
         step: &QueueStep,
-        hears: &mut crate::transaction::LooksOn<'_>,
+        hears: &mut crate::transaction::ChangeObserver<'_>,
     ) -> Result<bool, ChangeError> {
-        self.transaction.set_napi_watched(namespace, step.napi, &step.new.as_change(), hears)
+        self.transaction.set_napi_watched(namespace, step.napi, &step.new, hears)
     }
 }
 
 /// Whether the two steps are made together. Epolls share one write of the journal to disk.
 fn are_made_together(one: &Step, other: &Step) -> bool {
     matches!((one, other), (Step::Epoll(_), Step::Epoll(_)))
-}
-
-fn unknown_queues(plan: &Plan) -> BTreeSet<NapiId> {
-    let unknown = |partly: &Partly| match partly {
-        Partly::UnknownQueue { napi } => Some(*napi),
-        _ => None,
-    };
-    plan.partly.iter().filter_map(unknown).collect()
-}
-
-/// Whether a step is to be carried out.
-enum Due {
-    Yes,
-    No,
-    ChangedByOthers,
-}
-
-impl Due {
-    fn once(was_done: bool) -> Self {
-        if was_done { Self::No } else { Self::Yes }
-    }
-}
-
-fn key(step: &Step) -> Key {
-    match step {
-        Step::Queue(step) => Key::Queue(step.napi),
-        Step::Epoll(step) => Key::Epoll(epoll_key(step)),
-        Step::Sockets(step) => Key::Sockets(step.pid, step.start_time_ticks, step.xdp),
-        Step::Ring(step) => Key::Ring((step.pid, step.start_time_ticks, step.fd)),
-    }
-}
-
-fn epoll_key(step: &EpollStep) -> EpollKey {
-    (step.pid, step.start_time_ticks, step.fd)
 }
 
 /// Refuses programs of which one is attached already.

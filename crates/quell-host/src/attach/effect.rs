@@ -104,21 +104,21 @@ impl Seen {
 pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &Seen) -> Verdict {
     let Seen { packets, polls, by_program, by_thread, .. } = *seen;
     if packets < PACKETS_TO_JUDGE {
-        return Verdict::CannotTell(format!("{packets} packets came in {}", milliseconds(seen.for_ns)));
+        return Verdict::CannotTell(format!("only {packets} packets in {}", milliseconds(seen.for_ns)));
     }
     let (napi, epoll) = (mode.napi(), mode.epoll().unwrap_or_default());
     let polls_by_epoll = epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0;
     let polls_by_program = polls_by_epoll || mode.socket_busy_poll().is_some();
     if polls_by_program && by_program == 0 {
-        let whose = match (polls_by_epoll, epolls) {
+        let reason = match (polls_by_epoll, epolls) {
             (false, _) => {
-                "its sockets poll in receives that find nothing, not while a thread waits in epoll_wait, poll or select"
+                "its sockets poll in blocking receives, not while a thread waits in epoll_wait, poll or select"
             }
-            (true, EpollsSetBy::Program) => "the program has not asked for it",
-            (true, _) => "an epoll polls one queue, that of the socket that was ready last",
+            (true, EpollsSetBy::Program) => "the program has not enabled it",
+            (true, _) => "an epoll polls only the queue of the socket that was ready last",
         };
         return Verdict::NotInEffect(format!(
-            "{packets} packets, and none of {polls} polls was the program's: {whose}"
+            "{packets} packets, and none of {polls} polls was by the program: {reason}"
         ));
     }
     if napi.irq_suspend_timeout_ns > 0 && polls_by_epoll {
@@ -126,17 +126,17 @@ pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &Seen) -> Verdict {
     }
     if polls_by_program {
         return match by_program >= polls / 2 {
-            true => Verdict::InEffect(format!("{by_program} of {polls} polls were the program's")),
-            false => {
-                Verdict::CannotTell(format!("{by_program} of {polls} polls were the program's: it sleeps in between"))
-            }
+            true => Verdict::InEffect(format!("{by_program} of {polls} polls were by the program")),
+            false => Verdict::CannotTell(format!(
+                "{by_program} of {polls} polls were by the program, which sleeps in between"
+            )),
         };
     }
     if napi.threaded != Threaded::Off {
         return match (by_thread >= polls / 2, by_thread) {
-            (true, _) => Verdict::InEffect(format!("{by_thread} of {polls} polls were its thread's")),
-            (false, 0) => Verdict::NotInEffect(format!("none of {polls} polls was its thread's")),
-            (false, _) => Verdict::CannotTell(format!("{by_thread} of {polls} polls were its thread's")),
+            (true, _) => Verdict::InEffect(format!("{by_thread} of {polls} polls were by the NAPI thread")),
+            (false, 0) => Verdict::NotInEffect(format!("none of {polls} polls was by the NAPI thread")),
+            (false, _) => Verdict::CannotTell(format!("{by_thread} of {polls} polls were by the NAPI thread")),
         };
     }
     if napi.defers() { deferral(seen) } else { undisturbed(seen) }
@@ -148,16 +148,16 @@ pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &Seen) -> Verdict {
 fn suspension(seen: &Seen) -> Verdict {
     let Seen { packets, by_program, .. } = *seen;
     let Some(found) = seen.found_suspended else {
-        return Verdict::CannotTell("what is suspended cannot be seen on this kernel".to_owned());
+        return Verdict::CannotTell("this kernel does not expose suspended queues".to_owned());
     };
     let by_kernel = seen.by_kernel();
     let runs_dry = match by_kernel.saturating_mul(PACKETS_PER_POLL_BY_KERNEL) > packets {
-        true => "at this load the queue runs dry in between: ",
+        true => "the queue runs empty at this load: ",
         false => "",
     };
     let text = format!(
-        "{found} of {by_program} polls by the program found the interrupt suspended; {runs_dry}the kernel polled at least \
-         {by_kernel} times by itself, for {packets} packets in all"
+        "{found} of {by_program} polls by the program found the interrupt suspended; {runs_dry}the kernel itself polled at least \
+         {by_kernel} times, for a total of {packets} packets"
     );
     match found {
         0 if by_program >= POLLS_TO_JUDGE => Verdict::NotInEffect(text),
@@ -168,19 +168,19 @@ fn suspension(seen: &Seen) -> Verdict {
 
 fn deferral(seen: &Seen) -> Verdict {
     let Some(interrupts) = seen.interrupts else {
-        return Verdict::CannotTell("the queue has no interrupt that could be counted".to_owned());
+        return Verdict::CannotTell("the queue has no interrupt to count".to_owned());
     };
     let text = format!("{interrupts} interrupts for {} packets", seen.packets);
     match interrupts.saturating_mul(PACKETS_PER_INTERRUPT) <= seen.packets {
         true => Verdict::InEffect(text),
-        false => Verdict::CannotTell(format!("{text}: packets may come too rarely for it")),
+        false => Verdict::CannotTell(format!("{text}: packets may be too rare for deferral")),
     }
 }
 
 fn undisturbed(seen: &Seen) -> Verdict {
     match seen.by_program {
-        0 => Verdict::InEffect(format!("none of {} polls was a program's", seen.polls)),
-        some => Verdict::NotInEffect(format!("{some} of {} polls were a program's", seen.polls)),
+        0 => Verdict::InEffect(format!("none of {} polls was by a program", seen.polls)),
+        some => Verdict::NotInEffect(format!("{some} of {} polls were by a program", seen.polls)),
     }
 }
 
@@ -218,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_never_polls_has_no_mode_that_polls() {
+    fn a_polling_mode_is_not_in_effect_if_the_program_never_polls() {
         for mode in ["suspend200", "fullbusy", "napibusy"] {
             assert!(matches!(verdict(mode, seen(10_000, 900, 0)), Verdict::NotInEffect(_)), "{mode}");
         }
     }
 
     #[test]
-    fn suspension_shows_in_what_the_programs_polls_find_whatever_the_load() {
+    fn suspension_is_judged_by_what_the_programs_polls_find() {
         let found = |found_suspended| Seen { found_suspended: Some(found_suspended), ..seen(10_000, 9_000, 1_000) };
         assert!(matches!(verdict("suspend200", found(990)), Verdict::InEffect(_)));
         assert!(matches!(verdict("suspend200", found(3)), Verdict::CannotTell(_)));
@@ -233,20 +233,20 @@ mod tests {
     }
 
     #[test]
-    fn polls_by_the_kernel_are_explained_where_they_are_many() {
+    fn many_polls_by_the_kernel_are_explained() {
         let found = |packets, polls| Seen { found_suspended: Some(990), ..seen(packets, polls, 1_000) };
         let said = |seen| match verdict("suspend200", seen) {
             Verdict::InEffect(text) => text,
             other => panic!("{other:?}"),
         };
         let (many, few) = (said(found(10_000, 9_000)), said(found(80_000, 9_000)));
-        let of_all = "the kernel polled at least 7000 times by itself";
-        assert!(many.contains("the queue runs dry in between: ") && many.contains(of_all), "{many}");
+        let of_all = "the kernel itself polled at least 7000 times";
+        assert!(many.contains("the queue runs empty at this load: ") && many.contains(of_all), "{many}");
         assert!(!few.contains("runs dry") && few.contains(of_all), "{few}");
     }
 
     #[test]
-    fn sockets_that_poll_are_their_mode_in_effect_and_a_server_that_waits_in_an_epoll_has_none() {
+    fn socket_polling_is_in_effect_unless_the_server_waits_in_an_epoll() {
         assert!(matches!(verdict("sockpoll50", seen(10_000, 9_000, 8_000)), Verdict::InEffect(_)));
         assert!(matches!(verdict("sockpoll50", seen(10_000, 9_000, 80)), Verdict::CannotTell(_)));
         let Verdict::NotInEffect(why) = verdict("sockpoll50", seen(10_000, 9_000, 0)) else { panic!("it is not") };
@@ -254,13 +254,13 @@ mod tests {
     }
 
     #[test]
-    fn sockets_that_poll_suspend_nothing_and_are_not_asked_for_it() {
+    fn socket_polling_is_not_judged_by_suspension() {
         let mode = "sockpoll50,defer-hard-irqs=100,gro-flush-timeout=20us";
         assert!(matches!(verdict(mode, seen(10_000, 9_000, 8_000)), Verdict::InEffect(_)));
     }
 
     #[test]
-    fn suspension_that_was_hardly_looked_for_or_cannot_be_seen_is_not_judged() {
+    fn suspension_without_enough_evidence_is_not_judged() {
         assert!(matches!(verdict("suspend200", seen(10_000, 9_000, 5)), Verdict::CannotTell(_)));
         let blind = Seen { found_suspended: None, ..seen(10_000, 9_000, 1_000) };
         assert!(matches!(verdict("suspend200", blind), Verdict::CannotTell(_)));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_polls_is_threaded_delivery() {
+    fn threaded_delivery_is_judged_by_polls_of_the_thread() {
         let by_thread = Seen { by_thread: 990, ..seen(10_000, 1_000, 0) };
         assert!(matches!(verdict("threaded", by_thread), Verdict::InEffect(_)));
         assert!(matches!(verdict("threaded", seen(10_000, 1_000, 0)), Verdict::NotInEffect(_)));

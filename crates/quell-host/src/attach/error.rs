@@ -6,8 +6,8 @@ use super::pass::place;
 use super::plan::Step;
 use super::target::TargetError;
 use crate::journal::JournalError;
-use crate::kept::KeptError;
-use crate::picture::TakeError;
+use crate::persistent::PersistError;
+use crate::snapshot::TakeError;
 use crate::steer::{GroupKey, LookError};
 use crate::transaction::ChangeError;
 
@@ -22,7 +22,7 @@ pub enum AttachError {
     #[error(transparent)]
     Look(#[from] TakeError),
     /// One of the programs already has a mode.
-    #[error("process {pid} is attached to already ({purpose}): `quell detach {pid}` first")]
+    #[error("process {pid} is already attached ({purpose}): run `quell detach {pid}` first")]
     AlreadyAttached {
         /// Process ID.
         pid: u32,
@@ -31,9 +31,9 @@ pub enum AttachError {
     },
     /// Journals could not be read, or journals of earlier boots could not be removed.
     #[error(transparent)]
-    Kept(#[from] KeptError),
+    Kept(#[from] PersistError),
     /// Waiting for the exit of the programs is not possible.
-    #[error("waiting for the end of the programs: {0}")]
+    #[error("could not wait for the programs: {0}")]
     Wait(#[source] std::io::Error),
     /// The journal could not be created or written.
     #[error(transparent)]
@@ -42,11 +42,16 @@ pub enum AttachError {
     #[error(transparent)]
     Begin(ChangeError),
     /// The keeper could not be started; nothing was changed.
-    #[error("the keeper, which puts everything back when the program ends, could not be started: {0}")]
+    #[error("could not start the keeper process: {0}")]
     Keeper(String),
     /// The keeper has exited, so that no process would restore the settings.
-    #[error("the keeper, process {0}, has ended: nobody would restore what was set, so it was restored now")]
+    #[error(
+        "the keeper (process {0}) has exited; without it nothing would restore the changes later, so they were undone now"
+    )]
     KeeperEnded(u32),
+    /// All programs exited while the mode was applied.
+    #[error("the programs exited before the mode was applied")]
+    ProgramsExited,
     /// A change failed.
     #[error("{}: {source}", place(.step))]
     Change {
@@ -59,7 +64,7 @@ pub enum AttachError {
     #[error("stopped on request")]
     Stopped,
     /// A filter could not be attached.
-    #[error("steering connections to {group}: {source}")]
+    #[error("could not steer connections to {group}: {source}")]
     Steer {
         /// Reuseport group.
         group: GroupKey,
@@ -68,8 +73,8 @@ pub enum AttachError {
     },
     /// A filter does not separate the queues of its workers.
     #[error(
-        "connections to {group} that came since reach a worker by more queues than they should: the driver does not tell \
-         the queue, or the group has changed"
+        "workers of {group} receive connections from more queues than planned: the driver does not report the queue, \
+         or the group has changed"
     )]
     Mixed {
         /// Reuseport group.
@@ -79,7 +84,7 @@ pub enum AttachError {
     #[error(transparent)]
     Connections(LookError),
     /// A thread could not be bound.
-    #[error("binding thread {tid} to the CPUs of its queue: {source}")]
+    #[error("could not pin thread {tid} to the CPUs of its queue: {source}")]
     Pin {
         /// Thread ID.
         tid: Pid,
@@ -87,7 +92,7 @@ pub enum AttachError {
         source: Box<ChangeError>,
     },
     /// Everything was set, but this value did not persist.
-    #[error("{} was set and did not last: somebody else sets it too", place(.0))]
+    #[error("{} was set, but another program has changed it since", place(.0))]
     DidNotLast(Box<Step>),
 }
 

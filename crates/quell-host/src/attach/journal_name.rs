@@ -15,7 +15,7 @@ const LAUNCHED: &str = "run-";
 const GROUP_NAME_CHARS: usize = 40;
 
 /// Journal name for these programs, without an extension.
-pub(super) fn of(selection: &Selection) -> String {
+pub(crate) fn of(selection: &Selection) -> String {
     match selection {
         Selection::Processes(pids) => of_processes(pids),
         Selection::Cgroup(cgroup) => of_cgroup(cgroup.path()),
@@ -41,8 +41,8 @@ fn of_processes(pids: &[Pid]) -> String {
 /// often share a name.
 fn of_cgroup(path: &Path) -> String {
     let name = path.file_name().map_or_else(|| "root".into(), |name| name.to_string_lossy());
-    let told: String = name.chars().take(GROUP_NAME_CHARS).collect();
-    format!("attach-{told}-{:08x}", crc32fast::hash(path.as_os_str().as_bytes()))
+    let slug: String = name.chars().take(GROUP_NAME_CHARS).collect();
+    format!("attach-{slug}-{:08x}", crc32fast::hash(path.as_os_str().as_bytes()))
 }
 
 #[cfg(test)]
@@ -54,14 +54,14 @@ mod tests {
     }
 
     #[test]
-    fn one_process_is_named_and_of_several_the_lowest() {
+    fn the_lowest_of_several_processes_is_named() {
         assert_eq!(processes([1_234]), "attach-1234");
         assert_eq!(processes([1_236, 1_234, 1_235, 1_236]), "attach-1234+2");
         assert_eq!(processes((4_194_000..=4_194_064).rev()), "attach-4194000+64");
     }
 
     #[test]
-    fn a_launched_program_has_the_name_of_its_launcher() {
+    fn a_launched_program_is_named_after_its_launcher() {
         let launched = processes([]);
         assert_eq!(launched, format!("run-{}", std::process::id()));
         assert!(is_of_a_launched_program(&Path::new("/run/quell").join(launched)));
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_are_called_alike_have_names_of_their_own() {
+    fn groups_of_the_same_name_get_different_journal_names() {
         let [one, other] =
             ["/sys/fs/cgroup/a/payload", "/sys/fs/cgroup/b/payload"].map(|path| of_cgroup(path.as_ref()));
         assert!(one.starts_with("attach-payload-") && other.starts_with("attach-payload-"), "{one} {other}");
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn however_long_a_groups_name_is_the_journal_fits_into_a_directory() {
+    fn a_long_group_name_gives_a_valid_file_name() {
         let name = of_cgroup(&Path::new("/sys/fs/cgroup").join("\u{1F980}".repeat(63)));
         assert!(name.starts_with(&format!("attach-{}-", "\u{1F980}".repeat(GROUP_NAME_CHARS))), "{name}");
         assert!(format!("{name}.4194304.journal-new").len() <= 255);

@@ -10,10 +10,12 @@ use quell_linux::Pid;
 use quell_linux::pidfd::Signal;
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use quell_linux::signal::Interruption;
+use quell_linux::visible;
+use tracing::{debug, error_span, info, warn};
 
 use super::wait::wait_for_all;
 use crate::journal::{Change, Journal, JournalFile, Keeper, OwnedJournal, Stay};
-use crate::kept::{KeptError, SeesTo, release, tell};
+use crate::persistent::{Guardian, PersistError, release, tell};
 use crate::recovery::{Reverted, revert};
 
 /// Time limit for a keeper to restore everything; it includes waiting for a queue that nothing can poll.
@@ -53,23 +55,45 @@ pub struct Detached {
 ///
 /// # Errors
 /// When it cannot handle signals or wait, or the journal cannot be read or written.
-pub fn keep(journal: &Journal, path: &Path, ready: impl FnOnce() -> io::Result<()>) -> Result<KeepingEnded, KeptError> {
-    let told = Interruption::listen_to(&[Signal::TERM, Signal::INT]).map_err(KeptError::Listen)?;
-    ready().map_err(KeptError::Listen)?;
+pub fn keep(
+    journal: &Journal,
+    path: &Path,
+    ready: impl FnOnce() -> io::Result<()>,
+) -> Result<KeepingEnded, PersistError> {
+    let interruption = Interruption::listen_to(&[Signal::TERM, Signal::INT]).map_err(PersistError::Listen)?;
+    ready().map_err(PersistError::Listen)?;
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
-    let owned = match journal.take_when_abandoned(path, &told)? {
+    let _span = error_span!("keep").entered();
+    debug!(journal = visible::path(path), "waiting for the journal's lock");
+    let owned = match journal.take_when_abandoned(path, &interruption)? {
         Some(JournalFile::Abandoned(owned)) => owned,
-        Some(JournalFile::Unusable(unusable)) => return Err(unusable.into()),
-        _ => return Ok(KeepingEnded::AlreadyReverted),
+        Some(JournalFile::Unusable(unusable)) => {
+            warn!(error = %unusable, "taken over, and damaged");
+            return Err(unusable.into());
+        }
+        _ => {
+            info!("no journal is left: its owner has restored everything");
+            return Ok(KeepingEnded::AlreadyReverted);
+        }
     };
-    let waited = match is_left_to_this_process(&owned, &proc)? {
-        true => wait_for_all(&owned.history().targets, &told),
-        false => Ok(()),
+    let waited = match is_owned_by_this_process(&owned, &proc)? {
+        true => {
+            let pids: Vec<u32> = owned.history().targets.iter().map(|target| target.pid).collect();
+            info!(?pids, "taken over: waiting for the exit of these processes or a signal");
+            let waited = wait_for_all(&owned.history().targets, &interruption);
+            let why = if interruption.flag().get().is_some() { "signalled" } else { "the processes have exited" };
+            info!(why, "restoring");
+            waited
+        }
+        false => {
+            info!("taken over from an owner that died before it finished: restoring");
+            Ok(())
+        }
     };
     // If waiting fails, undo now: the programs continue with interrupts, and no change stays without a keeper.
     let reverted = revert(owned, boot_id, &proc)?;
-    waited.map_err(KeptError::Listen)?;
+    waited.map_err(PersistError::Listen)?;
     Ok(KeepingEnded::Reverted(reverted))
 }
 
@@ -77,12 +101,12 @@ pub fn keep(journal: &Journal, path: &Path, ready: impl FnOnce() -> io::Result<(
 ///
 /// # Errors
 /// When /proc cannot be read.
-pub fn this_process(proc: &ProcRoot) -> Result<Keeper, KeptError> {
+pub fn this_process(proc: &ProcRoot) -> Result<Keeper, PersistError> {
     let identity = ProcessIdentity::of(proc, Pid::of_this_process())?;
     Ok(Keeper { pid: identity.pid.get().unsigned_abs(), start_time_ticks: identity.starttime.0 })
 }
 
-fn is_left_to_this_process(owned: &OwnedJournal, proc: &ProcRoot) -> Result<bool, KeptError> {
+fn is_owned_by_this_process(owned: &OwnedJournal, proc: &ProcRoot) -> Result<bool, PersistError> {
     Ok(owned.history().stay == Stay::KeptBy(this_process(proc)?))
 }
 
@@ -91,10 +115,10 @@ fn is_left_to_this_process(owned: &OwnedJournal, proc: &ProcRoot) -> Result<bool
 ///
 /// # Errors
 /// When the keeper cannot be signalled or does not exit in time, or the journal cannot be read.
-pub fn detach(journal: &Journal, path: &Path, keeper: &Keeper) -> Result<Option<Detached>, KeptError> {
+pub fn detach(journal: &Journal, path: &Path, keeper: &Keeper) -> Result<Option<Detached>, PersistError> {
     let Some(mut witness) = journal.witness(path)? else { return Ok(None) };
-    tell(path, SeesTo::Keeper(*keeper), Signal::TERM, PUT_BACK_WITHIN)?;
-    let mut by_others = || Reverted::as_seen_by(&mut witness).map_err(KeptError::Listen);
+    tell(path, Guardian::Keeper(*keeper), Signal::TERM, PUT_BACK_WITHIN)?;
+    let mut by_others = || Reverted::as_seen_by(&mut witness).map_err(PersistError::Listen);
     // Waiting changes were retried here, if anything was.
     let before = Reverted { waiting: Vec::new(), ..by_others()? };
     Ok(Some(match release(journal, path).map_err(|error| error.of_keeper(path, keeper.pid))? {

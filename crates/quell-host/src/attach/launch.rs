@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use quell_mode::DeliveryMode;
 
-use super::neighbours::neighbours;
+use super::affected_processes::affected_processes;
 use super::plan::Plan;
-use crate::findings::view::View;
-use crate::picture::{Device, Picture};
+use crate::snapshot::query::SnapshotQuery;
+use crate::snapshot::{Device, Snapshot};
 
 /// A named device does not exist, or has no queues that can be set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -17,7 +17,7 @@ pub enum DeviceError {
     #[error("there is no device {0} in this network namespace")]
     NoSuchDevice(String),
     /// The kernel lists no NAPI instance of the device.
-    #[error("{0} has no queue with settings of its own: the kernel lists no NAPI instance of it")]
+    #[error("{0} has no NAPI instances, so that its queues cannot be set")]
     NoQueues(String),
 }
 
@@ -25,10 +25,14 @@ pub enum DeviceError {
 ///
 /// # Errors
 /// When a named device does not exist or has no queues.
-pub fn plan_of_devices(picture: &Picture, named: Option<&[String]>, mode: &DeliveryMode) -> Result<Plan, DeviceError> {
-    let view = View::new(picture, None);
-    let own = picture.namespaces.iter().find(|namespace| namespace.is_readers).map(|namespace| namespace.inode);
-    let here: Vec<&Device> = picture.devices.iter().filter(|device| Some(device.namespace) == own).collect();
+pub fn plan_of_devices(
+    snapshot: &Snapshot,
+    named: Option<&[String]>,
+    mode: &DeliveryMode,
+) -> Result<Plan, DeviceError> {
+    let query = SnapshotQuery::new(snapshot, None);
+    let own = snapshot.namespaces.iter().find(|namespace| namespace.is_readers).map(|namespace| namespace.inode);
+    let here: Vec<&Device> = snapshot.devices.iter().filter(|device| Some(device.namespace) == own).collect();
     let chosen = match named {
         None => here,
         Some(names) => names.iter().map(|name| with_queues(&here, name)).collect::<Result<_, _>>()?,
@@ -36,12 +40,12 @@ pub fn plan_of_devices(picture: &Picture, named: Option<&[String]>, mode: &Deliv
     let mut plan = Plan::default();
     for device in chosen {
         for napi in device.napis.known_elements() {
-            plan.add_queue(&view, device, napi, mode);
+            plan.add_queue(&query, device, napi, mode);
         }
     }
-    plan.refuse_without_privilege(picture);
-    plan.neighbours = neighbours(&view, &BTreeSet::new(), &plan);
-    plan.hidden.clone_from(&picture.hidden_processes);
+    plan.refuse_without_privilege(snapshot);
+    plan.affected_processes = affected_processes(&query, &BTreeSet::new(), &plan);
+    plan.hidden.clone_from(&snapshot.hidden_processes);
     Ok(plan)
 }
 

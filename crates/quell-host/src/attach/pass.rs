@@ -3,7 +3,7 @@
 use super::plan::{EpollStep, QueueStep, Step};
 use super::pollers::{RingStep, SocketsStep};
 use crate::journal::Target;
-use crate::picture::Picture;
+use crate::snapshot::Snapshot;
 use crate::transaction::ChangeError;
 
 /// Result of one pass.
@@ -20,7 +20,7 @@ pub struct Pass {
     /// Steps that failed; not retried.
     pub failed: Vec<(Step, ChangeError)>,
     /// Snapshot taken before any change of this pass; absent when all programs have exited.
-    pub picture: Option<Picture>,
+    pub snapshot: Option<Snapshot>,
     /// All programs have exited.
     pub over: bool,
 }

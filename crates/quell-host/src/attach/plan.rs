@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 
 use quell_linux::netdev::NapiThreading;
 use quell_linux::{NapiId, Pid};
-use quell_mode::{DeliveryMode, NapiSettings, ProgramWait, Requirement, Threaded};
+use quell_mode::{DeliveryMode, EpollParams, NapiSettings, PartialNapiSettings, ProgramWait, Requirement, Threaded};
 use serde::Serialize;
+use tracing::{debug, info};
 
-use super::neighbours::{Neighbour, neighbours};
+use super::affected_processes::{AffectedProcess, affected_processes};
 use super::pollers::{self, RingStep, SocketId, SocketsStep};
-use super::quiet::{self, QuietEpoll};
-use crate::findings::view::{EpollView, View, irq_of, napi_of};
-use crate::picture::{Device, Napi, Picture, Process, Reading, WatchedFile, Why};
-use crate::settings::values::{EpollValues, NapiValues};
+use super::unassigned_epolls::{self, QuietEpoll};
+use crate::snapshot::query::{EpollContext, SnapshotQuery};
+use crate::snapshot::{Device, Napi, Process, Reading, Snapshot, WatchedFile, Why};
 
 /// Who sets the busy-poll parameters of the program's epolls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,9 +45,10 @@ pub struct Plan {
     /// Obstacles; if there is one, nothing is done.
     pub impossible: Vec<Impossible>,
     /// Parts of the mode that the program does not get from outside, or not yet.
-    pub partly: Vec<Partly>,
+    pub partly: Vec<Limitation>,
     /// Other affected processes.
-    pub neighbours: Vec<Neighbour>,
+    #[serde(rename = "neighbours")]
+    pub affected_processes: Vec<AffectedProcess>,
     /// Processes whose files may not be read, so that it is unknown whether they are affected.
     pub hidden: Vec<Pid>,
 }
@@ -81,9 +82,9 @@ pub struct QueueStep {
     /// IRQ number; absent where the instance has no interrupt or it is unknown.
     pub irq: Option<u32>,
     /// Current values; absent where the kernel reports none.
-    pub old: NapiValues,
+    pub old: PartialNapiSettings,
     /// Values to set; absent where the value is unchanged.
-    pub new: NapiValues,
+    pub new: PartialNapiSettings,
 }
 
 /// Busy-poll parameters of an epoll.
@@ -106,9 +107,9 @@ pub struct EpollStep {
     /// NAPI instances that these sockets receive from.
     pub napis: Vec<NapiId>,
     /// Current parameters.
-    pub old: EpollValues,
+    pub old: EpollParams,
     /// Parameters to set.
-    pub new: EpollValues,
+    pub new: EpollParams,
 }
 
 /// An obstacle to the attachment.
@@ -125,7 +126,7 @@ pub struct Impossible {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "what", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 #[non_exhaustive]
-pub enum Partly {
+pub enum Limitation {
     /// The mode limits the time the program sleeps in `epoll_wait`. Only a launched program can be given that limit.
     WaitsAsWritten {
         /// The limit, milliseconds.
@@ -167,39 +168,39 @@ pub enum Partly {
 /// Plans `request` for the processes `targets` of a snapshot. The earlier snapshot `before` gives the time that the
 /// program takes per event.
 #[must_use]
-pub fn plan(picture: &Picture, before: Option<&Picture>, targets: &BTreeSet<Pid>, request: &Request) -> Plan {
-    let view = View::new(picture, before);
+pub fn plan(snapshot: &Snapshot, before: Option<&Snapshot>, targets: &BTreeSet<Pid>, request: &Request) -> Plan {
+    let query = SnapshotQuery::new(snapshot, before);
     let mut plan = Plan::default();
-    plan.refuse_what_takes_a_launch(&request.mode);
-    let processes = picture.processes.iter().filter(|process| targets.contains(&process.pid));
-    processes.for_each(|process| plan.add_process(&view, process, request));
-    for pid in picture.hidden_processes.iter().filter(|pid| targets.contains(pid)) {
-        let why = "its files may not be seen; that needs CAP_SYS_PTRACE".to_owned();
-        plan.impossible.push(Impossible { what: format!("look into process {pid}"), why });
+    plan.refuse_modes_that_need_a_launch(&request.mode);
+    let processes = snapshot.processes.iter().filter(|process| targets.contains(&process.pid));
+    processes.for_each(|process| plan.add_process(&query, process, request));
+    for pid in snapshot.hidden_processes.iter().filter(|pid| targets.contains(pid)) {
+        let why = "access to its files was denied; needs CAP_SYS_PTRACE".to_owned();
+        plan.impossible.push(Impossible { what: format!("inspect process {pid}"), why });
     }
-    for id in queues_of(picture, &view, targets) {
-        match view.napi(id) {
-            Some((device, napi)) => plan.add_queue(&view, device, napi, &request.mode),
-            None => plan.partly.push(Partly::UnknownQueue { napi: id }),
+    for id in queues_of(snapshot, &query, targets) {
+        match query.napi(id) {
+            Some((device, napi)) => plan.add_queue(&query, device, napi, &request.mode),
+            None => plan.partly.push(Limitation::UnknownQueue { napi: id }),
         }
     }
-    plan.refuse_without_privilege(picture);
+    plan.refuse_without_privilege(snapshot);
     plan.steps.sort_by_key(|step| !matches!(step, Step::Queue(_)));
-    plan.neighbours = neighbours(&view, targets, &plan);
-    plan.hidden.clone_from(&picture.hidden_processes);
+    plan.affected_processes = affected_processes(&query, targets, &plan);
+    plan.hidden.clone_from(&snapshot.hidden_processes);
     plan
 }
 
 /// NAPI instances that the sockets of the targets receive from, whether an epoll watches these sockets or not.
-fn queues_of(picture: &Picture, view: &View<'_>, targets: &BTreeSet<Pid>) -> BTreeSet<NapiId> {
-    let processes = picture.processes.iter().filter(|process| targets.contains(&process.pid));
+fn queues_of(snapshot: &Snapshot, query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>) -> BTreeSet<NapiId> {
+    let processes = snapshot.processes.iter().filter(|process| targets.contains(&process.pid));
     let files = processes.filter_map(|process| process.files.known());
-    let sockets = files.flat_map(|files| &files.sockets).filter_map(|held| view.socket(held.inode));
+    let sockets = files.flat_map(|files| &files.sockets).filter_map(|held| query.socket(held.inode));
     sockets.filter(|socket| is_receiver(socket)).filter_map(|socket| *socket.napi.known()?).collect()
 }
 
-pub(super) fn is_receiver(socket: &crate::picture::Socket) -> bool {
-    socket.state != crate::picture::SocketState::Listen
+pub(super) fn is_receiver(socket: &crate::snapshot::Socket) -> bool {
+    socket.state != crate::snapshot::SocketState::Listen
 }
 
 impl Plan {
@@ -235,62 +236,118 @@ impl Plan {
         })
     }
 
-    fn refuse_what_takes_a_launch(&mut self, mode: &DeliveryMode) {
+    /// Logs each decision with its reason.
+    pub fn log(&self) {
+        for step in &self.steps {
+            let is_there = step.is_there();
+            match step {
+                Step::Queue(step) => info!(
+                    device = ?step.device,
+                    rx_queues = ?step.queues,
+                    napi = step.napi.get(),
+                    irq = step.irq,
+                    old = %step.old,
+                    new = %step.new,
+                    is_there,
+                    "planned queue: sockets of the programs receive from it"
+                ),
+                Step::Epoll(step) => info!(
+                    pid = step.pid.get(),
+                    comm = ?step.process,
+                    fd = step.fd,
+                    sockets = step.sockets,
+                    napis = ?step.napis.iter().map(|napi| napi.get()).collect::<Vec<_>>(),
+                    old = %step.old,
+                    new = %step.new,
+                    is_there,
+                    "planned epoll: it watches network sockets"
+                ),
+                Step::Sockets(step) => info!(
+                    pid = step.pid.get(),
+                    sockets = step.sockets.len(),
+                    new = %step.new.values,
+                    is_there,
+                    "planned sockets"
+                ),
+                Step::Ring(step) => {
+                    info!(pid = step.pid.get(), fd = step.fd, new = ?step.new, "planned io_uring")
+                }
+            }
+        }
+        for epoll in &self.quiet {
+            debug!(?epoll, "epoll without a known queue");
+        }
+        for Impossible { what, why } in &self.impossible {
+            info!(?what, why, "not possible");
+        }
+        for limitation in &self.partly {
+            info!(?limitation, "the mode is incomplete");
+        }
+        for affected in &self.affected_processes {
+            info!(?affected, "other process on these queues");
+        }
+        if !self.hidden.is_empty() {
+            let pids: Vec<i32> = self.hidden.iter().map(|pid| pid.get()).collect();
+            debug!(?pids, "processes left out: no permission to read their files");
+        }
+    }
+
+    fn refuse_modes_that_need_a_launch(&mut self, mode: &DeliveryMode) {
         let launch = |requirement: &Requirement| *requirement == Requirement::SpinBeforeSleep;
         for requirement in mode.requirements().into_iter().filter(launch) {
             self.impossible.push(Impossible { what: mode.to_string(), why: requirement.to_string() });
         }
         if let ProgramWait::AtMost(longest) = mode.program_wait() {
             let at_most_ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
-            self.partly.push(Partly::WaitsAsWritten { at_most_ms });
+            self.partly.push(Limitation::WaitsAsWritten { at_most_ms });
         }
     }
 
-    pub(super) fn refuse_without_privilege(&mut self, picture: &Picture) {
+    pub(super) fn refuse_without_privilege(&mut self, snapshot: &Snapshot) {
         if self.queues().all(QueueStep::is_there) {
             return;
         }
-        let privileges = &picture.privileges;
+        let privileges = &snapshot.privileges;
         let why = match (privileges.capabilities.known(), privileges.in_initial_user_namespace.known()) {
             (Some(have), _) if !have.contains(&quell_linux::capability::Capability::NetAdmin) => {
-                "it takes CAP_NET_ADMIN, which is missing"
+                "CAP_NET_ADMIN is missing"
             }
-            (_, Some(false)) => "it takes CAP_NET_ADMIN in the initial user namespace, which a container's root lacks",
+            (_, Some(false)) => "needs CAP_NET_ADMIN in the initial user namespace, which root in a container lacks",
             _ => return,
         };
         self.impossible.push(Impossible { what: "set the queues".to_owned(), why: why.to_owned() });
     }
 
-    fn add_process(&mut self, view: &View<'_>, process: &Process, request: &Request) {
+    fn add_process(&mut self, query: &SnapshotQuery<'_>, process: &Process, request: &Request) {
         let pid = process.pid;
         let files = match &process.files {
             Reading::Known(files) => files,
             Reading::Unknown(reading) => {
-                let what = format!("look into {} {pid}", process.name);
+                let what = format!("inspect {} {pid}", process.name);
                 self.impossible.push(Impossible { what, why: reading.unknown.said.clone() });
                 return;
             }
         };
         if !files.xdp_sockets.is_empty() || !files.io_urings.is_empty() {
             let (xdp_sockets, io_urings) = (files.xdp_sockets.len(), files.io_urings.len());
-            self.partly.push(Partly::OtherWays { pid, xdp_sockets, io_urings });
+            self.partly.push(Limitation::OtherWays { pid, xdp_sockets, io_urings });
         }
         if request.epolls == EpollsSetBy::Attachment {
-            self.steps.extend(pollers::steps(view, process, files, &request.mode).into_iter().map(Step::Sockets));
+            self.steps.extend(pollers::steps(query, process, files, &request.mode).into_iter().map(Step::Sockets));
             self.steps.extend(pollers::rings(process, files, &request.mode).into_iter().map(Step::Ring));
         }
         let sockets_poll = pollers::of_inet_sockets(&request.mode).is_some();
         let (mut with_sockets, mut watched) = (0, 0);
-        for epoll in view.epolls.iter().filter(|epoll| epoll.process.pid == pid) {
+        for epoll in query.epolls.iter().filter(|epoll| epoll.process.pid == pid) {
             let sockets = watched_sockets(epoll);
             if let Reading::Unknown(reading) = &epoll.epoll.targets {
-                let what = format!("look into epoll {} of {} {pid}", epoll.epoll.fd, process.name);
+                let what = format!("inspect epoll {} of {} {pid}", epoll.epoll.fd, process.name);
                 self.impossible.push(Impossible { what, why: reading.unknown.said.clone() });
                 continue;
             }
             // Connections inherit the setting of their listening socket.
             if !sockets_poll {
-                self.quiet.extend(quiet::look_at(view, epoll));
+                self.quiet.extend(unassigned_epolls::look_at(query, epoll));
             }
             // An epoll without network sockets is left alone.
             if sockets > 0 {
@@ -300,21 +357,16 @@ impl Plan {
             }
         }
         if sockets_poll && watched > 0 {
-            self.partly.push(Partly::WatchedByEpoll { pid, sockets: watched });
+            self.partly.push(Limitation::WatchedByEpoll { pid, sockets: watched });
         }
         if with_sockets == 0 && !files.sockets.is_empty() && !sockets_poll {
-            self.partly.push(Partly::NoEpoll { pid });
+            self.partly.push(Limitation::NoEpoll { pid });
         }
     }
 
-    fn add_epoll(&mut self, epoll: &EpollView<'_>, sockets: usize, request: &Request) {
+    fn add_epoll(&mut self, epoll: &EpollContext<'_>, sockets: usize, request: &Request) {
         let (pid, fd) = (epoll.process.pid, epoll.epoll.fd);
-        let Some(wanted) = request.mode.epoll().filter(|_| request.epolls == EpollsSetBy::Attachment) else { return };
-        let new = EpollValues {
-            busy_poll_usecs: wanted.busy_poll_usecs,
-            busy_poll_budget: wanted.busy_poll_budget,
-            prefer_busy_poll: wanted.prefer_busy_poll,
-        };
+        let Some(new) = request.mode.epoll().filter(|_| request.epolls == EpollsSetBy::Attachment) else { return };
         match &epoll.epoll.params {
             Reading::Known(params) => self.steps.push(Step::Epoll(EpollStep {
                 pid,
@@ -324,12 +376,12 @@ impl Plan {
                 sockets,
                 watched: oldest_sockets(epoll),
                 napis: epoll.by_napi.keys().copied().collect(),
-                old: (*params).into(),
+                old: *params,
                 new,
             })),
             // The kernel reports no parameters: treat them as the default, which is no busy polling.
             Reading::Unknown(reading)
-                if reading.unknown.why == Why::UnsupportedByKernel && wanted == Default::default() => {}
+                if reading.unknown.why == Why::UnsupportedByKernel && new == EpollParams::default() => {}
             Reading::Unknown(reading) => {
                 let what = format!("set epoll {fd} of {} {pid}", epoll.process.name);
                 self.impossible.push(Impossible { what, why: reading.unknown.said.clone() });
@@ -337,30 +389,30 @@ impl Plan {
         }
     }
 
-    pub(super) fn add_queue(&mut self, view: &View<'_>, device: &Device, napi: &Napi, mode: &DeliveryMode) {
+    pub(super) fn add_queue(&mut self, query: &SnapshotQuery<'_>, device: &Device, napi: &Napi, mode: &DeliveryMode) {
         let what = || format!("set NAPI {} of {}", napi.id, device.name);
         let wanted = mode.napi();
-        let taken = view.now.refuses_threading(wanted.threaded).map_or(Ok(()), |why| Err(why.to_owned()));
+        let taken = query.now.refuses_threading(wanted.threaded).map_or(Ok(()), |why| Err(why.to_owned()));
         let (old, new) = match taken.and_then(|()| values(napi, &wanted)) {
             Ok(values) => values,
             Err(why) => return self.impossible.push(Impossible { what: what(), why }),
         };
         let threaded = napi.threading.known().is_some_and(|threading| *threading != NapiThreading::Disabled);
         if threaded && mode.napi().threaded == Threaded::Off {
-            self.partly.push(Partly::ThreadStays { napi: napi.id });
+            self.partly.push(Limitation::ThreadStays { napi: napi.id });
         }
-        let namespace = view.now.namespaces.iter().find(|namespace| namespace.inode == device.namespace);
+        let namespace = query.now.namespaces.iter().find(|namespace| namespace.inode == device.namespace);
         let Some(&namespace_cookie) = namespace.and_then(|namespace| namespace.cookie.known()) else {
-            let why = "the network namespace of its device cannot be told from others".to_owned();
+            let why = "the network namespace of its device cannot be identified".to_owned();
             return self.impossible.push(Impossible { what: what(), why });
         };
-        let queues = device.rx_queues.known_elements().filter(|queue| napi_of(queue) == Some(napi.id));
+        let queues = device.rx_queues.known_elements().filter(|queue| queue.napi_id() == Some(napi.id));
         self.steps.push(Step::Queue(QueueStep {
             namespace_cookie,
             device: device.name.clone(),
             queues: queues.map(|queue| queue.id).collect(),
             napi: napi.id,
-            irq: irq_of(napi),
+            irq: napi.irq_number(),
             old,
             new,
         }));
@@ -370,32 +422,22 @@ impl Plan {
 /// Returns the current and the planned values of a queue, or the reason why the kernel cannot set them. Treats a value
 /// that the kernel does not report as its default. Only modes with NAPI threads change `threaded`; elsewhere it is the
 /// host's choice.
-fn values(napi: &Napi, wanted: &NapiSettings) -> Result<(NapiValues, NapiValues), String> {
-    fn value<T: Copy + PartialEq + Default>(now: &Reading<T>, wanted: T) -> Result<Option<T>, String> {
-        match now {
-            Reading::Known(_) => Ok(Some(wanted)),
-            Reading::Unknown(_) if wanted == T::default() => Ok(None),
-            Reading::Unknown(reading) => Err(reading.unknown.said.clone()),
-        }
+fn values(napi: &Napi, wanted: &NapiSettings) -> Result<(PartialNapiSettings, PartialNapiSettings), String> {
+    let needed = [
+        (wanted.defer_hard_irqs > 0, napi.defer_hard_irqs.why_unknown()),
+        (wanted.gro_flush_timeout_ns > 0, napi.gro_flush_timeout_ns.why_unknown()),
+        (wanted.irq_suspend_timeout_ns > 0, napi.irq_suspend_timeout_ns.why_unknown()),
+        (wanted.threaded != Threaded::Off, napi.threading.why_unknown()),
+    ];
+    if let Some(unknown) = needed.into_iter().find_map(|(is_needed, unknown)| unknown.filter(|_| is_needed)) {
+        return Err(unknown.said.clone());
     }
-    let threaded = match (wanted.threaded, &napi.threading) {
-        (Threaded::Off, _) => None,
-        (threaded, Reading::Known(_)) => Some(threaded.kernel_value()),
-        (_, Reading::Unknown(reading)) => return Err(reading.unknown.said.clone()),
-    };
-    let new = NapiValues {
-        defer_hard_irqs: value(&napi.defer_hard_irqs, wanted.defer_hard_irqs)?,
-        gro_flush_timeout_ns: value(&napi.gro_flush_timeout_ns, wanted.gro_flush_timeout_ns)?,
-        irq_suspend_timeout_ns: value(&napi.irq_suspend_timeout_ns, wanted.irq_suspend_timeout_ns)?,
-        threaded,
-    };
-    let old = NapiValues {
-        defer_hard_irqs: napi.defer_hard_irqs.known().copied(),
-        gro_flush_timeout_ns: napi.gro_flush_timeout_ns.known().copied(),
-        irq_suspend_timeout_ns: napi.irq_suspend_timeout_ns.known().copied(),
-        threaded: napi.threading.known().map(|threading| threading.as_kernel()),
-    };
-    Ok((old.where_present_in(&new), new))
+    let current = napi.settings();
+    let mut new = PartialNapiSettings::from(*wanted).where_present_in(&current);
+    if wanted.threaded == Threaded::Off {
+        new.threaded = None;
+    }
+    Ok((current.where_present_in(&new), new))
 }
 
 impl QueueStep {
@@ -433,7 +475,7 @@ const RECOGNISED_BY: usize = 4;
 
 /// Returns the oldest sockets of an epoll, which are the least likely to be closed soon. Socket inodes ascend with age,
 /// except for per-CPU batches (`get_next_ino` in `fs/inode.c`).
-fn oldest_sockets(epoll: &EpollView<'_>) -> Vec<SocketId> {
+fn oldest_sockets(epoll: &EpollContext<'_>) -> Vec<SocketId> {
     let watched = epoll.epoll.targets.known_elements().filter_map(|target| match target.file {
         WatchedFile::Socket { inode } => Some((inode, target.fd)),
         WatchedFile::Other { .. } => None,
@@ -443,6 +485,6 @@ fn oldest_sockets(epoll: &EpollView<'_>) -> Vec<SocketId> {
 }
 
 /// Number of TCP and UDP sockets, each counted once.
-fn watched_sockets(epoll: &EpollView<'_>) -> usize {
+fn watched_sockets(epoll: &EpollContext<'_>) -> usize {
     epoll.sockets().collect::<BTreeSet<u64>>().len()
 }

@@ -1,19 +1,14 @@
 //! Plans busy polling of sockets from outside. A mode of sockets covers all sockets of a program. Every mode in which
 //! the program polls covers its AF_XDP sockets and its io_urings. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use quell_linux::Pid;
 use quell_linux::io_uring_polling::RingPolling;
-use quell_mode::{DeliveryMode, ModeKind};
+use quell_mode::{DeliveryMode, ModeKind, NAPI_POLL_WEIGHT};
 use serde::Serialize;
 
-use crate::findings::view::View;
-use crate::picture::{Files, Process};
 use crate::settings::values::{SocketPolling, SocketValues};
-
-/// Packets per poll of an AF_XDP socket, the same as in a softirq (`NAPI_POLL_WEIGHT`).
-const XDP_BUDGET: u16 = 64;
+use crate::snapshot::query::SnapshotQuery;
+use crate::snapshot::{Files, Process};
 
 /// Sockets of a process that get busy polling.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -60,7 +55,12 @@ pub struct SocketId {
 }
 
 /// The steps of one process.
-pub(super) fn steps(view: &View<'_>, process: &Process, files: &Files, mode: &DeliveryMode) -> Vec<SocketsStep> {
+pub(super) fn steps(
+    query: &SnapshotQuery<'_>,
+    process: &Process,
+    files: &Files,
+    mode: &DeliveryMode,
+) -> Vec<SocketsStep> {
     let step = |xdp, sockets: Vec<SocketId>, new| {
         let step = SocketsStep {
             pid: process.pid,
@@ -75,7 +75,7 @@ pub(super) fn steps(view: &View<'_>, process: &Process, files: &Files, mode: &De
     let of_inet = of_inet_sockets(mode).and_then(|new| {
         let is_so = |inode| {
             let SocketValues { busy_poll_us, prefer_busy_poll } = new.values;
-            view.socket(inode).is_some_and(|socket| {
+            query.socket(inode).is_some_and(|socket| {
                 socket.busy_poll_us.known() == Some(&busy_poll_us)
                     && socket.prefer_busy_poll.known() == Some(&prefer_busy_poll)
             })
@@ -89,7 +89,7 @@ pub(super) fn steps(view: &View<'_>, process: &Process, files: &Files, mode: &De
 }
 
 /// Busy polling of TCP and UDP sockets in a mode, as the preload library sets it in a launched program; `None` in other
-/// modes. The library also sets a budget of 64. From outside the budget is unchanged (8 by default): it cannot be read,
+/// modes. The library also sets a budget of [`NAPI_POLL_WEIGHT`]. From outside the budget is unchanged (8 by default): it cannot be read,
 /// so it could not be restored.
 pub(super) fn of_inet_sockets(mode: &DeliveryMode) -> Option<SocketPolling> {
     let ModeKind::SockPoll { usecs, .. } = mode.kind() else { return None };
@@ -122,41 +122,5 @@ fn of_xdp_sockets(mode: &DeliveryMode) -> Option<SocketPolling> {
     let by_epoll = || mode.epoll().map(|epoll| epoll.busy_poll_usecs).filter(|&usecs| usecs > 0);
     let busy_poll_us = of_inet_sockets(mode).map(|inet| inet.values.busy_poll_us).or_else(by_epoll)?;
     let values = SocketValues { busy_poll_us, prefer_busy_poll: true };
-    Some(SocketPolling { values, budget: Some(XDP_BUDGET) })
-}
-
-/// Sockets and rings that were configured so far. Later changes by others are left alone.
-#[derive(Debug, Default)]
-pub(super) struct Told {
-    sockets: BTreeSet<(Pid, u64, SocketId)>,
-    /// Reason why a ring was left alone, if it was.
-    rings: BTreeMap<(Pid, u64, i32), Option<String>>,
-}
-
-impl Told {
-    pub(super) fn has_told(&self, step: &SocketsStep) -> bool {
-        step.sockets.iter().all(|socket| self.sockets.contains(&(step.pid, step.start_time_ticks, *socket)))
-    }
-
-    /// Returns the sockets of the step that were not configured yet, and marks them as configured.
-    pub(super) fn tell(&mut self, step: &SocketsStep) -> Vec<SocketId> {
-        let key = |socket: &&SocketId| (step.pid, step.start_time_ticks, **socket);
-        step.sockets.iter().filter(|socket| self.sockets.insert(key(socket))).copied().collect()
-    }
-
-    pub(super) fn has_tried(&self, step: &RingStep) -> bool {
-        self.rings.contains_key(&(step.pid, step.start_time_ticks, step.fd))
-    }
-
-    /// Records whether the ring was configured or left alone.
-    pub(super) fn tried(&mut self, step: &RingStep, left_alone: Option<String>) -> bool {
-        let was_told = left_alone.is_none();
-        self.rings.insert((step.pid, step.start_time_ticks, step.fd), left_alone);
-        was_told
-    }
-
-    /// Rings that were left alone: process, file descriptor and reason.
-    pub(super) fn left_alone(&self) -> impl Iterator<Item = (Pid, i32, &str)> {
-        self.rings.iter().filter_map(|(&(pid, _, fd), why)| Some((pid, fd, why.as_deref()?)))
-    }
+    Some(SocketPolling { values, budget: Some(NAPI_POLL_WEIGHT) })
 }

@@ -9,7 +9,7 @@ use quell_linux::Pid;
 use quell_linux::pidfd::PidFd;
 
 use crate::findings::{Finding, Node, READY_FILE_HOLDS_SUSPENSION, Severity};
-use crate::picture::{Picture, WatchedTarget};
+use crate::snapshot::{Snapshot, WatchedTarget};
 
 /// Sampling interval. A file that its program reads is not ready in at least one sample.
 const ASKED_EVERY: Duration = Duration::from_millis(10);
@@ -35,10 +35,10 @@ impl ReadyFile {
 
 /// The files that the findings of a snapshot refer to.
 #[must_use]
-pub fn suspects(picture: &Picture, findings: &[Finding]) -> Vec<ReadyFile> {
+pub fn suspects(snapshot: &Snapshot, findings: &[Finding]) -> Vec<ReadyFile> {
     let findings: Vec<&Finding> = findings.iter().filter(|finding| finding.id == READY_FILE_HOLDS_SUSPENSION).collect();
     let mut suspects: Vec<ReadyFile> = Vec::new();
-    for process in &picture.processes {
+    for process in &snapshot.processes {
         let epolls = process.files.known().into_iter().flat_map(|files| &files.epolls);
         let file = |target: &WatchedTarget| ReadyFile { pid: process.pid, fd: target.fd, events: target.events };
         let files = epolls.flat_map(|epoll| epoll.targets.known_elements()).map(file);
@@ -79,7 +79,7 @@ mod tests {
     const EPOLLIN: u32 = 1;
 
     #[test]
-    fn a_file_that_nobody_reads_stays_ready_and_an_idle_one_does_not() {
+    fn an_unread_file_stays_ready_and_an_idle_one_does_not() {
         let (raised, idle) = (Event::new().unwrap(), Event::new().unwrap());
         raised.raise().unwrap();
         let file =

@@ -10,6 +10,7 @@ use quell_linux::bpf::{CounterError, NapiPollCounter};
 use quell_linux::netdev::Netdev;
 use quell_linux::proc::ProcRoot;
 use quell_linux::{NapiId, Pid, kernel};
+use tracing::{debug, warn};
 
 use super::plan::QueueStep;
 use crate::namespaces;
@@ -17,8 +18,8 @@ use crate::resume::{Freed, Resumer};
 
 /// A queue becomes a suspect if nobody polls it for this long although its program runs.
 const SUSPICIOUS_AFTER: Duration = Duration::from_millis(200);
-/// Upper limit of the interval between looks at a suspect. The interval doubles after each look that finds no packets,
-/// because a look costs `defer-hard-irqs` timer polls.
+/// Upper limit of the interval between checks of a suspect. The interval doubles after each check that finds no
+/// packets, because a check costs `defer-hard-irqs` timer polls.
 const LOOKED_AT_EVERY: Duration = Duration::from_secs(3);
 
 /// A stalled queue that was freed.
@@ -98,13 +99,15 @@ impl StallWatch {
             if watched.was_polled(before.polls, Instant::now()) {
                 continue;
             }
+            debug!(napi = napi.get(), unpolled = ?(now - watched.last_poll), "the queue is not polled although its program runs");
             let Ok(freed) = resumer.poll() else { continue };
             let after = counter.read()?.get(napi).copied().unwrap_or_default();
             let packets = after.packets.saturating_sub(before.packets);
             if packets > 0 {
+                warn!(napi = napi.get(), packets, ?freed, "the queue was stalled: freed");
                 stalled.push(Stalled { napi: *napi, unpolled: now - watched.last_poll, packets, freed });
             }
-            // The polls of this look do not count as activity.
+            // The polls of this check do not count as activity.
             let patience = if packets > 0 { SUSPICIOUS_AFTER } else { (watched.patience * 2).min(LOOKED_AT_EVERY) };
             *watched = Watched { polls: after.polls, looked_at: now, patience, ..*watched };
         }
@@ -113,7 +116,7 @@ impl StallWatch {
 }
 
 impl Watched {
-    /// Whether the queue was polled since the last look; updates the record.
+    /// Whether the queue was polled since the last check; updates the record.
     fn was_polled(&mut self, polls: u64, now: Instant) -> bool {
         let was_polled = polls != self.polls;
         if was_polled {
@@ -123,7 +126,7 @@ impl Watched {
     }
 }
 
-/// Whether any of the programs used CPU time since the last look.
+/// Whether any of the programs used CPU time since the last check.
 fn ran(proc: &ProcRoot, programs: &BTreeSet<Pid>, before: &mut BTreeMap<Pid, u64>) -> bool {
     let of = |pid: &Pid| Some((*pid, proc.process(*pid).schedstat_of_all_threads().ok()?.run_ns));
     let now: BTreeMap<Pid, u64> = programs.iter().filter_map(of).collect();
@@ -145,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_poll_since_the_last_look_ends_a_suspicion_and_no_poll_keeps_it() {
+    fn a_poll_clears_the_suspicion() {
         let (then, now) = (Instant::now(), Instant::now() + Duration::from_secs(1));
         let suspect =
             Watched { namespace_cookie: 1, polls: 7, last_poll: then, looked_at: then, patience: LOOKED_AT_EVERY };

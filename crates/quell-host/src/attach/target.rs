@@ -7,6 +7,7 @@ use quell_linux::Pid;
 use quell_linux::cgroup::{Cgroup, CgroupError};
 use quell_linux::proc::{BootId, ProcError, ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::visible;
+use tracing::info;
 
 use crate::journal::Target;
 
@@ -45,10 +46,10 @@ pub enum TargetError {
     #[error("there is no process {0}")]
     NoSuchProcess(Pid),
     /// The cgroup has no processes.
-    #[error("there is no process in {}", visible::path(.0.path()))]
+    #[error("no process in {}", visible::path(.0.path()))]
     Empty(Cgroup),
     /// Every process that was found exited before it could be read.
-    #[error("the processes come and go faster than they can be looked at")]
+    #[error("the processes exit before they can be inspected")]
     Gone,
     /// The cgroup could not be read.
     #[error(transparent)]
@@ -84,6 +85,11 @@ impl Targets {
             Selection::Cgroup(cgroup) => cgroup.processes()?,
         };
         targets.living = with_descendants(&seen, &roots);
+        for target in targets.living.values() {
+            let is_named = roots.iter().any(|root| i64::from(root.get()) == i64::from(target.pid));
+            let why = if is_named { "selected" } else { "descends from a selected process" };
+            info!(pid = target.pid, comm = ?target.name, why, "process found");
+        }
         match &targets.selection {
             Selection::Cgroup(cgroup) if targets.living.is_empty() => Err(TargetError::Empty(cgroup.clone())),
             _ => Ok(targets),
@@ -115,15 +121,20 @@ impl Targets {
         };
         let (still, ended): (Vec<&Target>, Vec<&Target>) = self.living.values().partition(is_same);
         let mut roots: Vec<Pid> = still.iter().filter_map(|target| Pid::from_kernel(target.pid)).collect();
-        let ended = ended.into_iter().cloned().collect();
+        let ended: Vec<Target> = ended.into_iter().cloned().collect();
         if let Selection::Cgroup(cgroup) = &self.selection {
             roots.extend(cgroup.processes()?);
         }
         let living = with_descendants(&seen, &roots);
         let is_new =
             |(pid, target): &(&Pid, &Target)| self.living.get(pid).is_none_or(|known| !known.is_same_process(target));
-        let came = living.iter().filter(is_new).map(|(_, target)| target.clone()).collect();
+        let came: Vec<Target> = living.iter().filter(is_new).map(|(_, target)| target.clone()).collect();
         self.living = living;
+        for (target, what) in
+            ended.iter().map(|it| (it, "process ended")).chain(came.iter().map(|it| (it, "process found")))
+        {
+            info!(pid = target.pid, comm = ?target.name, "{what}");
+        }
         Ok(Turnover { came, ended })
     }
 
@@ -197,25 +208,25 @@ mod tests {
     }
 
     #[test]
-    fn children_and_their_children_are_meant_too() {
+    fn descendants_are_included() {
         assert_eq!(meant(&[(1, 0), (10, 1), (11, 10), (12, 11), (20, 1)], &[10]), [10, 11, 12]);
     }
 
     #[test]
-    fn what_this_program_starts_is_not_meant_when_its_parent_is() {
+    fn children_of_this_program_are_excluded() {
         let this = Pid::of_this_process().get();
         assert_eq!(meant(&[(1, 0), (2, 1), (this, 2), (this + 1, this)], &[2]), [2]);
     }
 
     #[test]
-    fn a_child_of_this_program_can_be_meant() {
+    fn a_child_of_this_program_can_be_named() {
         let this = Pid::of_this_process().get();
         let child = this + 1;
         assert_eq!(meant(&[(1, 0), (this, 1), (child, this)], &[child]), [child.unsigned_abs()]);
     }
 
     #[test]
-    fn a_line_of_parents_that_bites_its_tail_ends() {
+    fn a_cycle_of_parents_terminates() {
         assert_eq!(meant(&[(5, 6), (6, 5)], &[7]), [0_u32; 0]);
     }
 
@@ -233,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_renamed_is_no_new_one() {
+    fn a_renamed_process_is_the_same_process() {
         let mut child = std::process::Command::new("sh")
             .args(["-c", "while read name; do printf %s $name >/proc/$$/comm; echo; done"])
             .stdin(std::process::Stdio::piped())
@@ -253,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_named() {
+    fn a_missing_process_is_named() {
         let nobody = Pid::new(1 << 30).unwrap();
         let refused = Targets::find(Selection::Processes(vec![nobody])).unwrap_err();
         assert_eq!(refused.to_string(), "there is no process 1073741824");

@@ -19,7 +19,7 @@ const SIGNALLED: u64 = u64::MAX;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
     /// A signal asked this process to end.
-    Told,
+    Signalled,
     /// All programs have exited.
     AllEnded,
     /// The timeout expired.
@@ -30,8 +30,8 @@ pub enum Woken {
 ///
 /// # Errors
 /// When the kernel refuses to wait.
-pub(super) fn wait_for_all(targets: &[Target], told: &Interruption) -> io::Result<()> {
-    Ends::of(targets, told)?.wait(None).map(drop)
+pub(super) fn wait_for_all(targets: &[Target], interruption: &Interruption) -> io::Result<()> {
+    Ends::of(targets, interruption)?.wait(None).map(drop)
 }
 
 /// Waits until all programs have exited, a signal arrives, or the timeout expires. The exit of a single program does
@@ -41,41 +41,41 @@ pub(super) fn wait_for_all(targets: &[Target], told: &Interruption) -> io::Resul
 /// When the kernel refuses to wait.
 pub fn wait_for_all_within<'a>(
     targets: impl IntoIterator<Item = &'a Target>,
-    told: &Interruption,
+    interruption: &Interruption,
     at_most: Duration,
 ) -> io::Result<Woken> {
-    Ends::of(targets, told)?.wait(Some(Instant::now() + at_most))
+    Ends::of(targets, interruption)?.wait(Some(Instant::now() + at_most))
 }
 
 /// An epoll over the pidfds of programs.
 struct Ends<'a> {
     epoll: Epoll,
-    told: &'a Interruption,
+    interruption: &'a Interruption,
     living: usize,
     /// Held open: closing a pidfd removes it from the epoll.
     _programs: Vec<PidFd>,
 }
 
 impl<'a> Ends<'a> {
-    fn of<'t>(targets: impl IntoIterator<Item = &'t Target>, told: &'a Interruption) -> io::Result<Self> {
+    fn of<'t>(targets: impl IntoIterator<Item = &'t Target>, interruption: &'a Interruption) -> io::Result<Self> {
         let proc = ProcRoot::default();
         let programs = targets.into_iter().filter_map(|target| open_living(target, &proc).transpose());
         let programs = programs.collect::<io::Result<Vec<PidFd>>>()?;
         let epoll = Epoll::new(16)?;
-        epoll.add(told, SIGNALLED, Trigger::Level)?;
+        epoll.add(interruption, SIGNALLED, Trigger::Level)?;
         for (place, program) in (0_u64..).zip(&programs) {
             // One-shot, because the pidfd of an exited process stays readable.
             epoll.add(program, place, Trigger::OneShot)?;
         }
-        Ok(Self { epoll, told, living: programs.len(), _programs: programs })
+        Ok(Self { epoll, interruption, living: programs.len(), _programs: programs })
     }
 
     fn wait(&mut self, until: Option<Instant>) -> io::Result<Woken> {
         while self.living > 0 {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             self.epoll.wait(left)?;
-            if self.told.flag().get().is_some() {
-                return Ok(Woken::Told);
+            if self.interruption.flag().get().is_some() {
+                return Ok(Woken::Signalled);
             }
             let ended = (0..self.epoll.len()).filter_map(|index| self.epoll.get(index)).count();
             self.living -= ended;
@@ -121,25 +121,25 @@ mod tests {
     }
 
     #[test]
-    fn all_are_waited_for_and_one_that_had_ended_before_is_no_hindrance() {
-        let told = Interruption::listen().unwrap();
+    fn waits_for_all_even_if_one_has_already_exited() {
+        let interruption = Interruption::listen().unwrap();
         let ((first, one), (second, two)) = (sleep(), sleep());
         end(first);
-        let waiting = std::thread::spawn(move || wait_for_all(&[one, two], &told));
+        let waiting = std::thread::spawn(move || wait_for_all(&[one, two], &interruption));
         end(second);
         waiting.join().unwrap().unwrap();
     }
 
     #[test]
-    fn the_exit_of_one_of_several_is_not_reported_and_that_of_all_is_at_once() {
-        let told = Interruption::listen().unwrap();
+    fn only_the_exit_of_all_is_reported() {
+        let interruption = Interruption::listen().unwrap();
         let ((first, one), (second, two)) = (sleep(), sleep());
         let targets = [one, two];
-        let soon = || wait_for_all_within(&targets, &told, Duration::from_millis(1)).unwrap();
+        let soon = || wait_for_all_within(&targets, &interruption, Duration::from_millis(1)).unwrap();
         assert_eq!(soon(), Woken::TimeIsOver);
         end(first);
         assert_eq!(soon(), Woken::TimeIsOver);
         end(second);
-        assert_eq!(wait_for_all_within(&targets, &told, LONG).unwrap(), Woken::AllEnded);
+        assert_eq!(wait_for_all_within(&targets, &interruption, LONG).unwrap(), Woken::AllEnded);
     }
 }

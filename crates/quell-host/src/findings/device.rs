@@ -1,9 +1,10 @@
 //! Rules about devices whose packets bypass NAPI or are moved to other CPUs after it.
 
-use super::mend::Mend;
-use super::view::{View, counted, napi_of};
+use super::fix::Fix;
+use super::text::counted;
 use super::{Node, Observation, Rule, Severity};
-use crate::picture::{Device, RxQueue};
+use crate::snapshot::query::SnapshotQuery;
+use crate::snapshot::{Device, RxQueue};
 
 pub(super) const RULES: &[&Rule] = &[&GRO_OFF, &TSO, &RPS, &SMALL_RING];
 
@@ -11,16 +12,16 @@ static GRO_OFF: Rule = Rule {
     id: "gro-off",
     severity: Severity::Warning,
     title: "GRO is off",
-    why: "Without GRO every packet goes through the stack by itself, and a veth has no NAPI at all, so that nothing can poll \
-          it, defer it or suspend it.",
+    why: "Without GRO every packet passes the stack separately. A veth without GRO has no NAPI at all, so that it \
+          cannot be polled, deferred or suspended.",
     source: "drivers/net/veth.c, veth_set_features and veth_open; net/core/gro.c",
-    explanation: "Seen: the feature rx-gro is off on a device that is up. A warning on a veth without XDP, and on a device \
-                  with NAPI instances; other devices, lo among them, are left alone. Mended by switching it on.",
+    explanation: "Detected if the feature rx-gro is off on a device that is up. A warning on a veth without XDP and \
+                  on a device with NAPI instances; other devices, including lo, are ignored. Fix: enable it.",
     needs_two: false,
     examine: gro_off,
 };
 
-fn gro_off(view: &View<'_>) -> Vec<Observation> {
+fn gro_off(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let of = |device: &Device| {
         let off = device.is_up && !device.features.known()?.get("rx-gro")?.active;
         let napis = device.napis.known()?.len();
@@ -30,98 +31,98 @@ fn gro_off(view: &View<'_>) -> Vec<Observation> {
             severity: Severity::Warning,
             nodes: vec![device.into()],
             seen: format!("rx-gro is off, {}", counted(napis, "NAPI instance")),
-            mend: vec![Mend::feature(view, device, "gro", true)],
+            fix: vec![Fix::feature(query, device, "gro", true)],
         })
     };
-    view.now.devices.iter().filter_map(of).collect()
+    query.now.devices.iter().filter_map(of).collect()
 }
 
 static TSO: Rule = Rule {
     id: "tso-bypasses-napi",
     severity: Severity::Warning,
-    title: "the other end of a veth sends packets that bypass NAPI",
-    why: "A packet that was put together before it is sent needs no merging, so veth hands it on without NAPI: nothing polls \
-          it, and its socket knows no queue.",
+    title: "the peer of a veth sends packets that bypass NAPI",
+    why: "Packets that the peer has already aggregated need no GRO, so veth delivers them without NAPI: no poll finds \
+          them, and their socket knows no queue.",
     source: "drivers/net/veth.c, veth_skb_is_eligible_for_gro; measured: SO_INCOMING_NAPI_ID reads 0",
-    explanation: "Seen: a veth has NAPI instances, its other end is in the same namespace, and has tx-tcp-segmentation on. \
-                  An end in another namespace cannot be told apart from others of its number; see \
-                  connections-without-napi. Mended by switching TSO and GSO off at the other end.",
+    explanation: "Detected if a veth has NAPI instances and its peer, in the same namespace, has tx-tcp-segmentation \
+                  on. The rule does not examine a peer in another namespace, whose index is not unique; see \
+                  connections-without-napi. Fix: disable TSO and GSO on the peer.",
     needs_two: false,
     examine: tso,
 };
 
-fn tso(view: &View<'_>) -> Vec<Observation> {
+fn tso(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let of = |device: &Device| {
         let is_veth = device.kind.as_deref() == Some("veth") && !device.napis.known()?.is_empty();
         let lower = device.lower.filter(|lower| is_veth && !lower.is_elsewhere)?;
-        let peer = view.device(device.namespace, lower.ifindex)?;
+        let peer = query.device(device.namespace, lower.ifindex)?;
         peer.features.known()?.get("tx-tcp-segmentation")?.active.then(|| Observation {
             severity: Severity::Warning,
             nodes: vec![device.into(), peer.into()],
             seen: format!("tx-tcp-segmentation is on at {}", peer.name),
-            mend: vec![Mend::feature(view, peer, "tso", false), Mend::feature(view, peer, "gso", false)],
+            fix: vec![Fix::feature(query, peer, "tso", false), Fix::feature(query, peer, "gso", false)],
         })
     };
-    view.now.devices.iter().filter_map(of).collect()
+    query.now.devices.iter().filter_map(of).collect()
 }
 
 static RPS: Rule = Rule {
     id: "rps-on-polled-queue",
     severity: Severity::Warning,
-    title: "RPS hands packets of a polled queue to other CPUs",
-    why: "A packet that a program polls and RPS sends to another CPU comes back by an inter-processor interrupt and that \
-          CPU's softirq, which is what polling was to save.",
+    title: "RPS moves packets of a polled queue to other CPUs",
+    why: "A packet that a program polls and RPS moves to another CPU causes an inter-processor interrupt and a \
+          softirq on that CPU, which polling is meant to avoid.",
     source: "net/core/dev.c, netif_receive_skb_list_internal and enqueue_to_backlog",
-    explanation: "Seen: rps_cpus of a receive queue is not empty, and the queue may suspend or an epoll on it busy polls. \
-                  Mended by emptying it.",
+    explanation: "Detected if rps_cpus of a receive queue is not empty, and the queue allows suspension or an epoll \
+                  on it busy-polls. Fix: clear rps_cpus.",
     needs_two: false,
     examine: rps,
 };
 
-fn rps(view: &View<'_>) -> Vec<Observation> {
+fn rps(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let of = |device: &Device, queue: &RxQueue| {
         let cpus = queue.rps_cpus.known().filter(|cpus| !cpus.is_empty())?;
-        let (_, napi) = view.napi(napi_of(queue)?).filter(|(_, napi)| view.is_polled(napi))?;
+        let (_, napi) = query.napi(queue.napi_id()?).filter(|(_, napi)| query.is_polled(napi))?;
         let script = r#"echo 0 > /sys/class/net/"$0"/queues/rx-"$1"/rps_cpus"#;
         let queue_id = queue.id.to_string();
         Some(Observation {
             severity: Severity::Warning,
-            nodes: vec![Node::RxQueue { device: device.name.clone(), queue: queue.id }, view.napi_node(napi.id)],
+            nodes: vec![Node::RxQueue { device: device.name.clone(), queue: queue.id }, query.napi_node(napi.id)],
             seen: format!("rps_cpus is {cpus}"),
-            mend: vec![Mend::in_namespace(view, device.namespace, &["sh", "-c", script, &device.name, &queue_id])],
+            fix: vec![Fix::in_namespace(query, device.namespace, &["sh", "-c", script, &device.name, &queue_id])],
         })
     };
     let queues =
-        view.now.devices.iter().flat_map(|device| device.rx_queues.known_elements().map(move |queue| (device, queue)));
+        query.now.devices.iter().flat_map(|device| device.rx_queues.known_elements().map(move |queue| (device, queue)));
     queues.filter_map(|(device, queue)| of(device, queue)).collect()
 }
 
 static SMALL_RING: Rule = Rule {
     id: "small-ring-many-connections",
     severity: Severity::Note,
-    title: "a suspended veth queue has more connections than its ring has room for",
-    why: "A veth's ring holds 255 packets and drops further ones without a word; while the queue is suspended one request \
-          and one acknowledgement of each connection may lie there.",
+    title: "a suspended veth queue has more connections than its ring can hold",
+    why: "A veth's ring holds 255 packets and silently drops further ones. While the queue is suspended, each \
+          connection may have a request and an acknowledgement in the ring.",
     source: "drivers/net/veth.c, VETH_RING_SIZE; measured: 1,936 packets lost above about 128 connections",
-    explanation: "Seen: a queue of a veth may suspend, and more than 128 connections in epolls arrive by it. Mended by more \
-                  queues, fewer connections, or a shorter irq-suspend-timeout.",
+    explanation: "Detected if a queue of a veth allows suspension and serves more than 128 connections in epolls. \
+                  Fix: more queues, fewer connections, or a shorter irq-suspend-timeout.",
     needs_two: false,
     examine: small_ring,
 };
 
 const VETH_CONNECTIONS_MAX: usize = 128;
 
-fn small_ring(view: &View<'_>) -> Vec<Observation> {
-    let veths = view.napis().filter(|(device, _)| device.kind.as_deref() == Some("veth"));
-    let suspending = veths.filter(|(_, napi)| super::view::suspends(napi));
-    let of = |(device, napi): (&Device, &crate::picture::Napi)| {
-        let on = |epoll: &super::view::EpollView<'_>| epoll.by_napi.get(&napi.id).map_or(0, Vec::len);
-        let connections: usize = view.epolls_on(napi.id).map(on).sum();
+fn small_ring(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    let veths = query.napis().filter(|(device, _)| device.kind.as_deref() == Some("veth"));
+    let suspending = veths.filter(|(_, napi)| napi.suspends());
+    let of = |(device, napi): (&Device, &crate::snapshot::Napi)| {
+        let on = |epoll: &crate::snapshot::query::EpollContext<'_>| epoll.by_napi.get(&napi.id).map_or(0, Vec::len);
+        let connections: usize = query.epolls_on(napi.id).map(on).sum();
         (connections > VETH_CONNECTIONS_MAX).then(|| Observation {
             severity: Severity::Note,
-            nodes: vec![device.into(), view.napi_node(napi.id)],
+            nodes: vec![device.into(), query.napi_node(napi.id)],
             seen: counted(connections, "connection"),
-            mend: vec![Mend::advice("more queues, fewer connections, or a shorter irq-suspend-timeout")],
+            fix: vec![Fix::advice("use more queues, fewer connections, or a shorter irq-suspend-timeout")],
         })
     };
     suspending.filter_map(of).collect()

@@ -5,27 +5,27 @@ use std::collections::BTreeSet;
 
 use quell_linux::capability::Capability;
 
-use super::mend::Mend;
-use super::view::View;
+use super::fix::Fix;
 use super::{Node, Observation, Rule, Severity};
-use crate::picture::{Device, Napi, Process, Reading, Why};
+use crate::snapshot::query::SnapshotQuery;
+use crate::snapshot::{Device, Napi, Process, Reading, Why};
 
 pub(super) const RULES: &[&Rule] = &[&KERNEL, &DRIVER, &PRIVILEGE];
 
 static KERNEL: Rule = Rule {
     id: "kernel-lacks",
     severity: Severity::Note,
-    title: "the kernel lacks something that delivery modes use",
-    why: "What the kernel does not have cannot be set, whatever the driver and the privilege.",
-    source: "the kernel's own answers; napi-set Linux 6.13, epoll parameters 6.9, threaded by queue 6.17",
-    explanation: "Seen: the kernel answered that it does not know the question, for NAPI settings or epoll parameters. Mended \
-                  by a newer kernel.",
+    title: "the kernel lacks features that delivery modes use",
+    why: "Features that the kernel lacks cannot be used, whatever the driver and the privileges.",
+    source: "the kernel's own answers; napi-set Linux 6.13, epoll parameters 6.9, threaded per queue 6.17",
+    explanation: "Detected if the kernel does not support the queries for NAPI settings or epoll parameters. Fix: a \
+                  newer kernel.",
     needs_two: false,
     examine: kernel,
 };
 
-fn kernel(view: &View<'_>) -> Vec<Observation> {
-    let lacking: BTreeSet<&str> = asked(view)
+fn kernel(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    let lacking: BTreeSet<&str> = asked(query)
         .into_iter()
         .filter(|asked| matches!(asked.why, Why::UnsupportedByKernel))
         .map(|asked| asked.what)
@@ -33,8 +33,8 @@ fn kernel(view: &View<'_>) -> Vec<Observation> {
     let of = |what: &str| Observation {
         severity: Severity::Note,
         nodes: vec![Node::Host],
-        seen: format!("Linux {} has no {what}", view.now.kernel.release),
-        mend: vec![Mend::advice("a newer kernel")],
+        seen: format!("Linux {} has no {what}", query.now.kernel.release),
+        fix: vec![Fix::advice("use a newer kernel")],
     };
     lacking.into_iter().map(of).collect()
 }
@@ -42,17 +42,17 @@ fn kernel(view: &View<'_>) -> Vec<Observation> {
 static DRIVER: Rule = Rule {
     id: "driver-lacks",
     severity: Severity::Note,
-    title: "a driver does not tell or offer something",
-    why: "What the driver does not have cannot be set on its devices, on any kernel; what it does not tell is concluded or \
-          left open.",
-    source: "the kernel's own answers: EOPNOTSUPP of an operation that it knows",
-    explanation: "Seen: the kernel knows the question and the driver does not answer it, on a device that is up and has NAPI \
-                  instances. There is nothing to mend but the driver.",
+    title: "a driver does not report or support some properties",
+    why: "Features that the driver lacks cannot be used on its devices, on any kernel; values that it does not report \
+          are inferred or unknown.",
+    source: "the kernel's own answers: EOPNOTSUPP for a known operation",
+    explanation: "Detected if the kernel supports a query, but the driver does not, on a device that is up and has \
+                  NAPI instances. There is no fix other than a driver with support.",
     needs_two: false,
     examine: driver,
 };
 
-fn driver(view: &View<'_>) -> Vec<Observation> {
+fn driver(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let of = |device: &Device| {
         if !device.is_up || device.napis.known()?.is_empty() {
             return None;
@@ -70,27 +70,27 @@ fn driver(view: &View<'_>) -> Vec<Observation> {
             severity: Severity::Note,
             nodes: vec![device.into()],
             seen: format!("no {}", lacking.join(", ")),
-            mend: Vec::new(),
+            fix: Vec::new(),
         })
     };
-    view.now.devices.iter().filter_map(of).collect()
+    query.now.devices.iter().filter_map(of).collect()
 }
 
 static PRIVILEGE: Rule = Rule {
     id: "privilege-lacks",
     severity: Severity::Note,
-    title: "more privilege would show more",
-    why: "What may not be looked at is neither right nor wrong: this report says nothing about it.",
+    title: "some objects cannot be inspected without more privileges",
+    why: "This report makes no statement about objects that it cannot inspect.",
     source: "the kernel's own answers: EPERM, EACCES",
-    explanation: "Seen: the kernel refused to show epolls or sockets of a process, or settings of a queue. Mended by running \
-                  as root, or with the capability that is named.",
+    explanation: "Detected if the kernel refused access to epolls or sockets of a process, or to settings of a queue. \
+                  Fix: run as root or with the named capability.",
     needs_two: false,
     examine: privilege,
 };
 
-fn privilege(view: &View<'_>) -> Vec<Observation> {
+fn privilege(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let mut refused: Vec<(&str, Option<Capability>, Vec<Node>)> = Vec::new();
-    for Asked { what, why, of } in asked(view) {
+    for Asked { what, why, of } in asked(query) {
         let Why::Denied { needs } = *why else { continue };
         match refused.iter_mut().find(|(known, known_needs, _)| *known == what && *known_needs == needs) {
             Some((_, _, nodes)) => nodes.push(of),
@@ -99,26 +99,26 @@ fn privilege(view: &View<'_>) -> Vec<Observation> {
     }
     let of = |(what, needs, mut nodes): (&str, Option<Capability>, Vec<Node>)| {
         nodes.dedup();
-        let mend = match needs {
-            Some(capability) => Mend::advice(format!("run it with {capability}, or as root")),
-            None => Mend::advice("run it as root"),
+        let fix = match needs {
+            Some(capability) => Fix::advice(format!("run with {capability} or as root")),
+            None => Fix::advice("run as root"),
         };
-        Observation { severity: Severity::Note, seen: format!("{what} may not be read"), nodes, mend: vec![mend] }
+        Observation { severity: Severity::Note, seen: format!("{what} cannot be read"), nodes, fix: vec![fix] }
     };
-    refused.into_iter().map(of).chain(hidden(view)).collect()
+    refused.into_iter().map(of).chain(hidden(query)).collect()
 }
 
 /// Processes that may have sockets and may not be inspected.
-fn hidden(view: &View<'_>) -> Option<Observation> {
-    let count = view.now.hidden_processes.len();
+fn hidden(query: &SnapshotQuery<'_>) -> Option<Observation> {
+    let count = query.now.hidden_processes.len();
     (count > 0).then(|| Observation {
         severity: Severity::Note,
         nodes: vec![Node::Host],
         seen: format!(
-            "{} may not be looked into",
+            "{} cannot be inspected",
             if count == 1 { "one process".to_owned() } else { format!("{count} processes") }
         ),
-        mend: vec![Mend::advice("run it with CAP_SYS_PTRACE, or as root")],
+        fix: vec![Fix::advice("run with CAP_SYS_PTRACE or as root")],
     })
 }
 
@@ -130,14 +130,14 @@ struct Asked<'a> {
 }
 
 /// Unanswered requests for values that delivery modes need.
-fn asked<'a>(view: &View<'a>) -> Vec<Asked<'a>> {
+fn asked<'a>(query: &SnapshotQuery<'a>) -> Vec<Asked<'a>> {
     let of_napi = |(device, napi): (&'a Device, &'a Napi)| {
         let of = Node::Napi { id: napi.id, device: Some(device.name.clone()) };
         let readings = [
-            ("defer-hard-irqs by queue", why(&napi.defer_hard_irqs)),
-            ("gro-flush-timeout by queue", why(&napi.gro_flush_timeout_ns)),
+            ("defer-hard-irqs per queue", why(&napi.defer_hard_irqs)),
+            ("gro-flush-timeout per queue", why(&napi.gro_flush_timeout_ns)),
             ("irq-suspend-timeout", why(&napi.irq_suspend_timeout_ns)),
-            ("threaded by queue", why(&napi.threading)),
+            ("threaded per queue", why(&napi.threading)),
         ];
         readings.into_iter().filter_map(move |(what, why)| Some(Asked { what, why: why?, of: of.clone() }))
     };
@@ -150,7 +150,7 @@ fn asked<'a>(view: &View<'a>) -> Vec<Asked<'a>> {
         });
         files.into_iter().chain(params)
     };
-    view.napis().flat_map(of_napi).chain(view.now.processes.iter().flat_map(of_process)).collect()
+    query.napis().flat_map(of_napi).chain(query.now.processes.iter().flat_map(of_process)).collect()
 }
 
 fn why<T>(reading: &Reading<T>) -> Option<&Why> {

@@ -10,11 +10,11 @@ pub fn markdown() -> String {
     let mut text = HEAD.to_owned();
     for rule in rules() {
         let severity = rule.severity.word();
-        let pictures = if rule.needs_two { ", compares two pictures" } else { "" };
+        let snapshots = if rule.needs_two { ", compares two snapshots" } else { "" };
         // Writing to a string cannot fail.
         let _ = write!(
             text,
-            "\n## `{}`\n\n{} ({severity}{pictures}).\n\n{}\n\nSource: {}.\n\n{}\n",
+            "\n## `{}`\n\n{} ({severity}{snapshots}).\n\n{}\n\nSource: {}.\n\n{}\n",
             rule.id,
             sentence(rule.title),
             rule.why,
@@ -25,9 +25,9 @@ pub fn markdown() -> String {
     text
 }
 
-const HEAD: &str = "# What `quell doctor` looks for\n\nMade from the rules in `crates/quell-host/src/findings`; a test keeps \
-                    it current. A value that could not be read never makes a finding. With `cannot tell` a rule says that \
-                    the load, or what can be seen from here, does not allow an answer.\n";
+const HEAD: &str = "# What `quell doctor` detects\n\nGenerated from the rules in `crates/quell-host/src/findings`; a test \
+                    keeps it current. Unknown values never cause a finding. `cannot tell` means that the load or the \
+                    available data do not allow a verdict.\n";
 
 /// Capitalises the title, except for names from the kernel.
 fn sentence(title: &str) -> String {

@@ -4,28 +4,28 @@
 
 mod deferral;
 mod device;
+mod fix;
 mod host;
 mod lacking;
 mod markdown;
-mod mend;
 mod node;
 mod placement;
 mod polling;
 mod queues;
 mod sharing;
 mod suspension;
-pub(crate) mod view;
+mod text;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::picture::Picture;
+use crate::snapshot::Snapshot;
 
+use crate::snapshot::query::SnapshotQuery;
+pub use fix::Fix;
 pub use markdown::markdown;
-pub use mend::Mend;
 pub use node::Node;
 pub use suspension::READY_FILE_HOLDS_SUSPENSION;
-use view::View;
 
 /// `schema` field of reports in JSON.
 pub const SCHEMA: &str = "quell-findings/1";
@@ -74,7 +74,7 @@ pub struct Rule {
     pub explanation: &'static str,
     /// Whether the rule compares two snapshots.
     pub needs_two: bool,
-    examine: fn(&View<'_>) -> Vec<Observation>,
+    examine: fn(&SnapshotQuery<'_>) -> Vec<Observation>,
 }
 
 /// Observation of a rule, without the fields that are common to the rule.
@@ -83,7 +83,7 @@ struct Observation {
     severity: Severity,
     nodes: Vec<Node>,
     seen: String,
-    mend: Vec<Mend>,
+    fix: Vec<Fix>,
 }
 
 /// A detected problem.
@@ -105,7 +105,8 @@ pub struct Finding {
     /// Source of that knowledge.
     pub source: &'static str,
     /// Fixes.
-    pub mend: Vec<Mend>,
+    #[serde(rename = "mend")]
+    pub fix: Vec<Fix>,
 }
 
 /// Result of applying the rules.
@@ -153,26 +154,26 @@ pub fn rule(id: &str) -> Option<&'static Rule> {
 
 /// Applies every rule to a snapshot and to an earlier one, if that is from the same boot.
 #[must_use]
-pub fn examine(now: &Picture, before: Option<&Picture>) -> Report {
-    let view = View::new(now, before);
+pub fn examine(now: &Snapshot, before: Option<&Snapshot>) -> Report {
+    let query = SnapshotQuery::new(now, before);
     let (mut findings, mut not_applied) = (Vec::new(), Vec::new());
     for rule in rules() {
-        if rule.needs_two && view.interval_ns().is_none() {
+        if rule.needs_two && query.interval_ns().is_none() {
             not_applied.push(rule.id);
             continue;
         }
-        findings.extend((rule.examine)(&view).into_iter().map(|observation| rule.finding(observation)));
+        findings.extend((rule.examine)(&query).into_iter().map(|observation| rule.finding(observation)));
     }
     // A stable sort keeps the order of the rules within a severity.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-    Report { schema: SCHEMA, interval_ns: view.interval_ns(), findings, not_applied }
+    Report { schema: SCHEMA, interval_ns: query.interval_ns(), findings, not_applied }
 }
 
 impl Rule {
     fn finding(&self, observation: Observation) -> Finding {
-        let Observation { severity, nodes, seen, mend } = observation;
+        let Observation { severity, nodes, seen, fix } = observation;
         let Self { id, title, why, source, .. } = *self;
-        Finding { id, severity, title, seen, nodes, why, source, mend }
+        Finding { id, severity, title, seen, nodes, why, source, fix }
     }
 }
 
@@ -181,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rule_has_a_name_of_its_own_and_says_everything() {
+    fn every_rule_has_a_unique_id_and_complete_texts() {
         let mut names: Vec<&str> = rules().map(|rule| rule.id).collect();
         let count = names.len();
         names.sort_unstable();

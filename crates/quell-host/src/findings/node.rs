@@ -6,7 +6,8 @@ use quell_linux::{Ifindex, NapiId, Pid};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::picture::{Device, Process, Service, Thread};
+use crate::snapshot::query::{EpollContext, SnapshotQuery};
+use crate::snapshot::{Device, Process, Service, Thread};
 
 /// An object of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
@@ -76,6 +77,23 @@ pub enum Node {
         /// File descriptor in that process.
         fd: i32,
     },
+}
+
+impl EpollContext<'_> {
+    pub(crate) fn node(&self) -> Node {
+        Node::Epoll { pid: self.process.pid, fd: self.epoll.fd }
+    }
+
+    /// The process and the epoll.
+    pub(crate) fn nodes(&self) -> Vec<Node> {
+        vec![self.process.into(), self.node()]
+    }
+}
+
+impl SnapshotQuery<'_> {
+    pub(crate) fn napi_node(&self, id: NapiId) -> Node {
+        Node::Napi { id, device: self.napi(id).map(|(device, _)| device.name.clone()) }
+    }
 }
 
 impl From<&Device> for Node {

@@ -3,26 +3,27 @@
 
 use quell_linux::NapiId;
 
-use super::mend::Mend;
-use super::view::{EpollView, View, defers, suspends, time_text};
+use super::fix::Fix;
+use super::text::time_text;
 use super::{Node, Observation, Rule, Severity};
-use crate::picture::{Device, Napi};
+use crate::snapshot::query::{EpollContext, SnapshotQuery};
+use crate::snapshot::{Device, Napi};
 
 pub(super) const RULES: &[&Rule] = &[&STALLED, &DROPS, &REPLACED];
 
 static STALLED: Rule = Rule {
     id: "stalled-queue",
     severity: Severity::Serious,
-    title: "packets arrive, and the stack takes none of them in",
-    why: "Packets of a suspended queue lie in the ring until the program waits on its epoll again or irq-suspend-timeout \
-          is over; a program that does neither is deaf, and the ring overflows.",
-    source: "net/core/dev.c, napi_suspend_irqs; measured: held for the whole timeout by four wrong orders of undoing and by \
-             epoll_wait with a timeout of 0",
-    explanation: "Compared over two pictures: a device with a queue that may suspend counted 64 received packets or more, \
-                  and its namespace took in no IP packet at all. Only devices that count what arrives can be judged so; \
-                  veth counts what is polled. Of several queues one that stalls is hidden by those that do not, and XDP \
-                  programs take packets before the stack. Freed at once by whatever polls the queue; for good by letting \
-                  the program come back to epoll_wait with a timeout above 0.",
+    title: "packets arrive, but the stack receives none",
+    why: "Packets of a suspended queue stay in the ring until the program waits on its epoll again or \
+          irq-suspend-timeout expires. If the program does neither, the ring overflows.",
+    source: "net/core/dev.c, napi_suspend_irqs; measured: stalled until the timeout by four wrong orders of undoing \
+             and by epoll_wait with a timeout of 0",
+    explanation: "Compares two snapshots. Detected if a device with a queue that allows suspension counted at least \
+                  64 received packets, but its namespace received no IP packet at all. Needs a device that counts \
+                  arrivals; veth counts polled packets. Other active queues hide a stalled one, and XDP programs \
+                  consume packets before the stack. Any poll of the queue frees it immediately; the lasting fix is a \
+                  program that returns to epoll_wait with a timeout above 0.",
     needs_two: true,
     examine: stalled,
 };
@@ -30,36 +31,36 @@ static STALLED: Rule = Rule {
 /// Fewer packets may be ARP and the like, which is not IP.
 const ARRIVALS_TO_JUDGE: u64 = 64;
 
-fn stalled(view: &View<'_>) -> Vec<Observation> {
-    view.now.devices.iter().filter_map(|device| of_stalled(view, device)).collect()
+fn stalled(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    query.now.devices.iter().filter_map(|device| of_stalled(query, device)).collect()
 }
 
-fn of_stalled(view: &View<'_>, device: &Device) -> Option<Observation> {
-    let suspending: Vec<&Napi> = device.napis.known()?.iter().filter(|napi| suspends(napi)).collect();
+fn of_stalled(query: &SnapshotQuery<'_>, device: &Device) -> Option<Observation> {
+    let suspending: Vec<&Napi> = device.napis.known()?.iter().filter(|napi| napi.suspends()).collect();
     let longest = suspending.iter().filter_map(|napi| napi.irq_suspend_timeout_ns.known()).max()?;
     if device.has_xdp.known() != Some(&false) {
         return None;
     }
-    let arrived = view.device_packets(device).filter(|&arrived| arrived >= ARRIVALS_TO_JUDGE)?;
-    let namespace = view.now.namespaces.iter().find(|namespace| namespace.inode == device.namespace)?;
-    let before = view.namespace_before(device.namespace)?;
+    let arrived = query.device_packets(device).filter(|&arrived| arrived >= ARRIVALS_TO_JUDGE)?;
+    let namespace = query.now.namespaces.iter().find(|namespace| namespace.inode == device.namespace)?;
+    let before = query.namespace_before(device.namespace)?;
     if namespace.ip_rx_packets.known()? != before.ip_rx_packets.known()? {
         return None;
     }
     let mut nodes = vec![Node::from(device)];
-    nodes.extend(suspending.iter().map(|napi| view.napi_node(napi.id)));
-    let holders = suspending.iter().flat_map(|napi| view.epolls_on(napi.id)).filter(|epoll| epoll.prefers());
-    nodes.extend(holders.flat_map(EpollView::nodes));
+    nodes.extend(suspending.iter().map(|napi| query.napi_node(napi.id)));
+    let holders = suspending.iter().flat_map(|napi| query.epolls_on(napi.id)).filter(|epoll| epoll.prefers());
+    nodes.extend(holders.flat_map(EpollContext::nodes));
     nodes.dedup();
-    let interval = time_text(view.interval_ns()?);
+    let interval = time_text(query.interval_ns()?);
     Some(Observation {
         severity: Severity::Serious,
         nodes,
         seen: format!(
-            "{arrived} packets arrived in {interval} and the stack took in none; irq-suspend-timeout is {}",
+            "{arrived} packets arrived in {interval}, but the stack received none; irq-suspend-timeout is {}",
             time_text(*longest)
         ),
-        mend: vec![Mend::advice("let the program come back to epoll_wait, with a timeout above 0")],
+        fix: vec![Fix::advice("let the program return to epoll_wait with a timeout above 0")],
     })
 }
 
@@ -67,71 +68,70 @@ static DROPS: Rule = Rule {
     id: "packets-dropped",
     severity: Severity::Serious,
     title: "a device drops received packets",
-    why: "A request that is dropped comes back after a retransmission timeout of 200 ms or more, a thousand times the \
-          latency that any delivery mode is about.",
-    source: "net/ipv4/tcp_timer.c; veth's ring holds 255 packets and drops further ones without a word (measured)",
-    explanation: "Compared over two pictures: the device's rx_dropped, which also counts packets that nobody wanted. \
-                  Serious where the device has a suspended or deferred queue, whose ring fills while it is not polled. \
-                  Mended by a larger ring, or by a shorter suspension; a veth's ring cannot be changed, so fewer \
-                  connections for each queue help.",
+    why: "A dropped request returns after a retransmission timeout of at least 200 ms, a thousand times the latency \
+          that delivery modes affect.",
+    source: "net/ipv4/tcp_timer.c; veth's ring holds 255 packets and silently drops further ones (measured)",
+    explanation: "Compares two snapshots of the device's rx_dropped, which also counts unwanted packets. Serious if \
+                  the device has a suspended or deferred queue, because its ring fills while it is not polled. Fix: a \
+                  larger ring or a shorter suspension; on veth, whose ring size is fixed, fewer connections per \
+                  queue.",
     needs_two: true,
     examine: drops,
 };
 
-fn drops(view: &View<'_>) -> Vec<Observation> {
+fn drops(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let of = |device: &Device| {
-        let before = view.device_before(device)?.counters.known()?;
+        let before = query.device_before(device)?.counters.known()?;
         let dropped = device.counters.known()?.rx_dropped.checked_sub(before.rx_dropped).filter(|&count| count > 0)?;
-        let held = device.napis.known_elements().any(|napi| suspends(napi) || defers(napi));
+        let held = device.napis.known_elements().any(|napi| napi.suspends() || napi.defers());
         let ring = device.rings.known().and_then(|rings| Some((rings.rx?, rings.rx_max?)));
-        let mend = match ring.filter(|(now, max)| now < max) {
+        let fix = match ring.filter(|(now, max)| now < max) {
             Some((_, max)) => {
-                Mend::in_namespace(view, device.namespace, &["ethtool", "-G", &device.name, "rx", &max.to_string()])
+                Fix::in_namespace(query, device.namespace, &["ethtool", "-G", &device.name, "rx", &max.to_string()])
             }
-            None => Mend::advice("fewer connections for each queue, more queues, or a shorter irq-suspend-timeout"),
+            None => Fix::advice("use fewer connections per queue, more queues, or a shorter irq-suspend-timeout"),
         };
         Some(Observation {
             severity: if held { Severity::Serious } else { Severity::Warning },
             nodes: vec![device.into()],
-            seen: format!("{dropped} received packets dropped in {}", time_text(view.interval_ns()?)),
-            mend: vec![mend],
+            seen: format!("{dropped} received packets dropped in {}", time_text(query.interval_ns()?)),
+            fix: vec![fix],
         })
     };
-    view.now.devices.iter().filter_map(of).collect()
+    query.now.devices.iter().filter_map(of).collect()
 }
 
 static REPLACED: Rule = Rule {
     id: "napi-replaced",
     severity: Severity::Warning,
-    title: "the queues of a device have new NAPI ids",
-    why: "Drivers that do not keep settings forget them with the id: what was set by queue is gone, and epolls keep polling \
-          an id that no longer exists until a socket tells them of the new one.",
+    title: "the queues of a device have new NAPI IDs",
+    why: "Drivers without persistent settings lose them with the ID: queue settings are reset, and epolls poll an ID \
+          that no longer exists until a socket reports the new one.",
     source: "net/core/dev.c, napi_restore_config: only drivers that ask for it; measured on veth, link down and up",
-    explanation: "Compared over two pictures: the device has other NAPI ids than before, because its link went down and up \
-                  or its channels changed. Mended by setting the queues again; the commands are those that set them \
-                  first.",
+    explanation: "Compares two snapshots. Detected if the device has other NAPI IDs than before, because its link \
+                  went down and up or its channels changed. Fix: set the queues again with the original commands.",
     needs_two: true,
     examine: replaced,
 };
 
-fn replaced(view: &View<'_>) -> Vec<Observation> {
+fn replaced(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let of = |device: &Device| {
         let ids = |napis: &[Napi]| napis.iter().map(|napi| napi.id).collect::<Vec<_>>();
-        let (before, now) = (view.device_before(device)?.napis.known()?, device.napis.known()?);
+        let (before, now) = (query.device_before(device)?.napis.known()?, device.napis.known()?);
         let (old, new) = (ids(before), ids(now));
         // Down, or never up: no instance was replaced.
         if old.is_empty() || new.is_empty() || old.iter().all(|id| new.contains(id)) {
             return None;
         }
-        let was_set = before.iter().any(|napi| suspends(napi) || defers(napi));
+        let was_set = before.iter().any(|napi| napi.suspends() || napi.defers());
         Some(Observation {
             severity: if was_set { Severity::Warning } else { Severity::Note },
             nodes: vec![device.into()],
-            seen: format!("NAPI ids were {} and are {}", listed(&old), listed(&new)),
-            mend: vec![Mend::advice("set the queues again, as they were set first")],
+            seen: format!("NAPI IDs changed from {} to {}", listed(&old), listed(&new)),
+            fix: vec![Fix::advice("set the queues again with the original commands")],
         })
     };
-    view.now.devices.iter().filter_map(of).collect()
+    query.now.devices.iter().filter_map(of).collect()
 }
 
 fn listed(ids: &[NapiId]) -> String {

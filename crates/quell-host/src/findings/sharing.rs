@@ -7,47 +7,49 @@ use std::net::SocketAddr;
 use quell_linux::NapiId;
 use quell_linux::ethtool::Channels;
 
-use super::mend::Mend;
-use super::view::{EpollView, View, counted, suspends, time_text};
+use super::fix::Fix;
+use super::text::{counted, time_text};
 use super::{Node, Observation, Rule, Severity};
-use crate::picture::{Protocol, Socket, SocketState};
+use crate::snapshot::query::{EpollContext, SnapshotQuery};
+use crate::snapshot::{Protocol, Socket, SocketState};
 
 pub(super) const RULES: &[&Rule] = &[&MIXED, &SHARED_QUEUE, &SHARED_EPOLL, &REUSEPORT, &BATCH];
 
 static MIXED: Rule = Rule {
     id: "epoll-mixes-napis",
     severity: Severity::Serious,
-    title: "the sockets of one epoll arrive by several queues",
-    why: "An epoll remembers one queue, that of the socket that was ready last: the others are not polled, and one that is \
-          suspended stalls.",
+    title: "the sockets of one epoll are on several queues",
+    why: "An epoll remembers only the queue of the socket that was ready last. The other queues are not polled; a \
+          suspended one stalls.",
     source: "fs/eventpoll.c, ep_set_busy_poll_napi_id; measured: stalled for 495 of 500 ms",
-    explanation: "Seen: connections or datagram sockets of one epoll have different SO_INCOMING_NAPI_ID. Serious where the \
-                  epoll busy polls and one of the queues may suspend, a warning where it busy polls, and otherwise a note: \
-                  what to change before it can. Mended by giving each worker the connections of one queue: SO_REUSEPORT \
-                  with a filter that picks the socket of the packet's queue, or the program's own option (memcached -N).",
+    explanation: "Detected if TCP or UDP sockets of one epoll have different SO_INCOMING_NAPI_ID. Serious if the \
+                  epoll busy-polls and one of the queues allows suspension, a warning if it busy-polls, otherwise a \
+                  note about what prevents busy polling. Fix: give each worker the connections of one queue, with \
+                  SO_REUSEPORT and a filter that selects the socket by queue, or with the program's own option \
+                  (memcached -N).",
     needs_two: false,
     examine: mixed,
 };
 
-fn mixed(view: &View<'_>) -> Vec<Observation> {
-    let mixing = view.epolls.iter().filter(|epoll| epoll.by_napi.len() > 1);
-    let observation = |epoll: &EpollView<'_>| {
-        let suspending = epoll.by_napi.keys().any(|&id| view.napi(id).is_some_and(|(_, napi)| suspends(napi)));
+fn mixed(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    let mixing = query.epolls.iter().filter(|epoll| epoll.by_napi.len() > 1);
+    let observation = |epoll: &EpollContext<'_>| {
+        let suspending = epoll.by_napi.keys().any(|&id| query.napi(id).is_some_and(|(_, napi)| napi.suspends()));
         let severity = match (epoll.polls(), suspending) {
             (true, true) => Severity::Serious,
             (true, false) => Severity::Warning,
             (false, _) => Severity::Note,
         };
         let mut nodes = epoll.nodes();
-        nodes.extend(epoll.by_napi.keys().map(|&id| view.napi_node(id)));
+        nodes.extend(epoll.by_napi.keys().map(|&id| query.napi_node(id)));
         let shares = epoll.by_napi.iter().map(|(id, sockets)| format!("{} on {id}", sockets.len()));
         Observation {
             severity,
             nodes,
             seen: format!("sockets by NAPI: {}", shares.collect::<Vec<_>>().join(", ")),
-            mend: vec![Mend::advice(
-                "give each worker the connections of one queue: `quell attach MODE PID --steer` where the workers listen with \
-                 SO_REUSEPORT, or memcached -N",
+            fix: vec![Fix::advice(
+                "give each worker the connections of one queue: `quell attach MODE PID --steer` if the workers listen \
+                 with SO_REUSEPORT, or memcached -N",
             )],
         }
     };
@@ -58,39 +60,39 @@ static SHARED_QUEUE: Rule = Rule {
     id: "napi-shared-by-workers",
     severity: Severity::Warning,
     title: "several workers poll one queue",
-    why: "Only one of them can poll at a time, and whoever does takes the packets of all: the others spin, and one that \
-          works on its events keeps the queue suspended for the rest.",
+    why: "Only one of them can poll at a time, and it receives the packets of all. The others spin; if it works on \
+          its events, the queue stays suspended for the others.",
     source: "net/core/dev.c, napi_busy_loop: NAPI_STATE_SCHED has one owner",
-    explanation: "Seen: several epolls that busy poll have sockets on the same queue. Mended by as many queues as workers, \
-                  each worker with one.",
+    explanation: "Detected if several epolls that busy-poll have sockets on the same queue. Fix: one queue per \
+                  worker.",
     needs_two: false,
     examine: shared_queue,
 };
 
-fn shared_queue(view: &View<'_>) -> Vec<Observation> {
-    let mut pollers: BTreeMap<NapiId, Vec<&EpollView<'_>>> = BTreeMap::new();
-    for epoll in view.epolls.iter().filter(|epoll| epoll.polls()) {
+fn shared_queue(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    let mut pollers: BTreeMap<NapiId, Vec<&EpollContext<'_>>> = BTreeMap::new();
+    for epoll in query.epolls.iter().filter(|epoll| epoll.polls()) {
         for &id in epoll.by_napi.keys() {
             pollers.entry(id).or_default().push(epoll);
         }
     }
     let shared = pollers.into_iter().filter(|(_, epolls)| epolls.len() > 1);
-    let observation = |(id, epolls): (NapiId, Vec<&EpollView<'_>>)| {
-        let mut nodes = vec![view.napi_node(id)];
+    let observation = |(id, epolls): (NapiId, Vec<&EpollContext<'_>>)| {
+        let mut nodes = vec![query.napi_node(id)];
         nodes.extend(epolls.iter().map(|epoll| epoll.node()));
-        let device = view.napi(id).map(|(device, _)| device);
-        let mend = match device.and_then(|device| Some((device, device.channels.known()?))) {
+        let device = query.napi(id).map(|(device, _)| device);
+        let fix = match device.and_then(|device| Some((device, device.channels.known()?))) {
             Some((device, channels)) if can_have(channels, epolls.len()) => {
                 let count = epolls.len().to_string();
-                Mend::in_namespace(view, device.namespace, &["ethtool", "-L", &device.name, "combined", &count])
+                Fix::in_namespace(query, device.namespace, &["ethtool", "-L", &device.name, "combined", &count])
             }
-            _ => Mend::advice("as many queues as workers, or as many workers as queues"),
+            _ => Fix::advice("use one queue per worker"),
         };
         Observation {
             severity: Severity::Warning,
             nodes,
             seen: format!("{} poll it", counted(epolls.len(), "epoll")),
-            mend: vec![mend],
+            fix: vec![fix],
         }
     };
     shared.map(observation).collect()
@@ -106,25 +108,25 @@ static SHARED_EPOLL: Rule = Rule {
     id: "epoll-shared-by-threads",
     severity: Severity::Warning,
     title: "several threads wait on one epoll",
-    why: "An epoll polls one queue, so a program whose threads share one can use one queue, however many there are.",
-    source: "fs/eventpoll.c: struct eventpoll has one napi_id; Go's runtime and tokio have one epoll for all threads",
-    explanation: "Seen: two threads or more slept on the same epoll. A warning where it busy polls, a note where its sockets \
-                  arrive by several queues. Mended by several processes, or a program with an epoll for each thread.",
+    why: "An epoll polls one queue, so a program whose threads share an epoll can use only one queue.",
+    source: "fs/eventpoll.c: struct eventpoll has one napi_id; Go's runtime and tokio use one epoll for all threads",
+    explanation: "Detected if at least two threads slept on the same epoll. A warning if it busy-polls, a note if its \
+                  sockets are on several queues. Fix: several processes, or a program with one epoll per thread.",
     needs_two: false,
     examine: shared_epoll,
 };
 
-fn shared_epoll(view: &View<'_>) -> Vec<Observation> {
-    let shared = view.epolls.iter().filter(|epoll| epoll.waiters.len() > 1);
+fn shared_epoll(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    let shared = query.epolls.iter().filter(|epoll| epoll.waiters.len() > 1);
     let matters = shared.filter(|epoll| epoll.polls() || epoll.by_napi.len() > 1);
-    let observation = |epoll: &EpollView<'_>| {
+    let observation = |epoll: &EpollContext<'_>| {
         let mut nodes = epoll.nodes();
         nodes.extend(epoll.waiters.iter().map(|(thread, _)| Node::from(*thread)));
         Observation {
             severity: if epoll.polls() { Severity::Warning } else { Severity::Note },
             nodes,
             seen: format!("{} wait on it", counted(epoll.waiters.len(), "thread")),
-            mend: vec![Mend::advice("run one process for each queue, or give each thread an epoll of its own")],
+            fix: vec![Fix::advice("run one process per queue, or use one epoll per thread")],
         }
     };
     matters.map(observation).collect()
@@ -134,36 +136,36 @@ static REUSEPORT: Rule = Rule {
     id: "reuseport-group-mixes-devices",
     severity: Severity::Warning,
     title: "one reuseport group serves connections of several devices",
-    why: "A filter that picks by queue number alone gives queue 0 of every device to the same worker, whose epoll then mixes \
-          their queues.",
-    source: "published: production use of epoll busy polling; SKF_AD_QUEUE knows no device",
-    explanation: "Seen: two listening sockets or more with SO_REUSEPORT on one address and port, none bound to a device, and \
-                  connections of that port that arrive by queues of several devices. The filter itself cannot be read \
-                  back. Mended by a group for each device (SO_BINDTODEVICE), or a filter that also looks at the \
-                  interface (SKF_AD_IFINDEX).",
+    why: "A filter that selects by queue number alone gives queue 0 of every device to the same worker, so that its \
+          epoll has sockets on several queues.",
+    source: "published: production use of epoll busy polling; SKF_AD_QUEUE does not identify the device",
+    explanation: "Detected if at least two listening sockets with SO_REUSEPORT share an address and port, none is \
+                  bound to a device, and connections of that port arrive on queues of several devices. The filter \
+                  itself cannot be read back. Fix: one group per device (SO_BINDTODEVICE), or a filter that also \
+                  checks the interface (SKF_AD_IFINDEX).",
     needs_two: false,
     examine: reuseport,
 };
 
-fn reuseport(view: &View<'_>) -> Vec<Observation> {
+fn reuseport(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     let mut groups: BTreeMap<(u64, SocketAddr), Vec<&Socket>> = BTreeMap::new();
-    for socket in &view.now.sockets {
+    for socket in &query.now.sockets {
         let grouped = socket.state == SocketState::Listen && socket.reuseport.known() == Some(&true);
         if let Some(local) = socket.local.filter(|_| grouped && socket.bound_to.is_none()) {
             groups.entry((socket.namespace, local)).or_default().push(socket);
         }
     }
-    groups.into_iter().filter(|(_, sockets)| sockets.len() > 1).filter_map(|(key, _)| of_group(view, key)).collect()
+    groups.into_iter().filter(|(_, sockets)| sockets.len() > 1).filter_map(|(key, _)| of_group(query, key)).collect()
 }
 
-fn of_group(view: &View<'_>, (namespace, listening): (u64, SocketAddr)) -> Option<Observation> {
-    let accepted = view.now.sockets.iter().filter(|socket| {
+fn of_group(query: &SnapshotQuery<'_>, (namespace, listening): (u64, SocketAddr)) -> Option<Observation> {
+    let accepted = query.now.sockets.iter().filter(|socket| {
         let same_port = socket.local.is_some_and(|local| local.port() == listening.port());
         socket.namespace == namespace && socket.protocol == Protocol::Tcp && same_port && socket.remote.is_some()
     });
-    let devices: BTreeMap<(u64, quell_linux::Ifindex), &crate::picture::Device> = accepted
+    let devices: BTreeMap<(u64, quell_linux::Ifindex), &crate::snapshot::Device> = accepted
         .filter_map(|socket| *socket.napi.known()?)
-        .filter_map(|id| view.napi(id))
+        .filter_map(|id| query.napi(id))
         .map(|(device, _)| ((device.namespace, device.ifindex), device))
         .collect();
     if devices.len() < 2 {
@@ -172,8 +174,8 @@ fn of_group(view: &View<'_>, (namespace, listening): (u64, SocketAddr)) -> Optio
     Some(Observation {
         severity: Severity::Warning,
         nodes: devices.values().map(|device| Node::from(*device)).collect(),
-        seen: format!("connections to {listening} arrive by {}", counted(devices.len(), "device")),
-        mend: vec![Mend::advice("one group for each device (SO_BINDTODEVICE), or a filter by SKF_AD_IFINDEX too")],
+        seen: format!("connections to {listening} arrive on {}", counted(devices.len(), "device")),
+        fix: vec![Fix::advice("use one group per device (SO_BINDTODEVICE), or filter by SKF_AD_IFINDEX too")],
     })
 }
 
@@ -181,58 +183,58 @@ static BATCH: Rule = Rule {
     id: "batch-delays-others",
     severity: Severity::Warning,
     title: "other users of a suspended queue wait for a program's whole batch",
-    why: "While a program works on the events of one epoll_wait the queue is not polled, for nobody: others wait for as long \
-          as maxevents times the time that one event takes, or irq-suspend-timeout.",
-    source: "fs/eventpoll.c, ep_poll: ready events are handed out before the queue is polled again",
-    explanation: "Compared over two pictures: the run time of the thread that serves the epoll for each packet of its queue, \
-                  times the maxevents of its epoll_wait, limited by irq-suspend-timeout, where other processes have \
-                  sockets on the same queue. A warning above 1 ms, otherwise a note. Mended by a queue of its own for \
-                  the program, by fewer events at a time, or by a shorter irq-suspend-timeout.",
+    why: "While a program handles the events of one epoll_wait, nobody polls the queue: other users wait up to \
+          maxevents times the work per event, or irq-suspend-timeout.",
+    source: "fs/eventpoll.c, ep_poll: ready events are returned before the queue is polled again",
+    explanation: "Compares two snapshots: the run time per packet of the thread that serves the epoll, times the \
+                  maxevents of its epoll_wait, limited by irq-suspend-timeout, if other processes have sockets on the \
+                  same queue. A warning above 1 ms, otherwise a note. Fix: a separate queue for the program, fewer \
+                  events per wait, or a shorter irq-suspend-timeout.",
     needs_two: true,
     examine: batch,
 };
 
 const LONG_DELAY_NS: u64 = 1_000_000;
 
-fn batch(view: &View<'_>) -> Vec<Observation> {
-    view.epolls.iter().filter(|epoll| epoll.prefers()).filter_map(|epoll| of_batch(view, epoll)).collect()
+fn batch(query: &SnapshotQuery<'_>) -> Vec<Observation> {
+    query.epolls.iter().filter(|epoll| epoll.prefers()).filter_map(|epoll| of_batch(query, epoll)).collect()
 }
 
-fn of_batch(view: &View<'_>, epoll: &EpollView<'_>) -> Option<Observation> {
+fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Observation> {
     let id = *epoll.by_napi.keys().next()?;
-    let (device, napi) = view.napi(id).filter(|(_, napi)| suspends(napi))?;
-    let others = other_users(view, epoll, id);
+    let (device, napi) = query.napi(id).filter(|(_, napi)| napi.suspends())?;
+    let others = other_users(query, epoll, id);
     if others.is_empty() {
         return None;
     }
     let (_, wait) = *epoll.waiters.first()?;
-    let each_ns = view.work_per_packet_ns(epoll)?;
+    let each_ns = query.work_per_packet_ns(epoll)?;
     let suspend_ns = *napi.irq_suspend_timeout_ns.known()?;
     let batch_ns = (each_ns * f64::from(wait.max_events.max(0))) as u64;
     let worst_ns = batch_ns.min(suspend_ns);
     let mut nodes = epoll.nodes();
-    nodes.push(view.napi_node(id));
+    nodes.push(query.napi_node(id));
     nodes.extend(others.iter().cloned());
     Some(Observation {
         severity: if worst_ns > LONG_DELAY_NS { Severity::Warning } else { Severity::Note },
         nodes,
         seen: format!(
-            "up to {} events of {} or more each; the other processes on the queue, {}, wait up to {}",
+            "up to {} events of at least {} each; the other processes on the queue, {}, wait up to {}",
             wait.max_events,
             time_text(each_ns as u64),
             others.len(),
             time_text(worst_ns)
         ),
-        mend: vec![
-            Mend::advice("give the program a queue of its own, or let it take fewer events at a time"),
-            Mend::napi_set(view, device, id, &[("irq-suspend-timeout", LONG_DELAY_NS)]),
+        fix: vec![
+            Fix::advice("give the program its own queue, or fewer events per wait"),
+            Fix::napi_set(query, device, id, &[("irq-suspend-timeout", LONG_DELAY_NS)]),
         ],
     })
 }
 
-fn other_users(view: &View<'_>, epoll: &EpollView<'_>, id: NapiId) -> BTreeSet<Node> {
-    let others = view.now.processes.iter().filter(|process| process.pid != epoll.process.pid);
-    let on_queue = |inode: u64| view.socket(inode).is_some_and(|socket| socket.napi.known() == Some(&Some(id)));
+fn other_users(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, id: NapiId) -> BTreeSet<Node> {
+    let others = query.now.processes.iter().filter(|process| process.pid != epoll.process.pid);
+    let on_queue = |inode: u64| query.socket(inode).is_some_and(|socket| socket.napi.known() == Some(&Some(id)));
     others
         .filter(|process| {
             process.files.known().is_some_and(|files| files.sockets.iter().any(|held| on_queue(held.inode)))

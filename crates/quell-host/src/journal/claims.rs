@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use quell_linux::file::lock_within;
+use quell_mode::PartialNapiSettings;
 
 use super::error::{Attempt, JournalError};
 use super::found::ListedJournal;
-use super::record::{Change, NapiSettings};
+use super::record::{Change, NapiSettingsChange};
 use super::store::Journal;
-use crate::settings::values::NapiValues;
 
 /// Time limit for another process to set or undo a queue; it includes waiting for a queue that nothing can poll.
 const TURN_WITHIN: Duration = Duration::from_secs(60);
@@ -54,7 +54,7 @@ impl Others {
     ///
     /// # Errors
     /// When the journals cannot be listed.
-    pub(crate) fn claims(&self, queue: &NapiSettings) -> Result<Claims, JournalError> {
+    pub(crate) fn claims(&self, queue: &NapiSettingsChange) -> Result<Claims, JournalError> {
         let mut claims = Vec::new();
         for listed in self.journal.list()? {
             let (path, history) = match listed {
@@ -69,7 +69,7 @@ impl Others {
                 Change::NapiSettings(change) if change.is_of_the_queue_of(queue) => Some(change.clone()),
                 _ => None,
             });
-            let mut of_queue: Vec<NapiSettings> = of_queue.collect();
+            let mut of_queue: Vec<NapiSettingsChange> = of_queue.collect();
             of_queue.reverse();
             claims.extend(of_queue.into_iter().map(|change| (history.begin.began_unix_s, change)));
         }
@@ -79,17 +79,22 @@ impl Others {
 
 /// Settings of one queue that other journals have made and not undone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Claims(Vec<NapiSettings>);
+pub(crate) struct Claims(Vec<NapiSettingsChange>);
 
 impl Claims {
     /// Sorts changes. Each comes with the second (since 1970) in which its journal was begun, which is the only time in
     /// format 4.
-    fn in_the_order_of_setting(mut claims: Vec<(u64, NapiSettings)>) -> Self {
+    fn in_the_order_of_setting(mut claims: Vec<(u64, NapiSettingsChange)>) -> Self {
         claims.sort_by_key(|(began_unix_s, change)| match change.set_at_boot_ns {
             None => (None, *began_unix_s),
             set => (set, 0),
         });
         Self(claims.into_iter().map(|(_, change)| change).collect())
+    }
+
+    /// Whether no other journal has set the queue.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Time stamp for a change made now: later than all of these, even with a coarse clock.
@@ -99,23 +104,27 @@ impl Claims {
     }
 
     /// Values of the queue before the first of these changes.
-    pub(crate) fn before_all(&self, current: &NapiValues) -> NapiValues {
+    pub(crate) fn before_all(&self, current: &PartialNapiSettings) -> PartialNapiSettings {
         self.0.iter().rev().fold(*current, |values, claim| values.changed_by(&claim.old))
     }
 
     /// Values to set when a change of these fields from `old` is undone: the ones the latest other change wants.
-    pub(crate) fn instead_of(&self, old: &NapiValues, fields: &NapiValues) -> NapiValues {
+    pub(crate) fn instead_of(&self, old: &PartialNapiSettings, fields: &PartialNapiSettings) -> PartialNapiSettings {
         self.0.iter().fold(*old, |values, claim| values.changed_by(&claim.new.where_present_in(fields)))
     }
 
     /// Removes values that another journal has set.
-    pub(crate) fn without_theirs(&self, values: &NapiValues) -> NapiValues {
+    pub(crate) fn without_theirs(&self, values: &PartialNapiSettings) -> PartialNapiSettings {
         self.0.iter().fold(*values, |values, claim| values.unlike(&claim.new))
     }
 
     /// Those of the values that are neither of these journals nor what the queue had before Quell, to which a driver that
     /// makes the queue again resets it.
-    pub(crate) fn of_strangers(&self, values: &NapiValues, before_quell: &NapiValues) -> NapiValues {
+    pub(crate) fn of_strangers(
+        &self,
+        values: &PartialNapiSettings,
+        before_quell: &PartialNapiSettings,
+    ) -> PartialNapiSettings {
         self.without_theirs(&values.unlike(before_quell))
     }
 }
@@ -124,12 +133,12 @@ impl Claims {
 mod tests {
     use super::*;
 
-    fn suspend(timeout_ns: u64) -> NapiValues {
-        NapiValues { irq_suspend_timeout_ns: Some(timeout_ns), ..NapiValues::default() }
+    fn suspend(timeout_ns: u64) -> PartialNapiSettings {
+        PartialNapiSettings { irq_suspend_timeout_ns: Some(timeout_ns), ..PartialNapiSettings::default() }
     }
 
-    fn claim(old: u64, new: u64) -> NapiSettings {
-        NapiSettings {
+    fn claim(old: u64, new: u64) -> NapiSettingsChange {
+        NapiSettingsChange {
             namespace_cookie: 1,
             device: "eth0".into(),
             ifindex: None,
@@ -139,12 +148,13 @@ mod tests {
             rx_queue: Some(0),
             old: suspend(old),
             new: suspend(new),
+            alternatives: Vec::new(),
             set_at_boot_ns: None,
         }
     }
 
-    fn set_at(boot_ns: u64, change: NapiSettings) -> NapiSettings {
-        NapiSettings { set_at_boot_ns: Some(boot_ns), ..change }
+    fn set_at(boot_ns: u64, change: NapiSettingsChange) -> NapiSettingsChange {
+        NapiSettingsChange { set_at_boot_ns: Some(boot_ns), ..change }
     }
 
     #[test]
@@ -188,13 +198,13 @@ mod tests {
     #[test]
     fn a_queue_is_the_same_under_another_napi_id_and_another_name() {
         let change = claim(0, 20);
-        let renamed_and_made_again = NapiSettings { device: "lan0".into(), napi_id: 12, ..change.clone() };
+        let renamed_and_made_again = NapiSettingsChange { device: "lan0".into(), napi_id: 12, ..change.clone() };
         assert!(renamed_and_made_again.is_of_the_queue_of(&change));
-        let other_queue = NapiSettings { napi_id: 12, place: 1, rx_queue: Some(1), ..change.clone() };
+        let other_queue = NapiSettingsChange { napi_id: 12, place: 1, rx_queue: Some(1), ..change.clone() };
         assert!(!other_queue.is_of_the_queue_of(&change));
-        let other_device = NapiSettings { napi_id: 12, sysfs_inode: Some(6), ..change.clone() };
+        let other_device = NapiSettingsChange { napi_id: 12, sysfs_inode: Some(6), ..change.clone() };
         assert!(!other_device.is_of_the_queue_of(&change));
-        let unidentified = NapiSettings { sysfs_inode: None, ..renamed_and_made_again };
+        let unidentified = NapiSettingsChange { sysfs_inode: None, ..renamed_and_made_again };
         assert!(!unidentified.is_of_the_queue_of(&change));
     }
 

@@ -46,11 +46,11 @@ impl Attempt {
     const fn consequence(self) -> &'static str {
         match self {
             Self::Begin => "every change is written down there before it is made, so nothing was changed",
-            Self::List | Self::Read | Self::Lock => "what it speaks of is left as it is",
+            Self::List | Self::Read | Self::Lock => "its changes are not touched",
             Self::Turn => "nothing of this queue was changed; try again when that process has ended",
             Self::WriteIntent => "every change is written down there before it is made, so this one was not made",
             Self::WriteOutcome => "the change was made, and is undone with the others",
-            Self::WriteUndone => "it is undone; undoing it again does no harm",
+            Self::WriteUndone => "it was undone; undoing it again is harmless",
             Self::WriteTarget => "nothing is changed for its sake",
             Self::WriteKeep => "what was changed does not stay: it is undone",
             Self::WriteRelease => "nothing was undone",
@@ -157,7 +157,7 @@ mod tests {
         assert!(text(Attempt::Begin).ends_with("so nothing was changed"));
         assert!(text(Attempt::WriteIntent).ends_with("so this one was not made"));
         assert!(text(Attempt::WriteOutcome).contains("the change was made"));
-        assert!(text(Attempt::WriteUndone).contains("it is undone"));
+        assert!(text(Attempt::WriteUndone).contains("it was undone"));
         assert!(text(Attempt::Remove).contains("everything was undone"));
     }
 

@@ -1,7 +1,9 @@
 //! Interprets a journal: which changes were begun, made and undone, and which are still to be undone, in which order.
 //! Pure: it parses text and never opens a file.
 
-use super::record::{Begin, Change, Keeper, LineError, Outcome, READABLE_FORMATS, Record, Target, Undoing, Watchdog};
+use super::record::{
+    Begin, Change, Keeper, LineError, Outcome, READABLE_FORMATS, Record, Target, UndoOutcome, Watchdog,
+};
 
 /// Contents of one journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,21 +43,21 @@ pub struct Entry {
     /// Outcome. Absent when the writer died in between; the change may or may not have been made.
     pub outcome: Option<Outcome>,
     /// Outcome of undoing it; absent when that was not attempted.
-    pub undone: Option<Undoing>,
+    pub undone: Option<UndoOutcome>,
 }
 
 /// Reason why a journal, or a line of it, cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryError {
     /// There is no complete first line: the writer died before it changed anything.
-    #[error("it ends within its first line: whoever began it died before changing anything")]
+    #[error("the first line is incomplete: its writer died before changing anything")]
     Empty,
     /// The first line is not a begin record.
-    #[error("line 1 does not say who began it")]
+    #[error("line 1 does not name the writer")]
     NoBegin,
     /// Another version of Quell wrote it.
     #[error(
-        "it has the format {found:?}, and this version reads {}: use the version of Quell that wrote it",
+        "it has format {found:?}, but this version reads {}: use the version of Quell that wrote it",
         READABLE_FORMATS.join(" and ")
     )]
     Format {
@@ -71,7 +73,7 @@ pub enum HistoryError {
         source: LineError,
     },
     /// A line is intact but contradicts the lines before it.
-    #[error("line {line} does not follow from those before it: {why}")]
+    #[error("line {line} contradicts earlier lines: {why}")]
     OutOfOrder {
         /// Line number, from 1.
         line: usize,
@@ -183,13 +185,13 @@ impl History {
     /// Whether it was reverted and all remaining changes wait for queues that do not exist at present.
     #[must_use]
     pub fn only_waits(&self) -> bool {
-        let waits = |(_, entry): (u32, &Entry)| matches!(entry.undone, Some(Undoing::Waits(_)));
+        let waits = |(_, entry): (u32, &Entry)| matches!(entry.undone, Some(UndoOutcome::Waits(_)));
         self.pending().next().is_some() && self.pending().all(waits)
     }
 
     fn stay(&mut self, stay: Stay) -> Result<(), &'static str> {
         if self.stay == Stay::Kept {
-            return Err("what it speaks of was to stay already");
+            return Err("the changes are already marked as persistent");
         }
         self.stay = stay;
         Ok(())
@@ -197,7 +199,7 @@ impl History {
 
     fn entry(&mut self, seq: u32) -> Result<&mut Entry, &'static str> {
         let place = self.entries.binary_search_by_key(&seq, |entry| entry.seq);
-        place.map(|place| &mut self.entries[place]).map_err(|_| "it speaks of a change that was never intended")
+        place.map(|place| &mut self.entries[place]).map_err(|_| "it refers to a change without an intent record")
     }
 }
 
@@ -205,7 +207,7 @@ impl Entry {
     /// Whether the change is still to be undone.
     #[must_use]
     pub fn is_pending(&self) -> bool {
-        matches!(self.undone, None | Some(Undoing::Waits(_)))
+        matches!(self.undone, None | Some(UndoOutcome::Waits(_)))
     }
 }
 
@@ -244,7 +246,7 @@ mod tests {
     }
 
     fn undone(seq: u32) -> Record {
-        Record::Undone { seq, undoing: Undoing::Undone }
+        Record::Undone { seq, undoing: UndoOutcome::Undone }
     }
 
     fn text(records: &[Record]) -> String {
@@ -304,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_change_that_waits_for_its_queue_is_pending() {
-        let waits = |seq| Record::Undone { seq, undoing: Undoing::Waits("link down".into()) };
+        let waits = |seq| Record::Undone { seq, undoing: UndoOutcome::Waits("link down".into()) };
         let history = |records: &[Record]| History::parse(&text(records)).unwrap();
         assert!(!history(&[intend(0), intend(1), waits(1)]).only_waits(), "0 was not tried");
         assert!(!history(&[intend(0), undone(0)]).only_waits(), "nothing is left");

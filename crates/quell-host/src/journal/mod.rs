@@ -20,8 +20,8 @@ pub use error::{Attempt, JournalError, Locked, UnusableJournal};
 pub use found::{DamagedJournal, JournalFile, ListedJournal, Witness};
 pub use history::{Entry, History, HistoryError, Stay};
 pub use record::{
-    Change, EpollParameters, HostSetting, Keeper, LaunchedEpolls, NapiSettings, Outcome, ReuseportFilter,
-    RingPollingChange, SocketsAlike, SocketsPolling, Target, ThreadAffinity, Undoing, Watchdog,
+    Change, EpollParameters, HostSetting, Keeper, LaunchedEpolls, NapiSettingsChange, Outcome, ReuseportFilter,
+    RingPollingChange, SocketsAlike, SocketsPolling, Target, ThreadAffinity, UndoOutcome, Watchdog,
 };
 pub use store::{Journal, OwnedJournal};
 pub use trust::Untrusted;

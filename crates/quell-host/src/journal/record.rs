@@ -3,6 +3,7 @@
 //! A line consists of the CRC-32 (IEEE) of the JSON text as eight hexadecimal digits, a space, the JSON text, and a
 //! newline. The checksum detects lines that were cut off or edited. It does not protect against malice.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
@@ -11,17 +12,18 @@ use quell_linux::ethtool::RssContextId;
 use quell_linux::executable::FileId;
 use quell_linux::io_uring_polling::RingPolling;
 use quell_linux::{CpuList, Ifindex};
+use quell_mode::{EpollParams, PartialNapiSettings};
 
 use crate::devices::DeviceKey;
-use crate::picture::Protocol;
 use crate::plan;
-use crate::settings::values::{EpollValues, NapiValues, SocketPolling, SocketValues};
+use crate::settings::values::{SocketPolling, SocketValues};
+use crate::snapshot::Protocol;
 
 /// Format of the journals that this version writes.
-pub const FORMAT: &str = "quell-journal/5";
-/// Formats that this version reads. Format 4 lacks `set-at-boot-ns`, `ifindex`, `sysfs-inode` and `rx-queue` of
+pub const FORMAT: &str = "quell-journal/6";
+/// Formats that this version reads. Format 5 lacks `alternatives`. Format 4 also lacks `set-at-boot-ns`, `ifindex`, `sysfs-inode` and `rx-queue` of
 /// settings, and `executable` of processes.
-pub const READABLE_FORMATS: [&str; 2] = ["quell-journal/4", FORMAT];
+pub const READABLE_FORMATS: [&str; 3] = ["quell-journal/4", "quell-journal/5", FORMAT];
 
 /// One line of a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,7 +50,7 @@ pub enum Record {
         /// Sequence number of the change.
         seq: u32,
         /// Outcome of undoing it.
-        undoing: Undoing,
+        undoing: UndoOutcome,
     },
     /// A process that the changes are for; written before the first change for it.
     Target(Target),
@@ -147,7 +149,7 @@ pub enum Change {
     },
     /// Settings of a NAPI instance. Undone by restoring values that are still the new ones; the queue is freed before
     /// and after.
-    NapiSettings(NapiSettings),
+    NapiSettings(NapiSettingsChange),
     /// Busy-poll parameters of a process's epoll. Undone by restoring them if they are still the new ones; its queues
     /// are freed before and after.
     EpollParameters(EpollParameters),
@@ -185,7 +187,7 @@ pub struct HostSetting {
 /// A change of the settings of one NAPI instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct NapiSettings {
+pub struct NapiSettingsChange {
     /// `SO_NETNS_COOKIE` of the device's namespace.
     pub namespace_cookie: u64,
     /// Device name.
@@ -207,9 +209,13 @@ pub struct NapiSettings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rx_queue: Option<u32>,
     /// Previous values; absent where the kernel reported none.
-    pub old: NapiValues,
+    pub old: PartialNapiSettings,
     /// Values to set.
-    pub new: NapiValues,
+    pub new: PartialNapiSettings,
+    /// Further values of the same fields that are set later without another record, by an experiment that switches
+    /// between them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<PartialNapiSettings>,
     /// Time of setting, nanoseconds since boot, unique among the changes of one queue. The value of the latest change
     /// is in effect. Absent in format 4; such a change counts as older than all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -217,7 +223,7 @@ pub struct NapiSettings {
 }
 
 /// A change of the busy-poll parameters of one epoll.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct EpollParameters {
     /// Process that owns the epoll.
@@ -228,9 +234,12 @@ pub struct EpollParameters {
     /// program sets these exact values by chance.
     pub fd: i32,
     /// Previous parameters.
-    pub old: EpollValues,
+    pub old: EpollParams,
     /// Parameters to set.
-    pub new: EpollValues,
+    pub new: EpollParams,
+    /// Further parameters that are set later without another record, by an experiment that switches between them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<EpollParams>,
 }
 
 /// All epolls of a launched program, including future ones. The kernel creates epolls without busy polling.
@@ -242,7 +251,7 @@ pub struct LaunchedEpolls {
     /// Start time, in clock ticks since boot.
     pub start_time_ticks: u64,
     /// Parameters that each epoll gets.
-    pub new: EpollValues,
+    pub new: EpollParams,
 }
 
 /// A filter that selects the socket of a reuseport group. An earlier filter of the group is lost, because the kernel
@@ -317,7 +326,7 @@ pub struct ThreadAffinity {
 /// Outcome of undoing a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "undoing", content = "why", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Undoing {
+pub enum UndoOutcome {
     /// The change was in place and is undone.
     Undone,
     /// Nothing was left to undo.
@@ -364,7 +373,37 @@ pub enum Outcome {
     },
 }
 
-impl NapiSettings {
+/// What was changed, and to which value, on one line.
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NetworkNamespace { name } => write!(f, "network namespace {name}"),
+            Self::VethPair { namespace, link } => write!(f, "veth pair {link} in {namespace}"),
+            Self::Process { command } => write!(f, "process {}", command.join(" ")),
+            Self::NapiSettings(change) => write!(f, "NAPI {} of {}: {}", change.napi_id, change.device, change.new),
+            Self::HostSetting(change) => change.setting.text().fmt(f),
+            Self::ReuseportFilter(change) => write!(f, "steering of connections to {}", change.local),
+            Self::SocketsPolling(change) => {
+                let sockets: usize = change.sockets.iter().map(|alike| alike.inodes.len()).sum();
+                write!(f, "{sockets} sockets of process {}: {}", change.pid, change.new.values)
+            }
+            Self::RingPolling(change) => {
+                write!(f, "io_uring {} of process {}: busy poll {} µs", change.fd, change.pid, change.new.busy_poll_us)
+            }
+            Self::ThreadAffinity(change) => {
+                write!(f, "thread {} of process {}: CPUs {}", change.tid, change.pid, change.new)
+            }
+            Self::LaunchedEpolls(change) => {
+                write!(f, "epolls of the launched process {}: {}", change.pid, change.new)
+            }
+            Self::EpollParameters(change) => {
+                write!(f, "epoll {} of process {}: {}", change.fd, change.pid, change.new)
+            }
+        }
+    }
+}
+
+impl NapiSettingsChange {
     /// Whether both concern the same queue: same NAPI instance, or same device and queue with a newer instance.
     pub(crate) fn is_of_the_queue_of(&self, other: &Self) -> bool {
         let queue = |change: &Self| change.rx_queue.map_or((None, Some(change.place)), |queue| (Some(queue), None));
@@ -372,9 +411,21 @@ impl NapiSettings {
         self.napi_id == other.napi_id || (same_device && queue(self) == queue(other))
     }
 
+    /// The values that this change has set, of which the queue has `now`: those of its alternatives where they match.
+    pub(crate) fn set_to(&self, now: &PartialNapiSettings) -> PartialNapiSettings {
+        self.alternatives.iter().fold(self.new, |new, alternative| new.changed_by(&alternative.where_equal(now)))
+    }
+
     pub(crate) fn device_key(&self) -> DeviceKey<'_> {
         let Self { namespace_cookie, ifindex, sysfs_inode, .. } = *self;
         DeviceKey { namespace_cookie, ifindex, name: &self.device, sysfs_inode }
+    }
+}
+
+impl EpollParameters {
+    /// The parameters that this change has set, of which the epoll has `now`.
+    pub(crate) fn set_to(&self, now: EpollParams) -> EpollParams {
+        if self.alternatives.contains(&now) { now } else { self.new }
     }
 }
 
@@ -391,10 +442,10 @@ impl HostSetting {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     /// The line does not start with eight hexadecimal digits and a space.
-    #[error("it does not begin with a checksum of eight hexadecimal digits and a space")]
+    #[error("it does not start with a checksum (eight hexadecimal digits and a space)")]
     NoChecksum,
     /// The checksum does not match the text.
-    #[error("its checksum is {found:08x}, and the one written down with it {written:08x}: it was cut off or edited")]
+    #[error("checksum mismatch: computed {found:08x}, recorded {written:08x} (truncated or edited)")]
     Checksum {
         /// Checksum of the text.
         found: u32,
@@ -402,7 +453,7 @@ pub enum LineError {
         written: u32,
     },
     /// The text is intact, but this version does not know its contents.
-    #[error("this version does not understand it: {0}")]
+    #[error("not supported by this version: {0}")]
     Unknown(String),
 }
 
@@ -454,7 +505,7 @@ mod tests {
             process(),
             Record::Intend { seq: 0, change: Change::NetworkNamespace { name: "quell-1".into() } },
             Record::Intend { seq: 1, change: Change::Process { command: vec!["a b".into(), "\n\"".into()] } },
-            Record::Undone { seq: 9, undoing: Undoing::InPart("somebody's".into()) },
+            Record::Undone { seq: 9, undoing: UndoOutcome::InPart("somebody's".into()) },
             Record::Target(Target { pid: 5, start_time_ticks: 6, name: "mem cached".into() }),
             Record::KeptBy(Keeper { pid: 7, start_time_ticks: 8 }),
         ];

@@ -19,7 +19,7 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 pub enum Untrusted {
     /// It belongs to another user.
     #[error(
-        "it belongs to user {owner}, and this process runs as user {user}: remove it, or `chown {user}` it if you know what it says"
+        "it is owned by user {owner}, but this process runs as user {user}: remove it, or check it and `chown {user}` it"
     )]
     Owner {
         /// Owner (UID).
@@ -29,14 +29,14 @@ pub enum Untrusted {
     },
     /// Other users may write to it.
     #[error(
-        "others than its owner may write to it (mode {mode:04o}), and have it undo what they like: remove it, or `chmod go-w` it if you know what it says"
+        "it is writable by others (mode {mode:04o}), who could make it undo anything: remove it, or check it and `chmod go-w` it"
     )]
     Writable {
         /// File mode.
         mode: u32,
     },
     /// Other users may open the directory, which also holds other files, and lock it.
-    #[error("others than its owner may open it (mode {mode:04o}) and hold its lock: `chmod 700` it")]
+    #[error("it is accessible to others (mode {mode:04o}), who could hold its lock: `chmod 700` it")]
     Open {
         /// File mode.
         mode: u32,

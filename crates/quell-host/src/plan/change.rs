@@ -6,9 +6,8 @@ use std::fmt;
 use quell_linux::ethtool::{Coalescing, FlowMatch, RssContextId};
 use quell_linux::sched::Scheduling;
 use quell_linux::{CpuList, Ifindex, NapiId, Pid};
+use quell_mode::PartialNapiSettings;
 use serde::{Deserialize, Serialize};
-
-use crate::settings::values::NapiValues;
 
 /// Identity of a device in plans and snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -209,7 +208,7 @@ pub enum Change {
         /// NAPI ID; `None` until an earlier change creates the instance.
         napi: Option<NapiId>,
         /// All settings that the kernel supports.
-        values: Diff<NapiValues>,
+        values: Diff<PartialNapiSettings>,
     },
     /// CPU affinity of a queue's NAPI kthread.
     ThreadCpus {

@@ -3,7 +3,7 @@
 use quell_linux::CpuList;
 use quell_mode::profile::CpuPolicy;
 
-use crate::picture::{Cpu, Device, Picture, Why};
+use crate::snapshot::{Cpu, Device, Snapshot, Why};
 
 /// Reason why a policy yields no CPU.
 pub(super) type NoCpu = (Why, String);
@@ -13,29 +13,29 @@ pub(super) fn choose(
     policy: &CpuPolicy,
     position: usize,
     device: &Device,
-    picture: &Picture,
+    snapshot: &Snapshot,
 ) -> Result<CpuList, NoCpu> {
     let turn = |cpus: Vec<u32>| match cpus.len() {
         0 => Err((Why::Absent, "no CPU is left by this rule".to_owned())),
         count => Ok(CpuList::from_iter([cpus[position % count]])),
     };
     match policy {
-        CpuPolicy::These(cpus) => turn(cpus.clone()).and_then(|cpu| online(cpu, picture)),
-        CpuPolicy::NumaLocal => turn(numa_local(device, picture)),
-        CpuPolicy::OnePerCore => turn(one_per_core(device, picture)),
-        CpuPolicy::Default => default(picture),
+        CpuPolicy::These(cpus) => turn(cpus.clone()).and_then(|cpu| online(cpu, snapshot)),
+        CpuPolicy::NumaLocal => turn(numa_local(device, snapshot)),
+        CpuPolicy::OnePerCore => turn(one_per_core(device, snapshot)),
+        CpuPolicy::Default => default(snapshot),
         _ => Err((Why::Failed, "this version has no such rule".to_owned())),
     }
 }
 
 /// CPUs that the kernel uses by default.
-pub(super) fn default(picture: &Picture) -> Result<CpuList, NoCpu> {
-    let known = picture.cpus.default_irq_affinity.known().or(picture.cpus.online.known());
-    known.cloned().ok_or_else(|| (Why::Absent, "the kernel does not tell its default".to_owned()))
+pub(super) fn default(snapshot: &Snapshot) -> Result<CpuList, NoCpu> {
+    let known = snapshot.cpus.default_irq_affinity.known().or(snapshot.cpus.online.known());
+    known.cloned().ok_or_else(|| (Why::Absent, "the kernel does not report its default".to_owned()))
 }
 
-fn online(cpus: CpuList, picture: &Picture) -> Result<CpuList, NoCpu> {
-    let offline = picture.cpus.online.known().map(|online| cpus.without(online)).filter(|offline| !offline.is_empty());
+fn online(cpus: CpuList, snapshot: &Snapshot) -> Result<CpuList, NoCpu> {
+    let offline = snapshot.cpus.online.known().map(|online| cpus.without(online)).filter(|offline| !offline.is_empty());
     match offline {
         Some(offline) => Err((Why::Absent, format!("CPU {offline} is not online"))),
         None => Ok(cpus),
@@ -43,10 +43,10 @@ fn online(cpus: CpuList, picture: &Picture) -> Result<CpuList, NoCpu> {
 }
 
 /// Usable CPUs in ascending order. Isolated CPUs are reserved, so they are used only if a profile names them.
-fn usable(picture: &Picture) -> impl Iterator<Item = &Cpu> {
-    let housekeeping = picture.cpus.housekeeping();
+fn usable(snapshot: &Snapshot) -> impl Iterator<Item = &Cpu> {
+    let housekeeping = snapshot.cpus.housekeeping();
     let may_be_used = move |cpu: &&Cpu| housekeeping.as_ref().is_none_or(|cpus| cpus.contains(cpu.number));
-    picture.cpus.each.iter().filter(may_be_used)
+    snapshot.cpus.each.iter().filter(may_be_used)
 }
 
 fn is_local(cpu: &Cpu, device: &Device) -> bool {
@@ -56,16 +56,16 @@ fn is_local(cpu: &Cpu, device: &Device) -> bool {
     }
 }
 
-fn numa_local(device: &Device, picture: &Picture) -> Vec<u32> {
-    usable(picture).filter(|cpu| is_local(cpu, device)).map(|cpu| cpu.number).collect()
+fn numa_local(device: &Device, snapshot: &Snapshot) -> Vec<u32> {
+    usable(snapshot).filter(|cpu| is_local(cpu, device)).map(|cpu| cpu.number).collect()
 }
 
-fn one_per_core(device: &Device, picture: &Picture) -> Vec<u32> {
+fn one_per_core(device: &Device, snapshot: &Snapshot) -> Vec<u32> {
     let is_first = |cpu: &&Cpu| match cpu.smt_siblings.known() {
         Some(siblings) => siblings.iter().next().is_none_or(|first| first == cpu.number),
         None => true,
     };
-    let mut cores: Vec<&Cpu> = usable(picture).filter(is_first).collect();
+    let mut cores: Vec<&Cpu> = usable(snapshot).filter(is_first).collect();
     cores.sort_by_key(|cpu| (!is_local(cpu, device), cpu.number));
     cores.into_iter().map(|cpu| cpu.number).collect()
 }

@@ -7,7 +7,7 @@ use quell_linux::ethtool::{Channels, CoalesceParameter, Coalescing, Rings};
 use quell_mode::profile::{self, CoalesceKey, DeviceProfile, Place, Placed};
 
 use super::{Change, ChannelCounts, Current, DeviceId, Diff, Made, Plan, RingSizes, queues, steering};
-use crate::picture::{Device, Picture, Reading, Why};
+use crate::snapshot::{Device, Reading, Snapshot, Why};
 
 /// Effect of the device's steps on its queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(super) struct Outlook {
     pub(super) tx_queues: Option<u32>,
 }
 
-pub(super) fn plan(plan: &mut Plan, picture: &Picture, device: &Device, wanted: &DeviceProfile) {
+pub(super) fn plan(plan: &mut Plan, snapshot: &Snapshot, device: &Device, wanted: &DeviceProfile) {
     let id = DeviceId::of(device);
     let napis_come = features(plan, device, &id, wanted);
     let counts = channels(plan, device, &id, &wanted.channels);
@@ -30,7 +30,7 @@ pub(super) fn plan(plan: &mut Plan, picture: &Picture, device: &Device, wanted: 
     let coalesced = coalescing(plan, device, &id, &wanted.coalescing, counts.is_some() || resized);
     let outlook = outlook(device, counts, resized, napis_come);
     steering::plan(plan, device, &id, wanted, outlook);
-    queues::Queues::new(picture, device, &id, wanted, outlook, coalesced).plan(plan);
+    queues::Queues::new(snapshot, device, &id, wanted, outlook, coalesced).plan(plan);
 }
 
 /// Returns whether enabling GRO creates NAPI instances.

@@ -3,6 +3,7 @@
 //!
 //! After applying a plan, a new plan is empty. The reverse of a plan restores the previous state.
 
+mod as_profile;
 mod change;
 mod cpus;
 mod device;
@@ -13,9 +14,11 @@ pub(crate) mod text;
 use std::collections::BTreeMap;
 
 use quell_mode::profile::{DeviceProfile, Place, Placed, Profile};
+use tracing::info;
 
-use crate::picture::{Device, Picture, Reading, Unknown, Why};
+use crate::snapshot::{Device, Reading, Snapshot, Unknown, Why};
 
+pub use as_profile::{AsProfileError, as_profile};
 pub use change::{Change, ChannelCounts, ContextRef, DeviceId, Diff, RingSizes, RuleAction};
 pub use text::ChangeText;
 
@@ -23,7 +26,7 @@ pub use text::ChangeText;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
     /// Snapshot of the host.
-    pub picture: Picture,
+    pub snapshot: Snapshot,
     /// Values of [`Profile::sysctls`], by name, as text.
     pub sysctls: BTreeMap<String, Reading<String>>,
     /// Sysctls that do not exist in the namespace because they apply to the whole host, with their value there.
@@ -69,7 +72,7 @@ impl Plan {
         let mut plan = Self::default();
         for wanted in &profile.devices {
             let is_meant = |device: &&Device| selects(wanted, device);
-            if !observed.picture.devices.iter().any(|device| is_meant(&device)) {
+            if !observed.snapshot.devices.iter().any(|device| is_meant(&device)) {
                 plan.cannot(
                     &wanted.place,
                     format!("device.{}", wanted.label),
@@ -78,10 +81,10 @@ impl Plan {
                 );
             }
         }
-        for device in &observed.picture.devices {
+        for device in &observed.snapshot.devices {
             match profile.devices.iter().filter(|wanted| selects(wanted, device)).collect::<Vec<_>>().as_slice() {
                 [] => {}
-                [wanted] => device::plan(&mut plan, &observed.picture, device, wanted),
+                [wanted] => device::plan(&mut plan, &observed.snapshot, device, wanted),
                 [first, second, ..] => {
                     let said = format!("`device.{}` and `device.{}` both select it", first.label, second.label);
                     plan.cannot(&second.place, device.name.clone(), Why::Failed, &said);
@@ -96,6 +99,18 @@ impl Plan {
         }
         plan.sort();
         plan
+    }
+
+    /// Logs each decision with its reason.
+    pub(crate) fn log(&self) {
+        for Step { change, wanted_by } in &self.steps {
+            let device = change.device().map(|device| device.name.as_str());
+            let wanted_by = wanted_by.as_ref().map(ToString::to_string);
+            info!(device, queue = change.queue(), change = %change.text(), wanted_by, "to be changed");
+        }
+        for Impossible { what, said, wanted_by, .. } in &self.impossible {
+            info!(what, why = said, %wanted_by, "not possible");
+        }
     }
 
     fn sort(&mut self) {

@@ -4,17 +4,15 @@ use std::collections::BTreeMap;
 
 use quell_linux::CpuList;
 use quell_linux::ethtool::Coalescing;
-use quell_linux::netdev::NapiThreading;
 use quell_linux::sched::{Policy, Scheduling};
-use quell_mode::DeliveryMode;
 use quell_mode::profile::{
     CoalesceKey, CpuPolicy, DeviceProfile, Place, Placed, QueueGroup, QueueSet, ThreadScheduling, XpsPolicy,
 };
+use quell_mode::{DeliveryMode, PartialNapiSettings};
 
 use super::device::{self, Coalesced, Outlook};
 use super::{Change, Current, DeviceId, Diff, Made, Plan, Step, cpus};
-use crate::picture::{Device, Irq, Napi, Picture, Reading, RxQueue, Thread, TxQueue, Why};
-use crate::settings::values::NapiValues;
+use crate::snapshot::{Device, Irq, Napi, Reading, RxQueue, Snapshot, Thread, TxQueue, Why};
 
 /// Settings of a profile for one queue. Groups that name the queue override groups for all queues.
 #[derive(Debug, Clone, Default)]
@@ -33,7 +31,7 @@ type Turn<'a> = (&'a Placed<CpuPolicy>, usize);
 
 /// The queues of one device.
 pub(super) struct Queues<'a> {
-    picture: &'a Picture,
+    snapshot: &'a Snapshot,
     device: &'a Device,
     id: &'a DeviceId,
     outlook: Outlook,
@@ -45,7 +43,7 @@ pub(super) struct Queues<'a> {
 
 impl<'a> Queues<'a> {
     pub(super) fn new(
-        picture: &'a Picture,
+        snapshot: &'a Snapshot,
         device: &'a Device,
         id: &'a DeviceId,
         wanted: &'a DeviceProfile,
@@ -66,7 +64,7 @@ impl<'a> Queues<'a> {
                 }
             }
         }
-        Self { picture, device, id, outlook, coalescing, wishes, missing }
+        Self { snapshot, device, id, outlook, coalescing, wishes, missing }
     }
 
     pub(super) fn plan(&self, plan: &mut Plan) {
@@ -145,7 +143,7 @@ impl<'a> Queues<'a> {
     /// CPUs for a position, or a recorded obstacle.
     fn cpus<'p>(&self, plan: &mut Plan, what: &str, turn: Option<Turn<'p>>) -> Option<(CpuList, &'p Place)> {
         let (policy, position) = turn?;
-        match cpus::choose(&policy.value, position, self.device, self.picture) {
+        match cpus::choose(&policy.value, position, self.device, self.snapshot) {
             Ok(cpus) => Some((cpus, &policy.place)),
             Err((why, said)) => {
                 plan.cannot(&policy.place, what.to_owned(), why, &said);
@@ -156,7 +154,7 @@ impl<'a> Queues<'a> {
 
     fn irq_of(&self, napi: &Napi) -> Option<&'a Irq> {
         let number = (*napi.irq.known()?)?.to;
-        self.picture.irqs.known_elements().find(|irq| irq.number == number)
+        self.snapshot.irqs.known_elements().find(|irq| irq.number == number)
     }
 
     fn irq(&self, plan: &mut Plan, queue: u32, napi: Option<&Napi>, made: Made, wishes: &Wishes<'_>) {
@@ -175,7 +173,7 @@ impl<'a> Queues<'a> {
         };
         let current = self.outlook.current(irq.map(|irq| &irq.affinity));
         let number = irq.map(|irq| irq.number);
-        let default = cpus::default(self.picture).ok();
+        let default = cpus::default(self.snapshot).ok();
         let make = |cpus| Change::IrqAffinity { device: self.id.clone(), queue, irq: number, cpus };
         plan.settle(what, made, current, wish, default.as_ref(), make);
     }
@@ -220,12 +218,12 @@ impl<'a> Queues<'a> {
     /// The mode of a queue that needs threading which this kernel lacks, with the reason.
     fn refused_threading<'w>(&self, wishes: &Wishes<'w>) -> Option<(&'w Placed<DeliveryMode>, &'static str)> {
         let mode = wishes.mode?;
-        Some((mode, self.picture.refuses_threading(mode.value.napi().threaded)?))
+        Some((mode, self.snapshot.refuses_threading(mode.value.napi().threaded)?))
     }
 
     /// Whether this kernel supports threaded NAPI per instance, judged by the other instances.
     fn knows_threading(&self) -> bool {
-        let mut napis = self.picture.devices.iter().flat_map(|device| device.napis.known_elements());
+        let mut napis = self.snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
         napis.next().is_none_or(|napi| napi.threading.known().is_some())
     }
 
@@ -269,7 +267,7 @@ impl<'a> Queues<'a> {
             (_, made, _) => made,
         };
         let wish = self.cpus(plan, &what, wishes.thread_cpus);
-        let default = self.picture.cpus.online.known();
+        let default = self.snapshot.cpus.online.known();
         let thread = now.map(|thread| thread.tid);
         let current = self.outlook.current(now.map(|thread: &Thread| &thread.affinity));
         let make = |cpus| Change::ThreadCpus { device: self.id.clone(), queue, thread, cpus };
@@ -296,7 +294,9 @@ impl<'a> Queues<'a> {
                 if cpus.is_none() && made != Made::Goes {
                     plan.cannot(place, what.clone(), Why::Absent, "the kernel shows no interrupt of this queue");
                 }
-                (cpus.map(|cpus| (cpus, place)), None)
+                // The kernel prefers the queue of `xps_rxqs` (`__netdev_pick_tx` in `net/core/dev.c`).
+                let has_rxqs = now.is_some_and(|tx| tx.xps_rxqs.known().is_some());
+                (cpus.map(|cpus| (cpus, place)), has_rxqs.then(|| (Vec::new(), place)))
             }
             Some(Placed { place, .. }) => {
                 return plan.cannot(place, what, Why::Failed, "this version has no such rule");
@@ -336,10 +336,10 @@ impl<'a> Queues<'a> {
             return None;
         }
         let wished = wishes.irq_cpus;
-        let wished = wished.and_then(|(wish, turn)| cpus::choose(&wish.value, turn, self.device, self.picture).ok());
+        let wished = wished.and_then(|(wish, turn)| cpus::choose(&wish.value, turn, self.device, self.snapshot).ok());
         let as_it_is = || match irq {
             Some(irq) => irq.affinity.known().cloned(),
-            None => cpus::default(self.picture).ok(),
+            None => cpus::default(self.snapshot).ok(),
         };
         wished.or_else(as_it_is)
     }
@@ -359,7 +359,7 @@ impl<'a> Wishes<'a> {
 }
 
 /// Settings that the kernel reports for an instance. A kernel without suspension settings is too old to set any.
-fn values(napi: &Napi) -> Current<'_, NapiValues> {
+fn values(napi: &Napi) -> Current<'_, PartialNapiSettings> {
     let unknown = [
         napi.defer_hard_irqs.why_unknown(),
         napi.gro_flush_timeout_ns.why_unknown(),
@@ -368,22 +368,12 @@ fn values(napi: &Napi) -> Current<'_, NapiValues> {
     if let Some(unknown) = unknown.into_iter().flatten().next() {
         return Current::Unknown(unknown);
     }
-    Current::Known(NapiValues {
-        defer_hard_irqs: napi.defer_hard_irqs.known().copied(),
-        gro_flush_timeout_ns: napi.gro_flush_timeout_ns.known().copied(),
-        irq_suspend_timeout_ns: napi.irq_suspend_timeout_ns.known().copied(),
-        threaded: napi.threading.known().copied().map(NapiThreading::as_kernel),
-    })
+    Current::Known(napi.settings())
 }
 
-fn wanted_values(mode: &DeliveryMode, has_threading: bool) -> NapiValues {
-    let napi = mode.napi();
-    NapiValues {
-        defer_hard_irqs: Some(napi.defer_hard_irqs),
-        gro_flush_timeout_ns: Some(napi.gro_flush_timeout_ns),
-        irq_suspend_timeout_ns: Some(napi.irq_suspend_timeout_ns),
-        threaded: has_threading.then(|| napi.threaded.kernel_value()),
-    }
+fn wanted_values(mode: &DeliveryMode, has_threading: bool) -> PartialNapiSettings {
+    let values = PartialNapiSettings::from(mode.napi());
+    PartialNapiSettings { threaded: values.threaded.filter(|_| has_threading), ..values }
 }
 
 fn scheduling(wanted: ThreadScheduling) -> Scheduling {

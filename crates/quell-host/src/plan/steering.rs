@@ -11,7 +11,7 @@ use quell_mode::profile::{
 
 use super::device::Outlook;
 use super::{Change, ContextRef, DeviceId, Diff, Plan, RuleAction};
-use crate::picture::{Device, Reading, Why};
+use crate::snapshot::{Device, Reading, Why};
 
 pub(super) fn plan(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProfile, outlook: Outlook) {
     let contexts = contexts(plan, device, id, wanted, outlook);

@@ -6,8 +6,7 @@ use std::fmt;
 use quell_linux::CpuList;
 use quell_linux::ethtool::{Coalescing, FlowAddresses, FlowMatch, Transport};
 use quell_linux::sched::{Policy, Scheduling};
-
-use crate::settings::values::NapiValues;
+use quell_mode::PartialNapiSettings;
 
 use super::{Change, ChannelCounts, ContextRef, Diff, RingSizes, RuleAction};
 
@@ -53,7 +52,7 @@ impl Change {
 }
 
 /// The settings that differ; all settings if there is no old value.
-fn only_what_differs(values: &Diff<NapiValues>) -> Diff<NapiValues> {
+fn only_what_differs(values: &Diff<PartialNapiSettings>) -> Diff<PartialNapiSettings> {
     match (&values.old, &values.new) {
         (Some(old), Some(new)) if old != new => Diff { old: Some(old.unlike(new)), new: Some(new.unlike(old)) },
         _ => values.clone(),

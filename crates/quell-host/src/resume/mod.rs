@@ -22,6 +22,7 @@ use quell_linux::netdev::Napi;
 use quell_linux::proc::ProcRoot;
 use quell_linux::socket_options::{self, SocketOptionError};
 use quell_linux::{NapiId, Pid};
+use tracing::{debug, info};
 
 pub use sockets::SocketsError;
 use sockets::{CANDIDATES, SocketOnNapi, sockets_on};
@@ -58,8 +59,8 @@ pub enum ResumeError {
     /// Nothing can poll the queue, and the suspension cannot be waited for: it is too long, or its timeout is unknown
     /// because the device is not in the program's namespace.
     #[error(
-        "NAPI {napi} may be suspended for up to {}, and nothing here can end that: {no_socket}; {no_ring}. Its packets \
-         arrive when the time is over, or when the program waits on its epoll again",
+        "NAPI {napi} may stay suspended for up to {}, because it cannot be polled: {no_socket}; {no_ring}. Its packets \
+         are delivered after that, or when the program waits on its epoll again",
         timeout.map_or("an unknown time".to_owned(), |timeout| format!("{timeout:?}"))
     )]
     CannotPoll {
@@ -126,8 +127,22 @@ impl Resumer {
     /// # Errors
     /// Returns why io_uring, the last resort, failed.
     pub fn poll(&self) -> Result<Freed, NapiPollError> {
-        let Err(no_ring) = poll_napi_once(self.napi) else { return Ok(Freed::ThroughIoUring) };
-        self.poll_through_socket().ok_or(no_ring)
+        let napi = self.napi.get();
+        let Err(no_ring) = poll_napi_once(self.napi) else {
+            debug!(napi, "a suspension is ended: polled by an io_uring");
+            return Ok(Freed::ThroughIoUring);
+        };
+        match self.poll_through_socket() {
+            Some(Freed::ThroughSocket { pid, fd }) => {
+                debug!(napi, pid = pid.get(), fd, %no_ring, "a suspension is ended: polled by an epoll with this socket");
+                Ok(Freed::ThroughSocket { pid, fd })
+            }
+            Some(freed) => Ok(freed),
+            None => {
+                debug!(napi, %no_ring, no_socket = self.no_socket, "the queue cannot be polled");
+                Err(no_ring)
+            }
+        }
     }
 
     /// Polls the queue for some microseconds through a duplicate of one of the sockets, as on a kernel without
@@ -147,6 +162,7 @@ impl Resumer {
         match (self.poll(), self.timeout) {
             (Ok(freed), _) => Ok(freed),
             (Err(_), Some(timeout)) if timeout <= WAITED_OUT_MAX => {
+                info!(napi = self.napi.get(), ?timeout, "waiting until a suspension has ended");
                 thread::sleep(timeout);
                 Ok(Freed::WaitedOut(timeout))
             }
@@ -159,7 +175,7 @@ impl Resumer {
 
 /// Longest possible suspension of the instance; absent when it does not suspend.
 fn suspend_timeout(napi: &Napi) -> Option<Duration> {
-    napi.irq_suspend_timeout_ns.filter(|&timeout| timeout > 0).map(Duration::from_nanos)
+    napi.settings.irq_suspend_timeout_ns.filter(|&timeout| timeout > 0).map(Duration::from_nanos)
 }
 
 /// Reason why our epoll did not poll.
@@ -181,7 +197,7 @@ fn poll_through(socket: &SocketOnNapi, napi: NapiId) -> Result<bool, OwnEpollErr
     let prefer = EpollParams { prefer_busy_poll: true, ..EpollParams::default() };
     epoll_params::set(&epoll, prefer)?;
     let Some(duplicate) = socket.duplicate() else { return Ok(false) };
-    epoll.add(&duplicate, 0, Trigger::Unasked)?;
+    epoll.add(&duplicate, 0, Trigger::Unrequested)?;
     let arrives = || Ok::<bool, OwnEpollError>(socket_options::incoming_napi_id(&duplicate)? == Some(napi));
     if !arrives()? {
         return Ok(false);

@@ -42,6 +42,9 @@ impl SocketOnNapi {
 
 /// Sockets of a process by NAPI instance, at most [`CANDIDATES`] each; only those of the instance `wanted`, if given.
 ///
+/// A search of its own: the snapshot lists the sockets of whole namespaces and reads more options of each, while a queue
+/// may be suspended here. For one queue this stops at the first candidates.
+///
 /// # Errors
 /// When the process has exited or may not be inspected.
 pub(super) fn sockets_on(

@@ -5,7 +5,7 @@ use quell_linux::sched::{self, SchedError};
 use quell_linux::{CpuList, Pid};
 
 use super::SettingsError;
-use crate::journal::{ThreadAffinity, Undoing};
+use crate::journal::{ThreadAffinity, UndoOutcome};
 use crate::steer::Pin;
 
 /// Plans the affinity change as a journal record.
@@ -64,21 +64,26 @@ pub(crate) fn now(proc: &ProcRoot, change: &ThreadAffinity) -> Result<Option<Cpu
 ///
 /// # Errors
 /// When the thread cannot be inspected, or the kernel refuses.
-pub(crate) fn put_back(proc: &ProcRoot, pid: Pid, tid: Pid, change: &ThreadAffinity) -> Result<Undoing, SettingsError> {
-    let Some(current) = now(proc, change)? else { return Ok(Undoing::AlreadyGone) };
+pub(crate) fn restore(
+    proc: &ProcRoot,
+    pid: Pid,
+    tid: Pid,
+    change: &ThreadAffinity,
+) -> Result<UndoOutcome, SettingsError> {
+    let Some(current) = now(proc, change)? else { return Ok(UndoOutcome::AlreadyGone) };
     if current == change.old {
-        return Ok(Undoing::AlreadyGone);
+        return Ok(UndoOutcome::AlreadyGone);
     }
     if current != change.new {
-        return Ok(Undoing::LeftAlone(format!(
+        return Ok(UndoOutcome::LeftAlone(format!(
             "thread {tid} of process {pid} is bound to CPUs {current} by somebody else since, and was left alone; before \
              Quell it might run on {}",
             change.old
         )));
     }
     match set(tid, &change.old) {
-        Ok(()) => Ok(Undoing::Undone),
-        Err(error) if error.is_absent() => Ok(Undoing::AlreadyGone),
+        Ok(()) => Ok(UndoOutcome::Undone),
+        Err(error) if error.is_absent() => Ok(UndoOutcome::AlreadyGone),
         Err(error) => Err(error),
     }
 }

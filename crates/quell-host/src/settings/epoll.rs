@@ -6,23 +6,46 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use quell_linux::Pid;
-use quell_linux::epoll_params::{self, EpollParams};
+use quell_linux::epoll_params;
 use quell_linux::kcmp::epoll_watches;
 use quell_linux::netlink::Failure;
 use quell_linux::netns::Namespace;
 use quell_linux::pidfd::{DuplicatedFd, PidFd};
 use quell_linux::proc::{FdKind, ProcRoot, ProcessIdentity, Ticks};
+use quell_mode::EpollParams;
+use tracing::debug;
 
 use super::napi::suspending;
-use super::values::EpollValues;
-use super::{SettingsError, handle_of};
+use super::{SettingsError, answered, handle_of};
 use crate::attach::SocketId;
-use crate::journal::{EpollParameters, Undoing};
+use crate::journal::{EpollParameters, UndoOutcome};
 use crate::resume::Resumer;
 
 /// Number of epolls that are changed between two frees of the queues. A change takes microseconds, so a queue suspended
 /// in between is freed long before the shortest useful suspension ends.
 pub(crate) const AT_ONCE: usize = 500;
+
+/// An epoll that gets busy-poll parameters.
+#[derive(Debug, Clone)]
+pub struct EpollToSet {
+    /// Process that owns the epoll.
+    pub process: ProcessIdentity,
+    /// File descriptor in that process.
+    pub fd: i32,
+    /// Sockets that it was seen to watch. An epoll that watches none of these has reused the descriptor.
+    pub watched: Vec<SocketId>,
+    /// Parameters to set.
+    pub new: EpollParams,
+}
+
+impl EpollToSet {
+    /// The change to record.
+    pub(crate) fn change_from(&self, old: EpollParams) -> EpollParameters {
+        let ProcessIdentity { pid, starttime, .. } = self.process;
+        let (pid, start_time_ticks) = (pid.get().unsigned_abs(), starttime.0);
+        EpollParameters { pid, start_time_ticks, fd: self.fd, old, new: self.new, alternatives: Vec::new() }
+    }
+}
 
 /// A process whose epolls are to be changed.
 #[derive(Debug)]
@@ -48,29 +71,37 @@ impl Program {
     ///
     /// # Errors
     /// When `fd` is not an epoll, or not the one that was seen to watch one of `watched`.
-    pub(crate) fn get(&self, fd: i32, watched: &[SocketId]) -> Result<EpollValues, SettingsError> {
+    pub(crate) fn get(&self, fd: i32, watched: &[SocketId]) -> Result<EpollParams, SettingsError> {
         let epoll = self.handle.duplicate_briefly(fd)?;
         if self.is_another(&epoll, watched) {
             let what = format!("the epoll that process {} had under number {fd}", self.process.pid);
             return Err(SettingsError::Gone { what });
         }
-        Ok(epoll_params::get(&epoll)?.into())
+        Ok(epoll_params::get(&epoll)?)
+    }
+
+    /// Restores the epoll of a change if it has parameters that the change has set. Returns the previous parameters.
+    fn restore(&self, change: &EpollParameters) -> Result<EpollParams, SettingsError> {
+        let current = self.get(change.fd, &[])?;
+        self.change(change.fd, change.set_to(current), change.old)
     }
 
     /// Sets the parameters of the epoll `fd` if they are `from`, and verifies them. Returns the previous parameters.
     ///
     /// # Errors
     /// When `fd` is not an epoll, the kernel refuses, or the values read differ.
-    pub(crate) fn change(&self, fd: i32, from: EpollValues, to: EpollValues) -> Result<EpollValues, SettingsError> {
+    pub(crate) fn change(&self, fd: i32, from: EpollParams, to: EpollParams) -> Result<EpollParams, SettingsError> {
         let epoll = self.handle.duplicate_briefly(fd)?;
-        let current = epoll_params::get(&epoll)?.into();
+        let current = epoll_params::get(&epoll)?;
+        let pid = self.process.pid.get();
         if current != from {
+            debug!(pid, fd, %current, expected = %from, "left alone: changed since");
             return Ok(current);
         }
-        epoll_params::set(&epoll, EpollParams::from(to))?;
-        let read = epoll_params::get(&epoll)?.into();
+        debug!(pid, fd, old = %current, new = %to, "EPIOCSPARAMS");
+        answered(epoll_params::set(&epoll, to))?;
+        let read = epoll_params::get(&epoll)?;
         if read != to {
-            let pid = self.process.pid.get();
             return Err(SettingsError::EpollReadBack { pid, fd, asked: to, read });
         }
         Ok(current)
@@ -121,7 +152,7 @@ fn resumers(proc: &ProcRoot, pid: Pid) -> Result<Vec<Resumer>, SettingsError> {
 ///
 /// # Errors
 /// When the process may not be inspected.
-pub(crate) fn now(proc: &ProcRoot, change: &EpollParameters) -> Result<Option<EpollValues>, SettingsError> {
+pub(crate) fn now(proc: &ProcRoot, change: &EpollParameters) -> Result<Option<EpollParams>, SettingsError> {
     let Some(pid) = Pid::from_kernel(change.pid) else { return Ok(None) };
     let process = ProcessIdentity { pid, starttime: Ticks(change.start_time_ticks), boot_id: proc.boot_id()? };
     match Program::open(proc, process, false).and_then(|program| program.get(change.fd, &[])) {
@@ -133,12 +164,16 @@ pub(crate) fn now(proc: &ProcRoot, change: &EpollParameters) -> Result<Option<Ep
 
 /// Restores the parameters of epolls of one process, in this order, where they are still the ones that were set. An
 /// epoll is identified by its descriptor and parameters, because its sockets may have moved to another epoll.
-pub(crate) fn put_back(
+pub(crate) fn restore(
     proc: &ProcRoot,
     process: ProcessIdentity,
     changes: &[&EpollParameters],
-) -> Vec<Result<Undoing, SettingsError>> {
-    let can_stall = changes.iter().any(|change| change.new.prefer_busy_poll && !change.old.prefer_busy_poll);
+) -> Vec<Result<UndoOutcome, SettingsError>> {
+    let prefers = |change: &EpollParameters| {
+        let set = change.alternatives.iter().chain([&change.new]);
+        set.into_iter().any(|params| params.prefer_busy_poll)
+    };
+    let can_stall = changes.iter().any(|change| prefers(change) && !change.old.prefer_busy_poll);
     let program = match Program::open(proc, process, can_stall) {
         Ok(program) => program,
         Err(error) => return of_all(proc, process, error, changes.len()),
@@ -163,11 +198,16 @@ fn put_back_moved(
     proc: &ProcRoot,
     program: &Program,
     changes: &[&EpollParameters],
-    undoings: &mut [Result<Undoing, SettingsError>],
+    undoings: &mut [Result<UndoOutcome, SettingsError>],
 ) {
-    let is_lost =
-        |undoing: &Result<Undoing, SettingsError>| matches!(undoing, Ok(Undoing::AlreadyGone | Undoing::LeftAlone(_)));
-    let are_alike = changes.iter().all(|change| (change.old, change.new) == (changes[0].old, changes[0].new));
+    let is_lost = |undoing: &Result<UndoOutcome, SettingsError>| {
+        matches!(undoing, Ok(UndoOutcome::AlreadyGone | UndoOutcome::LeftAlone(_)))
+    };
+    let first = changes[0];
+    let is_alike = |change: &&EpollParameters| {
+        (change.old, change.new, &change.alternatives) == (first.old, first.new, &first.alternatives)
+    };
+    let are_alike = changes.iter().all(is_alike);
     if !are_alike || !undoings.iter().any(is_lost) {
         return;
     }
@@ -175,30 +215,33 @@ fn put_back_moved(
     let numbers: HashSet<i32> = changes.iter().map(|change| change.fd).collect();
     let others = fds.iter().filter(|fd| fd.kind == FdKind::Epoll && !numbers.contains(&fd.number));
     let mut lost = undoings.iter_mut().filter(|undoing| is_lost(undoing));
-    let EpollParameters { old, new, .. } = *changes[0];
-    for fd in others.filter(|fd| program.get(fd.number, &[]).is_ok_and(|values| values == new)) {
-        if let (Ok(current), Ok(())) = program.with_queues_freed(|| program.change(fd.number, new, old))
-            && current == new
+    for fd in others {
+        let Ok(set) = program.get(fd.number, &[]) else { continue };
+        if set == first.old || set != first.set_to(set) {
+            continue;
+        }
+        if let (Ok(current), Ok(())) = program.with_queues_freed(|| program.change(fd.number, set, first.old))
+            && current == set
             && let Some(undoing) = lost.next()
         {
-            *undoing = Ok(Undoing::Undone);
+            *undoing = Ok(UndoOutcome::Undone);
         }
     }
 }
 
-fn put_back_one(program: &Program, change: &EpollParameters) -> Result<Undoing, SettingsError> {
+fn put_back_one(program: &Program, change: &EpollParameters) -> Result<UndoOutcome, SettingsError> {
     let EpollParameters { fd, old, new, .. } = *change;
-    match program.change(fd, new, old) {
-        Ok(current) if current == new => Ok(Undoing::Undone),
-        Ok(current) if current == old => Ok(Undoing::AlreadyGone),
+    match program.restore(change) {
+        Ok(current) if current == old => Ok(UndoOutcome::AlreadyGone),
+        Ok(current) if current == change.set_to(current) => Ok(UndoOutcome::Undone),
         Ok(current) => {
             let pid = program.process.pid;
-            Ok(Undoing::LeftAlone(format!(
+            Ok(UndoOutcome::LeftAlone(format!(
                 "epoll {fd} of process {pid} is not as Quell set it ({new}) but {current}: it was changed since, or is \
                  another epoll under that number, and was left alone; before Quell it was {old}"
             )))
         }
-        Err(error) if error.is_absent() => Ok(Undoing::AlreadyGone),
+        Err(error) if error.is_absent() => Ok(UndoOutcome::AlreadyGone),
         Err(error) => Err(error),
     }
 }
@@ -209,9 +252,9 @@ fn of_all(
     process: ProcessIdentity,
     error: SettingsError,
     count: usize,
-) -> Vec<Result<Undoing, SettingsError>> {
+) -> Vec<Result<UndoOutcome, SettingsError>> {
     if error.is_absent() || process.is_running(proc).is_ok_and(|runs| !runs) {
-        return (0..count).map(|_| Ok(Undoing::AlreadyGone)).collect();
+        return (0..count).map(|_| Ok(UndoOutcome::AlreadyGone)).collect();
     }
     let error = Arc::new(error);
     (0..count).map(|_| Err(SettingsError::OfAll(Arc::clone(&error)))).collect()
@@ -246,8 +289,9 @@ mod tests {
             pid: pid.get().unsigned_abs(),
             start_time_ticks: starttime.0,
             fd: epoll.as_fd().as_raw_fd(),
-            old: EpollParams::default().into(),
-            new: PREFERS.into(),
+            old: EpollParams::default(),
+            new: PREFERS,
+            alternatives: Vec::new(),
         })
     }
 
@@ -257,9 +301,9 @@ mod tests {
         let (Some(one_changed), Some(two_changed)) = (set_here(&one), set_here(&two)) else { return };
         drop(two);
         let process = identity(&proc, Pid::of_this_process());
-        let undoings = put_back(&proc, process, &[&one_changed, &two_changed, &one_changed]);
-        let undoings: Vec<Undoing> = undoings.into_iter().map(Result::unwrap).collect();
-        assert_eq!(undoings, [Undoing::Undone, Undoing::AlreadyGone, Undoing::AlreadyGone]);
+        let undoings = restore(&proc, process, &[&one_changed, &two_changed, &one_changed]);
+        let undoings: Vec<UndoOutcome> = undoings.into_iter().map(Result::unwrap).collect();
+        assert_eq!(undoings, [UndoOutcome::Undone, UndoOutcome::AlreadyGone, UndoOutcome::AlreadyGone]);
         assert_eq!(epoll_params::get(&one).unwrap(), EpollParams::default());
     }
 
@@ -271,9 +315,9 @@ mod tests {
         let process = identity(&proc, Pid::from_kernel(child.id()).unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(put_back(&proc, process, &[&change]).pop().unwrap().unwrap(), Undoing::AlreadyGone);
+        assert_eq!(restore(&proc, process, &[&change]).pop().unwrap().unwrap(), UndoOutcome::AlreadyGone);
         let failed = of_all(&proc, process, SettingsError::HeldElsewhere { group: String::new() }, 1);
-        assert!(matches!(failed[..], [Ok(Undoing::AlreadyGone)]), "whatever failed first");
+        assert!(matches!(failed[..], [Ok(UndoOutcome::AlreadyGone)]), "whatever failed first");
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub(crate) mod ring;
 pub(crate) mod socket;
 pub mod values;
 
+use std::fmt;
 use std::sync::Arc;
 
 use quell_linux::CpuList;
@@ -25,10 +26,12 @@ use quell_linux::reuseport::ReuseportError;
 use quell_linux::sched::SchedError;
 use quell_linux::socket_options::SocketOptionError;
 use quell_linux::sysfs::SysfsError;
+use quell_mode::{EpollParams, PartialNapiSettings};
+use tracing::debug;
 
 use crate::namespaces::SearchError;
 use crate::resume::ResumeError;
-use values::{EpollValues, NapiValues, SocketValues};
+use values::SocketValues;
 
 /// Reason why a setting could not be read, changed or restored.
 #[derive(Debug, thiserror::Error)]
@@ -77,16 +80,16 @@ pub enum SettingsError {
     #[error(transparent)]
     Reuseport(#[from] ReuseportError),
     /// A duplicated file could not be inspected.
-    #[error("looking at a duplicate of a socket: {0}")]
+    #[error("could not inspect a duplicate of a socket: {0}")]
     Duplicate(#[source] std::io::Error),
     /// The sockets of a group belong to processes that may not be inspected.
-    #[error("{group}: no process that holds one of its sockets may be looked into; that needs CAP_SYS_PTRACE")]
+    #[error("{group}: no permission to inspect a process that holds one of its sockets; needs CAP_SYS_PTRACE")]
     HeldElsewhere {
         /// Address of the group.
         group: String,
     },
     /// The group has changed since it was observed.
-    #[error("{group}: sockets came or went since it was looked at (a reload?); nothing was changed: try again")]
+    #[error("{group}: its sockets have changed in the meantime (a reload?); nothing was changed: try again")]
     GroupChanged {
         /// Address of the group.
         group: String,
@@ -98,7 +101,7 @@ pub enum SettingsError {
     #[error(transparent)]
     Socket(#[from] SocketOptionError),
     /// A socket's values differ from the ones that were set.
-    #[error("a socket was told {asked}, and the kernel reads back {read}")]
+    #[error("a socket was set to {asked}, but the kernel reports {read}")]
     SocketReadBack {
         /// Values that were set.
         asked: SocketValues,
@@ -107,7 +110,7 @@ pub enum SettingsError {
     },
     /// A thread's affinity differs from the one that was set.
     #[error(
-        "thread {tid} was bound to CPUs {asked}, and the kernel lets it run on {read}: the others are offline, or outside of its cpuset"
+        "thread {tid} was pinned to CPUs {asked}, but the kernel reports {read}: the others are offline or outside its cpuset"
     )]
     AffinityReadBack {
         /// Thread ID.
@@ -118,42 +121,56 @@ pub enum SettingsError {
         read: CpuList,
     },
     /// The object does not exist.
-    #[error("{what} is not there")]
+    #[error("{what} does not exist")]
     Gone {
         /// Description of the object.
         what: String,
     },
     /// The process has exited, or its PID was reused.
-    #[error("process {pid} is gone, or is another one that got its number")]
+    #[error("process {pid} has exited; its PID may have been reused")]
     ProcessGone {
         /// Process ID.
         pid: i32,
     },
     /// A queue's values differ from the ones that were set.
-    #[error("NAPI {napi} was told {asked}, and the kernel reads back {read}")]
+    #[error("NAPI {napi} was set to {asked}, but the kernel reports {read}")]
     NapiReadBack {
         /// NAPI ID.
         napi: u32,
         /// Values that were set.
-        asked: NapiValues,
+        asked: PartialNapiSettings,
         /// Values that were read.
-        read: NapiValues,
+        read: PartialNapiSettings,
     },
     /// An epoll's parameters differ from the ones that were set.
-    #[error("epoll {fd} of process {pid} was told {asked}, and the kernel reads back {read}")]
+    #[error("epoll {fd} of process {pid} was set to {asked}, but the kernel reports {read}")]
     EpollReadBack {
         /// Process that owns the epoll.
         pid: i32,
         /// File descriptor in that process.
         fd: i32,
         /// Parameters that were set.
-        asked: EpollValues,
+        asked: EpollParams,
         /// Parameters that were read.
-        read: EpollValues,
+        read: EpollParams,
     },
     /// All changes of one process failed for the same reason.
     #[error(transparent)]
     OfAll(Arc<SettingsError>),
+}
+
+/// Logs the kernel's answer to a change.
+pub(crate) fn answered<T, E: fmt::Display>(answer: Result<T, E>) -> Result<T, E> {
+    match &answer {
+        Ok(_) => debug!("the kernel accepted"),
+        Err(error) => debug!(%error, "refused"),
+    }
+    answer
+}
+
+/// Logs why a change cannot be prepared.
+pub(crate) fn not_possible(error: &SettingsError) {
+    debug!(%error, "not possible");
 }
 
 /// Opens a pidfd, through which the process's files are duplicated. It keeps no file open.

@@ -7,26 +7,28 @@ use quell_linux::netlink::{Failure, NetlinkError};
 use quell_linux::netns::Namespace;
 use quell_linux::proc::ProcRoot;
 use quell_linux::{NapiId, Pid};
+use quell_mode::PartialNapiSettings;
+use tracing::debug;
 
-use super::SettingsError;
-use super::values::{NapiValues, Restoration};
-use crate::concluded::napis_follow_queues;
+use super::values::Restoration;
+use super::{SettingsError, answered};
 use crate::devices::{self, FoundDevice};
+use crate::driver_inference::napis_follow_queues;
 use crate::journal::claims::Claims;
-use crate::journal::{NapiSettings, Undoing};
+use crate::journal::{NapiSettingsChange, UndoOutcome};
 use crate::resume::Resumer;
 
 /// Current state of an instance as a journal record, without values to set.
 ///
 /// # Errors
 /// When the instance or its device cannot be read.
-pub(crate) fn look(namespace: &Namespace, id: NapiId) -> Result<NapiSettings, SettingsError> {
+pub(crate) fn look(namespace: &Namespace, id: NapiId) -> Result<NapiSettingsChange, SettingsError> {
     let mut netdev = Netdev::open_in(namespace)?;
     let napi = netdev.napi(id)?;
     let link = Links::open_in(namespace)?.by_index(napi.ifindex)?;
     let place = netdev.napis(napi.ifindex)?.iter().position(|other| other.id == id);
     let polls = |(_, polled_by): &(u32, Napi)| polled_by.id == id;
-    Ok(NapiSettings {
+    Ok(NapiSettingsChange {
         namespace_cookie: namespace.cookie()?,
         ifindex: Some(napi.ifindex),
         sysfs_inode: devices::sysfs_inode(namespace, &link),
@@ -34,8 +36,9 @@ pub(crate) fn look(namespace: &Namespace, id: NapiId) -> Result<NapiSettings, Se
         place: place.and_then(|place| u32::try_from(place).ok()).unwrap_or(0),
         rx_queue: rx_queues(&mut netdev, &link)?.into_iter().find(polls).map(|(queue, _)| queue),
         device: link.name,
-        old: NapiValues::of(&napi),
-        new: NapiValues::default(),
+        old: napi.settings,
+        new: PartialNapiSettings::default(),
+        alternatives: Vec::new(),
         set_at_boot_ns: None,
     })
 }
@@ -43,16 +46,16 @@ pub(crate) fn look(namespace: &Namespace, id: NapiId) -> Result<NapiSettings, Se
 /// Plans the change to `wanted`; `None` when the instance has these values, unless another journal that may end earlier
 /// has set them. Values that the kernel does not report are set anyway, without an old value. Pure.
 pub(crate) fn plan(
-    found: NapiSettings,
-    wanted: &NapiValues,
+    found: NapiSettingsChange,
+    wanted: &PartialNapiSettings,
     others: &Claims,
     now_boot_ns: u64,
-) -> Option<NapiSettings> {
+) -> Option<NapiSettingsChange> {
     let before_all = others.before_all(&found.old);
     let new = wanted.unlike(&found.old).changed_by(&wanted.unlike(&before_all));
     let old = before_all.where_present_in(&new);
     let set_at_boot_ns = Some(others.next_boot_ns(now_boot_ns));
-    (!new.is_empty()).then_some(NapiSettings { old, new, set_at_boot_ns, ..found })
+    (!new.is_empty()).then_some(NapiSettingsChange { old, new, set_at_boot_ns, ..found })
 }
 
 /// Receive queues of a device with their NAPI instances, as reported by the kernel or inferred. A device whose link is
@@ -64,7 +67,17 @@ pub(crate) fn rx_queues(netdev: &mut Netdev, link: &Link) -> Result<Vec<(u32, Na
     let napis = netdev.napis(link.index)?;
     let mut queues = netdev.queues(link.index)?;
     queues.retain(|queue| queue.kind == QueueKind::Rx);
+    let reported = queues.iter().filter(|queue| queue.napi_id.is_some()).count();
     let follow = napis_follow_queues(link.kind.as_deref(), napis.len(), queues.len());
+    debug!(
+        device = ?link.name,
+        kind = link.kind,
+        rx_queues = queues.len(),
+        napis = napis.len(),
+        reported,
+        inferred_from_order = follow && reported < queues.len(),
+        "receive queues and their NAPI instances"
+    );
     let napi_of = |(place, queue): (usize, &Queue)| match queue.napi_id {
         Some(id) => napis.iter().find(|napi| napi.id == id).copied(),
         None if follow => napis.get(place).copied(),
@@ -82,25 +95,27 @@ pub(crate) fn set(
     namespace: &Namespace,
     proc: &ProcRoot,
     id: NapiId,
-    values: &NapiValues,
+    values: &PartialNapiSettings,
 ) -> Result<(), SettingsError> {
     let mut netdev = Netdev::open_in(namespace)?;
     let before = netdev.napi(id)?;
-    let values_before = NapiValues::of(&before);
+    let values_before = before.settings;
     if values.unlike(&values_before).is_empty() {
         return Ok(());
     }
+    debug!(napi = id.get(), old = %values_before.where_present_in(values), new = %values, "napi-set");
     let stalls = values_before.can_stall_on_the_way_to(&values_before.changed_by(values));
     let resumer = if stalls { Some(resumer(namespace, proc, &before)?) } else { None };
     if let Some(resumer) = &resumer {
         // Waiting for the suspension to end only makes sense when it cannot start again.
         let _ = resumer.poll();
     }
-    netdev.set_napi(id, &values.as_change())?;
+    answered(netdev.set_napi(id, values))?;
     if let Some(resumer) = &resumer {
         resumer.poll_or_wait_out()?;
     }
-    let read = NapiValues::of(&netdev.napi(id)?).where_present_in(values);
+    let read = netdev.napi(id)?.settings.where_present_in(values);
+    debug!(napi = id.get(), %read, "read back");
     if read != *values {
         return Err(SettingsError::NapiReadBack { napi: id.get(), asked: *values, read });
     }
@@ -121,7 +136,7 @@ fn resumer(namespace: &Namespace, proc: &ProcRoot, napi: &Napi) -> Result<Resume
 ///
 /// # Errors
 /// When the instances cannot be listed.
-pub(crate) fn instance_now(device: &FoundDevice, change: &NapiSettings) -> Result<Option<Napi>, NetlinkError> {
+pub(crate) fn instance_now(device: &FoundDevice, change: &NapiSettingsChange) -> Result<Option<Napi>, NetlinkError> {
     let mut netdev = Netdev::open_in(&device.namespace)?;
     let napis = netdev.napis(device.link.index)?;
     if let Some(same) = napis.iter().find(|napi| napi.id.get() == change.napi_id) {
@@ -140,20 +155,26 @@ pub(crate) fn instance_now(device: &FoundDevice, change: &NapiSettings) -> Resul
 ///
 /// # Errors
 /// When the search for the device fails, the kernel refuses, or the queue cannot be freed.
-pub(crate) fn put_back(proc: &ProcRoot, change: &NapiSettings, others: &Claims) -> Result<Undoing, SettingsError> {
-    let Some(device) = devices::find(proc, &change.device_key())? else { return Ok(Undoing::AlreadyGone) };
+pub(crate) fn restore(
+    proc: &ProcRoot,
+    change: &NapiSettingsChange,
+    others: &Claims,
+) -> Result<UndoOutcome, SettingsError> {
+    let Some(device) = devices::find(proc, &change.device_key())? else { return Ok(UndoOutcome::AlreadyGone) };
     let Some(napi) = instance_now(&device, change)? else {
-        return Ok(Undoing::Waits(waits(&describe_queue(change), &device.link.name, &change.new)));
+        return Ok(UndoOutcome::Waits(waits(&describe_queue(change), &device.link.name, &change.new)));
     };
+    let now = napi.settings;
     let target = others.instead_of(&change.old, &change.new);
-    let Restoration { back, changed_by_others } = Restoration::plan(&target, &change.new, &NapiValues::of(&napi));
+    debug!(device = ?device.link.name, napi = napi.id.get(), current = %now, new = %change.set_to(&now), old = %target, "to be restored");
+    let Restoration { back, changed_by_others } = Restoration::plan(&target, &change.set_to(&now), &now);
     let changed_by_others = others.of_strangers(&changed_by_others, &change.old);
     if !back.is_empty() {
         set(&device.namespace, proc, napi.id, &back)?;
     }
     Ok(match (changed_by_others.is_empty(), back.is_empty()) {
-        (true, true) => Undoing::AlreadyGone,
-        (true, false) => Undoing::Undone,
+        (true, true) => UndoOutcome::AlreadyGone,
+        (true, false) => UndoOutcome::Undone,
         (false, nothing_set) => {
             let why = format!(
                 "NAPI {} of {} was changed to {changed_by_others} since, not by Quell: that was left alone; before Quell it \
@@ -162,12 +183,12 @@ pub(crate) fn put_back(proc: &ProcRoot, change: &NapiSettings, others: &Claims) 
                 device.link.name,
                 change.old.where_present_in(&changed_by_others)
             );
-            if nothing_set { Undoing::LeftAlone(why) } else { Undoing::InPart(why) }
+            if nothing_set { UndoOutcome::LeftAlone(why) } else { UndoOutcome::InPart(why) }
         }
     })
 }
 
-fn describe_queue(change: &NapiSettings) -> String {
+fn describe_queue(change: &NapiSettingsChange) -> String {
     match change.rx_queue {
         Some(queue) => format!("queue {queue}"),
         None => format!("NAPI {}", change.napi_id),
@@ -177,7 +198,7 @@ fn describe_queue(change: &NapiSettings) -> String {
 /// Reason why a change of a queue cannot be undone yet. Some drivers keep the memory of an instance after its removal.
 /// `netif_napi_add_weight` does not reset all values in it: irq-suspend-timeout persists on veth. Drivers with
 /// persistent NAPI config restore all values.
-pub(crate) fn waits(queue: &str, device: &str, values: &NapiValues) -> String {
+pub(crate) fn waits(queue: &str, device: &str, values: &PartialNapiSettings) -> String {
     format!("{queue} of {device} (had no NAPI instance when it was to be restored): {values}")
 }
 
@@ -196,6 +217,6 @@ pub(crate) fn suspending(namespace: &Namespace) -> Result<Vec<Napi>, NetlinkErro
             Err(error) => return Err(error),
         }
     }
-    found.retain(|napi| napi.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0));
+    found.retain(|napi| napi.settings.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0));
     Ok(found)
 }

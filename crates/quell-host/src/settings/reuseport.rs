@@ -7,7 +7,7 @@ use quell_linux::proc::{FdKind, ProcRoot};
 use quell_linux::reuseport::{Detachment, attach, detach};
 
 use super::SettingsError;
-use crate::journal::{ReuseportFilter, Undoing};
+use crate::journal::{ReuseportFilter, UndoOutcome};
 use crate::namespaces;
 use crate::steer::{GroupKey, Steering, waiting_sockets};
 
@@ -73,9 +73,9 @@ impl PutOn {
 ///
 /// # Errors
 /// When the search for the namespace fails, no process that holds a socket may be inspected, or the kernel refuses.
-pub(crate) fn take_off(proc: &ProcRoot, change: &ReuseportFilter) -> Result<Undoing, SettingsError> {
+pub(crate) fn take_off(proc: &ProcRoot, change: &ReuseportFilter) -> Result<UndoOutcome, SettingsError> {
     let Some(namespace) = namespaces::by_cookie(proc, change.namespace_cookie)? else {
-        return Ok(Undoing::AlreadyGone);
+        return Ok(UndoOutcome::AlreadyGone);
     };
     let is_at_the_address = |key: &GroupKey| key.protocol == change.protocol && key.local == change.local;
     let (ours, others): (Vec<u64>, Vec<u64>) = waiting_sockets(&namespace)?
@@ -85,8 +85,8 @@ pub(crate) fn take_off(proc: &ProcRoot, change: &ReuseportFilter) -> Result<Undo
         .partition(|inode| change.sockets.contains(inode));
     if ours.is_empty() {
         return Ok(match others.is_empty() {
-            true => Undoing::AlreadyGone,
-            false => Undoing::LeftAlone(format!(
+            true => UndoOutcome::AlreadyGone,
+            false => UndoOutcome::LeftAlone(format!(
                 "the sockets at {} that were given a filter are closed, and others are there: if these joined the group \
                  before, they have the filter still, and lose it when the server is restarted; it was left alone, for it \
                  may as well be the server's own",
@@ -99,12 +99,12 @@ pub(crate) fn take_off(proc: &ProcRoot, change: &ReuseportFilter) -> Result<Undo
         // Its processes may have exited since they were listed.
         return match waiting_sockets(&namespace)?.iter().any(|socket| ours.contains(&socket.inode)) {
             true => Err(SettingsError::HeldElsewhere { group: group() }),
-            false => Ok(Undoing::AlreadyGone),
+            false => Ok(UndoOutcome::AlreadyGone),
         };
     };
     Ok(match detach(&socket)? {
-        Detachment::Detached => Undoing::Undone,
-        Detachment::WasAbsent => Undoing::AlreadyGone,
+        Detachment::Detached => UndoOutcome::Undone,
+        Detachment::WasAbsent => UndoOutcome::AlreadyGone,
     })
 }
 

@@ -2,12 +2,12 @@
 //! A ring that busy polls already is left alone, because setting it again would lose the program's settings.
 
 use quell_linux::Pid;
-use quell_linux::io_uring_polling::{RingPolling, RingPollingInfo, clear, may_tell, set};
+use quell_linux::io_uring_polling::{RingPolling, RingPollingInfo, clear, may_configure, set};
 use quell_linux::pidfd::DuplicatedFd;
 use quell_linux::proc::{ProcError, ProcRoot, ProcessIdentity};
 
 use super::{SettingsError, handle_of};
-use crate::journal::{RingPollingChange, Undoing};
+use crate::journal::{RingPollingChange, UndoOutcome};
 
 /// Result of inspecting a ring.
 #[derive(Debug)]
@@ -35,13 +35,13 @@ pub(crate) fn look(
             let RingPolling { busy_poll_us, .. } = polling;
             return Ok(Ring::LeftAlone(format!("it busy polls already, for {busy_poll_us} µs")));
         }
-        RingPollingInfo::Untold => {
+        RingPollingInfo::Unreported => {
             return Ok(Ring::LeftAlone(
-                "the kernel does not tell how it polls now, so it could not be restored".to_owned(),
+                "the kernel does not report its current setting, which therefore could not be restored".to_owned(),
             ));
         }
     }
-    if let Err(error) = may_tell(&ring) {
+    if let Err(error) = may_configure(&ring) {
         return Ok(Ring::LeftAlone(error.to_string()));
     }
     let (pid, start_time_ticks) = (process.pid.get().unsigned_abs(), process.starttime.0);
@@ -69,27 +69,27 @@ pub(crate) fn make(proc: &ProcRoot, process: ProcessIdentity, change: &RingPolli
 ///
 /// # Errors
 /// When the process may not be inspected, or the kernel refuses.
-pub(crate) fn put_back(
+pub(crate) fn restore(
     proc: &ProcRoot,
     process: ProcessIdentity,
     change: &RingPollingChange,
-) -> Result<Undoing, SettingsError> {
+) -> Result<UndoOutcome, SettingsError> {
     let duplicate = handle_of(proc, process).and_then(|handle| Ok(handle.duplicate_briefly(change.fd)?));
     let ring = match duplicate {
         Ok(ring) => ring,
-        Err(error) if error.is_absent() => return Ok(Undoing::AlreadyGone),
+        Err(error) if error.is_absent() => return Ok(UndoOutcome::AlreadyGone),
         Err(error) => return Err(error),
     };
     match polling_of(proc, &ring)? {
         RingPollingInfo::On(polling) if polling == change.new => {
             clear(&ring)?;
-            Ok(Undoing::Undone)
+            Ok(UndoOutcome::Undone)
         }
-        RingPollingInfo::On(_) => Ok(Undoing::LeftAlone(format!(
-            "io_uring {} of process {} was told otherwise by somebody else since, and was left alone",
+        RingPollingInfo::On(_) => Ok(UndoOutcome::LeftAlone(format!(
+            "io_uring {} of process {} was changed by another program since, and was left alone",
             change.fd, process.pid
         ))),
         // The ring was closed and its descriptor reused, or the program has disabled busy polling.
-        RingPollingInfo::Off | RingPollingInfo::Untold => Ok(Undoing::AlreadyGone),
+        RingPollingInfo::Off | RingPollingInfo::Unreported => Ok(UndoOutcome::AlreadyGone),
     }
 }

@@ -15,7 +15,7 @@ use quell_linux::socket_options::{
 use super::values::{SocketPolling, SocketValues};
 use super::{SettingsError, handle_of};
 use crate::attach::SocketId;
-use crate::journal::{SocketsAlike, SocketsPolling, Undoing};
+use crate::journal::{SocketsAlike, SocketsPolling, UndoOutcome};
 
 /// Sockets of a process that get busy polling.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ fn set(socket: &DuplicatedFd, values: SocketValues, budget: Option<u16>) -> Resu
 ///
 /// # Errors
 /// When processes cannot be listed, or the kernel refuses.
-pub(crate) fn put_back(proc: &ProcRoot, change: &SocketsPolling) -> Result<Undoing, SettingsError> {
+pub(crate) fn restore(proc: &ProcRoot, change: &SocketsPolling) -> Result<UndoOutcome, SettingsError> {
     let mut back = PutBack::new(change);
     for pid in proc.pids()? {
         // It may have exited or be inaccessible. If it is the changed process, its sockets are reported as gone.
@@ -187,16 +187,16 @@ impl<'a> PutBack<'a> {
         Ok(())
     }
 
-    fn outcome(self) -> Undoing {
+    fn outcome(self) -> UndoOutcome {
         match (self.undone, self.changed_since) {
-            (0, 0) => Undoing::AlreadyGone,
-            (_, 0) => Undoing::Undone,
+            (0, 0) => UndoOutcome::AlreadyGone,
+            (_, 0) => UndoOutcome::Undone,
             (undone, changed) => {
                 let why = format!(
                     "{changed} sockets of process {} were changed since, not by Quell, which set {}: they were left alone",
                     self.change.pid, self.change.new.values
                 );
-                if undone > 0 { Undoing::InPart(why) } else { Undoing::LeftAlone(why) }
+                if undone > 0 { UndoOutcome::InPart(why) } else { UndoOutcome::LeftAlone(why) }
             }
         }
     }

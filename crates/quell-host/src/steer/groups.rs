@@ -10,7 +10,7 @@ use quell_linux::{Ifindex, Pid};
 use serde::{Deserialize, Serialize};
 
 use super::surroundings::Surroundings;
-use crate::picture::{Epoll, Picture, Process, Protocol, Socket, SocketState, WatchedFile};
+use crate::snapshot::{Epoll, Process, Protocol, Snapshot, Socket, SocketState, WatchedFile};
 
 /// Properties that the sockets of one group share (`inet_reuseport_add_sock` of `net/ipv4/inet_hashtables.c`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -71,8 +71,8 @@ impl Group {
     }
 
     /// Updates the workers from a later snapshot with the same sockets.
-    pub(crate) fn look_for_workers(&mut self, picture: &Picture) {
-        let workers = workers_by_socket(picture);
+    pub(crate) fn look_for_workers(&mut self, snapshot: &Snapshot) {
+        let workers = workers_by_socket(snapshot);
         for member in &mut self.members {
             member.workers = workers_of(member.inode, &workers);
         }
@@ -108,12 +108,12 @@ impl GroupKey {
 
 /// Groups that contain a socket of these processes, ordered by key. A single socket at an address is a group of one.
 #[must_use]
-pub fn groups(picture: &Picture, surroundings: &Surroundings, pids: &[Pid]) -> Vec<Group> {
-    let index = picture.index();
-    let mine = picture.processes.iter().filter(|process| pids.contains(&process.pid));
+pub fn groups(snapshot: &Snapshot, surroundings: &Surroundings, pids: &[Pid]) -> Vec<Group> {
+    let index = snapshot.index();
+    let mine = snapshot.processes.iter().filter(|process| pids.contains(&process.pid));
     let held = mine.filter_map(|process| process.files.known()).flat_map(|files| &files.sockets);
     let keys: BTreeSet<GroupKey> = held.filter_map(|held| index.socket(held.inode)).filter_map(GroupKey::of).collect();
-    let workers = workers_by_socket(picture);
+    let workers = workers_by_socket(snapshot);
     let group = |key: GroupKey| {
         let listed = surroundings.sockets.iter().filter(|socket| socket.key == key).map(|socket| socket.inode);
         let member = |inode| Member { inode, workers: workers_of(inode, &workers) };
@@ -127,9 +127,9 @@ fn workers_of(inode: u64, workers: &BTreeMap<u64, Vec<Worker>>) -> Vec<Worker> {
 }
 
 /// Epolls of the snapshot by watched socket.
-pub(super) fn workers_by_socket(picture: &Picture) -> BTreeMap<u64, Vec<Worker>> {
+pub(super) fn workers_by_socket(snapshot: &Snapshot) -> BTreeMap<u64, Vec<Worker>> {
     let mut workers: BTreeMap<u64, Vec<Worker>> = BTreeMap::new();
-    for process in &picture.processes {
+    for process in &snapshot.processes {
         for epoll in process.files.known().map_or(&[][..], |files| &files.epolls) {
             for target in epoll.targets.known_elements() {
                 if let WatchedFile::Socket { inode } = target.file {

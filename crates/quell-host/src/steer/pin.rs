@@ -8,7 +8,7 @@ use quell_linux::{CpuList, NapiId, Pid};
 
 use super::groups::Worker;
 use super::verify::Baseline;
-use crate::picture::{Index, Napi, Picture, Process, Reading, Thread, WatchedFile};
+use crate::snapshot::{Index, Napi, Process, Reading, Snapshot, Thread, WatchedFile};
 
 /// A thread to bind to the CPUs of its queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,10 +72,10 @@ pub struct Pins {
 /// Decides for each epoll of these processes that watches connections. Ignores connections in `baseline`, which predate
 /// the filter.
 #[must_use]
-pub fn pins(picture: &Picture, pids: &[Pid], baseline: &Baseline) -> Pins {
-    let index = picture.index();
+pub fn pins(snapshot: &Snapshot, pids: &[Pid], baseline: &Baseline) -> Pins {
+    let index = snapshot.index();
     let mut pins = Pins::default();
-    for process in picture.processes.iter().filter(|process| pids.contains(&process.pid)) {
+    for process in snapshot.processes.iter().filter(|process| pids.contains(&process.pid)) {
         for (worker, napis) in napis_of_workers(process, &index, baseline) {
             match pin(process, &worker, &napis, &index) {
                 Ok(pin) if pin.old == pin.new => pins.in_place.push(pin.tid),
@@ -166,9 +166,11 @@ impl fmt::Display for NotPinned {
 impl fmt::Display for WhyNotPinned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoConnection => f.write_str("no connection has come by a queue yet, so its queue is not known"),
-            Self::SeveralNapis(napis) => write!(f, "its connections come by {} NAPIs: steer them first", napis.len()),
-            Self::UnknownNapi(napi) => write!(f, "NAPI {napi} belongs to no device that was looked at"),
+            Self::NoConnection => f.write_str("no connection has arrived on a queue yet, so that its queue is unknown"),
+            Self::SeveralNapis(napis) => {
+                write!(f, "its connections arrive on {} NAPI instances: steer them first", napis.len())
+            }
+            Self::UnknownNapi(napi) => write!(f, "NAPI {napi} belongs to no device of the snapshot"),
             Self::QueueWithoutCpu(napi) => {
                 write!(f, "NAPI {napi} has no interrupt or kernel thread that is bound to fewer than all CPUs")
             }

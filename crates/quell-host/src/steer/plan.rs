@@ -8,7 +8,7 @@ use quell_linux::reuseport::{InvalidSteering, QueueSteering, SeenQueues};
 use super::groups::{Group, GroupKey, Worker};
 use super::queues::{LeftOut, Place, Ways};
 use super::surroundings::Surroundings;
-use crate::picture::{Picture, Protocol};
+use crate::snapshot::{Protocol, Snapshot};
 
 /// A filter for a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,8 +29,8 @@ pub struct Steering {
 pub enum CannotSteer {
     /// There is nothing to select from.
     #[error(
-        "{key}: there is one socket, {}: a filter picks among the sockets of a reuseport group. Where the server can open \
-         a socket for each worker (nginx: `listen … reuseport`), let it",
+        "{key}: only one socket, {}: a filter selects among the sockets of a reuseport group. If the server can open \
+         a socket per worker (nginx: `listen … reuseport`), enable that",
         match workers { 0 => "which no epoll watches".to_owned(), 1 => "with one worker".to_owned(), n => format!("shared by {n} workers") }
     )]
     OneSocket {
@@ -40,7 +40,7 @@ pub enum CannotSteer {
         workers: usize,
     },
     /// No distinguishable queue delivers to the group.
-    #[error("{key}: no receive queue leads there that a filter could tell from others{}", listed(left_out))]
+    #[error("{key}: no receive queue that a filter can distinguish leads there{}", listed(left_out))]
     NoQueues {
         /// Key of the group.
         key: GroupKey,
@@ -137,20 +137,20 @@ pub enum Note {
 /// [`CannotSteer`].
 pub fn plan(
     group: &Group,
-    picture: &Picture,
+    snapshot: &Snapshot,
     surroundings: &Surroundings,
     only: &[String],
 ) -> Result<Steering, CannotSteer> {
     let key = group.key;
     let is_there =
-        |name: &String| picture.devices.iter().any(|one| one.namespace == key.namespace && one.name == *name);
+        |name: &String| snapshot.devices.iter().any(|one| one.namespace == key.namespace && one.name == *name);
     if let Some(name) = only.iter().find(|name| !is_there(name)) {
         return Err(CannotSteer::NoSuchDevice { key, name: name.clone() });
     }
     if group.members.len() < 2 {
         return Err(CannotSteer::OneSocket { key, workers: group.workers().len() });
     }
-    let chosen = Ways::of(picture, key.namespace).choose(&key, surroundings, only);
+    let chosen = Ways::of(snapshot, key.namespace).choose(&key, surroundings, only);
     if chosen.interfaces.is_empty() {
         return Err(CannotSteer::NoQueues { key, left_out: chosen.left_out });
     }
@@ -158,12 +158,12 @@ pub fn plan(
     let sockets = u32::try_from(group.members.len()).unwrap_or(u32::MAX);
     let filter = QueueSteering::new(chosen.interfaces.iter().map(seen).collect(), sockets)
         .map_err(|source| CannotSteer::TooLarge { key, source })?;
-    let mut notes = notes(group, &filter, picture);
+    let mut notes = notes(group, &filter, snapshot);
     notes.extend(chosen.left_out.into_iter().map(Note::LeftOut));
     Ok(Steering { group: group.clone(), filter, places: chosen.places, notes })
 }
 
-fn notes(group: &Group, filter: &QueueSteering, picture: &Picture) -> Vec<Note> {
+fn notes(group: &Group, filter: &QueueSteering, snapshot: &Snapshot) -> Vec<Note> {
     let mut notes = Vec::new();
     let (workers, queues) = (filter.sockets(), filter.places());
     match workers.cmp(&queues) {
@@ -187,7 +187,7 @@ fn notes(group: &Group, filter: &QueueSteering, picture: &Picture) -> Vec<Note> 
     if group.key.protocol == Protocol::Udp {
         notes.push(Note::FlowsMove);
     }
-    let connections = picture.sockets.iter().filter(|socket| group.key.accepted(socket)).count();
+    let connections = snapshot.sockets.iter().filter(|socket| group.key.accepted(socket)).count();
     if connections > 0 {
         notes.push(Note::Established { connections });
     }
@@ -227,36 +227,35 @@ impl fmt::Display for Note {
         match self {
             Self::FewerWorkersThanQueues { workers, queues } => write!(
                 f,
-                "{workers} sockets for {queues} queues: a worker gets connections of several queues, of which its epoll polls \
-                 one; more workers, or fewer queues (`ethtool -L`), and each has one"
+                "{workers} sockets for {queues} queues: workers get connections of several queues, but an epoll polls only one; \
+                 use more workers or fewer queues (`ethtool -L`)"
             ),
             Self::MoreWorkersThanQueues { workers, queues } => write!(
                 f,
-                "{workers} sockets for {queues} queues: several workers share a queue and poll it in turn; each worker has \
-                 one queue"
+                "{workers} sockets for {queues} queues: several workers share a queue and poll it in turn; each worker has one \
+                 queue"
             ),
             Self::SharedSocket { inode, workers } => write!(
                 f,
-                "socket {inode} is watched by {} epolls: which of them takes a connection is not the filter's choice",
+                "socket {inode} is watched by {} epolls: the filter does not select among them",
                 workers.len()
             ),
             Self::Unwatched { inodes } => write!(
                 f,
-                "{} of the sockets are watched by no epoll that can be seen; connections of their queues wait for whoever \
-                 holds them",
+                "{} of the sockets are not watched by a visible epoll; connections of their queues wait for the process that \
+                 owns them",
                 inodes.len()
             ),
             Self::SeveralSockets { worker, sockets } => write!(
                 f,
-                "epoll {} of {} {} watches {sockets} of the sockets, and gets the queues of all of them",
+                "epoll {} of {} {} watches {sockets} of the sockets and gets all their queues",
                 worker.epoll_fd, worker.process, worker.pid
             ),
-            Self::Established { connections } => write!(
-                f,
-                "{connections} connections are there already and stay with their workers; the filter is for new ones"
-            ),
-            Self::FlowsMove => f.write_str("datagrams of flows under way reach other sockets from now on"),
-            Self::LeftOut(left) => write!(f, "{left}; what comes by it goes to any worker, as without a filter"),
+            Self::Established { connections } => {
+                write!(f, "{connections} existing connections stay with their workers; the filter applies to new ones")
+            }
+            Self::FlowsMove => f.write_str("datagrams of existing flows will reach other sockets"),
+            Self::LeftOut(left) => write!(f, "{left}; its packets go to any worker, as without a filter"),
         }
     }
 }

@@ -11,7 +11,7 @@ use quell_linux::{Ifindex, NapiId};
 
 use super::groups::GroupKey;
 use super::surroundings::Surroundings;
-use crate::picture::{Device, Picture, Reading};
+use crate::snapshot::{Device, Reading, Snapshot};
 
 /// A receive queue that a filter can distinguish.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl fmt::Display for LeftOut {
                  them has",
                 ports.join(" and ")
             ),
-            WhyLeftOut::UnknownQueues { said } => write!(f, "{device}: its queues are not known: {said}"),
+            WhyLeftOut::UnknownQueues { said } => write!(f, "{device}: its queues are unknown: {said}"),
             WhyLeftOut::Down => write!(f, "{device} is down"),
             WhyLeftOut::NoNapi => write!(f, "{device} receives without NAPI"),
         }
@@ -94,8 +94,8 @@ pub(super) struct Chosen {
 
 impl<'a> Ways<'a> {
     /// The interfaces of a namespace.
-    pub(super) fn of(picture: &'a Picture, namespace: u64) -> Self {
-        let devices: BTreeMap<Ifindex, &Device> = picture
+    pub(super) fn of(snapshot: &'a Snapshot, namespace: u64) -> Self {
+        let devices: BTreeMap<Ifindex, &Device> = snapshot
             .devices
             .iter()
             .filter(|device| device.namespace == namespace)

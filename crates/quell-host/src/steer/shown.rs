@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use quell_linux::{Ifindex, NapiId, Pid};
 
 use super::groups::GroupKey;
-use crate::picture::{Picture, WatchedFile};
+use crate::snapshot::{Snapshot, WatchedFile};
 
 /// Receiving sockets of each group, and the queues.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,10 +22,10 @@ pub type ShownGroup = BTreeMap<u64, bool>;
 impl Shown {
     /// The part for these processes of the snapshot.
     #[must_use]
-    pub fn of(picture: &Picture, pids: &BTreeSet<Pid>) -> Self {
-        let index = picture.index();
-        let mine = || picture.processes.iter().filter(|process| pids.contains(&process.pid));
-        let mut shown = Self { groups: BTreeMap::new(), queues: queues(picture) };
+    pub fn of(snapshot: &Snapshot, pids: &BTreeSet<Pid>) -> Self {
+        let index = snapshot.index();
+        let mine = || snapshot.processes.iter().filter(|process| pids.contains(&process.pid));
+        let mut shown = Self { groups: BTreeMap::new(), queues: queues(snapshot) };
         for held in mine().filter_map(|process| process.files.known()).flat_map(|files| &files.sockets) {
             if let Some(key) = index.socket(held.inode).and_then(GroupKey::of) {
                 shown.groups.entry(key).or_default().insert(held.inode, false);
@@ -59,13 +59,13 @@ impl Shown {
     }
 }
 
-fn queues(picture: &Picture) -> BTreeMap<(u64, Ifindex, u32), Option<NapiId>> {
-    let of_device = |device: &crate::picture::Device| {
+fn queues(snapshot: &Snapshot) -> BTreeMap<(u64, Ifindex, u32), Option<NapiId>> {
+    let of_device = |device: &crate::snapshot::Device| {
         let (namespace, ifindex) = (device.namespace, device.ifindex);
-        let queue = move |queue: &crate::picture::RxQueue| {
+        let queue = move |queue: &crate::snapshot::RxQueue| {
             ((namespace, ifindex, queue.id), queue.napi.known().copied().flatten().map(|linked| linked.to))
         };
         device.rx_queues.known_elements().map(queue).collect::<Vec<_>>()
     };
-    picture.devices.iter().flat_map(of_device).collect()
+    snapshot.devices.iter().flat_map(of_device).collect()
 }

@@ -13,7 +13,7 @@ use quell_linux::{Ifindex, Pid};
 
 use super::groups::GroupKey;
 use crate::namespaces::{self, SearchError};
-use crate::picture::{Picture, Protocol, SocketState};
+use crate::snapshot::{Protocol, Snapshot, SocketState};
 
 /// Sockets and addresses of namespaces.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub enum LookError {
     #[error(transparent)]
     Proc(#[from] ProcError),
     /// No accessible process is in the namespace of a socket.
-    #[error("network namespace {inode}, in which the sockets were made, is not found by a name or a process")]
+    #[error("network namespace {inode} of the sockets has no name and no process")]
     NamespaceLost {
         /// Inode of the namespace.
         inode: u64,
@@ -72,9 +72,9 @@ pub enum LookError {
 ///
 /// # Errors
 /// [`LookError`].
-pub fn look(picture: &Picture, pids: &[Pid]) -> Result<Surroundings, LookError> {
-    let index = picture.index();
-    let mine = picture.processes.iter().filter(|process| pids.contains(&process.pid));
+pub fn look(snapshot: &Snapshot, pids: &[Pid]) -> Result<Surroundings, LookError> {
+    let index = snapshot.index();
+    let mine = snapshot.processes.iter().filter(|process| pids.contains(&process.pid));
     let held = mine.filter_map(|process| process.files.known()).flat_map(|files| &files.sockets);
     let inodes: BTreeSet<u64> =
         held.filter_map(|held| index.socket(held.inode)).map(|socket| socket.namespace).collect();

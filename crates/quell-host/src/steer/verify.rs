@@ -8,7 +8,7 @@ use quell_linux::NapiId;
 use super::groups::{Worker, workers_by_socket};
 use super::plan::Steering;
 use super::surroundings::Connection;
-use crate::picture::{Picture, Protocol, Socket};
+use crate::snapshot::{Protocol, Snapshot, Socket};
 
 /// Connections that existed when the filter was attached. The kernel selects the socket with the first packet, so
 /// handshakes in progress at that time are included (`tcp_v4_rcv` of `net/ipv4/tcp_ipv4.c` delivers them to
@@ -84,13 +84,13 @@ pub enum Verdict {
 
 /// Evaluates connections that came after `baseline`. Ignores those without a NAPI instance (over `lo`).
 #[must_use]
-pub fn verify(steering: &Steering, baseline: &Baseline, picture: &Picture) -> Verification {
+pub fn verify(steering: &Steering, baseline: &Baseline, snapshot: &Snapshot) -> Verification {
     if steering.group.key.protocol == Protocol::Udp {
         return Verification { workers: Vec::new(), verdict: Verdict::CannotTell };
     }
-    let workers_of = workers_by_socket(picture);
+    let workers_of = workers_by_socket(snapshot);
     let mut seen: BTreeMap<&Worker, BTreeMap<NapiId, usize>> = BTreeMap::new();
-    for socket in &picture.sockets {
+    for socket in &snapshot.sockets {
         if !steering.group.key.accepted(socket) || baseline.contains(socket) {
             continue;
         }

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use quell_host::picture::{
-    Cpu, CpuCounters, Cpus, Device, DeviceDefaults, Irq, Kernel, Linked, Napi, Picture, Privileges, Reading, RxQueue,
-    SCHEMA, SaidBy, Scope, Sysctls, Taken, Thread, TxQueue, Why,
-};
 use quell_host::plan::{Change, ContextRef, Observed, Plan, RuleAction, Step};
+use quell_host::snapshot::{
+    Cpu, CpuCounters, Cpus, Device, DeviceDefaults, Irq, Kernel, Linked, Napi, Privileges, Provenance, Reading,
+    RxQueue, SCHEMA, Scope, Snapshot, Sysctls, Taken, Thread, TxQueue, Why,
+};
 use quell_linux::ethtool::{
     Channels, CoalesceParameter, Coalescing, DriverInfo, Features, FlowAction, FlowRule, InstalledFlowRule, Rings,
     RssContext, RssContextId,
@@ -50,7 +50,7 @@ fn default_coalescing() -> Coalescing {
 fn new_rx_queue(queue: u32, coalescing: &Reading<Coalescing>) -> RxQueue {
     RxQueue {
         id: queue,
-        napi: Reading::Known(Some(Linked { to: napi_id(queue), said_by: SaidBy::Kernel })),
+        napi: Reading::Known(Some(Linked { to: napi_id(queue), provenance: Provenance::Kernel })),
         rps_cpus: Reading::Known(CpuList::default()),
         rps_flow_cnt: Reading::Known(0),
         coalescing: coalescing.clone(),
@@ -71,7 +71,7 @@ fn new_tx_queue(queue: u32) -> TxQueue {
 fn new_napi(queue: u32) -> Napi {
     Napi {
         id: napi_id(queue),
-        irq: Reading::Known(Some(Linked { to: irq_number(queue), said_by: SaidBy::Kernel })),
+        irq: Reading::Known(Some(Linked { to: irq_number(queue), provenance: Provenance::Kernel })),
         defer_hard_irqs: Reading::Known(0),
         gro_flush_timeout_ns: Reading::Known(0),
         irq_suspend_timeout_ns: Reading::Known(0),
@@ -175,7 +175,7 @@ pub(crate) fn nic(queues: u32) -> Device {
 
 /// A host with that NIC.
 pub(crate) fn host(queues: u32) -> Observed {
-    let picture = Picture {
+    let snapshot = Snapshot {
         schema: SCHEMA.to_owned(),
         taken: Taken { unix_s: 0, monotonic_ns: 0, took_ns: 0, boot_id: unread() },
         scope: Scope::default(),
@@ -212,7 +212,7 @@ pub(crate) fn host(queues: u32) -> Observed {
     };
     let sysctls = [("net.core.busy_poll", "50"), ("net.core.busy_read", "0")];
     let sysctls = sysctls.map(|(name, value)| (name.to_owned(), Reading::Known(value.to_owned())));
-    Observed { picture, sysctls: sysctls.into_iter().collect(), host_wide_sysctls: BTreeMap::new() }
+    Observed { snapshot, sysctls: sysctls.into_iter().collect(), host_wide_sysctls: BTreeMap::new() }
 }
 
 /// The value of a reading that is known.
@@ -311,7 +311,7 @@ impl World {
     fn set(&mut self, change: &Change) {
         let queue = change.queue().unwrap_or(0) as usize;
         if let Change::IrqAffinity { cpus, .. } = change {
-            known(&mut self.observed.picture.irqs)[queue].affinity = Reading::Known(cpus.new.clone().unwrap());
+            known(&mut self.observed.snapshot.irqs)[queue].affinity = Reading::Known(cpus.new.clone().unwrap());
             return;
         }
         let nic = self.nic();
@@ -341,13 +341,10 @@ impl World {
             Change::Napi { values, .. } => {
                 let new = values.new.unwrap();
                 let napi = &mut known(&mut nic.napis)[queue];
-                napi.defer_hard_irqs = Reading::Known(new.defer_hard_irqs.unwrap());
-                napi.gro_flush_timeout_ns = Reading::Known(new.gro_flush_timeout_ns.unwrap());
-                napi.irq_suspend_timeout_ns = Reading::Known(new.irq_suspend_timeout_ns.unwrap());
-                napi.threading = Reading::Known(NapiThreading::from_kernel(new.threaded.unwrap()));
+                napi.set(&new);
                 let thread = known(&mut napi.thread);
                 *thread = match new.threaded {
-                    Some(0) => None,
+                    Some(NapiThreading::Disabled) => None,
                     _ => Some(thread.take().unwrap_or_else(|| new_thread(queue as u32))),
                 };
             }
@@ -364,16 +361,16 @@ impl World {
     }
 
     fn nic(&mut self) -> &mut Device {
-        &mut self.observed.picture.devices[0]
+        &mut self.observed.snapshot.devices[0]
     }
 
     fn queues(&self) -> u32 {
-        self.observed.picture.devices[0].channels.known().unwrap().combined_count.unwrap()
+        self.observed.snapshot.devices[0].channels.known().unwrap().combined_count.unwrap()
     }
 
     fn rebuild(&mut self, combined: Option<u32>) {
         let count = combined.unwrap_or(self.queues());
-        let tables = self.observed.picture.devices[0].rss_contexts.known().unwrap().iter();
+        let tables = self.observed.snapshot.devices[0].rss_contexts.known().unwrap().iter();
         let highest = tables.filter_map(|context| context.indirection.iter().flatten().max().copied()).max();
         assert!(highest.is_none_or(|queue| queue < count), "a table names a queue that goes");
         let nic = self.nic();
@@ -382,7 +379,7 @@ impl World {
         nic.tx_queues = Reading::Known((0..count).map(new_tx_queue).collect());
         nic.napis = Reading::Known((0..count).map(new_napi).collect());
         nic.irqs = Reading::Known((0..count).map(irq_number).collect());
-        self.observed.picture.irqs = Reading::Known((0..count).map(new_irq).collect());
+        self.observed.snapshot.irqs = Reading::Known((0..count).map(new_irq).collect());
     }
 
     fn number(&self, context: &ContextRef) -> Option<RssContextId> {

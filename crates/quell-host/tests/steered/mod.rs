@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use quell_host::picture::{Picture, Scope, take};
+use quell_host::snapshot::{Scope, Snapshot, take};
 use quell_host::steer::{CannotSteer, Group, Steering, groups, look, plan};
-use quell_linux::netdev::{NapiChange, NapiThreading, Netdev};
+use quell_linux::netdev::{NapiThreading, Netdev, PartialNapiSettings};
 use quell_linux::pidfd::{DuplicatedFd, PidFd, Signal};
 use quell_linux::process::Child;
 use quell_linux::{CpuList, Ifindex, NapiId, sched};
@@ -37,17 +37,17 @@ impl Steered {
         Some(Self { lab, second, server })
     }
 
-    pub(crate) fn look(&self) -> Picture {
+    pub(crate) fn look(&self) -> Snapshot {
         let netns = Some(self.lab.server_name.clone());
         take(&Scope { netns, ..Scope::default() }).unwrap().0
     }
 
     /// The group, and the filter planned for it.
     pub(crate) fn plan(&self, only: &[String]) -> (Group, Result<Steering, CannotSteer>) {
-        let (picture, pids) = (self.look(), [self.server.pid()]);
-        let surroundings = look(&picture, &pids).unwrap();
-        let [group] = &groups(&picture, &surroundings, &pids)[..] else { panic!("one group") };
-        (group.clone(), plan(group, &picture, &surroundings, only))
+        let (snapshot, pids) = (self.look(), [self.server.pid()]);
+        let surroundings = look(&snapshot, &pids).unwrap();
+        let [group] = &groups(&snapshot, &surroundings, &pids)[..] else { panic!("one group") };
+        (group.clone(), plan(group, &snapshot, &surroundings, only))
     }
 
     pub(crate) fn count(&self, connections: usize) -> BTreeMap<Served, usize> {
@@ -56,9 +56,9 @@ impl Steered {
 
     /// Duplicate of a socket of the group, as another program would obtain it.
     pub(crate) fn socket(&self) -> DuplicatedFd {
-        let picture = self.look();
-        let process = picture.processes.iter().find(|process| process.pid == self.server.pid()).unwrap();
-        let listening = |inode| picture.index().socket(inode).is_some_and(|socket| socket.remote.is_none());
+        let snapshot = self.look();
+        let process = snapshot.processes.iter().find(|process| process.pid == self.server.pid()).unwrap();
+        let listening = |inode| snapshot.index().socket(inode).is_some_and(|socket| socket.remote.is_none());
         let sockets = &process.files.known().unwrap().sockets;
         let fd = sockets.iter().find(|held| listening(held.inode)).unwrap().fd;
         PidFd::open(process.pid).unwrap().duplicate(fd).unwrap()
@@ -76,16 +76,16 @@ impl Steered {
     }
 
     pub(crate) fn thread_queues(&self) {
-        let threaded = NapiChange { threading: Some(NapiThreading::Enabled), ..NapiChange::default() };
+        let threaded = PartialNapiSettings { threaded: Some(NapiThreading::Enabled), ..PartialNapiSettings::default() };
         let mut netdev = Netdev::open_in(&self.lab.server).unwrap();
         self.napis().into_iter().for_each(|napi| netdev.set_napi(napi, &threaded).unwrap());
     }
 
     /// Binds the kthread of each queue to CPU 0 or 1, in place of an interrupt; returns the CPUs by NAPI ID.
     pub(crate) fn bind_queues(&self) -> BTreeMap<NapiId, CpuList> {
-        let picture = self.look();
-        let napis = picture.devices.iter().flat_map(|device| device.napis.known_elements());
-        let bind = |(number, napi): (u32, &quell_host::picture::Napi)| {
+        let snapshot = self.look();
+        let napis = snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
+        let bind = |(number, napi): (u32, &quell_host::snapshot::Napi)| {
             let cpu = CpuList::from_iter([number % 2]);
             sched::set_affinity(napi.thread.known().unwrap().as_ref().unwrap().tid, &cpu).unwrap();
             (napi.id, cpu)

@@ -5,7 +5,8 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use proptest::prelude::*;
-use quell_launch::preload_settings::{BusyPoll, EventsMax, PreloadSettings, SpinMicros, Wait, WaitMillis};
+use quell_launch::preload_settings::{EventsMax, PreloadSettings, SpinMicros, Wait, WaitMillis};
+use quell_mode::{EpollParams, PollUsecs, USECS_MAX};
 
 use crate::programs::Programs;
 
@@ -21,9 +22,13 @@ fn read_back(lines: &[String]) -> Option<Vec<String>> {
     Some(String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect())
 }
 
-fn busy_poll() -> impl Strategy<Value = BusyPoll> {
-    let parts = (0..=BusyPoll::USECS_MAX, any::<u16>(), any::<bool>());
-    parts.prop_map(|(usecs, budget, prefer)| BusyPoll::new(usecs, budget, prefer).unwrap())
+fn epoll() -> impl Strategy<Value = EpollParams> {
+    let parts = (0..=USECS_MAX, any::<u16>(), any::<bool>());
+    parts.prop_map(|(busy_poll_usecs, busy_poll_budget, prefer_busy_poll)| EpollParams {
+        busy_poll_usecs,
+        busy_poll_budget,
+        prefer_busy_poll,
+    })
 }
 
 fn wait() -> impl Strategy<Value = Wait> {
@@ -36,8 +41,8 @@ fn wait() -> impl Strategy<Value = Wait> {
 
 fn settings() -> impl Strategy<Value = PreloadSettings> {
     let events = (1..=i32::MAX as u32 / 12).prop_map(|events| EventsMax::new(events).unwrap());
-    let parts =
-        (prop::option::of(busy_poll()), prop::option::of(busy_poll()), any::<bool>(), wait(), prop::option::of(events));
+    let sockets = (1..=USECS_MAX).prop_map(|usecs| PollUsecs::new(usecs).unwrap());
+    let parts = (prop::option::of(epoll()), prop::option::of(sockets), any::<bool>(), wait(), prop::option::of(events));
     parts.prop_map(|(epoll, sockets, timed_zero_waits, wait, events_max)| PreloadSettings {
         epoll,
         sockets,

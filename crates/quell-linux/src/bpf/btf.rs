@@ -28,7 +28,7 @@ pub enum BtfError {
         source: io::Error,
     },
     /// The bytes are not BTF in the byte order of this machine.
-    #[error("byte {offset} of the kernel's types: expected {expected}")]
+    #[error("byte {offset} of the kernel's BTF: expected {expected}")]
     Malformed {
         /// Offset in bytes.
         offset: usize,
@@ -36,7 +36,7 @@ pub enum BtfError {
         expected: &'static str,
     },
     /// The running kernel has no type, member or enumerator of this name.
-    #[error("this kernel's types have no {what}")]
+    #[error("this kernel's BTF has no {what}")]
     NotFound {
         /// Name that was looked up.
         what: String,

@@ -16,15 +16,13 @@ use super::syscall::{self, LoadError, PerCpuHash};
 #[non_exhaustive]
 pub enum CounterError {
     /// No keys were given.
-    #[error("counting at a tracepoint: nothing was named to be watched")]
+    #[error("counting at a tracepoint: nothing to watch")]
     NothingToWatch,
     /// The kernel has no BTF or lacks the tracepoint.
     #[error("counting at a tracepoint: {0}")]
     Unsupported(#[source] BtfError),
     /// BPF programs see PIDs of the initial pid namespace, which differ from those of this process.
-    #[error(
-        "counting at a tracepoint, by process: the numbers of processes are those of a container, not the kernel's"
-    )]
+    #[error("counting at a tracepoint, by process: PIDs of this PID namespace differ from the kernel's")]
     InContainer,
     /// BTF of the kernel is unreadable or malformed.
     #[error("counting at a tracepoint: {0}")]

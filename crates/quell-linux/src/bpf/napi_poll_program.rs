@@ -193,12 +193,12 @@ fn count_if_suspended(asm: &mut Assembler, napi: Register, counters: Register, l
     asm.load(Width::Double, R1, napi, layout.gro_flush_timeout);
     let defers_for_no_time = asm.jump_if(Condition::Equal, R1, 0);
     asm.load(Width::Double, R2, napi, layout.irq_suspend_timeout);
-    let cannot_be_told = asm.jump_if_registers(Condition::Less, R2, R1);
+    let suspends_for_less = asm.jump_if_registers(Condition::Less, R2, R1);
     asm.add_register(R1, R0);
     asm.load(Width::Double, R2, napi, layout.timer_expires);
     let not_suspended = asm.jump_if_registers(Condition::Less, R2, R1);
     count(asm, counters, Counter::FoundSuspended);
-    for jump in [never_defers, defers_for_no_time, cannot_be_told, not_suspended] {
+    for jump in [never_defers, defers_for_no_time, suspends_for_less, not_suspended] {
         asm.land(jump);
     }
 }

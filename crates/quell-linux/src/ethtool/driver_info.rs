@@ -46,7 +46,7 @@ impl Ethtool {
 pub(crate) fn parse_driver_info(bytes: &[u8]) -> Result<DriverInfo, Malformed> {
     let text = |number: usize| {
         let field = bytes.get(4 + number * TEXT_BYTES..4 + (number + 1) * TEXT_BYTES);
-        let field = field.ok_or(Malformed("driver information is cut short"))?;
+        let field = field.ok_or(Malformed("driver information is truncated"))?;
         let end = field.iter().position(|&byte| byte == 0).unwrap_or(TEXT_BYTES);
         Ok((end > 0).then(|| String::from_utf8_lossy(&field[..end]).into_owned()))
     };

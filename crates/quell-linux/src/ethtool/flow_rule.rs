@@ -125,7 +125,7 @@ impl<A: Address> fmt::Display for Prefix<A> {
 
 /// An invalid prefix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no prefix: expected an address, a slash, and how many bits of it count, no later bit being set")]
+#[error("invalid prefix `{0}`: expected ADDRESS/LENGTH without bits set after the prefix")]
 pub struct InvalidPrefix(String);
 
 impl<A: Address> TryFrom<String> for Prefix<A> {
@@ -224,7 +224,7 @@ const fn ports_at(address_bits: u8) -> usize {
 
 /// Parses a `struct ethtool_rx_flow_spec` with the RSS context of its `struct ethtool_rxnfc`.
 pub(crate) fn parse_rule(spec: &[u8], context: u32) -> Result<InstalledFlowRule, Malformed> {
-    let cut_short = Malformed("a flow rule is cut short");
+    let cut_short = Malformed("a flow rule is truncated");
     if spec.len() < size_of::<FlowSpecLayout>() {
         return Err(cut_short);
     }

@@ -143,7 +143,7 @@ struct Count {
 }
 
 fn parse_count(answer: &[u8]) -> Result<Count, Malformed> {
-    let cut_short = Malformed("the count of flow rules is cut short");
+    let cut_short = Malformed("the count of flow rules is truncated");
     let rules = u32_at(answer, RULE_COUNT).ok_or(cut_short)?;
     if rules > RULES_MAX {
         return Err(Malformed("more flow rules than any device has"));
@@ -155,7 +155,7 @@ fn parse_count(answer: &[u8]) -> Result<Count, Malformed> {
 
 /// Parses the locations in the reply to `ETHTOOL_GRXCLSRLALL`, which may be fewer than the previous count.
 pub(crate) fn parse_locations(answer: &[u8]) -> Result<Vec<u32>, Malformed> {
-    let cut_short = Malformed("the list of flow rules is cut short");
+    let cut_short = Malformed("the list of flow rules is truncated");
     let count = u32_at(answer, RULE_COUNT).ok_or(cut_short)? as usize;
     let (words, _) = answer.get(RULE_LOCATIONS..).ok_or(cut_short)?.as_chunks();
     Ok(words.get(..count).ok_or(cut_short)?.iter().copied().map(u32::from_ne_bytes).collect())

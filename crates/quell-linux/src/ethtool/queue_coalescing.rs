@@ -99,7 +99,7 @@ pub(crate) fn parse_words(words: &[u8], device: &Coalescing) -> Result<Coalescin
         .iter()
         .filter_map(|(parameter, _)| value(parameter))
         .map(|(parameter, offset)| {
-            let value = u32_at(words, offset).ok_or(Malformed("coalescing of a queue is cut short"))?;
+            let value = u32_at(words, offset).ok_or(Malformed("coalescing of a queue is truncated"))?;
             Ok((parameter, value))
         })
         .collect()

@@ -19,7 +19,7 @@ use crate::visible;
 #[non_exhaustive]
 pub enum DeviceThreadingError {
     /// This kernel has the setting per NAPI instance. Nothing is written.
-    #[error("set threaded of interface {name} by sysfs: this kernel has it per NAPI by netlink, set it there")]
+    #[error("set threaded of interface {name} by sysfs: this kernel sets it per NAPI by netlink, use that")]
     NetlinkHasIt {
         /// Interface.
         name: InterfaceName,
@@ -96,7 +96,7 @@ pub fn set_device_threading(
     if napis.is_empty() {
         return Err(DeviceThreadingError::NoNapi { name: name.clone() });
     }
-    if napis.iter().any(|napi| napi.threading.is_some()) {
+    if napis.iter().any(|napi| napi.settings.threaded.is_some()) {
         return Err(DeviceThreadingError::NetlinkHasIt { name: name.clone() });
     }
     write_threaded(namespace, name, threaded)
@@ -157,7 +157,7 @@ mod tests {
         if kernel::threads_are_in_sight(&ProcRoot::default()) {
             assert!(napis.iter().all(|napi| napi.pid.is_some()), "{napis:?}");
         }
-        if napis.iter().all(|napi| napi.threading == Some(NapiThreading::Enabled)) {
+        if napis.iter().all(|napi| napi.settings.threaded == Some(NapiThreading::Enabled)) {
             let refused = set_device_threading(&namespace, &name, false).unwrap_err();
             assert!(matches!(refused, DeviceThreadingError::NetlinkHasIt { .. }), "{refused}");
             assert!(device_threading(&namespace, &name).unwrap());

@@ -12,8 +12,9 @@ mod queue;
 pub(crate) use {napi::decode_napi, qstats::decode_stats, queue::decode_queue};
 
 pub use device_threading::{DeviceThreadingError, device_threading, set_device_threading};
-pub use napi::{Napi, NapiChange, NapiThreading};
+pub use napi::Napi;
 pub use qstats::{DeviceStats, QueueCounters, QueueStats};
+pub use quell_mode::{NapiThreading, PartialNapiSettings};
 pub use queue::{Queue, QueueKind};
 
 use crate::netlink::{NetlinkError, NetlinkSocket};

@@ -3,8 +3,7 @@
 use netlink_bindings::netdev as bindings;
 use netlink_bindings::traits::{NetlinkRequest, Pusher};
 use netlink_bindings::utils::find_attr;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use quell_mode::{NapiThreading, PartialNapiSettings};
 
 use super::Netdev;
 use crate::interface::Ifindex;
@@ -17,46 +16,7 @@ use crate::pid::Pid;
 const NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT: u16 = 6;
 const NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT: u16 = 7;
 
-/// Where a NAPI instance is polled (`threaded`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum NapiThreading {
-    /// 0: in softirq context.
-    Disabled,
-    /// 1: in its own kernel thread.
-    Enabled,
-    /// 2: in its own kernel thread, which busy polls (Linux 6.19).
-    BusyPoll,
-    /// Unknown value.
-    Other(u32),
-}
-
-impl NapiThreading {
-    /// Value of the netlink attribute.
-    #[must_use]
-    pub const fn as_kernel(self) -> u32 {
-        match self {
-            Self::Disabled => 0,
-            Self::Enabled => 1,
-            Self::BusyPoll => 2,
-            Self::Other(value) => value,
-        }
-    }
-
-    /// Variant for a value of the netlink attribute.
-    #[must_use]
-    pub const fn from_kernel(value: u32) -> Self {
-        match value {
-            0 => Self::Disabled,
-            1 => Self::Enabled,
-            2 => Self::BusyPoll,
-            other => Self::Other(other),
-        }
-    }
-}
-
-/// A NAPI instance. `None`: the kernel does not report the value, because it predates the attribute or the
-/// device lacks the feature (veth has no IRQ).
+/// A NAPI instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Napi {
@@ -68,27 +28,8 @@ pub struct Napi {
     pub irq: Option<u32>,
     /// PID of its kernel thread in the initial pid namespace; `None` if it is not threaded.
     pub pid: Option<Pid>,
-    /// Number of empty polls before the IRQ is unmasked (Linux 6.13).
-    pub defer_hard_irqs: Option<u32>,
-    /// Delay of the next poll while the IRQ is masked, in ns (Linux 6.13).
-    pub gro_flush_timeout_ns: Option<u64>,
-    /// Maximum time that the IRQ stays masked after an application received events, in ns (Linux 6.13).
-    pub irq_suspend_timeout_ns: Option<u64>,
-    /// Polling context; `None` where the kernel has the setting only per device (before 6.17).
-    pub threading: Option<NapiThreading>,
-}
-
-/// Settings to change; `None` is unchanged.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct NapiChange {
-    /// Number of empty polls; above 2³¹−1 the error is `Invalid`.
-    pub defer_hard_irqs: Option<u32>,
-    /// Timeout in ns.
-    pub gro_flush_timeout_ns: Option<u64>,
-    /// Timeout in ns.
-    pub irq_suspend_timeout_ns: Option<u64>,
-    /// Polling context; the error is `Invalid` if the kernel does not know the value.
-    pub threading: Option<NapiThreading>,
+    /// Settings that the kernel reports.
+    pub settings: PartialNapiSettings,
 }
 
 impl Netdev {
@@ -116,18 +57,18 @@ impl Netdev {
         Ok(napis)
     }
 
-    /// Changes settings of a NAPI instance. If a value is out of range, nothing is changed.
+    /// Changes the settings that are present. If a value is out of range or unknown to the kernel, nothing is changed.
     ///
     /// # Errors
     /// [`NetlinkError`]: `Denied` without `CAP_NET_ADMIN` in the initial user namespace, `Absent`, `Invalid`,
     /// `Unsupported` before Linux 6.13.
-    pub fn set_napi(&mut self, id: NapiId, change: &NapiChange) -> Result<(), NetlinkError> {
+    pub fn set_napi(&mut self, id: NapiId, change: &PartialNapiSettings) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_napi_set_do();
         let mut attributes = request.encode().push_id(id.get());
         if let Some(count) = change.defer_hard_irqs {
             attributes = attributes.push_defer_hard_irqs(count);
         }
-        if let Some(threading) = change.threading {
+        if let Some(threading) = change.threaded {
             attributes = attributes.push_threaded(threading.as_kernel());
         }
         let timeouts = [
@@ -154,10 +95,12 @@ pub(crate) fn decode_napi(reply: &[u8]) -> Result<Napi, Malformed> {
         ifindex: ifindex.ok_or(Malformed("a NAPI without an interface"))?,
         irq: attributes.get_irq().ok(),
         pid: attributes.get_pid().ok().and_then(Pid::from_kernel),
-        defer_hard_irqs: attributes.get_defer_hard_irqs().ok(),
-        gro_flush_timeout_ns: timeout(NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT)?,
-        irq_suspend_timeout_ns: timeout(NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT)?,
-        threading: attributes.get_threaded().ok().map(NapiThreading::from_kernel),
+        settings: PartialNapiSettings {
+            defer_hard_irqs: attributes.get_defer_hard_irqs().ok(),
+            gro_flush_timeout_ns: timeout(NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT)?,
+            irq_suspend_timeout_ns: timeout(NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT)?,
+            threaded: attributes.get_threaded().ok().map(NapiThreading::from_kernel),
+        },
     })
 }
 
@@ -181,9 +124,7 @@ mod tests {
         let bytes = reply(&[(1, &4_u32.to_ne_bytes()), (2, &8193_u32.to_ne_bytes())]);
         let napi = decode_napi(&bytes).unwrap();
         assert_eq!((napi.id.get(), napi.ifindex.get()), (8193, 4));
-        assert_eq!((napi.irq, napi.pid, napi.defer_hard_irqs), (None, None, None));
-        assert_eq!((napi.gro_flush_timeout_ns, napi.irq_suspend_timeout_ns), (None, None));
-        assert_eq!(napi.threading, None);
+        assert_eq!((napi.irq, napi.pid, napi.settings), (None, None, PartialNapiSettings::NONE));
     }
 
     #[test]
@@ -193,8 +134,8 @@ mod tests {
         let short = 20_000_000_u32.to_ne_bytes();
         let bytes = reply(&[ids[0], ids[1], (6, &short[..]), (7, &long[..])]);
         let napi = decode_napi(&bytes).unwrap();
-        assert_eq!(napi.gro_flush_timeout_ns, Some(20_000_000));
-        assert_eq!(napi.irq_suspend_timeout_ns, Some(u64::MAX));
+        assert_eq!(napi.settings.gro_flush_timeout_ns, Some(20_000_000));
+        assert_eq!(napi.settings.irq_suspend_timeout_ns, Some(u64::MAX));
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl Netdev {
         let mut request = nlctrl::Request::new().op_getpolicy_dump();
         request.encode().push_family_name_bytes(b"netdev").push_op(NETDEV_CMD_NAPI_SET);
         let limits =
-            self.socket.collect("ask for the limits of napi-set in", &Target::Namespace, &request, threaded_max)?;
+            self.socket.collect("query the limits of napi-set in", &Target::Namespace, &request, threaded_max)?;
         Ok(limits.into_iter().flatten().any(|max| max >= u64::from(NapiThreading::BusyPoll.as_kernel())))
     }
 }
@@ -39,7 +39,7 @@ pub(crate) fn threaded_max(reply: &[u8]) -> Result<Option<u64>, Malformed> {
     let attributes = reply.get(GENERIC_HEADER_BYTES..).ok_or(Malformed("a policy without a header"))?;
     let path = [CTRL_ATTR_POLICY, OF_THE_REQUEST, NETDEV_A_NAPI_THREADED, NL_POLICY_TYPE_ATTR_MAX_VALUE_U];
     let Some(max) = path.into_iter().try_fold(attributes, find_attr) else { return Ok(None) };
-    let max = max.try_into().map_err(|_| Malformed("a limit that is no number of 64 bits"))?;
+    let max = max.try_into().map_err(|_| Malformed("a limit that is not a 64-bit number"))?;
     Ok(Some(u64::from_ne_bytes(max)))
 }
 

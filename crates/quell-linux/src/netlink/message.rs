@@ -43,7 +43,7 @@ pub(super) fn next_message<'a>(rest: &mut &'a [u8]) -> Option<Result<Message<'a>
     if message.is_none() {
         *rest = &[];
     }
-    Some(message.ok_or(Malformed("a message is cut short")))
+    Some(message.ok_or(Malformed("a message is truncated")))
 }
 
 fn split_message<'a>(rest: &mut &'a [u8]) -> Option<Message<'a>> {
@@ -67,7 +67,7 @@ impl Message<'_> {
             libc::NLMSG_DONE => false,
             _ => return None,
         };
-        Some(self.parse_status(is_error).ok_or(Malformed("an acknowledgement is cut short")))
+        Some(self.parse_status(is_error).ok_or(Malformed("an acknowledgement is truncated")))
     }
 
     fn parse_status(&self, is_error: bool) -> Option<Status> {

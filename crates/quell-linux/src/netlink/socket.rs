@@ -8,6 +8,7 @@ use netlink_bindings::traits::{NetlinkRequest, Protocol as RequestProtocol};
 use rustix::io::Errno;
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
+use tracing::{debug, trace};
 
 use super::message::{HEADER_BYTES, Message, Status, next_message};
 use super::{Cause, Failure, Malformed, NetlinkError, Target};
@@ -105,7 +106,12 @@ impl NetlinkSocket {
         target: &Target,
         request: &R,
     ) -> Result<(), NetlinkError> {
-        self.collect(action, target, request, |_| Ok(())).map(drop)
+        let answer = self.collect(action, target, request, |_| Ok(())).map(drop);
+        match &answer {
+            Ok(()) => debug!(action, %target, "netlink request acknowledged"),
+            Err(error) => debug!(%error, "netlink request refused"),
+        }
+        answer
     }
 
     /// Sends a request with exactly one reply message.
@@ -135,10 +141,15 @@ impl NetlinkSocket {
     ) -> Result<Vec<T>, NetlinkError> {
         for _ in 0..DUMP_ATTEMPTS_MAX {
             match self.exchange(request, &mut decode) {
-                Ok(replies) => return Ok(replies),
-                Err(Interruption::Changed) => {}
+                Ok(replies) => {
+                    trace!(action, %target, replies = replies.len(), "netlink request answered");
+                    return Ok(replies);
+                }
+                Err(Interruption::Changed) => debug!(action, %target, "changed while it was listed: asking again"),
                 Err(Interruption::Failed(cause)) => {
-                    return Err(NetlinkError::new(action, target.clone(), cause));
+                    let error = NetlinkError::new(action, target.clone(), cause);
+                    trace!(%error, "netlink request failed");
+                    return Err(error);
                 }
             }
         }

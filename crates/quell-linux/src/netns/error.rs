@@ -28,7 +28,7 @@ pub enum NamespaceError {
         name: NamespaceName,
     },
     /// The namespace or process does not exist.
-    #[error("network namespace {what}: there is none")]
+    #[error("network namespace {what} does not exist")]
     Absent {
         /// Requested name or path.
         what: String,
@@ -41,7 +41,7 @@ pub enum NamespaceError {
     },
     /// The kernel does not support cookies of namespaces.
     #[error(
-        "read the cookie of network namespace {what}: this kernel does not tell it; Linux 5.14 does (SO_NETNS_COOKIE)"
+        "read the cookie of network namespace {what}: not supported by this kernel; needs Linux 5.14 (SO_NETNS_COOKIE)"
     )]
     NoCookie {
         /// Namespace.

@@ -318,10 +318,12 @@ pub(crate) fn parse_namespace_link(link: &Path) -> Option<u64> {
 
 /// Runs `work` on a new thread, so that changes to the thread end with it.
 fn in_own_thread<T: Send>(work: impl FnOnce() -> Result<T, NamespaceError> + Send) -> Result<T, NamespaceError> {
+    // Spans belong to a thread.
+    let span = tracing::Span::current();
     thread::scope(|scope| {
         let spawned = thread::Builder::new()
             .name("netns".to_owned())
-            .spawn_scoped(scope, work)
+            .spawn_scoped(scope, || span.in_scope(work))
             .map_err(|error| NamespaceError::io("start a thread for", Path::new("netns"), &error))?;
         spawned.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })

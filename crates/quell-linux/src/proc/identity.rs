@@ -17,7 +17,7 @@ pub struct BootId(u128);
 
 /// An invalid boot id.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{text}` is no boot id: expected 8-4-4-4-12 hexadecimal digits")]
+#[error("invalid boot ID `{text}`: expected 8-4-4-4-12 hexadecimal digits")]
 pub struct BootIdError {
     text: String,
 }

@@ -1,7 +1,9 @@
-//! `/proc/PID/maps`: files from which a process executes code. Addresses and other mappings are not used.
+//! `/proc/PID/maps`: files from which a process executes code, and the address at which one is loaded; `/proc/PID/mem`.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use super::text::{Malformed, lines};
@@ -28,6 +30,26 @@ pub fn parse_executable_files(bytes: &[u8]) -> Result<Vec<PathBuf>, Malformed> {
     Ok(files)
 }
 
+/// Parses the file. Returns the address at which the beginning of the file with this name, in any directory, is mapped;
+/// `None` if it is not mapped.
+///
+/// # Errors
+/// When a line lacks an address.
+pub fn parse_load_address(bytes: &[u8], file_name: &OsStr) -> Result<Option<u64>, Malformed> {
+    for line in lines(bytes) {
+        let malformed = || line.malformed("an address", line.bytes);
+        let range = line.fields().next().and_then(|range| std::str::from_utf8(range).ok()).ok_or_else(malformed)?;
+        let start = range.split('-').next().and_then(|start| u64::from_str_radix(start, 16).ok());
+        let start = start.ok_or_else(malformed)?;
+        let is_beginning = line.fields().nth(2).is_some_and(|offset| offset.iter().all(|digit| *digit == b'0'));
+        let name = path(line.bytes).and_then(|path| path.rsplit(|byte| *byte == b'/').next());
+        if is_beginning && name == Some(file_name.as_bytes()) {
+            return Ok(Some(start));
+        }
+    }
+    Ok(None)
+}
+
 /// Path at the end of a line, which may contain blanks.
 fn path(line: &[u8]) -> Option<&[u8]> {
     let mut rest = line;
@@ -45,6 +67,26 @@ impl ProcDir {
     /// When `maps` cannot be read or parsed.
     pub fn executable_files(&self) -> Result<Vec<PathBuf>, ProcError> {
         self.read("maps", parse_executable_files)
+    }
+
+    /// Address at which the file with this name is loaded in the process; `None` if it is not.
+    ///
+    /// # Errors
+    /// When `maps` cannot be read or parsed.
+    pub fn load_address(&self, file_name: &OsStr) -> Result<Option<u64>, ProcError> {
+        self.read("maps", |bytes| parse_load_address(bytes, file_name))
+    }
+
+    /// `N` bytes of the memory of the process.
+    ///
+    /// # Errors
+    /// When the caller lacks ptrace access, or the process has no memory at this address.
+    pub fn memory<const N: usize>(&self, address: u64) -> Result<[u8; N], ProcError> {
+        let path = self.0.join("mem");
+        let refused = |source| ProcError::refused(&path, source);
+        let mut bytes = [0; N];
+        File::open(&path).map_err(refused)?.read_exact_at(&mut bytes, address).map_err(refused)?;
+        Ok(bytes)
     }
 }
 
@@ -72,6 +114,27 @@ mod tests {
     #[test]
     fn a_line_without_permissions_is_refused_with_its_position() {
         assert!(parse_executable_files(b"55d0-55d1\n").unwrap_err().to_string().starts_with("line 1: "));
+    }
+
+    #[test]
+    fn the_load_address_is_where_the_beginning_of_the_file_is_mapped() {
+        let maps = "\
+7f10-7f11 r--p 00001000 fe:01 9 /x/lib a.so
+7f00-7f01 r--p 00000000 fe:01 9 /x/lib a.so
+7f01-7f02 r--p 00000000 fe:01 8 /x/lib b.so (deleted)
+";
+        let address = |name: &str| parse_load_address(maps.as_bytes(), OsStr::new(name)).unwrap();
+        assert_eq!((address("lib a.so"), address("a.so"), address("lib b.so")), (Some(0x7f00), None, None));
+        assert!(parse_load_address(b"nowhere r--p\n", OsStr::new("a")).is_err());
+    }
+
+    #[test]
+    fn memory_is_what_a_process_has_at_an_address() {
+        let value = Box::new(0x1234_5678_9abc_def0_u64);
+        let own = ProcRoot::default().process(Pid::of_this_process());
+        let bytes: [u8; 8] = own.memory(std::ptr::from_ref(&*value).addr() as u64).unwrap();
+        assert_eq!(u64::from_ne_bytes(bytes), *value);
+        assert!(own.memory::<1>(0).is_err());
     }
 
     #[test]

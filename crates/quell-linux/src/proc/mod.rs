@@ -42,7 +42,7 @@ pub use fdinfo::{EpollInfo, EpollTarget};
 pub use identity::{BootId, BootIdError, ProcessIdentity};
 pub use interrupts::{InterruptLine, Interrupts};
 pub use irq::ProcWriteError;
-pub use maps::parse_executable_files;
+pub use maps::{parse_executable_files, parse_load_address};
 pub use net_dev::{NetDev, TrafficCounters};
 pub use netstat::Netstat;
 pub use pid_stat::{PidStat, ProcessState};

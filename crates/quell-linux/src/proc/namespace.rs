@@ -15,7 +15,7 @@ impl ProcDir {
         let path = self.path().join("ns/net");
         let link = fs::read_link(&path).map_err(|source| ProcError::refused(&path, source))?;
         parse_namespace_link(&link).ok_or_else(|| {
-            let source = io::Error::new(io::ErrorKind::InvalidData, format!("{link:?} is no network namespace"));
+            let source = io::Error::new(io::ErrorKind::InvalidData, format!("{link:?} is not a network namespace"));
             ProcError::refused(&path, source)
         })
     }

@@ -20,7 +20,7 @@ pub struct SysctlName(String);
 
 /// An invalid name of a network sysctl.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no name of a network sysctl: net and parts of letters, digits, `_`, `-` and `/`, separated by dots")]
+#[error("invalid network sysctl {0:?}: expected net.* with parts of letters, digits, `_`, `-` and `/`")]
 pub struct InvalidSysctlName(String);
 
 impl SysctlName {

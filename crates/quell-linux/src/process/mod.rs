@@ -54,7 +54,7 @@ pub enum ProcessError {
         source: io::Error,
     },
     /// Killed processes of a session did not exit: they hang in the kernel, or fork faster than they can be killed.
-    #[error("session {leader}: {pids} did not end within {within:?} of SIGKILL", pids = list(.left))]
+    #[error("session {leader}: {pids} did not exit within {within:?} after SIGKILL", pids = list(.left))]
     StillThere {
         /// Leader of the session.
         leader: Pid,
@@ -78,6 +78,12 @@ fn list(pids: &[Pid]) -> String {
 
 /// Time limit for the exit of killed processes.
 const KILL_BOUND: Duration = Duration::from_secs(5);
+
+/// Whether this process is root in its user namespace.
+#[must_use]
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
 
 /// A running child and its session. Dropping it kills the whole session.
 #[derive(Debug)]

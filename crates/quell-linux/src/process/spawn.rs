@@ -64,6 +64,8 @@ pub enum Output {
     /// Discarded.
     #[default]
     Null,
+    /// Written to where this program's output of the same number goes.
+    Inherit,
     /// Written to a file.
     File(File),
     /// Written to a pipe that another reads.
@@ -215,6 +217,7 @@ pub(super) fn handle(process: &std::process::Child) -> Result<(ProcessIdentity, 
 fn redirect(output: Output) -> io::Result<(Stdio, Option<OutputTail>)> {
     match output {
         Output::Null => Ok((Stdio::null(), None)),
+        Output::Inherit => Ok((Stdio::inherit(), None)),
         Output::File(file) => Ok((file.into(), None)),
         Output::Pipe(writer) => Ok((writer.into(), None)),
         Output::Tail(limit) => {

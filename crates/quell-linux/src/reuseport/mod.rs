@@ -27,7 +27,7 @@ pub enum ReuseportError {
         option: &'static str,
     },
     /// The kernel does not support it: detaching needs Linux 5.3.
-    #[error("{action} {option}: this kernel cannot (Linux 5.3 and newer can)")]
+    #[error("{action} {option}: not supported by this kernel (needs Linux 5.3)")]
     Unsupported {
         /// Operation: setting or removing.
         action: &'static str,

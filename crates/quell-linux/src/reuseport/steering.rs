@@ -48,13 +48,13 @@ pub enum InvalidSteering {
         sockets: u32,
     },
     /// No interface, or more than a filter supports.
-    #[error("a filter tells between 1 and {INTERFACES_MAX} interfaces apart, not {interfaces}")]
+    #[error("a filter distinguishes between 1 and {INTERFACES_MAX} interfaces, not {interfaces}")]
     Interfaces {
         /// Number of interfaces.
         interfaces: usize,
     },
     /// An interface without queues, or beyond the last place.
-    #[error("interface {ifindex} has {queues} queues from place {first} on; there are places from 0 to {PLACES_MAX}")]
+    #[error("interface {ifindex} has {queues} queues from position {first}; positions are 0 to {PLACES_MAX}")]
     Queues {
         /// Interface.
         ifindex: Ifindex,

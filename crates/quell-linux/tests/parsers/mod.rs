@@ -3,11 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a broken property is reported")]
 
+use std::ffi::OsStr;
+
 use quell_linux::CpuList;
 use quell_linux::bpf::Btf;
 use quell_linux::proc::{
     BootId, CurrentSyscall, EpollInfo, FdKind, Interrupts, Malformed, NetDev, Netstat, PidStat, PidStatus, Schedstat,
-    Softirqs, SoftnetStat, Stat, parse_executable_files, parse_model_name,
+    Softirqs, SoftnetStat, Stat, parse_executable_files, parse_load_address, parse_model_name,
 };
 
 /// Runs all parsers of /proc files on the same bytes.
@@ -24,6 +26,7 @@ pub(crate) fn proc_files(bytes: &[u8]) {
         NetDev::parse(bytes).err(),
         CurrentSyscall::parse(bytes).err(),
         parse_executable_files(bytes).err(),
+        parse_load_address(bytes, OsStr::new("libc.so.6")).err(),
     ] {
         names_a_line(error, bytes);
     }

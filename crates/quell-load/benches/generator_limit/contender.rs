@@ -1,4 +1,5 @@
-//! The compared generators, and one trial of each: a closed loop at full speed, or an open loop at a given rate.
+//! The generators to compare, and how each one runs a trial: a closed loop at full speed, or an open loop at a given
+//! rate.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -26,20 +27,22 @@ pub(crate) enum Contender {
     Flooder,
     /// `quell-load` on a NAPI with default settings.
     Plain,
-    /// `quell-load` with deferral on the client's NAPI, so that it polls the device itself.
+    /// The same, with all available responses read before it sends.
+    Batched,
+    /// `quell-load` with deferral on the client's NAPI, so that the generator polls the device itself.
     Deferred,
-    /// The order of work of the published experiments' generator.
+    /// Sends in the order used by the generator of the published experiments.
     Scheduled,
 }
 
-/// Result of a contender in a closed loop.
+/// A contender's result in a closed loop.
 pub(crate) struct Reached {
     pub(crate) qps: f64,
-    /// CPU time of its thread per request, µs, if it is known.
+    /// CPU time of its thread per request, µs. `None` if it could not be read.
     pub(crate) run_us: Option<f64>,
 }
 
-/// Lateness of the sends.
+/// How late the sends were.
 pub(crate) struct Lateness {
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
@@ -47,7 +50,7 @@ pub(crate) struct Lateness {
     pub(crate) within_10_us: f64,
 }
 
-/// Lab, port and duration of a trial.
+/// A trial's lab, port and duration.
 pub(crate) struct Trial<'a> {
     pub(crate) lab: &'a Lab,
     pub(crate) port: u16,
@@ -55,8 +58,8 @@ pub(crate) struct Trial<'a> {
 }
 
 impl Contender {
-    /// All contenders: first the flooder, which is the reference, then the plain generator.
-    pub(crate) const ALL: [Self; 4] = [Self::Flooder, Self::Plain, Self::Deferred, Self::Scheduled];
+    /// All contenders: the flooder first, as the reference, then the plain generator.
+    pub(crate) const ALL: [Self; 5] = [Self::Flooder, Self::Plain, Self::Batched, Self::Deferred, Self::Scheduled];
     /// Contenders with a schedule.
     pub(crate) const PUNCTUAL: [Self; 3] = [Self::Plain, Self::Deferred, Self::Scheduled];
 
@@ -64,8 +67,9 @@ impl Contender {
         match self {
             Self::Flooder => "blind flooder",
             Self::Plain => "quell-load",
+            Self::Batched => "quell-load, in batches",
             Self::Deferred => "quell-load, client NAPI deferred",
-            Self::Scheduled => "published order of work",
+            Self::Scheduled => "order of the published generator",
         }
     }
 }
@@ -81,8 +85,8 @@ impl Trial<'_> {
                 Ok(Reached { qps: self.on_client_cpu(flood)?, run_us: None })
             }
             Contender::Scheduled => Ok(Reached { qps: self.scheduled(None)?.qps, run_us: None }),
-            Contender::Plain | Contender::Deferred => {
-                let report = self.generate(Schedule::Closed)?;
+            Contender::Plain | Contender::Batched | Contender::Deferred => {
+                let report = self.generate(Schedule::Closed, contender == Contender::Batched)?;
                 let run_us = report.cpu.map(|cpu| cpu.run_ns as f64 / 1e3 / report.answered_in_window as f64);
                 Ok(Reached { qps: report.qps, run_us })
             }
@@ -93,16 +97,17 @@ impl Trial<'_> {
         self.lab.defer_client(contender == Contender::Deferred)?;
         let lateness = match contender {
             Contender::Scheduled => self.scheduled(Some(rate_per_s))?.lateness,
-            _ => self.generate(Schedule::Open { rate_per_s, gaps: Distribution::FACEBOOK_GAPS })?.lateness,
+            _ => self.generate(Schedule::Open { rate_per_s, gaps: Distribution::FACEBOOK_GAPS }, false)?.lateness,
         };
         Ok(Lateness::of(&lateness))
     }
 
-    fn generate(&self, schedule: Schedule) -> Result<LoadReport, Box<dyn Error>> {
+    fn generate(&self, schedule: Schedule, batched_sends: bool) -> Result<LoadReport, Box<dyn Error>> {
         let address = Lab::server_address(self.port);
         let spec = LoadSpec {
             connections: CONNECTIONS,
             cpus: vec![CLIENT_CPU],
+            batched_sends,
             ..LoadSpec::new(address, Transport::Tcp, Workload::RequestResponse(SIZES))
         };
         let mut generator = Generator::connect(spec, Some(Arc::clone(&self.lab.client)))?;
@@ -113,7 +118,7 @@ impl Trial<'_> {
         let report =
             generator.run(&RunSpec { schedule, warm_up_ms: WARM_UP.as_millis() as u32, measure_ms }, &mut ())?;
         if !report.errors.is_empty() {
-            return Err(format!("the generator met errors: {:?}", report.errors).into());
+            return Err(format!("the generator reported errors: {:?}", report.errors).into());
         }
         Ok(report)
     }
@@ -128,7 +133,7 @@ impl Trial<'_> {
         Duration::from_secs_f64(self.seconds)
     }
 
-    /// Runs in the client's namespace, on its CPU, with the generator's priority.
+    /// Runs `work` in the client's namespace, on the client's CPU, at the generator's priority.
     fn on_client_cpu<T: Send>(
         &self,
         work: impl FnOnce(SocketAddr, &[u8]) -> std::io::Result<T> + Send,

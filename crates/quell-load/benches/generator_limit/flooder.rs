@@ -1,5 +1,5 @@
-//! The blind flooder, the reference for every generator: level-triggered epoll, receive, send. It reads no clock
-//! between requests and checks no data.
+//! The blind flooder, the reference for every generator: level-triggered epoll, receive, send. It does not read the
+//! clock between requests and does not check any data.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use quell_linux::event::{Epoll, Trigger};
 use quell_linux::tcp::TcpConnection;
 
-/// Floods over `connections` for `duration`. Returns requests per second.
+/// Floods the server over `connections` connections for `duration`. Returns requests per second.
 pub(crate) fn flood(
     address: SocketAddr,
     connections: usize,

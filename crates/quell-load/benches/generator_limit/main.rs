@@ -1,52 +1,34 @@
-//! Measures the throughput and punctuality of one generator core. It compares `quell-load` with a blind flooder and
-//! with the published experiments' order of work, in pairs. The lab is a private veth with the server on the other CPU.
-//! The first server is an XDP program, so that the client is the limit. The second is a program in user space.
+//! Measures the throughput and punctuality of one generator core. It compares `quell-load`, in pairs, with a blind
+//! flooder and with a generator that works in the order of the published one. The lab is a private veth with the server
+//! on the other CPU. The first server is an XDP program, so that the client is the limit. The second runs in user
+//! space.
 //!
 //! `cargo bench -p quell-load --bench generator_limit [-- REPEATS [SECONDS]]`, as root. All generators and the server
 //! run under `SCHED_FIFO` below the NAPI threads. Other programs can still get up to 50 ms per second of the core from
 //! the kernel's fair server (`kernel/sched/deadline.c`). A p99.9 of 50 ms is attributed to the fair server, not to the
 //! generator.
 //!
-//! Results on a virtual machine with 2 CPUs, kernel 6.18, with other programs running (load average 4), 10 repeats of
-//! 0.4 s: median (lowest to highest):
-//!
-//! | closed loop, XDP | requests/s | of the flooder's |
-//! | --- | --- | --- |
-//! | blind flooder | 191,000 (163,000 to 296,000) | |
-//! | `quell-load` | 210,000 (176,000 to 311,000) | 1.09 (0.74 to 1.59) |
-//! | `quell-load`, client NAPI deferred | 295,000 (213,000 to 358,000) | 1.35 (1.06 to 1.88) |
-//! | published order of work | 205,000 (171,000 to 260,000) | 0.93 (0.78 to 1.22) |
-//!
-//! | % of sends within 10 µs, XDP | 20,000/s | 40,000/s | 60,000/s | 105,000/s |
-//! | --- | --- | --- | --- | --- |
-//! | `quell-load` | 99.0 (98.6 to 99.9) | 98.6 (96.5 to 99.8) | 96.8 (93.4 to 99.0) | 94.9 (84.0 to 98.3) |
-//! | client NAPI deferred | 99.6 (99.1 to 99.9) | 99.4 (98.7 to 99.9) | 98.7 (97.5 to 99.6) | 97.7 (91.9 to 98.7) |
-//! | published order | 98.9 (97.6 to 99.7) | 98.0 (95.5 to 99.5) | 94.6 (92.8 to 99.3) | 86.2 (76.1 to 96.1) |
-//!
-//! A second run had the ratios 0.98 (0.83 to 1.88), 1.21 (0.79 to 2.18) and 0.89 (0.58 to 1.27). The speed of the core
-//! changes by half from one second to the next. Ratios of two consecutive trials therefore only show that `quell-load`
-//! is about as fast as the flooder.
-//!
-//! Against the program in user space, which is half of the limit: flooder 181,000, `quell-load` 1.11 times that (0.81
-//! to 1.38), deferred 1.11 (1.01 to 1.99), published order 0.81 (0.57 to 1.19). In the second run 1.12 (0.96 to 1.30),
-//! 1.24 (1.04 to 1.33) and 0.92 (0.83 to 1.19).
+//! `closed-loop` as the first argument compares orders of sending against memcached instead: see `closed_loop`.
+//! `docs/results/generator.md` has results for both.
 //!
 //! # Profile
 //!
-//! `generator_limit plain 5` runs one closed loop against the XDP program for 5 seconds. The variant is `plain` or
-//! `deferred`. The executable is in `target/release/deps`.
+//! `generator_limit plain 5` runs one closed loop against the XDP program for 5 seconds. The variant is `plain`,
+//! `batched` or `deferred`. The executable is in `target/release/deps`.
 //!
 //! - `perf record -e cpu-clock -F 9973 generator_limit plain 2`, then `perf script -F comm,ip,sym,dso`. Of the samples
-//!   of `quell-load-0`, 86 to 88 % are in the kernel, 3 to 4 % in `[vdso]` (the clock), and 4.5 to 5.5 % in this
+//!   in `quell-load-0`, 86 to 88 % are in the kernel, 3 to 4 % in `[vdso]` (the clock), and 4.5 to 5.5 % in this
 //!   program. Another 4.5 to 5 % are at the instruction after a `syscall`; they belong to the kernel's exit path, which
-//!   holds interrupts off. Own code with the clock is 8 to 9 %, or 12 to 14 % if the latter is attributed to it;
-//!   deferred 8, or 11 to 12 %.
-//! - `valgrind --tool=callgrind --separate-threads=yes generator_limit plain 5`: 803 instructions of the program per
-//!   request (deferred 910). Sending takes 180, receiving 170, parsing and matching answers 140, two histograms 119,
-//!   the loop itself 97, the rest below 50 each. Of the clock, only its entry is counted. There is no hot spot.
+//!   keeps interrupts disabled. This program's code and the clock take 8 to 9 %, or 12 to 14 % if the samples after
+//!   `syscall` are included; with deferral, 8 % or 11 to 12 %.
+//! - `valgrind --tool=callgrind --separate-threads=yes generator_limit plain 5`: the program executes 803 instructions
+//!   per request (910 with deferral). Sending takes 180, receiving 170, parsing and matching answers 140, two
+//!   histograms 119, the loop itself 97, and everything else less than 50 each. Only the entry to the clock is counted.
+//!   There is no hot spot.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark's output is its purpose")]
 
+mod closed_loop;
 mod contender;
 mod flooder;
 mod lab;
@@ -55,15 +37,14 @@ mod scheduled;
 use std::error::Error;
 use std::sync::Arc;
 
+use quell_linux::Pid;
 use quell_linux::capability::{Capability, effective};
 use quell_linux::proc::ProcRoot;
-use quell_linux::sched::set_affinity;
-use quell_linux::{CpuList, Pid};
 use quell_load::{Responder, ResponderSpec, ServeShape, Transport};
 use quell_stats::Spread;
 
 use contender::{Contender, FIFO_PRIORITY, Lateness, SIZES, Trial};
-use lab::{Lab, SERVER_CPU, pin_fifo};
+use lab::{Interrupts, Lab, SERVER_CPU, pin_fifo};
 
 const RESPONDER_PORT: u16 = 7100;
 const ECHO_PORT: u16 = 7101;
@@ -75,12 +56,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         eprintln!("skipped: needs root (CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_SYS_NICE)");
         return Ok(());
     }
-    // On the generator's CPU, `SCHED_FIFO` would starve this thread. The kernel's fair server would then run it at the
-    // generator's expense.
-    set_affinity(Pid::of_this_thread(), &CpuList::from_iter([SERVER_CPU]))?;
-    let lab = Lab::new()?;
+    if arguments.first().is_some_and(|first| first == "closed-loop") {
+        return closed_loop::run(std::env::args().skip_while(|argument| argument != "closed-loop").skip(1));
+    }
+    // Runs on the server's CPU, so that this thread takes no time from the generator. Its priority is above the
+    // server's, which would otherwise delay reading the generator's CPU time at the end of the window.
+    pin_fifo(Pid::of_this_thread(), SERVER_CPU, FIFO_PRIORITY + 1)?;
+    let lab = Lab::new(Interrupts::Thread)?;
     match arguments.first().map(String::as_str) {
         Some("plain") => one_trial(&lab, Contender::Plain, number(1).unwrap_or(5.0)),
+        Some("batched") => one_trial(&lab, Contender::Batched, number(1).unwrap_or(5.0)),
         Some("deferred") => one_trial(&lab, Contender::Deferred, number(1).unwrap_or(5.0)),
         _ => compare(&lab, number(0).unwrap_or(10.0) as usize, number(1).unwrap_or(0.5)),
     }
@@ -138,7 +123,7 @@ fn measure(trial: &Trial<'_>, repeats: usize) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Interleaved closed loops. Returns the throughput of the plain generator.
+/// Interleaves closed loops of all contenders. Returns the throughput of the plain generator.
 fn throughput(trial: &Trial<'_>, repeats: usize) -> Result<f64, Box<dyn Error>> {
     let mut reached = Contender::ALL.map(|_| Vec::new());
     for repeat in 0..repeats {
@@ -159,7 +144,7 @@ fn throughput(trial: &Trial<'_>, repeats: usize) -> Result<f64, Box<dyn Error>> 
         );
         let run_us: Vec<f64> = reached.iter().filter_map(|one| one.run_us).collect();
         if !run_us.is_empty() {
-            println!("{:34}{:>26} µs of its thread's CPU time a request", "", spread(&run_us, 2));
+            println!("{:34}{:>26} µs of its thread's CPU time per request", "", spread(&run_us, 2));
         }
     }
     Ok(Spread::of(qps_of(&reached[1]).into_iter().map(Some)).ok_or("no repeat")?.median)
@@ -192,7 +177,7 @@ fn punctuality(trial: &Trial<'_>, rate_per_s: f64, repeats: usize) -> Result<(),
     Ok(())
 }
 
-/// Formats median, lowest and highest.
+/// Formats the median and, in parentheses, the lowest and highest value.
 fn spread(values: &[f64], decimals: usize) -> String {
     match Spread::of(values.iter().map(|&value| Some(value))) {
         Some(Spread { median, min, max, .. }) => format!("{median:.decimals$} ({min:.decimals$} to {max:.decimals$})"),

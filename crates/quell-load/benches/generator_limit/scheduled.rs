@@ -1,6 +1,6 @@
-//! Imitates the order of work of the published experiments' generator. Each connection has one outstanding request and
-//! its own schedule. The event loop never sleeps, and a callback reads the clock for every event. The original also
-//! copies through buffers and an event library. This imitation does not, so it is faster than the original.
+//! Works in the same order as the generator of the published experiments. Each connection has one outstanding request
+//! and its own schedule. The event loop never sleeps, and a callback reads the clock for every event. The original also
+//! copies through buffers and an event library; this imitation does not, so it is faster.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,7 +18,7 @@ use rand_pcg::Pcg64;
 
 const GAPS: Distribution = Distribution::FACEBOOK_GAPS;
 
-/// Lateness of the sends, and the number of answers.
+/// How late the sends were, and the number of answers.
 #[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) qps: f64,
@@ -47,7 +47,7 @@ struct EventLoop<'a> {
     lateness: LatencyHistogram,
 }
 
-/// Loads at `rate_per_s`. Without a rate, it sends continuously.
+/// Sends requests at `rate_per_s`, or continuously if it is `None`.
 pub(crate) fn load(
     address: SocketAddr,
     connections: usize,

@@ -1,4 +1,4 @@
-//! Finds the connections that may have an answer. The documentation of `drive` explains the choice of methods.
+//! Finds the connections that may have an answer. The module documentation of `drive` explains the choice of methods.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,7 +13,7 @@ pub(super) const TICK_TOKEN: u64 = u64::MAX;
 
 /// Method for finding answers.
 pub(crate) enum Finder {
-    /// The ticker ends waits so that housekeeping can run.
+    /// The ticker wakes `epoll_wait` so that housekeeping can run.
     Epoll { epoll: Epoll, ticker: Ticker },
     /// Connections with outstanding requests, oldest first.
     BusyPoll(VecDeque<u32>),
@@ -23,7 +23,7 @@ impl Finder {
     /// Longest sleep of a thread in a closed loop. A run ends at most this much late.
     const TICK: Duration = Duration::from_millis(5);
 
-    /// Creates an epoll for this number of connections.
+    /// Creates an epoll instance for this number of connections.
     pub(crate) fn epoll(connections: usize) -> io::Result<Self> {
         let epoll = Epoll::new(connections + 1)?;
         let ticker = Ticker::new(Self::TICK)?;
@@ -31,7 +31,7 @@ impl Finder {
         Ok(Self::Epoll { epoll, ticker })
     }
 
-    /// Registers a connected socket, so that its answers are found.
+    /// Registers a connected socket.
     pub(crate) fn add(&self, id: u32, socket: &Socket) -> io::Result<()> {
         match self {
             Self::Epoll { epoll, .. } => socket.watch(epoll, id.into()),

@@ -1,36 +1,35 @@
-//! The hot loop of one generator thread: sends due requests, receives answers, records both. It neither allocates nor
-//! locks. It reads the clock once per send and once per receive.
+//! The hot loop of one generator thread: it sends due requests, receives answers, and records both. It neither
+//! allocates nor locks. An open loop reads the clock once per send and once per receive. A closed loop reads it once
+//! per receive and uses the same time as the send time of the connection's next request.
 //!
 //! # Reasons for this design
 //!
-//! Requests per second of one client core, measured on a 2-CPU virtual machine with 64 connections over one veth.
-//! Values are medians of interleaved runs, with other programs running. `benches/generator_limit` repeats the
-//! measurement.
+//! `docs/results/generator.md` has the measurements; `benches/generator_limit` repeats them.
 //!
-//! - Against a responder in XDP, where the client is the limit: level-triggered `epoll_wait`, as a blind flooder uses
-//!   it, 191,000. Non-blocking receives without an epoll, oldest request first, 193,000 to 200,000. The same with
-//!   `SO_PREFER_BUSY_POLL` and deferral on the client's NAPI, 260,000, because no interrupts and no wake-ups of a NAPI
-//!   thread remain.
-//! - Against a responder in user space, which is half of the limit: level-triggered 155,000, edge-triggered 147,000 to
-//!   168,000, receives without an epoll 153,000. Edge-triggered, with all answers of a wait read before any send,
-//!   184,000. The kernel's receive and send paths then stay in the caches, and the server gets batches: its NAPI thread
-//!   is woken half as often.
-//! - An epoll that busy polls with timeouts of 1 ns is no faster: each wait that finds nothing clears the epoll's NAPI
-//!   ID. Timeouts on waits cost 2 %, so a ticker is used instead.
+//! - A closed loop answers each response with the connection's next request at once, as mutilate, wrk and
+//!   memtier_benchmark do. If it read all ready connections first, the generator would be faster, because the kernel's
+//!   receive and send paths stay in the caches. But the server would receive batches that independent clients do not
+//!   send, and the modes would be compared under traffic shaped by the generator. That order is an option
+//!   ([`Pace::ClosedBatched`]).
+//! - An edge-triggered `epoll_wait` is as fast as a level-triggered one, and as fast as non-blocking receives without
+//!   epoll, oldest request first. With `SO_PREFER_BUSY_POLL` and deferral on the client's NAPI, such receives are a
+//!   third faster, because they avoid interrupts and NAPI thread wake-ups.
+//! - Busy polling in `epoll_wait` with a timeout of 1 ns is no faster: each call that finds nothing clears the epoll's
+//!   NAPI ID. Timeouts in `epoll_wait` cost 2 %, so a ticker is used instead.
 //! - `SO_PREFER_BUSY_POLL` without deferral on the client's NAPI does not avoid the wake-ups of the NAPI thread. A
-//!   closed loop is slower than with an epoll, 187,000 against 233,000. An open loop was more punctual in most runs:
-//!   98.8 % of the sends within 10 µs at 40,000/s, against 97.8 % with the epoll. Deferral reaches 99.5 % without the
-//!   loss, so busy polling is enabled only with deferral.
+//!   closed loop is slower than with an epoll, so busy polling is enabled only with deferral.
 //! - The clock: `clock_gettime` takes 33 to 47 ns, `rdtsc` 20 to 31, `rdtscp` 23 to 37. A self-calibrated clock would
-//!   save about 30 ns in the two readings of a request. That is 1 % of the CPU cost of a request, for code that must
-//!   track drift. One reading for all answers of a wait would save as much, but would date answers too early when they
-//!   arrive in pieces. Neither is implemented.
+//!   save 1 % of the CPU cost of a request, but would need code to track drift. Reading the clock once for all answers
+//!   of one `epoll_wait` would save as much, but would date answers too early when they arrive in pieces. Neither is
+//!   implemented.
 //!
-//! The result: edge-triggered epoll that sleeps in a closed loop and spins in an open loop. Receives busy poll if the
-//! client's NAPIs are deferred. A closed loop reads all answers before it sends.
+//! The design is therefore: edge-triggered epoll that sleeps in a closed loop and spins in an open loop; receives that
+//! busy poll if the client's NAPIs are deferred.
 
 mod finder;
+mod send_order;
 mod upkeep;
+mod windows;
 
 use std::collections::VecDeque;
 use std::io;
@@ -50,26 +49,32 @@ use crate::spec::Transport;
 
 pub(crate) use finder::Finder;
 use finder::TICK_TOKEN;
+pub(crate) use windows::{NO_WINDOW, WindowNotice, WindowOrder, WindowPort, WindowStage};
 
-/// Interval of the checks outside the hot path: cancellation, lost connections, timeouts.
+/// Interval between checks outside the hot path: cancellation, lost connections, timeouts, windows.
 const HOUSEKEEPING_NS: u64 = 1_000_000;
 
-/// Number of checks of the connection that waits longest before the next connection has its turn.
+/// How many times the longest-waiting connection is checked before the next one is.
 const TRIES_AT_FRONT: u32 = 3;
 
-/// Schedule of sends.
+/// When requests are sent.
 pub(crate) enum Pace {
     Open(Arrivals),
+    /// Closed loop: each response is followed by the next request of its connection at once.
     Closed,
+    /// Closed loop: all available responses are read before the next requests are sent.
+    ClosedBatched,
 }
 
-/// Plan of one thread for one run.
+/// One thread's plan for one run.
 pub(crate) struct Plan {
     pub(crate) pace: Pace,
     pub(crate) source: Source,
     pub(crate) start_ns: u64,
-    /// The measured window. Nothing is sent after it.
+    /// The measured window. Without `port`, nothing is sent after it ends.
     pub(crate) window_ns: Range<u64>,
+    /// Receives the orders for further windows, if the load keeps running.
+    pub(crate) port: Option<WindowPort>,
     /// Whether to stop at the first error.
     pub(crate) stop_at_error: bool,
 }
@@ -88,7 +93,7 @@ pub(crate) struct ThreadState {
     pub(crate) out: Vec<u8>,
     pub(crate) transport: Transport,
     pub(crate) cancel: Arc<AtomicBool>,
-    /// Number of answers so far, for progress reports.
+    /// Number of answers so far, shared for progress reports.
     pub(crate) answered: Arc<AtomicU64>,
 }
 
@@ -99,7 +104,7 @@ struct Slot {
     freed_ns: u64,
 }
 
-/// Closed loop: `count` free request slots on a connection.
+/// Batched closed loop: `count` free request slots on a connection.
 #[derive(Clone, Copy)]
 struct Room {
     connection: u32,
@@ -113,12 +118,14 @@ pub(crate) struct Drive<'a> {
     plan: Plan,
     tally: Tally,
     free: VecDeque<Slot>,
-    /// Closed loop: connections with free slots. They are used after all available answers have been read.
+    /// Batched closed loop: connections with free slots. The slots are used after all available answers have been read.
     room: Vec<Room>,
     under_way: u64,
     /// Whether any connection is down.
     any_down: bool,
     sending: bool,
+    /// Requests due at this time or later are not sent.
+    end_ns: u64,
     answered: u64,
     misses_at_front: u32,
     exhausted: bool,
@@ -132,6 +139,7 @@ impl<'a> Drive<'a> {
             room: Vec::with_capacity(slots),
             any_down: thread.connections.iter().any(|connection| connection.socket().is_none()),
             thread,
+            end_ns: plan.window_ns.end,
             plan,
             tally: Tally::default(),
             under_way: 0,
@@ -142,22 +150,21 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Executes the plan until its end, its last answer, or cancellation.
+    /// Executes the plan until its end, the last answer, or cancellation.
     pub(crate) fn run(mut self) -> io::Result<Tally> {
         while monotonic_ns() < self.plan.start_ns && !self.is_cancelled() {
             std::hint::spin_loop();
         }
-        let start_ns = monotonic_ns();
         for id in 0..self.thread.connections.len() as u32 {
-            self.open_slots(id, start_ns);
+            self.open_slots(id, monotonic_ns());
         }
         self.use_room();
-        self.go_until(self.plan.window_ns.end)?;
+        self.go_until(self.end_ns)?;
         self.sending = false;
         if let Pace::Open(arrivals) = &self.plan.pace
             && !self.is_cancelled()
         {
-            self.tally.never_sent = arrivals.expected_until(self.plan.window_ns.end);
+            self.tally.never_sent = arrivals.expected_until(self.end_ns);
         }
         self.go_until(monotonic_ns() + self.thread.response_timeout_ns)?;
         self.give_up_unanswered();
@@ -173,7 +180,7 @@ impl<'a> Drive<'a> {
                     return Ok(());
                 }
                 self.keep_house(now_ns);
-                housekeeping_ns = now_ns + HOUSEKEEPING_NS;
+                housekeeping_ns = self.next_housekeeping_ns(now_ns);
             }
             let nothing_left = self.under_way == 0 && (!self.sending || self.exhausted);
             if now_ns >= end_ns || nothing_left {
@@ -194,7 +201,7 @@ impl<'a> Drive<'a> {
         loop {
             let Pace::Open(arrivals) = &self.plan.pace else { return };
             let due_ns = arrivals.due_ns();
-            if due_ns > now_ns || !self.sending || due_ns >= self.plan.window_ns.end {
+            if due_ns > now_ns || !self.sending || due_ns >= self.end_ns {
                 return;
             }
             let Some(slot) = self.take_slot() else { return };
@@ -274,7 +281,7 @@ impl<'a> Drive<'a> {
         Ok(())
     }
 
-    /// Reads every connection that the epoll reported.
+    /// Reads every connection that epoll reported.
     #[inline]
     fn take_ready(&mut self) {
         let mut index = 0;
@@ -295,8 +302,8 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Busy polling: moves a connection without an answer to the end of the queue after several checks. It does not
-    /// move at once, because answers arrive nearly in the order of the requests.
+    /// Busy polling: moves a connection without an answer to the end of the queue after several checks. It is not moved
+    /// at once, because answers arrive nearly in the order of the requests.
     fn queue_again(&mut self, id: u32, found: bool) {
         let ThreadState { connections, finder: Finder::BusyPoll(queue), .. } = &mut *self.thread else { return };
         let connection = &mut connections[id as usize];
@@ -377,18 +384,20 @@ impl<'a> Drive<'a> {
         self.reuse(id, freed, now_ns);
     }
 
-    /// Uses `count` free slots of a connection. A closed loop sends after all answers have been read; an open loop
-    /// sends the next request when it is due.
+    /// Uses `count` slots of a connection that became free at `now_ns`. A closed loop sends the next requests with one
+    /// system call. They are due at `now_ns`, or when they are sent if the loop sends in batches. An open loop sends
+    /// the next request when it is due.
     #[inline]
     fn reuse(&mut self, id: u32, count: usize, now_ns: u64) {
+        if count == 0 {
+            return;
+        }
+        let incarnation = self.thread.connections[id as usize].incarnation;
         match self.plan.pace {
-            Pace::Closed if count > 0 => {
-                let incarnation = self.thread.connections[id as usize].incarnation;
-                self.room.push(Room { connection: id, incarnation, count });
-            }
+            Pace::Closed if self.sending => self.send(id, count, now_ns, now_ns),
             Pace::Closed => {}
+            Pace::ClosedBatched => self.room.push(Room { connection: id, incarnation, count }),
             Pace::Open(_) => {
-                let incarnation = self.thread.connections[id as usize].incarnation;
                 for _ in 0..count {
                     self.free.push_back(Slot { connection: id, incarnation, freed_ns: now_ns });
                 }
@@ -397,8 +406,9 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Closed loop: sends on all connections with free slots. Reading all answers before sending keeps each of the
-    /// kernel's two paths in the caches and gives the server a batch.
+    /// Batched closed loop: sends on all connections with free slots. Reading all answers before sending keeps the
+    /// kernel's receive and send paths in the caches. The server receives a batch, which independent clients would not
+    /// send.
     fn use_room(&mut self) {
         let mut index = 0;
         while let Some(&Room { connection, incarnation, count }) = self.room.get(index) {
@@ -411,7 +421,7 @@ impl<'a> Drive<'a> {
         self.room.clear();
     }
 
-    /// Frees all slots of a connection that has just come up. Their number is the depth.
+    /// Frees all `depth` slots of a connection that has just been opened.
     fn open_slots(&mut self, id: u32, now_ns: u64) {
         if self.thread.connections[id as usize].socket().is_some() {
             self.reuse(id, self.thread.depth as usize, now_ns);
@@ -432,16 +442,14 @@ impl<'a> Drive<'a> {
         self.any_down = true;
     }
 
-    /// Drops outstanding requests. Their connections are opened again in the next run.
+    /// Drops the outstanding requests. The next run reopens their connections.
     fn give_up_unanswered(&mut self) {
+        self.tally.unanswered = self.unanswered_in_window();
         for connection in &mut self.thread.connections {
             connection.queued = false;
-            if connection.pending.is_empty() {
-                continue;
+            if !connection.pending.is_empty() {
+                connection.drop_socket(0);
             }
-            let in_window = |pending: &&Pending| self.plan.window_ns.contains(&pending.due_ns);
-            self.tally.unanswered += connection.pending.iter().filter(in_window).count() as u64;
-            connection.drop_socket(0);
         }
         if let Finder::BusyPoll(queue) = &mut self.thread.finder {
             queue.clear();

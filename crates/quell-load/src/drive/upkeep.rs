@@ -1,4 +1,4 @@
-//! Housekeeping of a generator thread, once per millisecond: late requests, and connections to reopen.
+//! A generator thread's housekeeping, once per millisecond: windows, late requests, and connections to reopen.
 
 use std::sync::atomic::Ordering;
 
@@ -10,6 +10,7 @@ impl Drive<'_> {
     /// Runs everything outside the hot path.
     pub(super) fn keep_house(&mut self, now_ns: u64) {
         self.thread.answered.store(self.answered, Ordering::Relaxed);
+        self.keep_windows(now_ns);
         self.give_up_late_ones(now_ns);
         if self.any_down && self.sending {
             self.any_down = false;
@@ -19,7 +20,7 @@ impl Drive<'_> {
         }
     }
 
-    /// Counts requests that were not answered in time and drops their connections. A late answer would otherwise be
+    /// Counts requests that were not answered in time and drops their connections. Otherwise a late answer would be
     /// attributed to the next request.
     fn give_up_late_ones(&mut self, now_ns: u64) {
         for id in 0..self.thread.connections.len() as u32 {
@@ -38,7 +39,7 @@ impl Drive<'_> {
         }
     }
 
-    /// Makes one step towards reopening a connection.
+    /// Takes the next step towards reopening a connection.
     fn bring_up(&mut self, id: u32, now_ns: u64) {
         let ThreadState { connections, transport, connect_timeout_ns, .. } = &mut *self.thread;
         let connection = &mut connections[id as usize];

@@ -1,6 +1,6 @@
-//! The plain responder reads requests of a fixed size and sends responses of a fixed size, over TCP or UDP, with
-//! optional CPU work. It ignores the content. Without work it is the cheapest server to measure a generator against.
-//! Its two shapes correspond to the servers of netperf and neper.
+//! The plain responder: it reads requests of a fixed size and sends responses of a fixed size over TCP or UDP, with
+//! optional CPU work. It ignores the content. Without work it is the cheapest server against which to measure a
+//! generator. Its two shapes correspond to the servers of netperf and neper.
 
 mod serve;
 
@@ -42,7 +42,7 @@ pub struct ResponderSpec {
     /// Number of workers, 1 to 1,024. Each has its own socket at the same address, with `SO_REUSEPORT` if there are
     /// several. A blocking TCP worker accepts connections and starts one thread per connection.
     pub workers: u32,
-    /// CPUs to pin the workers to, as in [`crate::LoadSpec`]. Threads of connections run on their worker's CPU.
+    /// CPUs to pin the workers to, as in [`crate::LoadSpec`]. Connection threads run on their worker's CPU.
     pub cpus: Vec<u32>,
 }
 
@@ -80,15 +80,15 @@ struct Shared {
     spec: ResponderSpec,
     stop: AtomicBool,
     stop_event: Event,
-    /// Raised when a caller should check [`Responder::failure`] and [`ResponderStats::accept_pauses`].
+    /// Raised when the owner should check [`Responder::failure`] and [`ResponderStats::accept_pauses`].
     trouble: Event,
     failure: Mutex<Option<String>>,
     answered: AtomicU64,
     accepted: AtomicU64,
     accept_pauses: AtomicU64,
-    /// Signalled when a descriptor or memory was freed.
+    /// Signalled when a file descriptor or memory has been freed.
     room: Condvar,
-    /// Sockets and connections that blocked threads wait on, to be shut down.
+    /// Sockets and connections on which threads are blocked; shut down to stop the threads.
     open: Mutex<Blocked>,
 }
 
@@ -99,13 +99,13 @@ struct Blocked {
     next: u64,
 }
 
-/// Interval at which a responder without free descriptors tries again. Other processes may have freed some.
+/// Interval at which a responder without free file descriptors tries again, since other processes may have freed some.
 const ROOM_RETRY: Duration = Duration::from_millis(100);
 
 const WORKERS_MAX: u32 = 1024;
 
 impl Responder {
-    /// Binds every worker's socket, in `namespace` if given, and starts serving. [`Responder::address`] returns the
+    /// Binds every worker's socket, in `namespace` if given, and starts serving. [`Responder::address`] includes the
     /// port.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Responder {
     /// [`LoadError::Pin`] when a worker cannot be pinned. Nothing keeps running after an error.
     pub fn start(spec: ResponderSpec, namespace: Option<Arc<Namespace>>) -> Result<Self, LoadError> {
         check(&spec)?;
-        let event = || Event::new().map_err(LoadError::system("making an event"));
+        let event = || Event::new().map_err(LoadError::system("creating an eventfd"));
         let shared = Arc::new(Shared {
             spec,
             stop: AtomicBool::new(false),
@@ -171,7 +171,7 @@ impl Responder {
         }
     }
 
-    /// Error of a worker that stopped serving, if any.
+    /// The error of a worker that stopped serving, if any.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -245,7 +245,7 @@ fn run_worker(
         (Endpoint::Udp(socket), ServeShape::Blocking) => serve_udp_blocking(shared, &socket),
     };
     if let Err(error) = served {
-        shared.fail(format!("worker {worker} at {address} serves no longer: {error}"));
+        shared.fail(format!("worker {worker} at {address} stopped serving: {error}"));
     }
 }
 
@@ -305,7 +305,7 @@ impl Shared {
         let _ = self.trouble.raise();
     }
 
-    /// Waits until a connection is closed, [`ROOM_RETRY`] expires, or the responder stops.
+    /// Waits until a connection is closed, [`ROOM_RETRY`] has passed, or the responder stops.
     fn wait_for_room(&self) {
         let blocked = self.blocked();
         if !self.is_stopped() {

@@ -21,13 +21,13 @@ const BUFFER_BYTES: usize = 128 * 1024;
 
 const EVENTS_MAX: usize = 512;
 
-/// Number of datagrams answered before the next `epoll_wait`. Event loops limit this to serve their other sockets (`-R`
-/// of memcached). A loop that never returned to `epoll_wait` under load would never renew a suspension.
+/// Number of datagrams answered before the next `epoll_wait`. Event loops limit this so that their other sockets are
+/// served (memcached's `-R`). A loop that never returned to `epoll_wait` under load would never renew a suspension.
 const DATAGRAMS_PER_WAIT: u32 = 8;
 
-/// Incoming requests of one connection and the responses still to be sent.
+/// A connection's incoming requests and the responses still to be sent.
 struct Answerer {
-    /// Number of received bytes of an incomplete request.
+    /// Number of bytes received of an incomplete request.
     begun: usize,
     /// Number of response bytes that did not fit into the socket.
     unsent: usize,
@@ -83,8 +83,8 @@ pub(super) fn serve_tcp_epoll(shared: &Shared, listener: &TcpListener) -> io::Re
     let mut connections = Connections::default();
     let mut buffer = vec![0; BUFFER_BYTES];
     let response = responses(shared.spec.sizes.response_bytes);
-    // Set while the listener is not registered. Its connections cannot be accepted then, and every wait would report
-    // it.
+    // Set while the listener is not registered. Connections cannot be accepted then, and every `epoll_wait` would
+    // report it.
     let mut retry_at: Option<Instant> = None;
     while !shared.is_stopped() {
         epoll.wait(retry_at.map(|at| at.saturating_duration_since(Instant::now())))?;
@@ -105,14 +105,14 @@ pub(super) fn serve_tcp_epoll(shared: &Shared, listener: &TcpListener) -> io::Re
         }
         let is_exhausted = !connections.accept_all(shared, listener, &epoll)?;
         if is_exhausted != retry_at.is_some() {
-            epoll.rearm(listener, LISTENER, if is_exhausted { Trigger::Unasked } else { Trigger::Level })?;
+            epoll.rearm(listener, LISTENER, if is_exhausted { Trigger::Unrequested } else { Trigger::Level })?;
         }
         retry_at = is_exhausted.then(|| Instant::now() + ROOM_RETRY);
     }
     Ok(())
 }
 
-/// Connections of an epoll worker, by token.
+/// An epoll worker's connections, by token.
 #[derive(Default)]
 struct Connections {
     open: HashMap<u64, (TcpConnection, Answerer)>,
@@ -120,7 +120,7 @@ struct Connections {
 }
 
 impl Connections {
-    /// Accepts all pending connections. `false` if descriptors or memory ran out first.
+    /// Accepts all pending connections. Returns `false` if file descriptors or memory ran out first.
     fn accept_all(&mut self, shared: &Shared, listener: &TcpListener, epoll: &Epoll) -> io::Result<bool> {
         loop {
             let watched = |connection: TcpConnection| {
@@ -147,7 +147,7 @@ impl Connections {
     }
 }
 
-/// Reads a connection until it is empty. An error means that the connection has ended.
+/// Reads a connection until it is empty. An error means that the connection is closed.
 fn serve_ready(
     shared: &Shared,
     connection: &TcpConnection,
@@ -184,7 +184,7 @@ pub(super) fn serve_tcp_blocking(shared: &Arc<Shared>, listener: TcpListener) ->
             Err(_) if shared.is_stopped() => break,
             Err(error) => match AcceptFailure::of(&error) {
                 AcceptFailure::ConnectionLost => {}
-                // A thread that cannot be started is refused with EAGAIN.
+                // Failure to start a thread is reported as EAGAIN.
                 AcceptFailure::NoneWaits | AcceptFailure::Exhausted => {
                     shared.pause_accepting();
                     shared.wait_for_room();
@@ -203,7 +203,7 @@ pub(super) fn serve_tcp_blocking(shared: &Arc<Shared>, listener: TcpListener) ->
     outcome
 }
 
-/// Starts the thread of a connection. Closes the connection if no thread can be started.
+/// Starts a connection's thread. Closes the connection if no thread can be started.
 fn start_connection(shared: &Arc<Shared>, connection: TcpConnection) -> io::Result<JoinHandle<()>> {
     shared.accepted.fetch_add(1, Ordering::Relaxed);
     let connection = Arc::new(connection);
@@ -268,12 +268,12 @@ pub(super) fn serve_udp_blocking(shared: &Shared, socket: &UdpSocket) -> io::Res
     Ok(())
 }
 
-/// Answers one datagram if it has the size of a request. `false` if there was no datagram.
+/// Answers one datagram if it has the size of a request. Returns `false` if there was none.
 fn answer_datagram(shared: &Shared, socket: &UdpSocket, buffer: &mut [u8], response: &[u8]) -> io::Result<bool> {
     match socket.receive_from(buffer) {
         Ok((length, Some(sender))) if length == shared.spec.sizes.request_bytes as usize => {
             shared.work(1);
-            // A response that does not fit into the socket is lost, as any datagram may be.
+            // A response that does not fit into the send buffer is lost, as any datagram may be.
             let _ = socket.send_to(response, sender);
             Ok(true)
         }

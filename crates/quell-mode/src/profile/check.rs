@@ -9,7 +9,7 @@ use super::flow::FlowTarget;
 use super::place::{Place, Placed};
 use super::queue_set::QueueSet;
 use crate::kind::ModeKind;
-use crate::settings::Threaded;
+use crate::napi::Threaded;
 
 type Checked = Result<(), ProfileError>;
 

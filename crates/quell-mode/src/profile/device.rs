@@ -7,6 +7,7 @@ use glob::Pattern;
 
 use super::error::{ProfileError, ProfileRefusal};
 use super::flow::{self, FlowProfile};
+use super::keys;
 use super::place::{Place, Placed};
 use super::policy::{CpuPolicy, ThreadScheduling, XpsPolicy};
 use super::queue_set::QueueSet;
@@ -139,13 +140,11 @@ impl CoalesceKey {
         Self::CqeModeRx,
         Self::CqeModeTx,
     ];
-    const NAMES: [&'static str; 8] =
-        ["adaptive-rx", "adaptive-tx", "rx-usecs", "rx-frames", "tx-usecs", "tx-frames", "cqe-mode-rx", "cqe-mode-tx"];
 
     /// Name in a profile.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        Self::NAMES[self as usize]
+        keys::COALESCING.keys[self as usize].name
     }
 
     /// Whether its value is true or false.
@@ -167,24 +166,8 @@ impl fmt::Display for CoalesceKey {
     }
 }
 
-const KEYS: &[&str] = &[
-    "name",
-    "driver",
-    "channels",
-    "rings",
-    "features",
-    "coalescing",
-    "rss",
-    "only-these-rss-contexts",
-    "flow",
-    "only-these-flow-rules",
-    "queues",
-];
-const GROUP_KEYS: &[&str] =
-    &["queues", "mode", "coalescing", "irq-cpus", "xps", "rps", "thread-cpus", "thread-scheduling"];
-
 pub(super) fn read(device: Labelled<'_>) -> Result<DeviceProfile, ProfileError> {
-    let section = Section::new(device.table, KEYS)?;
+    let section = Section::new(device.table, &keys::DEVICE)?;
     let pattern = |key| section.parsed(key, "a name, or a pattern like \"ens*\"", |text| Pattern::new(text).ok());
     let (name, driver) = (pattern("name")?, pattern("driver")?);
     if name.is_none() && driver.is_none() {
@@ -208,7 +191,7 @@ pub(super) fn read(device: Labelled<'_>) -> Result<DeviceProfile, ProfileError> 
 }
 
 fn read_channels(table: &Table) -> Result<Channels, ProfileError> {
-    let section = Section::new(table, &["combined", "rx", "tx"])?;
+    let section = Section::new(table, &keys::CHANNELS)?;
     Ok(Channels {
         combined: above_zero(&section, "combined")?,
         rx: above_zero(&section, "rx")?,
@@ -217,7 +200,7 @@ fn read_channels(table: &Table) -> Result<Channels, ProfileError> {
 }
 
 fn read_rings(table: &Table) -> Result<Rings, ProfileError> {
-    let section = Section::new(table, &["rx", "tx"])?;
+    let section = Section::new(table, &keys::RINGS)?;
     Ok(Rings { rx: above_zero(&section, "rx")?, tx: above_zero(&section, "tx")? })
 }
 
@@ -227,7 +210,7 @@ fn above_zero(section: &Section<'_>, key: &'static str) -> Result<Option<Placed<
 }
 
 fn read_coalescing(table: &Table) -> Result<BTreeMap<CoalesceKey, Placed<u32>>, ProfileError> {
-    let section = Section::new(table, &CoalesceKey::NAMES)?;
+    let section = Section::new(table, &keys::COALESCING)?;
     let mut values = BTreeMap::new();
     for key in CoalesceKey::ALL {
         let value = if key.is_switch() {
@@ -241,7 +224,7 @@ fn read_coalescing(table: &Table) -> Result<BTreeMap<CoalesceKey, Placed<u32>>, 
 }
 
 fn read_rss(context: Labelled<'_>) -> Result<RssProfile, ProfileError> {
-    let section = Section::new(context.table, &["queues"])?;
+    let section = Section::new(context.table, &keys::RSS)?;
     let missing = || ProfileError::new(context.place, ProfileRefusal::Missing { key: "queues" });
     let queues = read_queues(&section)?.ok_or_else(missing)?;
     Ok(RssProfile { label: context.label.to_owned(), queues })
@@ -259,11 +242,11 @@ fn read_queues(section: &Section<'_>) -> Result<Option<Placed<QueueSet>>, Profil
 }
 
 fn read_group(group: Labelled<'_>) -> Result<QueueGroup, ProfileError> {
-    let section = Section::new(group.table, GROUP_KEYS)?;
+    let section = Section::new(group.table, &keys::QUEUES)?;
     let cpus = |key| section.parsed(key, CpuPolicy::EXPECTED, CpuPolicy::parse);
     let rps = section.boolean("rps")?;
     if let Some(Placed { value: true, place }) = &rps {
-        return Err(wrong("rps", "false: a profile turns RPS off, or leaves it as it is", place));
+        return Err(wrong("rps", "false: a profile turns RPS off, or does not change it", place));
     }
     let scheduling = section.parsed("thread-scheduling", ThreadScheduling::EXPECTED, ThreadScheduling::parse)?;
     Ok(QueueGroup {

@@ -52,7 +52,7 @@ pub enum ProfileRefusal {
     #[error("{0}")]
     Syntax(String),
     /// Unknown key.
-    #[error("no key is called `{key}` here{}", nearest.map_or_else(String::new, |near| format!("; did you mean `{near}`?")))]
+    #[error("unknown key `{key}`{}", nearest.map_or_else(String::new, |near| format!("; did you mean `{near}`?")))]
     UnknownKey {
         /// The key.
         key: String,
@@ -121,7 +121,7 @@ pub enum Contradiction {
         given: &'static str,
     },
     /// Two groups set the same key of a queue.
-    #[error("queue {queue} is also in the queue group `{other}`, and both give it `{key}`")]
+    #[error("queue {queue} is also in the queue group `{other}`, and both set `{key}`")]
     QueueTwice {
         /// The queue.
         queue: u32,
@@ -131,7 +131,7 @@ pub enum Contradiction {
         key: &'static str,
     },
     /// A queue above the channel count of the same profile.
-    #[error("queue {queue} is not among the {channels} channels that this profile asks for (they count from 0)")]
+    #[error("queue {queue} is not among the {channels} channels of this profile (numbered from 0)")]
     QueueBeyondChannels {
         /// The queue.
         queue: u32,
@@ -139,7 +139,7 @@ pub enum Contradiction {
         channels: u32,
     },
     /// A flow rule refers to an unknown RSS context.
-    #[error("no RSS context is called `{label}`: add a table [device.NAME.rss.{label}]")]
+    #[error("unknown RSS context `{label}`: add a table [device.NAME.rss.{label}]")]
     NoSuchContext {
         /// The label.
         label: String,

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use super::error::{ProfileError, ProfileRefusal};
+use super::keys;
 use super::place::{Place, Placed};
 use super::section::{Labelled, Section, wrong};
 
@@ -54,7 +55,7 @@ pub struct FlowProfile {
 }
 
 pub(super) fn read(flow: Labelled<'_>) -> Result<FlowProfile, ProfileError> {
-    let section = Section::new(flow.table, &["protocol", "port", "address", "family", "to-queue", "to-rss"])?;
+    let section = Section::new(flow.table, &keys::FLOW)?;
     let missing = |key| ProfileError::new(flow.place, ProfileRefusal::Missing { key });
     let protocol = section.parsed("protocol", "\"tcp\" or \"udp\"", parse_protocol)?;
     let port = section.number("port")?.map(port_of).transpose()?;
@@ -110,6 +111,6 @@ fn target(section: &Section<'_>, place: &Place) -> Result<Placed<FlowTarget>, Pr
         (Some(queue), None) => Ok(Placed { value: FlowTarget::Queue(queue.value), place: queue.place }),
         (None, Some(context)) => Ok(Placed { value: FlowTarget::Rss(context.value), place: context.place }),
         (None, None) => Err(ProfileError::new(place, ProfileRefusal::Missing { key: KEYS })),
-        (Some(_), Some(context)) => Err(wrong("to-rss", "left out when `to-queue` is there", &context.place)),
+        (Some(_), Some(context)) => Err(wrong("to-rss", "absent if `to-queue` is present", &context.place)),
     }
 }

@@ -21,6 +21,7 @@ mod check;
 mod device;
 mod error;
 mod flow;
+pub mod keys;
 mod place;
 mod policy;
 mod queue_set;
@@ -85,7 +86,7 @@ impl Profile {
     }
 
     fn read(table: &Table) -> Result<Self, ProfileError> {
-        let section = Section::new(table, &["description", "device", "program", "sysctl"])?;
+        let section = Section::new(table, &keys::ROOT)?;
         Ok(Self {
             description: section.text("description")?,
             devices: section.tables("device")?.into_iter().map(device::read).collect::<Result<_, _>>()?,
@@ -96,7 +97,7 @@ impl Profile {
 }
 
 fn read_program(table: &Table) -> Result<ProgramProfile, ProfileError> {
-    let section = Section::new(table, &["mode", "max-events"])?;
+    let section = Section::new(table, &keys::PROGRAM)?;
     Ok(ProgramProfile {
         mode: section.text("mode")?.map(device::read_mode).transpose()?,
         max_events: section.number("max-events")?.map(events).transpose()?,

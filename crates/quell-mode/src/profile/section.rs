@@ -2,6 +2,7 @@
 //! with its position.
 
 use super::error::{ProfileError, ProfileRefusal};
+use super::keys::ProfileTable;
 use super::place::{Place, Placed};
 use super::queue_set::parse_numbers;
 use super::tree::{Leaf, Node, Table, Value};
@@ -27,12 +28,12 @@ pub(super) struct Labelled<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// Opens a table with `known` keys.
-    pub(super) fn new(table: &'a Table, known: &'static [&'static str]) -> Result<Self, ProfileError> {
-        match table.iter().find(|(name, _)| !known.contains(name)) {
+    /// Opens a table with the keys of `known`.
+    pub(super) fn new(table: &'a Table, known: &ProfileTable) -> Result<Self, ProfileError> {
+        match table.iter().find(|(name, _)| !known.names().any(|key| key == *name)) {
             None => Ok(Self { table }),
             Some((name, entry)) => {
-                let nearest = nearest(name, known);
+                let nearest = nearest(name, known.names());
                 Err(ProfileError::new(&entry.key, ProfileRefusal::UnknownKey { key: name.to_owned(), nearest }))
             }
         }
@@ -161,8 +162,8 @@ pub(super) fn wrong(key: &str, expected: &'static str, place: &Place) -> Profile
     ProfileError::new(place, ProfileRefusal::Value { key: key.to_owned(), expected })
 }
 
-fn nearest(name: &str, known: &[&'static str]) -> Option<&'static str> {
-    let rated = known.iter().map(|&word| (strsim::jaro_winkler(name, word), word));
+fn nearest(name: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
+    let rated = known.map(|word| (strsim::jaro_winkler(name, word), word));
     let best = rated.max_by(|(a, _), (b, _)| a.total_cmp(b))?;
     (best.0 >= SIMILAR).then_some(best.1)
 }

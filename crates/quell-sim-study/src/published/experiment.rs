@@ -30,7 +30,7 @@ pub enum Experiment {
 
 /// Unknown experiment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no published experiment: {list}", list = Experiment::list())]
+#[error("unknown experiment `{0}`: {list}", list = Experiment::list())]
 pub struct ParseExperimentError(String);
 
 impl FromStr for Experiment {

@@ -37,7 +37,7 @@ pub enum PublishedError {
         source: InvalidLoad,
     },
     /// The two files contain different cells.
-    #[error("the two data files of the experiment do not have the same cells at {0}")]
+    #[error("the two data files of the experiment differ in their cells at {0}")]
     Mismatch(String),
 }
 

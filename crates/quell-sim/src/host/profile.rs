@@ -89,7 +89,7 @@ pub enum ProfileError {
         greatest: f64,
     },
     /// No shipped profile has this name.
-    #[error("no host profile `{name}` is shipped; there are: {known}")]
+    #[error("unknown host profile `{name}`; available: {known}")]
     UnknownHost {
         /// Name as given.
         name: String,

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use quell_mode::EpollSettings;
+use quell_mode::EpollParams;
 
 use crate::engine::Ns;
 
@@ -56,7 +56,7 @@ impl Socket {
 /// An epoll context.
 #[derive(Debug, Clone)]
 pub(crate) struct Epoll {
-    pub(crate) settings: EpollSettings,
+    pub(crate) settings: EpollParams,
     /// `ep->napi_id`: queue that `epoll_wait` busy polls.
     pub(crate) napi: Option<usize>,
     /// Descriptors that may be ready, in the order in which they became ready.
@@ -70,7 +70,7 @@ pub(crate) struct Epoll {
 }
 
 impl Epoll {
-    pub(crate) fn new(settings: EpollSettings, sockets: usize) -> Self {
+    pub(crate) fn new(settings: EpollParams, sockets: usize) -> Self {
         Self {
             settings,
             napi: None,
@@ -118,11 +118,11 @@ pub(crate) fn budget(budget: u16) -> u32 {
 mod tests {
     use super::*;
 
-    const PREFER: EpollSettings = EpollSettings { busy_poll_usecs: 0, busy_poll_budget: 0, prefer_busy_poll: true };
+    const PREFER: EpollParams = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 0, prefer_busy_poll: true };
 
     #[test]
     fn an_epoll_stores_the_last_valid_napi_id_and_only_while_busy_polling_is_enabled() {
-        let mut off = Epoll::new(EpollSettings::default(), 4);
+        let mut off = Epoll::new(EpollParams::default(), 4);
         off.remember_napi(Some(1), 0);
         assert_eq!(off.napi, None);
         let mut on = Epoll::new(PREFER, 4);
@@ -141,6 +141,6 @@ mod tests {
     fn without_a_time_of_its_own_the_system_wide_time_applies() {
         let epoll = Epoll::new(PREFER, 1);
         assert_eq!((epoll.loop_ns(0), epoll.loop_ns(50)), (0, 51_200));
-        assert!(Epoll::new(EpollSettings::default(), 1).busy_loop_on(50));
+        assert!(Epoll::new(EpollParams::default(), 1).busy_loop_on(50));
     }
 }

@@ -92,7 +92,7 @@ impl World {
 
 #[cfg(test)]
 mod tests {
-    use quell_mode::{EpollSettings, NapiSettings};
+    use quell_mode::{EpollParams, NapiSettings};
 
     use super::*;
     use crate::host::{Costs, HostProfile};
@@ -101,8 +101,8 @@ mod tests {
 
     #[test]
     fn a_nested_epoll_makes_the_outer_one_ready_and_gives_it_no_napi_id() {
-        const PREFER: EpollSettings =
-            EpollSettings { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+        const PREFER: EpollParams =
+            EpollParams { busy_poll_usecs: 0, busy_poll_budget: quell_mode::NAPI_POLL_WEIGHT, prefer_busy_poll: true };
         let host = HostProfile::shipped("epyc7662-cx5").expect("it ships");
         let shape = WorldShape { queues: 1, epolls: 2, cpus: 1, bound: 64 };
         let traffic = Traffic::new(TrafficKind::NONE, Client::NONE, Vec::new(), 0);

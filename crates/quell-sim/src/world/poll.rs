@@ -6,7 +6,7 @@ use crate::engine::Ns;
 use crate::mechanism::{Completion, PacketKind, Schedule};
 
 /// `NAPI_POLL_WEIGHT`: most packets per poll in softirq.
-pub(crate) const NAPI_POLL_WEIGHT: u32 = 64;
+pub(crate) const NAPI_POLL_WEIGHT: u32 = quell_mode::NAPI_POLL_WEIGHT as u32;
 
 /// `gro_normal_batch`: number of packets that are delivered together during a poll.
 pub(crate) const GRO_NORMAL_BATCH: u32 = 8;

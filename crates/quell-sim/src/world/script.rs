@@ -1,7 +1,7 @@
 //! Scripted applications and changes from outside at given times, for conformance tests. A real program
 //! can take the same steps on a real kernel.
 
-use quell_mode::{EpollSettings, NapiSettings};
+use quell_mode::{EpollParams, NapiSettings};
 
 use super::busy_poll::BusyRequest;
 use super::{BusyFor, Next, Program, Stage, World};
@@ -37,7 +37,7 @@ pub enum ScriptStep {
     /// polling. Each message is read within 10 µs of reaching its socket.
     Watch(Ns),
     /// `EPIOCSPARAMS` on its epoll.
-    SetEpoll(EpollSettings),
+    SetEpoll(EpollParams),
     /// Adds a duplicate of a socket to its epoll with an empty interest mask: the epoll learns the socket's
     /// NAPI ID, but never reports the socket.
     AddWithoutInterest {
@@ -123,7 +123,7 @@ pub(crate) enum ScriptAction {
     /// `napi-set` on a queue.
     SetNapi { queue: usize, settings: NapiSettings },
     /// `EPIOCSPARAMS` from outside.
-    SetEpoll { epoll: usize, settings: EpollSettings },
+    SetEpoll { epoll: usize, settings: EpollParams },
     /// A descriptor without NAPI becomes ready, and stays ready.
     AlwaysReady { socket: u32 },
 }

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use quell_mode::{DeliveryMode, EpollSettings, NapiSettings};
+use quell_mode::{DeliveryMode, EpollParams, NapiSettings};
 use quell_sim::scenario::{Application, EpollContext, Observed, Scenario};
 use quell_sim::{HostProfile, ScriptStep};
 
@@ -52,11 +52,11 @@ pub(crate) fn napi(text: &str) -> NapiSettings {
     mode(text).napi()
 }
 
-pub(crate) fn epoll(text: &str) -> EpollSettings {
+pub(crate) fn epoll(text: &str) -> EpollParams {
     mode(text).epoll().expect("an epoll mode")
 }
 
-/// Moments of a mark.
+/// Times of a mark.
 pub(crate) fn marks(observed: &Observed, what: &str) -> Vec<u64> {
     observed.trace.marks.iter().filter(|mark| mark.what == what).map(|mark| mark.at_ns).collect()
 }

@@ -12,7 +12,7 @@ use quell_linux::netdev::Napi;
 use quell_linux::proc::ProcRoot;
 use quell_linux::{CpuList, NapiId, Pid};
 use quell_load::LoadReport;
-use quell_mode::DeliveryMode;
+use quell_mode::{DeliveryMode, PartialNapiSettings};
 
 use crate::client::{Effort, Found};
 use crate::lab::{Launch, Server, ServersLab};
@@ -173,7 +173,8 @@ fn watched(lab: &ServersLab, server: &Server) -> impl Fn(Pid) -> Watched + Sync 
         server_cpus: server_cpus.clone(),
         // The client ends with its run, and its time with it: what else ran there is not known.
         client_cpus: CpuList::default(),
-        devices: (SERVER_DEVICE, CLIENT_DEVICE),
+        devices: Some((SERVER_DEVICE, CLIENT_DEVICE)),
+        irqs: Vec::new(),
     }
 }
 
@@ -195,20 +196,14 @@ pub(crate) struct Seen {
 impl Seen {
     fn of(lab: &ServersLab, server: &Server, mode: &str) -> Self {
         let mode: DeliveryMode = mode.parse().unwrap();
-        let (napi, wanted) = (mode.napi(), mode.epoll().unwrap_or_default());
+        let wanted = mode.epoll().unwrap_or_default();
         let epolls = server.epolls();
-        let has_parameters = |epoll: &&Worker| {
-            let read = epoll.params().unwrap();
-            (read.busy_poll_usecs, read.busy_poll_budget, read.prefer_busy_poll)
-                == (wanted.busy_poll_usecs, wanted.busy_poll_budget, wanted.prefer_busy_poll)
-        };
+        let has_parameters = |epoll: &&Worker| epoll.params().unwrap() == wanted;
         let used: Vec<u32> = epolls.iter().flat_map(|epoll| epoll.facts.napi_ids.iter().copied()).collect();
         let queues: Vec<Napi> = lab.queues().into_iter().filter(|queue| used.contains(&queue.id.get())).collect();
-        let has_values = |queue: &&Napi| {
-            queue.defer_hard_irqs == Some(napi.defer_hard_irqs)
-                && queue.gro_flush_timeout_ns == Some(napi.gro_flush_timeout_ns)
-                && queue.irq_suspend_timeout_ns == Some(napi.irq_suspend_timeout_ns)
-        };
+        // Threads stand in for interrupts in the lab, whatever the mode.
+        let napi = PartialNapiSettings { threaded: None, ..mode.napi().into() };
+        let has_values = |queue: &&Napi| napi.unlike(&queue.settings).is_empty();
         Self {
             epolls: epolls.len(),
             epolls_set: epolls.iter().filter(has_parameters).count(),

@@ -1,11 +1,11 @@
-//! `quell conformance`: plays scenarios on the model and on this kernel, and says where what was seen is not what has to
-//! be seen. What has to be is in the scenarios.
+//! `quell conformance`: runs scenarios on the model and on this kernel, and reports where observations differ from what
+//! the scenario requires.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use quell_conformance::expect::Arm;
+use quell_conformance::expect::Backend;
 use quell_conformance::in_guest::{self, InGuestError};
 use quell_conformance::kernel;
 use quell_conformance::run::{self, Outcome, Place, Report, ScenarioResult};
@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use super::vm::{GuestArgs, of_machine};
 use crate::exit::{Exit, Failure};
-use crate::journals::{journal, tell_of_recovery};
+use crate::journals::{journal, report_recovery};
 use crate::output;
 use crate::render::conformance as table;
 use crate::render::progress::Progress;
@@ -28,19 +28,19 @@ use crate::render::terminal::Terminal;
 /// Options of `quell conformance`.
 #[derive(Debug, Args)]
 pub(crate) struct ConformanceArgs {
-    /// Which scenarios [default: all]
+    /// Scenarios to run [default: all]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Who plays them [both; where rights are missing for the kernel, the model]
+    /// Backend [default: both, or the model alone without privileges for the kernel]
     #[arg(long, value_enum, value_name = "WHO")]
     on: Option<Who>,
     /// The guest, with --on vm.
     #[command(flatten)]
     guest: GuestArgs,
-    /// List the scenarios with what they show instead of playing them.
+    /// List the scenarios with their statements instead of running them.
     #[arg(long, conflicts_with_all = ["on", "schema"])]
     list: bool,
-    /// Print the JSON Schema of reports instead of playing.
+    /// Print the JSON Schema of reports and exit.
     #[arg(long, exclusive = true)]
     schema: bool,
     /// Print JSON.
@@ -48,16 +48,16 @@ pub(crate) struct ConformanceArgs {
     json: bool,
 }
 
-/// Who plays.
+/// Backend that runs the scenarios.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Who {
-    /// The model: anywhere, in seconds.
+    /// The model: needs no privileges, takes seconds.
     Model,
-    /// The kernel that runs here, on veth pairs of its own. Needs root and Linux 6.13.
+    /// The running kernel, on private veth pairs. Needs root and Linux 6.13.
     Kernel,
-    /// The model, and the kernel that runs here.
+    /// The model and the running kernel.
     Both,
-    /// A kernel of `quell vm` under QEMU's emulation, on NICs with real interrupts. Without root.
+    /// A kernel of `quell vm` under QEMU, on NICs with real interrupts. Needs no root.
     Vm,
 }
 
@@ -97,7 +97,7 @@ impl<'a> Listed<'a> {
 /// Runs the command.
 ///
 /// # Errors
-/// When a name is none, the kernel's arm was asked for and cannot be played, or something did not hold.
+/// When a scenario is unknown, the requested backend is unavailable, or a requirement does not hold.
 pub(crate) fn run(args: &ConformanceArgs) -> Result<(), Failure> {
     if args.schema {
         return output::json(&Report::json_schema());
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &ConformanceArgs) -> Result<(), Failure> {
         return list(&scenarios, args.json);
     }
     if args.on != Some(Who::Vm) && args.guest.is_given() {
-        return Err(Failure::usage("--kernel and --nic are of a guest: add --on vm"));
+        return Err(Failure::usage("--kernel and --nic apply to a guest: add --on vm"));
     }
     let (report, interrupted) = match who(args.on)? {
         Who::Vm => (play_in_a_guest(&scenarios, &args.guest)?, false),
@@ -120,7 +120,7 @@ pub(crate) fn run(args: &ConformanceArgs) -> Result<(), Failure> {
         output::styled(&table::render(&report, &scenarios, terminal), terminal)?;
     }
     if interrupted {
-        return Err(Failure::new(Exit::Interrupted, "interrupted: what is above was played until then"));
+        return Err(Failure::new(Exit::Interrupted, "interrupted: the results above are incomplete"));
     }
     verdict(&report)
 }
@@ -134,7 +134,9 @@ fn scenarios(names: &[String]) -> Result<Vec<Scenario>, SuiteError> {
 
 fn unknown(error: &SuiteError) -> Failure {
     match error {
-        SuiteError::Unknown { .. } => Failure::usage(format!("{error}\n`quell conformance --list` names them all")),
+        SuiteError::Unknown { .. } => {
+            Failure::usage(format!("{error}\n`quell conformance --list` lists all scenarios"))
+        }
         _ => Failure::new(Exit::RolledBack, error),
     }
 }
@@ -148,7 +150,7 @@ fn list(scenarios: &[Scenario], json: bool) -> Result<(), Failure> {
     output::styled(&table::list(scenarios, terminal), terminal)
 }
 
-/// Without being asked, the kernel plays where it can; being asked and not being able to is an error.
+/// By default the kernel is used if possible; if it was requested explicitly, missing privileges are an error.
 fn who(asked: Option<Who>) -> Result<Who, Failure> {
     if let Some(who @ (Who::Model | Who::Vm)) = asked {
         return Ok(who);
@@ -158,26 +160,26 @@ fn who(asked: Option<Who>) -> Result<Who, Failure> {
         return Ok(asked.unwrap_or(Who::Both));
     }
     let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
-    let missing = format!("this kernel cannot be asked without {}: run it as root", missing.join(", "));
+    let missing = format!("running scenarios on this kernel needs {}: run as root", missing.join(", "));
     match asked {
         Some(_) => Err(Failure::new(Exit::NotSupported, missing)),
         None => {
-            output::say(&format!("{missing}; only the model plays"));
+            output::say(&format!("{missing}; using the model only"));
             Ok(Who::Model)
         }
     }
 }
 
-/// Plays until everything is played or an interruption comes, which is told.
+/// Runs the scenarios until all are done or a signal arrives; the flag reports a signal.
 fn play(scenarios: &[Scenario], who: Who) -> Result<(Report, bool), Failure> {
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let stop = interruption.flag();
     let progress = Progress::new();
     let journal = journal();
     let places = who.places(&journal);
-    if places.iter().any(|place| place.arm() == Arm::Kernel) {
+    if places.iter().any(|place| place.arm() == Backend::Kernel) {
         let found = recover(&journal).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-        found.iter().for_each(|found| tell_of_recovery(&progress, found));
+        found.iter().for_each(|found| report_recovery(&progress, found));
     }
     let total = scenarios.len() * places.len();
     let mut done = 0;
@@ -191,7 +193,7 @@ fn play(scenarios: &[Scenario], who: Who) -> Result<(Report, bool), Failure> {
     Ok((report, interrupted))
 }
 
-/// How long a guest may take for a scenario with all of its plays, and to boot.
+/// Time limit of a scenario with all of its repetitions in a guest, and of booting it.
 const SCENARIO_BOUND: Duration = Duration::from_secs(20);
 const BOOT_BOUND: Duration = Duration::from_secs(100);
 
@@ -201,7 +203,7 @@ fn play_in_a_guest(scenarios: &[Scenario], guest: &GuestArgs) -> Result<Report, 
     let total = scenarios.len();
     let limit = BOOT_BOUND + SCENARIO_BOUND * u32::try_from(total).unwrap_or(u32::MAX);
     let machine = Machine { cpus: kernel::guest::CPUS, ..guest.machine(limit)? };
-    output::say(&format!("Linux {} in a guest ...", machine.kernel.origin.version));
+    output::say(&format!("booting Linux {} in a guest", machine.kernel.origin.version));
     let progress = Progress::new();
     progress.doing("the guest boots");
     let mut done = 0;
@@ -217,30 +219,30 @@ fn play_in_a_guest(scenarios: &[Scenario], guest: &GuestArgs) -> Result<Report, 
     })
 }
 
-/// Plays in the guest that this runs in, and prints what came of each scenario when it is there, a line of JSON each.
+/// Runs scenarios in this guest and prints each result as a line of JSON as soon as it is available.
 ///
 /// # Errors
-/// When a name is none, or the NICs of the guest cannot be raised.
+/// When a scenario is unknown, or the guest's NICs cannot be set up.
 pub(crate) fn play_in_this_guest(names: &[String]) -> Result<(), Failure> {
     let scenarios = scenarios(names).map_err(|error| unknown(&error))?;
     let guest = kernel::guest::raise().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    let mut told = Ok(());
+    let mut printed = Ok(());
     run::run(&scenarios, &[Place::Guest(&guest.site)], &mut |result: &ScenarioResult| {
-        told = output::json_line(result);
-        if told.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        printed = output::json_line(result);
+        if printed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
-    told
+    printed
 }
 
 fn verdict(report: &Report) -> Result<(), Failure> {
     let count = |is: fn(&Outcome) -> bool| report.results.iter().filter(|result| is(&result.outcome)).count();
     let different = count(Outcome::is_difference);
     if different > 0 {
-        return Err(Failure::new(Exit::VerifyFailed, format!("what has to hold did not {different} times: see above")));
+        return Err(Failure::new(Exit::VerifyFailed, format!("{different} requirements failed: see above")));
     }
     let not_played = count(|outcome| matches!(outcome, Outcome::NotPlayed { .. }));
     if not_played > 0 {
-        return Err(Failure::new(Exit::RolledBack, format!("{not_played} could not be played: see above")));
+        return Err(Failure::new(Exit::RolledBack, format!("{not_played} scenarios could not be run: see above")));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `quell doctor`: what is wrong with the host's packet delivery, how bad it is, and what mends it.
+//! `quell doctor`: finds problems of the host's packet delivery, with severity and fix.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use quell_host::findings::{self, Report, Rule, Severity};
-use quell_host::picture::{self, Picture};
+use quell_host::snapshot::{self, Snapshot};
 use quell_linux::visible;
 
-use super::picture_scope::{ScopeArgs, not_taken};
+use super::snapshot_scope::{ScopeArgs, not_taken};
 use crate::exit::{Exit, Failure};
 use crate::render::doctor as render;
 use crate::render::terminal::Terminal;
@@ -17,17 +17,17 @@ use crate::{file, output};
 
 /// Options of `quell doctor`.
 #[derive(Debug, Args)]
-#[command(after_help = "Exit code 3: something serious was found.")]
+#[command(after_help = "Exits with 3 if a finding is serious.")]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     scope: ScopeArgs,
-    /// How long to watch, for what shows only over time; 0 for a single look.
+    /// Time between two snapshots, for findings that compare counters; 0 takes a single one.
     #[arg(long, value_name = "S", default_value_t = 2, value_parser = value_parser!(u64).range(..=3_600))]
     seconds: u64,
-    /// Examine a picture that `quell show --json` wrote, or two, the earlier first, and not this host.
+    /// Examine one snapshot written by `quell show --json`, or two (earlier first), instead of this host.
     #[arg(long, value_name = "FILE", num_args = 1..=2, conflicts_with_all = ["pids", "device", "netns", "all", "seconds"])]
     read: Vec<PathBuf>,
-    /// Say all about one kind of finding.
+    /// Explain one kind of finding.
     #[arg(long, value_name = "ID", exclusive = true)]
     explain: Option<String>,
     /// List all kinds of findings.
@@ -41,7 +41,7 @@ pub(crate) struct DoctorArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// When no picture can be had, the rule is not known, or something serious was found.
+/// When no snapshot can be taken, the rule is unknown, or a finding is serious.
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     let terminal = Terminal::of_stdout();
     if args.list {
@@ -50,7 +50,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     if let Some(id) = &args.explain {
         return output::data(&render::explanation(rule(id)?, terminal));
     }
-    let (before, now) = pictures(args)?;
+    let (before, now) = snapshots(args)?;
     let report = findings::examine(&now, before.as_ref());
     if args.json {
         output::json(&report)?;
@@ -64,18 +64,17 @@ fn verdict(report: &Report) -> Result<(), Failure> {
     let serious = report.findings.iter().filter(|finding| finding.severity == Severity::Serious).count();
     match serious {
         0 => Ok(()),
-        1 => Err(Failure::new(Exit::VerifyFailed, "one finding is serious")),
-        count => Err(Failure::new(Exit::VerifyFailed, format!("{count} findings are serious"))),
+        1 => Err(Failure::new(Exit::VerifyFailed, "1 serious finding")),
+        count => Err(Failure::new(Exit::VerifyFailed, format!("{count} serious findings"))),
     }
 }
 
 fn rule(id: &str) -> Result<&'static Rule, Failure> {
-    findings::rule(id)
-        .ok_or_else(|| Failure::usage(format!("no finding is called {id:?}; `quell doctor --list` names them all")))
+    findings::rule(id).ok_or_else(|| Failure::usage(format!("unknown finding {id:?}; `quell doctor --list` lists all")))
 }
 
-/// The earlier picture, if there is one, and the later.
-fn pictures(args: &DoctorArgs) -> Result<(Option<Picture>, Picture), Failure> {
+/// The earlier snapshot, if there is one, and the later.
+fn snapshots(args: &DoctorArgs) -> Result<(Option<Snapshot>, Snapshot), Failure> {
     match &args.read[..] {
         [] => take(args),
         [now] => Ok((None, read(now)?)),
@@ -83,9 +82,9 @@ fn pictures(args: &DoctorArgs) -> Result<(Option<Picture>, Picture), Failure> {
     }
 }
 
-fn take(args: &DoctorArgs) -> Result<(Option<Picture>, Picture), Failure> {
+fn take(args: &DoctorArgs) -> Result<(Option<Snapshot>, Snapshot), Failure> {
     let scope = args.scope.scope();
-    let look = || picture::take(&scope).map(|(picture, _)| picture).map_err(|error| not_taken(&error));
+    let look = || snapshot::take(&scope).map(|(snapshot, _)| snapshot).map_err(|error| not_taken(&error));
     if args.seconds == 0 {
         return Ok((None, look()?));
     }
@@ -94,7 +93,7 @@ fn take(args: &DoctorArgs) -> Result<(Option<Picture>, Picture), Failure> {
     Ok((Some(before), look()?))
 }
 
-fn read(path: &Path) -> Result<Picture, Failure> {
+fn read(path: &Path) -> Result<Snapshot, Failure> {
     let text = file::read_json(path)?;
-    Picture::parse(text.as_bytes()).map_err(|error| Failure::usage(format!("{}: {error}", visible::path(path))))
+    Snapshot::parse(text.as_bytes()).map_err(|error| Failure::usage(format!("{}: {error}", visible::path(path))))
 }

@@ -1,5 +1,4 @@
-//! `quell load`: reads the options into a specification, runs the generator with progress, prints what became of the
-//! requests.
+//! `quell load`: runs the load generator and prints the outcome of the requests.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::ops::ControlFlow;
@@ -25,17 +24,17 @@ use crate::render::progress::Progress;
 pub(crate) struct LoadArgs {
     /// The server, HOST:PORT.
     pub(crate) server: String,
-    /// Requests per second, at moments that do not depend on answers (20000, 200K), or `max`: each connection sends as
-    /// soon as it has its answer.
+    /// Requests per second, at times that do not depend on responses (20000, 200K), or `max`: each connection sends
+    /// its next request as soon as its response has arrived.
     #[arg(long, value_name = "RATE", default_value = "max")]
     pub(crate) rate: quell_bench::offered_load::OfferedLoad,
-    /// What is asked and answered.
+    /// Request protocol.
     #[arg(long, value_enum, default_value_t = Protocol::Memcached)]
     pub(crate) protocol: Protocol,
-    /// Speak UDP (request/response only).
+    /// Use UDP (request-response only).
     #[arg(long)]
     pub(crate) udp: bool,
-    /// Connections in all.
+    /// Total number of connections.
     #[arg(short, long, value_name = "N", default_value_t = 64)]
     pub(crate) connections: u32,
     /// Generator threads.
@@ -44,49 +43,53 @@ pub(crate) struct LoadArgs {
     /// CPUs to pin the threads to: 2,4-7 [not pinned]
     #[arg(long, value_name = "LIST")]
     pub(crate) cpus: Option<CpuList>,
-    /// Requests of one connection that may be under way at once.
+    /// Maximum number of outstanding requests per connection.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) depth: u32,
-    /// How the threads look for answers.
+    /// With `--rate max`: read the responses of all ready connections before the next requests are sent. The server
+    /// then receives batches that independent clients do not send.
+    #[arg(long)]
+    pub(crate) batch: bool,
+    /// How the threads wait for responses.
     #[arg(long, value_enum, default_value_t = PollingChoice::Auto)]
     pub(crate) polling: PollingChoice,
-    /// How long to load before measuring, in seconds.
+    /// Warm-up before measuring, in seconds.
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     pub(crate) warm_up: f64,
-    /// How long to measure, in seconds.
+    /// Measured time, in seconds.
     #[arg(short = 's', long, value_name = "S", default_value_t = 10.0)]
     pub(crate) seconds: f64,
-    /// Decides every random choice.
+    /// Seed of the random number generator.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Gaps between requests; their mean is scaled to the rate.
     #[arg(long, value_name = "DIST", default_value = "facebook-gaps")]
     pub(crate) gaps: Distribution,
-    /// memcached: how many keys there are.
+    /// memcached: number of keys.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub(crate) keys: u32,
-    /// memcached: sizes of keys, bytes.
+    /// memcached: key sizes, in bytes.
     #[arg(long, value_name = "DIST", default_value = "facebook-keys")]
     pub(crate) key_bytes: Distribution,
-    /// memcached: sizes of values, bytes.
+    /// memcached: value sizes, in bytes.
     #[arg(long, value_name = "DIST", default_value = "facebook-values")]
     pub(crate) value_bytes: Distribution,
-    /// memcached: share of reads among the requests; the rest are sets.
+    /// memcached: share of get requests, 0 to 1; the others are sets.
     #[arg(long, value_name = "SHARE", default_value_t = 0.97)]
     pub(crate) get_share: f64,
-    /// memcached: do not store the keys first.
+    /// memcached: do not preload the keys.
     #[arg(long)]
     pub(crate) no_preload: bool,
-    /// memcached: how long the server has to store the keys, in seconds.
+    /// memcached: time limit for preloading the keys, in seconds.
     #[arg(long, value_name = "S", default_value_t = Generator::PRELOAD_LIMIT.as_secs_f64())]
     pub(crate) preload_seconds: f64,
-    /// request-response: bytes of a request.
+    /// request-response: request size, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     pub(crate) request_bytes: u32,
-    /// request-response: bytes of a response.
+    /// request-response: response size, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     pub(crate) response_bytes: u32,
-    /// request-response: check that the responses hold what `quell respond` sends.
+    /// request-response: check the content of responses; the server has to be `quell respond`.
     #[arg(long)]
     pub(crate) check_content: bool,
     /// Print the report as JSON, with raw histograms.
@@ -99,19 +102,19 @@ const DISTRIBUTIONS: &str = concat!(
     "the published experiment (Atikoglu et al., SIGMETRICS 2012): facebook-keys, facebook-values, facebook-gaps.",
 );
 
-/// What is asked and answered.
+/// Request protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Protocol {
-    /// `get` and `set` in memcached's text protocol.
+    /// memcached's text protocol: get and set.
     Memcached,
-    /// So many bytes there, so many back: netperf's TCP_RR and UDP_RR, neper's tcp_rr, `quell respond`.
+    /// Requests and responses of fixed size, as netperf's TCP_RR and UDP_RR, neper's tcp_rr and `quell respond` use.
     RequestResponse,
 }
 
-/// How the threads look for answers.
+/// How the threads wait for responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PollingChoice {
-    /// Busy polling where somebody set deferral on the queues that the answers arrive by, epoll otherwise.
+    /// Busy polling if the receive queues defer interrupts, epoll otherwise.
     Auto,
     /// Edge-triggered epoll.
     Epoll,
@@ -119,7 +122,7 @@ pub(crate) enum PollingChoice {
     BusyPoll,
 }
 
-/// What is printed under `--json`.
+/// Output of `--json`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct Document<'a> {
@@ -132,7 +135,7 @@ struct Document<'a> {
 /// Runs the command.
 ///
 /// # Errors
-/// With the exit code of what went wrong; failed requests are in the report, and no error.
+/// When the load cannot be generated or no request is answered. Failed requests are reported, not errors.
 pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
     let (spec, run) = (spec(args)?, run_spec(args)?);
     let limit = Duration::from_millis(milliseconds("--preload-seconds", args.preload_seconds, 0.001)?.into());
@@ -150,12 +153,15 @@ pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
         output::data(&load_report::render(&report))?;
     }
     match report.answered_in_window {
-        0 => Err(Failure::new(Exit::VerifyFailed, format!("{} answered no request in the measured time", args.server))),
+        0 => Err(Failure::new(
+            Exit::VerifyFailed,
+            format!("{} answered no request during the measured time", args.server),
+        )),
         _ => Ok(()),
     }
 }
 
-/// `preload`: time for storing the keys, if they are to be stored.
+/// `preload`: time limit for storing the keys; `None` skips it.
 fn measure(
     spec: &LoadSpec,
     run: &RunSpec,
@@ -165,7 +171,7 @@ fn measure(
     watch.progress.doing("connecting");
     let mut generator = Generator::connect(spec.clone(), None)?;
     if let Some(limit) = preload {
-        watch.progress.doing("storing the keys");
+        watch.progress.doing("preloading keys");
         generator.preload(limit, watch)?;
     }
     generator.run(run, watch)
@@ -221,6 +227,7 @@ fn spec(args: &LoadArgs) -> Result<LoadSpec, Failure> {
             PollingChoice::Epoll => Polling::Epoll,
             PollingChoice::BusyPoll => Polling::BusyPoll,
         },
+        batched_sends: args.batch,
         seed: args.seed,
         ..LoadSpec::new(address(&args.server)?, transport, workload)
     })
@@ -228,7 +235,7 @@ fn spec(args: &LoadArgs) -> Result<LoadSpec, Failure> {
 
 fn address(server: &str) -> Result<SocketAddr, Failure> {
     let unknown = |why: &dyn std::fmt::Display| {
-        Failure::usage(format!("server {server:?}: {why}; write HOST:PORT, as 192.0.2.1:11211 or [2001:db8::1]:11211"))
+        Failure::usage(format!("server {server:?}: {why}; expected HOST:PORT, such as 192.0.2.1:11211"))
     };
     let mut addresses = server.to_socket_addrs().map_err(|error| unknown(&error))?;
     addresses.next().ok_or_else(|| unknown(&"the name has no address"))
@@ -236,11 +243,14 @@ fn address(server: &str) -> Result<SocketAddr, Failure> {
 
 fn run_spec(args: &LoadArgs) -> Result<RunSpec, Failure> {
     use quell_bench::offered_load::OfferedLoad;
+    if args.batch && args.rate != OfferedLoad::Max {
+        return Err(Failure::usage("--batch requires --rate max"));
+    }
     let schedule = match args.rate {
         OfferedLoad::Max => Schedule::Closed,
         OfferedLoad::Rate(rate_per_s) => Schedule::Open { rate_per_s, gaps: args.gaps },
         OfferedLoad::Percent(_) => {
-            return Err(Failure::usage("--rate: a share of what? Write requests per second, or max"));
+            return Err(Failure::usage("--rate: a percentage is not supported; give requests per second or max"));
         }
     };
     Ok(RunSpec {
@@ -253,7 +263,7 @@ fn run_spec(args: &LoadArgs) -> Result<RunSpec, Failure> {
 fn milliseconds(option: &str, seconds: f64, least: f64) -> Result<u32, Failure> {
     const MOST: f64 = 1_000_000.0;
     if !(least..=MOST).contains(&seconds) {
-        return Err(Failure::usage(format!("{option} {seconds}: write {least} to {MOST} seconds")));
+        return Err(Failure::usage(format!("{option} {seconds}: expected {least} to {MOST} seconds")));
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
     Ok((seconds * 1e3).round() as u32)

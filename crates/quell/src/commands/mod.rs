@@ -1,4 +1,4 @@
-//! One file a command: it reads its options, calls the crate that does the work, and hands the answer to `render`.
+//! One module per command: it parses options, calls the library crate, and passes the result to `render`.
 
 pub(crate) mod apply;
 pub(crate) mod attach;
@@ -7,12 +7,12 @@ pub(crate) mod conformance;
 pub(crate) mod doctor;
 pub(crate) mod lab;
 pub(crate) mod load;
-mod picture_scope;
 mod placement_args;
 pub(crate) mod respond;
 pub(crate) mod run;
 pub(crate) mod show;
 pub(crate) mod sim;
+mod snapshot_scope;
 pub(crate) mod status;
 pub(crate) mod vm;
 pub(crate) mod vm_commands;

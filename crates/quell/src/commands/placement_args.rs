@@ -1,22 +1,22 @@
-//! Where the workers of programs are to get their connections and run: options that `quell attach` and `quell run` share.
+//! Options of `quell attach` and `quell run` for steering connections and pinning workers.
 
 use clap::Args;
 use quell_host::attach::placement::Wanted;
 
-/// Where the workers get their connections and run.
+/// Placement of connections and workers.
 #[derive(Debug, Args)]
 pub(super) struct PlacementArgs {
-    /// Give each worker the connections of its own queue, by a filter on the reuseport groups of the programs; of these
-    /// devices' queues [default: all that lead there]
+    /// Steer the connections of each receive queue to its own worker, by a filter on the programs' reuseport groups.
+    /// Optionally only for queues of these devices.
     #[arg(long, value_name = "DEVICE,…", num_args = 0..=1, require_equals = true, value_delimiter = ',')]
     steer: Option<Vec<String>>,
-    /// Bind each worker to the CPUs of the queue by which its connections come.
+    /// Pin each worker to the CPUs of the queue that receives its connections.
     #[arg(long)]
     pin: bool,
 }
 
 impl PlacementArgs {
-    pub(super) fn is_asked_for(&self) -> bool {
+    pub(super) fn is_requested(&self) -> bool {
         self.steer.is_some() || self.pin
     }
 

@@ -1,4 +1,4 @@
-//! `quell respond`: starts the plain responder, says where it listens, and serves until it is interrupted.
+//! `quell respond`: a request/response server that runs until it is interrupted.
 
 use std::net::SocketAddr;
 
@@ -15,25 +15,25 @@ use crate::output;
 /// Options of `quell respond`.
 #[derive(Debug, Args)]
 pub(crate) struct RespondArgs {
-    /// Where to listen, ADDRESS:PORT; port 0 lets the kernel choose.
+    /// Listening address, ADDRESS:PORT; with port 0 the kernel chooses.
     #[arg(default_value = "127.0.0.1:7000")]
     pub(crate) address: SocketAddr,
-    /// Speak UDP.
+    /// Use UDP.
     #[arg(long)]
     pub(crate) udp: bool,
     /// How to wait for requests.
     #[arg(long, value_enum, default_value_t = Shape::Epoll)]
     pub(crate) shape: Shape,
-    /// Bytes of a request.
+    /// Request size, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     pub(crate) request_bytes: u32,
-    /// Bytes of a response.
+    /// Response size, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     pub(crate) response_bytes: u32,
     /// CPU work per request, in µs.
     #[arg(long, value_name = "US", default_value_t = 0)]
     pub(crate) work_us: u32,
-    /// Workers, each with a socket of its own at the same address (SO_REUSEPORT).
+    /// Number of workers, each with its own socket on the same address (SO_REUSEPORT).
     #[arg(short, long, value_name = "N", default_value_t = 1)]
     pub(crate) workers: u32,
     /// CPUs to pin the workers to: 2,4-7 [not pinned]
@@ -47,9 +47,9 @@ pub(crate) struct RespondArgs {
 /// How to wait for requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Shape {
-    /// A thread a connection, in a blocking recv.
+    /// One thread per connection, in a blocking recv().
     Blocking,
-    /// A thread a worker, in epoll_wait.
+    /// One thread per worker, in epoll_wait().
     Epoll,
 }
 
@@ -63,10 +63,10 @@ struct Document {
     accept_pauses: u64,
 }
 
-/// Runs the command until SIGINT, SIGTERM or SIGHUP, which is how it is meant to end.
+/// Serves until SIGINT, SIGTERM or SIGHUP.
 ///
 /// # Errors
-/// When the address cannot be bound, or a worker cannot be started or go on.
+/// When the address cannot be bound, or a worker fails.
 pub(crate) fn respond(args: &RespondArgs) -> Result<(), Failure> {
     let refused = |error: std::io::Error| Failure::new(Exit::KernelRefused, error);
     let interruption = Interruption::listen().map_err(refused)?;
@@ -84,17 +84,17 @@ pub(crate) fn respond(args: &RespondArgs) -> Result<(), Failure> {
     responder.failure().map_or(Ok(()), |why| Err(Failure::new(Exit::KernelRefused, why)))
 }
 
-/// Waits for the interruption, or the failure of a worker; says once that connections wait.
+/// Waits for a signal or the failure of a worker. Warns once when no descriptor is left for connections.
 fn serve(responder: &Responder, interruption: &Interruption) -> std::io::Result<()> {
     let mut epoll = Epoll::new(2)?;
     epoll.add(interruption, 0, Trigger::Level)?;
     epoll.add(responder.trouble(), 1, Trigger::ReadEdge)?;
-    let mut has_said = false;
+    let mut warned = false;
     while interruption.flag().get().is_none() && responder.failure().is_none() {
         epoll.wait(None)?;
-        if responder.stats().accept_pauses > 0 && !has_said {
-            has_said = true;
-            let text = "quell: no file descriptor is left: further connections wait until one is closed (ulimit -n)";
+        if responder.stats().accept_pauses > 0 && !warned {
+            warned = true;
+            let text = "quell: out of file descriptors (ulimit -n): new connections wait until one is closed";
             output::say(text);
         }
     }

@@ -1,9 +1,11 @@
-//! `quell show`: the host as one picture.
+//! `quell show`: prints a snapshot of the host.
 
 use clap::Args;
-use quell_host::picture;
+use quell_host::plan::as_profile;
+use quell_host::snapshot::{self, Device, Snapshot};
+use quell_linux::visible;
 
-use super::picture_scope::{ScopeArgs, not_taken};
+use super::snapshot_scope::{ScopeArgs, not_taken};
 use crate::exit::Failure;
 use crate::output;
 use crate::render::show_tree;
@@ -14,29 +16,57 @@ use crate::render::terminal::Terminal;
 pub(crate) struct ShowArgs {
     #[command(flatten)]
     scope: ScopeArgs,
-    /// Every queue on a line of its own, also where several are alike, and every device, also without NAPI.
-    #[arg(short, long)]
-    verbose: bool,
-    /// Print the JSON Schema of pictures instead of one.
+    /// Print every queue, even if several are alike, and every device, even without NAPI.
+    #[arg(long)]
+    details: bool,
+    /// Print the JSON Schema of snapshots and exit.
     #[arg(long, exclusive = true)]
     schema: bool,
     /// Print JSON.
     #[arg(short, long)]
     json: bool,
+    /// Print the settings of the devices as a profile for `quell apply`.
+    #[arg(long, conflicts_with = "json")]
+    as_profile: bool,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// When what was asked for is not there, or the kernel refuses to list devices or processes.
+/// When the process, device or namespace does not exist, or the kernel refuses to list devices or processes.
 pub(crate) fn run(args: &ShowArgs) -> Result<(), Failure> {
     if args.schema {
-        return output::json(&picture::Picture::json_schema());
+        return output::json(&snapshot::Snapshot::json_schema());
     }
-    let (picture, _) = picture::take(&args.scope.scope()).map_err(|error| not_taken(&error))?;
+    let (snapshot, _) = snapshot::take(&args.scope.scope()).map_err(|error| not_taken(&error))?;
     if args.json {
-        return output::json(&picture);
+        return output::json(&snapshot);
     }
-    let style = show_tree::Style { terminal: Terminal::of_stdout(), verbose: args.verbose };
-    output::styled(&show_tree::tree(&picture, style), style.terminal)
+    if args.as_profile {
+        return profile(&snapshot, args);
+    }
+    let style = show_tree::Style { terminal: Terminal::of_stdout(), details: args.details };
+    output::styled(&show_tree::tree(&snapshot, style), style.terminal)
+}
+
+const PROFILE_HEAD: &str = "\
+# Settings of the devices, printed by `quell show --as-profile`. As long as none of them changes, `quell apply` of this
+# file changes nothing. It includes the queue settings of running `quell attach` and `quell run`, and excludes sysctls,
+# epolls and sockets. A comment marks a setting that a profile cannot express, or that could not be read.
+";
+
+/// Prints devices without NAPI only with `--details` or by name, as the tree does.
+fn profile(snapshot: &Snapshot, args: &ShowArgs) -> Result<(), Failure> {
+    let is_wanted = |device: &Device| {
+        let is_named = snapshot.scope.device.as_deref() == Some(device.name.as_str());
+        args.details || is_named || device.napis.known_elements().next().is_some()
+    };
+    let text = as_profile(snapshot, is_wanted).map_err(Failure::usage)?;
+    output::data(PROFILE_HEAD)?;
+    let left_out = snapshot.devices.iter().filter(|device| device.name != "lo" && !is_wanted(device));
+    let left_out: Vec<_> = left_out.map(|device| visible::name(&device.name)).collect();
+    if !left_out.is_empty() {
+        output::data(&format!("# Devices without NAPI, which --details includes: {}\n", left_out.join(", ")))?;
+    }
+    output::data(&text)
 }

@@ -1,4 +1,4 @@
-//! `quell status`, `quell revert`, `quell confirm`: what stays applied, what of it has drifted, and its end.
+//! `quell status`, `quell revert`, `quell confirm`: persistent changes, their drift, and their end.
 
 use clap::Args;
 use quell_host::apply::profile_of;
@@ -6,12 +6,12 @@ use quell_host::attach::attachment::{Attached, attachments, is_launched, mode_of
 use quell_host::attach::keeper::Detached;
 use quell_host::drift::{Condition, condition};
 use quell_host::journal::{Change, Journal, ListedJournal};
-use quell_host::kept::{self, Kept, KeptError, Standing, confirm, give_up, release, salvage};
+use quell_host::persistent::{self, PersistError, PersistState, Persistent, confirm, give_up, release, salvage};
 use quell_host::recovery::{self, Found, Reverted, recover};
 use quell_linux::visible;
 
-use super::attach::detach::{self, Ended, is_all_back, nothing_waits};
-use super::lab::is_kept_lab;
+use super::attach::detach::{self, Ended, check_all_restored, check_nothing_waits};
+use super::lab::is_persistent_lab;
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
@@ -28,7 +28,7 @@ pub(crate) struct StatusArgs {
 /// Options of `quell revert`.
 #[derive(Debug, Args)]
 pub(crate) struct RevertArgs {
-    /// Remove damaged journals once their whole lines are undone; what their other lines said stays as it is.
+    /// Remove damaged journals after undoing their readable lines; changes on damaged lines stay.
     #[arg(long)]
     remove_damaged: bool,
     /// Print JSON.
@@ -36,14 +36,14 @@ pub(crate) struct RevertArgs {
     json: bool,
 }
 
-/// What stays applied; a lab that is up is not.
-fn applied() -> Result<Vec<Kept>, Failure> {
-    let mut kept = kept::list(&journal()).map_err(Failure::refused)?;
-    kept.retain(|kept| !is_kept_lab(kept));
+/// Persistent changes, without a lab of `quell lab up`.
+fn applied() -> Result<Vec<Persistent>, Failure> {
+    let mut kept = persistent::list(&journal()).map_err(Failure::refused)?;
+    kept.retain(|kept| !is_persistent_lab(kept));
     Ok(kept)
 }
 
-/// What is applied, since when, by which profile, and what has drifted.
+/// Prints what is applied, since when, by which profile, and what has drifted.
 ///
 /// # Errors
 /// With [`Exit::VerifyFailed`] when something has drifted.
@@ -71,33 +71,33 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Failure> {
     }
 }
 
-fn describe(kept: &Kept) -> Result<AppliedReport, Failure> {
+fn describe(kept: &Persistent) -> Result<AppliedReport, Failure> {
     let condition = match kept.standing {
-        Standing::BeforeThisBoot | Standing::OutOfSight(_) => Condition::default(),
-        Standing::Kept | Standing::KeptBy(_) | Standing::Unconfirmed(_) => {
+        PersistState::BeforeThisBoot | PersistState::OutOfSight(_) => Condition::default(),
+        PersistState::Kept | PersistState::KeptBy(_) | PersistState::Unconfirmed(_) => {
             condition(&kept.path, &kept.history).map_err(Failure::refused)?
         }
     };
     Ok(AppliedReport::new(kept, condition))
 }
 
-/// Puts back everything that stays applied, and what killed runs left.
+/// Undoes all persistent changes, and changes left by killed runs.
 ///
 /// # Errors
-/// When something could not be put back, or a journal could not be taken or read as a whole.
+/// When something could not be restored, or a journal could not be locked or read completely.
 pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     let journal = journal();
-    // Before the profiles: they were set on top of them.
+    // Attachments end before profiles, because they were set on top of them.
     let Ended { detached, mut errors } = detach::end(&journal, attachments(&journal).map_err(Failure::refused)?);
     let mut all = Vec::new();
-    // An attachment that is still kept, or out of sight, could not be ended above.
-    let is_applied = |kept: &Kept| match kept.standing {
-        Standing::KeptBy(_) => false,
-        Standing::OutOfSight(_) => mode_of(&kept.history).is_none(),
+    // An attachment with a live or invisible keeper could not be ended above.
+    let is_applied = |kept: &Persistent| match kept.standing {
+        PersistState::KeptBy(_) => false,
+        PersistState::OutOfSight(_) => mode_of(&kept.history).is_none(),
         _ => true,
     };
     for kept in applied()?.into_iter().filter(is_applied) {
-        match put_back(&journal, &kept) {
+        match restore(&journal, &kept) {
             Ok(reverted) => all.push((name(&kept), reverted)),
             Err(error) => errors.push(error),
         }
@@ -106,8 +106,8 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     for found in recover(&journal).map_err(Failure::refused)? {
         match found {
             Found::Recovered { path, reverted } => {
-                // What was set aside just now has been tried a second time.
-                let is_new = |change: &Change| !waiting_since(&detached, &all).any(|waiting| waiting == change);
+                // Changes that were set aside just now were tried a second time.
+                let is_new = |change: &Change| !waiting_changes(&detached, &all).any(|waiting| waiting == change);
                 if reverted.restored() > 0
                     || !reverted.failed.is_empty()
                     || reverted.waiting.iter().any(|(change, _)| is_new(change))
@@ -131,11 +131,11 @@ pub(crate) fn revert(args: &RevertArgs) -> Result<(), Failure> {
     let failed = all.iter().any(|(_, reverted)| !reverted.failed.is_empty())
         || detached.iter().any(|(_, detached)| !detached.failed.is_empty())
         || damaged.iter().any(|salvaged| !salvaged.removed);
-    is_all_back(&errors, failed)?;
-    nothing_waits(waiting_since(&detached, &all).count())
+    check_all_restored(&errors, failed)?;
+    check_nothing_waits(waiting_changes(&detached, &all).count())
 }
 
-fn waiting_since<'a>(
+fn waiting_changes<'a>(
     detached: &'a [(Attached, Detached)],
     all: &'a [(String, Reverted)],
 ) -> impl Iterator<Item = &'a Change> {
@@ -143,37 +143,37 @@ fn waiting_since<'a>(
     of_attachments.chain(all.iter().flat_map(|(_, reverted)| &reverted.waiting)).map(|(change, _)| change)
 }
 
-fn put_back(journal: &Journal, kept: &Kept) -> Result<Reverted, KeptError> {
+fn restore(journal: &Journal, kept: &Persistent) -> Result<Reverted, PersistError> {
     let by_watchdog = match kept.standing {
-        Standing::Unconfirmed(watchdog) => give_up(journal, &kept.path, &watchdog)?,
-        Standing::OutOfSight(pid) => return Err(KeptError::OutOfSight { path: kept.path.clone(), pid }),
+        PersistState::Unconfirmed(watchdog) => give_up(journal, &kept.path, &watchdog)?,
+        PersistState::OutOfSight(pid) => return Err(PersistError::OutOfSight { path: kept.path.clone(), pid }),
         _ => Reverted::default(),
     };
     Ok(release(journal, &kept.path)?.unwrap_or_default().after(by_watchdog))
 }
 
-fn name(kept: &Kept) -> String {
+fn name(kept: &Persistent) -> String {
     profile_of(&kept.history).map_or_else(|| visible::path(&kept.path), |profile| format!("profile {profile}"))
 }
 
-/// Lets stay what was applied with `--confirm`.
+/// Keeps the changes made by `apply --confirm`.
 ///
 /// # Errors
-/// When nothing waits for it, or it comes too late.
+/// When there is nothing to confirm, or the time is over.
 pub(crate) fn confirmed(args: &StatusArgs) -> Result<(), Failure> {
     let journal = journal();
     let mut confirmed = Vec::new();
     for kept in applied()? {
-        if let Standing::Unconfirmed(watchdog) = kept.standing {
+        if let PersistState::Unconfirmed(watchdog) = kept.standing {
             confirm(&journal, &kept.path, &watchdog).map_err(|error| Failure::new(Exit::RolledBack, error))?;
             confirmed.push(name(&kept));
         }
     }
     if confirmed.is_empty() {
-        return Err(Failure::usage("nothing waits to be confirmed: `quell status` shows what is applied"));
+        return Err(Failure::usage("nothing to confirm: `quell status` shows what is applied"));
     }
     if args.json {
         return output::json(&confirmed);
     }
-    output::data(&confirmed.iter().map(|name| format!("{name} stays\n")).collect::<String>())
+    output::data(&confirmed.iter().map(|name| format!("{name} confirmed\n")).collect::<String>())
 }

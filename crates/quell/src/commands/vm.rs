@@ -1,4 +1,4 @@
-//! `quell vm`: kernels fetched, listed, booted under QEMU's emulation, with a command of this program or a shell in them.
+//! `quell vm`: fetches and lists kernels, and runs a command of this program or a shell in a QEMU guest.
 
 use std::convert::Infallible;
 use std::ops::ControlFlow;
@@ -16,48 +16,48 @@ use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::render::progress::Progress;
 
-/// What can be done with kernels.
+/// Actions on kernels and guests.
 #[derive(Debug, Subcommand)]
 pub(crate) enum VmCommand {
-    /// Fetch kernels by the system's Debian mirror into this user's cache, verified; no root, nothing is installed.
+    /// Fetch and verify kernels from the Debian mirror into the user's cache; needs no root, installs nothing.
     Get {
-        /// Which: a series like 6.12, or 6.12-full with the drivers of real NICs [every series' lean build]
+        /// Series such as 6.12, or 6.12-full with drivers of real NICs [default: the lean build of every series]
         kernels: Vec<KernelName>,
-        /// A mirror of Debian's archive, in place of the one that apt is set up with.
+        /// Mirror of the Debian archive [default: apt's]
         #[arg(long, value_name = "URL")]
         mirror: Option<String>,
     },
-    /// List the kernels that are here.
+    /// List fetched kernels.
     List {
         /// Print JSON.
         #[arg(short, long)]
         json: bool,
     },
-    /// Run a command of quell in a guest: `quell vm run --kernel 6.12 -- show --json`.
+    /// Run a quell command in a guest: `quell vm run --kernel 6.12 -- show --json`.
     Run {
         #[command(flatten)]
         guest: GuestArgs,
-        /// When the guest has to have ended, in seconds.
+        /// Time limit of the guest, in seconds.
         #[arg(long, value_name = "SECONDS", default_value_t = 120)]
         limit_s: u64,
         /// The command and its options.
         #[arg(last = true, required = true, value_name = "COMMAND")]
         command: Vec<String>,
     },
-    /// A shell in a guest, on this terminal; left with `exit`, or Ctrl-A X.
+    /// Open a shell in a guest; leave it with `exit` or Ctrl-A X.
     Shell {
         #[command(flatten)]
         guest: GuestArgs,
     },
 }
 
-/// Which guest.
+/// Options of a guest.
 #[derive(Debug, Args)]
 pub(crate) struct GuestArgs {
-    /// The kernel [the newest that is here]
+    /// Kernel [default: the newest fetched]
     #[arg(long, value_name = "KERNEL")]
     kernel: Option<KernelName>,
-    /// The guest's NICs; e1000e takes a -full kernel [default: virtio]
+    /// NIC type; e1000e needs a -full kernel [default: virtio]
     #[arg(long, value_enum)]
     nic: Option<NicName>,
 }
@@ -68,10 +68,10 @@ impl GuestArgs {
         self.kernel.is_some() || self.nic.is_some()
     }
 
-    /// The guest, to be started.
+    /// Configuration of the guest.
     ///
     /// # Errors
-    /// When its kernel is not here.
+    /// When the kernel has not been fetched, or QEMU is missing.
     pub(crate) fn machine(&self, limit: Duration) -> Result<Machine, Failure> {
         let kernel = stored_kernel(self.kernel.as_ref())?;
         let emulator = Emulator::find().map_err(|error| of_machine(&error))?;
@@ -79,7 +79,7 @@ impl GuestArgs {
     }
 }
 
-/// The NICs by their names.
+/// NIC types.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum NicName {
     /// virtio-net-pci.
@@ -110,8 +110,7 @@ struct Listed {
 /// Runs the command.
 ///
 /// # Errors
-/// When a kernel cannot be had, or a guest did not end as it should. The failure of a command in a guest has the exit
-/// code that it would have had outside.
+/// When a kernel cannot be fetched, or the guest fails. A command that fails in the guest passes its exit code on.
 pub(crate) fn run(command: &VmCommand) -> Result<(), Failure> {
     match command {
         VmCommand::Get { kernels, mirror } => get(kernels, mirror.as_deref()),
@@ -121,7 +120,7 @@ pub(crate) fn run(command: &VmCommand) -> Result<(), Failure> {
     }
 }
 
-/// What process 1 of a guest does; it returns only where it is none.
+/// Runs as process 1 of a guest; returns only on errors, for example outside of a guest.
 ///
 /// # Errors
 /// See [`guest::GuestError`].
@@ -130,25 +129,25 @@ pub(crate) fn guest_init() -> Result<(), Failure> {
     match never {}
 }
 
-/// Counts in the guest that this runs in, and prints what it sees when it sees it, a line of JSON each.
+/// Reads counters in this guest and prints each reading as a line of JSON.
 ///
 /// # Errors
-/// When the request is none, or something cannot be counted.
+/// When the request is invalid, or a counter cannot be read.
 pub(crate) fn lab_in_guest(request: &str) -> Result<(), Failure> {
     let request = serde_json::from_str(request).map_err(Failure::usage)?;
-    let mut told = Ok(());
+    let mut printed = Ok(());
     let counted = quell_bench::vm::guest::count(&request, &mut |seen| {
-        let said = output::json_line(seen);
-        told = std::mem::replace(&mut told, Ok(())).and(said);
+        let line = output::json_line(seen);
+        printed = std::mem::replace(&mut printed, Ok(())).and(line);
     });
     counted.map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-    told
+    printed
 }
 
 fn get(wanted: &[KernelName], mirror: Option<&str>) -> Result<(), Failure> {
     let store = store()?;
     if let Err(missing) = Emulator::find() {
-        output::say(&format!("kernels can be fetched, but no guest starts: {missing}"));
+        output::say(&format!("warning: guests cannot be started: {missing}"));
     }
     let progress = Progress::new();
     let outcome = fetch(wanted, mirror, &store, &progress);
@@ -161,7 +160,7 @@ fn fetch(wanted: &[KernelName], mirror: Option<&str>, store: &Store, progress: &
         progress.say(&format!("{what} ..."));
         progress.doing(what);
     };
-    doing(&format!("reading the indexes of {} by apt", SUITES.join(", ")));
+    doing(&format!("updating the apt indexes of {}", SUITES.join(", ")));
     let archives = Archives::update(store, mirror).map_err(|error| of_fetching(&error))?;
     for offer in offers(&archives, wanted).map_err(|error| of_fetching(&error))? {
         let name = &offer.origin.name;
@@ -189,7 +188,7 @@ fn list(json: bool) -> Result<(), Failure> {
         return output::json(&Listed { schema: "quell-kernels/1", kernels });
     }
     if kernels.is_empty() {
-        return output::data("no kernel is here: `quell vm get` fetches some\n");
+        return output::data("no kernels fetched; run `quell vm get`\n");
     }
     output::data(&kernels.iter().map(line).collect::<String>())
 }
@@ -214,20 +213,20 @@ fn in_guest(guest: &GuestArgs, limit: Duration, command: &[String]) -> Result<()
     if !diagnostics.is_empty() {
         output::say(diagnostics.trim_end());
     }
-    output::say(&format!("Linux {release} ran it in a guest that took {:.1} s to boot", boot.as_secs_f64()));
+    output::say(&format!("ran on Linux {release} in a guest that booted in {:.1} s", boot.as_secs_f64()));
     match code {
         Some(0) => Ok(()),
         Some(code) => {
-            Err(Failure::new(Exit::from_code(code), format!("the command ended in the guest with code {code}")))
+            Err(Failure::new(Exit::from_code(code), format!("the command in the guest exited with code {code}")))
         }
-        None => Err(Failure::new(Exit::RolledBack, "a signal ended the command in the guest")),
+        None => Err(Failure::new(Exit::RolledBack, "the command in the guest was killed by a signal")),
     }
 }
 
-/// A kernel that is here: the one of this name, or the newest.
+/// The fetched kernel of this name, or the newest.
 ///
 /// # Errors
-/// When it is not here.
+/// When it has not been fetched.
 pub(crate) fn stored_kernel(name: Option<&KernelName>) -> Result<Kernel, Failure> {
     let store = store()?;
     let kernel = name.map_or_else(|| store.newest(), |name| store.kernel(name));

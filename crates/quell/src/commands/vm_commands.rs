@@ -1,5 +1,5 @@
-//! What the tests of the vm lab run in a guest: commands of this program, one after the other, on a host with two NICs and
-//! a server under load, and what became of each as a line of JSON. It prints nothing else and decides nothing.
+//! Test support: runs commands of this program in a guest with two NICs and a loaded server, and prints the outcome of
+//! each command as a line of JSON.
 
 use std::fs;
 use std::io;
@@ -16,9 +16,9 @@ use serde::Serialize;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// The hidden command; its one argument is a JSON array of commands, each an array of words. `{pid}` is the server's.
-/// Beside those of this program there are [`READ`] and [`WRITE`], for a guest has no others; after [`IN_SERVER`] a command
-/// runs in the server's network namespace.
+/// The hidden command. Its argument is a JSON array of commands, each an array of words; `{pid}` is the server's PID.
+/// [`READ`] and [`WRITE`] replace the tools that a guest lacks; [`IN_SERVER`] as the first word selects the server's
+/// network namespace.
 pub(crate) const COMMAND: &str = "vm-commands";
 /// `read FILE`.
 const READ: &str = "read";
@@ -42,7 +42,7 @@ struct Done {
 /// Runs the commands.
 ///
 /// # Errors
-/// When this is no guest, or a command cannot be started.
+/// When this is not a guest, or a command cannot be started.
 pub(crate) fn run(commands: &str) -> Result<(), Failure> {
     let commands: Vec<Vec<String>> = serde_json::from_str(commands).map_err(Failure::usage)?;
     let refused = |error: io::Error| Failure::new(Exit::KernelRefused, error);
@@ -51,17 +51,17 @@ pub(crate) fn run(commands: &str) -> Result<(), Failure> {
     let client = raise(End::Client, CLIENT_CPU)?;
     let address = format!("{}:{PORT}", server.address);
     let mut responder = start(&server.namespace, &["respond", &address]).map_err(refused)?;
-    wait_until_it_listens(&client.namespace, &address)?;
+    wait_for_listener(&client.namespace, &address)?;
     let connections = CONNECTIONS.to_string();
     let load = ["load", &address, "--protocol", "request-response", "--rate", "200", "--seconds", "3600", "-c"];
     let mut load = start(&client.namespace, &[&load[..], &[&connections]].concat()).map_err(refused)?;
-    wait_until_it_has_connections(&server.namespace).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    wait_for_connections(&server.namespace).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let done = commands.into_iter().try_for_each(|command| {
         let pid = responder.id().to_string();
         let words: Vec<String> = command.iter().map(|word| word.replace("{pid}", &pid)).collect();
         let done = match words.split_first() {
-            Some((first, words)) if first == IN_SERVER => in_namespace(&server.namespace, || carry_out(command, words)),
-            _ => carry_out(command, &words),
+            Some((first, words)) if first == IN_SERVER => in_namespace(&server.namespace, || execute(command, words)),
+            _ => execute(command, &words),
         };
         output::json_line(&done.map_err(refused)?)
     });
@@ -71,7 +71,7 @@ pub(crate) fn run(commands: &str) -> Result<(), Failure> {
     done
 }
 
-fn carry_out(command: Vec<String>, words: &[String]) -> io::Result<Done> {
+fn execute(command: Vec<String>, words: &[String]) -> io::Result<Done> {
     let done = |output, diagnostics| Done { command, code: Some(0), output, diagnostics };
     match words {
         [read, file] if read == READ => Ok(done(fs::read_to_string(file)?, String::new())),
@@ -98,7 +98,7 @@ fn in_namespace<T: Send>(namespace: &Namespace, work: impl FnOnce() -> io::Resul
     namespace.run(work).map_err(io::Error::other)?
 }
 
-fn wait_until_it_has_connections(server: &Namespace) -> Result<(), NetlinkError> {
+fn wait_for_connections(server: &Namespace) -> Result<(), NetlinkError> {
     let mut sockets = SockDiag::open_in(server)?;
     while accepted(&mut sockets)? < CONNECTIONS {
         std::thread::yield_now();
@@ -106,7 +106,7 @@ fn wait_until_it_has_connections(server: &Namespace) -> Result<(), NetlinkError>
     Ok(())
 }
 
-/// How many connections of the server have an inode, for it has accepted them.
+/// Number of accepted connections of the server: sockets get an inode when they are accepted.
 fn accepted(sockets: &mut SockDiag) -> Result<usize, NetlinkError> {
     let mut accepted = 0;
     sockets.for_each(InetProtocol::Tcp, InetFamily::V4, |socket| {
@@ -115,10 +115,10 @@ fn accepted(sockets: &mut SockDiag) -> Result<usize, NetlinkError> {
     Ok(accepted)
 }
 
-fn wait_until_it_listens(client: &Namespace, address: &str) -> Result<(), Failure> {
+fn wait_for_listener(client: &Namespace, address: &str) -> Result<(), Failure> {
     let address = address.parse().map_err(Failure::usage)?;
     let refused = |error| Failure::new(Exit::KernelRefused, error);
-    // The guest's time limit ends a wait that has none.
+    // No time limit here: that of the guest applies.
     while client.run(|| TcpConnection::connect(address, Duration::from_secs(1)).is_err()).map_err(refused)? {
         std::thread::yield_now();
     }

@@ -1,4 +1,4 @@
-//! What each part of the model moves: a row for each part and cell, a column for each figure, changes in percent.
+//! Results of ablation: a row per part and cell, a column per figure, changes in percent.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_sim::Column;
@@ -7,26 +7,27 @@ use quell_sim_study::ablation::{AblatedCell, Ablation};
 use super::number;
 use super::terminal::Terminal;
 
-/// A figure that changes by less is not moved.
-const MOVED: f64 = 0.02;
+/// Smaller changes are not shown.
+const SHOWN_MIN: f64 = 0.02;
 
-/// The table, and which parts move nothing.
+/// The table, and the parts that change nothing.
 #[must_use]
 pub(crate) fn render(host: &str, cells: &[AblatedCell], terminal: Terminal) -> String {
-    let header = format!("model of {host} without one of its parts: changes of {:.0} % and more", 100.0 * MOVED);
-    let idle: Vec<&str> = Ablation::ALL.into_iter().filter(|part| !moves(*part, cells)).map(Ablation::name).collect();
+    let header = format!("model of {host}, each row without one part: changes of at least {:.0} %", 100.0 * SHOWN_MIN);
+    let idle: Vec<&str> =
+        Ablation::ALL.into_iter().filter(|part| !changes_figures(*part, cells)).map(Ablation::name).collect();
     let note = if idle.is_empty() {
-        "Every part moves a figure.".to_owned()
+        "Every part changes a figure.".to_owned()
     } else {
-        format!("In these cells nothing is moved by: {}.", idle.join(", "))
+        format!("No effect in these cells: {}.", idle.join(", "))
     };
     let [header, note] = [header, note].map(|text| textwrap::fill(&text, terminal.prose_columns()));
     format!("{header}\n\n{}\n\n{note}\n", grid(cells))
 }
 
-fn moves(part: Ablation, cells: &[AblatedCell]) -> bool {
+fn changes_figures(part: Ablation, cells: &[AblatedCell]) -> bool {
     let of_part = cells.iter().filter(|cell| cell.without == part);
-    of_part.flat_map(|cell| &cell.changes).any(|(_, change)| change.abs() >= MOVED)
+    of_part.flat_map(|cell| &cell.changes).any(|(_, change)| change.abs() >= SHOWN_MIN)
 }
 
 fn grid(cells: &[AblatedCell]) -> String {
@@ -48,12 +49,12 @@ fn grid(cells: &[AblatedCell]) -> String {
     grid.trim_fmt()
 }
 
-/// Blank where it is not moved, absent where there was nothing that could change.
+/// Blank for a small change, [`number::ABSENT`] for an undefined one.
 fn change(cell: &AblatedCell, column: Column) -> String {
     match cell.changes.iter().find(|(changed, _)| *changed == column) {
         None => number::ABSENT.to_owned(),
         Some((_, change)) if !change.is_finite() => number::ABSENT.to_owned(),
-        Some((_, change)) if change.abs() < MOVED => String::new(),
+        Some((_, change)) if change.abs() < SHOWN_MIN => String::new(),
         Some((_, change)) => format!("{:+.0}", 100.0 * change),
     }
 }
@@ -68,18 +69,18 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_moves_nothing_is_named() {
+    fn parts_without_effect_are_listed() {
         let cells = [
             cell(Ablation::FinalPoll, &[(Column::Qps, 0.01), (Column::P99, -0.019)]),
             cell(Ablation::BatchCost, &[(Column::Qps, 0.12)]),
         ];
-        assert!(!moves(Ablation::FinalPoll, &cells) && moves(Ablation::BatchCost, &cells));
+        assert!(!changes_figures(Ablation::FinalPoll, &cells) && changes_figures(Ablation::BatchCost, &cells));
         let shown = render("a host", &cells, Terminal { columns: None, colour: false });
-        assert!(shown.contains("moved by: final poll, interference"), "{shown}");
+        assert!(shown.contains("No effect in these cells: final poll, interference"), "{shown}");
     }
 
     #[test]
-    fn small_changes_are_blank_and_what_was_zero_is_absent() {
+    fn small_changes_are_blank_and_undefined_ones_absent() {
         let cell = cell(Ablation::BatchCost, &[(Column::Qps, 0.123), (Column::P50, 0.01)]);
         let shown = [Column::Qps, Column::P50, Column::Irqs].map(|column| change(&cell, column));
         assert_eq!(shown, ["+12", "", number::ABSENT]);

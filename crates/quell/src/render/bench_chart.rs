@@ -1,13 +1,16 @@
 //! A bench result as one SVG picture: for each open load the latency range and the CPU time per request of every mode.
 //! A closed loop is left out: its latency is its throughput in other words.
 
-use quell_bench::figure::Figure;
+use quell_bench::experiment::figures::{self, Work};
+use quell_bench::experiment::{ExperimentResult, LoadExperiment};
+use quell_bench::metric::Metric;
 use quell_bench::offered_load::OfferedLoad;
-use quell_bench::result::{BenchResult, Lab};
+use quell_bench::result::{BenchResult, HostFacts, Lab};
 use quell_bench::table::{LoadTable, Row};
 use svg::Document;
 use svg::node::element::{Circle, Group, Line, Rectangle, Text};
 
+use super::experiment::{arms_of, latency_us, median, treatments};
 use super::number;
 
 const WIDTH: f64 = 860.0;
@@ -24,55 +27,109 @@ const GREY: &str = "#6e7781";
 const BASE: &str = "#8c959f";
 const MODE: &str = "#0969da";
 
-/// The picture; absent when no open load has a latency.
+/// One load.
+struct Panel {
+    heading: String,
+    rows: Vec<Bars>,
+}
+
+/// One mode: µs.
+struct Bars {
+    label: String,
+    is_reference: bool,
+    /// p50 and p99.
+    latency: Option<(f64, f64)>,
+    cpu: Option<f64>,
+}
+
+/// The picture of a matrix; absent when no open load has a latency.
 #[must_use]
-pub(crate) fn render(result: &BenchResult) -> Option<String> {
-    let is_open = |table: &LoadTable| table.load != OfferedLoad::Max;
-    let tables: Vec<LoadTable> = result.tables().into_iter().filter(is_open).collect();
-    let scale = LogScale::over(tables.iter().flat_map(|table| &table.rows).filter_map(latency))?;
-    let cpu_max = tables.iter().flat_map(|table| &table.rows).filter_map(cpu).fold(0.0, f64::max);
-    let mut panels = Group::new();
+pub(crate) fn of_matrix(result: &BenchResult) -> Option<String> {
+    let title = match &result.lab {
+        Lab::Veth(_) => title_of_lab(&result.host),
+        Lab::Sim(sim) => format!("Delivery modes on the model of {}", sim.profile),
+    };
+    let tables = result.tables().into_iter().filter(|table| table.load != OfferedLoad::Max);
+    let panel = |table: LoadTable| Panel {
+        heading: heading(table.load, table.offered_per_s.map(|per_s| per_s.median)),
+        rows: table.rows.iter().map(bars).collect(),
+    };
+    draw(&title, &tables.map(panel).collect::<Vec<_>>())
+}
+
+/// The picture of an experiment; absent when no open load has a latency.
+#[must_use]
+pub(crate) fn of_experiment(result: &ExperimentResult) -> Option<String> {
+    let open = result.experiments.iter().filter_map(|experiment| match experiment.load {
+        Some(OfferedLoad::Max) | None => None,
+        Some(load) => Some((load, experiment)),
+    });
+    let panel = |(load, experiment): (OfferedLoad, &LoadExperiment)| {
+        let analysis = experiment.analyse();
+        let reference = &experiment.record.design.reference.name;
+        let row = |label: &str| Bars {
+            label: label.to_owned(),
+            is_reference: label == reference,
+            latency: latency_us(&analysis, label, 0.5).zip(latency_us(&analysis, label, 0.99)),
+            cpu: median(experiment, &arms_of(experiment, label), &Work::Request.name(figures::CPU)),
+        };
+        Panel { heading: heading(load, experiment.offered_per_s), rows: treatments(experiment).map(row).collect() }
+    };
+    draw(&title_of_lab(&result.host), &open.map(panel).collect::<Vec<_>>())
+}
+
+fn title_of_lab(host: &HostFacts) -> String {
+    let cpu = host.cpu_model.as_deref().unwrap_or("unknown processor");
+    format!("Delivery modes on a veth lab: Linux {}, {cpu}", host.kernel_release)
+}
+
+fn heading(load: OfferedLoad, offered_per_s: Option<f64>) -> String {
+    let offered = offered_per_s.map(|per_s| format!(": {} requests/s offered", number::short(per_s)));
+    match load {
+        OfferedLoad::Percent(_) => format!("{load} of base's maximum{}", offered.unwrap_or_default()),
+        _ => format!("{load} requests/s"),
+    }
+}
+
+fn bars(row: &Row) -> Bars {
+    let median = |figure| row.cells.get(&figure).map(|spread| spread.median);
+    Bars {
+        label: row.label.clone(),
+        is_reference: row.label.starts_with("base"),
+        latency: median(Metric::P50).zip(median(Metric::P99)),
+        cpu: median(Metric::CpuPerRequest),
+    }
+}
+
+fn draw(title: &str, panels: &[Panel]) -> Option<String> {
+    let rows = || panels.iter().flat_map(|panel| &panel.rows);
+    let scale = LogScale::over(rows().filter_map(|row| row.latency))?;
+    let cpu_max = rows().filter_map(|row| row.cpu).fold(0.0, f64::max);
+    let mut drawn = Group::new();
     let mut top = MARGIN + 34.0;
-    for table in &tables {
-        panels = panels.add(panel(table, top, &scale, cpu_max));
-        top += panel_height(table);
+    for panel in panels {
+        drawn = drawn.add(draw_panel(panel, top, &scale, cpu_max));
+        top += panel_height(panel);
     }
     let document = Document::new()
         .set("viewBox", (0.0, 0.0, WIDTH, top + MARGIN / 2.0))
         .set("font-family", "system-ui, sans-serif")
         .set("font-size", 13)
         .add(Rectangle::new().set("width", "100%").set("height", "100%").set("rx", 8).set("fill", "#ffffff"))
-        .add(text(MARGIN, MARGIN + 6.0, &title(result), INK).set("font-size", 15).set("font-weight", 600))
-        .add(panels);
+        .add(text(MARGIN, MARGIN + 6.0, title, INK).set("font-size", 15).set("font-weight", 600))
+        .add(drawn);
     Some(format!("{document}\n"))
 }
 
-fn title(result: &BenchResult) -> String {
-    match &result.lab {
-        Lab::Veth(_) => {
-            let cpu = result.host.cpu_model.as_deref().unwrap_or("unknown processor");
-            format!("Delivery modes on a veth lab: Linux {}, {cpu}", result.host.kernel_release)
-        }
-        Lab::Sim(sim) => format!("Delivery modes on the model of {}", sim.profile),
-    }
+fn panel_height(panel: &Panel) -> f64 {
+    PANEL_HEAD + ROW_HEIGHT * panel.rows.len() as f64 + 14.0
 }
 
-fn panel_height(table: &LoadTable) -> f64 {
-    PANEL_HEAD + ROW_HEIGHT * table.rows.len() as f64 + 14.0
-}
-
-fn panel(table: &LoadTable, top: f64, scale: &LogScale, cpu_max: f64) -> Group {
-    let offered = table
-        .offered_per_s
-        .map_or_else(String::new, |per_s| format!(": {} requests/s offered", number::short(per_s.median)));
-    let load = match table.load {
-        OfferedLoad::Percent(_) => format!("{} of base's maximum{offered}", table.load),
-        _ => format!("{} requests/s", table.load),
-    };
+fn draw_panel(panel: &Panel, top: f64, scale: &LogScale, cpu_max: f64) -> Group {
     let rows_top = top + PANEL_HEAD;
-    let rows_bottom = rows_top + ROW_HEIGHT * table.rows.len() as f64;
+    let rows_bottom = rows_top + ROW_HEIGHT * panel.rows.len() as f64;
     let mut group = Group::new()
-        .add(text(MARGIN, top + 18.0, &load, INK).set("font-weight", 600))
+        .add(text(MARGIN, top + 18.0, &panel.heading, INK).set("font-weight", 600))
         .add(text(latency_left(), top + 40.0, "latency, p50 to p99, µs (lower is better)", GREY))
         .add(text(cpu_left(), top + 40.0, "CPU time per request, µs", GREY));
     for tick in scale.ticks() {
@@ -83,16 +140,16 @@ fn panel(table: &LoadTable, top: f64, scale: &LogScale, cpu_max: f64) -> Group {
                 .set("text-anchor", "middle"),
         );
     }
-    for (index, row) in table.rows.iter().enumerate() {
+    for (index, row) in panel.rows.iter().enumerate() {
         group = group.add(row_marks(row, rows_top + ROW_HEIGHT * (index as f64 + 0.5), scale, cpu_max));
     }
     group
 }
 
-fn row_marks(row: &Row, y: f64, scale: &LogScale, cpu_max: f64) -> Group {
-    let colour = if row.label.starts_with("base") { BASE } else { MODE };
+fn row_marks(row: &Bars, y: f64, scale: &LogScale, cpu_max: f64) -> Group {
+    let colour = if row.is_reference { BASE } else { MODE };
     let mut group = Group::new().add(text(MARGIN, y + 4.0, &row.label, INK));
-    if let Some((p50, p99)) = latency(row) {
+    if let Some((p50, p99)) = row.latency {
         let (from, to) = (scale.x(p50), scale.x(p99));
         group = group
             .add(line((from, y), (to, y), colour, 3.0))
@@ -101,7 +158,7 @@ fn row_marks(row: &Row, y: f64, scale: &LogScale, cpu_max: f64) -> Group {
     } else {
         group = group.add(text(latency_left(), y + 4.0, "the server was slower than the load", GREY));
     }
-    if let Some(cpu) = cpu(row) {
+    if let Some(cpu) = row.cpu {
         let width = (WIDTH - MARGIN - 50.0 - cpu_left()) * cpu / cpu_max;
         group = group
             .add(
@@ -115,15 +172,6 @@ fn row_marks(row: &Row, y: f64, scale: &LogScale, cpu_max: f64) -> Group {
             .add(text(cpu_left() + width + 6.0, y + 4.0, &number::short(cpu), GREY));
     }
     group
-}
-
-fn latency(row: &Row) -> Option<(f64, f64)> {
-    let median = |figure| row.cells.get(&figure).map(|spread| spread.median);
-    Some((median(Figure::P50)?, median(Figure::P99)?))
-}
-
-fn cpu(row: &Row) -> Option<f64> {
-    row.cells.get(&Figure::CpuPerRequest).map(|spread| spread.median)
 }
 
 fn latency_left() -> f64 {
@@ -188,7 +236,7 @@ mod tests {
 
     #[test]
     fn every_mode_of_an_open_load_has_a_row_and_a_closed_loop_has_none() {
-        let picture = render(&fixture()).expect("a picture");
+        let picture = of_matrix(&fixture()).expect("a picture");
         assert_eq!(picture.matches("suspend200").count(), 1, "{picture}");
         assert_eq!(picture.matches("requests/s offered").count(), 1);
     }
@@ -197,7 +245,7 @@ mod tests {
     fn a_label_with_markup_is_escaped() {
         let mut result = fixture();
         result.plan.modes[2].label = "<script>alert(1)</script>".to_owned();
-        let picture = render(&result).expect("a picture");
+        let picture = of_matrix(&result).expect("a picture");
         assert!(!picture.contains("<script>"), "{picture}");
     }
 
@@ -205,6 +253,6 @@ mod tests {
     fn a_result_without_an_open_load_has_no_picture() {
         let mut result = fixture();
         result.trials.retain(|trial| trial.id.load == 1);
-        assert!(render(&result).is_none());
+        assert!(of_matrix(&result).is_none());
     }
 }

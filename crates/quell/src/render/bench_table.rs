@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use comfy_table::presets;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
-use quell_bench::figure::Figure;
+use quell_bench::metric::Metric;
 use quell_bench::offered_load::OfferedLoad;
 use quell_bench::result::{BenchResult, Disturbance, Lab, LabFacts, SimFacts, Trial};
 use quell_bench::table::{LoadTable, Row};
@@ -13,42 +13,42 @@ use quell_load::Engine;
 
 use super::number::{self, ABSENT};
 
-const SEEN_BY_CLIENT: &[Figure] = &[
-    Figure::Qps,
-    Figure::Mean,
-    Figure::P50,
-    Figure::P95,
-    Figure::P99,
-    Figure::P999,
-    Figure::CpuPerRequest,
-    Figure::ServerCpu,
+const SEEN_BY_CLIENT: &[Metric] = &[
+    Metric::Qps,
+    Metric::Mean,
+    Metric::P50,
+    Metric::P95,
+    Metric::P99,
+    Metric::P999,
+    Metric::CpuPerRequest,
+    Metric::ServerCpu,
 ];
 
 /// How wide prose is set above tables that are wider.
 const PROSE_COLUMNS: usize = 120;
 
 /// The same on the model, which has interrupts, and neither a generator that is late nor anything that disturbs.
-const DONE_BY_MODEL: &[Figure] = &[
-    Figure::Interrupts,
-    Figure::Polls,
-    Figure::EmptyPolls,
-    Figure::BusyPolled,
-    Figure::EventsPerWait,
-    Figure::Unsent,
-    Figure::Drops,
+const DONE_BY_MODEL: &[Metric] = &[
+    Metric::Interrupts,
+    Metric::Polls,
+    Metric::EmptyPolls,
+    Metric::BusyPolled,
+    Metric::EventsPerWait,
+    Metric::Unsent,
+    Metric::Drops,
 ];
 
-const DONE_BY_KERNEL: &[Figure] = &[
-    Figure::NapiWakeups,
-    Figure::Polls,
-    Figure::EmptyPolls,
-    Figure::BusyPolled,
-    Figure::EventsPerWait,
-    Figure::Unsent,
-    Figure::Drops,
-    Figure::Lateness,
-    Figure::ForeignOnServer,
-    Figure::ForeignOnClient,
+const DONE_BY_KERNEL: &[Metric] = &[
+    Metric::NapiWakeups,
+    Metric::Polls,
+    Metric::EmptyPolls,
+    Metric::BusyPolled,
+    Metric::EventsPerWait,
+    Metric::Unsent,
+    Metric::Drops,
+    Metric::Lateness,
+    Metric::ForeignOnServer,
+    Metric::ForeignOnClient,
 ];
 
 /// What was measured on what, all tables, notes to single modes, the legend of the columns.
@@ -172,20 +172,6 @@ fn kind(disturbance: &Disturbance) -> &'static str {
     }
 }
 
-/// Why a trial was disturbed, in a few words.
-#[must_use]
-pub(crate) fn disturbance(disturbance: &Disturbance) -> String {
-    match disturbance {
-        Disturbance::ForeignOnServer { share } | Disturbance::ForeignOnClient { share } => {
-            format!("{}: {:.0} %", kind(disturbance), share * 100.0)
-        }
-        Disturbance::GeneratorLate { p99_ns } => format!("{}: p99 {} µs", kind(disturbance), p99_ns / 1_000),
-        Disturbance::Saturated { never_sent } => format!("{}: {never_sent} requests never sent", kind(disturbance)),
-        Disturbance::Drops { packets } => format!("{}: {packets}", kind(disturbance)),
-        Disturbance::Errors { requests } => format!("{}: {requests}", kind(disturbance)),
-    }
-}
-
 const LEGEND: &str = "\
 Each cell: median ± half the range over the repeats; – where it could not be had; * a repeat was disturbed.
   qps      requests answered per second           mean..p99.9  latency from the intended send time, µs
@@ -220,7 +206,7 @@ const LEGEND_OF_FINDINGS: &str = "\
 Below, modes are compared with base pair by pair across the repeats; [A/A n %] is what base and base differed by.
 ";
 
-fn render_load(table: &LoadTable, done: &[Figure]) -> String {
+fn render_load(table: &LoadTable, done: &[Metric]) -> String {
     let offered = match (table.load, table.offered_per_s) {
         (OfferedLoad::Max, _) => "max: closed loop, every connection sends as soon as it has its answer".to_owned(),
         (load @ OfferedLoad::Percent(_), Some(rate)) => {
@@ -234,7 +220,7 @@ fn render_load(table: &LoadTable, done: &[Figure]) -> String {
 }
 
 /// Each figure takes two columns, so that medians stand under medians and spreads under spreads.
-fn grid(rows: &[Row], figures: &[Figure]) -> String {
+fn grid(rows: &[Row], figures: &[Metric]) -> String {
     let mut grid = Table::new();
     grid.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     let headings = figures.iter().flat_map(|figure| [figure.heading(), ""]);
@@ -256,7 +242,7 @@ fn grid(rows: &[Row], figures: &[Figure]) -> String {
     grid.trim_fmt()
 }
 
-fn cells(row: &Row, figure: Figure) -> [String; 2] {
+fn cells(row: &Row, figure: Metric) -> [String; 2] {
     let Some(spread) = row.cells.get(&figure) else { return [ABSENT.to_owned(), String::new()] };
     number::with_spread(spread).split_once(' ').map_or_else(
         || [number::short(spread.median), String::new()],
@@ -272,7 +258,7 @@ mod tests {
 
     fn row(label: &str, p50: Option<f64>, disturbed: usize) -> Row {
         let spread = p50.and_then(|p50| Spread::of([Some(p50), Some(p50 + 2.0)]));
-        let cells: BTreeMap<_, _> = spread.map(|spread| (Figure::P50, spread)).into_iter().collect();
+        let cells: BTreeMap<_, _> = spread.map(|spread| (Metric::P50, spread)).into_iter().collect();
         Row { label: label.into(), mode: 0, cells, disturbed }
     }
 
@@ -288,7 +274,7 @@ mod tests {
     #[test]
     fn a_disturbed_row_is_marked() {
         let rows = vec![row("base", Some(100.0), 0), row("fullbusy", Some(50.0), 1)];
-        let shown = grid(&rows, &[Figure::P50]);
+        let shown = grid(&rows, &[Metric::P50]);
         let starts: Vec<&str> = shown.lines().filter_map(|line| line.split_whitespace().next()).collect();
         assert_eq!(starts, ["p50", "base", "fullbusy*"]);
         assert!(shown.contains("101 ±1"), "{shown}");
@@ -297,7 +283,7 @@ mod tests {
     #[test]
     fn every_table_of_five_digit_figures_fits_a_hundred_and_seventy_columns() {
         let wide = Spread::of([Some(12_345.0), Some(14_345.0)]).unwrap();
-        let cells: BTreeMap<_, _> = Figure::ALL.into_iter().map(|figure| (figure, wide)).collect();
+        let cells: BTreeMap<_, _> = Metric::ALL.into_iter().map(|figure| (figure, wide)).collect();
         let rows = vec![Row { label: "suspend200".into(), mode: 0, cells, disturbed: 1 }];
         for figures in [SEEN_BY_CLIENT, DONE_BY_KERNEL] {
             let widest = grid(&rows, figures).lines().map(|line| line.chars().count()).max();

@@ -1,4 +1,5 @@
-//! A published experiment beside the model: every figure as published, as modelled, and the error; then the summary.
+//! A published experiment compared with the model: every figure as published and as modelled with its error, then a
+//! summary.
 
 use comfy_table::{Attribute, Cell as GridCell, CellAlignment, Color, ContentArrangement, Table, presets};
 use quell_sim_study::published::{Cell, ErrorKind, ExperimentComparison, Summary};
@@ -6,12 +7,12 @@ use quell_sim_study::published::{Cell, ErrorKind, ExperimentComparison, Summary}
 use super::number;
 use super::terminal::Terminal;
 
-/// How wide the tables are set where nobody knows the width.
+/// Table width if the terminal's width is unknown.
 const COLUMNS: usize = 120;
-/// Narrower than this no table is set.
+/// Minimum table width.
 const COLUMNS_MIN: usize = 60;
 
-/// Tables as wide as the terminal, the summary, what is to be known of the data.
+/// Tables that fit the terminal, the summary, and notes about the data.
 #[must_use]
 pub(crate) fn render(comparison: &ExperimentComparison, terminal: Terminal) -> String {
     let width = terminal.columns.unwrap_or(COLUMNS).max(COLUMNS_MIN);
@@ -33,9 +34,8 @@ pub(crate) fn render(comparison: &ExperimentComparison, terminal: Terminal) -> S
 }
 
 const LEGEND: &str = concat!(
-    "Each figure as published, then as modelled, then the error; (in brackets) where it does not count in the summary: ",
-    "the modes on which the model was fitted, trivial cells, cells whose published runs disagree. ! is further off than ",
-    "wanted.",
+    "Each figure as published, as modelled, and the error; (in brackets) if the summary excludes it: training modes ",
+    "of the fit, trivial cells, cells whose published runs disagree. ! marks errors above the target.",
 );
 
 fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
@@ -48,7 +48,7 @@ fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     seen
 }
 
-/// Which columns stand in which table, so that each is as wide as it may be.
+/// Splits the columns into tables that fit the width.
 fn sections(cells: &[Cell], width: usize) -> Vec<Vec<&str>> {
     let columns = distinct(cells.iter().map(|cell| cell.column.as_str()));
     let plain = Terminal { columns: None, colour: false };
@@ -131,7 +131,7 @@ fn summary(lines: &[Summary], terminal: Terminal) -> String {
             ErrorKind::Relative => format!("{:.1} %", value * 100.0),
             ErrorKind::Difference => format!("{value:.2}"),
         };
-        let wanted = line.bound.map_or_else(String::new, |bound| format!("wanted: {} at most", value(bound)));
+        let wanted = line.bound.map_or_else(String::new, |bound| format!("target: at most {}", value(bound)));
         grid.add_row([
             GridCell::new(&line.what),
             GridCell::new(value(line.value)),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_stand_beside_each_other_and_what_is_off_is_marked() {
+    fn figures_are_shown_side_by_side_and_large_errors_are_marked() {
         let shown = render(&comparison(), PIPE);
         let line = |start: &str| {
             let line = shown.lines().find(|line| line.starts_with(start)).unwrap();
@@ -205,14 +205,14 @@ mod tests {
         };
         assert_eq!(line("base 200K  "), "base 200K 100 105 (+5%) 100 250 +150%!");
         assert_eq!(line("suspend20"), "suspend20 200K 100 93.0 -7% – – –");
-        assert_eq!(line("mean us: median"), "mean us: median 10.0 % wanted: 20.0 % at most met");
-        assert_eq!(line("p99 us: median"), "p99 us: median 10.0 % wanted: 5.0 % at most missed");
+        assert_eq!(line("mean us: median"), "mean us: median 10.0 % target: at most 20.0 % met");
+        assert_eq!(line("p99 us: median"), "p99 us: median 10.0 % target: at most 5.0 % missed");
         assert_eq!(line("p50, µs"), "p50, µs 1.25");
         assert!(shown.ends_with("base 200K: noisy\n") && !shown.contains('\u{1b}'), "{shown}");
     }
 
     #[test]
-    fn colours_are_for_terminals_and_do_not_move_columns() {
+    fn colors_are_for_terminals_and_do_not_shift_columns() {
         let terminal = Terminal { columns: Some(120), colour: true };
         let coloured = render(&comparison(), terminal);
         assert!(coloured.contains('\u{1b}'));

@@ -1,11 +1,11 @@
-//! What came of scenarios: a row each with a mark for every arm; below the table why some were not played, and what was
-//! observed where something did not hold.
+//! Results of scenarios: a row per scenario with a mark per backend; below the table the reasons for scenarios that did
+//! not run, and the observations of those that failed.
 
 use std::collections::BTreeMap;
 
 use clap::builder::styling::{AnsiColor, Style};
 use comfy_table::{ContentArrangement, Table, presets};
-use quell_conformance::expect::{Arm, Finding};
+use quell_conformance::expect::{Backend, Finding};
 use quell_conformance::observe::Observations;
 use quell_conformance::run::{Outcome, Report, ScenarioResult};
 use quell_conformance::scenario::Scenario;
@@ -13,7 +13,7 @@ use quell_conformance::scenario::Scenario;
 use super::number::ABSENT;
 use super::terminal::Terminal;
 
-/// Names with what they show, set beside them or below them.
+/// Scenario names with their statements.
 #[must_use]
 pub(crate) fn list(scenarios: &[Scenario], terminal: Terminal) -> String {
     let set = |scenario: &Scenario| {
@@ -23,7 +23,7 @@ pub(crate) fn list(scenarios: &[Scenario], terminal: Terminal) -> String {
     scenarios.iter().map(set).collect()
 }
 
-/// The table, the reasons, the differences, and how many held.
+/// The table, the reasons, the differences, and a summary.
 #[must_use]
 pub(crate) fn render(report: &Report, scenarios: &[Scenario], terminal: Terminal) -> String {
     let mut text = format!("{}\n\n{}", grid(report, terminal), reasons(report));
@@ -39,17 +39,17 @@ pub(crate) fn render(report: &Report, scenarios: &[Scenario], terminal: Terminal
     text
 }
 
-fn arm_name(arm: Arm) -> &'static str {
+fn backend_name(arm: Backend) -> &'static str {
     match arm {
-        Arm::Model => "model",
-        Arm::Kernel => "kernel",
-        Arm::Guest => "guest",
-        _ => "another arm",
+        Backend::Model => "model",
+        Backend::Kernel => "kernel",
+        Backend::Guest => "guest",
+        _ => "other backend",
     }
 }
 
-fn arms(report: &Report) -> Vec<Arm> {
-    let mut arms: Vec<Arm> = report.results.iter().map(|result| result.arm).collect();
+fn arms(report: &Report) -> Vec<Backend> {
+    let mut arms: Vec<Backend> = report.results.iter().map(|result| result.arm).collect();
     arms.sort_unstable();
     arms.dedup();
     arms
@@ -59,9 +59,9 @@ fn grid(report: &Report, terminal: Terminal) -> String {
     let arms = arms(report);
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(["scenario"].into_iter().chain(arms.iter().copied().map(arm_name)));
+    table.set_header(["scenario"].into_iter().chain(arms.iter().copied().map(backend_name)));
     for rows in report.results.chunk_by(|one, next| one.scenario == next.scenario) {
-        let cell = |arm: &Arm| {
+        let cell = |arm: &Backend| {
             rows.iter().find(|result| result.arm == *arm).map_or_else(String::new, |result| mark(&result.outcome))
         };
         let marks = arms.iter().map(cell).map(|mark| coloured(mark, terminal));
@@ -78,43 +78,43 @@ fn mark(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Held { misses, .. } if misses.is_empty() => "ok".to_owned(),
         Outcome::Held { plays, misses, .. } => format!("ok {} of {plays}", *plays as usize - misses.len()),
-        Outcome::DidNotHold { .. } => "NOT".to_owned(),
-        Outcome::NotPlayed { .. } => "not played".to_owned(),
+        Outcome::DidNotHold { .. } => "FAILED".to_owned(),
+        Outcome::NotPlayed { .. } => "not run".to_owned(),
         _ => ABSENT.to_owned(),
     }
 }
 
 fn coloured(mark: String, terminal: Terminal) -> String {
     let style = match mark.as_str() {
-        "NOT" | "not played" => AnsiColor::Red.on_default(),
+        "FAILED" | "not run" => AnsiColor::Red.on_default(),
         ABSENT => Style::new().dimmed(),
         _ => return mark,
     };
     if terminal.colour { format!("{style}{mark}{style:#}") } else { mark }
 }
 
-/// Each reason once, with the scenarios that it kept from being played.
+/// Each reason once, with the scenarios that did not run because of it.
 fn reasons(report: &Report) -> String {
-    let mut by_reason: BTreeMap<(Arm, &str, &str), Vec<&str>> = BTreeMap::new();
+    let mut by_reason: BTreeMap<(Backend, &str, &str), Vec<&str>> = BTreeMap::new();
     for result in &report.results {
         let (what, reason) = match &result.outcome {
             Outcome::NotPossible { reason } => ("not possible", reason),
-            Outcome::NotPlayed { reason } => ("not played", reason),
+            Outcome::NotPlayed { reason } => ("not run", reason),
             _ => continue,
         };
         by_reason.entry((result.arm, what, reason)).or_default().push(&result.scenario);
     }
-    let line = |((arm, what, reason), names): (&(Arm, &str, &str), &Vec<&str>)| {
-        format!("{what} on the {}: {reason}\n  {}\n\n", arm_name(*arm), names.join("\n  "))
+    let line = |((arm, what, reason), names): (&(Backend, &str, &str), &Vec<&str>)| {
+        format!("{what} on the {}: {reason}\n  {}\n\n", backend_name(*arm), names.join("\n  "))
     };
     by_reason.iter().map(line).collect()
 }
 
 fn difference(result: &ScenarioResult, plays: u32, misses: &[Vec<Finding>]) -> String {
     let mut text = format!(
-        "{} did not hold on the {} in {} of {plays} plays: {}\n",
+        "{} failed on the {} in {} of {plays} runs: {}\n",
         result.scenario,
-        arm_name(result.arm),
+        backend_name(result.arm),
         misses.len(),
         result.statement
     );
@@ -126,12 +126,12 @@ fn difference(result: &ScenarioResult, plays: u32, misses: &[Vec<Finding>]) -> S
     text
 }
 
-/// What was observed in the last miss, moment by moment.
+/// Observations of the last failed run, in order of time.
 fn observed(observations: &Observations, stretch: u32, scenario: Option<&Scenario>) -> String {
     let ms = |ns: u64| format!("{:.3} ms", ns as f64 / 1e6);
     let mut lines = Vec::new();
     if stretch > 1 {
-        lines.push(format!("everything took {stretch} times as long as the file says:"));
+        lines.push(format!("all times were stretched by {stretch}:"));
     }
     for message in &observations.messages {
         let name = scenario.and_then(|scenario| scenario.packets.get(message.packet)).map(|packet| &*packet.name);
@@ -155,13 +155,13 @@ fn observed(observations: &Observations, stretch: u32, scenario: Option<&Scenari
 }
 
 fn summary(report: &Report) -> String {
-    let line = |arm: Arm| {
+    let line = |arm: Backend| {
         let of_arm = || report.results.iter().filter(move |result| result.arm == arm);
         let played =
             |result: &&ScenarioResult| matches!(result.outcome, Outcome::Held { .. } | Outcome::DidNotHold { .. });
         let held = of_arm().filter(|result| matches!(result.outcome, Outcome::Held { .. })).count();
         let played = of_arm().filter(played).count();
-        format!("{}: {held} of {played} played held\n", arm_name(arm))
+        format!("{}: {held} of {played} passed\n", backend_name(arm))
     };
     arms(report).into_iter().map(line).collect()
 }
@@ -175,7 +175,7 @@ mod tests {
 
     const PIPE: Terminal = Terminal { columns: None, colour: false };
 
-    fn result(scenario: &Scenario, arm: Arm, outcome: Outcome) -> ScenarioResult {
+    fn result(scenario: &Scenario, arm: Backend, outcome: Outcome) -> ScenarioResult {
         let (name, statement) = (scenario.name.clone(), scenario.statement.clone());
         ScenarioResult { scenario: name, statement, arm, outcome }
     }
@@ -185,34 +185,34 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_hold_is_shown_with_what_was_expected_and_all_that_was_observed() {
+    fn a_failure_is_shown_with_expectations_and_all_observations() {
         let scenario = suite::scenario("deferral-counts-down").unwrap();
         let mut observations = model::play(&scenario).unwrap();
         observations.queues[0].polls = None;
         observations.messages[1].read_ns = None;
-        let misses = expect::judge(&scenario, &observations, Arm::Kernel);
+        let misses = expect::judge(&scenario, &observations, Backend::Kernel);
         let misses = vec![misses.into_iter().filter(|finding| !finding.holds).collect()];
         let outcome = Outcome::DidNotHold { plays: 1, misses, stretch: 8, observations: Box::new(observations) };
-        let text = render(&report(vec![result(&scenario, Arm::Kernel, outcome)]), &[scenario], PIPE);
+        let text = render(&report(vec![result(&scenario, Backend::Kernel, outcome)]), &[scenario], PIPE);
         for part in [
-            "deferral-counts-down  NOT",
+            "deferral-counts-down  FAILED",
             "polls of queue 0: 7: not observed on this arm",
-            "everything took 8 times as long as the file says:",
+            "all times were stretched by 8:",
             "`after the interrupt is back` sent at 50.000 ms, not read",
             "queue 0: polls –, empty-polls 5",
-            "kernel: 0 of 1 played held",
+            "kernel: 0 of 1 passed",
         ] {
             assert!(text.contains(part), "{part}:\n{text}");
         }
     }
 
     #[test]
-    fn a_reason_stands_once_for_all_that_it_kept_from_being_played() {
+    fn a_reason_is_shown_once_for_all_scenarios_it_applies_to() {
         let scenarios = ["deferral-counts-down", "maxevents-bounds-a-wait"].map(|name| suite::scenario(name).unwrap());
         let outcome = || Outcome::NotPossible { reason: "no second CPU".to_owned() };
-        let results = scenarios.iter().map(|scenario| result(scenario, Arm::Kernel, outcome())).collect();
+        let results = scenarios.iter().map(|scenario| result(scenario, Backend::Kernel, outcome())).collect();
         let text = render(&report(results), &scenarios, PIPE);
         assert_eq!(text.matches("not possible on the kernel: no second CPU").count(), 1, "{text}");
-        assert!(text.ends_with("kernel: 0 of 0 played held\n"), "{text}");
+        assert!(text.ends_with("kernel: 0 of 0 passed\n"), "{text}");
     }
 }

@@ -1,17 +1,17 @@
-//! Findings as text: the worst first, each kind once with the places where it was seen, and what mends it.
+//! Findings as text: most severe first, each kind once with its places and fixes.
 
-use quell_host::findings::{Finding, Mend, Node, Report, Rule, Severity};
+use quell_host::findings::{Finding, Fix, Node, Report, Rule, Severity};
 
 use super::terminal::Terminal;
 use crate::output::on_one_line;
 
-/// Places of one kind of finding that are shown; `--json` has them all.
+/// Maximum number of places shown per kind of finding; `--json` lists all.
 const PLACES_MAX: usize = 6;
-/// Objects of one place that are named.
+/// Maximum number of objects named per place.
 const NODES_MAX: usize = 6;
 const INDENT: &str = "  ";
 
-/// A whole report.
+/// The report.
 #[must_use]
 pub(crate) fn report(report: &Report, terminal: Terminal) -> String {
     let mut out = String::new();
@@ -23,7 +23,7 @@ pub(crate) fn report(report: &Report, terminal: Terminal) -> String {
     out
 }
 
-/// Findings of one rule and severity together, in the order in which they first come.
+/// Groups findings by rule and severity, in order of first occurrence.
 fn kinds(findings: &[Finding]) -> Vec<Vec<&Finding>> {
     let mut kinds: Vec<Vec<&Finding>> = Vec::new();
     for finding in findings {
@@ -47,11 +47,11 @@ fn of_kind(kind: &[&Finding], terminal: Terminal) -> String {
     for finding in kind.iter().take(PLACES_MAX) {
         out.push_str(&set(&format!("{}: {}", named(&finding.nodes), finding.seen), "", terminal));
         if matters || first.severity == Severity::Note {
-            out.push_str(&mends(&finding.mend, terminal));
+            out.push_str(&fixes(&finding.fix, terminal));
         }
     }
     if kind.len() > PLACES_MAX {
-        out.push_str(&set(&format!("and {} more; --json has them all", kind.len() - PLACES_MAX), "", terminal));
+        out.push_str(&set(&format!("and {} more; --json lists all", kind.len() - PLACES_MAX), "", terminal));
     }
     if matters {
         out.push_str(&set(first.why, "why: ", terminal));
@@ -59,13 +59,13 @@ fn of_kind(kind: &[&Finding], terminal: Terminal) -> String {
     out
 }
 
-fn mends(mends: &[Mend], terminal: Terminal) -> String {
-    let text = |mend: &Mend| match mend {
-        // A command is never broken: it is to be copied.
-        Mend::Command(command) => format!("{INDENT}mend: $ {}\n", on_one_line(command)),
-        Mend::Advice(advice) => set(advice, "mend: ", terminal),
+fn fixes(fixes: &[Fix], terminal: Terminal) -> String {
+    let text = |fix: &Fix| match fix {
+        // Commands are not wrapped, so that they can be copied.
+        Fix::Command(command) => format!("{INDENT}fix: $ {}\n", on_one_line(command)),
+        Fix::Advice(advice) => set(advice, "fix: ", terminal),
     };
-    mends.iter().map(text).collect()
+    fixes.iter().map(text).collect()
 }
 
 fn set(text: &str, label: &str, terminal: Terminal) -> String {
@@ -74,7 +74,7 @@ fn set(text: &str, label: &str, terminal: Terminal) -> String {
     textwrap::fill(&on_one_line(text), options(terminal).initial_indent(&first).subsequent_indent(&rest)) + "\n"
 }
 
-/// The kernel's names have hyphens, and are not broken at them.
+/// Wrapping does not split names at hyphens.
 fn options<'a>(terminal: Terminal) -> textwrap::Options<'a> {
     textwrap::Options::new(terminal.prose_columns()).word_splitter(textwrap::WordSplitter::NoHyphenation)
 }
@@ -91,7 +91,7 @@ fn summary(report: &Report) -> String {
     let severities = [Severity::Serious, Severity::Warning, Severity::Note, Severity::CannotTell];
     let count = |severity| report.findings.iter().filter(|finding| finding.severity == severity).count();
     let counted = severities.map(|severity| (count(severity), severity.word()));
-    let told: Vec<String> = counted
+    let counts: Vec<String> = counted
         .iter()
         .filter(|(count, _)| *count > 0)
         .map(|&(count, word)| match (count, word) {
@@ -99,12 +99,12 @@ fn summary(report: &Report) -> String {
             _ => format!("{count} {word}s"),
         })
         .collect();
-    let found = if told.is_empty() { "nothing found".to_owned() } else { told.join(", ") };
+    let found = if counts.is_empty() { "nothing found".to_owned() } else { counts.join(", ") };
     let rest = match report.not_applied.len() {
         0 => String::new(),
-        count => format!("; {count} rules compare two pictures and were not applied"),
+        count => format!("; {count} rules need two snapshots and were skipped"),
     };
-    let explain = if told.is_empty() { "" } else { "; quell doctor --explain ID says more" };
+    let explain = if counts.is_empty() { "" } else { "; for details: quell doctor --explain ID" };
     format!("{found}{rest}{explain}\n")
 }
 
@@ -118,13 +118,13 @@ fn paint(text: &str, severity: Severity, terminal: Terminal) -> String {
     if terminal.colour { format!("\u{1b}[{colour}m{text}\u{1b}[0m") } else { text.to_owned() }
 }
 
-/// All about one rule.
+/// Explanation of a rule.
 #[must_use]
 pub(crate) fn explanation(rule: &Rule, terminal: Terminal) -> String {
     let fill = |text: &str| textwrap::fill(text, options(terminal));
-    let pictures = if rule.needs_two { ", from two pictures" } else { "" };
+    let snapshots = if rule.needs_two { ", from two snapshots" } else { "" };
     format!(
-        "{}: {} ({}{pictures})\n\n{}\n\n{}\n\n{}\n",
+        "{}: {} ({}{snapshots})\n\n{}\n\n{}\n\n{}\n",
         rule.id,
         rule.title,
         rule.severity.word(),
@@ -134,7 +134,7 @@ pub(crate) fn explanation(rule: &Rule, terminal: Terminal) -> String {
     )
 }
 
-/// All rules, a line each.
+/// All rules, one per line.
 #[must_use]
 pub(crate) fn list(rules: impl Iterator<Item = &'static Rule>) -> String {
     let rules: Vec<&Rule> = rules.collect();

@@ -1,30 +1,30 @@
-//! An explained mode as text: moments and durations on the left, sentences set beside them.
+//! The explanation of a mode as text: times and durations on the left, sentences on the right.
 
 use quell_sim_study::explain::{BUSY_REQUESTS, Explanation, Sentence};
 
 use super::terminal::Terminal;
 
-/// Both stories.
+/// Both parts: one request, and a busy period.
 #[must_use]
-pub(crate) fn render(told: &Explanation, terminal: Terminal) -> String {
+pub(crate) fn render(explanation: &Explanation, terminal: Terminal) -> String {
     let columns = terminal.prose_columns();
     let heading = format!("{:>9} {:>8}\n", "at µs", "for µs");
-    let one = story(&told.one_request, columns);
-    let busy = story(&told.busy_period, columns);
+    let one = lines(&explanation.one_request, columns);
+    let busy = lines(&explanation.busy_period, columns);
     let header = format!(
-        "{} on {}: one queue and one worker on one CPU in its lightest idle state; moments count from the first \
-         packet's arrival at the NIC",
-        told.mode, told.host
+        "{} on {}: one queue and one worker on one CPU in its lightest idle state; times are relative to the arrival \
+         of the first packet at the NIC",
+        explanation.mode, explanation.host
     );
     format!(
         "{}\n\n\
-         ONE REQUEST, and nothing else going on\n\n{heading}{one}\n\
-         A BUSY PERIOD: {BUSY_REQUESTS} more requests, faster than they are served\n\n{heading}{busy}",
+         ONE REQUEST on an idle host\n\n{heading}{one}\n\
+         A BUSY PERIOD: {BUSY_REQUESTS} more requests, faster than the server handles them\n\n{heading}{busy}",
         textwrap::fill(&header, columns)
     )
 }
 
-fn story(sentences: &[Sentence], columns: usize) -> String {
+fn lines(sentences: &[Sentence], columns: usize) -> String {
     sentences.iter().map(|sentence| set(sentence, columns)).collect()
 }
 
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_sentence_is_set_beside_its_moment_within_the_columns() {
+    fn a_long_sentence_is_wrapped_beside_its_time() {
         let text = "The packet reaches its socket, and the epoll hears of it.".to_owned();
         let shown = set(&Sentence { at_us: 7.52, lasts_us: None, text }, 50);
         let lines: Vec<&str> = shown.lines().collect();

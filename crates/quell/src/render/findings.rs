@@ -1,5 +1,5 @@
-//! What a bench run says, in words: for each load the best by each question, what cannot be told from it, and by how
-//! much it differs from `base`, or that this cannot be told.
+//! Findings of a bench run as sentences: for each load the best mode by each criterion, modes without a significant
+//! difference from it, and its difference from `base`.
 
 use quell_bench::table::{Finding, Question, Scope};
 use quell_stats::{Effect, Verdict};
@@ -8,8 +8,7 @@ use quell_stats::{Effect, Verdict};
 #[must_use]
 pub(crate) fn render(findings: &[(Scope, Vec<Finding>)]) -> String {
     if findings.iter().all(|(_, findings)| findings.is_empty()) {
-        return "nothing can be said about which mode is best: no mode kept up beside a base measured twice\n"
-            .to_owned();
+        return "no best mode: no mode kept up with the load while base was measured twice\n".to_owned();
     }
     let mut out = String::new();
     for (scope, findings) in findings {
@@ -19,7 +18,7 @@ pub(crate) fn render(findings: &[(Scope, Vec<Finding>)]) -> String {
         };
         out.push_str(&format!("{scope}:\n"));
         if findings.is_empty() {
-            out.push_str("  none is named: under each mode the server fell behind the rate at least once\n");
+            out.push_str("  no best mode: under each mode the server fell behind the rate at least once\n");
         }
         for finding in findings {
             out.push_str(&format!("  {}\n", sentence(finding)));
@@ -33,7 +32,11 @@ fn sentence(finding: &Finding) -> String {
     let heading = heading(finding.question);
     let mut text = format!("{heading:<22} {}{}", choice.winner, against_base(finding));
     if !choice.not_distinguishable.is_empty() {
-        text.push_str(&format!("\n{:<24} cannot tell it from {}", "", choice.not_distinguishable.join(", ")));
+        text.push_str(&format!(
+            "\n{:<24} no significant difference from {}",
+            "",
+            choice.not_distinguishable.join(", ")
+        ));
     }
     if let Some(resolution) = finding.resolution {
         text.push_str(&format!("  [A/A {:.0} %]", (resolution.ratio - 1.0) * 100.0));
@@ -60,7 +63,7 @@ fn against_base(finding: &Finding) -> String {
         Some(Verdict::Lower(effect) | Verdict::Higher(effect)) => format!(": {} against base", percent(effect)),
         Some(Verdict::CannotTell { reason, seen }) => {
             let seen = seen.map_or_else(String::new, |effect| format!(" (seen {})", percent(effect)));
-            format!(": cannot tell it from base{seen}: {reason}")
+            format!(": no significant difference from base{seen}: {reason}")
         }
     }
 }
@@ -94,26 +97,26 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_no_mode_kept_up_with_is_said() {
+    fn a_load_without_a_winner_is_reported() {
         let named = finding([100.0; 3], [50.0; 3], [101.0; 3]);
         let half = (Scope::Load("50%".parse().unwrap()), vec![named]);
         let said = render(&[half.clone(), (Scope::Load("90%".parse().unwrap()), vec![])]);
-        assert!(said.contains("at 90%:\n  none is named"), "{said}");
-        assert!(!render(&[half]).contains("none is named"));
-        assert!(render(&[]).starts_with("nothing can be said"));
+        assert!(said.contains("at 90%:\n  no best mode"), "{said}");
+        assert!(!render(&[half]).contains("at 90%"));
+        assert!(render(&[]).starts_with("no best mode"));
     }
 
     #[test]
-    fn a_clear_winner_is_named_with_its_effect_and_what_cannot_be_told_from_it() {
+    fn a_clear_winner_is_named_with_its_effect_and_indistinguishable_modes() {
         let said = sentence(&finding([100.0; 3], [50.0, 51.0, 49.0], [101.0, 99.0, 102.0]));
         assert!(said.contains("fullbusy: -50 % (-51 to -49) against base"), "{said}");
-        assert!(said.contains("cannot tell it from suspend50"), "{said}");
+        assert!(said.contains("no significant difference from suspend50"), "{said}");
         assert!(said.contains("[A/A 2 %]"), "{said}");
     }
 
     #[test]
-    fn a_difference_that_base_has_from_itself_is_cannot_tell() {
+    fn a_difference_within_that_of_identical_runs_is_not_significant() {
         let said = sentence(&finding([100.0; 3], [97.0, 98.0, 96.0], [110.0, 104.0, 95.0]));
-        assert!(said.contains("fullbusy: cannot tell it from base"), "{said}");
+        assert!(said.contains("fullbusy: no significant difference from base"), "{said}");
     }
 }

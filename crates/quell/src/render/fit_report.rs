@@ -1,5 +1,4 @@
-//! A fit as tables: each constant before and after, and per column what the errors have become, in the cells that the fit
-//! saw and in those that it did not.
+//! Result of a fit as tables: constants before and after, and errors by column for training and held-out cells.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_sim::Column;
@@ -10,11 +9,11 @@ use super::terminal::Terminal;
 use crate::commands::sim::fit::{Errors, Report};
 
 const LEGEND: &str = concat!(
-    "Errors relative to what was published, before > after, over the cells that count; held out are the modes that the fit ",
-    "did not see."
+    "Errors relative to the published figures, before > after, over scored cells; held out: modes that the fit did ",
+    "not use."
 );
 
-/// What was fitted on what, the constants, the errors.
+/// Header, constants, errors.
 #[must_use]
 pub(crate) fn render(report: &Report, terminal: Terminal) -> String {
     let modes: Vec<String> = report.training_modes.iter().map(ToString::to_string).collect();
@@ -44,13 +43,13 @@ fn constants(report: &Report) -> String {
     grid.trim_fmt()
 }
 
-/// Shares are small: they keep their digits.
+/// Shares are small: four decimals.
 fn value(value: f64) -> String {
     if value.abs() < 1.0 { format!("{value:.4}") } else { number::short(value) }
 }
 
 fn errors(report: &Report) -> String {
-    let headings = ["", "training", "median", "p90", "held out", "median", "p90", "wanted"];
+    let headings = ["", "training", "median", "p90", "held out", "median", "p90", "target"];
     let mut grid = new_grid(headings);
     for column in Column::ALL {
         let training = of(report, column, |errors| &errors.training);
@@ -63,7 +62,7 @@ fn errors(report: &Report) -> String {
     grid.trim_fmt()
 }
 
-/// Cells, median and 90th percentile of a column, before and after.
+/// Number of cells, median and 90th percentile of a column, before and after.
 fn of(report: &Report, column: Column, which: fn(&Errors) -> &Scored) -> Vec<String> {
     let found = |errors| -> Option<ColumnScore> {
         which(errors).columns.iter().find(|score: &&ColumnScore| score.column == column).copied()
@@ -78,7 +77,7 @@ fn cells(count: usize) -> String {
     if count == 1 { "1 cell".to_owned() } else { format!("{count} cells") }
 }
 
-/// What was published as zero has no relative error.
+/// A published value of zero has no relative error.
 fn both(before: f64, after: f64) -> String {
     if !before.is_finite() || !after.is_finite() {
         return number::ABSENT.to_owned();
@@ -131,19 +130,19 @@ mod tests {
     }
 
     #[test]
-    fn constants_stand_before_and_after_with_their_unit() {
+    fn constants_are_shown_before_and_after_with_their_unit() {
         let shown = render(&report(), Terminal { columns: None, colour: false });
         assert_eq!(line(&shown, "wake_ns"), "wake_ns 1,000 1,100 +10.0% ns");
         assert_eq!(line(&shown, "client_tail_share"), "client_tail_share 0.0000 0.0123 – ns");
     }
 
     #[test]
-    fn an_error_relative_to_nothing_is_absent() {
+    fn an_error_relative_to_zero_is_absent() {
         assert_eq!([both(0.05, 0.04), both(f64::NAN, 0.04)], ["5.0 > 4.0 %", number::ABSENT]);
     }
 
     #[test]
-    fn errors_of_modes_that_are_not_there_are_absent() {
+    fn errors_without_cells_are_absent() {
         let shown = render(&report(), Terminal { columns: None, colour: false });
         assert_eq!(line(&shown, "p50 us"), "p50 us 7 cells 5.0 > 4.0 % 10.0 > 10.0 % – – – 4 / 12 %");
         assert_eq!(line(&shown, "irqs/s"), "irqs/s – – – – – –");

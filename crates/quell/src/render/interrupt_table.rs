@@ -1,4 +1,4 @@
-//! The table of the vm lab: interrupts, softirqs and timer interrupts per 1,000 requests, each with its range.
+//! Table of the vm lab: interrupts, softirqs and timer interrupts per 1,000 requests, each as a range.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_bench::vm::interrupts::{Counted, InterruptResult, Refusal};
@@ -7,12 +7,12 @@ use super::number::{self, ABSENT};
 
 const LEGEND: &str = "
   rx/k     interrupts of the server's receive queue, per 1,000 requests
-  net_rx/k rounds of the receiving softirq on the server's CPU, per 1,000 requests
+  net_rx/k NET_RX softirqs on the server's CPU, per 1,000 requests
   timer/k  timer interrupts of the server's CPU, per 1,000 requests
-  req/s    a hint at the order of the modes: emulation has costs of its own, so nothing is timed here
+  req/s    only indicates the order of the modes: emulation distorts times
 ";
 
-/// What was counted on what, the table, what was refused, and what holds of it.
+/// Setup, table, unsupported modes, checks.
 #[must_use]
 pub(crate) fn render(result: &InterruptResult) -> String {
     let mut text = format!(
@@ -24,24 +24,24 @@ pub(crate) fn render(result: &InterruptResult) -> String {
         grid(result)
     );
     for (mode, Refusal { reason, nearest }) in &result.refused {
-        text.push_str(&format!("{mode} cannot be set here: {reason}\n"));
+        text.push_str(&format!("{mode} is not supported here: {reason}\n"));
         if let Some(nearest) = nearest {
-            text.push_str(&format!("  nearest to it here: {nearest}\n"));
+            text.push_str(&format!("  nearest supported mode: {nearest}\n"));
         }
     }
     let left_out = result.trials.len() - result.sound_trials().count();
     if left_out > 0 {
-        text.push_str(&format!("{left_out} trials are left out: the host kept the emulator waiting for a CPU\n"));
+        text.push_str(&format!("{left_out} trials discarded: the emulator had to wait for a CPU of the host\n"));
     }
     if let Some(share) = result.starved_by() {
         let percent = (share * 100.0).round();
         text.push_str(&format!(
-            "the host kept the emulator waiting for {percent} % of its time: packets come in bunches then, with fewer \
-             interrupts and more timers than on a quiet host\n"
+            "the emulator waited for a CPU of the host for {percent} % of the time: packets then arrive in bursts, \
+             with fewer interrupts and more timers than on an idle host\n"
         ));
     }
     for check in result.checks() {
-        let verdict = if check.holds { "ok " } else { "NOT" };
+        let verdict = if check.holds { "ok    " } else { "FAILED" };
         text.push_str(&format!("{verdict} {}: {}\n", check.claim, check.seen));
     }
     text
@@ -74,7 +74,7 @@ fn lowest_and_highest(figures: impl Iterator<Item = f64> + Clone) -> Option<(f64
     Some((figures.clone().reduce(f64::min)?, figures.reduce(f64::max)?))
 }
 
-/// `877–967`; one value alone when they do not differ.
+/// `877–967`, or a single value if both are equal.
 fn range(range: Option<(f64, f64)>) -> String {
     let Some((lowest, highest)) = range else { return ABSENT.to_owned() };
     let (lowest, highest) = (number::short(lowest), number::short(highest));

@@ -1,109 +1,273 @@
-//! What a launch comes to: the values in effect and who said them, what the program gets, what is set on the host, and
-//! what came up while it ran.
+//! Output of `quell run`: effective values and their sources, changes to the program and to the host, later changes.
 
 use std::fmt::Write as _;
 
 use quell_host::attach::place;
 use quell_host::attach::{Pass, Plan, Step};
 use quell_launch::choice::Chosen;
+use quell_launch::library_report::Library;
 use quell_launch::preload_settings::{PreloadSettings, Wait};
-use quell_launch::program::Reach;
+use quell_launch::program::{Reach, Why};
+use quell_launch::reached::{Reached, ReachedObjects, Waits};
 use quell_linux::visible;
+use quell_mode::{DeliveryMode, NAPI_POLL_WEIGHT, Requirement};
 
-use super::attach::{impossible as impossible_lines, neighbour_line, queue_lines};
+use super::attach::{affected_process_line, impossible as impossible_lines, queue_lines};
 use crate::commands::run::Launch;
 
-/// The values in effect, a line each, with who said them.
+/// Effective values with their sources, one per line.
 pub(crate) fn launch(launch: &Launch) -> String {
-    let Launch { choice, program, told, queues_stay, placement } = launch;
+    let Launch { choice, program, preload_settings, no_queues, placement, .. } = launch;
     let mut text = String::new();
     let mode = &choice.mode;
     let _ = writeln!(text, "mode        {} ({}): {}", mode.value, mode.by, mode.value.description());
     let _ = match &choice.max_events {
         Some(Chosen { value, by }) => writeln!(text, "max events  {value} ({by})"),
-        None => writeln!(text, "max events  as many as the program asks for"),
+        None => writeln!(text, "max events  not limited"),
     };
     let _ = match &choice.devices {
-        _ if *queues_stay => writeln!(text, "devices     none: the queues stay as they are (command line)"),
+        _ if *no_queues => writeln!(text, "devices     none (--no-queues)"),
         Some(Chosen { value, by }) => writeln!(text, "devices     {} ({by})", value.join(", ")),
         None => writeln!(text, "devices     all of this network namespace"),
     };
     let _ = writeln!(text, "program     {}", visible::path(&program.path));
-    let _ = match (&program.reach, told) {
-        (_, Some(settings)) => writeln!(text, "in it       {}", in_words(settings).join("; ")),
-        (Reach::Preload, None) => writeln!(text, "in it       nothing is done"),
-        (Reach::FromOutside(why), None) => writeln!(text, "in it       nothing can be done: {why}"),
+    let _ = match (&program.reach, preload_settings) {
+        (_, Some(settings)) => writeln!(text, "preloaded   in calls of libc: {}", in_words(settings).join("; ")),
+        (Reach::Preload, None) => writeln!(text, "preloaded   nothing needed"),
+        (Reach::FromOutside(why), None) => writeln!(text, "preloaded   not possible: {why}"),
     };
     if let Some(devices) = &placement.steer {
         let of = if devices.is_empty() { String::new() } else { format!(", of {}", devices.join(", ")) };
-        let _ = writeln!(text, "steering    a worker by each queue{of}, once it waits for connections");
+        let _ = writeln!(text, "steering    connections of each queue{of} to one worker, once it listens");
     }
     if placement.pin {
-        let _ = writeln!(text, "pinning     each worker on the CPUs of its queue, once that is known");
+        let _ = writeln!(text, "pinning     each worker to the CPUs of its queue, once the queue is known");
     }
     text
 }
 
-/// What the preload library does, piece by piece.
+/// Actions of the preload library.
 fn in_words(settings: &PreloadSettings) -> Vec<String> {
-    let epoll = settings.epoll.map(|epoll| format!("every epoll is born with busy poll {epoll}"));
-    let sockets = settings.sockets.map(|sockets| format!("every socket is born with busy poll {sockets}"));
-    let zero = settings.timed_zero_waits.then(|| "waits of zero last 1 ns".to_owned());
+    let epoll = settings.epoll.map(|epoll| format!("new epolls busy poll {}", epoll.short()));
+    let sockets = settings.sockets.map(|usecs| format!("new sockets busy poll {}/{NAPI_POLL_WEIGHT}/1", usecs.get()));
+    let zero = settings.timed_zero_waits.then(|| "zero timeouts become 1 ns".to_owned());
     let wait = match settings.wait {
         Wait::AsWritten => None,
-        Wait::AtMost(millis) => Some(format!("waits are made of waits of at most {} ms", millis.get())),
-        Wait::SpinBeforeSleep(micros) => Some(format!("waits spin for {} µs before they sleep", micros.get())),
+        Wait::AtMost(millis) => Some(format!("waits are split into waits of at most {} ms", millis.get())),
+        Wait::SpinBeforeSleep(micros) => Some(format!("waits spin for {} µs before sleeping", micros.get())),
     };
-    let events = settings.events_max.map(|events| format!("no wait returns more than {} events", events.get()));
+    let events = settings.events_max.map(|events| format!("waits return at most {} events", events.get()));
     [epoll, sockets, zero, wait, events].into_iter().flatten().collect()
 }
 
-/// What of `wanted` is not to be had without the preload library.
+/// Parts of `wanted` that need the preload library.
 pub(crate) fn lost_from_outside(wanted: &PreloadSettings) -> Vec<String> {
     let zero = wanted.timed_zero_waits.then(|| {
-        "its waits of zero do not end the suspension: a program that spins on them waits for the timeout".to_owned()
+        "zero timeouts do not end the suspension: a program that spins on them stalls until the timeout".to_owned()
     });
     let wait = match wanted.wait {
         Wait::AsWritten => None,
-        Wait::AtMost(millis) => Some(format!("its waits are as long as it wrote them, not {} ms", millis.get())),
-        Wait::SpinBeforeSleep(_) => Some("it does not spin before it sleeps".to_owned()),
+        Wait::AtMost(millis) => Some(format!("its waits are not limited to {} ms", millis.get())),
+        Wait::SpinBeforeSleep(_) => Some("it does not spin before sleeping".to_owned()),
     };
     let sockets = wanted.sockets.map(|_| "its sockets do not busy poll".to_owned());
-    let events = wanted.events_max.map(|_| "its waits return as many events as it asks for".to_owned());
+    let events = wanted.events_max.map(|_| "its number of events per wait is not limited".to_owned());
     [zero, wait, sockets, events].into_iter().flatten().collect()
 }
 
-/// What would be set on the host, and whom it touches.
+/// What the mode has reached in a process, in one sentence or two. `settings` are those that were meant to reach it; `why`
+/// says why the process cannot have the preload library.
+pub(crate) fn reached(mode: &DeliveryMode, settings: &PreloadSettings, reached: &Reached, why: Option<&Why>) -> String {
+    let parts: Vec<String> = [
+        epolls_reached(mode, settings, reached.epolls),
+        sockets_reached(mode, settings, reached),
+        waits_reached(mode, settings, reached, why),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    format!("{} {} {}", visible::name(&reached.name), reached.pid, parts.join("; it "))
+}
+
+fn epolls_reached(mode: &DeliveryMode, settings: &PreloadSettings, found: ReachedObjects) -> Option<String> {
+    let wanted = settings.epoll.map(|epoll| format!("busy poll {}", epoll.short()));
+    match found {
+        ReachedObjects::Unknown => None,
+        ReachedObjects::Nothing => {
+            Some(format!("has sockets and no epoll that watches them, so {mode} changes none of its waits"))
+        }
+        ReachedObjects::Everywhere => Some(format!("has {} on every epoll with sockets", wanted?)),
+        ReachedObjects::Lacking { without, of } => {
+            Some(format!("lacks {} on {without} of its {of} epolls with sockets", wanted?))
+        }
+    }
+}
+
+fn sockets_reached(mode: &DeliveryMode, settings: &PreloadSettings, reached: &Reached) -> Option<String> {
+    let option = format!("SO_BUSY_POLL {}", settings.sockets?.get());
+    let (without, of) = match reached.sockets {
+        ReachedObjects::Unknown | ReachedObjects::Nothing => return None,
+        ReachedObjects::Everywhere => return Some(format!("has {option} on its sockets")),
+        ReachedObjects::Lacking { without, of } => (without, of),
+    };
+    let because = match reached.library {
+        Library::Absent => ": it runs without the preload library",
+        Library::Loaded(calls) if calls.refused_socket => ": the kernel refused it, which takes CAP_NET_ADMIN",
+        Library::Loaded(calls) if !calls.made_socket => {
+            ": it makes its sockets without the C library, or was given them"
+        }
+        Library::Loaded(_) | Library::Unknown => "",
+    };
+    let effect = if without == of { format!(", so {mode} has no effect on it") } else { String::new() };
+    Some(format!("lacks {option} on {without} of its {of} sockets{because}{effect}"))
+}
+
+fn waits_reached(
+    mode: &DeliveryMode,
+    settings: &PreloadSettings,
+    reached: &Reached,
+    why: Option<&Why>,
+) -> Option<String> {
+    let way = match (reached.waits, reached.library) {
+        (Waits::Unknown, _) => return None,
+        (Waits::ThroughLibrary, _) => return Some("calls epoll_wait through the preload library".to_owned()),
+        (Waits::NotSeen, _) if reached.epolls == ReachedObjects::Nothing => return None,
+        (Waits::NotSeen, _) => return Some("was not seen to call epoll_wait yet".to_owned()),
+        (Waits::AroundLibrary, Library::Absent) => match why {
+            Some(why) => format!("runs without the preload library ({why})"),
+            None => "runs without the preload library".to_owned(),
+        },
+        (Waits::AroundLibrary, _) => "makes its epoll_wait calls without the C library".to_owned(),
+    };
+    if mode.requirements().contains(&Requirement::SpinBeforeSleep) {
+        return Some(format!("{way}, so {mode} has no effect on it"));
+    }
+    let lost = lost_from_outside(&PreloadSettings { sockets: None, ..*settings });
+    Some(format!("{way}, so {}", lost.join(", and ")))
+}
+
+/// Planned queue settings and affected processes.
 pub(crate) fn queues(plan: &Plan) -> String {
     let mut lines: Vec<String> = queue_lines(plan).into_iter().map(|line| format!("queues      {line}")).collect();
     if lines.is_empty() {
-        lines.push("queues      none here has settings of its own".to_owned());
+        lines.push("queues      none with NAPI settings here".to_owned());
     }
-    lines.extend(whom_it_touches(plan));
+    lines.extend(affected_lines(plan));
     if !plan.impossible.is_empty() {
-        lines.push(format!("cannot be done here:\n{}", impossible(plan)));
+        lines.push(format!("not possible here:\n{}", impossible(plan)));
     }
     lines.join("\n") + "\n"
 }
 
-/// What cannot be done, a line each.
+/// Impossible changes, one per line.
 pub(crate) fn impossible(plan: &Plan) -> String {
     impossible_lines(plan)
 }
 
-/// Who else has sockets on the queues.
-pub(crate) fn whom_it_touches(plan: &Plan) -> Vec<String> {
-    plan.neighbours.iter().map(|neighbour| format!("touches {}", neighbour_line(neighbour))).collect()
+/// Other processes with sockets on the queues.
+pub(crate) fn affected_lines(plan: &Plan) -> Vec<String> {
+    plan.affected_processes.iter().map(|affected| format!("affects {}", affected_process_line(affected))).collect()
 }
 
-/// What came up in a program: what was set only now if that was asked for, and what could not be.
-pub(crate) fn pass(pass: &Pass, verbose: bool) -> Vec<String> {
-    let made = pass.made.iter().filter(|_| verbose).map(|step| match step {
-        Step::Queue(_) => format!("{} has come up, and has the mode", place(step)),
-        Step::Epoll(_) | Step::Sockets(_) | Step::Ring(_) => format!("{} got the mode from outside", place(step)),
+/// Outcome of a pass: new objects that were set (only with `details`), and failures.
+pub(crate) fn pass(pass: &Pass, details: bool) -> Vec<String> {
+    let made = pass.made.iter().filter(|_| details).map(|step| match step {
+        Step::Queue(_) => format!("{} appeared and was set", place(step)),
+        Step::Epoll(_) | Step::Sockets(_) | Step::Ring(_) => format!("{} was set from outside", place(step)),
     });
     let others = pass.changed_by_others.iter();
-    let others = others.map(|step| format!("{} was changed by somebody else, and is left alone", place(step)));
-    let failed = pass.failed.iter().map(|(step, error)| format!("{} has not the mode: {error}", place(step)));
+    let others = others.map(|step| format!("{} was changed by another program; left alone", place(step)));
+    let failed = pass.failed.iter().map(|(step, error)| format!("could not set {}: {error}", place(step)));
     made.chain(others).chain(failed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_launch::library_report::Calls;
+    use quell_launch::library_settings::library_settings;
+    use quell_linux::Pid;
+
+    use super::*;
+
+    const LOADED: Library = Library::Loaded(Calls { waited: false, made_socket: false, refused_socket: false });
+
+    fn said(
+        mode: &str,
+        epolls: ReachedObjects,
+        sockets: ReachedObjects,
+        waits: Waits,
+        library: Library,
+        why: Option<&Why>,
+    ) -> String {
+        let mode = mode.parse().unwrap();
+        let (pid, name) = (Pid::new(1234).unwrap(), "server".to_owned());
+        let found = Reached { pid, start_time_ticks: 1, name, epolls, sockets, waits, library };
+        reached(&mode, &library_settings(&mode, None).unwrap(), &found, why)
+    }
+
+    #[test]
+    fn what_was_reached_and_what_was_not_is_said_of_a_process() {
+        use ReachedObjects::{Everywhere, Lacking, Nothing, Unknown};
+        let all = Lacking { without: 2, of: 2 };
+        for (mode, epolls, sockets, waits, library, why, expected) in [
+            (
+                "eventspin50",
+                Unknown,
+                Unknown,
+                Waits::AroundLibrary,
+                LOADED,
+                None,
+                "server 1234 makes its epoll_wait calls without the C library, so eventspin50 has no effect on it",
+            ),
+            (
+                "eventspin50",
+                Nothing,
+                Unknown,
+                Waits::NotSeen,
+                LOADED,
+                None,
+                "server 1234 has sockets and no epoll that watches them, so eventspin50 changes none of its waits",
+            ),
+            (
+                "suspend20",
+                Everywhere,
+                Unknown,
+                Waits::ThroughLibrary,
+                LOADED,
+                None,
+                "server 1234 has busy poll 0/64/1 on every epoll with sockets; it calls epoll_wait through the preload library",
+            ),
+            (
+                "fullbusy",
+                Lacking { without: 1, of: 3 },
+                Unknown,
+                Waits::AroundLibrary,
+                Library::Absent,
+                Some(&Why::Static),
+                "server 1234 lacks busy poll 1000/64/1 on 1 of its 3 epolls with sockets; it runs without the preload library \
+              (it is statically linked), so its waits are not limited to 1 ms",
+            ),
+            (
+                "sockpoll50",
+                Unknown,
+                Everywhere,
+                Waits::Unknown,
+                LOADED,
+                None,
+                "server 1234 has SO_BUSY_POLL 50 on its sockets",
+            ),
+            (
+                "sockpoll50",
+                Unknown,
+                all,
+                Waits::Unknown,
+                LOADED,
+                None,
+                "server 1234 lacks SO_BUSY_POLL 50 on 2 of its 2 sockets: it makes its sockets without the C library, or was \
+              given them, so sockpoll50 has no effect on it",
+            ),
+        ] {
+            assert_eq!(said(mode, epolls, sockets, waits, library, why), expected);
+        }
+    }
 }

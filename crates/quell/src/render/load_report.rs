@@ -1,4 +1,4 @@
-//! What `quell load` prints for people.
+//! Text output of `quell load`.
 
 use std::time::Duration;
 
@@ -44,28 +44,25 @@ fn facts(report: &LoadReport) -> Vec<String> {
         lines.push(format!("gets: {} hits, {} misses", report.hits, report.misses));
     }
     if report.waited_for_connection > 0 {
-        lines.push(format!("{} requests were due before a connection was free for them", report.waited_for_connection));
+        lines.push(format!("{} requests were delayed because no connection was free", report.waited_for_connection));
     }
     if report.never_sent > 0 {
-        lines.push(format!(
-            "{} requests were due and never sent: the server is slower than the rate",
-            report.never_sent
-        ));
+        lines.push(format!("{} requests were never sent: the server is slower than the rate", report.never_sent));
     }
     if report.unanswered > 0 {
-        lines.push(format!("{} requests were never answered", report.unanswered));
+        lines.push(format!("{} requests got no response", report.unanswered));
     }
     lines.extend(errors(report));
     if report.generator_was_late {
         let limit = LoadReport::LATENESS_MAX.as_micros();
         lines.push(format!(
-            "THE GENERATOR WAS LATE: p99 of its lateness is above {limit} µs, do not trust the latencies"
+            "THE GENERATOR WAS LATE: p99 of its lateness exceeds {limit} µs; the latencies are not reliable"
         ));
     }
     if let Some(cpu) = &report.cpu {
         let share = |ns: u64| short(100.0 * count(ns) / count(report.duration_ns.max(1)));
         lines.push(format!(
-            "generator CPU: {} % of one CPU (user {}, system {}), {} % waiting for it",
+            "generator CPU: {} % of one CPU (user {}, system {}), {} % waiting for a CPU",
             share(cpu.run_ns),
             share(cpu.user_ns),
             share(cpu.system_ns),
@@ -84,10 +81,10 @@ fn engine(engines: &[EngineUsed]) -> Option<String> {
     let first = engines.first()?;
     let name = match first.engine {
         Engine::Epoll => "epoll",
-        Engine::BusyPoll => "receives that busy-poll the device",
+        Engine::BusyPoll => "busy-polling receives",
     };
     let why = first.why_not_busy_poll.as_ref().map_or_else(String::new, |why| format!(" (no busy polling: {why})"));
-    Some(format!("answers found by {name}{why}"))
+    Some(format!("responses received by {name}{why}"))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts for display")]

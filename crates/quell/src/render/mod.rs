@@ -1,13 +1,13 @@
-//! How results look: tables, sentences, progress. What they say is decided below.
+//! Presentation: tables, sentences, progress. The results come from the library crates.
 
 pub(crate) mod ablation_table;
 pub(crate) mod attach;
 pub(crate) mod bench_chart;
 pub(crate) mod bench_table;
-pub(crate) mod change;
 pub(crate) mod comparison;
 pub(crate) mod conformance;
 pub(crate) mod doctor;
+pub(crate) mod experiment;
 pub(crate) mod explanation;
 pub(crate) mod findings;
 pub(crate) mod fit_report;

@@ -1,11 +1,11 @@
-//! Numbers for people: as many digits as the spread leaves meaningful, thousands apart.
+//! Number formatting: significant digits, thousands separators.
 
 use quell_stats::Spread;
 
-/// What a figure that could not be had looks like.
+/// Placeholder for a missing value.
 pub(crate) const ABSENT: &str = "–";
 
-/// A number with three significant digits or all of its integer part, thousands separated; what is no number is absent.
+/// Formats with three significant digits, or all integer digits; [`ABSENT`] unless finite.
 #[must_use]
 pub(crate) fn short(value: f64) -> String {
     let decimals = match value.abs() {
@@ -19,20 +19,20 @@ pub(crate) fn short(value: f64) -> String {
     if value == 0.0 { "0".to_owned() } else { thousands(&format!("{value:.decimals$}")) }
 }
 
-/// A count, thousands separated.
+/// Formats a count with thousands separators.
 #[must_use]
 pub(crate) fn count(value: usize) -> String {
     thousands(&value.to_string())
 }
 
-/// A number with as many decimals as it needs, three at most.
+/// Formats with up to three decimals, without trailing zeros.
 #[must_use]
 pub(crate) fn plain(value: f64) -> String {
     let decimals = format!("{value:.3}");
     decimals.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Median and half the range: `270 ±4`. One value alone has no spread.
+/// Median and half the range: `270 ±4`. A single value has no spread.
 #[must_use]
 pub(crate) fn with_spread(spread: &Spread) -> String {
     let median = short(spread.median);
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn large_numbers_have_their_thousands_apart_and_small_ones_three_digits() {
+    fn large_numbers_have_separators_and_small_ones_three_digits() {
         let shown = [0.0, 0.123, 9.994, 12.34, 123.4, 1234.0, 1_234_567.0, -1234.0].map(short);
         assert_eq!(shown, ["0", "0.12", "9.99", "12.3", "123", "1,234", "1,234,567", "-1,234"]);
     }

@@ -1,4 +1,4 @@
-//! A plan as a tree of old → new by device and queue, and what of it cannot be done; as text and as JSON.
+//! A profile plan as a tree of old → new values by device and queue, with impossible changes; as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -50,14 +50,14 @@ pub(crate) fn report(plan: &Plan) -> PlanReport<'_> {
     }
 }
 
-/// Equal changes of several queues of one device.
+/// A change, and the queues of the device that share it.
 struct Line {
     device: Option<String>,
     queues: Vec<u32>,
     text: ChangeText,
 }
 
-/// The tree; ends with what cannot be done.
+/// The tree, followed by impossible changes.
 pub(crate) fn tree(plan: &Plan) -> String {
     let lines = lines(plan);
     let mut text = String::new();
@@ -80,7 +80,7 @@ pub(crate) fn tree(plan: &Plan) -> String {
         text.push_str("nothing to change\n");
     }
     if !plan.impossible.is_empty() {
-        let _ = writeln!(text, "cannot be done here:\n{}", impossible(plan));
+        let _ = writeln!(text, "not possible here:\n{}", impossible(plan));
     }
     text
 }
@@ -102,7 +102,7 @@ fn lines(plan: &Plan) -> Vec<Line> {
     lines
 }
 
-/// What cannot be done, a line each, with the place in the profile.
+/// Impossible changes with their place in the profile, one per line.
 pub(crate) fn impossible(plan: &Plan) -> String {
     let lines = plan.impossible.iter().map(|one| format!("  {}: {} ({})", one.what, one.said, one.wanted_by));
     lines.collect::<Vec<_>>().join("\n")

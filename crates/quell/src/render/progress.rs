@@ -1,13 +1,13 @@
-//! Progress on standard error while a command works: a bar when it is a terminal, nothing otherwise.
+//! Progress bar on standard error, if it is a terminal.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::output;
+use crate::{logging, output};
 
-/// A bar that shows what is being done, how much of it is done, and how long it will take.
+/// Shows the current activity, progress and remaining time.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -17,20 +17,21 @@ impl Progress {
     /// A bar of unknown length.
     #[must_use]
     pub(crate) fn new() -> Self {
-        let target =
-            if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        // A bar and lines of the log would overwrite each other.
+        let is_shown = std::io::stderr().is_terminal() && !logging::is_on();
+        let target = if is_shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(None, target);
         bar.set_style(style("{spinner} {msg}"));
         bar.enable_steady_tick(Duration::from_millis(500));
         Self { bar }
     }
 
-    /// Says what is being done now, within a length that is not known yet.
+    /// Shows the current activity, without a known end.
     pub(crate) fn doing(&self, what: &str) {
         self.bar.set_message(output::on_one_line(what));
     }
 
-    /// Says how much is done of how much, and what is being done now.
+    /// Shows progress and the current activity.
     pub(crate) fn step(&self, done: usize, total: usize, what: &str) {
         if self.bar.length().is_none() {
             self.bar.set_style(style("{bar:30} {pos}/{len} {msg} ({eta} left)"));
@@ -41,12 +42,12 @@ impl Progress {
         self.bar.set_message(output::on_one_line(what));
     }
 
-    /// Prints a line above the bar, also where there is no bar.
+    /// Prints a line above the bar. Without a bar it is printed as well.
     pub(crate) fn say(&self, line: &str) {
         self.bar.suspend(|| output::say(line));
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -1,8 +1,8 @@
-//! A device in the tree of a picture: what it is, and its queues, equal ones on one line.
+//! A device in the tree of `quell show`, with its queues; equal queues share a line.
 
 use std::collections::BTreeMap;
 
-use quell_host::picture::{Device, Index, Napi, Reading, RxQueue, SaidBy, Unknown};
+use quell_host::snapshot::{Device, Index, Napi, Provenance, Reading, RxQueue, Unknown};
 use quell_linux::ethtool::{CoalesceParameter, Coalescing, FlowAction, InstalledFlowRule, RssContext};
 use quell_linux::link::OperationalState;
 use quell_linux::netdev::NapiThreading;
@@ -13,15 +13,15 @@ use super::show_names::{ranges, reason, time};
 use super::tree::Meaning::{Faint, Notable, Plain, Set};
 use super::tree::Node;
 
-/// Features whose state decides whether and how packets come by NAPI, with what they are called here.
+/// Features that affect NAPI, and their short names.
 const FEATURES: [(&str, &str); 4] =
     [("rx-gro", "gro"), ("rx-gro-hw", "gro-hw"), ("tx-tcp-segmentation", "tso"), ("rx-lro", "lro")];
 
 /// The device with its queues.
-pub(super) fn node(device: &Device, index: &Index<'_>, verbose: bool) -> Node {
+pub(super) fn node(device: &Device, index: &Index<'_>, details: bool) -> Node {
     let mut node = Node::named(&device.name);
     describe(device, &mut node);
-    node.extend(rx_groups(device, index, verbose));
+    node.extend(rx_groups(device, index, details));
     node.extend(napis_without_queue(device, index));
     node.extend(tx_groups(device));
     node.extend(device.rss_contexts.known_elements().filter_map(rss));
@@ -29,9 +29,9 @@ pub(super) fn node(device: &Device, index: &Index<'_>, verbose: bool) -> Node {
     node
 }
 
-/// Whether anything decides about packets here: a NAPI instance, XDP, a queue whose packets RPS or XPS moves; or whether
-/// that cannot be said. Devices on top of others and `lo` mostly have none of it.
-pub(super) fn is_on_the_packet_path(device: &Device) -> bool {
+/// Whether the device has a NAPI instance, XDP, RPS, XPS or drops, or may have: stacked devices and `lo` mostly have
+/// none.
+pub(super) fn is_on_packet_path(device: &Device) -> bool {
     let has_napi = device.napis.known().is_none_or(|napis| !napis.is_empty());
     let on_queue = |queue: &RxQueue| {
         queue.napi.known().is_none_or(Option::is_some) || queue.rps_cpus.known().is_some_and(|cpus| !cpus.is_empty())
@@ -44,7 +44,7 @@ pub(super) fn is_on_the_packet_path(device: &Device) -> bool {
         || dropped
 }
 
-/// The other devices, on one line.
+/// Devices without NAPI, on one line.
 pub(super) fn without_napi(devices: &[&Device]) -> Option<Node> {
     if devices.is_empty() {
         return None;
@@ -75,9 +75,9 @@ fn describe(device: &Device, node: &mut Node) {
             ("tx", channels.tx_count, channels.tx_max),
             ("combined", channels.combined_count, channels.combined_max),
         ];
-        let told: Vec<String> =
+        let parts: Vec<String> =
             kinds.into_iter().filter_map(|(kind, now, max)| Some(format!("{kind} {}/{}", now?, max?))).collect();
-        node.add_if(Plain, (!told.is_empty()).then(|| format!("channels {}", told.join(", "))));
+        node.add_if(Plain, (!parts.is_empty()).then(|| format!("channels {}", parts.join(", "))));
     }
     let rings = device.rings.known().and_then(|rings| Some(format!("ring rx {}/{}", rings.rx?, rings.rx_max?)));
     node.add_if(Plain, rings);
@@ -98,9 +98,9 @@ fn describe(device: &Device, node: &mut Node) {
 
 fn state(state: OperationalState) -> &'static str {
     match state {
-        OperationalState::NotPresent => "hardware gone",
+        OperationalState::NotPresent => "hardware not present",
         OperationalState::Down => "no carrier",
-        OperationalState::LowerLayerDown => "the device below is down",
+        OperationalState::LowerLayerDown => "lower device is down",
         OperationalState::Testing => "testing",
         OperationalState::Dormant => "dormant",
         OperationalState::Up => "carrier",
@@ -108,7 +108,7 @@ fn state(state: OperationalState) -> &'static str {
     }
 }
 
-/// What is not known of the device, by the reason.
+/// Unknown properties of the device, by reason.
 fn unknown(device: &Device) -> BTreeMap<String, Vec<&'static str>> {
     let readings: [(&str, Option<&Unknown>); 10] = [
         ("driver", device.driver.why_unknown()),
@@ -133,27 +133,27 @@ fn unknown(device: &Device) -> BTreeMap<String, Vec<&'static str>> {
 
 fn coalescing(values: &Coalescing) -> String {
     use CoalesceParameter::{RxMaxFrames, RxUsecs, UseAdaptiveRx};
-    let mut told = Vec::new();
+    let mut parts = Vec::new();
     if values.get(UseAdaptiveRx) == Some(1) {
-        told.push("adaptive".to_owned());
+        parts.push("adaptive".to_owned());
     }
-    told.extend(values.get(RxUsecs).map(|usecs| format!("{usecs} µs")));
-    told.extend(values.get(RxMaxFrames).map(|frames| format!("{frames} frames")));
-    format!("coalescing rx {}", if told.is_empty() { "none".to_owned() } else { told.join("/") })
+    parts.extend(values.get(RxUsecs).map(|usecs| format!("{usecs} µs")));
+    parts.extend(values.get(RxMaxFrames).map(|frames| format!("{frames} frames")));
+    format!("coalescing rx {}", if parts.is_empty() { "none".to_owned() } else { parts.join("/") })
 }
 
-/// What a receive queue is shown with besides its numbers; queues that agree in it share a line.
+/// Displayed properties of a receive queue; queues with equal ones share a line.
 #[derive(PartialEq, Eq)]
 struct Likeness {
     settings: Vec<(super::tree::Meaning, String)>,
-    has_napi: Option<SaidBy>,
+    has_napi: Option<Provenance>,
 }
 
-fn rx_groups(device: &Device, index: &Index<'_>, verbose: bool) -> Vec<Node> {
+fn rx_groups(device: &Device, index: &Index<'_>, details: bool) -> Vec<Node> {
     let mut groups: Vec<(Likeness, Vec<&RxQueue>)> = Vec::new();
     for queue in device.rx_queues.known_elements() {
         let alike = likeness(device, queue, index);
-        match groups.iter_mut().find(|(other, _)| *other == alike && !verbose) {
+        match groups.iter_mut().find(|(other, _)| *other == alike && !details) {
             Some((_, queues)) => queues.push(queue),
             None => groups.push((alike, vec![queue])),
         }
@@ -176,33 +176,33 @@ fn likeness(device: &Device, queue: &RxQueue, index: &Index<'_>) -> Likeness {
     if let Some(own) = queue.coalescing.known().filter(|own| Some(*own) != device.coalescing.known()) {
         settings.push((Set, coalescing(own)));
     }
-    Likeness { settings, has_napi: linked.map(|linked| linked.said_by) }
+    Likeness { settings, has_napi: linked.map(|linked| linked.provenance) }
 }
 
-/// The settings of a NAPI, those that are not the kernel's defaults standing out.
+/// NAPI settings; values other than the kernel's defaults are highlighted.
 fn napi_settings(napi: &Napi) -> Vec<(super::tree::Meaning, String)> {
-    let mut told = Vec::new();
+    let mut parts = Vec::new();
     let (defer, flush, suspend) = (&napi.defer_hard_irqs, &napi.gro_flush_timeout_ns, &napi.irq_suspend_timeout_ns);
     if let (Some(0), Some(0), Some(0)) = (defer.known(), flush.known(), suspend.known()) {
-        told.push((Plain, "no deferral".to_owned()));
+        parts.push((Plain, "no deferral".to_owned()));
     } else {
-        told.push(setting("defer-hard-irqs", defer.clone().map(u64::from), |count| count.to_string()));
-        told.push(setting("gro-flush-timeout", flush.clone(), time));
-        told.push(setting("irq-suspend-timeout", suspend.clone(), time));
+        parts.push(setting("defer-hard-irqs", defer.clone().map(u64::from), |count| count.to_string()));
+        parts.push(setting("gro-flush-timeout", flush.clone(), time));
+        parts.push(setting("irq-suspend-timeout", suspend.clone(), time));
     }
     match napi.threading.known() {
-        Some(NapiThreading::Enabled) => told.push((Set, "threaded".to_owned())),
-        Some(NapiThreading::BusyPoll) => told.push((Set, "threaded busy poll".to_owned())),
+        Some(NapiThreading::Enabled) => parts.push((Set, "threaded".to_owned())),
+        Some(NapiThreading::BusyPoll) => parts.push((Set, "threaded busy poll".to_owned())),
         _ => {}
     }
     if let Some(thread) = napi.thread.known().and_then(Option::as_ref) {
         match thread.scheduling.known().map(|scheduling| scheduling.policy) {
-            Some(Policy::Fifo { priority }) => told.push((Set, format!("fifo {priority}"))),
-            Some(Policy::RoundRobin { priority }) => told.push((Set, format!("rr {priority}"))),
+            Some(Policy::Fifo { priority }) => parts.push((Set, format!("fifo {priority}"))),
+            Some(Policy::RoundRobin { priority }) => parts.push((Set, format!("rr {priority}"))),
             _ => {}
         }
     }
-    told
+    parts
 }
 
 fn setting(name: &str, value: Reading<u64>, text: impl Fn(u64) -> String) -> (super::tree::Meaning, String) {
@@ -217,11 +217,11 @@ fn rx_node(alike: Likeness, queues: &[&RxQueue], index: &Index<'_>) -> Node {
     let mut node = Node::named(format!("rx {}", ranges(queues.iter().map(|queue| queue.id))));
     let links = queues.iter().filter_map(|queue| queue.napi.known().copied().flatten());
     let napis: Vec<&Napi> = links.filter_map(|linked| Some(index.napi(linked.to)?.1)).collect();
-    if let Some(said_by) = alike.has_napi {
-        let concluded = if said_by == SaidBy::Kernel { "" } else { " (concluded)" };
-        node.add(Plain, format!("NAPI {}{concluded}", ranges(napis.iter().map(|napi| napi.id.get()))));
+    if let Some(provenance) = alike.has_napi {
+        let inferred = if provenance == Provenance::Kernel { "" } else { " (inferred)" };
+        node.add(Plain, format!("NAPI {}{inferred}", ranges(napis.iter().map(|napi| napi.id.get()))));
     }
-    where_polled(&napis, index, &mut node);
+    add_pollers(&napis, index, &mut node);
     for (meaning, text) in alike.settings {
         node.add(meaning, text);
     }
@@ -230,15 +230,16 @@ fn rx_node(alike: Likeness, queues: &[&RxQueue], index: &Index<'_>) -> Node {
     node
 }
 
-/// By which interrupts and on which CPUs these NAPIs are polled.
-fn where_polled(napis: &[&Napi], index: &Index<'_>, node: &mut Node) {
+/// Interrupts, threads and CPUs that poll these NAPI instances.
+fn add_pollers(napis: &[&Napi], index: &Index<'_>, node: &mut Node) {
     let links: Vec<_> = napis.iter().filter_map(|napi| napi.irq.known().copied().flatten()).collect();
     let irqs: Vec<_> = links.iter().filter_map(|linked| index.irq(linked.to)).collect();
     if !irqs.is_empty() {
-        let concluded = if links.iter().all(|linked| linked.said_by == SaidBy::Kernel) { "" } else { " (concluded)" };
+        let inferred =
+            if links.iter().all(|linked| linked.provenance == Provenance::Kernel) { "" } else { " (inferred)" };
         let cpus = irqs.iter().filter_map(|irq| irq.effective_affinity.known()).flat_map(|cpus| cpus.iter());
         let numbers = ranges(irqs.iter().map(|irq| irq.number));
-        node.add(Plain, format!("irq {numbers}{concluded} on CPU {}", ranges(cpus)));
+        node.add(Plain, format!("irq {numbers}{inferred} on CPU {}", ranges(cpus)));
         let counts = irqs.iter().filter_map(|irq| irq.counts.known()).flatten().map(|(_, count)| *count).sum::<u64>();
         node.add(Faint, format!("{} interrupts", count(counts as usize)));
     }
@@ -257,7 +258,7 @@ fn where_polled(napis: &[&Napi], index: &Index<'_>, node: &mut Node) {
     }
 }
 
-/// NAPI instances that no receive queue is known to be polled by, such as those of transmit queues.
+/// NAPI instances without a known receive queue, such as those of transmit queues.
 fn napis_without_queue(device: &Device, index: &Index<'_>) -> Option<Node> {
     let linked: Vec<_> =
         device.rx_queues.known_elements().filter_map(|queue| queue.napi.known().copied().flatten()).collect();
@@ -267,12 +268,12 @@ fn napis_without_queue(device: &Device, index: &Index<'_>) -> Option<Node> {
         return None;
     }
     let mut node = Node::named(format!("NAPI {}", ranges(others.iter().map(|napi| napi.id.get()))));
-    node.add(Faint, "of no known receive queue");
-    where_polled(&others, index, &mut node);
+    node.add(Faint, "no known receive queue");
+    add_pollers(&others, index, &mut node);
     Some(node)
 }
 
-/// Transmit queues that are chosen by CPU or by receive queue, each way of choosing on one line.
+/// XPS: transmit queues selected by CPU or by receive queue, one line each.
 fn tx_groups(device: &Device) -> Vec<Node> {
     let by_cpu = device.tx_queues.known_elements().filter_map(|queue| {
         let cpus = queue.xps_cpus.known()?.as_ref().filter(|cpus| !cpus.is_empty())?;
@@ -282,9 +283,9 @@ fn tx_groups(device: &Device) -> Vec<Node> {
         let queues = queue.xps_rxqs.known().filter(|queues| !queues.is_empty())?;
         Some(format!("{}→{}", queue.id, ranges(queues.iter().copied())))
     });
-    let told = [("xps by CPU", by_cpu.collect::<Vec<_>>()), ("xps by rx queue", by_queue.collect())];
-    let told = told.into_iter().filter(|(_, pairs)| !pairs.is_empty());
-    told.map(|(how, pairs)| Node::named("tx").with(Set, format!("{how} {}", pairs.join(" ")))).collect()
+    let parts = [("xps by CPU", by_cpu.collect::<Vec<_>>()), ("xps by rx queue", by_queue.collect())];
+    let parts = parts.into_iter().filter(|(_, pairs)| !pairs.is_empty());
+    parts.map(|(how, pairs)| Node::named("tx").with(Set, format!("{how} {}", pairs.join(" ")))).collect()
 }
 
 fn rss(context: &RssContext) -> Option<Node> {
@@ -296,7 +297,7 @@ fn rss(context: &RssContext) -> Option<Node> {
 
 fn flow_rule(installed: &InstalledFlowRule) -> Node {
     let node = Node::named(format!("flow rule {}", installed.location));
-    let Some(rule) = &installed.rule else { return node.with(Faint, "of a kind that is not told here") };
+    let Some(rule) = &installed.rule else { return node.with(Faint, "unsupported type") };
     let port = |what: &str, port: Option<u16>| port.map(|port| format!("{what} port {port}"));
     let mut node = node.with(Plain, format!("{:?}", rule.matches.transport).to_lowercase());
     node.add_if(Plain, port("source", rule.matches.source_port));

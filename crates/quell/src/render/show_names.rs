@@ -1,11 +1,11 @@
-//! What objects of a picture are called in its tree: ranges of numbers, NAPIs by their devices and queues, times.
+//! Names in the tree of `quell show`: number ranges, NAPI instances by device and queue, times.
 
 use std::collections::{BTreeSet, HashMap};
 
-use quell_host::picture::{Picture, Reading, Unknown, Why};
+use quell_host::snapshot::{Reading, Snapshot, Unknown, Why};
 use quell_linux::{NapiId, Pid};
 
-/// Numbers as ranges: `1-3,7`. Empty for none.
+/// Number ranges such as `1-3,7`; empty without numbers.
 pub(super) fn ranges(numbers: impl IntoIterator<Item = u32>) -> String {
     let sorted: BTreeSet<u32> = numbers.into_iter().collect();
     let mut numbers = sorted.into_iter().peekable();
@@ -20,22 +20,22 @@ pub(super) fn ranges(numbers: impl IntoIterator<Item = u32>) -> String {
     parts.join(",")
 }
 
-/// A time in the largest unit that keeps it a whole number.
+/// A time in the largest unit that gives an integer.
 pub(super) fn time(ns: u64) -> String {
     let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")];
     let unit = units.into_iter().find(|(unit, _)| ns != 0 && ns.is_multiple_of(*unit));
     unit.map_or_else(|| format!("{ns} ns"), |(size, unit)| format!("{} {unit}", ns / size))
 }
 
-/// Which device and receive queue each NAPI is of.
+/// Device and receive queue of each NAPI instance.
 pub(super) struct NapiNames<'a> {
     by_id: HashMap<NapiId, (&'a str, Option<u32>)>,
 }
 
 impl<'a> NapiNames<'a> {
-    pub(super) fn of(picture: &'a Picture) -> Self {
+    pub(super) fn of(snapshot: &'a Snapshot) -> Self {
         let mut by_id = HashMap::new();
-        for device in &picture.devices {
+        for device in &snapshot.devices {
             for napi in device.napis.known_elements() {
                 by_id.insert(napi.id, (device.name.as_str(), None));
             }
@@ -48,7 +48,7 @@ impl<'a> NapiNames<'a> {
         Self { by_id }
     }
 
-    /// `NAPI 8193-8196 (eth0 rx 0-3)`; of NAPIs outside of the picture only the numbers.
+    /// `NAPI 8193-8196 (eth0 rx 0-3)`; only the IDs if they are not in the snapshot.
     pub(super) fn name(&self, napis: &BTreeSet<NapiId>) -> String {
         let ids = ranges(napis.iter().map(|id| id.get()));
         let known = napis.iter().filter_map(|id| self.by_id.get(id));
@@ -63,20 +63,20 @@ impl<'a> NapiNames<'a> {
     }
 }
 
-/// Why something is not known, shortly.
+/// Short reason why a value is unknown.
 pub(super) fn reason(unknown: &Unknown) -> String {
     match unknown.why {
-        Why::Absent => "there is none".to_owned(),
-        Why::UnsupportedByKernel => "this kernel does not tell".to_owned(),
-        Why::UnsupportedByDriver => "the driver does not tell".to_owned(),
+        Why::Absent => "not present".to_owned(),
+        Why::UnsupportedByKernel => "not supported by this kernel".to_owned(),
+        Why::UnsupportedByDriver => "not supported by the driver".to_owned(),
         Why::Denied { needs: Some(needs) } => format!("needs {needs}"),
         Why::Denied { needs: None } => "needs root".to_owned(),
-        Why::NotAsked => "not asked".to_owned(),
+        Why::NotAsked => "not queried".to_owned(),
         _ => "could not be read".to_owned(),
     }
 }
 
-/// `process 7` or its name with the number.
+/// `nginx 7`, or `process 7` without a name.
 pub(super) fn process(name: &str, pid: Pid) -> String {
     if name.is_empty() { format!("process {pid}") } else { format!("{name} {pid}") }
 }
@@ -86,14 +86,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_become_a_range() {
+    fn consecutive_numbers_become_a_range() {
         assert_eq!(ranges([7, 1, 2, 3, 3, u32::MAX]), format!("1-3,7,{}", u32::MAX));
         assert_eq!(ranges([]), "");
     }
 
     #[test]
-    fn a_time_is_told_in_whole_units() {
-        let told = [20_000_000, 200_000, 1_500, 0].map(time);
-        assert_eq!(told, ["20 ms", "200 µs", "1500 ns", "0 ns"]);
+    fn times_are_integers() {
+        let shown = [20_000_000, 200_000, 1_500, 0].map(time);
+        assert_eq!(shown, ["20 ms", "200 µs", "1500 ns", "0 ns"]);
     }
 }

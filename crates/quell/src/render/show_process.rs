@@ -1,9 +1,9 @@
-//! A process in the tree of a picture: its threads, the epolls that they wait on, and what these watch, sockets of one
-//! kind on one line.
+//! A process in the tree of `quell show`: threads, the epolls they wait on, watched files; sockets of one kind share a
+//! line.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quell_host::picture::{
+use quell_host::snapshot::{
     Epoll, EpollWait, Files, Index, Process, Reading, Socket, SocketState, Thread, WatchedFile, WatchedKind,
 };
 use quell_linux::NapiId;
@@ -14,17 +14,17 @@ use super::show_names::{NapiNames, process, ranges, reason};
 use super::tree::Meaning::{Faint, Notable, Plain, Set};
 use super::tree::Node;
 
-/// What processes are shown with.
+/// Context for rendering processes.
 pub(super) struct Context<'a> {
     pub(super) index: Index<'a>,
     pub(super) names: NapiNames<'a>,
-    /// How many CPUs are online; a thread that may run on all of them floats.
+    /// Number of online CPUs; a thread allowed on all of them floats.
     pub(super) online: Option<usize>,
-    /// The namespace is worth telling.
-    pub(super) tell_namespace: bool,
+    /// Whether to show the namespace.
+    pub(super) show_namespace: bool,
 }
 
-/// Sockets that share a line.
+/// Properties of sockets that share a line.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     is_listening: bool,
@@ -36,7 +36,7 @@ struct Kind {
 impl Context<'_> {
     pub(super) fn node(&self, one: &Process) -> Node {
         let mut node = Node::named(process(&one.name, one.pid));
-        if let (true, Some(namespace)) = (self.tell_namespace, one.namespace.known()) {
+        if let (true, Some(namespace)) = (self.show_namespace, one.namespace.known()) {
             node.add(Faint, format!("net:[{namespace}]"));
         }
         let files = match &one.files {
@@ -47,13 +47,13 @@ impl Context<'_> {
         };
         let waits = self.threads(one, files, &mut node);
         for epoll in files.epolls.iter().filter(|epoll| !waits.contains(&epoll.fd)) {
-            node.push(self.epoll(epoll, None).with(Faint, "nobody sleeps on it"));
+            node.push(self.epoll(epoll, None).with(Faint, "no thread waits on it"));
         }
         self.other_files(files, &mut node);
         node
     }
 
-    /// Adds the threads; returns the epolls that are shown below them.
+    /// Adds the threads; returns the epolls shown below them.
     fn threads(&self, one: &Process, files: &Files, node: &mut Node) -> BTreeSet<i32> {
         let threads = one.threads.known_elements();
         let wait = |thread: &Thread| thread.epoll_wait.known().copied().flatten();
@@ -64,7 +64,7 @@ impl Context<'_> {
             let mut line = self.thread(thread);
             match files.epolls.iter().find(|epoll| epoll.fd == call.epoll_fd) {
                 Some(epoll) if shown.insert(epoll.fd) => line.push(self.epoll(epoll, Some(call))),
-                _ => line.add(Plain, format!("also sleeps on epoll {}", call.epoll_fd)),
+                _ => line.add(Plain, format!("also waits on epoll {}", call.epoll_fd)),
             }
             node.push(line);
         }
@@ -109,26 +109,24 @@ impl Context<'_> {
         let mut node = Node::named(format!("epoll {}", epoll.fd));
         match &epoll.params {
             Reading::Known(params) => {
-                let (usecs, budget) = (params.busy_poll_usecs, params.busy_poll_budget);
-                let prefer = u8::from(params.prefer_busy_poll);
-                let meaning = if usecs == 0 && prefer == 0 { Plain } else { Set };
-                node.add(meaning, format!("busy poll {usecs}/{budget}/{prefer}"));
+                let polls = params.busy_poll_usecs > 0 || params.prefer_busy_poll;
+                node.add(if polls { Set } else { Plain }, format!("busy poll {}", params.short()));
             }
             Reading::Unknown(unknown) => node.add(Faint, format!("busy poll unknown: {}", reason(&unknown.unknown))),
         }
         if let Some(call) = call {
-            node.add(Plain, format!("takes {} events", call.max_events));
+            node.add(Plain, format!("up to {} events", call.max_events));
             let timeout = match call.timeout_ms {
-                Some(0..) => format!("waits {} ms", call.timeout_ms.unwrap_or_default()),
-                Some(_) => "waits for ever".to_owned(),
-                None => "with a timeout".to_owned(),
+                Some(0..) => format!("timeout {} ms", call.timeout_ms.unwrap_or_default()),
+                Some(_) => "no timeout".to_owned(),
+                None => "timeout unknown".to_owned(),
             };
             node.add(Faint, timeout);
         }
         match &epoll.targets {
             Reading::Known(_) => {}
             Reading::Unknown(unknown) => {
-                node.add(Faint, format!("watches unknown files: {}", reason(&unknown.unknown)))
+                node.add(Faint, format!("watched files unknown: {}", reason(&unknown.unknown)))
             }
         }
         let sockets = epoll.targets.known_elements().filter_map(|target| match target.file {
@@ -140,7 +138,7 @@ impl Context<'_> {
         node
     }
 
-    /// Sockets and files that no epoll watches.
+    /// Sockets that no epoll watches, AF_XDP sockets and io_urings.
     fn other_files(&self, files: &Files, node: &mut Node) {
         let watched = files.epolls.iter().flat_map(|epoll| epoll.targets.known_elements());
         let watched: BTreeSet<u64> = watched
@@ -182,7 +180,7 @@ fn kind(socket: &Socket) -> Kind {
     let is_listening = socket.state == SocketState::Listen;
     let is_unconnected = socket.state == SocketState::Close;
     let protocol = match socket.protocol {
-        quell_host::picture::Protocol::Udp => "udp",
+        quell_host::snapshot::Protocol::Udp => "udp",
         _ => "tcp",
     };
     let mut what = match socket.state {
@@ -195,7 +193,7 @@ fn kind(socket: &Socket) -> Kind {
         what.push_str(", reuseport");
     }
     match &socket.napi {
-        Reading::Known(None) if !is_listening => what.push_str(", by no NAPI so far"),
+        Reading::Known(None) if !is_listening => what.push_str(", no NAPI yet"),
         Reading::Unknown(unknown) => what.push_str(&format!(", NAPI unknown: {}", reason(&unknown.unknown))),
         Reading::Known(_) => {}
     }
@@ -205,12 +203,12 @@ fn kind(socket: &Socket) -> Kind {
     if socket.prefer_busy_poll.known() == Some(&true) {
         what.push_str(", SO_PREFER_BUSY_POLL");
     }
-    // A client's own port is its alone: only the port that many share is told of connections.
+    // The shared local port of connections is shown; remote ports all differ.
     let local = socket.local.map(|address| address.to_string()).unwrap_or_default();
     Kind { is_listening, protocol, local, what }
 }
 
-/// What an epoll watches beside sockets, each kind on a line.
+/// Files other than sockets that an epoll watches, one line per kind.
 fn others(epoll: &Epoll) -> Vec<Node> {
     let mut kinds: BTreeMap<(String, bool), Vec<u32>> = BTreeMap::new();
     for target in epoll.targets.known_elements() {

@@ -1,6 +1,6 @@
-//! The picture of a host as a tree: the host, its devices with their queues, its processes with what they wait for.
+//! A snapshot as a tree: host, devices with queues, processes with epolls and sockets.
 
-use quell_host::picture::{NetworkNamespace, Picture, Reading};
+use quell_host::snapshot::{NetworkNamespace, Reading, Snapshot};
 
 use super::number::count;
 use super::show_names::NapiNames;
@@ -9,59 +9,60 @@ use super::tree::Meaning::{Faint, Notable, Plain, Set};
 use super::tree::{self, Node};
 use super::{show_device, show_process};
 
-/// How the tree is to look.
+/// Style of the tree.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Style {
-    /// Whoever reads it.
+    /// Output terminal.
     pub(crate) terminal: Terminal,
-    /// Every queue on a line of its own.
-    pub(crate) verbose: bool,
+    /// Show every queue on its own line, and every device.
+    pub(crate) details: bool,
 }
 
-/// The picture as text.
+/// The snapshot as text.
 #[must_use]
-pub(crate) fn tree(picture: &Picture, style: Style) -> String {
-    let mut roots = vec![host(picture)];
-    for namespace in &picture.namespaces {
-        roots.extend((picture.namespaces.len() > 1).then(|| heading(namespace)));
-        let devices = picture.devices.iter().filter(|device| device.namespace == namespace.inode);
-        let index = picture.index();
-        let every = style.verbose || picture.scope.device.is_some();
+pub(crate) fn tree(snapshot: &Snapshot, style: Style) -> String {
+    let mut roots = vec![host(snapshot)];
+    for namespace in &snapshot.namespaces {
+        roots.extend((snapshot.namespaces.len() > 1).then(|| heading(namespace)));
+        let devices = snapshot.devices.iter().filter(|device| device.namespace == namespace.inode);
+        let index = snapshot.index();
+        let every = style.details || snapshot.scope.device.is_some();
         let (whole, others): (Vec<_>, Vec<_>) =
-            devices.partition(|device| every || show_device::is_on_the_packet_path(device));
-        roots.extend(whole.into_iter().map(|device| show_device::node(device, &index, style.verbose)));
+            devices.partition(|device| every || show_device::is_on_packet_path(device));
+        roots.extend(whole.into_iter().map(|device| show_device::node(device, &index, style.details)));
         roots.extend(show_device::without_napi(&others));
     }
     let context = show_process::Context {
-        index: picture.index(),
-        names: NapiNames::of(picture),
-        online: picture.cpus.online.known().map(|cpus| cpus.len()),
-        tell_namespace: picture.namespaces.len() > 1,
+        index: snapshot.index(),
+        names: NapiNames::of(snapshot),
+        online: snapshot.cpus.online.known().map(|cpus| cpus.len()),
+        show_namespace: snapshot.namespaces.len() > 1,
     };
-    roots.extend(picture.processes.iter().map(|process| context.node(process)));
-    roots.extend(unseen(picture));
+    roots.extend(snapshot.processes.iter().map(|process| context.node(process)));
+    roots.extend(unseen(snapshot));
     tree::render(&roots, style.terminal)
 }
 
-fn host(picture: &Picture) -> Node {
-    let mut node = Node::named(format!("Linux {}", picture.kernel.release));
-    if let [namespace] = picture.namespaces.as_slice() {
+fn host(snapshot: &Snapshot) -> Node {
+    let mut node = Node::named(format!("Linux {}", snapshot.kernel.release));
+    if let [namespace] = snapshot.namespaces.as_slice() {
         node.add(Plain, name(namespace));
     }
-    if let Some(online) = picture.cpus.online.known() {
+    if let Some(online) = snapshot.cpus.online.known() {
         node.add(Plain, format!("CPU {online}"));
     }
-    let kept = [("isolated", &picture.cpus.isolated), ("without tick", &picture.cpus.nohz_full)];
-    for (what, cpus) in kept {
+    let sets = [("isolated", &snapshot.cpus.isolated), ("nohz_full", &snapshot.cpus.nohz_full)];
+    for (what, cpus) in sets {
         let cpus = cpus.known().filter(|cpus| !cpus.is_empty());
         node.add_if(Set, cpus.map(|cpus| format!("{what} {cpus}")));
     }
-    for (name, value) in [("busy_poll", &picture.sysctls.busy_poll_us), ("busy_read", &picture.sysctls.busy_read_us)] {
+    for (name, value) in [("busy_poll", &snapshot.sysctls.busy_poll_us), ("busy_read", &snapshot.sysctls.busy_read_us)]
+    {
         let us = value.known().filter(|us| **us > 0);
         node.add_if(Notable, us.map(|us| format!("net.core.{name} {us} µs")));
     }
-    for service in picture.services.known_elements() {
-        node.add(Notable, format!("{} {} runs", service.name, service.pid));
+    for service in snapshot.services.known_elements() {
+        node.add(Notable, format!("{} {} is running", service.name, service.pid));
     }
     node
 }
@@ -79,20 +80,20 @@ fn name(namespace: &NetworkNamespace) -> String {
     }
 }
 
-/// What more privilege would show.
-fn unseen(picture: &Picture) -> Vec<Node> {
+/// Objects hidden by missing privileges.
+fn unseen(snapshot: &Snapshot) -> Vec<Node> {
     let mut lines = Vec::new();
-    if !picture.hidden_processes.is_empty() {
-        let number = count(picture.hidden_processes.len());
-        let text = format!("{number} processes of other users are not shown: needs CAP_SYS_PTRACE");
+    if !snapshot.hidden_processes.is_empty() {
+        let number = count(snapshot.hidden_processes.len());
+        let text = format!("{number} processes of other users not shown: needs CAP_SYS_PTRACE");
         lines.push(Node::default().with(Faint, text));
     }
-    for namespace in &picture.namespaces {
+    for namespace in &snapshot.namespaces {
         for unlisted in &namespace.unlisted_sockets {
             lines.push(Node::default().with(Faint, format!("sockets not shown: {}", unlisted.said)));
         }
     }
-    if let Reading::Unknown(unknown) = &picture.cpus.online {
+    if let Reading::Unknown(unknown) = &snapshot.cpus.online {
         lines.push(Node::default().with(Faint, format!("CPUs unknown: {}", unknown.unknown.said)));
     }
     lines

@@ -1,4 +1,4 @@
-//! Simulated rows as a table, in the columns of the published one.
+//! Simulated rows as a table with the columns of the published one.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_sim::sweep::{Setup, SweepRow};
@@ -7,16 +7,16 @@ use quell_sim::{Column, Load};
 use super::number;
 use super::terminal::Terminal;
 
-/// A throughput this near the offered load is the offered load, apart from what chance makes of it.
+/// Share of the offered load that counts as met, apart from random variation.
 const LOAD_MET: f64 = 0.99;
-/// So many standard deviations of a Poisson process are chance.
+/// Tolerated standard deviations of a Poisson process.
 const CHANCE: f64 = 3.0;
 
 const SEEN_BY_CLIENT: &[Column] =
     &[Column::Qps, Column::Mean, Column::P50, Column::P95, Column::P99, Column::Cpu, Column::Softirq];
 const DONE_BY_KERNEL: &[Column] = &[Column::Cycles, Column::Irqs, Column::PollWork, Column::Polls, Column::EpollEvents];
 
-/// Short, for a table that fits 120 columns; the legend says the rest.
+/// Short column headings, so that the table fits 120 columns.
 pub(super) fn heading(column: Column) -> &'static str {
     match column {
         Column::Qps => "qps",
@@ -36,12 +36,12 @@ pub(super) fn heading(column: Column) -> &'static str {
 
 const LEGEND: &str = "
   qps      requests answered per second  mean..p99  latency seen by the client, µs
-  cpu%     accounted use of the CPUs     soft%      of it softirqs and interrupts
+  cpu%     CPU utilization               soft%      softirq and interrupt part of cpu%
   cyc/req  executed cycles per request   irq/s      device interrupts, all queues
   poll/s   NAPI polls of one queue       ev/wait    events that epoll_wait returned
 ";
 
-/// What was simulated on what, and the table; in two parts where the terminal is too narrow for one.
+/// Header and table; the table is split in two if the terminal is too narrow.
 #[must_use]
 pub(crate) fn render(setup: &Setup, rows: &[SweepRow], terminal: Terminal) -> String {
     let all = [SEEN_BY_CLIENT, DONE_BY_KERNEL].concat();
@@ -108,7 +108,7 @@ fn grid(setup: &Setup, rows: &[SweepRow], columns: &[Column]) -> String {
     grid.trim_fmt()
 }
 
-/// The load, marked when it was not met.
+/// The load, marked with `*` if it was not met.
 fn load(setup: &Setup, row: &SweepRow) -> String {
     let mark = if is_met(setup, row) { "" } else { "*" };
     match row.load {
@@ -117,7 +117,7 @@ fn load(setup: &Setup, row: &SweepRow) -> String {
     }
 }
 
-/// Loads that are shares of something have more digits than anybody reads.
+/// Rounds to three digits: loads given as percentages have many.
 fn three_digits(thousands: f64) -> f64 {
     match thousands {
         small if small < 10.0 => (small * 100.0).round() / 100.0,
@@ -139,11 +139,11 @@ fn is_met(setup: &Setup, row: &SweepRow) -> bool {
 fn notes(setup: &Setup, rows: &[SweepRow]) -> String {
     let mut notes = String::new();
     if !rows.iter().all(|row| is_met(setup, row)) {
-        notes.push_str("\n* more was asked than the server could do: its latency is that of a closed loop\n");
+        notes.push_str("\n* the server could not keep up: latency is that of a closed loop\n");
     }
     let drops: u64 = rows.iter().map(|row| row.drops).sum();
     if drops > 0 {
-        notes.push_str(&format!("\n{drops} packets found no place in a ring and were sent again after 200 ms\n"));
+        notes.push_str(&format!("\n{drops} packets were dropped by a full ring and retransmitted after 200 ms\n"));
     }
     notes
 }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_names_every_cpu_that_the_rows_take() {
+    fn the_header_counts_all_cpus() {
         let apart = Setup { irqs_apart: true, ..setup() };
         let rows = [row(Load::Max, 1e6, 1)];
         assert!(header(&setup(), &rows).contains("8 queues, workers and CPUs,"));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_is_missed_by_more_than_chance_is_marked() {
+    fn a_missed_load_is_marked() {
         let setup = setup();
         let shown = |qps| load(&setup, &row(Load::Qps(100e3), qps, 1));
         assert_eq!([shown(100e3), shown(97e3), shown(90e3)], ["100K", "100K", "100K*"]);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_have_a_column_where_there_are_several() {
+    fn several_seeds_get_a_column() {
         let (one, two) = (row(Load::Max, 1e6, 1), row(Load::Max, 1e6, 2));
         assert!(!grid(&setup(), std::slice::from_ref(&one), &[Column::Qps]).contains("seed"));
         assert!(grid(&setup(), &[one, two], &[Column::Qps]).contains("seed"));

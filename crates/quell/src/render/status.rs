@@ -1,4 +1,4 @@
-//! What stays applied, and what reverting came to, as text and as JSON.
+//! Output of `quell status` and `quell revert`, as text and as JSON.
 
 use std::fmt;
 use std::path::Path;
@@ -8,39 +8,38 @@ use quell_host::apply::profile_of;
 use quell_host::attach::attachment::Attached;
 use quell_host::attach::keeper::Detached;
 use quell_host::drift::{Condition, Drift};
-use quell_host::journal::{Change, History, JournalError, Target, Undoing};
-use quell_host::kept::{self, Kept, Salvaged};
+use quell_host::journal::{Change, History, JournalError, Target, UndoOutcome};
+use quell_host::persistent::{self, Persistent, Salvaged};
 use quell_host::recovery::Reverted;
 use quell_linux::visible;
 use serde::Serialize;
 
 use super::attach::detached;
-use super::change::in_words;
 use super::plan_tree;
 
-/// What `quell status` says.
+/// Report of `quell status`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct StatusReport {
     schema: &'static str,
     applied: Vec<AppliedReport>,
     unusable: Vec<String>,
-    /// What killed runs left, by its purpose.
+    /// Purposes of journals left by killed runs.
     left_behind: Vec<String>,
-    /// What was reverted and waits for queues.
+    /// Reverted journals with settings that wait for their queues.
     waiting: Vec<WaitingReport>,
 }
 
-/// The rest of a journal that was reverted while queues were not there.
+/// Settings of a reverted journal that wait because their queues were missing.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct WaitingReport {
     purpose: String,
-    /// Each of its settings, in words.
+    /// Description of each setting.
     settings: Vec<String>,
 }
 
-/// One profile, or whatever else a journal keeps.
+/// An applied profile or attachment.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct AppliedReport {
@@ -50,20 +49,20 @@ pub(crate) struct AppliedReport {
     since_unix_s: u64,
     standing: Standing,
     goes_back_unix_s: Option<u64>,
-    /// How many settings there are.
+    /// Number of existing settings.
     settings: usize,
-    /// How many are gone beside these, with their device or their network namespace.
+    /// Number of settings that vanished with their device or network namespace.
     gone: usize,
     drifted: Vec<Drift>,
-    /// It sets queues as attachments do, on top of what a profile sets.
+    /// Sets queues, on top of profiles, as attachments do.
     #[serde(skip)]
     is_on_top_of_profiles: bool,
-    /// Of an attachment: its programs.
+    /// Programs of an attachment.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     programs: Vec<Target>,
 }
 
-/// Until when it stays.
+/// State, which determines when the changes end.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Standing {
@@ -76,20 +75,20 @@ enum Standing {
 }
 
 impl AppliedReport {
-    pub(crate) fn new(kept: &Kept, condition: Condition) -> Self {
+    pub(crate) fn new(kept: &Persistent, condition: Condition) -> Self {
         let (standing, goes_back_unix_s) = match kept.standing {
-            kept::Standing::Kept => (Standing::Applied, None),
-            kept::Standing::Unconfirmed(watchdog) => (Standing::Unconfirmed, Some(watchdog.deadline_unix_s)),
-            kept::Standing::KeptBy(_) => (Standing::Attached, None),
-            kept::Standing::BeforeThisBoot => (Standing::BeforeThisBoot, None),
-            kept::Standing::OutOfSight(_) => (Standing::OutOfSight, None),
+            persistent::PersistState::Kept => (Standing::Applied, None),
+            persistent::PersistState::Unconfirmed(watchdog) => (Standing::Unconfirmed, Some(watchdog.deadline_unix_s)),
+            persistent::PersistState::KeptBy(_) => (Standing::Attached, None),
+            persistent::PersistState::BeforeThisBoot => (Standing::BeforeThisBoot, None),
+            persistent::PersistState::OutOfSight(_) => (Standing::OutOfSight, None),
         };
         let profile = profile_of(&kept.history).map(ToOwned::to_owned);
         let of_journal = Self::of_journal(&kept.path, &kept.history, standing, condition);
         Self { profile, goes_back_unix_s, ..of_journal }
     }
 
-    /// Of a program that `quell run` has launched.
+    /// Report for a program started by `quell run`.
     pub(crate) fn launched(attached: &Attached, condition: Condition) -> Self {
         Self::of_journal(&attached.path, &attached.history, Standing::Launched, condition)
     }
@@ -124,7 +123,7 @@ impl StatusReport {
         }
     }
 
-    /// What is not as it was applied, and what to do about it.
+    /// What has drifted or vanished, and how to restore it.
     pub(crate) fn advice(&self) -> Option<String> {
         let drifted = |is_meant: fn(Standing) -> bool| -> usize {
             self.applied.iter().filter(|applied| is_meant(applied.standing)).map(|applied| applied.drifted.len()).sum()
@@ -138,13 +137,13 @@ impl StatusReport {
         };
         let advice = |count: usize, what: &str, to_do: &str| {
             let has = if count == 1 { "has" } else { "have" };
-            (count > 0).then(|| format!("{} of {what} {has} drifted; to set again: {to_do}", settings(count)))
+            (count > 0).then(|| format!("{} of {what} {has} drifted; to reapply: {to_do}", settings(count)))
         };
         let gone: usize = self.applied.iter().map(|applied| applied.gone).sum();
         let are = if gone == 1 { "is" } else { "are" };
         let gone = (gone > 0).then(|| {
             let gone = settings(gone);
-            format!("{gone} {are} gone with the device or the network namespace: `quell revert` forgets that")
+            format!("{gone} {are} gone with the device or network namespace: `quell revert` forgets them")
         });
         let advice = [
             advice(of_profiles, "profiles", reassert),
@@ -160,7 +159,7 @@ impl StatusReport {
 impl WaitingReport {
     fn of(history: &History) -> Self {
         let why = |entry: &quell_host::journal::Entry| match &entry.undone {
-            Some(Undoing::Waits(why)) => Some(why.clone()),
+            Some(UndoOutcome::Waits(why)) => Some(why.clone()),
             _ => None,
         };
         let settings = history.pending().filter_map(|(_, entry)| why(entry)).collect();
@@ -177,10 +176,10 @@ impl fmt::Display for StatusReport {
             applied.fmt(f)?;
         }
         for purpose in &self.left_behind {
-            writeln!(f, "left behind by a killed run: {purpose}: `quell revert` restores it")?;
+            writeln!(f, "left by a killed run: {purpose}: undo with `quell revert`")?;
         }
         for WaitingReport { purpose, settings } in &self.waiting {
-            writeln!(f, "reverted but for {}: {purpose}", self::settings(settings.len()))?;
+            writeln!(f, "reverted except {}: {purpose}", self::settings(settings.len()))?;
             settings.iter().try_for_each(|why| writeln!(f, "  waits: {why}"))?;
         }
         self.unusable.iter().try_for_each(|unusable| writeln!(f, "{unusable}"))
@@ -198,20 +197,20 @@ impl fmt::Display for AppliedReport {
             settings(self.settings),
             match self.gone {
                 0 => String::new(),
-                gone => format!(", {gone} gone with the device or the network namespace"),
+                gone => format!(", {gone} gone with the device or network namespace"),
             }
         )?;
         match (self.standing, self.goes_back_unix_s) {
             (Standing::BeforeThisBoot, _) => {
-                writeln!(f, "  from before the last boot, which undid it: `quell apply` applies it again")?;
+                writeln!(f, "  applied before the last boot, which undid it: run `quell apply` again")?;
             }
             (Standing::OutOfSight, _) => {
-                writeln!(f, "  held by a process that is not visible here: of another PID namespace")?
+                writeln!(f, "  owned by a process that is not visible here (another PID namespace)")?
             }
-            (Standing::Launched, _) => writeln!(f, "  by `quell run`: it goes back when the command ends")?,
+            (Standing::Launched, _) => writeln!(f, "  by `quell run`: undone when the command exits")?,
             (_, Some(deadline)) => {
                 let left = span(deadline.saturating_sub(unix_s()));
-                writeln!(f, "  goes back in {left} unless you type `quell confirm`")?;
+                writeln!(f, "  rolled back in {left} unless you run `quell confirm`")?;
             }
             _ => {}
         }
@@ -219,7 +218,7 @@ impl fmt::Display for AppliedReport {
     }
 }
 
-/// The programs of an attachment, the first by its name.
+/// The programs of an attachment: the first, and the number of others.
 fn to_programs(programs: &[Target]) -> String {
     match programs {
         [] => String::new(),
@@ -236,7 +235,7 @@ fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// A time in its two greatest units.
+/// A duration in its two largest units.
 fn span(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match (days, hours, minutes) {
@@ -247,10 +246,10 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// What reverting each of some journals came to, in words.
+/// Outcome of `quell revert` as text.
 pub(crate) fn reverted(detached: &[(Attached, Detached)], all: &[(String, Reverted)], damaged: &[Salvaged]) -> String {
     if all.is_empty() && detached.is_empty() && damaged.is_empty() {
-        return "nothing was applied\n".to_owned();
+        return "nothing to revert\n".to_owned();
     }
     let mut text = detached::text(detached);
     for (name, reverted) in all {
@@ -265,13 +264,13 @@ pub(crate) fn reverted(detached: &[(Attached, Detached)], all: &[(String, Revert
 fn one_reverted(name: &str, reverted: &Reverted) -> String {
     let mut text = format!("{name}: {} restored", settings(reverted.restored()));
     if !reverted.already_gone.is_empty() {
-        text.push_str(&format!(", {} were as before already or are gone", reverted.already_gone.len()));
+        text.push_str(&format!(", {} already restored or gone", reverted.already_gone.len()));
     }
     text.push_str(&detached::unrecorded(&reverted.unrecorded));
     text.push('\n');
     text.push_str(&detached::left(&reverted.in_part, &reverted.left_alone, &reverted.waiting));
     for (change, error) in &reverted.failed {
-        text.push_str(&format!("  not restored: {}: {error}\n", in_words(change)));
+        text.push_str(&format!("  not restored: {}: {error}\n", change));
     }
     text
 }
@@ -280,46 +279,46 @@ fn one_salvaged(salvaged: &Salvaged) -> String {
     let name = format!("damaged journal {}", visible::path(&salvaged.path));
     let mut text = one_reverted(&name, &salvaged.reverted);
     for unreadable in &salvaged.unreadable {
-        text.push_str(&format!("  not read: {unreadable}\n"));
+        text.push_str(&format!("  unreadable: {unreadable}\n"));
     }
     text.push_str(if salvaged.removed {
-        "  the file is removed; what these lines changed, if anything, stays as it is until the next boot\n"
+        "  file removed; changes on these lines, if any, stay until the next boot\n"
     } else {
-        "  the file stays: what these lines changed, if anything, may still be set; \
+        "  file kept; changes on these lines, if any, may still be set; \
          `quell revert --remove-damaged` removes it\n"
     });
     text
 }
 
-/// What `count` settings wait for, and what to do then.
+/// Reason why settings wait for their queues, and how to retry.
 pub(crate) fn waits(count: usize) -> String {
     let (wait, their_queue) = if count == 1 { ("waits", "its queue") } else { ("wait", "their queues") };
     format!(
-        "{} that {wait} for {their_queue}: the link is down, the queue is not in use, or its network namespace may not be \
+        "{} that {wait} for {their_queue}: the link is down, the queue is unused, or its network namespace cannot be \
          opened; `quell revert` tries again",
         settings(count)
     )
 }
 
-/// What reverting a transaction that did not come through came to, in words.
-pub(crate) fn how_it_went_back(reverted: &Result<Reverted, JournalError>) -> String {
+/// Outcome of undoing a failed transaction.
+pub(crate) fn undo_outcome(reverted: &Result<Reverted, JournalError>) -> String {
     match reverted {
         Ok(reverted) if reverted.failed.is_empty() && reverted.waiting.is_empty() => {
             "everything was restored".to_owned()
         }
         Ok(reverted) if reverted.failed.is_empty() => {
             let waiting = reverted.waiting.iter().map(|(_, why)| format!("\n  waits: {why}"));
-            format!("everything was restored but for {}", waits(reverted.waiting.len())) + &waiting.collect::<String>()
+            format!("everything was restored except {}", waits(reverted.waiting.len())) + &waiting.collect::<String>()
         }
         Ok(reverted) => {
             let failed = reverted.failed.iter().map(|(_, error)| format!("\n  not restored: {error}"));
-            format!("not everything could be restored (`quell revert` tries again):{}", failed.collect::<String>())
+            format!("some changes could not be undone (`quell revert` retries):{}", failed.collect::<String>())
         }
         Err(error) => error.to_string(),
     }
 }
 
-/// What reverting came to, as JSON.
+/// Outcome of `quell revert` as JSON.
 pub(crate) fn reverted_report(
     detached: &[(Attached, Detached)],
     all: &[(String, Reverted)],
@@ -356,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_has_its_two_greatest_units() {
+    fn a_duration_has_its_two_largest_units() {
         assert_eq!([span(59), span(61), span(7260), span(90_000)], ["59 s", "1 min 1 s", "2 h 1 min", "1 d 1 h"]);
     }
 }

@@ -1,25 +1,25 @@
-//! What is known of the reader of standard output: how wide a terminal is, and whether colours help.
+//! Properties of standard output: width and color support.
 
 use std::io::IsTerminal as _;
 
 use terminal_size::{Width, terminal_size_of};
 
-/// How wide prose is set where nobody knows the width.
+/// Width of prose if the terminal's width is unknown; also its maximum.
 const PROSE_COLUMNS: usize = 100;
-/// Narrower than this, prose is not set.
+/// Minimum width of prose.
 const PROSE_COLUMNS_MIN: usize = 40;
 
-/// The reader of standard output.
+/// Properties of the output terminal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terminal {
-    /// Columns of the terminal; absent when it is a file or a pipe, which have no width.
+    /// Number of columns; absent for files and pipes.
     pub(crate) columns: Option<usize>,
-    /// Colours help: a terminal, and `NO_COLOR` is not set.
+    /// Whether to use colors: on a terminal without `NO_COLOR`.
     pub(crate) colour: bool,
 }
 
 impl Terminal {
-    /// Whoever reads standard output now.
+    /// Properties of standard output.
     #[must_use]
     pub(crate) fn of_stdout() -> Self {
         let stdout = std::io::stdout();
@@ -29,13 +29,13 @@ impl Terminal {
         Self { columns: columns.map(|(Width(columns), _)| columns.into()), colour: is_terminal && wanted }
     }
 
-    /// Whether lines of so many columns stay whole.
+    /// Whether a line of this width fits.
     #[must_use]
     pub(crate) fn fits(self, columns: usize) -> bool {
         self.columns.is_none_or(|width| columns <= width)
     }
 
-    /// How wide prose is to be set.
+    /// Width for wrapping prose.
     #[must_use]
     pub(crate) fn prose_columns(self) -> usize {
         self.columns.unwrap_or(PROSE_COLUMNS).clamp(PROSE_COLUMNS_MIN, PROSE_COLUMNS)

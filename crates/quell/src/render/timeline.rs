@@ -1,8 +1,8 @@
-//! A recording as lines: when, what the queues saw on the left, what the CPUs did on the right, and for how long.
+//! A trace as lines: time, queue events, CPU activities, duration.
 
 use quell_sim::{TimelineEntry, TimelineSource, Trace};
 
-/// The first `us` microseconds after `from_ns`.
+/// Renders the first `us` microseconds after `from_ns`.
 #[must_use]
 pub(crate) fn render(trace: &Trace, from_ns: u64, us: f64) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float too large saturates")]
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queues_and_cpus_have_columns_of_their_own() {
+    fn queues_and_cpus_have_separate_columns() {
         let packet = TimelineEntry { at_ns: 1_500, place: TimelineSource::Queue(0), what: "packet", lasts_ns: None };
         let poll =
             TimelineEntry { at_ns: 2_000, place: TimelineSource::Cpu(3), what: "busy poll", lasts_ns: Some(640) };

@@ -1,5 +1,5 @@
-//! Trees of lines for a terminal: each line is made of parts and is broken between them where the terminal ends, within
-//! one only when it is wider than the terminal. What the parts say is not decided here.
+//! Renders trees for a terminal. A line consists of parts and wraps between them; a part wraps only if it is wider than
+//! the terminal.
 
 use clap::builder::styling::{AnsiColor, Style};
 use textwrap::core::display_width;
@@ -7,18 +7,18 @@ use textwrap::core::display_width;
 use super::terminal::Terminal;
 use crate::output::on_one_line;
 
-/// What a part means to whoever reads it.
+/// Meaning of a part, which determines its style.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// Nothing special.
     Plain,
-    /// What the line is about.
+    /// Object that the line describes.
     Name,
-    /// Set, and not what the kernel starts with.
+    /// Value other than the kernel's default.
     Set,
-    /// Worth a look.
+    /// Needs attention.
     Notable,
-    /// Not known, or of little interest.
+    /// Unknown or less important.
     Faint,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Part {
     meaning: Meaning,
 }
 
-/// A line with the lines below it.
+/// A line with its children.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Node {
     parts: Vec<Part>,
@@ -49,12 +49,12 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// A line about something.
+    /// A line that starts with a name.
     pub(crate) fn named(name: impl Into<String>) -> Self {
         Self::default().with(Meaning::Name, name)
     }
 
-    /// The line with one more part.
+    /// Adds a part and returns the node.
     pub(crate) fn with(mut self, meaning: Meaning, text: impl Into<String>) -> Self {
         self.add(meaning, text);
         self
@@ -65,30 +65,30 @@ impl Node {
         self.parts.push(Part { text: on_one_line(&text.into()), meaning });
     }
 
-    /// Adds a part where there is something to say.
+    /// Adds a part if there is text.
     pub(crate) fn add_if(&mut self, meaning: Meaning, text: Option<String>) {
         if let Some(text) = text {
             self.add(meaning, text);
         }
     }
 
-    /// Adds a line below.
+    /// Adds a child.
     pub(crate) fn push(&mut self, child: Node) {
         self.children.push(child);
     }
 
-    /// Adds lines below.
+    /// Adds children.
     pub(crate) fn extend(&mut self, children: impl IntoIterator<Item = Node>) {
         self.children.extend(children);
     }
 }
 
-/// Blanks between two parts of a line.
+/// Spaces between two parts of a line.
 const GAP: usize = 2;
-/// How far the rest of a broken line is set in.
+/// Additional indent of continuation lines.
 const HANGING: usize = 4;
 
-/// The trees one below the other.
+/// Renders the trees in sequence.
 pub(crate) fn render(roots: &[Node], terminal: Terminal) -> String {
     let mut out = String::new();
     for root in roots {
@@ -129,7 +129,7 @@ fn line(node: &Node, first: &str, hanging: &str, terminal: Terminal, out: &mut S
     out.push('\n');
 }
 
-/// A part as it is set, with the blanks before each piece: whole, or word by word when no line is wide enough for it.
+/// A part and the spaces before each piece: whole, or split into words if it is wider than a line.
 fn pieces(part: &Part, terminal: Terminal, indent: usize) -> Vec<(&str, usize)> {
     if terminal.fits(indent + display_width(&part.text)) {
         return vec![(&part.text, GAP)];
@@ -160,21 +160,21 @@ mod tests {
     }
 
     #[test]
-    fn a_wide_terminal_has_a_line_a_node() {
+    fn a_wide_terminal_has_one_line_per_node() {
         let wide = Terminal { columns: Some(80), colour: false };
         let wanted = "eth0  up  threaded\n├─ rx 0-15  NAPI 1-16\n│  └─ irq 7\n└─ rss 0\n";
         assert_eq!(render(&[tree()], wide), wanted);
     }
 
     #[test]
-    fn a_narrow_one_breaks_lines_between_parts_and_keeps_the_branches() {
+    fn a_narrow_terminal_wraps_between_parts_and_keeps_the_branches() {
         let narrow = Terminal { columns: Some(16), colour: false };
         let wanted = "eth0  up\n│   threaded\n├─ rx 0-15\n│  │   NAPI 1-16\n│  └─ irq 7\n└─ rss 0\n";
         assert_eq!(render(&[tree()], narrow), wanted);
     }
 
     #[test]
-    fn colours_are_for_terminals_and_move_nothing() {
+    fn terminals_get_colors() {
         let colourful = render(&[tree()], Terminal { columns: Some(80), colour: true });
         assert!(colourful.contains("\u{1b}[36mthreaded\u{1b}[0m"), "{colourful:?}");
     }

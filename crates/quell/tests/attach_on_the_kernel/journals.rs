@@ -126,11 +126,11 @@ fn of_a_damaged_journal_the_whole_lines_are_undone_and_the_rest_is_said_until_it
 
     let said = stage.says(2, &["revert"]);
     assert!(!stage.is_set(), "the whole lines are undone");
-    assert!(said.contains("not read: line") && said.contains("--remove-damaged"), "{said}");
-    assert!(!said.contains("nothing was applied"), "{said}");
+    assert!(said.contains("unreadable: line") && said.contains("--remove-damaged"), "{said}");
+    assert!(!said.contains("nothing to revert"), "{said}");
     assert!(journal.exists());
     let said = stage.says(0, &["revert", "--remove-damaged"]);
-    assert!(said.contains("the file is removed"), "{said}");
+    assert!(said.contains("file removed"), "{said}");
     assert!(!journal.exists());
 }
 
@@ -155,7 +155,7 @@ fn a_journal_that_others_may_write_to_is_refused() {
     set_mode(0o666);
     for command in ["revert", "detach"] {
         let said = stage.says(if command == "revert" { 2 } else { 1 }, &[command]);
-        assert!(command == "detach" || said.contains("others than its owner may write to it"), "{said}");
+        assert!(command == "detach" || said.contains("it is writable by others"), "{said}");
     }
     assert!(stage.is_set());
     set_mode(0o600);

@@ -1,13 +1,16 @@
-//! `quell attach` and `quell detach` as a user or a service manager runs them, on an unmodified memcached in namespaces of
-//! the test's own, and what is left of it when it, its keeper or the program is killed. Needs root, Linux 6.13, memcached.
+//! `quell attach` and `quell detach` as a user or a service manager runs them, on an unmodified memcached in namespaces
+//! of the test's own, and what is left of it when it, its keeper or the program is killed. Needs root, Linux 6.13,
+//! memcached.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod journals;
 mod stage;
 
-use std::io::Read as _;
-use std::process::Command;
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 
 use quell_linux::Pid;
 use quell_linux::pidfd::{PidFd, Signal};
@@ -21,7 +24,7 @@ fn a_running_memcached_gets_a_mode_and_is_detached_from() {
     let Some(mut stage) = Stage::enter("cli") else { return };
     let pid = stage.pid();
     let planned = stage.says(0, &["attach", MODE, &pid, "--dry-run"]);
-    assert!(planned.contains("server0 rx 0-1") && planned.contains("nobody else"), "{planned}");
+    assert!(planned.contains("server0 rx 0-1") && planned.contains("no other process"), "{planned}");
     assert!(!stage.is_set());
     assert!(stage.says(1, &["attach", MODE, &pid]).contains("--yes"), "nobody is there to be asked");
     assert!(!stage.is_set());
@@ -38,24 +41,28 @@ fn a_running_memcached_gets_a_mode_and_is_detached_from() {
     assert!(detached.contains("memcached") && detached.contains("restored"), "{detached}");
     stage.assert_back();
     stage.answers();
-    assert!(stage.says(1, &["detach", &pid]).contains("is not attached to"));
+    assert!(stage.says(1, &["detach", &pid]).contains("is not attached;"));
 }
 
 #[test]
-fn who_attaches_to_an_idle_program_is_told_last_what_the_mode_does_not_reach_yet() {
+fn attaching_to_an_idle_program_lists_its_epolls_without_queues() {
     let Some(mut stage) = Stage::without_connections("cli-idle") else { return };
     let pid = stage.pid();
     let last_words = || {
         let planned = stage.says(0, &["attach", MODE, &pid, "--dry-run"]);
-        planned.split_once("NOTHING IS REACHED YET").map(|(_, last)| last.to_owned()).unwrap_or(planned)
+        planned.split_once("NOTHING IS SET YET").map(|(_, last)| last.to_owned()).unwrap_or(planned)
     };
-    let names_both_workers = || last_words().lines().any(|line| line.contains("epolls") && line.contains("left alone"));
+    let names_both_workers =
+        || last_words().lines().any(|line| line.contains("epolls") && line.contains("no network sockets"));
     wait_until(names_both_workers, "its workers have no epolls");
     let idle = last_words();
-    assert!(idle.contains("listening sockets only") && idle.contains("only with --follow"), "{idle}");
+    assert!(idle.contains("listening sockets only") && idle.contains("use --follow"), "{idle}");
     stage.connect(24);
     let busy = stage.says(0, &["attach", MODE, &pid, "--dry-run"]);
-    assert!(busy.contains("not reached yet") && !busy.contains("left alone"), "the one that listens stays: {busy}");
+    assert!(
+        busy.contains("no queue known yet") && !busy.contains("no network sockets"),
+        "the one that listens stays: {busy}"
+    );
 }
 
 #[test]
@@ -107,7 +114,7 @@ fn no_profile_is_applied_below_an_attachment() {
 }
 
 #[test]
-fn what_cannot_be_had_is_refused_and_nothing_is_changed() {
+fn an_impossible_mode_is_refused_and_nothing_is_changed() {
     let Some(stage) = Stage::enter("cli-no") else { return };
     assert!(stage.says(5, &["attach", "eventspin50", &stage.pid(), "--yes"]).contains("nothing was changed"));
     assert!(stage.says(1, &["attach", MODE, "1073741824", "--yes"]).contains("there is no process"));
@@ -121,12 +128,12 @@ fn a_dry_run_without_anything_to_set_is_refused_as_the_real_run_is() {
     for how in ["--dry-run", "--yes"] {
         let output = Command::new(env!("CARGO_BIN_EXE_quell"))
             .args(["attach", how, MODE, &idle.id().to_string()])
-            .env("QUELL_JOURNAL_DIR", "/nonexistent/journal")
+            .env("QUELL_JOURNAL_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/journal"))
             .output()
             .unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(5), "{how}: {said}");
-        assert!(said.contains("there is nothing to set yet"), "{how}: {said}");
+        assert!(said.contains("nothing to set yet"), "{how}: {said}");
     }
     idle.kill().unwrap();
     idle.wait().unwrap();
@@ -157,7 +164,32 @@ fn when_the_program_is_killed_everything_goes_back() {
 }
 
 #[test]
-fn what_is_detached_while_the_link_is_down_waits_until_it_is_up() {
+fn a_program_that_exits_before_the_mode_is_applied_is_an_error_and_everything_is_restored() {
+    let Some(stage) = Stage::enter("cli-early") else { return };
+    // Its stdout has no room for the plan, so that quell waits for the reader between planning and applying.
+    let (mut shown, mut full) = UnixStream::pair().unwrap();
+    full.set_nonblocking(true).unwrap();
+    while full.write(b"\n").is_ok() {}
+    full.set_nonblocking(false).unwrap();
+    let mut command = stage.quell(&["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
+    let attach = command.stdout(OwnedFd::from(full)).stderr(Stdio::piped()).spawn().unwrap();
+    drop(command);
+    // Number and first argument of the system call in which it waits: here, write to stdout.
+    let call = || std::fs::read_to_string(format!("/proc/{}/syscall", attach.id())).unwrap();
+    wait_until(|| call().split(' ').nth(1) == Some("0x1"), "it does not print the plan");
+    kill(&PidFd::open(stage.server.pid()).unwrap());
+    let mut plan = String::new();
+    shown.read_to_string(&mut plan).unwrap();
+    let said = attach.wait_with_output().unwrap();
+    let text = String::from_utf8(said.stderr).unwrap();
+    assert_eq!(said.status.code(), Some(4), "{plan}{text}");
+    assert!(text.contains("the programs exited before the mode was applied; everything was restored"), "{text}");
+    assert!(!text.contains("applied and verified"), "{text}");
+    stage.assert_back();
+}
+
+#[test]
+fn detached_settings_wait_while_the_link_is_down() {
     let Some(stage) = Stage::enter("at-down") else { return };
     stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
     let index = stage.lab.server_index;
@@ -168,12 +200,12 @@ fn what_is_detached_while_the_link_is_down_waits_until_it_is_up() {
         "{detached}"
     );
     let status = stage.says(0, &["status"]);
-    assert!(status.contains("nothing is applied") && status.contains("reverted but for 2 settings"), "{status}");
+    assert!(status.contains("nothing is applied") && status.contains("reverted except 2 settings"), "{status}");
     quell_linux::link::Links::open_in(&stage.lab.server).unwrap().set_up(index).unwrap();
     let detached = stage.says(0, &["detach", "--all"]);
-    assert!(detached.contains("restored 2 settings of earlier attachments"), "{detached}");
+    assert!(detached.contains("restored 2 pending settings of earlier attachments"), "{detached}");
     let napis = quell_linux::netdev::Netdev::open_in(&stage.lab.server).unwrap().napis(index).unwrap();
-    assert!(napis.iter().all(|napi| napi.irq_suspend_timeout_ns == Some(0)), "{napis:?}");
+    assert!(napis.iter().all(|napi| napi.settings.irq_suspend_timeout_ns == Some(0)), "{napis:?}");
     assert_eq!(std::fs::read_dir(stage.journals()).unwrap().count(), 0);
 }
 
@@ -184,13 +216,13 @@ fn when_the_keeper_is_killed_the_next_command_says_so_and_puts_back() {
     kill(&stage.keeper());
     assert!(stage.is_set());
     let status = stage.says(0, &["status"]);
-    assert!(status.contains("left behind") && status.contains("quell revert"), "{status}");
+    assert!(status.contains("left by a killed run") && status.contains("quell revert"), "{status}");
     assert!(stage.says(0, &["detach", "--all"]).contains("restored"));
     stage.assert_back();
 }
 
 #[test]
-fn a_follower_tells_that_it_is_ready_finds_what_comes_later_and_puts_back_when_it_is_told_to_end() {
+fn a_follower_notifies_readiness_finds_later_workers_and_undoes_on_sigterm() {
     let Some(mut stage) = Stage::without_connections("cli-follow") else { return };
     let mut follower = stage.follow();
     assert!(!stage.is_set(), "no packet has come by a queue");
@@ -241,7 +273,7 @@ fn an_attachment_whose_report_cannot_be_written_stays_and_is_not_called_restored
     let said = command.stdout(full()).output().unwrap();
     let text = String::from_utf8(said.stderr).unwrap();
     assert_eq!(said.status.code(), Some(2), "{text}");
-    assert!(text.contains("No space left on device") && text.contains("the mode is set, and stays"), "{text}");
+    assert!(text.contains("No space left on device") && text.contains("the mode stays applied"), "{text}");
     assert!(stage.is_set() && stage.says(0, &["status"]).contains(MODE));
     stage.says(0, &["detach", &stage.pid()]);
     stage.assert_back();
@@ -263,8 +295,8 @@ fn detach_of_a_pid_leaves_what_a_killed_keeper_of_another_left() {
     let Some(stage) = Stage::enter("cli-orphan") else { return };
     stage.says(0, &["attach", MODE, &stage.pid(), "--yes", "--seconds", "0"]);
     kill(&stage.keeper());
-    assert!(stage.says(1, &["detach", "1"]).contains("process 1 is not attached to"));
-    assert!(stage.is_set() && stage.says(0, &["status"]).contains("left behind"));
+    assert!(stage.says(1, &["detach", "1"]).contains("process 1 is not attached;"));
+    assert!(stage.is_set() && stage.says(0, &["status"]).contains("left by a killed run"));
     assert!(stage.says(0, &["detach", &stage.pid()]).contains("restored"));
     stage.assert_back();
 }
@@ -277,7 +309,7 @@ fn every_process_is_selected_on_purpose_or_not_at_all() {
     {
         let said = stage.says(1, &[&["attach", "base", "--dry-run"], programs].concat());
         // Not everywhere are there control groups.
-        assert!(said.contains("--all-processes") || said.contains("there is no control group"), "{programs:?}: {said}");
+        assert!(said.contains("--all-processes") || said.contains("no cgroup"), "{programs:?}: {said}");
     }
     let all = stage.quell(&["attach", MODE, "1", "--dry-run", "--all-processes"]).output().unwrap();
     assert!(!String::from_utf8_lossy(&all.stderr).contains("--all-processes"), "{all:?}");

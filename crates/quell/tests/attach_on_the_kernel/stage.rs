@@ -100,7 +100,7 @@ impl Stage {
     }
 
     pub(crate) fn is_set(&self) -> bool {
-        self.lab.napi().irq_suspend_timeout_ns == Some(20_000_000)
+        self.lab.napi().settings.irq_suspend_timeout_ns == Some(20_000_000)
     }
 
     /// Fails unless everything is as it was before any attachment, within some time.
@@ -119,7 +119,7 @@ impl Stage {
         PidFd::open(Pid::new(i32::try_from(record["pid"].as_i64().unwrap()).unwrap()).unwrap()).unwrap()
     }
 
-    /// `quell attach --follow`, once it has told that it is ready.
+    /// `quell attach --follow`, once it has notified readiness.
     pub(crate) fn follow(&self) -> Child {
         let path = self.dir.path().join("notify");
         let notified = UnixDatagram::bind(&path).unwrap();

@@ -87,7 +87,7 @@ impl Stage {
     /// their softirqs must not decide whether the lab is raised.
     pub(crate) fn start_bench(&self, modes: &str, more: &[&str]) -> Running {
         let output = self.file("result.json");
-        let fixed = ["bench", "--modes", modes, "--retries=0", "--connections=16", "--insist"];
+        let fixed = ["bench", "--modes", modes, "--connections=16", "--insist"];
         let output = ["--output", output.to_str().unwrap()];
         self.start(&[&fixed[..], &output, more].concat())
     }

@@ -15,10 +15,10 @@ use quell_bench::lab::veth::{VethLab, VethPlan};
 use quell_bench::requirements::missing;
 use quell_bench::server::ServerCommand;
 use quell_host::journal::Journal;
-use quell_host::picture::{Scope, take};
+use quell_host::snapshot::{Scope, take};
 use quell_linux::Pid;
 use quell_linux::epoll_params::EpollParams;
-use quell_linux::netdev::Netdev;
+use quell_linux::netdev::{Napi, Netdev};
 use quell_linux::pidfd::{PidFd, Signal};
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched;
@@ -26,7 +26,7 @@ use quell_mode::NapiSettings;
 use quell_test_support::{LabTurn, Lacks, skip, skip_missing, wait_until};
 use tempfile::TempDir;
 
-const QUELL: &str = env!("CARGO_BIN_EXE_quell");
+pub(crate) const QUELL: &str = env!("CARGO_BIN_EXE_quell");
 /// How long anything may take before it is taken for a hang.
 const BOUND: Duration = Duration::from_secs(30);
 const MEMCACHED_PORT: u16 = 11_211;
@@ -66,7 +66,16 @@ pub(crate) struct Place {
 impl RunLab {
     /// Raises a lab with two queues, polled by softirqs; `None`, with the reason on stderr, where that cannot be.
     pub(crate) fn raise(test: &str) -> Option<Self> {
-        let missing = missing(&ServerCommand::Memcached { program: "memcached".into() });
+        Self::raise_for(test, &ServerCommand::Memcached { program: "memcached".into() })
+    }
+
+    /// The same for programs of these tests, and Quell's own.
+    pub(crate) fn raise_without_memcached(test: &str) -> Option<Self> {
+        Self::raise_for(test, &ServerCommand::Other(vec![QUELL.to_owned()]))
+    }
+
+    fn raise_for(test: &str, server: &ServerCommand) -> Option<Self> {
+        let missing = missing(server);
         if !missing.is_empty() {
             skip_missing(missing.iter().map(|missing| missing.what.as_str()));
             return None;
@@ -146,16 +155,17 @@ impl RunLab {
     pub(crate) fn queues(&self) -> Vec<(u32, u64, u64)> {
         let server = &self.veth.server;
         let napis = Netdev::open_in(&server.namespace).unwrap().napis(server.ifindex).unwrap();
-        let values = napis.into_iter().map(|napi| {
-            (napi.defer_hard_irqs.unwrap(), napi.gro_flush_timeout_ns.unwrap(), napi.irq_suspend_timeout_ns.unwrap())
+        let values = napis.into_iter().map(|Napi { settings, .. }| {
+            let (defer, flush) = (settings.defer_hard_irqs.unwrap(), settings.gro_flush_timeout_ns.unwrap());
+            (defer, flush, settings.irq_suspend_timeout_ns.unwrap())
         });
         values.collect()
     }
 
     /// The parameters of the epolls of a process that watch a socket.
     pub(crate) fn epolls(&self, pid: Pid) -> Vec<EpollParams> {
-        let Ok((picture, _)) = take(&Scope { pids: vec![pid], ..Scope::default() }) else { return Vec::new() };
-        let files = picture.processes.iter().filter_map(|process| process.files.known());
+        let Ok((snapshot, _)) = take(&Scope { pids: vec![pid], ..Scope::default() }) else { return Vec::new() };
+        let files = snapshot.processes.iter().filter_map(|process| process.files.known());
         files.flat_map(|files| files.epolls.iter().filter_map(|epoll| epoll.params.known().copied())).collect()
     }
 
@@ -182,8 +192,8 @@ impl RunLab {
         wait_until(|| {
             let pid = self.memcached().filter(|pid| self.epolls(*pid).len() >= 2);
             let listens = |pid: &Pid| {
-                let (picture, _) = take(&Scope { pids: vec![*pid], ..Scope::default() }).unwrap();
-                picture.sockets.iter().any(|socket| socket.state == quell_host::picture::SocketState::Listen)
+                let (snapshot, _) = take(&Scope { pids: vec![*pid], ..Scope::default() }).unwrap();
+                snapshot.sockets.iter().any(|socket| socket.state == quell_host::snapshot::SocketState::Listen)
             };
             pid.filter(listens).ok_or_else(|| format!("memcached does not listen: {}", quell.err()))
         })
@@ -230,8 +240,18 @@ impl Running {
     /// The process of the command that it has started.
     pub(crate) fn command(&self) -> Pid {
         // The keeper has a session of its own.
-        let own = |pid: &Pid| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm != "quell\n");
+        let session = |pid: Pid| {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            text[text.rfind(')')? + 2..].split(' ').nth(3).map(str::to_owned)
+        };
+        // Before it executes the command it has the words of this `quell`.
+        let own = |pid: &Pid| session(*pid) == session(self.pid()) && self.has_executed(*pid);
         wait_until(|| self.children().into_iter().find(own).ok_or_else(|| format!("no command runs: {}", self.err())))
+    }
+
+    fn has_executed(&self, pid: Pid) -> bool {
+        let words = |pid: Pid| std::fs::read(format!("/proc/{pid}/cmdline")).ok();
+        words(pid) != words(self.pid())
     }
 
     fn children(&self) -> Vec<Pid> {

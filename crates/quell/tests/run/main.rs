@@ -1,6 +1,6 @@
 //! `quell run` on the kernel: a memcached and small servers in C, started with a delivery mode in a lab. What they have
-//! from their birth on, what the queues have meanwhile, how they end, and that nothing is left. Needs root, Linux 6.13 and
-//! memcached; says so when it is skipped.
+//! from their birth on, what the queues have meanwhile, how they end, and that nothing is left. Needs root, Linux 6.13
+//! and memcached; says so when it is skipped.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -24,7 +24,7 @@ const SUSPEND200: (u32, u64, u64) = (100, 200_000, 20_000_000);
 fn a_memcached_has_the_mode_before_its_first_connection_and_nothing_is_left_of_it() {
     let Some(lab) = RunLab::raise("memcached") else { return };
     let before = lab.queues();
-    let quell = lab.run(&["-v", "suspend200"], &MEMCACHED);
+    let quell = lab.run(&["--details", "suspend200"], &MEMCACHED);
     let memcached = lab.wait_for_memcached(&quell);
     let epolls = lab.epolls(memcached);
     assert!(epolls.len() >= 2 && epolls.iter().all(|params| *params == SUSPEND), "{epolls:?}");
@@ -33,7 +33,7 @@ fn a_memcached_has_the_mode_before_its_first_connection_and_nothing_is_left_of_i
     lab.ask_memcached();
     let status = lab.quell(&["status"]);
     assert!(status.contains("attach suspend200") && status.contains("by `quell run`"), "{status}");
-    assert!(lab.quell(&["detach", "--all"]).contains("left alone: attach suspend200, by `quell run`"));
+    assert!(lab.quell(&["detach", "--all"]).contains("skipped: attach suspend200 of `quell run`"));
 
     quell.signal(Signal::TERM);
     let ended = quell.end();
@@ -95,7 +95,7 @@ fn a_command_that_is_killed_ends_quell_alike_and_everything_is_put_back() {
 
 #[test]
 fn a_command_that_cannot_be_executed_changes_nothing() {
-    let Some(lab) = RunLab::raise("none") else { return };
+    let Some(lab) = RunLab::raise_without_memcached("none") else { return };
     let before = lab.queues();
     let ended = lab.run(&["suspend200"], &["/etc/passwd"]).end();
     assert_eq!(ended.code, Some(126), "{ended:?}");
@@ -104,14 +104,14 @@ fn a_command_that_cannot_be_executed_changes_nothing() {
 
 #[test]
 fn a_mode_that_the_queues_cannot_have_starts_nothing() {
-    let Some(lab) = RunLab::raise("refused") else { return };
+    let Some(lab) = RunLab::raise_without_memcached("refused") else { return };
     let ended = lab.run(&["suspend200", "--device", "eth7"], &["true"]).end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.err.contains("there is no device eth7"), "{ended:?}");
 }
 
 #[test]
-fn what_a_command_leaves_running_keeps_the_mode_until_it_ends() {
+fn processes_left_by_a_command_keep_the_mode_until_they_exit() {
     let Some(lab) = RunLab::raise("daemon") else { return };
     let before = lab.queues();
     let quell = lab.run(&["suspend200"], &["sh", "-c", "memcached -u nobody -t 2 & read line"]);
@@ -120,7 +120,10 @@ fn what_a_command_leaves_running_keeps_the_mode_until_it_ends() {
     quell.write("enough\n");
     let ended = quell.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.err.contains(&format!("memcached {memcached} run on with the mode, until they end")), "{ended:?}");
+    assert!(
+        ended.err.contains(&format!("memcached {memcached} keep(s) running with the mode until exit")),
+        "{ended:?}"
+    );
     assert!(lab.queues().iter().all(|queue| *queue == SUSPEND200));
     lab.kill(memcached);
     wait_until(|| {
@@ -130,19 +133,112 @@ fn what_a_command_leaves_running_keeps_the_mode_until_it_ends() {
 }
 
 #[test]
-fn a_static_program_is_told_of_and_gets_the_mode_from_outside() {
-    let Some(lab) = RunLab::raise("static") else { return };
+fn a_static_program_is_reported_and_set_from_outside() {
+    let Some(lab) = RunLab::raise_without_memcached("static") else { return };
     let Some(server) = lab.compile(&["-static"]) else { return };
-    let quell = lab.run(&["-v", "suspend200"], &[&server, "sleeps"]);
+    let quell = lab.run(&["--details", "suspend200"], &[&server, "sleeps"]);
     wait_until(|| {
         let said = quell.err();
-        if said.contains("got the mode from outside") { Ok(()) } else { Err(said) }
+        if said.contains("was set from outside") { Ok(()) } else { Err(said) }
     });
-    assert!(quell.err().contains("it is linked statically"), "{}", quell.err());
+    assert!(quell.err().contains("it is statically linked"), "{}", quell.err());
     let epolls = lab.epolls(quell.command());
     assert_eq!(epolls, [SUSPEND]);
     quell.signal(Signal::TERM);
     assert_eq!(quell.end().signal, Some(15));
+}
+
+/// Waits until `quell run` has said `text` of its command.
+fn wait_until_said(quell: &lab::Running, text: &str) {
+    let expected = format!("{} {text}", quell.command());
+    wait_until(|| if quell.err().contains(&expected) { Ok(()) } else { Err(format!("{expected:?}: {}", quell.err())) });
+}
+
+#[test]
+fn what_a_mode_reaches_is_said_once_it_is_verified() {
+    let Some(lab) = RunLab::raise_without_memcached("verified") else { return };
+    let Some(server) = lab.compile(&[]) else { return };
+    for (mode, said) in [
+        ("sockpoll50", "has SO_BUSY_POLL 50 on its sockets"),
+        ("eventspin50", "calls epoll_wait through the preload library"),
+        (
+            "fullbusy",
+            "has busy poll 1000/64/1 on every epoll with sockets; it calls epoll_wait through the preload library",
+        ),
+    ] {
+        let quell = lab.run(&[mode], &[&server, "sleeps"]);
+        wait_until_said(&quell, said);
+        quell.signal(Signal::TERM);
+        assert_eq!(quell.end().err.matches(said).count(), 1, "it is said once");
+    }
+}
+
+#[test]
+fn a_program_that_makes_its_system_calls_without_the_c_library_is_told_of() {
+    let Some(lab) = RunLab::raise_without_memcached("raw") else { return };
+    let Some(server) = lab.compile(&["-DRAW"]) else { return };
+    for (options, said) in [
+        (&["eventspin50"][..], "makes its epoll_wait calls without the C library, so eventspin50 has no effect on it"),
+        (
+            &["sockpoll50"],
+            "lacks SO_BUSY_POLL 50 on 1 of its 1 sockets: it makes its sockets without the C library, or was given them, \
+             so sockpoll50 has no effect on it",
+        ),
+        (&["--no-queues", "napibusy"], "lacks busy poll 64/64/1 on 1 of its 1 epolls with sockets"),
+        (
+            &["fullbusy"],
+            "has busy poll 1000/64/1 on every epoll with sockets; it makes its epoll_wait calls without the C library, so its \
+             waits are not limited to 1 ms",
+        ),
+    ] {
+        let quell = lab.run(options, &[&server, "sleeps"]);
+        wait_until_said(&quell, said);
+        quell.signal(Signal::TERM);
+        quell.end();
+    }
+}
+
+#[test]
+fn a_child_that_waits_without_the_c_library_is_not_credited_with_the_waits_of_its_parent() {
+    let Some(lab) = RunLab::raise_without_memcached("child") else { return };
+    let Some(server) = lab.compile(&["-DRAW", "-DFORKS"]) else { return };
+    let quell = lab.run(&["eventspin50"], &[&server, "sleeps"]);
+    let said = "makes its epoll_wait calls without the C library, so eventspin50 has no effect on it";
+    wait_until(|| if quell.err().contains(said) { Ok(()) } else { Err(quell.err()) });
+    assert!(!quell.err().contains(&format!("{} makes", quell.command())), "{}", quell.err());
+}
+
+#[test]
+fn a_static_program_that_a_script_starts_is_told_of() {
+    let Some(lab) = RunLab::raise_without_memcached("script") else { return };
+    let Some(server) = lab.compile(&["-static"]) else { return };
+    let quell = lab.run(&["eventspin50"], &["sh", "-c", &format!("exec {server} sleeps")]);
+    wait_until_said(
+        &quell,
+        "runs without the preload library (it is statically linked), so eventspin50 has no effect on it",
+    );
+}
+
+#[test]
+fn what_a_command_was_not_seen_with_is_not_claimed() {
+    let Some(lab) = RunLab::raise_without_memcached("unseen") else { return };
+    let ended = lab.run(&["eventspin50"], &["true"]).end();
+    assert_eq!(ended.err, "quell: whether eventspin50 reached the command is unknown: it was not seen with sockets\n");
+}
+
+/// Quell's own responder is a program like others.
+#[test]
+fn the_sockets_of_quell_respond_busy_poll() {
+    let Some(lab) = RunLab::raise_without_memcached("respond") else { return };
+    for options in [&[][..], &["--shape", "blocking"], &["--udp"]] {
+        let respond = [&[lab::QUELL, "respond", "0.0.0.0:7002"], options].concat();
+        let quell = lab.run(&["sockpoll50"], &respond);
+        wait_until_said(&quell, "has SO_BUSY_POLL 50 on its sockets");
+        quell.signal(Signal::TERM);
+        quell.end();
+    }
+    let quell = lab.run(&["eventspin50"], &[lab::QUELL, "respond", "0.0.0.0:7002"]);
+    wait_until_said(&quell, "calls epoll_wait through the preload library");
 }
 
 /// Under suspension the kernel polls in no wait of zero: a program that spins on them waits for the timeout, or for the
@@ -150,7 +246,7 @@ fn a_static_program_is_told_of_and_gets_the_mode_from_outside() {
 #[test]
 fn a_program_that_spins_is_not_stalled_where_the_library_reaches_it_and_freed_where_it_does_not() {
     const TIMEOUT: Duration = Duration::from_secs(60);
-    let Some(lab) = RunLab::raise("spins") else { return };
+    let Some(lab) = RunLab::raise_without_memcached("spins") else { return };
     let slowest = |options: &[&str]| {
         let server = lab.compile(options)?;
         let quell = lab.run(&["suspend200,irq-suspend-timeout=60s"], &[&server, "spins"]);
@@ -168,7 +264,7 @@ fn a_program_that_spins_is_not_stalled_where_the_library_reaches_it_and_freed_wh
 
 #[test]
 fn the_command_has_the_place_of_quell() {
-    let Some(lab) = RunLab::raise("place") else { return };
+    let Some(lab) = RunLab::raise_without_memcached("place") else { return };
     let quell = lab.run(&["suspend200"], &["sh", "-c", "read line; echo \"$line\"; exec sleep 1000"]);
     quell.write("a line\n");
     wait_until(|| if quell.out() == "a line\n" { Ok(()) } else { Err(quell.out()) });
@@ -181,7 +277,7 @@ fn the_command_has_the_place_of_quell() {
 /// As in a container: the kernel says 0 for the session, and for whoever sends a signal from outside.
 #[test]
 fn signals_are_passed_on_where_the_leader_of_the_session_is_out_of_sight() {
-    let Some(lab) = RunLab::raise("container") else { return };
+    let Some(lab) = RunLab::raise_without_memcached("container") else { return };
     let tells = "trap 'exit 3' USR1; echo ready; while :; do sleep 0.02; done";
     let container = lab.run_in_a_pid_namespace(&["base"], &["sh", "-c", tells]);
     wait_until(|| if container.out() == "ready\n" { Ok(()) } else { Err(container.err()) });
@@ -192,10 +288,10 @@ fn signals_are_passed_on_where_the_leader_of_the_session_is_out_of_sight() {
 
 #[test]
 fn a_terminal_that_hangs_up_reaches_the_command() {
-    let Some(lab) = RunLab::raise("hang-up") else { return };
-    let told = lab.file("told");
-    let Some(()) = terminal::hung_up(&lab, &told) else { return };
-    wait_until(|| match std::fs::read_to_string(&told) {
+    let Some(lab) = RunLab::raise_without_memcached("hang-up") else { return };
+    let marker = lab.file("marker");
+    let Some(()) = terminal::hang_up_terminal(&lab, &marker) else { return };
+    wait_until(|| match std::fs::read_to_string(&marker) {
         Ok(said) if said == "hung up\n" => Ok(()),
         other => Err(format!("{other:?}")),
     });
@@ -203,7 +299,7 @@ fn a_terminal_that_hangs_up_reaches_the_command() {
 
 #[test]
 fn a_key_that_interrupts_reaches_the_command_once() {
-    let Some(lab) = RunLab::raise("keys") else { return };
+    let Some(lab) = RunLab::raise_without_memcached("keys") else { return };
     let begin = Instant::now();
     let Some((code, shown)) = terminal::interrupted(&lab) else { return };
     assert_eq!(code, Some(3), "{shown}");

@@ -16,11 +16,11 @@ struct Terminal {
 }
 
 impl Terminal {
-    /// `sh -c COMMAND` under quell, which leads the terminal's session; `None`, with the reason on stderr, where there is
-    /// no `script`.
+    /// `sh -c COMMAND` under quell, which leads the terminal's session; `None`, with the reason on stderr, where there
+    /// is no `script`.
     fn start(lab: &RunLab, command: &str) -> Option<Self> {
-        // The key reaches the shell of script(1) too, whichever it is: it gives its place to quell. Whoever runs the tests
-        // may ignore signals (nohup), which a shell cannot undo.
+        // The key reaches the shell of script(1) too, whichever it is: it gives its place to quell. Whoever runs the
+        // tests may ignore signals (nohup), which a shell cannot undo.
         let quell = format!("env --default-signal=HUP,INT {}", env!("CARGO_BIN_EXE_quell"));
         let line = format!("exec {quell} run --no-queues base -- sh -c \"{command}\"");
         let mut script = Command::new("script");
@@ -56,7 +56,7 @@ pub(crate) fn interrupted(lab: &RunLab) -> Option<(Option<i32>, String)> {
 
 /// A command whose terminal goes away, as with a connection that breaks: it writes `hung up` to this file when it hears
 /// of that, and ends by itself if it never does. `None`, with the reason on stderr, where there is no `script`.
-pub(crate) fn hung_up(lab: &RunLab, told: &Path) -> Option<()> {
+pub(crate) fn hang_up_terminal(lab: &RunLab, told: &Path) -> Option<()> {
     let told = told.display();
     let command =
         format!("trap 'echo hung up > {told}; exit' HUP; echo ready; for i in \\$(seq 3000); do sleep 0.02; done");

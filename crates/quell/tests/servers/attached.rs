@@ -1,5 +1,5 @@
-//! `quell attach` and `quell detach` on servers under load: what is set while they serve, who polls their queue then, that
-//! no request is lost on the way, and that everything is as before afterwards.
+//! `quell attach` and `quell detach` on servers under load: what is set while they serve, who polls their queue then,
+//! that no request is lost on the way, and that everything is as before afterwards.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -24,7 +24,7 @@ fn attach(lab: &ServersLab, server: &Server) -> String {
 
 /// The server's own polls show it, at any load; where hardly a packet came nothing is claimed.
 fn says_whether_it_is_in_effect(said: &str) -> bool {
-    said.contains(": in effect: ") || said.contains("packets came in")
+    said.contains(": in effect: ") || said.contains("packets in")
 }
 
 fn detach(lab: &ServersLab, server: &Server) {
@@ -44,8 +44,8 @@ fn every_server_gets_its_mode_while_it_serves_polls_its_queue_itself_and_is_as_b
         let said = attach(&lab, &server);
         assert!(lab.queues().iter().all(is_suspending), "{}: {:?}", program.name(), lab.queues());
         assert!(says_whether_it_is_in_effect(&said), "{}: {said}", program.name());
-        let told = parameters(&server.epolls());
-        assert!(told.iter().all(|told| *told == SUSPENDING), "{}: {told:?}", program.name());
+        let values = parameters(&server.epolls());
+        assert!(values.iter().all(|value| *value == SUSPENDING), "{}: {values:?}", program.name());
         let found = client.end().unwrap();
         assert_eq!(found.failed, 0, "{}: {found:?}", program.name());
 
@@ -57,8 +57,8 @@ fn every_server_gets_its_mode_while_it_serves_polls_its_queue_itself_and_is_as_b
         lab.wait_until_connected(&server);
         detach(&lab, &server);
         assert_eq!(lab.queues(), before, "{}", program.name());
-        let told = parameters(&server.epolls());
-        assert!(told.iter().all(|told| *told == EpollParams::default()), "{}: {told:?}", program.name());
+        let values = parameters(&server.epolls());
+        assert!(values.iter().all(|value| *value == EpollParams::default()), "{}: {values:?}", program.name());
         let found = client.end().unwrap();
         assert_eq!(found.failed, 0, "{}: {found:?}", program.name());
         assert!(lab.journals().is_empty(), "{:?}", lab.journals());
@@ -95,8 +95,8 @@ fn wait_for_answer(connection: &TcpStream) -> String {
     wait_until(|| answer(connection).ok_or_else(|| "no answer".to_owned()))
 }
 
-/// Holds Redis for 10 ms at work on a request, sends it another one meanwhile, and says whether that was seen to wait in the
-/// server's socket: if not, it waited in the queue, for nobody polled it.
+/// Holds Redis for 10 ms at work on a request, sends it another one meanwhile, and says whether that was seen to wait
+/// in the server's socket: if not, it waited in the queue, for nobody polled it.
 fn a_request_to_a_held_redis_reaches_its_socket(lab: &ServersLab, server: &Server) -> bool {
     let address = server.address;
     let talk = || {

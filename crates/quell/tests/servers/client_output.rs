@@ -7,7 +7,7 @@ use crate::client::{Client, Effort, Found};
 const CLOSED: Effort = Effort::Closed { seconds: 2.0, expected_per_s: 5_000.0 };
 
 #[test]
-fn what_wrk_prints_is_read() {
+fn output_of_wrk_is_parsed() {
     let printed = "Running 1s test @ http://127.0.0.1:8080/\n  1 threads and 8 connections\n  \
         Thread Stats   Avg      Stdev     Max   +/- Stdev\n    Latency   120.10us   90.00us   4.00ms   90.00%\n  \
         Latency Distribution\n     50%  101.00us\n     75%  130.00us\n     90%    1.23ms\n     99%    2.00s\n  \
@@ -24,7 +24,7 @@ fn a_wrk_that_was_answered_by_nobody_has_no_median() {
 }
 
 #[test]
-fn what_redis_benchmark_prints_is_read() {
+fn output_of_redis_benchmark_is_parsed() {
     let printed = "\"test\",\"rps\",\"avg_latency_ms\",\"min_latency_ms\",\"p50_latency_ms\",\"p95_latency_ms\"\n\
         \"GET\",\"97656.25\",\"0.321\",\"0.088\",\"0.311\",\"0.471\"\n";
     let expected = Found { answered: 10_000, per_s: 97_656.25, p50: Some(Duration::from_micros(311)), failed: 0 };
@@ -32,7 +32,7 @@ fn what_redis_benchmark_prints_is_read() {
 }
 
 #[test]
-fn what_no_client_prints_is_an_error() {
+fn other_output_is_an_error() {
     for client in [Client::QuellLoadEcho, Client::RedisBenchmark, Client::Wrk] {
         assert!(client.read(CLOSED, "Segmentation fault").is_err());
     }

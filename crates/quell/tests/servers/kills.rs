@@ -1,8 +1,9 @@
-//! `kill -9` at random moments under load: of `quell attach`, `detach` or `run`, of their keepers, of the server, of all of
-//! them. Afterwards no queue is stalled, no setting left, no journal, and no request was lost but those of a server that was
-//! killed.
+//! `kill -9` at random moments under load: of `quell attach`, `detach` or `run`, of their keepers, of the server, of
+//! all of them. Afterwards no queue is stalled, no setting left, no journal, and no request was lost but those of a
+//! server that was killed.
 //!
-//! Suspension is told to last so long that a queue which nobody frees shows as requests that time out. Where everything of
+//! Suspension is told to last so long that a queue which nobody frees shows as requests that time out. Where everything
+//! of
 //! `quell` was killed nobody is left to put anything back: then the next `quell detach` does it.
 
 use std::sync::Arc;
@@ -148,7 +149,8 @@ fn assert_not_stalled(lab: &ServersLab, kill: Kill) {
     assert!(!timed_out, "{kill:?}: the queue is stalled: {connected:?}");
 }
 
-/// A server, and the command of `quell` that runs when it is struck; absent where the command is what started the server.
+/// A server, and the command of `quell` that runs when it is struck; absent where the command is what started the
+/// server.
 fn begin(lab: &ServersLab, during: During) -> (Server, Load, Option<Running>) {
     let launch = if during == During::Run { Launch::Under(&[MODE]) } else { Launch::Plain };
     let server = lab.serve(Program::Memcached, WORKERS, launch).unwrap();
@@ -210,7 +212,7 @@ fn usual(lab: &ServersLab) -> Duration {
 }
 
 #[test]
-fn whatever_is_killed_at_whatever_moment_nothing_stalls_nothing_is_left_and_no_living_server_loses_a_request() {
+fn kills_at_any_time_cause_no_stall_no_leftovers_and_no_lost_request() {
     if let Some(why) = Program::Memcached.missing() {
         skip(Lacks::Server("memcached"), &why);
         return;

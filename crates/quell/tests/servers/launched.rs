@@ -1,5 +1,5 @@
-//! `quell run` with servers: what is set while they serve, who polls their queue then, that no request is lost, and that
-//! everything is as before when they have ended.
+//! `quell run` with servers: what is set while they serve, who polls their queue then, that no request is lost, and
+//! that everything is as before when they have ended.
 
 use crate::lab::{Launch, ServersLab};
 use crate::programs;
@@ -16,10 +16,10 @@ fn every_server_serves_with_the_mode_that_it_was_started_with_and_nothing_is_lef
         lab.wait_until_connected(&server);
         // A program that is attached to from outside has it a moment after its epoll.
         wait_until(|| {
-            let (queues, told) = (lab.queues(), parameters(&server.epolls()));
-            match queues.iter().all(is_suspending) && told.iter().all(|told| *told == SUSPENDING) {
+            let (queues, values) = (lab.queues(), parameters(&server.epolls()));
+            match queues.iter().all(is_suspending) && values.iter().all(|value| *value == SUSPENDING) {
                 true => Ok(()),
-                false => Err(format!("{}: {queues:?}, {told:?}", program.name())),
+                false => Err(format!("{}: {queues:?}, {values:?}", program.name())),
             }
         });
         let found = client.end().unwrap();

@@ -17,7 +17,8 @@ pub(crate) const MODE: &str = "suspend200";
 pub(crate) const UNDER_LOAD: Effort = Effort::Closed { seconds: 4.0, expected_per_s: 100_000.0 };
 /// Whether a queue is told what the mode says.
 pub(crate) fn is_suspending(queue: &Napi) -> bool {
-    (queue.defer_hard_irqs, queue.gro_flush_timeout_ns, queue.irq_suspend_timeout_ns)
+    let settings = queue.settings;
+    (settings.defer_hard_irqs, settings.gro_flush_timeout_ns, settings.irq_suspend_timeout_ns)
         == (Some(100), Some(200_000), Some(20_000_000))
 }
 

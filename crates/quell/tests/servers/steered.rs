@@ -23,8 +23,8 @@ fn can_be_steered() -> impl Iterator<Item = Program> {
     programs().into_iter().filter(|program| program.has_a_socket_for_each_worker())
 }
 
-/// Loads the server, and returns when each of so many workers has connections, all of them by one queue, and no queue is
-/// left out.
+/// Loads the server, and returns when each of so many workers has connections, all of them by one queue, and no queue
+/// is left out.
 fn every_worker_has_one_queue(lab: &ServersLab, program: Program, server: &Server, workers: usize) {
     let client = lab.start_client(program.client(), server.address, UNDER_LOAD);
     lab.wait_until_connected(server);
@@ -87,7 +87,7 @@ fn a_server_that_is_attached_to_and_steered_has_a_queue_for_each_worker_and_no_f
 }
 
 #[test]
-fn a_reload_with_more_workers_is_steered_anew_by_a_follower() {
+fn a_follower_replaces_the_filter_after_a_reload_with_more_workers() {
     let program = Program::NginxReuseport;
     let Some(lab) = ServersLab::raise(QUEUES) else { return };
     if let Some(why) = program.missing() {
@@ -104,7 +104,7 @@ fn a_reload_with_more_workers_is_steered_anew_by_a_follower() {
 
     program.command(server.address, 2 * QUEUES, lab.dir());
     master.signal(Signal::HUP).unwrap();
-    says("steering anew tcp");
+    says("steering again tcp");
     every_worker_has_one_queue(&lab, program, &server, 2 * QUEUES as usize);
 
     follower.0.pidfd().signal(Signal::TERM).unwrap();

@@ -5,12 +5,12 @@ use std::process::{Command, Output};
 use quell_test_support::{Lacks, skip};
 use serde_json::Value;
 
-/// A command whose guest's kernel broke down is run once more: on a host with more to do than CPUs, emulation lets one do
-/// so now and then.
+/// A command whose guest's kernel broke down is run once more: on a host with more to do than CPUs, emulation lets one
+/// do so now and then.
 pub(crate) fn quell(arguments: &[&str]) -> Output {
     let run = || Command::new(env!("CARGO_BIN_EXE_quell")).args(arguments).output().unwrap();
     let first = run();
-    if !text(&first.stderr).contains("the guest ended before its command did") {
+    if !text(&first.stderr).contains("the guest exited before its command") {
         return first;
     }
     eprintln!("once more: {}", text(&first.stderr));
@@ -36,7 +36,8 @@ pub(crate) fn kernels() -> Vec<String> {
     names
 }
 
-/// What became of commands in a guest of this kernel with two NICs and a server under load: an object each, with `code`,
+/// What became of commands in a guest of this kernel with two NICs and a server under load: an object each, with
+/// `code`,
 /// `output` and `diagnostics`.
 pub(crate) fn done_in(kernel: &str, options: &[&str], commands: &Value) -> Vec<Value> {
     let run = ["vm", "run", "--limit-s", "300", "--kernel", kernel];

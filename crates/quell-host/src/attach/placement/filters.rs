@@ -1,7 +1,7 @@
 //! Filters that an attachment has attached, with the observations of each. Pure: the caller reports attached filters
 //! and supplies the list of connections.
 
-use crate::picture::Picture;
+use crate::snapshot::Snapshot;
 use crate::steer::{Baseline, Connection, GroupKey, Steering, Verdict, Verification, verify};
 
 /// In the order of attachment.
@@ -16,12 +16,12 @@ struct Filter {
     baseline: Option<Baseline>,
     seen: Verification,
     /// The conclusive verification was already reported.
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Filters {
     /// Records an attached filter. Returns whether its group had one before.
-    pub(super) fn put_on(&mut self, steering: Steering) -> bool {
+    pub(super) fn replace(&mut self, steering: Steering) -> bool {
         let before = self.0.len();
         self.0.retain(|filter| filter.steering.group.key != steering.group.key);
         self.0.push(Filter::new(steering));
@@ -60,9 +60,9 @@ impl Filters {
 
     /// Evaluates new connections of each filter, from a snapshot taken after the existing ones were listed. Ignores
     /// groups that are not `as_it_was` when the filter was decided.
-    pub(super) fn see(&mut self, picture: &Picture, as_it_was: impl Fn(&GroupKey) -> bool) {
+    pub(super) fn see(&mut self, snapshot: &Snapshot, as_it_was: impl Fn(&GroupKey) -> bool) {
         let seen = self.0.iter_mut().filter(|filter| as_it_was(&filter.steering.group.key));
-        seen.for_each(|filter| filter.see(picture));
+        seen.for_each(|filter| filter.see(snapshot));
     }
 
     /// First filter that does not hold.
@@ -91,26 +91,26 @@ impl Filters {
     pub(super) fn news(&mut self) -> Vec<(Steering, Verification)> {
         let says_it_all = |filter: &&mut Filter| match filter.seen.verdict {
             Verdict::NotYet => false,
-            Verdict::Mixed => !filter.is_told,
-            _ => !filter.is_told && filter.is_settled(),
+            Verdict::Mixed => !filter.is_reported,
+            _ => !filter.is_reported && filter.is_settled(),
         };
         let tell = |filter: &mut Filter| {
-            filter.is_told = true;
+            filter.is_reported = true;
             (filter.steering.clone(), filter.seen.clone())
         };
         self.0.iter_mut().filter(says_it_all).map(tell).collect()
     }
 
     /// Observations of the filters that are not fully verified.
-    pub(super) fn untold(&self) -> impl Iterator<Item = (&Steering, &Verification)> {
-        self.0.iter().filter(|filter| !filter.is_told).map(|filter| (&filter.steering, &filter.seen))
+    pub(super) fn unverified(&self) -> impl Iterator<Item = (&Steering, &Verification)> {
+        self.0.iter().filter(|filter| !filter.is_reported).map(|filter| (&filter.steering, &filter.seen))
     }
 }
 
 impl Filter {
     fn new(steering: Steering) -> Self {
         let seen = Verification { workers: Vec::new(), verdict: Verdict::NotYet };
-        Self { steering, baseline: None, seen, is_told: false }
+        Self { steering, baseline: None, seen, is_reported: false }
     }
 
     fn is(&self, steering: &Steering) -> bool {
@@ -121,10 +121,10 @@ impl Filter {
     }
 
     /// Connections that have closed stay in the baseline if no new ones arrived.
-    fn see(&mut self, picture: &Picture) {
-        self.steering.group.look_for_workers(picture);
+    fn see(&mut self, snapshot: &Snapshot) {
+        self.steering.group.look_for_workers(snapshot);
         let Some(baseline) = &self.baseline else { return };
-        let seen = verify(&self.steering, baseline, picture);
+        let seen = verify(&self.steering, baseline, snapshot);
         if seen.verdict != Verdict::NotYet {
             self.seen = seen;
         }

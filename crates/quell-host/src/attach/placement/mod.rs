@@ -11,18 +11,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use quell_linux::Pid;
+use tracing::{debug, info, warn};
 
 use self::bound::{Bound, may_change};
 use self::filters::Filters;
-use super::attachment::{Attachment, LooksOn};
+use super::attachment::{Attachment, ChangeObserver};
 use super::error::AttachError;
-use crate::picture::Picture;
 use crate::settings::SettingsError;
+use crate::snapshot::Snapshot;
 use crate::steer::{
     CannotSteer, GroupKey, LookError, NotPinned, Pin, Shown, ShownGroup, Steering, Verification, connections, groups,
     look, pins, plan,
 };
-use crate::transaction::{ChangeError, Moment};
+use crate::transaction::{ChangeError, ChangeStage};
 
 /// Interval between looks at the workers while waiting for their connections.
 const LOOKED_EVERY: Duration = Duration::from_millis(50);
@@ -89,7 +90,7 @@ pub struct Steered {
     /// Its group and program.
     pub steering: Steering,
     /// It replaced the filter for an earlier state of the group.
-    pub is_anew: bool,
+    pub is_replacement: bool,
 }
 
 /// Requested placement of one attachment's workers, and what was done for it.
@@ -117,14 +118,22 @@ struct MadeOf {
 ///
 /// # Errors
 /// When the socket lists of their namespaces cannot be read.
-pub fn decide(picture: &Picture, targets: &BTreeSet<Pid>, only: &[String]) -> Result<Groups, LookError> {
+pub fn decide(snapshot: &Snapshot, targets: &BTreeSet<Pid>, only: &[String]) -> Result<Groups, LookError> {
     let pids: Vec<Pid> = targets.iter().copied().collect();
-    let surroundings = look(picture, &pids)?;
+    let surroundings = look(snapshot, &pids)?;
     let mut decided = Groups::default();
-    for group in groups(picture, &surroundings, &pids) {
-        match plan(&group, picture, &surroundings, only) {
-            Ok(steering) => decided.steerings.push(steering),
-            Err(why) => decided.refused.push(why),
+    for group in groups(snapshot, &surroundings, &pids) {
+        match plan(&group, snapshot, &surroundings, only) {
+            Ok(steering) => {
+                let (sockets, queues) = (steering.filter.sockets(), steering.filter.places());
+                info!(group = %group.key, sockets, queues, devices = ?steering.devices(), "group gets a filter");
+                steering.notes.iter().for_each(|note| info!(group = %group.key, %note, "to know before"));
+                decided.steerings.push(steering);
+            }
+            Err(why) => {
+                info!(%why, "group gets no filter");
+                decided.refused.push(why);
+            }
         }
     }
     Ok(decided)
@@ -145,12 +154,12 @@ impl Placement {
         &mut self,
         groups: &Groups,
         attachment: &mut Attachment,
-        looks_on: &mut LooksOn<'_>,
+        looks_on: &mut ChangeObserver<'_>,
     ) -> Result<(), AttachError> {
         for steering in &groups.steerings {
             let failed = |source| AttachError::Steer { group: steering.group.key, source: Box::new(source) };
             attachment.heard(looks_on, |transaction| transaction.steer(steering)).map_err(failed)?;
-            self.filters.put_on(steering.clone());
+            self.filters.replace(steering.clone());
         }
         self.refused = groups.refused.iter().map(|why| (why.key(), discriminant(why))).collect();
         Ok(())
@@ -165,29 +174,35 @@ impl Placement {
         &mut self,
         attachment: &mut Attachment,
         within: Duration,
-        looks_on: &mut LooksOn<'_>,
+        looks_on: &mut ChangeObserver<'_>,
     ) -> Result<Placed, AttachError> {
         let give_up = Instant::now() + within;
         let mut placed = Placed::default();
         loop {
             self.filters.list_connections(connections).map_err(AttachError::Connections)?;
-            let picture = attachment.look_at_programs().map_err(AttachError::Look)?;
-            self.filters.see(&picture, |_| true);
+            let snapshot = attachment.look_at_programs().map_err(AttachError::Look)?;
+            self.filters.see(&snapshot, |_| true);
             if let Some(group) = self.filters.mixed() {
                 return Err(AttachError::Mixed { group });
             }
-            let mut workers = self.bind(attachment, &picture, looks_on);
+            let mut workers = self.bind(attachment, &snapshot, looks_on);
             if let Some((tid, source)) = workers.failed.pop() {
                 return Err(AttachError::Pin { tid, source: Box::new(source) });
             }
             placed.add(workers);
+            for verification in self.filters.seen() {
+                debug!(?verification, "connections since the filter was attached");
+            }
+            for not_pinned in &placed.not_pinned {
+                debug!(%not_pinned, "not bound");
+            }
             if self.filters.are_settled() && !placed.not_pinned.iter().any(|one| may_change(&one.why)) {
                 break;
             }
             if Instant::now() >= give_up {
                 break;
             }
-            if looks_on(attachment.changes(), Moment::Before).is_break() {
+            if looks_on(attachment.changes(), ChangeStage::Before).is_break() {
                 return Err(AttachError::Stopped);
             }
             thread::sleep(LOOKED_EVERY);
@@ -204,22 +219,22 @@ impl Placement {
     pub fn keep_up(
         &mut self,
         attachment: &mut Attachment,
-        picture: &Picture,
-        looks_on: &mut LooksOn<'_>,
+        snapshot: &Snapshot,
+        looks_on: &mut ChangeObserver<'_>,
     ) -> PlacementPass {
         let mut pass = PlacementPass::default();
         if let Some(devices) = self.wanted.steer.clone() {
-            let shown = Shown::of(picture, &attachment.targets().pids());
+            let shown = Shown::of(snapshot, &attachment.targets().pids());
             pass.is_changing = shown != self.shown;
             let due = self.made_of.what_is_due(&shown, &self.shown);
             self.shown = shown;
-            self.filters.see(picture, |key| self.made_of.groups.get(key) == self.shown.group(key));
+            self.filters.see(snapshot, |key| self.made_of.groups.get(key) == self.shown.group(key));
             pass.seen = self.filters.news();
             if !due.is_empty() {
-                self.make(due, &devices, attachment, picture, looks_on, &mut pass);
+                self.make(due, &devices, attachment, snapshot, looks_on, &mut pass);
             }
         }
-        let workers = self.bind(attachment, picture, looks_on);
+        let workers = self.bind(attachment, snapshot, looks_on);
         pass.pinned = workers.pinned;
         pass.not_bound = workers.failed;
         pass.not_pinned = self.bound.news(workers.not_pinned);
@@ -231,8 +246,8 @@ impl Placement {
     }
 
     /// Filters that are not fully verified yet, with the observations so far.
-    pub fn untold(&self) -> impl Iterator<Item = (&Steering, &Verification)> {
-        self.filters.untold()
+    pub fn unverified(&self) -> impl Iterator<Item = (&Steering, &Verification)> {
+        self.filters.unverified()
     }
 
     /// Whether groups are to be steered and no pass has found any, steerable or not.
@@ -247,11 +262,11 @@ impl Placement {
         due: BTreeMap<GroupKey, ShownGroup>,
         devices: &[String],
         attachment: &mut Attachment,
-        picture: &Picture,
-        looks_on: &mut LooksOn<'_>,
+        snapshot: &Snapshot,
+        looks_on: &mut ChangeObserver<'_>,
         pass: &mut PlacementPass,
     ) {
-        let decided = match decide(picture, &attachment.targets().pids(), devices) {
+        let decided = match decide(snapshot, &attachment.targets().pids(), devices) {
             Ok(decided) => decided,
             Err(error) => return self.is_unread(error, pass),
         };
@@ -265,14 +280,18 @@ impl Placement {
             match attachment.heard(looks_on, |transaction| transaction.steer(&steering)) {
                 Ok(()) => {
                     self.refused.remove(&steering.group.key);
-                    let is_anew = self.filters.put_on(steering.clone());
-                    pass.steered.push(Steered { steering, is_anew });
+                    let is_replacement = self.filters.replace(steering.clone());
+                    pass.steered.push(Steered { steering, is_replacement });
                 }
                 Err(error) if has_moved_on(&error) => {
+                    info!(group = %steering.group.key, %error, "not steered yet: the group changes");
                     pass.is_changing = true;
                     moved_on.push(steering.group.key);
                 }
-                Err(error) => pass.not_steered.push((steering.group.key, error)),
+                Err(error) => {
+                    warn!(group = %steering.group.key, %error, "not steered");
+                    pass.not_steered.push((steering.group.key, error));
+                }
             }
         }
         let refused = decided.refused.into_iter().filter(|why| due.contains_key(&why.key()));
@@ -289,20 +308,25 @@ impl Placement {
     }
 
     /// Binds workers whose queue is known, if requested.
-    fn bind(&mut self, attachment: &mut Attachment, picture: &Picture, looks_on: &mut LooksOn<'_>) -> Workers {
+    fn bind(&mut self, attachment: &mut Attachment, snapshot: &Snapshot, looks_on: &mut ChangeObserver<'_>) -> Workers {
         let mut workers = Workers::default();
         if !self.wanted.pin {
             return workers;
         }
         let Some(baseline) = self.filters.baseline() else { return workers };
         let pids: Vec<Pid> = attachment.targets().pids().into_iter().collect();
-        let decided = pins(picture, &pids, &baseline);
+        let decided = pins(snapshot, &pids, &baseline);
         for pin in decided.pins.into_iter().filter(|pin| self.bound.may_be(pin)).collect::<Vec<_>>() {
             self.bound.is(&pin);
             match attachment.heard(looks_on, |transaction| transaction.pin(&pin)) {
                 Ok(_) => workers.pinned.push(pin),
-                Err(ChangeError::Settings(error)) if error.is_absent() => {}
-                Err(error) => workers.failed.push((pin.tid, error)),
+                Err(ChangeError::Settings(error)) if error.is_absent() => {
+                    info!(tid = pin.tid.get(), %error, "not bound: it vanished in the meantime");
+                }
+                Err(error) => {
+                    warn!(tid = pin.tid.get(), %error, "not bound");
+                    workers.failed.push((pin.tid, error));
+                }
             }
         }
         (workers.in_place, workers.not_pinned) = (decided.in_place, decided.not_pinned);

@@ -3,9 +3,10 @@
 use quell_linux::CpuList;
 use quell_linux::ethtool::Coalescing;
 use quell_linux::sched::Scheduling;
+use quell_mode::PartialNapiSettings;
 
 use crate::plan::{ChannelCounts, Diff, RingSizes, text};
-use crate::settings::values::{NapiValues, Restoration};
+use crate::settings::values::Restoration;
 
 /// Restoration of one value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,10 +70,10 @@ impl Value for Scheduling {
     }
 }
 
-impl Value for NapiValues {
+impl Value for PartialNapiSettings {
     fn back(old: &Self, new: &Self, current: &Self) -> Back<Self> {
         let Restoration { back, changed_by_others } = Restoration::plan(old, &new.unlike(old), current);
-        let present = |values: NapiValues| (!values.is_empty()).then_some(values);
+        let present = |values: PartialNapiSettings| (!values.is_empty()).then_some(values);
         Back { set: present(back), others: present(changed_by_others) }
     }
 

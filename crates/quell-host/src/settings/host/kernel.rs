@@ -12,8 +12,8 @@ use quell_linux::proc::{InterruptLine, ProcRoot};
 use quell_linux::sysfs::Sysfs;
 use quell_linux::{Ifindex, InterfaceName, Pid};
 
-use crate::concluded::virtio_rx_interrupt;
 use crate::devices::{self, FoundDevice};
+use crate::driver_inference::virtio_rx_interrupt;
 use crate::journal::HostSetting;
 use crate::namespaces;
 use crate::plan::DeviceId;

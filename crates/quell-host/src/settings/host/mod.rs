@@ -10,9 +10,8 @@ use quell_linux::netdev::{device_threading, set_device_threading};
 use quell_linux::proc::SysctlName;
 use quell_linux::sched;
 
-use super::values::NapiValues;
 use super::{SettingsError, napi};
-use crate::journal::{Outcome, Undoing};
+use crate::journal::{Outcome, UndoOutcome};
 use crate::plan::{Change, ChannelCounts, Diff, RingSizes};
 
 pub(crate) use back::Value;
@@ -34,12 +33,12 @@ pub(crate) fn make(kernel: &Kernel<'_>, contexts: &KnownContexts, change: &Chang
 ///
 /// # Errors
 /// When the kernel refuses.
-pub(crate) fn put_back(
+pub(crate) fn restore(
     kernel: &Kernel<'_>,
     contexts: &mut KnownContexts,
     change: &Change,
     outcome: Option<Outcome>,
-) -> Result<Undoing, SettingsError> {
+) -> Result<UndoOutcome, SettingsError> {
     let undone = match change {
         Change::FlowRule { device, matches, action } => {
             steering::undo_rule(kernel, contexts, device, matches, action, outcome)
@@ -55,13 +54,13 @@ pub(crate) fn put_back(
         {
             let values = new.unlike(&old.unwrap_or_default());
             let device = kernel.link(device).map(|link| link.name);
-            device.map(|device| Undoing::Waits(napi::waits(&format!("queue {queue}"), &device, &values)))
+            device.map(|device| UndoOutcome::Waits(napi::waits(&format!("queue {queue}"), &device, &values)))
         }
         (undone, _) => undone,
     }
     .or_else(|error| match error.is_absent() {
         // The device, queue or thread is gone, and the setting with it.
-        true => Ok(Undoing::AlreadyGone),
+        true => Ok(UndoOutcome::AlreadyGone),
         false => Err(error),
     })
 }
@@ -101,17 +100,17 @@ struct PutBack {
 }
 
 impl Act for PutBack {
-    type Outcome = Undoing;
+    type Outcome = UndoOutcome;
 
     fn act<T: Value>(
         self,
         diff: &Diff<T>,
         read: impl Fn() -> Result<Option<T>, SettingsError>,
         write: impl Fn(&T) -> Result<(), SettingsError>,
-    ) -> Result<Undoing, SettingsError> {
+    ) -> Result<UndoOutcome, SettingsError> {
         let at_birth = T::left_by_birth();
         let (Some(old), Some(current)) = (diff.old.as_ref().or(at_birth.as_ref()), read()?) else {
-            return Ok(Undoing::AlreadyGone);
+            return Ok(UndoOutcome::AlreadyGone);
         };
         // A recreated queue has its default for values that were not set, or set to their previous value.
         let new = diff.new.as_ref().filter(|new| *new != old).unwrap_or(&current);
@@ -120,8 +119,8 @@ impl Act for PutBack {
             write(value)?;
         }
         Ok(match (plan.others, plan.set) {
-            (None, None) => Undoing::AlreadyGone,
-            (None, Some(_)) => Undoing::Undone,
+            (None, None) => UndoOutcome::AlreadyGone,
+            (None, Some(_)) => UndoOutcome::Undone,
             (Some(others), set) => {
                 let why = format!(
                     "{} was changed to {} since, not by Quell: that was left alone; before Quell it was {}",
@@ -129,7 +128,7 @@ impl Act for PutBack {
                     others.in_words(),
                     old.in_words()
                 );
-                if set.is_some() { Undoing::InPart(why) } else { Undoing::LeftAlone(why) }
+                if set.is_some() { UndoOutcome::InPart(why) } else { UndoOutcome::LeftAlone(why) }
             }
         })
     }
@@ -259,10 +258,10 @@ fn on_queue<A: Act>(kernel: &Kernel<'_>, change: &Change, act: A) -> Result<A::O
         }
         Change::Napi { device, queue, values, .. } => act.act(
             values,
-            || Ok(Some(NapiValues::of(&kernel.napi(device, *queue)?))),
+            || Ok(Some(kernel.napi(device, *queue)?.settings)),
             |values| {
                 let napi = kernel.napi(device, *queue)?;
-                napi::set(kernel.namespace, kernel.proc, napi.id, &values.unlike(&NapiValues::of(&napi)))
+                napi::set(kernel.namespace, kernel.proc, napi.id, &values.unlike(&napi.settings))
             },
         ),
         Change::ThreadCpus { device, queue, cpus, .. } => act.act(

@@ -3,7 +3,7 @@
 use quell_linux::ethtool::{FlowAction, FlowMatch, FlowRule, InstalledFlowRule, RssContextId, RssRequest};
 
 use super::kernel::{Kernel, KnownContexts};
-use crate::journal::{Outcome, Undoing};
+use crate::journal::{Outcome, UndoOutcome};
 use crate::plan::{ContextRef, DeviceId, Diff, RuleAction};
 use crate::settings::SettingsError;
 
@@ -55,16 +55,16 @@ pub(super) fn undo_context(
     context: &ContextRef,
     table: &Diff<Vec<u32>>,
     outcome: Option<Outcome>,
-) -> Result<Undoing, SettingsError> {
+) -> Result<UndoOutcome, SettingsError> {
     let (mut ethtool, index) = (kernel.ethtool()?, kernel.index(device)?);
     match (&table.old, &table.new, context) {
         (Some(old), None, ContextRef::Existing(id)) => {
             if ethtool.rss_contexts(index)?.iter().any(|there| there.id == *id) {
-                return Ok(Undoing::AlreadyGone);
+                return Ok(UndoOutcome::AlreadyGone);
             }
             let again = ethtool.create_rss_context(index, &request(old))?;
             contexts.made_again.insert((device.clone(), *id), again);
-            Ok(Undoing::Undone)
+            Ok(UndoOutcome::Undone)
         }
         (None, Some(new), _) => {
             // Without its ID, a context is identified by its indirection table. If two contexts have the same table,
@@ -76,18 +76,18 @@ pub(super) fn undo_context(
             };
             let ours: Vec<_> = there.iter().filter(|one| is_ours(one.id, &one.indirection)).collect();
             match ours[..] {
-                [] => Ok(Undoing::AlreadyGone),
+                [] => Ok(UndoOutcome::AlreadyGone),
                 [one] => {
                     ethtool.delete_rss_context(index, one.id)?;
-                    Ok(Undoing::Undone)
+                    Ok(UndoOutcome::Undone)
                 }
-                _ => Ok(Undoing::LeftAlone(format!(
+                _ => Ok(UndoOutcome::LeftAlone(format!(
                     "{device} has several RSS contexts with the table of the one that was made, and its number was not \
                      written down: none was deleted"
                 ))),
             }
         }
-        _ => Ok(Undoing::AlreadyGone),
+        _ => Ok(UndoOutcome::AlreadyGone),
     }
 }
 
@@ -121,17 +121,17 @@ pub(super) fn undo_rule(
     matches: &FlowMatch,
     action: &Diff<RuleAction>,
     outcome: Option<Outcome>,
-) -> Result<Undoing, SettingsError> {
+) -> Result<UndoOutcome, SettingsError> {
     let (mut ethtool, index) = (kernel.ethtool()?, kernel.index(device)?);
     let there = ethtool.flow_rules(index)?.rules;
     let is_about_these = |installed: &&InstalledFlowRule| installed.rule.is_some_and(|rule| rule.matches == *matches);
     if let Some(old) = &action.old {
         if there.iter().any(|installed| is_about_these(&installed)) {
-            return Ok(Undoing::AlreadyGone);
+            return Ok(UndoOutcome::AlreadyGone);
         }
         let rule = FlowRule { matches: *matches, action: resolve(contexts, device, old)? };
         ethtool.add_flow_rule(index, &rule)?;
-        return Ok(Undoing::Undone);
+        return Ok(UndoOutcome::Undone);
     }
     let is_ours = |installed: &&InstalledFlowRule| match outcome {
         Some(Outcome::FlowRule { location }) => installed.location == location,
@@ -140,9 +140,9 @@ pub(super) fn undo_rule(
     match there.iter().filter(is_about_these).find(is_ours) {
         Some(installed) => {
             ethtool.delete_flow_rule(index, installed.location)?;
-            Ok(Undoing::Undone)
+            Ok(UndoOutcome::Undone)
         }
-        None => Ok(Undoing::AlreadyGone),
+        None => Ok(UndoOutcome::AlreadyGone),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Which files a profile is made of: those that the user names, or those of the vendor and then those of the host, where
-//! a file of the host's replaces the vendor's of the same name.
+//! Selects the profile files: those named on the command line, otherwise the vendor's and the host's. A file in the
+//! host's directory replaces the vendor's file of the same name.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,23 +13,23 @@ use quell_mode::profile::Source;
 use crate::exit::Failure;
 use crate::file;
 
-/// Lower first.
+/// Lowest priority first.
 const DIRECTORIES: [&str; 2] = ["/usr/lib/quell", "/etc/quell"];
 
-/// The layers, the lowest first.
+/// Reads the layers, lowest priority first.
 ///
 /// # Errors
-/// When a file cannot be read, or there is none.
+/// When a file cannot be read, or no profile is found.
 pub(super) fn read(named: &[PathBuf]) -> Result<Vec<Source>, Failure> {
     let files = if named.is_empty() { installed(&DIRECTORIES.map(Path::new))? } else { named.to_vec() };
     if files.is_empty() {
-        let text = format!("no profile is named, and there is none in {}: name a file", DIRECTORIES.join(" or "));
+        let text = format!("no profile given and none found in {}: name a profile file", DIRECTORIES.join(" or "));
         return Err(Failure::usage(text));
     }
     files.iter().map(|path| Ok(Source::new(visible::path(path), file::read(path, file::BY_HAND_MAX)?))).collect()
 }
 
-/// The `.toml` files of the directories, in the order of their names; of several of one name the last.
+/// The `.toml` files of the directories, sorted by name; a later directory replaces files of the same name.
 fn installed(directories: &[&Path]) -> Result<Vec<PathBuf>, Failure> {
     let mut by_name: BTreeMap<OsString, PathBuf> = BTreeMap::new();
     for directory in directories {

@@ -1,5 +1,5 @@
-//! `quell apply`: a profile shown as the difference that it would make, applied as one transaction, applied again where
-//! it has drifted.
+//! `quell apply`: shows the changes that a profile requires, applies them as one transaction, or reapplies them after
+//! drift.
 
 mod layers;
 pub(crate) mod watchdog;
@@ -14,7 +14,7 @@ use quell_host::apply::{self, Applied, ApplyError, Request, observe, profile_of}
 use quell_host::attach::attachment::{Attached, attachments};
 use quell_host::drift::{self, Condition, Drift};
 use quell_host::journal::Change;
-use quell_host::kept::{self, Kept};
+use quell_host::persistent::{self, Persistent};
 use quell_host::plan::Plan;
 use quell_host::transaction::ChangeError;
 use quell_linux::netns::NamespaceName;
@@ -23,30 +23,30 @@ use quell_linux::visible;
 use quell_mode::profile::{Profile, ProfileError};
 
 use crate::exit::{Exit, Failure};
-use crate::journals::{journal, undo_what_killed_runs_left};
+use crate::journals::{journal, revert_killed_runs};
 use crate::output;
 use crate::render::plan_tree;
-use crate::render::status::how_it_went_back;
+use crate::render::status::undo_outcome;
 
 /// Options of `quell apply`.
 #[derive(Debug, Args)]
 pub(crate) struct ApplyArgs {
-    /// The profile, from files of which each covers those before it [/usr/lib/quell/*.toml, then /etc/quell/*.toml]
+    /// Profile files; a later file overrides an earlier one [/usr/lib/quell/*.toml, then /etc/quell/*.toml]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Show what would be changed, from what to what, and what cannot be done here; change nothing.
+    /// Show each change with its old and new value, and what is not possible here; change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Go back after this time unless `quell confirm` comes: 60s, 5m.
+    /// Restore everything after this time unless `quell confirm` is run: 60s, 5m.
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with_all = ["dry_run", "reassert"])]
     confirm: Option<Duration>,
-    /// Do what can be done although something cannot.
+    /// Apply what is possible here, and skip the rest.
     #[arg(long)]
     partly: bool,
-    /// Set again what others have changed since it was applied; nothing else.
+    /// Set again what other programs have changed since; nothing else.
     #[arg(long, conflicts_with_all = ["files", "dry_run", "partly"])]
     reassert: bool,
-    /// The network namespace, by name [this one]
+    /// Name of the network namespace [this one]
     #[arg(long, value_name = "NAME", value_parser = namespace_name)]
     netns: Option<NamespaceName>,
     /// Print JSON.
@@ -59,20 +59,20 @@ pub(super) fn namespace_name(text: &str) -> Result<NamespaceName, String> {
 }
 
 /// `60s`, `5m`, or seconds without a unit.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit_s) = match text.strip_suffix('m') {
         Some(minutes) => (minutes, 60),
         None => (text.strip_suffix('s').unwrap_or(text), 1),
     };
     let seconds = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_s));
-    let refused = || format!("{text:?} is no time: 60s, 5m, from 1s to a day");
+    let refused = || format!("invalid time {text:?}: expected 1s to 1d, such as 60s or 5m");
     seconds.filter(|seconds| (1..=86_400).contains(seconds)).map(Duration::from_secs).ok_or_else(refused)
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// With the exit code of what went wrong.
+/// When the profile is invalid, cannot be applied here, or was rolled back.
 pub(crate) fn run(args: &ApplyArgs) -> Result<(), Failure> {
     if args.reassert {
         return reassert(args);
@@ -107,18 +107,16 @@ fn show(plan: &Plan, json: bool) -> Result<(), Failure> {
 
 fn say_what_next(applied: &Applied, confirm: Option<Duration>) {
     match (&applied.journal, confirm) {
-        (None, _) => output::say("the host is as the profile says already: nothing was changed"),
-        (Some(_), None) => {
-            output::say("applied and verified; `quell revert` puts everything back, `quell status` tells")
-        }
+        (None, _) => output::say("the host already matches the profile: nothing was changed"),
+        (Some(_), None) => output::say("applied and verified; undo with `quell revert`"),
         (Some(_), Some(time)) => output::say(&format!(
-            "applied and verified; it goes back in {} s unless you type `quell confirm`",
+            "applied and verified; will be rolled back in {} s unless you run `quell confirm`",
             time.as_secs()
         )),
     }
 }
 
-/// What an attachment has set lies on top of what a profile sets: below it, neither could be put back exactly.
+/// Refuses to apply while an attachment changes queue settings: with layered changes, neither could be undone exactly.
 fn refuse_under_attachments() -> Result<(), Failure> {
     let attached = attachments(&journal()).map_err(Failure::refused)?;
     let sets_queues = |attached: &&Attached| {
@@ -129,7 +127,7 @@ fn refuse_under_attachments() -> Result<(), Failure> {
         Some(one) => {
             let name = crate::render::attach::detached::name(one);
             let text = format!(
-                "{name} is attached to, on top of what a profile sets: `quell detach` first; nothing was changed"
+                "{name} is attached and changes the same settings: run `quell detach` first; nothing was changed"
             );
             Err(Failure::usage(text))
         }
@@ -138,16 +136,16 @@ fn refuse_under_attachments() -> Result<(), Failure> {
 
 fn transact(request: &Request<'_>, confirm: Option<Duration>) -> Result<Applied, ApplyError> {
     let journal = journal();
-    // What a killed one left would stand in the way.
-    undo_what_killed_runs_left(&journal).map_err(ApplyError::Begin)?;
+    // Changes left by a killed run would be refused as an applied profile.
+    revert_killed_runs(&journal).map_err(ApplyError::Begin)?;
     let interruption = Interruption::listen().map_err(|error| ApplyError::Watchdog(error.to_string()))?;
     let flag = interruption.flag();
-    let mut looks_on = |_, _| if flag.get().is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    let mut observer = |_, _| if flag.get().is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
     match confirm {
-        None => apply::apply(&journal, request, None, &mut looks_on),
+        None => apply::apply(&journal, request, None, &mut observer),
         Some(time) => {
             let mut start = |path: &std::path::Path| watchdog::start(path, time).map_err(|failure| failure.text);
-            apply::apply(&journal, request, Some(&mut start), &mut looks_on)
+            apply::apply(&journal, request, Some(&mut start), &mut observer)
         }
     }
 }
@@ -157,42 +155,40 @@ fn failure(error: ApplyError) -> Failure {
         ApplyError::Impossible(plan) => {
             let cannot = plan_tree::impossible(&plan);
             let text = format!(
-                "{}\n{cannot}\nleave it out of the profile, or do the rest with --partly",
+                "{}\n{cannot}\nremove these settings from the profile, or skip them with --partly",
                 ApplyError::Impossible(plan)
             );
             Failure::new(Exit::NotSupported, text)
         }
         ApplyError::AlreadyApplied { history, .. } => {
             let profile = profile_of(&history).unwrap_or("another profile");
-            let text = format!(
-                "{profile} is applied here: `quell revert` first, then apply the other one; nothing was changed"
-            );
+            let text = format!("{profile} is already applied: run `quell revert` first; nothing was changed");
             Failure::new(Exit::KernelRefused, text)
         }
         ApplyError::Begin(ChangeError::Journal(error)) if error.source.kind() == ErrorKind::AlreadyExists => {
             let path = visible::path(&error.path);
-            let text = format!("another `quell apply` is at work ({path}); nothing was changed");
+            let text = format!("another `quell apply` is running ({path}); nothing was changed");
             Failure::new(Exit::KernelRefused, text)
         }
         ApplyError::Change { ref source, ref reverted, .. } => {
             let stopped = matches!(**source, ChangeError::Stopped);
             let exit = if stopped { Exit::Interrupted } else { Exit::RolledBack };
-            Failure::new(exit, format!("{error}; {}", how_it_went_back(reverted)))
+            Failure::new(exit, format!("{error}; {}", undo_outcome(reverted)))
         }
         ApplyError::NotInEffect { ref reverted, .. } => {
-            Failure::new(Exit::RolledBack, format!("{error}; {}", how_it_went_back(reverted)))
+            Failure::new(Exit::RolledBack, format!("{error}; {}", undo_outcome(reverted)))
         }
         ApplyError::Keep(_) => Failure::new(Exit::RolledBack, error),
         other => Failure::refused(other),
     }
 }
 
-/// The profile that is applied to a namespace.
+/// The applied profiles, one per namespace.
 ///
 /// # Errors
-/// When there is none, or the journals cannot be read.
-fn applied_profiles() -> Result<Vec<Kept>, Failure> {
-    let kept = kept::list(&journal()).map_err(Failure::refused)?;
+/// When the journals cannot be read.
+fn applied_profiles() -> Result<Vec<Persistent>, Failure> {
+    let kept = persistent::list(&journal()).map_err(Failure::refused)?;
     Ok(kept.into_iter().filter(|kept| profile_of(&kept.history).is_some()).collect())
 }
 
@@ -219,11 +215,11 @@ fn reassert(args: &ApplyArgs) -> Result<(), Failure> {
         output::data(&drifted.iter().map(line).collect::<String>())?;
     }
     match drifted.iter().filter(|drift| drift.now.is_none()).count() + gone {
-        0 if drifted.is_empty() => output::say("everything is as it was applied"),
+        0 if drifted.is_empty() => output::say("no drift: nothing was changed"),
         0 => {}
         _ => {
-            let text = "not everything is as it was applied: queues, devices or network namespaces are not there; \
-                        `quell status` shows which; `quell revert` forgets what is gone";
+            let text = "some settings could not be restored: their queue, device or network namespace is missing \
+                        (see `quell status`); `quell revert` drops them from the journal";
             return Err(Failure::new(Exit::VerifyFailed, text));
         }
     }

@@ -1,21 +1,21 @@
-//! Which programs `quell attach` means.
+//! Options of `quell attach` that select processes.
 
 use clap::Args;
 use quell_host::attach::{Selection, TargetError, Targets};
 use quell_linux::Pid;
 use quell_linux::cgroup::Cgroup;
 
-/// Which programs.
+/// Selection of processes.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(super) struct ProgramsArgs {
-    /// These processes, and their children.
+    /// Processes to attach to, with their descendants.
     #[arg(value_name = "PID")]
     pids: Vec<Pid>,
-    /// The processes of a unit of the service manager, like nginx.service.
+    /// Attach to the processes of this systemd unit, such as nginx.service.
     #[arg(long, value_name = "NAME")]
     unit: Option<String>,
-    /// The processes of a control group, by its path below /sys/fs/cgroup.
+    /// Attach to the processes of this cgroup, given by its path below /sys/fs/cgroup.
     #[arg(long, value_name = "PATH")]
     cgroup: Option<String>,
 }

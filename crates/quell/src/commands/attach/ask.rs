@@ -1,20 +1,19 @@
-//! Asking before a program is touched: at a terminal by a question, in a script by refusing to go on without the option
-//! that answers it.
+//! Confirmation prompt. Without a terminal, the option that confirms is required.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
 use crate::exit::{Exit, Failure};
 
-/// Asks `question`, unless `yes` was said already, by `option`.
+/// Asks `question` unless `yes`, which the user sets with `option`.
 ///
 /// # Errors
-/// When the answer is no, or there is nobody to ask.
-pub(super) fn unless(yes: bool, question: &str, option: &str) -> Result<(), Failure> {
+/// When the answer is no, or there is no terminal.
+pub(crate) fn unless(yes: bool, question: &str, option: &str) -> Result<(), Failure> {
     if yes {
         return Ok(());
     }
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        let text = format!("nobody is there to be asked, so nothing was changed: a script adds {option}");
+        let text = format!("confirmation needs a terminal; nothing was changed (in scripts, use {option})");
         return Err(Failure::usage(text));
     }
     let mut err = io::stderr().lock();

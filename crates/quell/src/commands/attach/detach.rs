@@ -1,10 +1,10 @@
-//! `quell detach`: has the keepers of attachments put everything back, and tells what that came to.
+//! `quell detach`: makes the keepers undo attachments, and reports the outcome.
 
 use clap::Args;
 use quell_host::attach::attachment::{Attached, attachments, is_launched};
 use quell_host::attach::keeper::{Detached, detach};
 use quell_host::journal::Journal;
-use quell_host::kept::KeptError;
+use quell_host::persistent::PersistError;
 use quell_host::recovery::{Found, recover_one, recover_what_waits};
 use quell_linux::Pid;
 
@@ -18,10 +18,10 @@ use crate::render::status::waits;
 /// Options of `quell detach`.
 #[derive(Debug, Args)]
 pub(crate) struct DetachArgs {
-    /// The attachments of these processes; each goes as a whole [all, after they were listed and it was asked]
+    /// Detach from these processes; each attachment is undone as a whole [default: all, after a prompt]
     #[arg(value_name = "PID")]
     pids: Vec<Pid>,
-    /// All attachments of this host, whoever made them, without asking.
+    /// Undo all attachments on this host without a prompt.
     #[arg(long, conflicts_with = "pids")]
     all: bool,
     /// Print JSON.
@@ -32,7 +32,7 @@ pub(crate) struct DetachArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// When a process is not attached to, or something could not be put back.
+/// When a process is not attached, or a change could not be undone.
 pub(crate) fn run(args: &DetachArgs) -> Result<(), Failure> {
     let journal = journal();
     let attachments = attachments(&journal).map_err(Failure::refused)?;
@@ -44,45 +44,45 @@ pub(crate) fn run(args: &DetachArgs) -> Result<(), Failure> {
     let is_left = |attached: &&Attached| !all.iter().any(|(ended, _)| ended.path == attached.path);
     let Ended { detached, errors } = end(&journal, chosen.iter().filter(is_left).cloned().collect());
     all.extend(detached);
-    let put_back = put_back_by_nobody(&journal, &chosen, &mut all);
+    let restore = undo_for_killed_keepers(&journal, &chosen, &mut all);
     restore_what_waits(&journal)?;
     if args.json {
         output::json(&render::report(&all))?;
     } else {
         output::data(&render::text(&all))?;
     }
-    put_back?;
-    is_all_back(&errors, all.iter().any(|(_, detached)| !detached.failed.is_empty()))?;
-    nothing_waits(all.iter().map(|(_, detached)| detached.waiting.len()).sum())
+    restore?;
+    check_all_restored(&errors, all.iter().any(|(_, detached)| !detached.failed.is_empty()))?;
+    check_nothing_waits(all.iter().map(|(_, detached)| detached.waiting.len()).sum())
 }
 
-/// Says that settings wait for their queues.
+/// Fails if settings wait for their queues.
 ///
 /// # Errors
-/// With [`Exit::VerifyFailed`] when any do.
-pub(crate) fn nothing_waits(waiting: usize) -> Result<(), Failure> {
+/// With [`Exit::VerifyFailed`] if `waiting` is not 0.
+pub(crate) fn check_nothing_waits(waiting: usize) -> Result<(), Failure> {
     match waiting {
         0 => Ok(()),
-        count => Err(Failure::new(Exit::VerifyFailed, format!("restored but for {}", waits(count)))),
+        count => Err(Failure::new(Exit::VerifyFailed, format!("restored except {}", waits(count)))),
     }
 }
 
-/// Says why what was to be ended was not.
+/// Prints the errors and fails if anything was not undone.
 ///
 /// # Errors
-/// When there is something of that, or something of what was ended could not be put back.
-pub(crate) fn is_all_back(errors: &[KeptError], failed_in_part: bool) -> Result<(), Failure> {
+/// When there are errors, or a change could not be undone.
+pub(crate) fn check_all_restored(errors: &[PersistError], failed_in_part: bool) -> Result<(), Failure> {
     errors.iter().for_each(|error| output::say(&error.to_string()));
     match errors.is_empty() && !failed_in_part {
         true => Ok(()),
         false => Err(Failure::new(
             Exit::KernelRefused,
-            "not everything could be restored: what is left stays in its journal, to be tried again",
+            "some changes could not be undone; they stay in the journal: run the command again to retry",
         )),
     }
 }
 
-/// Settings of earlier attachments wait for queues that may be in use now. Says how many were restored.
+/// Restores settings of earlier attachments that waited for their queues. Returns their number.
 fn restore_what_waits(journal: &Journal) -> Result<usize, Failure> {
     let mut restored = 0;
     for found in recover_what_waits(journal).map_err(Failure::refused)? {
@@ -97,40 +97,40 @@ fn restore_what_waits(journal: &Journal) -> Result<usize, Failure> {
     }
     if restored > 0 {
         let settings = if restored == 1 { "setting" } else { "settings" };
-        output::say(&format!("restored {restored} {settings} of earlier attachments that waited for their queues"));
+        output::say(&format!("restored {restored} pending {settings} of earlier attachments"));
     }
     Ok(restored)
 }
 
-/// A keeper that is killed just when it is told has put back nothing, or a part: the rest is put back here.
-fn put_back_by_nobody(
+/// Undoes the rest if a keeper was killed while it was undoing its attachment.
+fn undo_for_killed_keepers(
     journal: &Journal,
     chosen: &[Attached],
     all: &mut Vec<(Attached, Detached)>,
 ) -> Result<(), Failure> {
     for (attached, detached) in orphaned(journal, chosen)? {
-        all.retain(|(told, _)| told.path != attached.path);
+        all.retain(|(reported, _)| reported.path != attached.path);
         all.push((attached, detached));
     }
     Ok(())
 }
 
-/// What ending attachments came to.
+/// Outcome of ending attachments.
 #[derive(Debug, Default)]
 pub(crate) struct Ended {
-    /// Those that were ended, each with what putting it back came to.
+    /// Ended attachments with the outcome of undoing them.
     pub(crate) detached: Vec<(Attached, Detached)>,
-    /// Why the others were not.
-    pub(crate) errors: Vec<KeptError>,
+    /// Why others could not be ended.
+    pub(crate) errors: Vec<PersistError>,
 }
 
-/// Ends attachments by their keepers. One that cannot be ended does not keep the others.
+/// Signals the keepers to undo their attachments. An error does not affect the other attachments.
 pub(crate) fn end(journal: &Journal, chosen: Vec<Attached>) -> Ended {
     let mut ended = Ended::default();
     for attached in chosen {
         if is_launched(&attached) {
             let mode = &attached.history.begin.purpose;
-            output::say(&format!("left alone: {mode}, by `quell run`: it goes back when the command ends"));
+            output::say(&format!("skipped: {mode} of `quell run`, which is undone when the command exits"));
         }
         let Some(keeper) = attached.keeper else { continue };
         match detach(journal, &attached.path, &keeper) {
@@ -141,7 +141,7 @@ pub(crate) fn end(journal: &Journal, chosen: Vec<Attached>) -> Ended {
     ended
 }
 
-/// Those of `chosen` whose keepers were killed: they are put back here.
+/// Undoes those of `chosen` whose keepers were killed.
 fn orphaned(journal: &Journal, chosen: &[Attached]) -> Result<Vec<(Attached, Detached)>, Failure> {
     let mut orphaned = Vec::new();
     for attached in chosen {
@@ -154,14 +154,14 @@ fn orphaned(journal: &Journal, chosen: &[Attached]) -> Result<Vec<(Attached, Det
     Ok(orphaned)
 }
 
-/// Those of the processes that were named; without any, all of the host, also somebody else's, when that is confirmed.
+/// Selects the attachments of the given processes; without PIDs all on the host, after confirmation.
 fn choose(attached: Vec<Attached>, args: &DetachArgs) -> Result<Vec<Attached>, Failure> {
     let is_of = |attached: &Attached, pid: Pid| {
         attached.history.targets.iter().any(|target| i64::from(target.pid) == i64::from(pid.get()))
     };
     if args.pids.is_empty() {
         if attached.is_empty() {
-            return Err(Failure::usage("no program is attached to: `quell attach MODE PID` does that"));
+            return Err(Failure::usage("no program is attached"));
         }
         if !args.all {
             output::say("attachments of this host:");
@@ -171,7 +171,7 @@ fn choose(attached: Vec<Attached>, args: &DetachArgs) -> Result<Vec<Attached>, F
         return Ok(attached);
     }
     if let Some(pid) = args.pids.iter().find(|pid| !attached.iter().any(|attached| is_of(attached, **pid))) {
-        return Err(Failure::usage(format!("process {pid} is not attached to: `quell status` shows which are")));
+        return Err(Failure::usage(format!("process {pid} is not attached; `quell status` lists attachments")));
     }
     Ok(attached.into_iter().filter(|attached| args.pids.iter().any(|pid| is_of(attached, *pid))).collect())
 }
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_attachment_that_cannot_be_ended_does_not_keep_the_others() {
+    fn an_error_of_one_attachment_does_not_affect_the_others() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
         let transaction = Transaction::begin(&journal, "attach-1", "attach suspend200").unwrap();
@@ -194,7 +194,7 @@ mod tests {
         drop(transaction);
         let ended = end(&journal, vec![unreadable, attached.clone()]);
         assert_eq!(ended.detached, [(attached, Detached::default())]);
-        assert!(matches!(ended.errors[..], [KeptError::Journal(_)]), "{:?}", ended.errors);
-        assert!(is_all_back(&ended.errors, false).is_err() && is_all_back(&[], false).is_ok());
+        assert!(matches!(ended.errors[..], [PersistError::Journal(_)]), "{:?}", ended.errors);
+        assert!(check_all_restored(&ended.errors, false).is_err() && check_all_restored(&[], false).is_ok());
     }
 }

@@ -1,5 +1,5 @@
-//! The process that puts an attachment back when its programs end: started before the first change, in a session of its
-//! own, so that it outlives the terminal and whoever attached.
+//! The keeper process undoes an attachment when its programs exit. It starts before the first change, in its own
+//! session, so that it outlives the terminal and `quell attach`.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -11,41 +11,42 @@ use quell_linux::process::{Output, Spawn};
 
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
+use crate::logging;
 
-/// The hidden command that is the keeper.
+/// Hidden command that runs the keeper.
 pub(crate) const COMMAND: &str = "keeper";
-/// What it says once it hears signals.
+/// Line that the keeper prints when it handles signals.
 const READY: &str = "ready";
 
-/// Its arguments.
+/// Arguments of the keeper.
 #[derive(Debug, Args)]
 pub(crate) struct KeeperArgs {
-    /// The journal that it keeps.
+    /// Journal of the attachment.
     journal: PathBuf,
 }
 
-/// Starts one, and returns when it hears signals.
+/// Starts the keeper and waits until it handles signals.
 ///
 /// # Errors
-/// Says why it cannot be started.
+/// When it cannot be started.
 pub(crate) fn start(journal: &Path) -> Result<Keeper, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let (reader, writer) = io::pipe().map_err(|error| error.to_string())?;
     let spawn = Spawn::new(program).args([COMMAND.as_ref(), journal.as_os_str()]).stdout(Output::Pipe(writer));
-    let child = spawn.start().map_err(|error| error.to_string())?;
-    let mut said = String::new();
-    BufReader::new(reader).read_line(&mut said).map_err(|error| error.to_string())?;
-    if said.trim_end() != READY {
-        return Err("it ended at once".to_owned());
+    let child = logging::inherited_by(spawn).start().map_err(|error| error.to_string())?;
+    let mut line = String::new();
+    BufReader::new(reader).read_line(&mut line).map_err(|error| error.to_string())?;
+    if line.trim_end() != READY {
+        return Err("the keeper exited immediately".to_owned());
     }
     let identity = child.leave_running();
     Ok(Keeper { pid: identity.pid.get().unsigned_abs(), start_time_ticks: identity.starttime.0 })
 }
 
-/// Is one.
+/// Runs the keeper.
 ///
 /// # Errors
-/// When the journal cannot be read or written, or something could not be put back.
+/// When the journal cannot be read or written, or a change could not be undone.
 pub(crate) fn run(args: &KeeperArgs) -> Result<(), Failure> {
     let ready = || {
         let mut out = io::stdout().lock();
@@ -53,13 +54,13 @@ pub(crate) fn run(args: &KeeperArgs) -> Result<(), Failure> {
         out.flush()
     };
     if args.journal.is_absolute() {
-        // It may live for as long as a server, and keeps no file system of whoever attached from being unmounted.
+        // The keeper can live as long as a server and must not keep the user's file system busy.
         let _ = std::env::set_current_dir("/");
     }
     let ended = keep(&journal(), &args.journal, ready);
     match ended.map_err(|error| Failure::new(Exit::KernelRefused, error))? {
         KeepingEnded::Reverted(reverted) if !reverted.failed.is_empty() => {
-            Err(Failure::new(Exit::KernelRefused, "not everything could be restored; it stays in the journal"))
+            Err(Failure::new(Exit::KernelRefused, "some changes could not be undone; they stay in the journal"))
         }
         KeepingEnded::Reverted(_) | KeepingEnded::AlreadyReverted => Ok(()),
     }

@@ -1,7 +1,7 @@
-//! `quell attach`: says what it would set and whom it touches, asks, sets, and leaves it to a keeper.
+//! `quell attach`: prints the plan and the affected processes, asks, applies, and hands over to a keeper.
 
-mod args;
-mod ask;
+pub(super) mod args;
+pub(super) mod ask;
 pub(crate) mod detach;
 mod follow;
 pub(crate) mod keeper;
@@ -22,52 +22,53 @@ use quell_host::attach::{
 };
 use quell_host::findings::{Finding, READY_FILE_HOLDS_SUSPENSION, Severity};
 use quell_host::journal::JournalError;
-use quell_host::picture::{Picture, TakeError};
 use quell_host::recovery::Reverted;
-use quell_host::transaction::Moment;
+use quell_host::snapshot::{Snapshot, TakeError};
+use quell_host::transaction::ChangeStage;
 use quell_linux::signal::Interruption;
 use quell_mode::DeliveryMode;
+use tracing::{debug, info};
 
 use args::ProgramsArgs;
 
 use super::placement_args::PlacementArgs;
 use crate::exit::{Exit, Failure};
-use crate::journals::{journal, undo_what_killed_runs_left};
+use crate::journals::{journal, revert_killed_runs};
 use crate::output;
 use crate::render::attach as render;
 
-/// How long the load of a program is watched, where others share its queues, to tell how long they can wait.
+/// Time between two snapshots that measure how long other users of the queues can wait.
 const LOAD_WATCHED: Duration = Duration::from_millis(500);
 
-/// How long it is looked for connections that came since the workers were steered, and for threads that wait.
+/// Time limit for observing new connections after steering, and waiting threads for pinning.
 const PLACEMENT_WATCHED: Duration = Duration::from_secs(2);
 
 /// Options of `quell attach`.
 #[derive(Debug, Args)]
 #[command(override_usage = "quell attach [OPTIONS] <MODE> <PID...|--unit <NAME>|--cgroup <PATH>>")]
 pub(crate) struct AttachArgs {
-    /// The delivery mode: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, sockpollN, with N in µs.
+    /// Delivery mode: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, sockpollN (N in µs).
     mode: DeliveryMode,
     #[command(flatten)]
     programs: ProgramsArgs,
-    /// Also when process 1 is among them, and so every process that is visible here.
+    /// Allow PID 1, and with it every visible process.
     #[arg(long)]
     all_processes: bool,
     #[command(flatten)]
     placement: PlacementArgs,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(short, long)]
     yes: bool,
-    /// Show what would be set and whom it touches; change nothing.
+    /// Show the plan and the affected processes; change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Attach although a file that stays ready keeps queues suspended: network events can wait for it for ever.
+    /// Attach even if a file that stays ready keeps queues suspended: network events can be delayed forever.
     #[arg(long)]
     accept_stalls: bool,
-    /// Stay, keep up with workers that are started and queues that come up later, and restore everything at the end.
+    /// Stay in the foreground, apply the mode to new workers and queues, and undo everything on exit.
     #[arg(short, long, conflicts_with = "dry_run")]
     follow: bool,
-    /// How long to watch who polls, to tell whether the mode is in effect; 0: not at all.
+    /// How long to watch the queues to check that the mode is in effect; 0 skips the check.
     #[arg(long, value_name = "S", default_value_t = 1, value_parser = value_parser!(u64).range(..=3_600))]
     seconds: u64,
     /// Print JSON.
@@ -78,11 +79,11 @@ pub(crate) struct AttachArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// With the exit code of what went wrong.
+/// When the mode cannot be applied; changes are undone.
 pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if !args.dry_run {
-        // What a killed one left would be taken for the host's own values.
-        undo_what_killed_runs_left(&journal()).map_err(Failure::refused)?;
+        // Changes left by a killed run would be recorded as the host's own values.
+        revert_killed_runs(&journal()).map_err(Failure::refused)?;
     }
     let targets = args.programs.find().map_err(|error| failure(AttachError::Target(error)))?;
     if !args.all_processes {
@@ -90,12 +91,16 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     }
     refuse_what_is_attached(&journal(), &targets).map_err(failure)?;
     let request = Request { mode: args.mode, epolls: EpollsSetBy::Attachment };
-    let Looked { picture, plan, findings } =
+    let Observation { snapshot, plan, findings } =
         look(&targets, &request).map_err(|error| failure(AttachError::Look(error)))?;
+    plan.log();
+    for finding in &findings {
+        info!(id = %finding.id, severity = ?finding.severity, seen = finding.seen, "side effect");
+    }
     let wanted = args.placement.wanted();
-    let groups = groups(&wanted, &picture, &targets, args.follow)?;
+    let groups = groups(&wanted, &snapshot, &targets, args.follow)?;
     let mut report = render::Report::new(&request, &targets, &plan, findings, args.follow);
-    if args.placement.is_asked_for() {
+    if args.placement.is_requested() {
         report.placement = Some(render::placement::report(&groups, None));
     }
     if args.dry_run {
@@ -110,28 +115,28 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     if !args.json {
         show_plan(&report, &groups)?;
     }
-    ask::unless(args.yes, "set it?", "--yes")?;
-    let told = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    ask::unless(args.yes, "apply?", "--yes")?;
+    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let mut placement = Placement::new(wanted);
-    let watched = args.placement.is_asked_for().then_some(PLACEMENT_WATCHED);
-    let (mut attachment, placed) = attach(&targets, request, &plan, (&groups, &mut placement, watched), &told)?;
+    let watched = args.placement.is_requested().then_some(PLACEMENT_WATCHED);
+    let (mut attachment, placed) = attach(&targets, request, &plan, (&groups, &mut placement, watched), &interruption)?;
     let queues: Vec<QueueStep> = attachment.queues().cloned().collect();
     report.rings_left_alone = render::RingLeftAlone::of(&attachment);
     if args.follow {
         attachment.hold().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     }
     let kept = if args.follow { Some(attachment) } else { leave(attachment)? };
-    if args.placement.is_asked_for() {
+    if args.placement.is_requested() {
         report.placement = Some(render::placement::report(&groups, Some(&placed)));
     }
-    report.effect = effect(&request, &queues, Duration::from_secs(args.seconds), &told);
+    report.effect = effect(&request, &queues, Duration::from_secs(args.seconds), &interruption);
     let printed = if args.json { output::json(&report) } else { show_what_was_set(&report, &groups, &placed) };
-    // A reader that is not there does not take the mode from the program.
+    // A closed pipe does not undo the mode.
     if let Some(attachment) = kept {
-        follow::follow(attachment, placement, &told)?;
+        follow::follow(attachment, placement, &interruption)?;
         return printed;
     }
-    printed.map_err(|failure| Failure { text: format!("{}; the mode is set, and stays", failure.text), ..failure })
+    printed.map_err(|failure| Failure { text: format!("{}; the mode stays applied", failure.text), ..failure })
 }
 
 fn show_what_was_set(report: &render::Report<'_>, groups: &Groups, placed: &Placed) -> Result<(), Failure> {
@@ -140,7 +145,10 @@ fn show_what_was_set(report: &render::Report<'_>, groups: &Groups, placed: &Plac
     output::data(&report.effect.as_ref().map(ToString::to_string).unwrap_or_default())
 }
 
-fn leave(attachment: Attachment) -> Result<Option<Attachment>, Failure> {
+fn leave(mut attachment: Attachment) -> Result<Option<Attachment>, Failure> {
+    if let Err(error) = attachment.check_programs_run() {
+        return Err(restore(&error, &attachment.end()));
+    }
     attachment.leave().map_err(|error| Failure::new(Exit::RolledBack, error))?;
     output::say("applied and verified; restored when the program exits, or by `quell detach`");
     Ok(None)
@@ -151,49 +159,49 @@ fn show_plan(report: &render::Report<'_>, groups: &Groups) -> Result<(), Failure
     output::data(&render::placement::groups(groups))
 }
 
-/// What is there, what would be set, and what that would bring along.
-struct Looked {
-    picture: Picture,
+/// Snapshot, plan, and findings of the plan.
+struct Observation {
+    snapshot: Snapshot,
     plan: Plan,
     findings: Vec<Finding>,
 }
 
-/// Where others are on the queues, the plan is made from two looks, which show how long they can wait. A file that was
-/// ready is asked again and again until then.
-fn look(targets: &Targets, request: &Request) -> Result<Looked, TakeError> {
-    let looked = |picture: Picture, before: Option<&Picture>| {
-        let plan = plan(&picture, before, &targets.pids(), request);
-        let findings = consequences(&picture, before, &plan);
-        Looked { picture, plan, findings }
+/// Plans the attachment. If other processes share the queues, or a watched file is ready, takes a second snapshot after
+/// [`LOAD_WATCHED`]: it shows how long they can wait and whether the file stays ready.
+fn look(targets: &Targets, request: &Request) -> Result<Observation, TakeError> {
+    let looked = |snapshot: Snapshot, before: Option<&Snapshot>| {
+        let plan = plan(&snapshot, before, &targets.pids(), request);
+        let findings = consequences(&snapshot, before, &plan);
+        Observation { snapshot, plan, findings }
     };
     let first = looked(observe()?, None);
     let began = Instant::now();
-    let suspects = ready_files::suspects(&first.picture, &first.findings);
+    let suspects = ready_files::suspects(&first.snapshot, &first.findings);
     let stayed_ready = ready_files::stay_ready(suspects, LOAD_WATCHED);
-    let others_wait = !first.plan.neighbours.is_empty() && request.mode.napi().irq_suspend_timeout_ns > 0;
+    let others_wait = !first.plan.affected_processes.is_empty() && request.mode.napi().irq_suspend_timeout_ns > 0;
     if stayed_ready.is_empty() && !others_wait {
         return Ok(first);
     }
     thread::sleep(LOAD_WATCHED.saturating_sub(began.elapsed()));
-    let mut second = looked(observe()?, Some(&first.picture));
+    let mut second = looked(observe()?, Some(&first.snapshot));
     ready_files::judge(&mut second.findings, &stayed_ready);
     Ok(second)
 }
 
-/// The filters that are to be put on; none unless that is asked for. One who stays waits for what can be steered.
-fn groups(wanted: &Wanted, picture: &Picture, targets: &Targets, follow: bool) -> Result<Groups, Failure> {
+/// Reuseport filters to attach. With `follow`, groups can appear later, so that none is not an error.
+fn groups(wanted: &Wanted, snapshot: &Snapshot, targets: &Targets, follow: bool) -> Result<Groups, Failure> {
     let Some(devices) = &wanted.steer else { return Ok(Groups::default()) };
     let refused = |error| Failure::new(Exit::KernelRefused, format!("{error}; nothing was changed"));
-    let groups = decide(picture, &targets.pids(), devices).map_err(refused)?;
+    let groups = decide(snapshot, &targets.pids(), devices).map_err(refused)?;
     if groups.steerings.is_empty() && !follow {
-        let text = format!("nothing can be steered, so nothing was changed:\n{}", render::placement::groups(&groups));
+        let text = format!("nothing can be steered; nothing was changed:\n{}", render::placement::groups(&groups));
         return Err(Failure::new(Exit::NotSupported, text.trim_end()));
     }
     Ok(groups)
 }
 
-/// Every process descends from process 1, and so do the programs of everybody else.
-fn refuse_every_process(targets: &Targets) -> Result<(), Failure> {
+/// Refuses PID 1, because every process descends from it.
+pub(super) fn refuse_every_process(targets: &Targets) -> Result<(), Failure> {
     match targets.pids().iter().any(|pid| pid.get() == 1) {
         true => Err(Failure::usage(
             "process 1 is among the selected processes, and every process descends from it: name the programs, or add \
@@ -203,18 +211,18 @@ fn refuse_every_process(targets: &Targets) -> Result<(), Failure> {
     }
 }
 
-fn refuse_what_cannot_be(report: &render::Report<'_>) -> Result<(), Failure> {
+fn refuse_impossible(report: &render::Report<'_>) -> Result<(), Failure> {
     if report.plan.impossible.is_empty() {
         return Ok(());
     }
     let why = render::impossible(report.plan);
-    Err(Failure::new(Exit::NotSupported, format!("it cannot be done here, so nothing was changed:\n{why}")))
+    Err(Failure::new(Exit::NotSupported, format!("not possible here; nothing was changed:\n{why}")))
 }
 
 fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure> {
-    refuse_what_cannot_be(report)?;
+    refuse_impossible(report)?;
     if report.plan.steps.is_empty() && !args.follow {
-        let text = "there is nothing to set yet: no epoll with network sockets, and no packet has come by a queue; \
+        let text = "nothing to set yet: no epoll with network sockets, and no packet has arrived on a queue; \
                     --follow waits for them";
         let shown = if args.dry_run { String::new() } else { report.to_string() };
         return Err(Failure::new(Exit::NotSupported, format!("{shown}{text}")));
@@ -222,7 +230,7 @@ fn refuse(report: &render::Report<'_>, args: &AttachArgs) -> Result<(), Failure>
     if args.accept_stalls { Ok(()) } else { refuse_stalls(report) }
 }
 
-/// A file that stays ready makes the mode a stall, which no timeout ends.
+/// Refuses a plan under which a ready file stalls the queues.
 fn refuse_stalls(report: &render::Report<'_>) -> Result<(), Failure> {
     let stalls =
         |finding: &&Finding| finding.id == READY_FILE_HOLDS_SUSPENSION && finding.severity == Severity::Serious;
@@ -230,7 +238,7 @@ fn refuse_stalls(report: &render::Report<'_>) -> Result<(), Failure> {
     let Finding { id, title, seen, why, .. } = finding;
     Err(Failure::new(
         Exit::VerifyFailed,
-        format!("{id}: {title}: {seen}. {why} Nothing was changed; --accept-stalls attaches all the same"),
+        format!("{id}: {title}: {seen}. {why} Nothing was changed; --accept-stalls attaches anyway"),
     ))
 }
 
@@ -239,48 +247,59 @@ fn attach(
     request: Request,
     plan: &Plan,
     (groups, placement, watched): (&Groups, &mut Placement, Option<Duration>),
-    told: &Interruption,
+    interruption: &Interruption,
 ) -> Result<(Attachment, Placed), Failure> {
-    let flag = told.flag();
-    let mut looks_on = |_: usize, _: Moment| match flag.get() {
+    let flag = interruption.flag();
+    let mut observer = |_: usize, _: ChangeStage| match flag.get() {
         Some(_) => ControlFlow::Break(()),
         None => ControlFlow::Continue(()),
     };
     let mut start = |path: &Path| keeper::start(path);
     let mut attachment = Attachment::begin(&journal(), targets.clone(), request, &mut start).map_err(failure)?;
     let set = attachment
-        .make(plan, &mut looks_on)
-        .and_then(|()| placement.steer(groups, &mut attachment, &mut looks_on))
-        .and_then(|()| attachment.settle(&mut looks_on))
+        .make(plan, &mut observer)
+        .and_then(|()| placement.steer(groups, &mut attachment, &mut observer))
+        .and_then(|()| attachment.settle(&mut observer))
         .and_then(|()| match watched {
-            Some(within) => placement.watch(&mut attachment, within, &mut looks_on),
+            Some(within) => placement.watch(&mut attachment, within, &mut observer),
             None => Ok(Placed::default()),
         });
     match set {
         Ok(placed) => Ok((attachment, placed)),
-        Err(error) => Err(put_back(&error, &attachment.end())),
+        Err(error) => Err(restore(&error, &attachment.end())),
     }
 }
 
-/// Whether the mode shows; absent when nobody asked.
-fn effect(request: &Request, queues: &[QueueStep], time: Duration, told: &Interruption) -> Option<render::Effect> {
+/// Checks whether the mode is in effect; `None` without queues or with `--seconds 0`.
+fn effect(
+    request: &Request,
+    queues: &[QueueStep],
+    time: Duration,
+    interruption: &Interruption,
+) -> Option<render::Effect> {
     if time.is_zero() || queues.is_empty() {
         return None;
     }
-    // A signal ends it, and is looked at by whoever comes next.
-    let mut wait = || drop(told.wait(time));
+    // A signal ends the wait; the caller checks for it.
+    let mut wait = || drop(interruption.wait(time));
     Some(match effect::watch(queues, &mut wait) {
-        Ok(seen) => render::Effect::of(request, queues, seen),
-        Err(error) => render::Effect::blind(&error),
+        Ok(seen) => {
+            seen.iter().for_each(|seen| debug!(?seen, "polls counted"));
+            render::Effect::of(request, queues, seen)
+        }
+        Err(error) => {
+            info!(%error, "polls cannot be counted");
+            render::Effect::blind(&error)
+        }
     })
 }
 
-fn put_back(error: &AttachError, reverted: &Result<Reverted, JournalError>) -> Failure {
+fn restore(error: &AttachError, reverted: &Result<Reverted, JournalError>) -> Failure {
     let exit = if error.is_stopped() { Exit::Interrupted } else { Exit::RolledBack };
-    Failure::new(exit, format!("{error}; {}", crate::render::status::how_it_went_back(reverted)))
+    Failure::new(exit, format!("{error}; {}", crate::render::status::undo_outcome(reverted)))
 }
 
-/// Nothing was changed.
+/// Error before anything was changed.
 fn failure(error: AttachError) -> Failure {
     let exit = match &error {
         AttachError::Target(TargetError::Proc(_)) => Exit::KernelRefused,

@@ -1,11 +1,10 @@
-//! The watch over stalled queues for whoever stays beside a program: what it freed, in words. What a stall is and how it is
-//! ended is [`quell_host::attach::stall`]'s.
+//! Reports queues that [`quell_host::attach::stall`] found stalled and freed.
 
 use quell_host::attach::Attachment;
 use quell_host::attach::stall::{StallWatch, Stalled};
 use quell_linux::proc::ProcRoot;
 
-/// Without the right to count polls there is no watch, which is said once.
+/// Without the privilege to count polls, the watch is off; this is reported once.
 #[derive(Default)]
 pub(crate) struct Stalls {
     watch: StallWatch,
@@ -13,7 +12,7 @@ pub(crate) struct Stalls {
 }
 
 impl Stalls {
-    /// Looks once and frees what is stalled; says what that was.
+    /// Frees stalled queues and returns a line for each.
     pub(crate) fn look(&mut self, attachment: &Attachment) -> Vec<String> {
         if self.blind {
             return Vec::new();
@@ -24,7 +23,7 @@ impl Stalls {
             Ok(stalled) => stalled.iter().map(in_words).collect(),
             Err(error) => {
                 self.blind = true;
-                vec![format!("stalled queues are not watched for: {error}")]
+                vec![format!("not watching for stalled queues: {error}")]
             }
         }
     }
@@ -33,8 +32,8 @@ impl Stalls {
 fn in_words(stalled: &Stalled) -> String {
     let Stalled { napi, unpolled, packets, .. } = stalled;
     format!(
-        "NAPI {napi} was stalled: {packets} packet(s) lay there, and nobody had polled it for {} ms though the program ran; \
-         freed. `quell doctor` says what keeps it so",
+        "NAPI {napi} was stalled and is freed: {packets} packet(s) waited, not polled for {} ms although the program \
+         ran; `quell doctor` shows the cause",
         unpolled.as_millis()
     )
 }

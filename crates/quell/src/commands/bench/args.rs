@@ -1,11 +1,16 @@
 //! The options of `quell bench`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
 use quell_bench::offered_load::OfferedLoad;
+use quell_host::attach::{Selection, TargetError, Targets};
+use quell_linux::Pid;
+use quell_linux::cgroup::Cgroup;
 use quell_vm::KernelName;
 
+use crate::commands::apply::duration;
 use crate::commands::vm::NicName;
 
 /// Where the modes are tried.
@@ -37,28 +42,56 @@ pub(crate) struct BenchArgs {
     /// The guest's NICs, with --on vm; e1000e takes a -full kernel [default: virtio]
     #[arg(long, value_enum, requires = "on")]
     pub(crate) nic: Option<NicName>,
+    /// Measure these running processes and their children, on their own NIC and under their own traffic.
+    #[arg(long, value_name = "PID", value_delimiter = ',', conflicts_with_all = OF_LAB, conflicts_with_all = ["unit", "cgroup"])]
+    pub(crate) pid: Vec<Pid>,
+    /// Measure the processes of a unit of the service manager, like nginx.service.
+    #[arg(long, value_name = "NAME", conflicts_with_all = OF_LAB, conflicts_with = "cgroup")]
+    pub(crate) unit: Option<String>,
+    /// Measure the processes of a control group, by its path below /sys/fs/cgroup.
+    #[arg(long, value_name = "PATH", conflicts_with_all = OF_LAB)]
+    pub(crate) cgroup: Option<String>,
+    /// Run this command as load while the programs are measured [their live traffic]
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) load: Option<String>,
+    /// Run this command once per slice and compare the figures it prints, as `NAME VALUE` or a line of JSON: "wrk -d 1 ..."
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) latency: Option<String>,
+    /// Do not ask before the programs are switched between modes.
+    #[arg(short, long)]
+    pub(crate) yes: bool,
     /// Three modes and two loads, under a minute.
     #[arg(long, conflicts_with = "full")]
     pub(crate) quick: bool,
     /// Every mode that can be set from outside, at 25, 50, 75, 90 % and max.
     #[arg(long)]
     pub(crate) full: bool,
-    /// Modes to measure, by commas: base,defer200,suspend20,defer-hard-irqs=10
+    /// Modes to compare, by commas: base,defer200,suspend20,defer-hard-irqs=10. The first is what others are compared with.
     #[arg(long, value_name = "LIST")]
     pub(crate) modes: Option<String>,
     /// Loads to measure them under, by commas: shares of what base reaches, rates, max [50%,90%,max]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) loads: Option<Vec<OfferedLoad>>,
-    /// How often every cell is measured; fewer than 3 support no verdict.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(1..))]
+    /// Time of the whole measurement at most; it ends early when every comparison is decided [2m; 50s with --quick, 6m with
+    /// --full]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) budget: Option<Duration>,
+    /// How long each mode is observed before the next is set, in milliseconds [200; 1000 with --latency]
+    #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(20..=60_000))]
+    pub(crate) slice: Option<u32>,
+    /// How long each mode acts before it is observed, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = value_parser!(u32).range(0..=60_000))]
+    pub(crate) settle: u32,
+    /// On the model and in a guest: how often every cell is measured; fewer than 3 support no verdict.
+    #[arg(long, value_name = "N", default_value_t = REPEATS, value_parser = value_parser!(u32).range(1..))]
     pub(crate) repeats: u32,
-    /// How long each trial is measured, in seconds [1.8; with --quick 1.2; on the model 0.1 of virtual time]
+    /// On the model and in a guest: how long each run is measured, in virtual seconds [0.1 on the model]
     #[arg(long, value_name = "S")]
     pub(crate) seconds: Option<f64>,
-    /// How many disturbed trials may be measured again, in all.
+    /// In a guest: how many disturbed trials may be measured again, in all.
     #[arg(long, value_name = "N", default_value_t = 6)]
     pub(crate) retries: u32,
-    /// Decides the order of the trials and the generator's random choices [from the clock]
+    /// Decides the order of the modes and the generator's random choices [from the clock]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
     /// Receive queues of the server, each with a worker on a CPU of its own [1; on the model its host's]
@@ -82,13 +115,16 @@ pub(crate) struct BenchArgs {
     /// says that it is not a measurement.
     #[arg(long)]
     pub(crate) insist: bool,
-    /// Write the result to this file [quell-bench-TIME.json in the current directory]
+    /// Print absolute figures and counters of every mode too.
+    #[arg(long)]
+    pub(crate) details: bool,
+    /// Write the result to this file [bench-TIME.json in /var/lib/quell/results, or in ~/.local/state/quell without root]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Print the table of an earlier result instead of measuring.
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_MEASURING, conflicts_with_all = ["on", "schema"])]
     pub(crate) show: Option<PathBuf>,
-    /// Draw the result of --show as an SVG picture instead: latency and CPU time per request of each mode.
+    /// Draw the result of --show as an SVG image instead: latency and CPU time per request of each mode.
     #[arg(long, requires = "show", conflicts_with = "json")]
     pub(crate) svg: bool,
     /// Print the JSON Schema of result files instead of measuring; with --on vm that of its own.
@@ -100,6 +136,17 @@ pub(crate) struct BenchArgs {
 }
 
 impl BenchArgs {
+    /// The programs to measure. `None` if they are those of a lab.
+    pub(crate) fn programs(&self) -> Option<Result<Targets, TargetError>> {
+        let selection = match (&self.unit, &self.cgroup) {
+            (Some(unit), _) => Cgroup::of_unit(unit).map(Selection::Cgroup),
+            (None, Some(path)) => Cgroup::at(path).map(Selection::Cgroup),
+            (None, None) if self.pid.is_empty() => return None,
+            (None, None) => Ok(Selection::Processes(self.pid.clone())),
+        };
+        Some(selection.map_err(TargetError::from).and_then(Targets::find))
+    }
+
     /// An option that only a lab has, or that asks for one of a certain size: where that cannot be had, the model is no
     /// answer.
     pub(crate) fn asks_for_a_lab(&self) -> bool {
@@ -111,6 +158,24 @@ impl BenchArgs {
         sized || self.server.is_some() || self.no_interrupt_stand_in || self.insist
     }
 
+    /// The options among these that mean nothing in a lab, which has its own load.
+    pub(crate) fn of_programs_only(&self) -> Vec<&'static str> {
+        let given = [(self.load.is_some(), "--load"), (self.latency.is_some(), "--latency"), (self.yes, "--yes")];
+        given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
+    }
+
+    /// The options among these that mean nothing where modes are switched under load.
+    pub(crate) fn of_model_and_guest_only(&self) -> Vec<&'static str> {
+        let given = [
+            (self.repeats != REPEATS, "--repeats"),
+            (self.seconds.is_some(), "--seconds"),
+            (self.host.is_some(), "--host"),
+            (self.kernel.is_some(), "--kernel"),
+            (self.nic.is_some(), "--nic"),
+        ];
+        given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
+    }
+
     /// The options among these that mean nothing on the model.
     pub(crate) fn of_lab_only(&self) -> Vec<&'static str> {
         let given = [
@@ -118,6 +183,8 @@ impl BenchArgs {
             (self.server.is_some(), "--server"),
             (self.no_interrupt_stand_in, "--no-interrupt-stand-in"),
             (self.insist, "--insist"),
+            (self.budget.is_some(), "--budget"),
+            (self.slice.is_some(), "--slice"),
             (self.kernel.is_some(), "--kernel"),
             (self.nic.is_some(), "--nic"),
         ];
@@ -145,8 +212,32 @@ impl BenchArgs {
     }
 }
 
+const REPEATS: u32 = 3;
+
+/// Options of a lab, which mean nothing for programs of this host.
+const OF_LAB: [&str; 12] = [
+    "on",
+    "host",
+    "kernel",
+    "nic",
+    "full",
+    "loads",
+    "queues",
+    "generators",
+    "connections",
+    "server",
+    "no_interrupt_stand_in",
+    "insist",
+];
+
 /// Options that say nothing where nothing is measured.
-const OF_MEASURING: [&str; 18] = [
+const OF_MEASURING: [&str; 27] = [
+    "pid",
+    "unit",
+    "cgroup",
+    "load",
+    "latency",
+    "yes",
     "host",
     "kernel",
     "nic",
@@ -154,6 +245,9 @@ const OF_MEASURING: [&str; 18] = [
     "full",
     "modes",
     "loads",
+    "budget",
+    "slice",
+    "settle",
     "repeats",
     "seconds",
     "retries",
@@ -170,6 +264,6 @@ const OF_MEASURING: [&str; 18] = [
 const MODES_HELP: &str = concat!(
     "Modes: base (interrupts), deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy; N is gro-flush-timeout in µs. ",
     "With --on sim also eventspinN, which spins for N µs. ",
-    "Any setting can be overridden: suspend20,defer-hard-irqs=10,irq-suspend-timeout=5ms. base is measured twice, as if ",
-    "it were two modes: what differs between the two cannot be told apart today.",
+    "Any setting can be overridden: suspend20,defer-hard-irqs=10,irq-suspend-timeout=5ms. Modes are switched in short slices ",
+    "while the server serves; base is measured twice, and a difference between the two withholds the verdicts.",
 );

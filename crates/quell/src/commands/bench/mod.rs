@@ -1,18 +1,22 @@
-//! `quell bench`: reads the options into a plan, runs it on the lab or on the model, writes the result file, prints the
-//! table and what follows from it.
+//! `quell bench`: compares delivery modes on programs of this host, on a server in a private lab, on the model or in a guest;
+//! writes the result file; prints the answer.
 
 mod args;
+mod on_programs;
 mod on_sim;
 mod on_veth;
 mod on_vm;
+mod results;
 
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use quell_bench::experiment::{self, ExperimentResult, Timing};
 use quell_bench::plan::{Extent, Plan};
 use quell_bench::result::{BenchResult, SCHEMA};
 use quell_bench::run::BenchError;
 use quell_bench::vm::interrupts::{self, InterruptResult};
+use quell_experiment::ExperimentEvent;
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
 
@@ -24,7 +28,15 @@ pub(crate) use args::BenchArgs;
 use crate::exit::{Exit, Failure};
 use crate::file::{self, Destination};
 use crate::output;
-use crate::render::{bench_chart, bench_table, findings};
+use crate::render::progress::Progress;
+use crate::render::{bench_chart, bench_table, experiment as render, findings};
+
+/// Observed time of a slice under Quell's generator or live traffic, ms.
+const SLICE_MS: u32 = 200;
+/// Observed time of a slice that a command measures: many take whole seconds only.
+const JUDGED_SLICE_MS: u32 = 1_000;
+/// Relative difference that does not matter.
+const MARGIN: f64 = 0.05;
 
 /// Runs the command.
 ///
@@ -32,45 +44,47 @@ use crate::render::{bench_chart, bench_table, findings};
 /// With the exit code of what went wrong.
 pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     if args.schema {
-        let in_a_guest = args.on == Some(Where::Vm);
-        let schema = if in_a_guest { InterruptResult::json_schema() } else { BenchResult::json_schema() };
-        return output::json(&schema);
+        return output::json(&match args.on {
+            Some(Where::Vm) => InterruptResult::json_schema(),
+            Some(Where::Sim) => BenchResult::json_schema(),
+            Some(Where::Veth) | None => ExperimentResult::json_schema(),
+        });
     }
     if let Some(file) = &args.show {
-        return show_file(file, if args.svg { Form::Svg } else { Form::of(args.json) });
+        return show_file(file, if args.svg { Form::Svg } else { Form::of(args.json) }, args.details);
     }
     if args.on == Some(Where::Vm) {
         return on_vm::run(args);
     }
-    let plan = plan(args)?;
-    let destination = match &args.output {
-        Some(file) => Destination::named(file.clone(), "the result"),
-        None => Destination::by_default(format!("quell-bench-{}.json", unix_time().as_secs()).into(), "the result"),
-    };
-    destination.check_writable()?;
-    let result = match args.on {
-        Some(Where::Sim) => on_sim::run(args, plan)?,
-        Some(Where::Veth) => on_veth::run(args, plan).map_err(on_veth::failure)?,
-        None | Some(Where::Vm) => wherever_possible(args, plan)?,
-    };
-    // Whichever of the two fails, the other still has what took minutes to measure.
-    let written = destination.write_json(&result);
-    show(&result, Form::of(args.json))?;
-    written?;
-    let file = destination.path();
-    let again = shell_words::quote(&file.to_string_lossy()).into_owned();
-    output::say(&format!("\nresult file: {} (print it again: quell bench --show {again})", visible::path(file)));
-    if result.interrupted {
-        return Err(Failure::new(Exit::Interrupted, "interrupted: the table holds what was measured until then"));
+    if args.on != Some(Where::Sim)
+        && let Some(option) = args.of_model_and_guest_only().first()
+    {
+        return Err(Failure::usage(format!(
+            "{option} is for the model or a guest (--on sim, --on vm); a server takes --budget"
+        )));
     }
-    Ok(())
+    let destination = results::destination(args.output.as_ref())?;
+    destination.check_writable()?;
+    if let Some(targets) = args.programs() {
+        return finish(args, &on_programs::run(args, targets)?, &destination);
+    }
+    if let Some(option) = args.of_programs_only().first() {
+        return Err(Failure::usage(format!(
+            "{option} is for programs of this host: name them by --pid, --unit or --cgroup"
+        )));
+    }
+    match args.on {
+        Some(Where::Sim) => finish_simulated(args, &on_sim::run(args, plan(args)?)?, &destination),
+        Some(Where::Veth) => finish(args, &on_veth::run(args).map_err(on_veth::failure)?, &destination),
+        None | Some(Where::Vm) => wherever_possible(args, &destination),
+    }
 }
 
 /// On the lab, or, where this machine cannot run it and nothing asks for it, on the model. A guest is offered and not
 /// started: it counts interrupts, and the question was which mode wins.
-fn wherever_possible(args: &BenchArgs, plan: Plan) -> Result<BenchResult, Failure> {
-    let why = match on_veth::run(args, plan.clone()) {
-        Ok(result) => return Ok(result),
+fn wherever_possible(args: &BenchArgs, destination: &Destination) -> Result<(), Failure> {
+    let why = match on_veth::run(args) {
+        Ok(result) => return finish(args, &result, destination),
         Err(NotRun::Bench(BenchError::NotPossibleHere(missing))) if !args.asks_for_a_lab() => {
             on_veth::not_possible(&missing)
         }
@@ -82,19 +96,81 @@ fn wherever_possible(args: &BenchArgs, plan: Plan) -> Result<BenchResult, Failur
          lab):\n",
         on_vm::offer()
     ));
-    on_sim::run(args, plan)
+    finish_simulated(args, &on_sim::run(args, plan(args)?)?, destination)
+}
+
+/// Writes and prints a result. Whichever of the two fails, the other still has what took minutes to measure.
+fn finish(args: &BenchArgs, result: &ExperimentResult, destination: &Destination) -> Result<(), Failure> {
+    let written = destination.write_json(result);
+    show_experiment(result, Form::of(args.json), args.details)?;
+    written?;
+    say_where(destination);
+    match result.failure() {
+        Some(why) => Err(Failure::new(Exit::RolledBack, format!("{why}; everything was restored"))),
+        None if result.was_interrupted() => Err(interrupted()),
+        None => Ok(()),
+    }
+}
+
+fn finish_simulated(args: &BenchArgs, result: &BenchResult, destination: &Destination) -> Result<(), Failure> {
+    let written = destination.write_json(result);
+    show(result, Form::of(args.json))?;
+    written?;
+    say_where(destination);
+    if result.interrupted { Err(interrupted()) } else { Ok(()) }
+}
+
+fn interrupted() -> Failure {
+    Failure::new(Exit::Interrupted, "interrupted: the table holds what was measured until then")
+}
+
+fn say_where(destination: &Destination) {
+    let file = destination.path();
+    let again = shell_words::quote(&file.to_string_lossy()).into_owned();
+    output::say(&format!("\nresult file: {} (print it again: quell bench --show {again})", visible::path(file)));
+}
+
+/// Modes of an experiment, the reference first.
+fn modes(args: &BenchArgs, default: &[&str]) -> Result<Vec<DeliveryMode>, Failure> {
+    let modes = args.modes.clone().unwrap_or_else(|| default.join(","));
+    DeliveryMode::parse_list(&modes).map_err(|error| Failure::usage(format!("{error}\n\n{}", error.caret())))
+}
+
+fn timing(args: &BenchArgs, budget: Duration) -> Timing {
+    let slice_ms = if args.latency.is_some() { JUDGED_SLICE_MS } else { SLICE_MS };
+    Timing {
+        budget_ms: u64::try_from(args.budget.unwrap_or(budget).as_millis()).unwrap_or(u64::MAX),
+        slice_ms: args.slice.unwrap_or(slice_ms),
+        settle_ms: args.settle,
+        margin: MARGIN,
+        seed: args.seed.unwrap_or_else(seed_from_the_clock),
+    }
+}
+
+/// Shows how far an experiment is.
+fn show_progress(progress: &Progress, under: &str, event: ExperimentEvent<'_, DeliveryMode>) {
+    match event {
+        ExperimentEvent::SliceBegins { slice, spent } => {
+            let percent = (spent * 100.0).clamp(0.0, 100.0) as usize;
+            progress.step(
+                percent,
+                100,
+                &format!("% of the time, block {}{under}: {}", slice.block + 1, slice.treatment.name),
+            );
+        }
+        ExperimentEvent::TreatmentDropped { name, reason } => {
+            progress.say(&format!("{} cannot be set here: {reason}", visible::name(name)));
+        }
+        ExperimentEvent::Looked(_) => {}
+    }
 }
 
 fn plan(args: &BenchArgs) -> Result<Plan, Failure> {
     let extent = extent(args);
-    let modes = args.modes.clone().unwrap_or_else(|| extent.modes().join(","));
-    let modes =
-        DeliveryMode::parse_list(&modes).map_err(|error| Failure::usage(format!("{error}\n\n{}", error.caret())))?;
     let loads = args.loads.clone().unwrap_or_else(|| extent.loads());
     let seed = args.seed.unwrap_or_else(seed_from_the_clock);
-    let mut plan = Plan::new(modes, loads, args.repeats, seed).map_err(Failure::usage)?;
+    let mut plan = Plan::new(modes(args, extent.modes())?, loads, args.repeats, seed).map_err(Failure::usage)?;
     plan.measure_ms = measure_ms(args.seconds, extent)?;
-    plan.retries = args.retries;
     Ok(plan)
 }
 
@@ -117,21 +193,18 @@ fn measure_ms(seconds: Option<f64>, extent: Extent) -> Result<u32, Failure> {
 
 fn seed_from_the_clock() -> u64 {
     // Short enough to be typed again.
-    unix_time().as_millis() as u64 % 1_000_000
+    results::unix_time().as_millis() as u64 % 1_000_000
 }
 
-fn unix_time() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-}
-
-/// Prints what a file holds: a result of a lab or the model, or of the vm lab.
-fn show_file(file: &Path, form: Form) -> Result<(), Failure> {
+/// Prints what a file holds: an experiment, a matrix of the model or of an earlier version, or a result of a guest.
+fn show_file(file: &Path, form: Form, details: bool) -> Result<(), Failure> {
     let place = visible::path(file);
     let text = file::read_json(file)?;
     let schema: serde_json::Value =
         serde_json::from_str(&text).map_err(|error| Failure::usage(format!("{place} is no JSON: {error}")))?;
     let no_result = |error| Failure::usage(format!("{place} is no result of a bench run: {error}"));
     match schema.get("schema").and_then(|schema| schema.as_str()) {
+        Some(experiment::SCHEMA) => show_experiment(&serde_json::from_str(&text).map_err(no_result)?, form, details),
         Some(SCHEMA) => show(&serde_json::from_str(&text).map_err(no_result)?, form),
         Some(interrupts::SCHEMA) if form == Form::Svg => Err(Failure::usage(format!(
             "{place} is a result of the vm lab, which times nothing: there is no latency to draw"
@@ -139,20 +212,29 @@ fn show_file(file: &Path, form: Form) -> Result<(), Failure> {
         Some(interrupts::SCHEMA) => on_vm::show(&serde_json::from_str(&text).map_err(no_result)?, form == Form::Json),
         other => {
             let found = other.map_or_else(|| "no schema".to_owned(), |other| format!("the schema {other:?}"));
-            let known = format!("{SCHEMA:?} and {:?}", interrupts::SCHEMA);
+            let known = format!("{:?}, {SCHEMA:?} and {:?}", experiment::SCHEMA, interrupts::SCHEMA);
             Err(Failure::usage(format!("{place} has {found}, and this version reads {known}")))
         }
     }
 }
 
+fn show_experiment(result: &ExperimentResult, form: Form, details: bool) -> Result<(), Failure> {
+    match form {
+        Form::Json => output::json(result),
+        Form::Svg => output::data(&bench_chart::of_experiment(result).ok_or_else(no_latency)?),
+        Form::Table if details => output::data(&format!("{}{}", render::render(result), render::details(result))),
+        Form::Table => output::data(&render::render(result)),
+    }
+}
+
+fn no_latency() -> Failure {
+    Failure::usage("the result has no latency under an open load, so there is nothing to draw")
+}
+
 fn show(result: &BenchResult, form: Form) -> Result<(), Failure> {
     match form {
         Form::Json => output::json(result),
-        Form::Svg => {
-            let no_latency =
-                || Failure::usage("the result has no latency under an open load, so there is nothing to draw");
-            output::data(&bench_chart::render(result).ok_or_else(no_latency)?)
-        }
+        Form::Svg => output::data(&bench_chart::of_matrix(result).ok_or_else(no_latency)?),
         Form::Table => {
             output::data(&format!("{}\n{}", bench_table::render(result), findings::render(&result.findings())))
         }

@@ -1,16 +1,18 @@
-//! A plan measured on the veth lab, with progress, until it is done or interrupted.
+//! Experiments in the veth lab, with progress, until they are done or interrupted.
 
-use quell_bench::plan::Plan;
+use std::time::Duration;
+
+use quell_bench::experiment::{ComparisonError, ExperimentResult};
+use quell_bench::offered_load::OfferedLoad;
+use quell_bench::plan::Extent;
 use quell_bench::requirements::Missing;
-use quell_bench::result::BenchResult;
 use quell_bench::run::{BenchError, Event, Request, run as measure};
 use quell_bench::server::{ServerCommand, ServerError};
 use quell_linux::signal::Interruption;
 
 use super::args::BenchArgs;
 use crate::exit::{Exit, Failure};
-use crate::journals::{journal, tell_of_recovery};
-use crate::render::bench_table;
+use crate::journals::{journal, report_recovery};
 use crate::render::progress::Progress;
 
 /// Why there is no result.
@@ -21,10 +23,13 @@ pub(super) enum NotRun {
     Bench(BenchError),
 }
 
-/// Measures the plan.
-pub(super) fn run(args: &BenchArgs, plan: Plan) -> Result<BenchResult, NotRun> {
+/// Measures.
+pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, NotRun> {
+    let extent = super::extent(args);
     let request = Request {
-        plan,
+        modes: super::modes(args, extent.modes()).map_err(NotRun::Asked)?,
+        loads: args.loads.clone().unwrap_or_else(|| extent.loads()),
+        timing: super::timing(args, budget(extent)),
         server: server(args).map_err(NotRun::Asked)?,
         queues: args.queues.unwrap_or(1),
         generators: args.generators.unwrap_or(1),
@@ -37,10 +42,19 @@ pub(super) fn run(args: &BenchArgs, plan: Plan) -> Result<BenchResult, NotRun> {
     let stop = interruption.flag();
     let progress = Progress::new();
     progress.doing("setting up the lab");
-    let plan = request.plan.clone();
-    let outcome = measure(&request, &journal(), &mut |event| tell(&progress, &plan, event), &|| stop.get().is_some());
+    let mut under = String::new();
+    let outcome =
+        measure(&request, &journal(), &mut |event| show(&progress, &mut under, event), &|| stop.get().is_some());
     progress.finish();
     outcome.map_err(NotRun::Bench)
+}
+
+fn budget(extent: Extent) -> Duration {
+    Duration::from_secs(match extent {
+        Extent::Quick => 50,
+        Extent::Standard => 120,
+        Extent::Full => 360,
+    })
 }
 
 /// Fewer leave the server idle at max, more overflow a veth's ring.
@@ -56,21 +70,17 @@ fn server(args: &BenchArgs) -> Result<ServerCommand, Failure> {
     Ok(ServerCommand::Other(words))
 }
 
-fn tell(progress: &Progress, plan: &Plan, event: Event<'_>) {
+fn show(progress: &Progress, under: &mut String, event: Event<'_>) {
     match event {
-        Event::Recovered(found) => found.iter().for_each(|found| tell_of_recovery(progress, found)),
+        Event::Recovered(found) => found.iter().for_each(|found| report_recovery(progress, found)),
         Event::LabIsUp(_) => progress.doing("the lab is up, measuring"),
-        Event::Refused { label, reason } => progress.say(&format!("{label} cannot be set here: {reason}")),
-        Event::TrialBegins { done, total, id } => {
-            let what = format!("{} at {}", plan.modes[id.mode].label, plan.loads[id.load]);
-            progress.step(done, total, &what);
+        Event::Begins { load, .. } => {
+            *under = match load {
+                OfferedLoad::Max => " in a closed loop".to_owned(),
+                load => format!(" at {load}"),
+            };
         }
-        Event::TrialEnds { trial, again } if again => {
-            let label = &plan.modes[trial.id.mode].label;
-            let why: Vec<String> = trial.disturbances.iter().map(bench_table::disturbance).collect();
-            progress.say(&format!("{label}: disturbed ({}), measured again", why.join(", ")));
-        }
-        Event::TrialEnds { .. } => {}
+        Event::Experiment(event) => super::show_progress(progress, under, event),
         Event::TakenDown(Ok(reverted)) => reverted.failed.iter().for_each(|(_, error)| {
             progress.say(&format!("left behind (`quell lab clean` tries again): {error}"));
         }),
@@ -87,23 +97,26 @@ pub(super) fn failure(error: NotRun) -> Failure {
     match error {
         BenchError::NotPossibleHere(missing) => Failure::new(Exit::NotSupported, not_possible(&missing)),
         BenchError::Cpus(error) => Failure::new(Exit::NotSupported, error),
-        BenchError::NoModeLeft(_) => Failure::new(Exit::NotSupported, error),
+        BenchError::Experiment(ComparisonError::Reference { .. } | ComparisonError::NoModeLeft(_)) => {
+            Failure::new(Exit::NotSupported, error)
+        }
+        BenchError::Experiment(ComparisonError::Design(_)) => Failure::usage(error),
         BenchError::Check(_) => {
             Failure::new(Exit::VerifyFailed, format!("{error}; --insist measures all the same and says so"))
         }
         BenchError::Interrupted | BenchError::Server(ServerError::Interrupted) => {
             Failure::new(Exit::Interrupted, error)
         }
-        BenchError::Lab(_) | BenchError::Set { .. } | BenchError::Change(_) => Failure::new(Exit::KernelRefused, error),
+        BenchError::Lab(_) | BenchError::Switch(_) | BenchError::Change(_) => Failure::new(Exit::KernelRefused, error),
         _ => Failure::new(Exit::RolledBack, format!("{error}; the lab has been taken down")),
     }
 }
 
-/// What is missing for a lab, and what would mend it.
+/// What is missing for a lab, and what would fix it.
 pub(super) fn not_possible(missing: &[Missing]) -> String {
     let mut text = String::from("this machine cannot run the lab. What is missing:");
-    for Missing { what, seen, mend } in missing {
-        text.push_str(&format!("\n  {what}\n    seen: {seen}\n    to mend it: {mend}"));
+    for Missing { what, seen, fix } in missing {
+        text.push_str(&format!("\n  {what}\n    seen: {seen}\n    to fix it: {fix}"));
     }
     text
 }

@@ -1,4 +1,4 @@
-//! `quell lab`: a lab to try things in, labs that run, and what killed runs left behind.
+//! `quell lab`: a veth lab for manual experiments, running labs, and leftovers of killed runs.
 
 mod up;
 
@@ -12,26 +12,25 @@ use quell_host::recovery::{Found, recover};
 use quell_linux::visible;
 use serde::Serialize;
 
-pub(super) use self::up::is_kept_lab;
+pub(super) use self::up::is_persistent_lab;
 use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
-use crate::render::change::in_words;
 
-/// What can be done about labs.
+/// Actions on labs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LabCommand {
-    /// Raise a lab that stays: two network namespaces and a veth pair between them, to try things in.
+    /// Create a persistent lab for experiments: two network namespaces connected by a veth pair.
     Up(up::UpArgs),
-    /// Take that lab down, with everything that runs in it.
+    /// Remove this lab and kill everything that runs in it.
     Down,
-    /// List the labs of this machine: running ones, and what killed runs left.
+    /// List labs: running ones, and leftovers of killed runs.
     List {
         /// Print JSON.
         #[arg(short, long)]
         json: bool,
     },
-    /// Remove what killed runs left: processes, links, namespaces. Running labs are left alone.
+    /// Remove leftovers of killed runs: processes, links, namespaces. Running labs are not touched.
     Clean {
         /// Print JSON.
         #[arg(short, long)]
@@ -39,7 +38,7 @@ pub(crate) enum LabCommand {
     },
 }
 
-/// What is printed about one journal.
+/// Output for one journal.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct Entry {
@@ -71,7 +70,7 @@ pub(crate) fn run(command: &LabCommand) -> Result<(), Failure> {
             let failed = cleaned.iter().any(|entry| !entry.failed.is_empty() || entry.state == "unusable");
             show(cleaned, *json)?;
             if failed {
-                let text = "not everything could be removed: see above; what is left stays in its journal";
+                let text = "some objects could not be removed: see above; their journals are kept";
                 return Err(Failure::new(Exit::KernelRefused, text));
             }
             Ok(())
@@ -84,7 +83,7 @@ fn list() -> Result<Vec<Entry>, Failure> {
     Ok(listed.into_iter().filter_map(of_listed).collect())
 }
 
-/// Absent: a host's settings are no lab.
+/// `None` for journals of host settings.
 fn of_listed(listed: ListedJournal) -> Option<Entry> {
     Some(match listed {
         ListedJournal::Abandoned { path, history } if history.stay != Stay::WithOwner => {
@@ -119,7 +118,7 @@ fn clean() -> Result<Vec<Entry>, Failure> {
     Ok(found.into_iter().filter_map(of_found).collect())
 }
 
-/// Absent: what is to stay is no lab's.
+/// `None` for persistent changes and attachments, which are not labs.
 fn of_found(found: Found) -> Option<Entry> {
     Some(match found {
         Found::Kept { .. } => return None,
@@ -139,7 +138,7 @@ fn show(labs: Vec<Entry>, json: bool) -> Result<(), Failure> {
         return output::json(&Report { schema: "quell-labs/1", labs });
     }
     if labs.is_empty() {
-        return output::data("no lab is running, and nothing was left behind\n");
+        return output::data("no labs, and no leftovers of killed runs\n");
     }
     output::data(&labs.iter().map(describe).collect::<String>())
 }
@@ -148,7 +147,7 @@ fn describe(entry: &Entry) -> String {
     let owner = entry.pid.map_or_else(String::new, |pid| format!(", process {pid}"));
     let mut text = format!("{} ({}{owner})\n", entry.journal, entry.state);
     for change in &entry.changes {
-        text.push_str(&format!("  {}\n", in_words(change)));
+        text.push_str(&format!("  {}\n", change));
     }
     for failed in &entry.failed {
         text.push_str(&format!("  {failed}\n"));

@@ -1,9 +1,9 @@
-//! `quell lab up` and `quell lab down`: a lab that stays, to try things in by hand.
+//! `quell lab up` and `quell lab down`: a persistent lab for manual experiments.
 
 use clap::{Args, value_parser};
 use quell_bench::cpus::CpuLayout;
 use quell_bench::lab::veth::{PURPOSE, SERVER_DEVICE, VethLab, VethPlan};
-use quell_host::kept::{Kept, list, release};
+use quell_host::persistent::{Persistent, list, release};
 use quell_linux::Pid;
 use quell_linux::sched;
 use quell_mode::NapiSettings;
@@ -12,7 +12,7 @@ use crate::exit::{Exit, Failure};
 use crate::journals::journal;
 use crate::output;
 
-/// The lab's name, and the beginning of those of its namespaces.
+/// Name of the lab and prefix of its namespaces.
 const NAME: &str = "quell-lab";
 
 /// Options of `quell lab up`.
@@ -27,24 +27,24 @@ fn refused(error: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::KernelRefused, error)
 }
 
-/// Whether a journal is that of a lab which stays.
-pub(in crate::commands) fn is_kept_lab(kept: &Kept) -> bool {
+/// Whether the journal belongs to the persistent lab.
+pub(in crate::commands) fn is_persistent_lab(kept: &Persistent) -> bool {
     kept.history.begin.purpose == PURPOSE
 }
 
-/// Raises the lab.
+/// Creates the lab.
 ///
 /// # Errors
-/// When it is up already, or cannot be raised.
+/// When the lab exists already, or cannot be created.
 pub(super) fn up(args: &UpArgs) -> Result<(), Failure> {
     let journal = journal();
-    if list(&journal).map_err(Failure::refused)?.iter().any(is_kept_lab) {
-        return Err(Failure::usage("the lab is up already: `quell lab down` takes it down"));
+    if list(&journal).map_err(Failure::refused)?.iter().any(is_persistent_lab) {
+        return Err(Failure::usage("the lab is already up: remove it with `quell lab down`"));
     }
     let cpus: Vec<u32> = sched::affinity(Pid::of_this_process()).map_err(refused)?.iter().collect();
     let plan = VethPlan {
         queues: args.queues,
-        // Queues share CPUs where there are too few: nothing is measured here.
+        // Queues may share CPUs: nothing is measured here.
         cpus: CpuLayout::plan(&cpus, args.queues as usize, 1, true).map_err(refused)?,
         interrupt_stand_in: false,
         client_napi: NapiSettings::default(),
@@ -59,21 +59,21 @@ pub(super) fn up(args: &UpArgs) -> Result<(), Failure> {
     ))
 }
 
-/// Takes it down, with everything that runs in it.
+/// Removes the lab and kills everything that runs in it.
 ///
 /// # Errors
-/// When it is not up, or not all of it could be removed.
+/// When there is no lab, or it could not be removed completely.
 pub(super) fn down() -> Result<(), Failure> {
     let journal = journal();
     let kept = list(&journal).map_err(Failure::refused)?;
-    let Some(lab) = kept.iter().find(|kept| is_kept_lab(kept)) else {
-        return Err(Failure::usage("no lab is up: `quell lab up` raises one"));
+    let Some(lab) = kept.iter().find(|kept| is_persistent_lab(kept)) else {
+        return Err(Failure::usage("no lab is up: create one with `quell lab up`"));
     };
     let reverted = release(&journal, &lab.path).map_err(Failure::refused)?;
     let failed: Vec<String> =
         reverted.iter().flat_map(|reverted| &reverted.failed).map(|(_, error)| format!("\n  {error}")).collect();
     if failed.is_empty() {
-        return output::data("the lab is down\n");
+        return output::data("lab removed\n");
     }
-    Err(refused(format!("not all of the lab could be removed; the rest stays in its journal:{}", failed.concat())))
+    Err(refused(format!("the lab could not be removed completely; its journal is kept:{}", failed.concat())))
 }

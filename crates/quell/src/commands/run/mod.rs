@@ -1,9 +1,10 @@
-//! `quell run`: a command started with a delivery mode. The queues have the mode before the command starts, the command
-//! has the preload library where it can be reached by one, and everything is put back when it ends.
+//! `quell run`: starts a command with a delivery mode. The queues are set before the command starts, the preload
+//! library is loaded if it can be, and everything is undone when the command exits.
 
 mod profiles;
 mod queues;
 mod supervise;
+mod verify;
 
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU32;
@@ -14,14 +15,16 @@ use quell_host::attach::placement::Wanted;
 use quell_launch::choice::{Choice, Said};
 use quell_launch::preload_settings::PreloadSettings;
 use quell_launch::program::{Program, ProgramError, Reach, Why};
-use quell_launch::{library, told};
+use quell_launch::{library, library_settings};
 use quell_linux::epoll_params::{self, EpollParamsError};
 use quell_linux::event::Epoll;
 use quell_linux::process::{Foreground, ProcessError, is_not_found};
 use quell_linux::signal_queue::SignalQueue;
 use quell_mode::{DeliveryMode, Requirement};
+use tracing::info;
 
 use self::queues::Queues;
+use self::verify::Verifier;
 use super::placement_args::PlacementArgs;
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -31,57 +34,59 @@ use crate::render::launch as render;
 #[derive(Debug, Args)]
 #[command(after_help = ENVIRONMENT)]
 pub(crate) struct RunArgs {
-    /// The delivery mode: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, eventspinN, sockpollN, with N
-    /// in µs.
+    /// Delivery mode: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, eventspinN, sockpollN (N in
+    /// µs).
     mode: Option<DeliveryMode>,
-    /// What to start, with its arguments, after `--`.
+    /// Command to start and its arguments, after `--`.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-    /// Values for a program: a shipped profile (haproxy, memcached, nginx, redis), or a file.
+    /// Program profile: haproxy, memcached, nginx, redis, or a file.
     #[arg(long, value_name = "NAME|FILE")]
     profile: Option<String>,
-    /// The most events that one wait of the program returns: while it works on them, its queue is not polled.
+    /// Maximum number of events per wait; the queue is not polled while the program handles them.
     #[arg(long, value_name = "N")]
     max_events: Option<NonZeroU32>,
-    /// Set the queues of this device only; can be repeated [all of this network namespace]
+    /// Set only the queues of this device; can be repeated [default: all in this network namespace]
     #[arg(long, value_name = "NAME")]
     device: Vec<String>,
-    /// Leave the queues as they are, for instance as `quell apply` has set them.
+    /// Do not set queues, for example because `quell apply` has set them.
     #[arg(long, conflicts_with_all = ["device", "steer", "pin"])]
     no_queues: bool,
     #[command(flatten)]
     placement: PlacementArgs,
-    /// Print what is in effect, and who said it, before the command starts.
-    #[arg(short, long)]
-    verbose: bool,
-    /// Print what would be done; start nothing, change nothing.
+    /// Print the settings and their sources before the command starts.
+    #[arg(long)]
+    details: bool,
+    /// Print the plan; start nothing, change nothing.
     #[arg(long)]
     dry_run: bool,
 }
 
 const ENVIRONMENT: &str = concat!(
-    "QUELL_RUN_MODE, QUELL_RUN_MAX_EVENTS and QUELL_RUN_DEVICES (separated by commas) beat the profile, and options beat ",
-    "both. The exit code is the command's; 127 when there is no such command, 126 when it cannot be executed.",
+    "QUELL_RUN_MODE, QUELL_RUN_MAX_EVENTS and QUELL_RUN_DEVICES (comma-separated) override the profile; options ",
+    "override both. Exits with the command's exit code; 127 if it is not found, 126 if it cannot be executed.",
 );
 
-/// What is known before anything is done.
+/// Decisions made before anything is changed.
 pub(crate) struct Launch {
-    /// What is wanted.
+    /// Effective values and their sources.
     pub(crate) choice: Choice,
-    /// What is to be started.
+    /// Program to start.
     pub(crate) program: Program,
-    /// What the preload library is told; absent where there is nothing to be done in the program, or no way into it.
-    pub(crate) told: Option<PreloadSettings>,
-    /// The host's queues stay as they are.
-    pub(crate) queues_stay: bool,
-    /// Where its workers are to get their connections and run.
+    /// Settings of the preload library that the mode needs.
+    pub(crate) wanted: PreloadSettings,
+    /// Settings that the program gets; absent if the mode needs none, or if the library cannot reach the program.
+    pub(crate) preload_settings: Option<PreloadSettings>,
+    /// With `--no-queues`.
+    pub(crate) no_queues: bool,
+    /// Placement of the workers.
     pub(crate) placement: Wanted,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// When it could not be started; otherwise its own end is told.
+/// When the command could not be started.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
     let launch = prepare(args)?;
     if args.dry_run {
@@ -89,28 +94,28 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
         if !args.no_queues {
             let plan = queues::plan(&launch.choice)?;
             output::data(&render::queues(&plan))?;
-            queues::refuse_what_cannot_be(&launch.choice, &plan)?;
+            queues::refuse_impossible(&launch.choice, &plan)?;
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let environment = match &launch.told {
+    let environment = match &launch.preload_settings {
         Some(settings) => {
             let library = library::place().map_err(|error| Failure::new(Exit::NotSupported, error))?;
             let before = std::env::var_os("LD_PRELOAD");
-            told::environment(&library, settings, before.as_deref()).to_vec()
+            library_settings::environment(&library, settings, before.as_deref()).to_vec()
         }
         None => Vec::new(),
     };
-    if args.verbose {
+    if args.details {
         output::say(render::launch(&launch).trim_end());
     }
     let follows = matches!(launch.program.reach, Reach::FromOutside(_));
     let mut queues = match args.no_queues {
         true => Queues::default(),
-        false => Queues::set(&launch.choice, follows, args.placement.wanted(), args.verbose)?,
+        false => Queues::set(&launch.choice, follows, args.placement.wanted(), args.details)?,
     };
-    // Not before: the keeper is to be told to end. Should a signal end this process until here, it puts everything back.
-    let signals = SignalQueue::of(&supervise::PASSED_ON).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    // From here on, signals go to the command. Until here they end this process, and the keeper undoes everything.
+    let signals = SignalQueue::of(&supervise::FORWARDED).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let mut command = match Foreground::start(&launch.program.path, &args.command, environment, &signals) {
         Ok(command) => command,
         Err(error) => {
@@ -118,8 +123,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Failure> {
             return Err(not_started(&error));
         }
     };
-    queues.are_for(command.pid(), launch.told.and_then(|told| told.epoll));
-    supervise::until_the_end(&mut command, &signals, queues)
+    queues.set_command(command.pid(), launch.preload_settings.and_then(|settings| settings.epoll));
+    let verifier = Verifier::new(launch.choice.mode.value, launch.wanted, &launch.program.reach);
+    supervise::until_exit(&mut command, &signals, queues, verifier)
 }
 
 fn prepare(args: &RunArgs) -> Result<Launch, Failure> {
@@ -128,23 +134,26 @@ fn prepare(args: &RunArgs) -> Result<Launch, Failure> {
     let environment = Said::by_environment(variable).map_err(Failure::usage)?;
     let profile = args.profile.as_deref().map(profiles::read).transpose()?;
     let choice = Choice::of(said, environment, profile).map_err(Failure::usage)?;
+    info!(mode = %choice.mode.value, by = %choice.mode.by, "mode chosen");
     let program = find(&args.command)?;
-    let wanted = told::told(&choice.mode.value, choice.max_events.as_ref().map(|chosen| chosen.value));
+    let wanted =
+        library_settings::library_settings(&choice.mode.value, choice.max_events.as_ref().map(|chosen| chosen.value));
     let wanted = wanted.map_err(Failure::usage)?;
-    refuse_what_cannot_be(&choice.mode.value, &wanted)?;
-    let told = match &program.reach {
+    refuse_unsupported(&choice.mode.value, &wanted)?;
+    let preload_settings = match &program.reach {
         Reach::Preload => (wanted != PreloadSettings::default()).then_some(wanted),
         Reach::FromOutside(why) => {
-            only_from_outside(args, &choice, &wanted, why)?;
+            check_without_library(args, &choice, &wanted, why)?;
             None
         }
     };
-    Ok(Launch { choice, program, told, queues_stay: args.no_queues, placement: args.placement.wanted() })
+    let placement = args.placement.wanted();
+    Ok(Launch { choice, program, wanted, preload_settings, no_queues: args.no_queues, placement })
 }
 
 fn find(command: &[OsString]) -> Result<Program, Failure> {
-    let name = command.first().ok_or_else(|| Failure::usage("what is to be started? Say it after `--`"))?;
-    // What execvp looks through when there is no PATH.
+    let name = command.first().ok_or_else(|| Failure::usage("no command given: write it after `--`"))?;
+    // The default of execvp(3) without PATH.
     let search = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     Program::find(name, &search).map_err(|error| {
         let is_there = !matches!(&error, ProgramError::NotFound(_)) && exists(name);
@@ -160,8 +169,8 @@ fn not_started(error: &ProcessError) -> Failure {
     Failure::new(if is_not_found(error) { Exit::CommandNotFound } else { Exit::CannotExecute }, error)
 }
 
-/// What the kernel here has not, or this program not yet.
-fn refuse_what_cannot_be(mode: &DeliveryMode, wanted: &PreloadSettings) -> Result<(), Failure> {
+/// Refuses a mode that needs epoll busy polling on a kernel without it.
+fn refuse_unsupported(mode: &DeliveryMode, wanted: &PreloadSettings) -> Result<(), Failure> {
     let refused = |why: &dyn std::fmt::Display| Err(Failure::new(Exit::NotSupported, format!("{mode}: {why}")));
     if wanted.epoll.is_none() {
         return Ok(());
@@ -174,8 +183,8 @@ fn refuse_what_cannot_be(mode: &DeliveryMode, wanted: &PreloadSettings) -> Resul
     }
 }
 
-/// What is lost where the library does not reach: told, or refused where nothing of the mode would be left.
-fn only_from_outside(args: &RunArgs, choice: &Choice, wanted: &PreloadSettings, why: &Why) -> Result<(), Failure> {
+/// Reports what is lost without the preload library; refuses modes that consist of it.
+fn check_without_library(args: &RunArgs, choice: &Choice, wanted: &PreloadSettings, why: &Why) -> Result<(), Failure> {
     let lost = render::lost_from_outside(wanted);
     if lost.is_empty() && wanted.epoll.is_none() {
         return Ok(());
@@ -184,17 +193,17 @@ fn only_from_outside(args: &RunArgs, choice: &Choice, wanted: &PreloadSettings, 
     let mode = choice.mode.value;
     let needs_it = |requirement| matches!(requirement, Requirement::SpinBeforeSleep | Requirement::SocketBusyPoll);
     if mode.requirements().into_iter().any(needs_it) {
-        let text = format!("{mode} is done by a library in the program, and {name} cannot get one: {why}");
+        let text = format!("{mode} needs a library in the program, which cannot be preloaded into {name}: {why}");
         return Err(Failure::new(Exit::NotSupported, text));
     }
     if args.no_queues {
         let text =
-            format!("{name} is reached only from outside, by way of its queues' journal: {why}; leave out --no-queues");
+            format!("{name} can only be attached from outside, which sets its queues: {why}; remove --no-queues");
         return Err(Failure::usage(text));
     }
-    output::say(&format!("quell: {name} is attached to from outside, once it has epolls: {why}"));
+    output::say(&format!("quell: {name} cannot be preloaded ({why}); its epolls are set from outside"));
     for lost in lost {
-        output::say(&format!("quell: without the preload library {lost}"));
+        output::say(&format!("quell: without the preload library, {lost}"));
     }
     Ok(())
 }

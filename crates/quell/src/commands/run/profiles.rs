@@ -1,5 +1,5 @@
-//! The profiles of programs: those that this program carries, by name, and files. Only their program's half matters here;
-//! the host's half is for `quell apply`.
+//! Program profiles: shipped ones by name, and files. Only the `[program]` table is used here; `quell apply` uses the
+//! rest.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use quell_mode::profile::{Profile, ProgramProfile, Source};
 use crate::exit::Failure;
 use crate::file;
 
-/// By name, as they stand in `profiles/`.
+/// Name and text of the files in `profiles/`.
 const SHIPPED: [(&str, &str); 4] = [
     ("haproxy", include_str!("../../../../../profiles/haproxy.toml")),
     ("memcached", include_str!("../../../../../profiles/memcached.toml")),
@@ -17,16 +17,15 @@ const SHIPPED: [(&str, &str); 4] = [
     ("redis", include_str!("../../../../../profiles/redis.toml")),
 ];
 
-/// The program's half of a profile: a shipped one by its name, or a file, which is told by a `/` or its ending.
+/// Reads the `[program]` table of a shipped profile, or of a file, which contains `/` or ends in `.toml`.
 ///
 /// # Errors
-/// When there is none, it cannot be read, or it has no program's half.
+/// When the profile is unknown, cannot be read, or has no `[program]` table.
 pub(super) fn read(named: &str) -> Result<ProgramProfile, Failure> {
     let source = source(named)?;
     let profile = Profile::parse(&[source]);
     let profile = profile.map_err(|error| Failure::usage(format!("{error}\n{}", error.caret())))?;
-    let nothing =
-        || Failure::usage(format!("the profile {named} says nothing of a program: it has no [program] table"));
+    let nothing = || Failure::usage(format!("profile {named} has no [program] table"));
     profile.program.ok_or_else(nothing)
 }
 
@@ -37,7 +36,7 @@ fn source(named: &str) -> Result<Source, Failure> {
     let shipped = SHIPPED.iter().find(|(name, _)| *name == named);
     let (name, text) = shipped.ok_or_else(|| {
         let names = SHIPPED.map(|(name, _)| name).join(", ");
-        Failure::usage(format!("no profile is called {named}; there are {names}, and files (./{named}.toml)"))
+        Failure::usage(format!("unknown profile {named}; shipped profiles: {names}; write a file as ./{named}.toml"))
     })?;
     Ok(Source::new(format!("{name}.toml"), *text))
 }
@@ -47,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_shipped_profile_has_a_programs_half_with_a_mode() {
+    fn every_shipped_profile_has_a_program_table_with_a_mode() {
         for (name, _) in SHIPPED {
             let program = read(name).unwrap_or_else(|failure| panic!("{}", failure.text));
             assert!(program.mode.is_some(), "{name}");

@@ -1,5 +1,4 @@
-//! Standing before a command until it ends: what is sent to this program is passed on, what comes up in the command is
-//! kept in its mode, and the command's end becomes this program's.
+//! Supervises the command until it exits: forwards signals, keeps its mode up to date, and exits as it did.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, ExitStatus};
@@ -12,63 +11,75 @@ use quell_linux::process::{Foreground, end_by, leads_its_session};
 use quell_linux::signal_queue::{Arrived, Sender, SignalQueue};
 
 use super::queues::Queues;
+use super::verify::Verifier;
 use crate::exit::{Exit, Failure};
 
-/// What ends or steers programs and can be caught. Stopping and going on (Ctrl-Z, `fg`) reach the command by itself, for
-/// it is in this program's process group, and have to stop this program too, or a shell takes the job for running: hence
-/// neither SIGTSTP nor SIGTTIN, SIGTTOU and SIGCONT are taken from it.
-pub(super) const PASSED_ON: [Signal; 8] =
+/// Forwarded signals. Job control signals (SIGTSTP, SIGTTIN, SIGTTOU, SIGCONT) are not caught: the command gets them as
+/// a member of the process group, and this program has to stop too, or a shell takes the job for running.
+pub(super) const FORWARDED: [Signal; 8] =
     [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2, Signal::ALARM, Signal::WINCH];
 
 const SIGNALLED: u64 = 0;
 const ENDED: u64 = 1;
-/// What it is added to the code of a command that a signal ended, as shells do.
+/// Base of the exit code after death by a signal, as in shells.
 const BY_SIGNAL: u8 = 128;
 
-/// Waits for the end of the command, puts back what was set for it, and ends as it did.
+/// Waits until the command exits, undoes its settings, and returns its exit code.
 ///
 /// # Errors
 /// When the kernel refuses to wait.
-pub(super) fn until_the_end(
+pub(super) fn until_exit(
     command: &mut Foreground,
     signals: &SignalQueue,
     mut queues: Queues,
+    mut verifier: Verifier,
 ) -> Result<ExitCode, Failure> {
     let refused = |error: &dyn std::fmt::Display| Failure::new(Exit::KernelRefused, error);
     let mut epoll = Epoll::new(2).map_err(|error| refused(&error))?;
     epoll.add(signals, SIGNALLED, Trigger::Level).map_err(|error| refused(&error))?;
     epoll.add(command.pidfd(), ENDED, Trigger::Level).map_err(|error| refused(&error))?;
     let mut pace = Pace::new();
+    let is_looked_at = queues.has_attachment() || verifier.is_needed();
     loop {
-        epoll.wait(queues.are_followed().then(|| pace.left())).map_err(|error| refused(&error))?;
+        epoll.wait(is_looked_at.then(|| pace.left())).map_err(|error| refused(&error))?;
         let tokens: Vec<u64> = (0..epoll.len()).filter_map(|index| epoll.get(index)).map(|event| event.token).collect();
         if tokens.contains(&SIGNALLED) {
-            pass_on(signals, command).map_err(|error| refused(&error))?;
+            forward(signals, command).map_err(|error| refused(&error))?;
         }
         if tokens.contains(&ENDED) {
             break;
         }
-        if queues.are_followed() && pace.is_due() {
-            pace.spend(|| queues.keep_up());
+        if is_looked_at && pace.is_due() {
+            pace.spend(|| look(command.pid(), &mut queues, &mut verifier));
         }
     }
     let status = command.wait().map_err(|error| refused(&error))?;
     queues.end();
+    verifier.end();
     Ok(end_as(status))
 }
 
-fn pass_on(signals: &SignalQueue, command: &Foreground) -> std::io::Result<()> {
+/// Looks at the command. Returns whether to do so again soon.
+fn look(command: Pid, queues: &mut Queues, verifier: &mut Verifier) -> bool {
+    if queues.has_attachment() {
+        return queues.keep_up(verifier);
+    }
+    verifier.look_at(command);
+    false
+}
+
+fn forward(signals: &SignalQueue, command: &Foreground) -> std::io::Result<()> {
     while let Some(arrived) = signals.take()? {
         if is_for_this_program_alone(&arrived, command.pid(), leads_its_session()) {
-            // It ended a moment ago: then there is nobody left to be told.
+            // Fails if the command has just exited.
             let _ = command.pidfd().signal(arrived.signal);
         }
     }
     Ok(())
 }
 
-/// A key of the terminal reaches the whole process group, and so the command; that the terminal hung up reaches the leader
-/// of the session alone. What the command sends its own group, or its parent, is not sent back to it.
+/// Whether to forward a signal. Signals of terminal keys reach the whole process group, thus the command as well; a
+/// hang-up reaches only the session leader. Signals that the command sent to its group or parent are not sent back.
 fn is_for_this_program_alone(arrived: &Arrived, command: Pid, leads_session: bool) -> bool {
     match arrived.from {
         Sender::Kernel => arrived.signal == Signal::HUP && leads_session,
@@ -84,13 +95,12 @@ fn end_as(status: ExitStatus) -> ExitCode {
     ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX))
 }
 
-/// When the command is looked at again: soon after its start and then rarely, and the more rarely the longer a look
-/// takes, so that looking takes at most a twentieth of a CPU. While something changes that is to be looked at again, soon
-/// once more.
+/// Pace of the passes over the command: frequent after its start, then rare, and at most a twentieth of a CPU. Frequent
+/// again, for a limited time, while something changes.
 struct Pace {
     interval: Duration,
     due: Instant,
-    /// How often in a row it was to be soon.
+    /// Number of consecutive passes that asked for another one soon.
     hurried: u32,
 }
 
@@ -98,9 +108,9 @@ impl Pace {
     const FIRST: Duration = Duration::from_millis(20);
     const LONGEST: Duration = Duration::from_secs(2);
     const SHARE: u32 = 20;
-    /// What never stays as it is is not looked at more often for that.
-    const HURRIED_MOST: u32 = 10;
-    const SHARE_IN_A_HURRY: u32 = 2;
+    /// Limit of consecutive early passes, for programs that change all the time.
+    const HURRIED_MAX: u32 = 10;
+    const HURRIED_SHARE: u32 = 2;
 
     fn new() -> Self {
         Self { interval: Self::FIRST, due: Instant::now() + Self::FIRST, hurried: 0 }
@@ -114,12 +124,12 @@ impl Pace {
         Instant::now() >= self.due
     }
 
-    /// `look` says whether to look again soon.
+    /// Runs a pass, which returns whether to run another one soon.
     fn spend(&mut self, look: impl FnOnce() -> bool) {
         let begin = Instant::now();
         self.hurried = if look() { self.hurried.saturating_add(1) } else { 0 };
         self.interval = match self.hurried {
-            1..=Self::HURRIED_MOST => Self::FIRST.max(begin.elapsed() * Self::SHARE_IN_A_HURRY),
+            1..=Self::HURRIED_MAX => Self::FIRST.max(begin.elapsed() * Self::HURRIED_SHARE),
             _ => (self.interval * 2).min(Self::LONGEST).max(begin.elapsed() * Self::SHARE),
         };
         self.due = Instant::now() + self.interval;
@@ -131,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_become_rarer_up_to_a_bound() {
+    fn passes_become_rarer_up_to_a_limit() {
         let mut pace = Pace::new();
         let mut intervals = Vec::new();
         for _ in 0..12 {
@@ -142,29 +152,29 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_is_looked_at_again_soon() {
+    fn a_change_causes_another_pass_soon() {
         let mut pace = Pace::new();
         (0..12).for_each(|_| pace.spend(|| false));
         pace.spend(|| true);
         assert!(pace.interval < Pace::LONGEST, "{:?}", pace.interval);
         (0..40).for_each(|_| pace.spend(|| true));
-        assert_eq!(pace.interval, Pace::LONGEST, "what never stays as it is is looked at as rarely as all else");
+        assert_eq!(pace.interval, Pace::LONGEST, "permanent change does not keep the pace high");
     }
 
     #[test]
-    fn a_hang_up_is_passed_on_by_the_leader_of_the_session_and_keys_by_nobody() {
+    fn a_hang_up_is_forwarded_by_the_session_leader_and_keys_never() {
         let command = Pid::of_this_process();
-        let passed_on = |signal, from, leads| is_for_this_program_alone(&Arrived { signal, from }, command, leads);
-        assert!(passed_on(Signal::HUP, Sender::Kernel, true));
-        assert!(!passed_on(Signal::HUP, Sender::Kernel, false));
-        assert!(!passed_on(Signal::INT, Sender::Kernel, true));
-        assert!(passed_on(Signal::HUP, Sender::Process(None), false));
-        assert!(!passed_on(Signal::HUP, Sender::Process(Some(command)), true));
+        let forwarded = |signal, from, leads| is_for_this_program_alone(&Arrived { signal, from }, command, leads);
+        assert!(forwarded(Signal::HUP, Sender::Kernel, true));
+        assert!(!forwarded(Signal::HUP, Sender::Kernel, false));
+        assert!(!forwarded(Signal::INT, Sender::Kernel, true));
+        assert!(forwarded(Signal::HUP, Sender::Process(None), false));
+        assert!(!forwarded(Signal::HUP, Sender::Process(Some(command)), true));
     }
 
     #[test]
     fn a_command_that_ends_by_itself_gives_its_code() {
-        // Codes are eight bits in the second byte of what wait(2) says.
+        // wait(2) puts the exit code into the second byte.
         assert_eq!(end_as(ExitStatus::from_raw(0)), ExitCode::SUCCESS);
         assert_eq!(end_as(ExitStatus::from_raw(7 << 8)), ExitCode::from(7));
         assert_eq!(end_as(ExitStatus::from_raw(255 << 8)), ExitCode::from(255));

@@ -1,5 +1,4 @@
-//! `quell sim ablate`: what each part of the model is good for. The parts, and what leaving one out means, are in
-//! `quell_sim_study::ablation`.
+//! `quell sim ablate`: simulates without single parts of the model. `quell_sim_study::ablation` defines the parts.
 
 use clap::Args;
 use quell_mode::DeliveryMode;
@@ -17,18 +16,18 @@ use crate::render::terminal::Terminal;
 /// Options of `quell sim ablate`.
 #[derive(Debug, Args)]
 pub(crate) struct AblateArgs {
-    /// Modes of the cells, by commas, each at each load [base 200K, base MAX, defer20 400K, suspend20 MAX]
+    /// Comma-separated modes, each at each load [default: base 200K, base MAX, defer20 400K, suspend20 MAX]
     #[arg(long, value_name = "LIST", requires = "load")]
     mode: Option<String>,
-    /// Loads of the cells, by commas: 600K, MAX
+    /// Comma-separated loads: 600K, MAX
     #[arg(long, value_name = "LIST", requires = "mode", value_delimiter = ',')]
     load: Vec<Load>,
     #[command(flatten)]
     host: HostArg,
-    /// Virtual time of each cell that is counted, in seconds.
+    /// Measured virtual time of each cell, in seconds.
     #[arg(long, value_name = "S", default_value_t = super::seconds(RunScale::FULL.measured_ns))]
     seconds: f64,
-    /// Virtual time of each cell before anything is counted, in seconds.
+    /// Warm-up of each cell in virtual time, in seconds.
     #[arg(long, value_name = "S", default_value_t = super::seconds(RunScale::FULL.warm_up_ns))]
     warm_up: f64,
     /// Print JSON.
@@ -36,7 +35,7 @@ pub(crate) struct AblateArgs {
     json: bool,
 }
 
-/// Cells in which, together, every part has something to do.
+/// Cells that together exercise every part of the model.
 const CELLS: [(&str, Load); 4] =
     [("base", Load::Qps(200e3)), ("base", Load::Max), ("defer20", Load::Qps(400e3)), ("suspend20", Load::Max)];
 
@@ -50,7 +49,7 @@ struct Document<'a> {
 /// Runs the command.
 ///
 /// # Errors
-/// When a mode or the host is none, or a run is not possible.
+/// When a mode or the host is invalid, or a run fails.
 pub(super) fn ablate(args: &AblateArgs) -> Result<(), Failure> {
     let cells = cells(args)?;
     let host = args.host.profile()?;

@@ -1,4 +1,4 @@
-//! `quell sim explain`: a mode told step by step.
+//! `quell sim explain`: describes a delivery mode step by step.
 
 use clap::Args;
 use quell_mode::DeliveryMode;
@@ -7,14 +7,14 @@ use quell_sim_study::explain;
 use super::HostArg;
 use crate::exit::Failure;
 use crate::output;
-use crate::render::explanation;
+use crate::render::explanation as render;
 use crate::render::terminal::Terminal;
 
 /// Options of `quell sim explain`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// The mode: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, eventspinN, with N in µs; any setting
-    /// can be overridden: suspend20,defer-hard-irqs=10
+    /// Delivery mode: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, eventspinN (N in µs).
+    /// Settings can be overridden: suspend20,defer-hard-irqs=10
     mode: String,
     #[command(flatten)]
     host: HostArg,
@@ -26,13 +26,13 @@ pub(crate) struct ExplainArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// When the mode or the host is none, or the modelled server does not know the mode.
+/// When the mode or the host is invalid, or the model does not support the mode.
 pub(super) fn explain(args: &ExplainArgs) -> Result<(), Failure> {
     let mode: DeliveryMode = args.mode.parse().map_err(|error| super::refused_mode(&error))?;
     let host = args.host.profile()?;
-    let told = explain::explain(mode, &host).map_err(|error| super::not_run(&error))?;
+    let explanation = explain::explain(mode, &host).map_err(|error| super::not_run(&error))?;
     if args.json {
-        return output::json(&told);
+        return output::json(&explanation);
     }
-    output::data(&explanation::render(&told, Terminal::of_stdout()))
+    output::data(&render::render(&explanation, Terminal::of_stdout()))
 }

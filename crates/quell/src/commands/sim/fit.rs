@@ -1,5 +1,5 @@
-//! `quell sim fit`: the constants of a host from published cells. What is fitted and how is in `quell_sim_study::fit`; here is
-//! which cells it may see, and what its result is worth on those that it has not seen.
+//! `quell sim fit`: fits the constants of a host to published cells. `quell_sim_study::fit` does the fitting; this
+//! module selects the training cells and scores the held-out ones.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -24,21 +24,21 @@ use crate::render::terminal::Terminal;
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct FitArgs {
-    /// Cells in place of the published ones of experiment (a): one CSV file with the columns of both published files.
+    /// CSV file with cells to fit to, with the columns of both published files [default: experiment (a)]
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
     #[command(flatten)]
     host: HostArg,
-    /// Modes whose cells the fit may see, by commas; all others are held out.
+    /// Comma-separated training modes; all other modes are held out.
     #[arg(long, value_name = "LIST", default_value_t = TRAINING.join(","))]
     train: String,
-    /// Times that it begins again where it has come to, at most; it ends when it gains less than 1 %.
+    /// Maximum number of rounds; the fit stops early when a round gains less than 1 %.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u16).range(1..=100))]
     rounds: u16,
-    /// Virtual time of each cell that the fit counts, in seconds; errors are told of longer runs.
+    /// Measured virtual time of each cell during the fit, in seconds; errors are reported for longer runs.
     #[arg(long, value_name = "S", default_value_t = 0.04)]
     seconds: f64,
-    /// Virtual time of each cell before the fit counts anything, in seconds.
+    /// Warm-up of each cell during the fit, in virtual seconds.
     #[arg(long, value_name = "S", default_value_t = 0.04)]
     warm_up: f64,
     /// Write the profile to this file [HOST-fitted.toml in the current directory]
@@ -50,8 +50,8 @@ pub(crate) struct FitArgs {
 }
 
 const HELP: &str = "\
-A cell is simulated as experiment (a) was run: 8 queues and workers, 4,480 connections.
-Columns of a file of your own:
+Cells are simulated with the setup of experiment (a): 8 queues and workers, 4,480 connections.
+Columns of a custom CSV file:
   case (the mode), load_qps, qps_mean, lat_avg_us, lat_p50_us, lat_p95_us, lat_p99_us,
   lat_avg_cov_pct, cpu_pct, soft_pct, cycles_per_query, irqs_per_s, napi_poll_work_mean,
   napi_polls_per_s_per_queue, napi_polls_zero_pct, epoll_events_mean
@@ -63,52 +63,52 @@ Examples:
 /// A fitted constant.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct FittedConstant {
-    /// Its name in profiles.
+    /// Name in host profiles.
     pub(crate) name: &'static str,
-    /// What it is measured in.
+    /// Unit.
     pub(crate) unit: &'static str,
-    /// Where the fit began.
+    /// Value before the fit.
     pub(crate) before: f64,
-    /// What it found.
+    /// Fitted value.
     pub(crate) after: f64,
 }
 
-/// Errors of some cells with a profile.
+/// Errors of a profile.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Errors {
-    /// In the modes that the fit saw.
+    /// Errors of the training modes.
     pub(crate) training: Scored,
-    /// In the others.
+    /// Errors of the held-out modes.
     pub(crate) held_out: Scored,
 }
 
-/// What a fit came to.
+/// Result of a fit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Report {
     /// `quell-sim-fit/1`.
     pub(crate) schema: &'static str,
-    /// The host that it began with.
+    /// Host profile that the fit started from.
     pub(crate) host: String,
-    /// Modes that it saw.
+    /// Training modes.
     pub(crate) training_modes: Vec<DeliveryMode>,
-    /// Cells that it saw.
+    /// Number of training cells.
     pub(crate) training_cells: usize,
     /// Sum of squared errors in tolerances, before and after.
     pub(crate) objective: (f64, f64),
-    /// Every constant that it might move.
+    /// All fitted constants.
     pub(crate) constants: Vec<FittedConstant>,
-    /// Errors of the profile that it began with.
+    /// Errors of the initial profile.
     pub(crate) before: Errors,
-    /// Errors of the profile that it found.
+    /// Errors of the fitted profile.
     pub(crate) after: Errors,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// When the data, a mode or the host is none, the profile cannot be written, or a run is not possible.
+/// When the data, a mode or the host is invalid, the profile cannot be written, or a run fails.
 pub(super) fn fit(args: &FitArgs) -> Result<(), Failure> {
     let modes = sweep::modes(&args.train).map_err(|error| super::refused_modes(&error))?;
     let experiment = experiment(args.from.as_deref())?;
@@ -125,7 +125,7 @@ pub(super) fn fit(args: &FitArgs) -> Result<(), Failure> {
     let rounds = args.rounds.into();
     let fit = Fit { host, training, constants, scale, rounds, threads: super::threads() };
     let progress = Progress::new();
-    let outcome = found(&fit, &experiment, &modes, &progress);
+    let outcome = run_fit(&fit, &experiment, &modes, &progress);
     progress.finish();
     let (fitted, report) = outcome?;
     destination.write(&fitted.host.to_toml())?;
@@ -150,20 +150,20 @@ fn experiment(from: Option<&Path>) -> Result<IrqSuspension, Failure> {
     })
 }
 
-/// The cells of some modes; a mode without a cell would be trained on nothing.
+/// The cells of the training modes; every mode needs at least one cell.
 fn training<'a>(cells: &'a [PublishedCell], modes: &[DeliveryMode]) -> Result<Vec<&'a PublishedCell>, Failure> {
     if let Some(mode) = modes.iter().find(|mode| !cells.iter().any(|cell| cell.mode == **mode)) {
         let known: BTreeSet<String> = cells.iter().map(|cell| cell.mode.to_string()).collect();
         let known: Vec<String> = known.into_iter().collect();
         return Err(Failure::usage(format!(
-            "--train {mode}: the data has no cell of this mode; there are: {}",
+            "--train {mode}: no cells of this mode in the data; available modes: {}",
             known.join(", ")
         )));
     }
     Ok(cells.iter().filter(|cell| modes.contains(&cell.mode)).collect())
 }
 
-fn found(
+fn run_fit(
     fit: &Fit<'_>,
     experiment: &IrqSuspension,
     modes: &[DeliveryMode],
@@ -171,11 +171,11 @@ fn found(
 ) -> Result<(Fitted, Report), Failure> {
     progress.doing("simulating every cell before the fit");
     let before = errors(experiment, &fit.host, modes).map_err(|error| super::not_run(&error))?;
-    progress.doing("fitting: every training cell, once for each constant");
-    let heard = |objective: f64, _: &HostProfile| {
+    progress.doing("fitting: simulating the training cells for each constant");
+    let on_step = |objective: f64, _: &HostProfile| {
         progress.doing(&format!("fitting: sum of squared errors {objective:.1}"));
     };
-    let fitted = fit.find(heard).map_err(|error| Failure::new(Exit::RolledBack, error))?;
+    let fitted = fit.find(on_step).map_err(|error| Failure::new(Exit::RolledBack, error))?;
     progress.doing("simulating every cell after the fit");
     let after = errors(experiment, &fitted.host, modes).map_err(|error| super::not_run(&error))?;
     let report = Report {
@@ -226,20 +226,20 @@ mod tests {
     }
 
     #[test]
-    fn a_training_mode_without_a_cell_is_refused_with_those_that_there_are() {
+    fn a_training_mode_without_a_cell_is_refused_and_the_available_modes_are_listed() {
         let experiment = IrqSuspension::published().unwrap();
         let refused = training(&experiment.cells, &modes("base,suspend30")).unwrap_err().text;
         assert!(refused.starts_with("--train suspend30:") && refused.matches("napibusy").count() == 1, "{refused}");
     }
 
     #[test]
-    fn every_constant_of_the_fit_is_told_with_its_unit() {
+    fn every_fitted_constant_is_reported_with_its_unit() {
         let host = HostProfile::shipped(super::super::DEFAULT_HOST).unwrap();
         let mut moved = host.clone();
         moved.constants.wake_ns = 2.0 * host.constants.wake_ns;
-        let told = constants(&FITTED, &host, &moved);
-        assert_eq!(told.len(), FITTED.len());
-        let wake = told.iter().find(|constant| constant.name == "wake_ns").unwrap();
+        let reported = constants(&FITTED, &host, &moved);
+        assert_eq!(reported.len(), FITTED.len());
+        let wake = reported.iter().find(|constant| constant.name == "wake_ns").unwrap();
         assert!(wake.unit == "ns" && wake.after == 2.0 * wake.before);
     }
 }

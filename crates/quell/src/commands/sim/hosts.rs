@@ -1,4 +1,4 @@
-//! `quell sim hosts`: the profiles that ship with Quell, and each of them as a file to begin with.
+//! `quell sim hosts`: lists the shipped host profiles, or prints one as TOML.
 
 use clap::Args;
 use quell_sim::HostProfile;
@@ -11,7 +11,7 @@ use crate::render::terminal::Terminal;
 /// Options of `quell sim hosts`.
 #[derive(Debug, Args)]
 pub(crate) struct HostsArgs {
-    /// Print this one as TOML: every constant with its unit, range, meaning and source.
+    /// Print this host profile as TOML, with unit, range, meaning and source of every constant.
     #[arg(value_name = "NAME", conflicts_with = "json")]
     name: Option<String>,
     /// Print JSON.
@@ -38,7 +38,7 @@ struct Document {
 /// Runs the command.
 ///
 /// # Errors
-/// When there is no such host.
+/// When the host is unknown.
 pub(super) fn hosts(args: &HostsArgs) -> Result<(), Failure> {
     if let Some(name) = &args.name {
         return output::data(&HostProfile::shipped(name).map_err(Failure::usage)?.to_toml());
@@ -53,7 +53,7 @@ pub(super) fn hosts(args: &HostsArgs) -> Result<(), Failure> {
         let options = textwrap::Options::new(columns).initial_indent("  ").subsequent_indent("  ");
         format!("{}\n{}\n", host.name, textwrap::fill(&host.description, options))
     });
-    let hint = "\nA profile of your own: quell sim hosts NAME > mine.toml, change it, then --host mine.toml\n";
+    let hint = "\nTo change a profile: quell sim hosts NAME > mine.toml, edit it, and use --host mine.toml\n";
     output::data(&(described.collect::<String>() + hint))
 }
 

@@ -1,5 +1,4 @@
-//! `quell sim`: questions to the model of the kernel's packet delivery. One file a question; what they share is here: the
-//! host that is modelled, and on how many CPUs of this machine.
+//! `quell sim`: simulations of the kernel's packet delivery, one module per subcommand. Shared code is here.
 
 mod ablate;
 mod explain;
@@ -19,27 +18,27 @@ use quell_sim::{HostProfile, RunError, RunScale};
 use crate::exit::{Exit, Failure};
 use crate::file;
 
-/// What the model can be asked.
+/// Simulations.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SimCommand {
-    /// What would these modes do under these loads on this host? One row each, simulated.
+    /// Simulate modes under loads on a host; prints one row each.
     Run(Box<run::RunArgs>),
-    /// One request and one busy period under a mode, step by step, in words generated from the run itself.
+    /// Explain a mode step by step: one request and one busy period, from a simulated run.
     Explain(explain::ExplainArgs),
-    /// Published experiments beside the model: every figure, its error, and what they come to.
+    /// Compare published experiments with the model: every figure, its error, and a summary.
     Published(published::PublishedArgs),
-    /// Find the constants of a host from published cells, on declared training modes only.
+    /// Fit the constants of a host to published cells of the training modes.
     Fit(fit::FitArgs),
-    /// Which figure does each part of the model move? The same cells without it.
+    /// Simulate without each part of the model, and show which figures change.
     Ablate(ablate::AblateArgs),
-    /// List the hosts that can be simulated, or print one as the TOML file that `--host` reads.
+    /// List the host profiles, or print one as TOML for `--host`.
     Hosts(hosts::HostsArgs),
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// With the exit code of what went wrong.
+/// When the options are invalid or a run fails.
 pub(crate) fn run(command: &SimCommand) -> Result<(), Failure> {
     match command {
         SimCommand::Run(args) => run::run(args),
@@ -51,13 +50,13 @@ pub(crate) fn run(command: &SimCommand) -> Result<(), Failure> {
     }
 }
 
-/// The host of the published experiment, on which everything is fitted.
+/// Host of the published experiment that the model was fitted to.
 pub(crate) const DEFAULT_HOST: &str = "epyc7662-cx5";
 
-/// Which host is modelled.
+/// The simulated host.
 #[derive(Debug, Args)]
 struct HostArg {
-    /// The host: one of `quell sim hosts`, or the path of a profile, which ends in .toml.
+    /// Host profile: a name listed by `quell sim hosts`, or the path of a .toml file.
     #[arg(long, value_name = "NAME|FILE", default_value = DEFAULT_HOST)]
     host: String,
 }
@@ -68,57 +67,58 @@ impl HostArg {
     }
 }
 
-/// The profile of a host that is named or whose file is.
+/// Loads a shipped host profile by name, or a profile file by path.
 ///
 /// # Errors
-/// When there is none of that name, or the file cannot be read or is no profile.
+/// When the name is unknown, or the file cannot be read or parsed.
 pub(crate) fn profile(host: &str) -> Result<HostProfile, Failure> {
     if Path::new(host).extension().is_none_or(|extension| extension != "toml") {
-        return HostProfile::shipped(host).map_err(|error| {
-            Failure::usage(format!("{error}; a profile of your own is named by its path, which ends in .toml"))
-        });
+        return HostProfile::shipped(host)
+            .map_err(|error| Failure::usage(format!("{error}; a profile file needs the extension .toml")));
     }
     let text = file::read(Path::new(host), file::BY_HAND_MAX)?;
     HostProfile::from_toml(&text).map_err(|error| Failure::usage(format!("{host}: {error}")))
 }
 
-/// More queues than a model of one server has a use for.
+/// Upper limit: more queues than one server uses.
 const QUEUES_MAX: u32 = 128;
-/// More connections than that are no longer simulated in seconds.
+/// Upper limit: more connections cannot be simulated within seconds.
 const CONNECTIONS_MAX: usize = 200_000;
 
-/// A number of queues that can be simulated.
+/// Checks the number of queues.
 ///
 /// # Errors
-/// When it is too large.
+/// When it is 0 or too large.
 pub(crate) fn queues(queues: u32) -> Result<usize, Failure> {
     if !(1..=QUEUES_MAX).contains(&queues) {
-        return Err(Failure::usage(format!("--queues {queues}: the model has 1 to {QUEUES_MAX} queues")));
+        return Err(Failure::usage(format!("--queues {queues}: expected 1 to {QUEUES_MAX}")));
     }
     Ok(queues as usize)
 }
 
-/// Whether so many connections can be simulated on so many queues.
+/// Checks the number of connections.
 ///
 /// # Errors
-/// When they are too few or too many.
+/// When it is less than the number of queues, or too large.
 pub(crate) fn check_connections(setup: &Setup) -> Result<(), Failure> {
     let Setup { connections, queues, .. } = setup;
     if connections < queues {
-        return Err(Failure::usage(format!("--connections {connections}: each of {queues} queues needs one at least")));
+        return Err(Failure::usage(format!(
+            "--connections {connections}: expected at least one for each of {queues} queues"
+        )));
     }
     if *connections > CONNECTIONS_MAX {
-        return Err(Failure::usage(format!("--connections {connections}: the model has {CONNECTIONS_MAX} at most")));
+        return Err(Failure::usage(format!("--connections {connections}: expected at most {CONNECTIONS_MAX}")));
     }
     Ok(())
 }
 
-/// CPUs of this machine that runs may take.
+/// Number of simulation threads: the CPUs available to this process.
 pub(crate) fn threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// A refused mode with its place in the text.
+/// Error of an invalid mode, with a caret below the position.
 fn refused_mode(error: &ParseModeError) -> Failure {
     Failure::usage(format!("{error}\n\n{}", error.caret()))
 }
@@ -130,36 +130,36 @@ fn refused_modes(error: &ModesError) -> Failure {
     }
 }
 
-/// Seconds of virtual time in ns.
+/// Converts virtual time from seconds to ns and checks its range.
 fn virtual_ns(option: &str, seconds: f64, least: f64, most: f64) -> Result<u64, Failure> {
     if !(least..=most).contains(&seconds) {
-        return Err(Failure::usage(format!("{option} {seconds}: write {least} to {most} seconds of virtual time")));
+        return Err(Failure::usage(format!("{option} {seconds}: expected {least} to {most} seconds of virtual time")));
     }
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
     Ok((seconds * 1e9).round() as u64)
 }
 
-/// How much of the published experiment is simulated, from virtual times in seconds.
+/// Scale of a simulation, from virtual times in seconds.
 fn scale(warm_up: f64, seconds: f64) -> Result<RunScale, Failure> {
     Ok(RunScale { warm_up_ns: warm_up_ns(warm_up)?, measured_ns: measured_ns(seconds)?, ..RunScale::FULL })
 }
 
-/// The virtual time of `--seconds`.
+/// Value of `--seconds`, in ns.
 fn measured_ns(seconds: f64) -> Result<u64, Failure> {
     virtual_ns("--seconds", seconds, 0.0001, 100.0)
 }
 
-/// The virtual time of `--warm-up`.
+/// Value of `--warm-up`, in ns.
 fn warm_up_ns(seconds: f64) -> Result<u64, Failure> {
     virtual_ns("--warm-up", seconds, 0.0, 100.0)
 }
 
-/// ns in seconds, for defaults.
+/// Converts ns to seconds, for defaults of options.
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// A run that is not possible: a mode that the modelled server does not know, or one that was given up.
+/// Error of a run: unsupported mode, or aborted simulation.
 fn not_run(error: &RunError) -> Failure {
     let exit = if matches!(error, RunError::Setting(_)) { Exit::NotSupported } else { Exit::RolledBack };
     Failure::new(exit, error)

@@ -1,4 +1,4 @@
-//! `quell sim published`: what was published beside what the model says.
+//! `quell sim published`: compares published measurements with the model.
 
 use clap::Args;
 use quell_sim_study::published::{Experiment, ExperimentComparison, ExperimentError};
@@ -15,10 +15,10 @@ use crate::render::terminal::Terminal;
 #[derive(Debug, Args)]
 #[command(after_help = after_help())]
 pub(crate) struct PublishedArgs {
-    /// Which experiments [default: all]
+    /// Experiments to compare [default: all]
     experiments: Vec<Experiment>,
-    /// Another host than the one it was measured on: one of `quell sim hosts`, or the path of a profile, which ends in
-    /// .toml.
+    /// Host profile: a name listed by `quell sim hosts`, or the path of a .toml file [default: the host of the
+    /// experiment]
     #[arg(long, value_name = "NAME|FILE")]
     host: Option<String>,
     /// Print JSON.
@@ -41,7 +41,7 @@ struct Document<'a> {
 /// Runs the command.
 ///
 /// # Errors
-/// When the host is none, or a run is not possible.
+/// When the host is unknown, or a run fails.
 pub(super) fn published(args: &PublishedArgs) -> Result<(), Failure> {
     let mut experiments = args.experiments.clone();
     if experiments.is_empty() {

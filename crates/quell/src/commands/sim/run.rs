@@ -1,4 +1,4 @@
-//! `quell sim run`: rows of modes and loads on a host, in parallel; for one row also what happened, moment by moment.
+//! `quell sim run`: simulates modes and loads in parallel; can record a trace or a timeline of a single row.
 
 use std::path::{Path, PathBuf};
 
@@ -20,39 +20,39 @@ use crate::render::{sim_rows, timeline};
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
 pub(crate) struct RunArgs {
-    /// Modes, by commas; a range stands for the modes at 1, 2, 5, 10, 20, … between: base,suspend10..200
+    /// Comma-separated modes; a range expands to the steps 1, 2, 5, 10, 20, …: base,suspend10..200
     #[arg(long, value_name = "LIST")]
     mode: String,
-    /// Loads, by commas: requests/s (600K), MAX, shares of what base reaches (90%), ranges (10%..100%, 200K..1M)
+    /// Comma-separated loads: requests/s (600K), MAX, percentages of base's maximum (90%), ranges (10%..100%, 200K..1M)
     #[arg(long, value_name = "LIST")]
     load: Loads,
     #[command(flatten)]
     host: HostArg,
-    /// RX queues of the server, and as many workers and CPUs [those of the host]
+    /// Number of RX queues, workers and CPUs of the server [default: the host's]
     #[arg(long, value_name = "N")]
     queues: Option<u32>,
-    /// Give each queue one more CPU, for its interrupt or NAPI thread; it counts in cpu% and cyc/req.
+    /// Add a CPU per queue for its interrupt or NAPI thread; it is included in cpu% and cyc/req.
     #[arg(long)]
     irqs_apart: bool,
-    /// Connections in all [560 for each queue, as published]
+    /// Total number of connections [default: 560 per queue, as published]
     #[arg(long, value_name = "N")]
     connections: Option<u32>,
-    /// Virtual time that is counted, in seconds.
+    /// Measured virtual time, in seconds.
     #[arg(long, value_name = "S", default_value_t = super::seconds(RunScale::FULL.measured_ns))]
     seconds: f64,
-    /// Virtual time before anything is counted, in seconds.
+    /// Warm-up in virtual time, in seconds.
     #[arg(long, value_name = "S", default_value_t = super::seconds(RunScale::FULL.warm_up_ns))]
     warm_up: f64,
-    /// Where all random numbers come from: the same seed gives the same row on every machine.
+    /// Seed of the random numbers; the same seed gives the same row on every machine.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Simulate every row with so many seeds, --seed and those after it: does it scatter?
+    /// Simulate every row with N consecutive seeds starting at --seed, to show its spread.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u16).range(1..=1000))]
     seeds: u16,
-    /// Write what happened in the counted time to this file, for ui.perfetto.dev (one row only).
+    /// Write a trace of the measured time to this file, for ui.perfetto.dev (one row only).
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Print what happened in the first so many µs of the counted time (one row only).
+    /// Print a timeline of the first US µs of the measured time (one row only).
     #[arg(long, value_name = "US", num_args = 0..=1, default_missing_value = "300")]
     timeline: Option<f64>,
     /// Print JSON.
@@ -61,7 +61,7 @@ pub(crate) struct RunArgs {
 }
 
 const HELP: &str = "\
-Modes: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, eventspinN, with N in µs.
+Modes: base, deferN, napibusy, fullbusy, suspendN, threaded, threadedbusy, eventspinN (N in µs).
 
 Examples:
   quell sim run --mode suspend20 --load 600K
@@ -85,7 +85,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         Destination::named(file.clone(), "the trace").check_writable()?;
     }
     let progress = Progress::new();
-    progress.doing("finding what base reaches");
+    progress.doing("finding the maximum load of base");
     let loads = args.load.resolve(&setup, args.seed).map_err(|error| super::not_run(&error))?;
     let seeds = args.seed..args.seed.saturating_add(args.seeds.into());
     let mut points = Vec::new();
@@ -119,12 +119,12 @@ fn setup(args: &RunArgs) -> Result<Setup, Failure> {
     Ok(setup)
 }
 
-/// A recording is of one run.
+/// Records a single run.
 fn recorded(setup: &Setup, points: &[Point]) -> Result<(SweepRow, Trace), Failure> {
     let [point] = points else {
         let rows = points.len();
         return Err(Failure::usage(format!(
-            "--trace and --timeline show one row, and these are {rows}: give one mode, one load and one seed"
+            "--trace and --timeline need a single row, not {rows}: give one mode, one load and one seed"
         )));
     };
     setup.recorded_row(point).map_err(|error| super::not_run(&error))
@@ -133,7 +133,7 @@ fn recorded(setup: &Setup, points: &[Point]) -> Result<(SweepRow, Trace), Failur
 fn show(args: &RunArgs, setup: &Setup, rows: &[SweepRow], trace: Option<&Trace>) -> Result<(), Failure> {
     if let (Some(file), Some(trace)) = (&args.trace, trace) {
         Destination::named(file.clone(), "the trace").write_json(&trace.perfetto())?;
-        tell_of_trace(file, setup, trace);
+        report_trace(file, setup, trace);
     }
     if args.json {
         return output::json(&Document { schema: "quell-sim-run/1", rows });
@@ -145,13 +145,13 @@ fn show(args: &RunArgs, setup: &Setup, rows: &[SweepRow], trace: Option<&Trace>)
     output::data(&text)
 }
 
-fn tell_of_trace(file: &Path, setup: &Setup, trace: &Trace) {
+fn report_trace(file: &Path, setup: &Setup, trace: &Trace) {
     let ms = |ns: u64| ns as f64 / 1e6;
-    let held = trace.span_ns().map_or(0, |(_, to_ns)| to_ns.saturating_sub(setup.warm_up_ns));
-    let much = if trace.cut_off {
-        format!("the first {:.1} of {:.1} ms, more does not fit", ms(held), ms(setup.measured_ns))
+    let recorded = trace.span_ns().map_or(0, |(_, to_ns)| to_ns.saturating_sub(setup.warm_up_ns));
+    let extent = if trace.cut_off {
+        format!("truncated to the first {:.1} of {:.1} ms", ms(recorded), ms(setup.measured_ns))
     } else {
         format!("{:.1} ms", ms(setup.measured_ns))
     };
-    output::say(&format!("trace file: {} ({much}); open it at https://ui.perfetto.dev", visible::path(file)));
+    output::say(&format!("trace file: {} ({extent}); open it at https://ui.perfetto.dev", visible::path(file)));
 }

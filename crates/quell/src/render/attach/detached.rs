@@ -1,13 +1,11 @@
-//! What the end of attachments came to, as text and as JSON.
+//! Outcome of detaching, as text and as JSON.
 
 use quell_host::attach::attachment::{Attached, mode_of};
 use quell_host::attach::keeper::Detached;
 use quell_host::journal::{Change, Target};
 use serde_json::{Value, json};
 
-use crate::render::change::in_words;
-
-/// The text.
+/// The outcome as text.
 pub(crate) fn text(all: &[(Attached, Detached)]) -> String {
     all.iter().map(|(attached, detached)| one(attached, detached)).collect()
 }
@@ -17,18 +15,18 @@ fn one(attached: &Attached, detached: &Detached) -> String {
     let settings = if count == 1 { "1 setting".to_owned() } else { format!("{count} settings") };
     let mut text = format!("detached {}: {settings} restored", name(attached));
     if !detached.already_gone.is_empty() {
-        text.push_str(&format!(", {} were as before already or are gone", detached.already_gone.len()));
+        text.push_str(&format!(", {} already restored or gone", detached.already_gone.len()));
     }
     text.push_str(&unrecorded(&detached.unrecorded));
     text.push('\n');
     text.push_str(&left(&detached.in_part, &detached.left_alone, &detached.waiting));
     for change in &detached.failed {
-        text.push_str(&format!("  not restored: {}\n", in_words(change)));
+        text.push_str(&format!("  not restored: {}\n", change));
     }
     text
 }
 
-/// What was not restored and why, line by line.
+/// Settings that were not restored, with the reason, one per line.
 pub(crate) fn left(
     in_part: &[(Change, String)],
     left_alone: &[(Change, String)],
@@ -38,15 +36,15 @@ pub(crate) fn left(
     left_alone.chain(waiting.iter().map(|(_, why)| format!("  waits: {why}\n"))).collect()
 }
 
-/// Of changes that are undone although the disk was full.
+/// Note about changes whose undo could not be recorded because the disk was full.
 pub(crate) fn unrecorded(changes: &[Change]) -> String {
     match changes.len() {
         0 => String::new(),
-        count => format!(", {count} are undone or gone, which the journal had no room to say"),
+        count => format!(", {count} undone but not recorded in the journal (no space left)"),
     }
 }
 
-/// The first of its programs, and its mode.
+/// The attachment's first program and mode.
 pub(crate) fn name(attached: &Attached) -> String {
     let mode = mode_of(&attached.history).unwrap_or_default();
     let targets = &attached.history.targets;
@@ -57,7 +55,7 @@ pub(crate) fn name(attached: &Attached) -> String {
     }
 }
 
-/// The JSON.
+/// The outcome as JSON.
 pub(crate) fn report(all: &[(Attached, Detached)]) -> Value {
     let one = |(attached, detached): &(Attached, Detached)| {
         json!({

@@ -1,4 +1,4 @@
-//! Whether a mode shows, queue by queue, as text and as JSON.
+//! Whether a mode is in effect, for each queue, as text and as JSON.
 
 use std::fmt;
 
@@ -8,17 +8,17 @@ use quell_host::attach::plan::QueueStep;
 use quell_linux::bpf::CounterError;
 use serde::Serialize;
 
-/// What watching the queues of an attachment came to.
+/// Result of watching the queues of an attachment.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Effect {
-    /// It was watched who polls them.
+    /// The polls of each queue were observed.
     Watched(Vec<QueueEffect>),
-    /// It could not be watched.
+    /// The queues could not be watched, with the reason.
     NotWatched(String),
 }
 
-/// One queue.
+/// Result for one queue.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct QueueEffect {
@@ -47,12 +47,12 @@ impl Effect {
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotWatched(why) => writeln!(f, "cannot tell whether it is in effect: {why}"),
+            Self::NotWatched(why) => writeln!(f, "could not check whether the mode is in effect: {why}"),
             Self::Watched(queues) => queues.iter().try_for_each(|queue| {
                 let (verdict, why) = match &queue.verdict {
                     Verdict::InEffect(why) => ("in effect", why),
                     Verdict::NotInEffect(why) => ("not in effect", why),
-                    Verdict::CannotTell(why) => ("cannot tell at this load", why),
+                    Verdict::CannotTell(why) => ("unknown at this load", why),
                 };
                 writeln!(f, "{}: {verdict}: {why}", queue.name)
             }),

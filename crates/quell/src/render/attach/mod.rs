@@ -1,42 +1,42 @@
-//! What an attachment would set, whom it touches and what cannot be had, as text and as JSON.
+//! The plan of an attachment, affected processes and limitations, as text and as JSON.
 
 pub(crate) mod detached;
 mod effect;
 pub(crate) mod placement;
-mod quiet;
+mod unassigned_epolls;
 
 pub(crate) use effect::Effect;
 
 use std::fmt::{self, Write as _};
 
-use quell_host::attach::neighbours::{Neighbour, Until};
-use quell_host::attach::plan::{EpollStep, Partly, QueueStep};
+use quell_host::attach::affected_processes::{AffectedProcess, Until};
+use quell_host::attach::plan::{EpollStep, Limitation, QueueStep};
 use quell_host::attach::{Attachment, Plan, Request, RingStep, SocketsStep, Targets};
 use quell_host::findings::{Finding, Severity};
 use quell_host::journal::Target;
-use quell_host::settings::values::{EpollValues, NapiValues};
 use quell_linux::{CpuList, Pid};
+use quell_mode::PartialNapiSettings;
 use serde::Serialize;
 
-/// What `quell attach` says before it sets anything.
+/// Output of `quell attach`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Report<'a> {
     schema: &'static str,
     mode: String,
     programs: Vec<Target>,
-    /// It stays, and looks again.
+    /// Set by `--follow`.
     #[serde(skip)]
     follows: bool,
-    /// What filters are put on, and what was seen; absent when that was not asked for.
+    /// Reuseport filters and their verification; absent if placement was not requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) placement: Option<serde_json::Value>,
-    /// io_urings that were not told to poll, once it was tried.
+    /// io_urings for which busy polling could not be enabled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) rings_left_alone: Vec<RingLeftAlone>,
     pub(crate) plan: &'a Plan,
     pub(crate) findings: Vec<Finding>,
-    /// Whether the mode shows; absent before it is set, and when nobody asked.
+    /// Whether the mode is in effect; absent if this was not checked.
     pub(crate) effect: Option<Effect>,
 }
 
@@ -69,17 +69,17 @@ impl fmt::Display for Report<'_> {
         epoll_lines(self.plan).iter().try_for_each(|line| writeln!(f, "  {line}"))?;
         self.plan.sockets().try_for_each(|step| writeln!(f, "  {}", sockets_line(step)))?;
         self.plan.rings().try_for_each(|step| writeln!(f, "  {}", ring_line(step)))?;
-        self.plan.partly.iter().try_for_each(|partly| writeln!(f, "  {}", in_words(partly)))?;
+        self.plan.partly.iter().try_for_each(|limitation| writeln!(f, "  {}", in_words(limitation)))?;
         if !self.plan.impossible.is_empty() {
-            writeln!(f, "cannot be done here:\n{}", impossible(self.plan))?;
+            writeln!(f, "not possible here:\n{}", impossible(self.plan))?;
         }
-        neighbours(f, self.plan)?;
+        affected_processes(f, self.plan)?;
         finding_lines(&self.findings).iter().try_for_each(|line| writeln!(f, "{line}"))?;
-        f.write_str(&quiet::text(self.plan, self.follows))
+        f.write_str(&unassigned_epolls::text(self.plan, self.follows))
     }
 }
 
-/// The processes, the first of each name with its number, the others counted.
+/// The first four processes by name and PID, and the number of others.
 fn programs(programs: &[Target]) -> String {
     let named: Vec<String> = programs.iter().take(4).map(|target| format!("{} {}", target.name, target.pid)).collect();
     match programs.len().saturating_sub(named.len()) {
@@ -88,7 +88,7 @@ fn programs(programs: &[Target]) -> String {
     }
 }
 
-/// What comes with the plan and is worse than a note, one line a kind.
+/// Warnings and serious findings about the plan, one line per kind.
 fn finding_lines(findings: &[Finding]) -> Vec<String> {
     let mut kinds: Vec<(&Finding, usize)> = Vec::new();
     for finding in findings.iter().filter(|finding| finding.severity > Severity::Note) {
@@ -98,14 +98,14 @@ fn finding_lines(findings: &[Finding]) -> Vec<String> {
         }
     }
     let line = |(first, count): &(&Finding, usize)| {
-        let places = if *count > 1 { format!(", in {count} places, the first") } else { String::new() };
-        let mend = first.mend.first().map(|mend| format!("; {mend}")).unwrap_or_default();
-        format!("{}: {}{places}: {}{mend}", first.severity.word(), first.title, first.seen)
+        let places = if *count > 1 { format!("({count} times, first)") } else { String::new() };
+        let fix = first.fix.first().map(|fix| format!("; {fix}")).unwrap_or_default();
+        format!("{}: {}{places}: {}{fix}", first.severity.word(), first.title, first.seen)
     };
     kinds.iter().map(line).collect()
 }
 
-/// Queues of one device that change alike share a line.
+/// One line per group of queues of a device with the same change.
 pub(crate) fn queue_lines(plan: &Plan) -> Vec<String> {
     let mut groups: Vec<(&QueueStep, Vec<&QueueStep>)> = Vec::new();
     for step in plan.queues() {
@@ -128,15 +128,15 @@ fn queue_line(first: &QueueStep, group: &[&QueueStep]) -> String {
     format!("{}{rx}  NAPI {napis}  {}", first.device, napi_change(&first.old, &first.new))
 }
 
-fn napi_change(old: &NapiValues, new: &NapiValues) -> String {
+fn napi_change(old: &PartialNapiSettings, new: &PartialNapiSettings) -> String {
     let changed = new.unlike(old);
     match changed.is_empty() {
-        true => format!("{new} already"),
+        true => format!("{new} (unchanged)"),
         false => format!("{} → {changed}", old.where_present_in(&changed)),
     }
 }
 
-/// Epolls of one process that change alike and have sockets on as many queues share a line.
+/// One line per group of epolls of a process with the same change and the same number of queues.
 fn epoll_lines(plan: &Plan) -> Vec<String> {
     let mut groups: Vec<Vec<&EpollStep>> = Vec::new();
     for step in plan.epolls() {
@@ -157,14 +157,14 @@ fn epoll_line(group: &[&EpollStep]) -> String {
     let epolls = if group.len() == 1 { "epoll" } else { "epolls" };
     let sockets: usize = group.iter().map(|step| step.sockets).sum();
     let queues = match first.napis.len() {
-        0 => "on no queue yet".to_owned(),
+        0 => "no queue yet".to_owned(),
         1 if group.len() == 1 => format!("on NAPI {}", first.napis[0]),
-        1 => "each on one queue".to_owned(),
+        1 => "one queue each".to_owned(),
         many => format!("on {many} queues"),
     };
     let change = match first.is_there() {
-        true => format!("{} already", busy_poll(&first.new)),
-        false => format!("{} → {}", busy_poll(&first.old), busy_poll(&first.new)),
+        true => format!("{} (unchanged)", first.new.short()),
+        false => format!("{} → {}", first.old.short(), first.new.short()),
     };
     let (process, pid) = (&first.process, first.pid);
     format!("{process} {pid}  {epolls} {fds}  busy poll {change}  {}, {queues}", counted(sockets, "socket"))
@@ -173,11 +173,11 @@ fn epoll_line(group: &[&EpollStep]) -> String {
 fn sockets_line(step: &SocketsStep) -> String {
     let SocketsStep { pid, process, sockets, xdp, new, .. } = step;
     let kind = if *xdp { "AF_XDP socket" } else { "socket" };
-    let budget = new.budget.map(|budget| format!(", {budget} packets a poll")).unwrap_or_default();
+    let budget = new.budget.map(|budget| format!(", {budget} packets per poll")).unwrap_or_default();
     format!("{process} {pid}  {} → {}{budget}", counted(sockets.len(), kind), new.values)
 }
 
-/// An io_uring that was not told to poll.
+/// An io_uring without busy polling.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct RingLeftAlone {
@@ -192,89 +192,85 @@ impl RingLeftAlone {
     }
 }
 
-/// The text.
+/// Lines about io_urings without busy polling.
 pub(crate) fn rings_left_alone(rings: &[RingLeftAlone]) -> String {
     rings
         .iter()
-        .map(|RingLeftAlone { pid, fd, why }| format!("io_uring {fd} of {pid} is left alone: {why}\n"))
+        .map(|RingLeftAlone { pid, fd, why }| format!("io_uring {fd} of process {pid} not changed: {why}\n"))
         .collect()
 }
 
 fn ring_line(step: &RingStep) -> String {
     let RingStep { pid, process, fd, new, .. } = step;
     let prefer = u8::from(new.prefer_busy_poll);
-    format!("{process} {pid}  io_uring {fd} → busy-poll {} µs, prefer {prefer}, if it may be told", new.busy_poll_us)
-}
-
-/// usecs/budget/prefer, as `quell show` has it.
-fn busy_poll(values: &EpollValues) -> String {
-    let EpollValues { busy_poll_usecs, busy_poll_budget, prefer_busy_poll } = values;
-    format!("{busy_poll_usecs}/{busy_poll_budget}/{}", u8::from(*prefer_busy_poll))
+    format!("{process} {pid}  io_uring {fd} → busy-poll {} µs, prefer {prefer}, if permitted", new.busy_poll_us)
 }
 
 fn counted(count: usize, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
-fn in_words(partly: &Partly) -> String {
-    match partly {
-        Partly::WaitsAsWritten { at_most_ms } => format!(
-            "partly: the mode has the program wait for at most {at_most_ms} ms at a time, which only `quell run` can see to"
+fn in_words(limitation: &Limitation) -> String {
+    match limitation {
+        Limitation::WaitsAsWritten { at_most_ms } => format!(
+            "limited: the mode needs epoll_wait timeouts of at most {at_most_ms} ms, which only `quell run` can enforce"
         ),
-        Partly::WatchedByEpoll { pid, sockets } => format!(
-            "partly: {} of process {pid} {} waited for by epoll, which does not busy poll for this mode; only receives that \
-             block do (poll and select would need sysctl net.core.busy_poll, which is left as it is)",
+        Limitation::WatchedByEpoll { pid, sockets } => format!(
+            "limited: {} of process {pid} {} watched by epoll, which does not busy poll in this mode; only blocking \
+             receives do (poll and select would need sysctl net.core.busy_poll, which is not changed)",
             counted(*sockets, "socket"),
             if *sockets == 1 { "is" } else { "are" }
         ),
-        Partly::NoEpoll { pid } => format!("process {pid} has sockets, and no epoll that watches them"),
-        Partly::OtherWays { pid, xdp_sockets, io_urings } => {
+        Limitation::NoEpoll { pid } => format!("process {pid} has sockets, but no epoll watches them"),
+        Limitation::OtherWays { pid, xdp_sockets, io_urings } => {
             let ways = [(*xdp_sockets, "AF_XDP socket"), (*io_urings, "io_uring")];
             let has = ways.iter().filter(|(count, _)| *count > 0).map(|&(count, what)| counted(count, what));
             let has = has.collect::<Vec<_>>().join(" and ");
-            format!("process {pid} has {has}: what it receives by them is deferred and polled, never suspended")
+            format!("process {pid} has {has}: their interrupts are deferred, but never suspended")
         }
-        Partly::UnknownQueue { napi } => format!("NAPI {napi}: no device here has it, so it gets no values"),
-        Partly::ThreadStays { napi } => format!("NAPI {napi} is polled by a kernel thread, and stays so"),
-        _ => "more than this can say".to_owned(),
+        Limitation::UnknownQueue { napi } => format!("NAPI {napi}: not changed, as it belongs to no visible device"),
+        Limitation::ThreadStays { napi } => format!("NAPI {napi}: still polled by a kernel thread"),
+        _ => "unknown limitation".to_owned(),
     }
 }
 
-/// What cannot be done, a line each.
+/// Impossible changes, one per line.
 pub(crate) fn impossible(plan: &Plan) -> String {
     let lines = plan.impossible.iter().map(|one| format!("  {}: {}", one.what, one.why));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn neighbours(f: &mut fmt::Formatter<'_>, plan: &Plan) -> fmt::Result {
+fn affected_processes(f: &mut fmt::Formatter<'_>, plan: &Plan) -> fmt::Result {
     if plan.queues().next().is_none() {
         return Ok(());
     }
-    if plan.neighbours.is_empty() && plan.hidden.is_empty() {
-        return writeln!(f, "nobody else has sockets on these queues");
+    if plan.affected_processes.is_empty() && plan.hidden.is_empty() {
+        return writeln!(f, "no other process has sockets on these queues");
     }
-    plan.neighbours.iter().try_for_each(|neighbour| writeln!(f, "touches {}", neighbour_line(neighbour)))?;
+    plan.affected_processes
+        .iter()
+        .try_for_each(|affected| writeln!(f, "affects {}", affected_process_line(affected)))?;
     match plan.hidden.len() {
         0 => Ok(()),
-        hidden => writeln!(f, "{} may be touched: who asks may not look into them", counted(hidden, "other process")),
+        hidden => writeln!(f, "{} may be affected: no permission to inspect them", counted(hidden, "other process")),
     }
 }
 
-pub(crate) fn neighbour_line(neighbour: &Neighbour) -> String {
-    let Neighbour { pid, name, sockets, longest_wait, .. } = neighbour;
+pub(crate) fn affected_process_line(affected: &AffectedProcess) -> String {
+    let AffectedProcess { pid, name, sockets, longest_wait, .. } = affected;
     let mut line = format!("{name} {pid}: {} on these queues", counted(*sockets, "socket"));
     if let Some(wait) = longest_wait {
         let time = render_time(wait.ns);
         let _ = match wait.until {
-            Until::Timer => write!(line, "; a packet of it can wait up to {time} for the queue's timer"),
+            Until::Timer => write!(line, "; its packets can wait up to {time} for the queue's timer"),
             Until::BatchIsDone { max_events, each_ns } => write!(
                 line,
-                "; a packet of it can wait up to {time}, for {max_events} events of {} each",
+                "; its packets can wait up to {time}, for a batch of {max_events} events of {} each",
                 render_time(each_ns)
             ),
             Until::SuspensionIsOver => write!(
                 line,
-                "; a packet of it can wait up to {time}, until the suspension is over, when the program works that long"
+                "; its packets can wait up to {time}, until the suspension times out, if the program is busy"
             ),
         };
     }

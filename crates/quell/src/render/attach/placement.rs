@@ -1,4 +1,4 @@
-//! What filters an attachment would put on, what was seen of them, and which threads were bound, as text and as JSON.
+//! Reuseport filters, their verification and pinned threads, as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,10 @@ use quell_host::steer::{Pin, Place, Steering, Verdict, Verification};
 use quell_linux::CpuList;
 use serde_json::{Value, json};
 
-const NOT_TOLD: &str = "a filter that the server has put there itself is replaced, and `quell detach` leaves none: no kernel \
-                        tells what it was";
+const REPLACES: &str = "a filter that the server attached itself is replaced and not restored by `quell detach`: the \
+                        kernel does not expose it";
 
-/// What would be put on which group.
+/// Planned filters by reuseport group.
 pub(crate) fn groups(groups: &Groups) -> String {
     let mut text = String::new();
     for steering in &groups.steerings {
@@ -19,7 +19,7 @@ pub(crate) fn groups(groups: &Groups) -> String {
     }
     text.extend(groups.refused.iter().map(|why| format!("  not steered: {why}\n")));
     if !groups.steerings.is_empty() {
-        let _ = writeln!(text, "  {NOT_TOLD}");
+        let _ = writeln!(text, "  {REPLACES}");
     }
     text
 }
@@ -44,7 +44,7 @@ fn queues(places: &[Place]) -> String {
     devices.into_iter().map(device).collect::<Vec<_>>().join(", ")
 }
 
-/// What was seen and bound.
+/// Verified filters and pinned threads.
 pub(crate) fn placed(groups: &Groups, placed: &Placed) -> String {
     let mut text = String::new();
     for (steering, seen) in groups.steerings.iter().zip(&placed.verifications) {
@@ -52,32 +52,40 @@ pub(crate) fn placed(groups: &Groups, placed: &Placed) -> String {
     }
     text.extend(placed.pinned.iter().map(|pin| pinned(pin) + "\n"));
     if !placed.in_place.is_empty() {
-        let _ = writeln!(text, "{} threads were on the CPUs of their queues already", placed.in_place.len());
+        let _ = writeln!(text, "{} threads were already on the CPUs of their queues", placed.in_place.len());
     }
     text.extend(placed.not_pinned.iter().map(|one| format!("not pinned: {one}\n")));
     text
 }
 
-/// What is new since the last look at programs that run, a line each.
+/// Changes since the last pass, one per line.
 pub(crate) fn pass(pass: &PlacementPass) -> Vec<String> {
-    let put_on = pass.steered.iter().flat_map(|Steered { steering, is_anew }| {
-        let anew = if *is_anew { " anew" } else { "" };
+    let attached = pass.steered.iter().flat_map(|Steered { steering, is_replacement }| {
+        let again = if *is_replacement { " again" } else { "" };
         let notes = steering.notes.iter().map(|note| format!("  {note}"));
-        std::iter::once(format!("steering{anew} {}", over(steering))).chain(notes)
+        std::iter::once(format!("steering{again} {}", over(steering))).chain(notes)
     });
     let refused = pass.refused.iter().map(|why| format!("not steered: {why}"));
     let failed = pass.not_steered.iter().map(|(group, error)| format!("not steered: {group}: {error}"));
-    let unread = pass.unread.iter().map(|error| format!("what can be steered is not known: {error}"));
+    let unread = pass.unread.iter().map(|error| format!("could not find reuseport groups: {error}"));
     let seen = pass.seen.iter().map(|(steering, seen)| steered(steering, seen));
-    let bound = pass.pinned.iter().map(pinned);
+    let pinned_now = pass.pinned.iter().map(pinned);
     let not_bound = pass.not_bound.iter().map(|(tid, error)| format!("not pinned: thread {tid}: {error}"));
     let left = pass.not_pinned.iter().map(|one| format!("not pinned: {one}"));
-    put_on.chain(refused).chain(failed).chain(unread).chain(seen).chain(bound).chain(not_bound).chain(left).collect()
+    attached
+        .chain(refused)
+        .chain(failed)
+        .chain(unread)
+        .chain(seen)
+        .chain(pinned_now)
+        .chain(not_bound)
+        .chain(left)
+        .collect()
 }
 
-/// What is known at the end of the filters of which not everything could be said, a line each.
-pub(crate) fn untold(placement: &Placement) -> Vec<String> {
-    placement.untold().map(|(steering, seen)| steered(steering, seen)).collect()
+/// Filters that were not fully verified, one per line.
+pub(crate) fn unverified(placement: &Placement) -> Vec<String> {
+    placement.unverified().map(|(steering, seen)| steered(steering, seen)).collect()
 }
 
 fn steered(steering: &Steering, seen: &Verification) -> String {
@@ -91,17 +99,13 @@ fn verdict(steering: &Steering, seen: &Verification) -> String {
         Verdict::Holds => {
             let most = match steering.queues_of_a_worker() {
                 1 => "one queue".to_owned(),
-                most => format!("{most} queues at most"),
+                most => format!("at most {most} queues"),
             };
-            format!("{connections} connections came since, to {workers} of {all} workers, to each by {most}")
+            format!("{connections} new connections reached {workers} of {all} workers, each through {most}")
         }
-        Verdict::NotYet => {
-            "no connection that came since is there to be seen, so whether it holds cannot be told yet".to_owned()
-        }
-        Verdict::CannotTell => {
-            "a datagram socket tells only the queue of its last packet: it cannot be told".to_owned()
-        }
-        _ => "connections reach a worker by more queues than they should".to_owned(),
+        Verdict::NotYet => "not verified yet: no new connection has arrived".to_owned(),
+        Verdict::CannotTell => "not verifiable: a datagram socket reports only the queue of its last packet".to_owned(),
+        _ => "workers receive connections from more queues than planned".to_owned(),
     }
 }
 
@@ -112,7 +116,7 @@ fn pinned(pin: &Pin) -> String {
     )
 }
 
-/// The JSON of both; what was seen is absent before anything was made.
+/// Plan and result as JSON; `placed` is absent before changes were made.
 pub(crate) fn report(groups: &Groups, placed: Option<&Placed>) -> Value {
     let seen = |number: usize| placed.and_then(|placed| placed.verifications.get(number)).map(seen);
     let steering = |(number, steering): (usize, &Steering)| {

@@ -1,0 +1,151 @@
+//! Names of the figures of a slice, with unit and direction. Kernel counters are divided by the work that was done: by the
+//! requests answered where they are known, by the packets polled otherwise.
+
+use std::collections::BTreeMap;
+
+use quell_experiment::Criterion;
+use quell_stats::Goal;
+
+use crate::result::{CpuUse, TrialCounters};
+
+/// What costs are divided by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// Answered requests.
+    Request,
+    /// Packets that the queues delivered.
+    Packet,
+}
+
+/// CPU time per request or packet, µs: of the server's threads and of the NAPI threads of its queues. Where softirqs poll, no
+/// thread is charged for that, and it is all time in which the server's CPUs were not idle, whoever used it.
+pub const CPU: &str = "cpu-us-per";
+/// Run time of the server's own threads per request or packet, µs.
+pub const PROCESS_CPU: &str = "process-us-per";
+/// Polls of the queues per request or packet.
+pub const POLLS: &str = "polls-per";
+/// Interrupts of the queues per request or packet.
+pub const IRQS: &str = "irqs-per";
+/// Times that a thread of the server slept per request or packet.
+pub const SLEEPS: &str = "sleeps-per";
+/// Share of the polls that found no packet.
+pub const EMPTY_POLLS: &str = "empty-poll-share";
+/// Busy share of the server's CPUs.
+pub const BUSY: &str = "busy-share";
+/// Requests answered per second.
+pub const REQUESTS: &str = "requests-per-s";
+/// Packets polled per second.
+pub const PACKETS: &str = "packets-per-s";
+
+impl Work {
+    /// Name of a cost.
+    #[must_use]
+    pub fn name(self, cost: &str) -> String {
+        let work = match self {
+            Self::Request => "request",
+            Self::Packet => "packet",
+        };
+        format!("{cost}-{work}")
+    }
+
+    /// CPU time as a criterion.
+    #[must_use]
+    pub fn cpu(self) -> Criterion {
+        Criterion::Metric { name: self.name(CPU), goal: Goal::Lowest }
+    }
+}
+
+/// Figures of a slice from its counters. `requests` were answered, if that is known.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "counts of one slice are far below 2^53")]
+pub fn of_counters(counters: &TrialCounters, requests: Option<u64>, seconds: f64) -> BTreeMap<String, f64> {
+    let (work, amount) = match requests {
+        Some(requests) => (Work::Request, Some(requests)),
+        None => (Work::Packet, counters.polled_packets),
+    };
+    let per_work = |count: Option<u64>| {
+        amount.filter(|amount| *amount > 0).zip(count).map(|(amount, count)| count as f64 / amount as f64)
+    };
+    let not_idle = |used: &CpuUse| used.capacity_ns.saturating_sub(used.idle_ns + used.steal_ns);
+    let busy_ns = match counters.napi_run_ns {
+        Some(napi_run_ns) => counters.server_run_ns.map(|server_run_ns| server_run_ns + napi_run_ns),
+        None => counters.server_cpus.as_ref().map(not_idle),
+    };
+    let us = |ns: Option<f64>| ns.map(|ns| ns / 1e3);
+    let empty = counters.empty_polls.zip(counters.polls).filter(|(_, polls)| *polls > 0);
+    let per_second = |count: Option<u64>| count.map(|count| count as f64 / seconds);
+    let figures = [
+        (work.name(CPU), us(per_work(busy_ns))),
+        (work.name(PROCESS_CPU), us(per_work(counters.server_run_ns))),
+        (work.name(POLLS), per_work(counters.polls)),
+        (work.name(IRQS), per_work(counters.irqs)),
+        (work.name(SLEEPS), per_work(counters.server_sleeps)),
+        (EMPTY_POLLS.to_owned(), empty.map(|(empty, polls)| empty as f64 / polls as f64)),
+        (BUSY.to_owned(), counters.server_cpus.as_ref().and_then(CpuUse::busy_share)),
+        (REQUESTS.to_owned(), per_second(requests)),
+        (PACKETS.to_owned(), per_second(counters.polled_packets)),
+    ];
+    figures.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// Whether a figure that a command printed is better high: rates, whose names say so.
+#[must_use]
+pub fn goal_of(name: &str) -> Goal {
+    let is_rate =
+        ["/s", "/sec", "per-s", "per_s", "per-sec", "per_sec", "per-second", "per_second", "rps", "qps", "ops"]
+            .iter()
+            .any(|suffix| name.to_ascii_lowercase().ends_with(suffix));
+    if is_rate { Goal::Highest } else { Goal::Lowest }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_are_divided_by_requests_or_else_by_packets() {
+        let cpus = CpuUse { capacity_ns: 1_000_000, idle_ns: 300_000, steal_ns: 100_000, lab_ns: 0 };
+        let counters = TrialCounters {
+            server_cpus: Some(cpus),
+            polls: Some(40),
+            empty_polls: Some(10),
+            polled_packets: Some(20),
+            ..TrialCounters::default()
+        };
+        let by_packet = of_counters(&counters, None, 0.5);
+        assert_eq!(by_packet["cpu-us-per-packet"], 30.0);
+        assert_eq!((by_packet["polls-per-packet"], by_packet["empty-poll-share"]), (2.0, 0.25));
+        assert_eq!(by_packet["packets-per-s"], 40.0);
+        let by_request = of_counters(&counters, Some(10), 0.5);
+        assert_eq!((by_request["cpu-us-per-request"], by_request["requests-per-s"]), (60.0, 20.0));
+    }
+
+    #[test]
+    fn where_threads_poll_the_queues_only_the_servers_and_their_time_counts() {
+        let cpus = CpuUse { capacity_ns: 1_000_000, ..CpuUse::default() };
+        let counters = TrialCounters {
+            server_cpus: Some(cpus),
+            server_run_ns: Some(20_000),
+            napi_run_ns: Some(10_000),
+            ..TrialCounters::default()
+        };
+        assert_eq!(of_counters(&counters, Some(10), 1.0)["cpu-us-per-request"], 3.0);
+    }
+
+    #[test]
+    fn what_was_not_counted_or_has_no_work_is_absent() {
+        assert!(of_counters(&TrialCounters::default(), None, 1.0).is_empty());
+        let idle = TrialCounters { polls: Some(3), polled_packets: Some(0), ..TrialCounters::default() };
+        assert!(!of_counters(&idle, None, 1.0).contains_key("polls-per-packet"));
+    }
+
+    #[test]
+    fn rates_are_better_high_and_everything_else_low() {
+        for rate in ["Requests/sec", "rps", "ops_per_s", "read-iops", "GET/s"] {
+            assert_eq!(goal_of(rate), Goal::Highest, "{rate}");
+        }
+        for cost in ["p99", "latency_ms", "errors", "requests"] {
+            assert_eq!(goal_of(cost), Goal::Lowest, "{cost}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! A command that judges a slice: it runs for the length of the slice and prints figures. What it prints is hostile until
+//! parsed.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use quell_linux::process::{Output, ProcessError, Spawn};
+use quell_linux::visible;
+
+/// Longest output that is read, bytes. More is cut off at the front.
+const OUTPUT_MAX: usize = 64 * 1024;
+/// Time limit of one run.
+const RUN_MAX: Duration = Duration::from_secs(60);
+/// How often it is asked whether the experiment is to stop.
+const TICK: Duration = Duration::from_millis(50);
+/// Longest excerpt of the output in an error, in characters.
+const EXCERPT_CHARS: usize = 200;
+
+/// A command with its arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Judge {
+    words: Vec<String>,
+}
+
+/// Why a command gave no figures.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JudgeError {
+    /// The command is empty or not quoted correctly.
+    #[error("{command:?} is no command: {why}")]
+    NotACommand {
+        /// Text.
+        command: String,
+        /// Reason.
+        why: String,
+    },
+    /// It could not be started.
+    #[error("`{command}` could not be started: {source}")]
+    Start {
+        /// Command line.
+        command: String,
+        /// Cause.
+        source: ProcessError,
+    },
+    /// It failed.
+    #[error("`{command}` ended with {status}; it printed: {printed}")]
+    Failed {
+        /// Command line.
+        command: String,
+        /// Exit status.
+        status: String,
+        /// Last output.
+        printed: String,
+    },
+    /// It did not end.
+    #[error("`{command}` did not end within {RUN_MAX:?}; give it a duration, as in `wrk -d 1 …`")]
+    TooLong {
+        /// Command line.
+        command: String,
+    },
+    /// It printed no figures.
+    #[error(
+        "`{command}` printed no figures: {why}. Expected are lines of `NAME VALUE`, or one line of JSON with numbers, values \
+         of 0 or more; it printed: {printed}"
+    )]
+    NoFigures {
+        /// Command line.
+        command: String,
+        /// What is wrong.
+        why: String,
+        /// Last output.
+        printed: String,
+    },
+}
+
+impl Judge {
+    /// Reads a command line, quoted as for a shell. Nothing is started.
+    ///
+    /// # Errors
+    /// [`JudgeError::NotACommand`].
+    pub fn new(command: &str) -> Result<Self, JudgeError> {
+        let not = |why: String| JudgeError::NotACommand { command: command.to_owned(), why };
+        let words = shell_words::split(command).map_err(|error| not(error.to_string()))?;
+        if words.is_empty() {
+            return Err(not("it is empty".to_owned()));
+        }
+        Ok(Self { words })
+    }
+
+    /// Program and arguments.
+    #[must_use]
+    pub fn words(&self) -> &[String] {
+        &self.words
+    }
+
+    /// Runs the command and reads its figures. It finds the length of the slice in the environment variable
+    /// `QUELL_SLICE_MS`. Returns `None` if `stopped` said so before it ended; the command is killed then.
+    ///
+    /// # Errors
+    /// See [`JudgeError`].
+    pub fn run(&self, slice_ms: u32, stopped: &dyn Fn() -> bool) -> Result<Option<BTreeMap<String, f64>>, JudgeError> {
+        let command = || visible::name(&shell_words::join(&self.words)).into_owned();
+        let started = |source| JudgeError::Start { command: command(), source };
+        let spawn = Spawn::new(&self.words[0]).args(&self.words[1..]).env("QUELL_SLICE_MS", slice_ms.to_string());
+        let spawn = spawn.stdout(Output::Tail(OUTPUT_MAX)).stderr(Output::Tail(OUTPUT_MAX)).dies_with_this_thread();
+        let mut child = spawn.start().map_err(started)?;
+        let deadline = Instant::now() + RUN_MAX;
+        let status = loop {
+            if let Some(status) = child.wait(TICK).map_err(started)? {
+                break status;
+            }
+            if stopped() {
+                return Ok(None);
+            }
+            if Instant::now() >= deadline {
+                return Err(JudgeError::TooLong { command: command() });
+            }
+        };
+        let stdout = child.stdout_tail().unwrap_or_default();
+        let text = String::from_utf8_lossy(&stdout);
+        if !status.success() {
+            let stderr = child.stderr_tail().unwrap_or_default();
+            let said = if stderr.trim_ascii().is_empty() { text } else { String::from_utf8_lossy(&stderr) };
+            return Err(JudgeError::Failed { command: command(), status: status.to_string(), printed: excerpt(&said) });
+        }
+        let no_figures = |why| JudgeError::NoFigures { command: command(), why, printed: excerpt(&text) };
+        parse(&text).map(Some).map_err(no_figures)
+    }
+}
+
+/// Figures of a text: the numbers of every line that is a JSON object, and of every line of the form `NAME VALUE`. Other lines
+/// are ignored, for programs that print more. Of a repeated name the last value counts.
+fn parse(text: &str) -> Result<BTreeMap<String, f64>, String> {
+    let mut figures = BTreeMap::new();
+    for line in text.lines().map(str::trim) {
+        if let Ok(serde_json::Value::Object(object)) = serde_json::from_str(line) {
+            figures.extend(object.into_iter().filter_map(|(name, value)| Some((name, value.as_f64()?))));
+        } else if let Some((name, value)) = line.split_once([' ', '\t', '=', ':'])
+            && let Ok(value) = value.trim().parse::<f64>()
+            && !name.is_empty()
+        {
+            figures.insert(name.to_owned(), value);
+        }
+    }
+    match figures.iter().find(|(_, value)| !value.is_finite() || **value < 0.0) {
+        Some((name, value)) => Err(format!("{:?} is {value}", visible::name(name))),
+        None if figures.is_empty() => Err("no line has a name and a number".to_owned()),
+        None => Ok(figures),
+    }
+}
+
+fn excerpt(text: &str) -> String {
+    let text = text.trim();
+    if text.is_empty() {
+        return "nothing".to_owned();
+    }
+    let cut: String = text.chars().take(EXCERPT_CHARS).collect();
+    let more = if cut.len() < text.len() { "…" } else { "" };
+    format!("{}{more}", visible::name(&cut))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn run(command: &str) -> Result<Option<BTreeMap<String, f64>>, JudgeError> {
+        Judge::new(command).unwrap().run(200, &|| false)
+    }
+
+    #[test]
+    fn lines_of_names_and_values_and_lines_of_json_are_figures() {
+        let figures =
+            parse("starting\nRequests/sec:  1234.5\np99 17\n{\"p50\": 3, \"unit\": \"ms\"}\np99=18\n").unwrap();
+        assert_eq!(
+            figures,
+            BTreeMap::from([("Requests/sec".into(), 1234.5), ("p50".into(), 3.0), ("p99".into(), 18.0)])
+        );
+    }
+
+    #[test]
+    fn a_command_is_run_and_knows_the_length_of_the_slice() {
+        let figures = run("sh -c 'echo slice $QUELL_SLICE_MS'").unwrap().unwrap();
+        assert_eq!(figures["slice"], 200.0);
+    }
+
+    #[test]
+    fn a_command_that_fails_or_prints_nonsense_is_quoted() {
+        let failed = run("sh -c 'echo connection refused >&2; exit 3'").unwrap_err().to_string();
+        assert!(failed.contains("exit status: 3") && failed.contains("connection refused"), "{failed}");
+        for nonsense in ["echo hello", "echo p99 -3", "echo p99 NaN", "true"] {
+            let error = run(nonsense).unwrap_err();
+            assert!(matches!(error, JudgeError::NoFigures { .. }), "{nonsense}: {error}");
+        }
+        assert!(matches!(run("/does/not/exist"), Err(JudgeError::Start { .. })));
+        assert!(matches!(Judge::new(" "), Err(JudgeError::NotACommand { .. })));
+        assert!(matches!(Judge::new("echo '"), Err(JudgeError::NotACommand { .. })));
+    }
+
+    #[test]
+    fn control_characters_in_the_output_do_not_reach_the_error() {
+        let error = run("printf 'a\\033[31mb'").unwrap_err().to_string();
+        assert!(!error.contains('\u{1b}'), "{error:?}");
+    }
+
+    #[test]
+    fn an_interrupted_command_is_ended() {
+        let ended = Judge::new("sleep 1000").unwrap().run(200, &|| true).unwrap();
+        assert_eq!(ended, None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_output_makes_the_parser_panic(text in ".{0,200}") {
+            let _ = parse(&text);
+        }
+    }
+}

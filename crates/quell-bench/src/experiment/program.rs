@@ -1,0 +1,323 @@
+//! The subject of an experiment: programs of this host that are switched between modes from outside while they serve. In the
+//! lab they are the lab's server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use quell_experiment::{ExperimentSubject, SetFailure, SliceFlag, SliceObservation};
+use quell_host::attach::plan::Impossible;
+use quell_host::journal::JournalError;
+use quell_host::recovery::Reverted;
+use quell_host::snapshot::Snapshot;
+use quell_host::switching::{SwitchError, SwitchPlan, Switching};
+use quell_linux::bpf::NapiPollCounter;
+use quell_linux::proc::{ProcError, ProcRoot};
+use quell_linux::{CpuList, NapiId, Pid, kernel};
+use quell_load::{LoadError, LoadReport, Progress, RunObserver, RunningLoad};
+use quell_mode::DeliveryMode;
+
+use super::figures;
+use super::judge::{Judge, JudgeError};
+use crate::counters::{CounterReading, Watched};
+use crate::disturbance::{failures, is_saturated};
+use crate::result::TrialCounters;
+
+/// How often it is asked whether the experiment is to stop.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Who sends requests, and who measures their latency.
+pub enum Traffic {
+    /// Quell's generator: requests and latencies are known.
+    Generator(RunningLoad),
+    /// A command that runs once per slice and prints figures.
+    Judged(Judge),
+    /// Whoever sends anyway: only the server's side is known.
+    Live,
+}
+
+/// Programs that are switched between modes.
+pub struct Programs<'a> {
+    /// Taken when everything is restored.
+    switching: Option<Switching>,
+    modes: Vec<DeliveryMode>,
+    /// By mode: why it cannot be set.
+    impossible: Vec<Option<String>>,
+    watched: Watched,
+    /// Whether time of others on the server's CPUs can be told from time of the queues: only where threads poll these.
+    charges_all_time: bool,
+    polls: Option<NapiPollCounter>,
+    /// Who sends and measures.
+    pub traffic: Traffic,
+    stopped: &'a dyn Fn() -> bool,
+    proc: ProcRoot,
+    slice_began: Instant,
+}
+
+/// Why an experiment on programs failed. Everything was restored, unless [`SubjectError::NotRestored`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubjectError {
+    /// The modes could not be switched.
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
+    /// A mode cannot be set.
+    #[error("{0}")]
+    Impossible(String),
+    /// The command that measures failed.
+    #[error(transparent)]
+    Judge(#[from] JudgeError),
+    /// The generator failed.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A program has ended.
+    #[error("process {0} has ended")]
+    ProgramEnded(Pid),
+    /// The journal could not be removed.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// A file of /proc could not be read.
+    #[error(transparent)]
+    Proc(#[from] ProcError),
+    /// Something could not be restored. It stays in the journal.
+    #[error("not everything was restored (`quell status` shows what is left, `quell revert` tries again): {0}")]
+    NotRestored(String),
+}
+
+impl<'a> Programs<'a> {
+    /// A subject from programs that are ready to be switched. `impossible` adds reasons of the caller, by mode.
+    #[must_use]
+    pub fn new(
+        switching: Switching,
+        plan: &SwitchPlan,
+        modes: &[DeliveryMode],
+        impossible: &[Option<String>],
+        watched: Watched,
+        traffic: Traffic,
+        stopped: &'a dyn Fn() -> bool,
+    ) -> Self {
+        let napis: Vec<NapiId> = plan.queues.iter().map(|queue| queue.napi).collect();
+        let reason = |index: usize, of_plan: &Vec<Impossible>| {
+            let of_plan = of_plan.first().map(|first| format!("{}: {}", first.what, first.why));
+            impossible.get(index).cloned().flatten().or(of_plan)
+        };
+        Self {
+            switching: Some(switching),
+            modes: modes.to_vec(),
+            impossible: plan.impossible.iter().enumerate().map(|(index, of_plan)| reason(index, of_plan)).collect(),
+            charges_all_time: !watched.server_napi.is_empty(),
+            watched,
+            // If polls cannot be counted, their figures are absent.
+            polls: NapiPollCounter::attach(kernel::sysfs(), &napis).ok(),
+            traffic,
+            stopped,
+            proc: ProcRoot::default(),
+            slice_began: Instant::now(),
+        }
+    }
+
+    /// Restores everything. Does nothing if it was done.
+    ///
+    /// # Errors
+    /// When something could not be restored.
+    fn end(&mut self) -> Result<(), SubjectError> {
+        let Some(switching) = self.switching.take() else { return Ok(()) };
+        let Reverted { failed, waiting, .. } = switching.end()?;
+        let failed = failed.iter().map(|(_, error)| error.to_string());
+        let left: Vec<String> = failed.chain(waiting.iter().map(|(_, why)| why.clone())).collect();
+        if left.is_empty() { Ok(()) } else { Err(SubjectError::NotRestored(left.join("; "))) }
+    }
+
+    fn reading(&self) -> CounterReading {
+        self.watched.snapshot(&self.proc, self.polls.as_ref())
+    }
+
+    /// Sleeps. Returns whether it was not asked to stop meanwhile.
+    fn sleep(&self, duration: Duration) -> bool {
+        let until = Instant::now() + duration;
+        loop {
+            if (self.stopped)() {
+                return false;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            std::thread::sleep(left.min(TICK));
+        }
+    }
+
+    fn ended_program(&self) -> Option<Pid> {
+        self.watched.server.iter().copied().find(|pid| self.proc.process(*pid).stat().is_err())
+    }
+
+    fn observe_generator(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
+        let Traffic::Generator(load) = &mut self.traffic else { return Ok(None) };
+        let mut observer = Observer {
+            watched: &self.watched,
+            proc: &self.proc,
+            polls: self.polls.as_ref(),
+            stopped: self.stopped,
+            readings: Vec::with_capacity(2),
+        };
+        let report = match load.measure(Duration::from_millis(slice_ms.into()), &mut observer) {
+            Ok(report) => report,
+            Err(LoadError::Cancelled) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let counters = match &observer.readings[..] {
+            [first, last] => self.watched.between(first, last),
+            _ => TrialCounters::default(),
+        };
+        let seconds = f64::from(slice_ms) / 1e3;
+        let metrics = figures::of_counters(&counters, Some(report.answered_in_window), seconds);
+        Ok(Some(SliceObservation {
+            metrics,
+            latency: Some((&report.latency).into()),
+            flags: flags(&report),
+            ..self.observation(&counters)
+        }))
+    }
+
+    fn observe_judged(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
+        let first = self.reading();
+        let began = Instant::now();
+        let printed = match &self.traffic {
+            Traffic::Judged(judge) => match judge.run(slice_ms, self.stopped)? {
+                Some(figures) => figures,
+                None => return Ok(None),
+            },
+            _ => BTreeMap::new(),
+        };
+        let left = Duration::from_millis(slice_ms.into()).saturating_sub(began.elapsed());
+        if !self.sleep(left) {
+            return Ok(None);
+        }
+        let counters = self.watched.between(&first, &self.reading());
+        let requests = printed.get("requests").map(|requests| *requests as u64);
+        let mut metrics = figures::of_counters(&counters, requests, began.elapsed().as_secs_f64());
+        metrics.extend(printed);
+        Ok(Some(SliceObservation { metrics, ..self.observation(&counters) }))
+    }
+
+    /// What every slice has, whoever sends.
+    fn observation(&self, counters: &TrialCounters) -> SliceObservation {
+        let used = counters.server_cpus.as_ref();
+        let stolen =
+            || used.filter(|used| used.capacity_ns > 0).map(|used| used.steal_ns as f64 / used.capacity_ns as f64);
+        let foreign_cpu =
+            if self.charges_all_time { used.and_then(crate::result::CpuUse::foreign_share) } else { stolen() };
+        SliceObservation {
+            spent_ms: self.slice_began.elapsed().as_secs_f64() * 1e3,
+            foreign_cpu,
+            ..SliceObservation::default()
+        }
+    }
+}
+
+impl ExperimentSubject for Programs<'_> {
+    type Setting = DeliveryMode;
+    type Error = SubjectError;
+
+    fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<SubjectError>> {
+        self.slice_began = Instant::now();
+        let index = self.modes.iter().position(|other| other == mode);
+        let reason = index.map_or(Some("the mode was not planned"), |index| self.impossible[index].as_deref());
+        if let Some(reason) = reason {
+            return Err(SetFailure::NotSettable(SubjectError::Impossible(reason.to_owned())));
+        }
+        let (Some(index), Some(switching)) = (index, &mut self.switching) else { return Ok(()) };
+        switching.switch_to(index).map_err(|error| SetFailure::SubjectFailed(error.into()))
+    }
+
+    fn settle(&mut self, settle_ms: u32) -> Result<(), SubjectError> {
+        self.sleep(Duration::from_millis(settle_ms.into()));
+        Ok(())
+    }
+
+    fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
+        let observed = match &self.traffic {
+            Traffic::Generator(_) => self.observe_generator(slice_ms),
+            Traffic::Judged(_) | Traffic::Live => self.observe_judged(slice_ms),
+        };
+        match self.ended_program() {
+            Some(pid) => Err(SubjectError::ProgramEnded(pid)),
+            None => observed,
+        }
+    }
+
+    fn restore(&mut self) -> Result<(), SubjectError> {
+        self.end()
+    }
+}
+
+/// Limits of what a slice shows.
+fn flags(report: &LoadReport) -> BTreeSet<SliceFlag> {
+    // Requests that are answered after the generator has stopped waiting are slow, not lost.
+    let is_slow = is_saturated(&LoadReport {
+        never_sent: report.never_sent + report.unanswered,
+        sent: report.sent,
+        ..LoadReport::default()
+    });
+    let flags = [
+        is_slow.then_some(SliceFlag::Saturated),
+        (failures(&report.errors) > 0).then_some(SliceFlag::RequestsFailed),
+        report.generator_was_late.then_some(SliceFlag::LoadWasLate),
+    ];
+    flags.into_iter().flatten().collect()
+}
+
+/// Reads the counters when the window begins and when it ends.
+struct Observer<'a> {
+    watched: &'a Watched,
+    proc: &'a ProcRoot,
+    polls: Option<&'a NapiPollCounter>,
+    stopped: &'a dyn Fn() -> bool,
+    readings: Vec<CounterReading>,
+}
+
+impl RunObserver for Observer<'_> {
+    fn window_started(&mut self) {
+        self.readings.push(self.watched.snapshot(self.proc, self.polls));
+    }
+
+    fn window_ended(&mut self) {
+        self.readings.push(self.watched.snapshot(self.proc, self.polls));
+    }
+
+    fn progress(&mut self, _: &Progress) -> std::ops::ControlFlow<()> {
+        if (self.stopped)() { std::ops::ControlFlow::Break(()) } else { std::ops::ControlFlow::Continue(()) }
+    }
+}
+
+/// Processes, CPUs, threads and interrupts of programs in a snapshot.
+#[must_use]
+pub fn watched(snapshot: &Snapshot, pids: &BTreeSet<Pid>, plan: &SwitchPlan) -> Watched {
+    let napis: BTreeSet<NapiId> = plan.queues.iter().map(|queue| queue.napi).collect();
+    let irqs: BTreeSet<u32> = plan.queues.iter().filter_map(|queue| queue.irq).collect();
+    let instances = snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
+    let kthreads = instances.filter(|napi| napis.contains(&napi.id)).filter_map(|napi| napi.thread.known()?.as_ref());
+    let processes = snapshot.processes.iter().filter(|process| pids.contains(&process.pid));
+    let threads = processes.flat_map(|process| process.threads.known_elements());
+    let of_threads = threads.chain(kthreads.clone()).filter_map(|thread| thread.affinity.known());
+    let of_irqs = snapshot.irqs.known_elements().filter(|irq| irqs.contains(&irq.number));
+    let of_irqs = of_irqs.filter_map(|irq| irq.effective_affinity.known().or(irq.affinity.known()));
+    let cpus: CpuList = of_threads.chain(of_irqs).flat_map(CpuList::iter).collect();
+    Watched {
+        server: pids.iter().copied().collect(),
+        server_napi: kthreads.map(|thread| thread.tid).collect(),
+        generator: Vec::new(),
+        client_napi: Vec::new(),
+        server_cpus: online(cpus),
+        client_cpus: CpuList::default(),
+        devices: None,
+        irqs: irqs.into_iter().collect(),
+    }
+}
+
+/// An affinity may name CPUs that are offline.
+fn online(cpus: CpuList) -> CpuList {
+    match CpuList::online(kernel::sysfs()) {
+        Ok(online) => cpus.intersection(&online),
+        Err(_) => cpus,
+    }
+}

@@ -1,0 +1,471 @@
+//! From the slices of an experiment to verdicts. Everything follows from the record: the looks of a running experiment and
+//! those of a stored one are the same.
+
+use quell_stats::Goal;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::alpha_spending::AlphaSpending;
+use crate::blocks::{BEYOND_MIN, Blocks, Pair};
+use crate::design::{CONTROL, Criterion, ExperimentDesign, MIN_BLOCKS, REFERENCE};
+use crate::observation::SliceFlag;
+use crate::permutation::{LogValues, invert};
+use crate::switchback::ExperimentRecord;
+
+/// Results of an experiment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SwitchbackAnalysis {
+    /// Each pair of treatments by each criterion, in the order of the design.
+    pub contrasts: Vec<ContrastResult>,
+    /// The reference compared with itself by each criterion.
+    pub controls: Vec<ControlResult>,
+    /// Latencies of each treatment over all its slices, the reference first. They describe and have no verdict: a single
+    /// disturbance can decide a high quantile. Empty if no latencies were observed.
+    pub pooled_latency: Vec<PooledLatency>,
+    /// Analyses that were made, in order.
+    pub looks: Vec<Look>,
+    /// Number of complete blocks, with those that were dropped.
+    pub blocks: u32,
+    /// Number of blocks dropped because other programs disturbed their slices unequally.
+    pub blocks_dropped: u32,
+}
+
+/// One analysis during the experiment.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Look {
+    /// Number of complete blocks.
+    pub blocks: u32,
+    /// Share of the budget that was spent, 0 to 1.
+    pub time: f64,
+    /// Critical value of the standardised statistic of each contrast, two-sided.
+    pub critical: f64,
+    /// Number of contrasts with a verdict after this look.
+    pub decided: usize,
+}
+
+/// Latencies of a treatment over all its slices in blocks that count.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct PooledLatency {
+    /// Name of the treatment.
+    pub treatment: String,
+    /// Number of requests.
+    pub requests: u64,
+    /// The quantiles 0.5, 0.99, 0.999 and 0.9999, without those that fewer than 5 requests exceed.
+    pub quantiles: Vec<PooledQuantile>,
+}
+
+/// A quantile of the latencies of a treatment.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct PooledQuantile {
+    /// Quantile, above 0 and below 1.
+    pub quantile: f64,
+    /// Latency in ns.
+    pub ns: u64,
+}
+
+/// A treatment compared with another by one criterion.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ContrastResult {
+    /// Quantity.
+    pub criterion: Criterion,
+    /// Name of the treatment.
+    pub treatment: String,
+    /// Name of the treatment that it is compared with.
+    pub against: String,
+    /// Ratio of the treatment to the other. Absent if there are too few values.
+    pub estimate: Option<RatioEstimate>,
+    /// Verdict about the treatment.
+    pub verdict: ContrastVerdict,
+    /// Index of the look that decided. Absent without a decision.
+    pub decided_at: Option<u32>,
+}
+
+/// A ratio with its confidence interval. All intervals of an experiment, at all looks, contain their true ratios together
+/// with a probability of 1 minus the error rate of the design.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct RatioEstimate {
+    /// Estimated ratio.
+    pub ratio: f64,
+    /// Lower end of the interval; 0 if so few blocks support none.
+    pub low: f64,
+    /// Upper end of the interval. Absent if so few blocks support none.
+    pub high: Option<f64>,
+    /// Number of blocks that the estimate is based on. A latency quantile that single slices have too few requests for is
+    /// based on groups of blocks, and this is their number.
+    pub blocks: u32,
+}
+
+/// Verdict about a treatment.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum ContrastVerdict {
+    /// It is better.
+    Better,
+    /// It is worse.
+    Worse,
+    /// It does not differ by more than the margin, in either direction.
+    NoDifferenceLargerThan {
+        /// Margin of the design.
+        margin: f64,
+    },
+    /// There is no verdict.
+    Undecided {
+        /// Cause.
+        reason: WhyUndecided,
+    },
+}
+
+/// Why a contrast is undecided.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum WhyUndecided {
+    /// The interval contains 1 and ratios beyond the margin.
+    #[error("the interval contains 1 and differences that matter; a longer experiment narrows it")]
+    IntervalTooWide,
+    /// The treatment could not be set.
+    #[error("a treatment of this pair could not be set")]
+    TreatmentDropped,
+    /// Too few blocks have a value of both.
+    #[error("{blocks} blocks have a value of both, {needed} are needed")]
+    TooFewBlocks {
+        /// Number of blocks.
+        blocks: u32,
+        /// Fewest blocks.
+        needed: u32,
+    },
+    /// Too few requests are slower than the quantile.
+    #[error("{beyond} requests of a treatment are slower than this quantile, {needed} are needed")]
+    TooFewRequests {
+        /// Number of requests of one treatment beyond the quantile.
+        beyond: u32,
+        /// Fewest requests.
+        needed: u32,
+    },
+    /// Every value is 0, so there is no ratio.
+    #[error("every value is 0, which has no ratio")]
+    AllZero,
+    /// The reference differs from itself by this criterion, so the measurement is wrong.
+    #[error("the reference differs from itself: something other than the treatments decides this value")]
+    ControlDiffers,
+    /// The treatment looks better, but more requests fail under it.
+    #[error("it looks better, but requests fail more often")]
+    RequestsFail,
+    /// The treatment looks better, but the server falls behind under it, so its slowest requests are missing.
+    #[error("it looks better, but the server falls behind, and its slowest requests are missing")]
+    Saturated,
+}
+
+/// The reference compared with itself: the A/A control.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ControlResult {
+    /// Quantity.
+    pub criterion: Criterion,
+    /// Ratio of the second slice of a block to the first. Absent if there are too few values.
+    pub estimate: Option<RatioEstimate>,
+    /// Whether the interval contains 1.
+    pub holds: bool,
+}
+
+impl SwitchbackAnalysis {
+    /// Treatments that no other is better than by `criterion`, among those that were compared. It takes
+    /// [`ContrastSet::AllPairs`](crate::ContrastSet::AllPairs) to separate treatments from each other.
+    #[must_use]
+    pub fn not_beaten(&self, criterion: &Criterion) -> Vec<&str> {
+        let contrasts = || self.contrasts.iter().filter(|contrast| contrast.criterion == *criterion);
+        let beaten: Vec<&str> = contrasts()
+            .filter_map(|contrast| match contrast.verdict {
+                ContrastVerdict::Better => Some(&*contrast.against),
+                ContrastVerdict::Worse => Some(&*contrast.treatment),
+                _ => None,
+            })
+            .collect();
+        let mut names: Vec<&str> = Vec::new();
+        for name in contrasts().flat_map(|contrast| [&*contrast.against, &*contrast.treatment]) {
+            if !names.contains(&name) && !beaten.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+}
+
+/// Analyses a record: makes each look that the running experiment made, and a last one of all complete blocks.
+#[must_use]
+pub fn analyse<S>(record: &ExperimentRecord<S>) -> SwitchbackAnalysis {
+    let mut looks = Looks::new(&record.design);
+    let spent = record.spent_ms_after_each_block();
+    for (at, spent_ms) in spent.iter().enumerate() {
+        let blocks = at as u32 + 1;
+        if let Some(time) = looks.due(&record.design, blocks, *spent_ms) {
+            looks.look(record, blocks, time);
+        }
+    }
+    looks.finish(record, spent.len() as u32, spent.last().copied().unwrap_or(0.0))
+}
+
+/// The looks of one experiment.
+#[derive(Debug, Clone)]
+pub(crate) struct Looks {
+    spending: AlphaSpending,
+    looks: Vec<Look>,
+    /// By contrast: the verdict, the look and its interval.
+    decided: Vec<Option<(ContrastVerdict, u32, RatioEstimate)>>,
+}
+
+impl Looks {
+    pub(crate) fn new<S>(design: &ExperimentDesign<S>) -> Self {
+        let contrasts = contrasts(design).count();
+        Self {
+            spending: AlphaSpending::new(design.error_rate_per_contrast()),
+            looks: Vec::new(),
+            decided: vec![None; contrasts],
+        }
+    }
+
+    /// Time of the look that is due after `blocks` complete blocks, as a share of the budget. 1 if no further block fits
+    /// the budget. `None` if no look is due.
+    pub(crate) fn due<S>(&self, design: &ExperimentDesign<S>, blocks: u32, spent_ms: f64) -> Option<f64> {
+        let budget_ms = design.budget_ms as f64;
+        if spent_ms + spent_ms / f64::from(blocks.max(1)) > budget_ms {
+            return Some(1.0);
+        }
+        let intervals = |time: f64| (time * f64::from(design.looks)).floor();
+        let time = spent_ms / budget_ms;
+        let last = self.looks.last().map_or(0.0, |look| look.time);
+        (intervals(time) > intervals(last) && blocks >= MIN_BLOCKS).then_some(time)
+    }
+
+    /// Looks at the first `blocks` blocks.
+    pub(crate) fn look<S>(&mut self, record: &ExperimentRecord<S>, blocks: u32, time: f64) -> &Look {
+        let design = &record.design;
+        let critical = self.spending.next(time);
+        let data = Blocks::new(&record.slices, blocks, design.foreign_cpu_range_max);
+        let control_differs = control_differs(record, &data, critical);
+        let look = self.looks.len() as u32;
+        for (at, (pair, criterion)) in contrasts(design).enumerate() {
+            if self.decided[at].is_some() || control_differs[criterion] {
+                continue;
+            }
+            let Ok(statistic) = Statistic::new(record, &data, pair, &design.criteria[criterion]) else { continue };
+            let verdict = statistic.verdict(design, &data, critical);
+            if !matches!(verdict, ContrastVerdict::Undecided { .. }) {
+                self.decided[at] = Some((verdict, look, statistic.estimate(critical)));
+            }
+        }
+        let decided = self.decided.iter().flatten().count();
+        self.looks.push(Look { blocks, time, critical, decided });
+        &self.looks[look as usize]
+    }
+
+    /// The last look.
+    pub(crate) fn last(&self) -> Option<Look> {
+        self.looks.last().copied()
+    }
+
+    /// Whether every contrast that can still be decided is decided.
+    pub(crate) fn all_decided<S>(&self, record: &ExperimentRecord<S>) -> bool {
+        let open = |(decided, (pair, _)): (&Option<_>, (Pair, usize))| decided.is_none() && !record.has_dropped(pair);
+        !self.decided.is_empty() && !self.decided.iter().zip(contrasts(&record.design)).any(open)
+    }
+
+    /// The results, after a last look if there are blocks that no look has seen.
+    pub(crate) fn finish<S>(mut self, record: &ExperimentRecord<S>, blocks: u32, spent_ms: f64) -> SwitchbackAnalysis {
+        let design = &record.design;
+        if blocks > self.looks.last().map_or(0, |look| look.blocks) {
+            self.look(record, blocks, (spent_ms / design.budget_ms as f64).min(1.0));
+        }
+        let critical = self.looks.last().map_or(f64::INFINITY, |look| look.critical);
+        let data = Blocks::new(&record.slices, blocks, design.foreign_cpu_range_max);
+        let control_differs = control_differs(record, &data, critical);
+        let contrast = |(at, (pair, criterion)): (usize, (Pair, usize))| {
+            let statistic = Statistic::new(record, &data, pair, &design.criteria[criterion]);
+            let last = statistic.as_ref().ok().map(|statistic| statistic.estimate(critical));
+            let decided = self.decided[at];
+            let verdict = match (decided, &statistic) {
+                _ if control_differs[criterion] => WhyUndecided::ControlDiffers.into(),
+                (Some((verdict, ..)), _) => verdict,
+                (None, Err(reason)) => (*reason).into(),
+                (None, Ok(statistic)) => statistic.verdict(design, &data, critical),
+            };
+            let still_decided = !matches!(verdict, ContrastVerdict::Undecided { .. });
+            ContrastResult {
+                criterion: design.criteria[criterion].clone(),
+                treatment: design.arm_name(pair.treatment).to_owned(),
+                against: design.arm_name(pair.against).to_owned(),
+                estimate: match (decided, last) {
+                    (Some((_, _, then)), Some(last)) => Some(last.within(then)),
+                    (decided, last) => last.or(decided.map(|(_, _, then)| then)),
+                },
+                verdict,
+                decided_at: decided.filter(|_| still_decided).map(|(_, look, _)| look),
+            }
+        };
+        let control = |criterion: &Criterion| {
+            let statistic = Statistic::new(record, &data, Pair::CONTROL, criterion).ok();
+            ControlResult {
+                criterion: criterion.clone(),
+                estimate: statistic.as_ref().map(|statistic| statistic.estimate(critical)),
+                holds: statistic.is_none_or(|statistic| statistic.z(0.0).abs() <= critical),
+            }
+        };
+        SwitchbackAnalysis {
+            contrasts: contrasts(design).enumerate().map(contrast).collect(),
+            controls: design.criteria.iter().map(control).collect(),
+            pooled_latency: pooled_latency(design, &data),
+            blocks,
+            blocks_dropped: data.dropped as u32,
+            looks: self.looks,
+        }
+    }
+}
+
+impl RatioEstimate {
+    /// This estimate with the part of its interval that lies in an earlier one: both contain the true ratio. If they have
+    /// nothing in common, the ratio changed during the experiment, and the earlier interval, which led to the verdict,
+    /// stays.
+    fn within(self, then: Self) -> Self {
+        let low = self.low.max(then.low);
+        let high = [self.high, then.high].into_iter().flatten().min_by(f64::total_cmp);
+        if high.is_some_and(|high| high < low) {
+            return then;
+        }
+        let ratio = self.ratio.clamp(low, high.unwrap_or(f64::INFINITY));
+        Self { ratio, low, high, ..self }
+    }
+}
+
+impl From<WhyUndecided> for ContrastVerdict {
+    fn from(reason: WhyUndecided) -> Self {
+        Self::Undecided { reason }
+    }
+}
+
+/// Every pair by every criterion, as the pair and the index of the criterion.
+fn contrasts<S>(design: &ExperimentDesign<S>) -> impl Iterator<Item = (Pair, usize)> + use<'_, S> {
+    let pairs = design.pairs();
+    (0..design.criteria.len()).flat_map(move |criterion| {
+        pairs.clone().into_iter().map(move |(treatment, against)| (Pair { treatment, against }, criterion))
+    })
+}
+
+/// By criterion: whether the reference differs from itself.
+fn control_differs<S>(record: &ExperimentRecord<S>, data: &Blocks<'_>, critical: f64) -> Vec<bool> {
+    let differs = |criterion| {
+        Statistic::new(record, data, Pair::CONTROL, criterion).is_ok_and(|statistic| statistic.z(0.0).abs() > critical)
+    };
+    record.design.criteria.iter().map(differs).collect()
+}
+
+fn pooled_latency<S>(design: &ExperimentDesign<S>, data: &Blocks<'_>) -> Vec<PooledLatency> {
+    let of_arm = |arm: usize| {
+        let arms: &[usize] = if arm == REFERENCE { &[REFERENCE, CONTROL] } else { &[arm] };
+        let pooled = data.pooled_latency(arms);
+        let requests = pooled.count();
+        let quantiles = [0.5, 0.99, 0.999, 0.9999].into_iter().filter_map(|quantile| {
+            let ns = pooled.quantile(quantile).filter(|_| requests as f64 * (1.0 - quantile) >= BEYOND_MIN)?;
+            Some(PooledQuantile { quantile, ns: u64::try_from(ns.as_nanos()).unwrap_or(u64::MAX) })
+        });
+        PooledLatency { treatment: design.arm_name(arm).to_owned(), requests, quantiles: quantiles.collect() }
+    };
+    (0..design.arms()).filter(|arm| *arm != CONTROL).map(of_arm).filter(|pooled| pooled.requests > 0).collect()
+}
+
+/// What a pair is compared by.
+struct Statistic {
+    pair: Pair,
+    goal: Goal,
+    blocks: u32,
+    is_latency: bool,
+    values: LogValues,
+}
+
+impl Statistic {
+    fn new<S>(
+        record: &ExperimentRecord<S>,
+        data: &Blocks<'_>,
+        pair: Pair,
+        criterion: &Criterion,
+    ) -> Result<Self, WhyUndecided> {
+        if record.has_dropped(pair) {
+            return Err(WhyUndecided::TreatmentDropped);
+        }
+        let values = match criterion {
+            Criterion::Metric { name, .. } => data.metric(pair, name),
+            Criterion::Latency { quantile } => data.latency_quantile(pair, *quantile)?,
+        };
+        let (blocks, needed) = (values.len() as u32, MIN_BLOCKS);
+        if blocks < needed {
+            return Err(WhyUndecided::TooFewBlocks { blocks, needed });
+        }
+        let values = LogValues::new(values).ok_or(WhyUndecided::AllZero)?;
+        let is_latency = matches!(criterion, Criterion::Latency { .. });
+        Ok(Self { pair, goal: criterion.goal(), blocks, is_latency, values })
+    }
+
+    /// Standardised statistic of the hypothesis that the log ratio is `shift`.
+    fn z(&self, shift: f64) -> f64 {
+        self.values.z(shift)
+    }
+
+    /// Verdict by tests of three hypotheses: no difference, and a difference of the margin in either direction. The
+    /// verdicts are those of the interval that [`Self::estimate`] computes at a higher cost.
+    fn verdict<S>(&self, design: &ExperimentDesign<S>, data: &Blocks<'_>, critical: f64) -> ContrastVerdict {
+        let z = self.z(0.0);
+        if z.abs() > critical {
+            let is_better = (z < 0.0) == (self.goal == Goal::Lowest);
+            return if is_better { self.better_unless_flagged(data) } else { ContrastVerdict::Worse };
+        }
+        let margin = design.margin.ln_1p();
+        if self.z(margin) < -critical && self.z(-margin) > critical {
+            return ContrastVerdict::NoDifferenceLargerThan { margin: design.margin };
+        }
+        WhyUndecided::IntervalTooWide.into()
+    }
+
+    fn better_unless_flagged(&self, data: &Blocks<'_>) -> ContrastVerdict {
+        if data.flagged_more_often(self.pair, SliceFlag::RequestsFailed) {
+            return WhyUndecided::RequestsFail.into();
+        }
+        if self.is_latency && data.flagged_more_often(self.pair, SliceFlag::Saturated) {
+            return WhyUndecided::Saturated.into();
+        }
+        ContrastVerdict::Better
+    }
+
+    fn estimate(&self, critical: f64) -> RatioEstimate {
+        let log_ratio = self.values.estimate();
+        let (low, high) = invert(log_ratio, critical, |shift| self.z(shift));
+        RatioEstimate {
+            ratio: log_ratio.exp(),
+            low: low.map_or(0.0, f64::exp),
+            high: high.map(f64::exp),
+            blocks: self.blocks,
+        }
+    }
+}
+
+impl<S> ExperimentDesign<S> {
+    pub(crate) fn arm_name(&self, arm: usize) -> &str {
+        self.treatment(arm).map_or("", |treatment| &treatment.name)
+    }
+}
+
+impl<S> ExperimentRecord<S> {
+    fn has_dropped(&self, pair: Pair) -> bool {
+        self.dropped.contains_key(&pair.treatment) || self.dropped.contains_key(&pair.against)
+    }
+
+    /// Whether no treatment is left to compare with the reference.
+    pub(crate) fn has_dropped_every_treatment(&self) -> bool {
+        let mut treatments = self.design.pairs().into_iter().filter(|(_, against)| *against == REFERENCE).peekable();
+        treatments.peek().is_some() && treatments.all(|(treatment, _)| self.dropped.contains_key(&treatment))
+    }
+}

@@ -1,0 +1,249 @@
+//! The permutation test of a randomised block design. The order within a block is random, so without a difference every
+//! assignment of the treatments to its slices was equally probable, whatever the noise of the machine is. Scores of the
+//! slices are compared within their blocks with those of all assignments (Pitman, Biometrika 29, 1938).
+
+use libm::erfc;
+
+/// Values of one block: the slice of the treatment and the slices that it is compared with.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ContrastBlock {
+    pub(crate) treatment: f64,
+    pub(crate) against: Vec<f64>,
+}
+
+/// Most blocks whose assignments are counted exactly. With more, the normal approximation serves.
+const EXACT_BLOCKS_MAX: usize = 20;
+
+/// Highest log ratio that intervals reach: a ratio of 9 million.
+const LOG_RATIO_MAX: f64 = 16.0;
+
+/// Precision of log ratios.
+const TOLERANCE: f64 = 1e-6;
+
+/// Standardised sum over the blocks of the treatment's score minus the mean score of the block. It is about standard
+/// normal if the treatment makes no difference. 0 if all scores of every block are equal.
+pub(crate) fn stratified_z(blocks: impl IntoIterator<Item = ContrastBlock>) -> f64 {
+    let (mut sum, mut variance) = (0.0, 0.0);
+    for block in blocks {
+        let slices = (1 + block.against.len()) as f64;
+        let mean = (block.treatment + block.against.iter().sum::<f64>()) / slices;
+        let square = |score: &f64| (score - mean) * (score - mean);
+        sum += block.treatment - mean;
+        variance += block.against.iter().chain([&block.treatment]).map(square).sum::<f64>() / slices;
+    }
+    if variance > 0.0 { sum / variance.sqrt() } else { 0.0 }
+}
+
+/// As [`stratified_z`] for ranks, without approximation: the z with the probability that a random assignment has a rank sum
+/// as extreme as the observed one. The distribution of the sum is convolved from block to block (Pagano and Tritchler,
+/// Journal of the American Statistical Association 78, 1983).
+fn exact_z(blocks: &[ContrastBlock]) -> f64 {
+    let mut probabilities = vec![1.0];
+    let mut observed = 0;
+    for block in blocks {
+        // Mean ranks of ties are multiples of one half.
+        let doubled = |rank: f64| (2.0 * rank).round() as usize;
+        let ranks = || block.against.iter().chain([&block.treatment]).map(|rank| doubled(*rank));
+        let (low, high) = ranks().fold((usize::MAX, 0), |(low, high), rank| (low.min(rank), high.max(rank)));
+        let mut next = vec![0.0; probabilities.len() + high - low];
+        for rank in ranks() {
+            for (sum, probability) in next[rank - low..].iter_mut().zip(&probabilities) {
+                *sum += probability / (1 + block.against.len()) as f64;
+            }
+        }
+        probabilities = next;
+        observed += doubled(block.treatment) - low;
+    }
+    let at_most: f64 = probabilities[..=observed].iter().sum();
+    let at_least: f64 = probabilities[observed..].iter().sum();
+    let z = upper_quantile(at_most.min(at_least).min(0.5));
+    if at_most < at_least { -z } else { z }
+}
+
+/// P(Z > z) of a standard normal Z.
+pub(crate) fn upper_tail(z: f64) -> f64 {
+    0.5 * erfc(z / std::f64::consts::SQRT_2)
+}
+
+/// The z with P(Z > z) = `probability`, which is at most ½.
+pub(crate) fn upper_quantile(probability: f64) -> f64 {
+    bisect(0.0, 40.0, 1e-12, |z| upper_tail(z) > probability)
+}
+
+/// Logarithms of a metric, compared by aligned ranks (Hodges and Lehmann, Annals of Mathematical Statistics 33, 1962): the
+/// mean of its block is subtracted from each value, then all values are ranked together. Outliers count by their rank.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct LogValues(Vec<ContrastBlock>);
+
+impl LogValues {
+    /// Takes logarithms. A 0 counts as half of the smallest positive value. `None` without a positive value.
+    pub(crate) fn new(mut blocks: Vec<ContrastBlock>) -> Option<Self> {
+        let values = blocks.iter().flat_map(|block| block.against.iter().chain([&block.treatment])).copied();
+        let smallest = values.filter(|value| *value > 0.0).min_by(f64::total_cmp)?;
+        let log = |value: f64| if value > 0.0 { value.ln() } else { (smallest / 2.0).ln() };
+        for block in &mut blocks {
+            block.treatment = log(block.treatment);
+            block.against.iter_mut().for_each(|value| *value = log(*value));
+        }
+        Some(Self(blocks))
+    }
+
+    /// Standardised statistic of the hypothesis that the log ratio is `shift`. It does not increase with `shift`.
+    pub(crate) fn z(&self, shift: f64) -> f64 {
+        let ranks = self.aligned_ranks(shift);
+        if ranks.len() <= EXACT_BLOCKS_MAX { exact_z(&ranks) } else { stratified_z(ranks) }
+    }
+
+    /// Ranks of the values after the treatment's were divided by the ratio of the hypothesis.
+    fn aligned_ranks(&self, shift: f64) -> Vec<ContrastBlock> {
+        let mut aligned: Vec<(f64, usize)> = Vec::with_capacity(self.0.len() * 3);
+        for block in &self.0 {
+            let treatment = block.treatment - shift;
+            let mean = (treatment + block.against.iter().sum::<f64>()) / (1 + block.against.len()) as f64;
+            aligned.push((treatment - mean, aligned.len()));
+            for value in &block.against {
+                aligned.push((value - mean, aligned.len()));
+            }
+        }
+        let mut ranks = ranks(aligned).into_iter();
+        let mut next = || ranks.next().unwrap_or_default();
+        let of_block = |block: &ContrastBlock| {
+            let treatment = next();
+            ContrastBlock { treatment, against: block.against.iter().map(|_| next()).collect() }
+        };
+        self.0.iter().map(of_block).collect()
+    }
+
+    /// Log ratio at which the statistic is 0: the estimate of Hodges and Lehmann.
+    pub(crate) fn estimate(&self) -> f64 {
+        let differences = self
+            .0
+            .iter()
+            .flat_map(|block| block.against.iter().map(|value| block.treatment - value))
+            .collect::<Vec<_>>();
+        let low = differences.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = differences.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        if high - low < 1e-12 {
+            return low;
+        }
+        // The statistic is a step function: where it is 0 on a stretch, the estimate is the middle.
+        let excess = |shift| stratified_z(self.aligned_ranks(shift));
+        let from = bisect(low, high, TOLERANCE, |shift| excess(shift) > 0.0);
+        let to = bisect(from, high, TOLERANCE, |shift| excess(shift) >= 0.0);
+        f64::midpoint(from, to)
+    }
+}
+
+/// Ranks by value from 1; equal values share the mean of their ranks. In the order of the indices.
+fn ranks(mut values: Vec<(f64, usize)>) -> Vec<f64> {
+    values.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
+    let mut ranks = vec![0.0; values.len()];
+    let mut from = 0;
+    while from < values.len() {
+        let tied = values[from..].iter().take_while(|(value, _)| value - values[from].0 < 1e-12).count();
+        let rank = from as f64 + (tied as f64 + 1.0) / 2.0;
+        values[from..from + tied].iter().for_each(|(_, index)| ranks[*index] = rank);
+        from += tied;
+    }
+    ranks
+}
+
+/// Confidence interval of a log ratio: the hypotheses that the test does not reject at the critical value `critical`.
+/// `None` at an end where no hypothesis is rejected.
+pub(crate) fn invert(estimate: f64, critical: f64, z: impl Fn(f64) -> f64) -> (Option<f64>, Option<f64>) {
+    let end = |direction: f64| {
+        let rejected = |distance: f64| z(estimate + direction * distance) * -direction > critical;
+        let mut distance = 1e-3;
+        while !rejected(distance) {
+            distance *= 2.0;
+            if distance > LOG_RATIO_MAX {
+                return None;
+            }
+        }
+        Some(estimate + direction * bisect(0.0, distance, TOLERANCE, |distance| !rejected(distance)))
+    };
+    (end(-1.0), end(1.0))
+}
+
+/// Where `holds` changes from true at `low` to false at `high`.
+pub(crate) fn bisect(mut low: f64, mut high: f64, tolerance: f64, holds: impl Fn(f64) -> bool) -> f64 {
+    while high - low > tolerance {
+        let middle = f64::midpoint(low, high);
+        if holds(middle) { low = middle } else { high = middle }
+    }
+    f64::midpoint(low, high)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(treatment: f64, against: &[f64]) -> ContrastBlock {
+        ContrastBlock { treatment, against: against.to_vec() }
+    }
+
+    #[test]
+    fn ties_share_the_mean_of_their_ranks() {
+        assert_eq!(ranks(vec![(2.0, 0), (1.0, 1), (2.0, 2), (9.0, 3)]), [2.5, 1.0, 2.5, 4.0]);
+    }
+
+    #[test]
+    fn the_variance_is_that_of_all_assignments() {
+        // Scores 0, 0, 3: the treatment has the mean 1 and the variance 2 over the three assignments.
+        let z = stratified_z([block(3.0, &[0.0, 0.0])]);
+        assert!((z - 2.0 / 2.0_f64.sqrt()).abs() < 1e-12);
+        assert_eq!(stratified_z([block(1.0, &[1.0])]), 0.0);
+    }
+
+    #[test]
+    fn the_exact_statistic_counts_all_assignments() {
+        let lowest = |blocks: usize| vec![block(1.0, &[2.0, 3.0]); blocks];
+        assert!((upper_tail(-exact_z(&lowest(6))) - 3.0_f64.powi(-6)).abs() < 1e-9);
+        assert!(exact_z(&[block(2.0, &[2.0, 2.0])]).abs() < 1e-9);
+        let mirrored: Vec<_> = (0..6).map(|_| block(3.0, &[2.0, 1.0])).collect();
+        assert!((exact_z(&mirrored) + exact_z(&lowest(6))).abs() < 1e-9);
+    }
+
+    #[test]
+    fn with_more_blocks_the_approximation_is_close_to_the_exact_statistic() {
+        for factor in [0.99, 1.0, 1.01] {
+            let noise = |at: u32| 1.0 + f64::from(at * 7919 % 101) / 1000.0;
+            let blocks = (0..21).map(|at| block(factor * noise(3 * at), &[noise(3 * at + 1), noise(3 * at + 2)]));
+            let ranks = LogValues::new(blocks.collect()).unwrap().aligned_ranks(0.0);
+            let (exact, approximate) = (exact_z(&ranks), stratified_z(ranks));
+            assert!((exact - approximate).abs() < 0.1, "{exact} {approximate}");
+        }
+    }
+
+    #[test]
+    fn a_constant_ratio_is_found_exactly_whatever_the_blocks_have_in_common() {
+        let blocks = (1..=20).map(|at| block(f64::from(at) * 0.8, &[f64::from(at); 2])).collect();
+        let values = LogValues::new(blocks).unwrap();
+        assert!((values.estimate().exp() - 0.8).abs() < 1e-6);
+        let (low, high) = invert(values.estimate(), 2.0, |shift| values.z(shift));
+        assert!((low.unwrap().exp() - 0.8).abs() < 1e-4 && (high.unwrap().exp() - 0.8).abs() < 1e-4);
+    }
+
+    #[test]
+    fn an_interval_that_so_few_blocks_cannot_support_has_no_ends() {
+        let values = LogValues::new(vec![block(1.0, &[2.0, 3.0]), block(1.0, &[1.5, 4.0])]).unwrap();
+        assert_eq!(invert(values.estimate(), 2.5, |shift| values.z(shift)), (None, None));
+    }
+
+    #[test]
+    fn one_outlier_moves_the_estimate_no_further_than_another_value_of_its_rank() {
+        let noise = |at: u32| 1.0 + f64::from(at * 7919 % 101) / 1000.0;
+        let with = |outlier: f64| {
+            let blocks = (0..40).map(|at| block(noise(3 * at), &[noise(3 * at + 1), noise(3 * at + 2)]));
+            LogValues::new(blocks.chain([block(outlier, &[1.0, 1.0])]).collect()).unwrap().estimate()
+        };
+        assert!((with(100.0) - with(2.0)).abs() < 10.0 * TOLERANCE);
+    }
+
+    #[test]
+    fn a_zero_counts_as_half_of_the_smallest_value() {
+        let values = LogValues::new(vec![block(0.0, &[2.0, 0.5])]).unwrap();
+        assert_eq!(values, LogValues(vec![block(0.25_f64.ln(), &[2.0_f64.ln(), 0.5_f64.ln()])]));
+        assert_eq!(LogValues::new(vec![block(0.0, &[0.0, 0.0])]), None);
+    }
+}

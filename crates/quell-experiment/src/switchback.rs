@@ -1,0 +1,208 @@
+//! The state machine of a switchback experiment: which slice comes next, and when to stop. It knows neither the subject nor
+//! a clock.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::analysis::{Look, Looks, SwitchbackAnalysis};
+use crate::design::{CONTROL, DesignError, ExperimentDesign, REFERENCE, Treatment};
+use crate::observation::{InvalidObservation, SliceObservation, SliceRecord};
+
+/// Everything that the results follow from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ExperimentRecord<S> {
+    /// Design.
+    pub design: ExperimentDesign<S>,
+    /// Slices in the order of their observation.
+    pub slices: Vec<SliceRecord>,
+    /// Treatments that could not be set, by arm, with the reason.
+    pub dropped: BTreeMap<usize, String>,
+}
+
+impl<S> ExperimentRecord<S> {
+    /// Values of a metric in the slices of an arm, in their order. `None` where the value is absent.
+    pub fn values<'a>(&'a self, arm: usize, metric: &'a str) -> impl Iterator<Item = Option<f64>> + 'a {
+        self.of_arm(arm).map(move |slice| slice.metric(metric))
+    }
+
+    /// Observations of an arm, in their order.
+    pub fn of_arm(&self, arm: usize) -> impl Iterator<Item = &SliceObservation> {
+        self.slices.iter().filter(move |slice| slice.arm == arm).map(|slice| &slice.observation)
+    }
+
+    /// Time spent until the end of each complete block, in milliseconds.
+    pub(crate) fn spent_ms_after_each_block(&self) -> Vec<f64> {
+        let mut spent_ms = 0.0;
+        let mut blocks = Vec::new();
+        for (at, slice) in self.slices.iter().enumerate() {
+            spent_ms += slice.observation.spent_ms;
+            let is_last = self.slices.get(at + 1).is_none_or(|next| next.block != slice.block);
+            if is_last && self.is_complete(slice.block, at) {
+                blocks.push(spent_ms);
+            }
+        }
+        blocks
+    }
+
+    /// Whether the block whose last slice is at the index `last` has a slice of every arm that was not dropped.
+    fn is_complete(&self, block: u32, last: usize) -> bool {
+        let has = |arm: usize| {
+            self.slices[..=last].iter().rev().take_while(|slice| slice.block == block).any(|slice| slice.arm == arm)
+        };
+        (0..self.design.arms()).all(|arm| self.dropped.contains_key(&arm) || has(arm))
+    }
+}
+
+/// A switchback experiment in progress.
+#[derive(Debug, Clone)]
+pub struct Switchback<S> {
+    record: ExperimentRecord<S>,
+    /// Current block.
+    block: u32,
+    /// Arms of the current block that have no slice yet.
+    queue: VecDeque<usize>,
+    spent_ms: f64,
+    looks: Looks,
+    stopped: Option<StopReason>,
+}
+
+/// The next slice.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct NextSlice<'a, S> {
+    /// Block, from 0.
+    pub block: u32,
+    /// Arm: 0 is the reference, 1 its control.
+    pub arm: usize,
+    /// Treatment to set.
+    pub treatment: &'a Treatment<S>,
+}
+
+/// Whether the experiment goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// Another slice follows.
+    Continue,
+    /// The experiment is over.
+    Stop(StopReason),
+}
+
+/// Why an experiment is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum StopReason {
+    /// Every contrast has a verdict.
+    AllDecided,
+    /// No further block fits the budget.
+    BudgetSpent,
+    /// No treatment could be set.
+    NoTreatmentLeft,
+}
+
+impl<S> Switchback<S> {
+    /// Begins an experiment.
+    ///
+    /// # Errors
+    /// The design is invalid.
+    pub fn new(design: ExperimentDesign<S>) -> Result<Self, DesignError> {
+        design.check()?;
+        Ok(Self {
+            block: 0,
+            queue: design.order(0).into(),
+            spent_ms: 0.0,
+            looks: Looks::new(&design),
+            stopped: None,
+            record: ExperimentRecord { design, slices: Vec::new(), dropped: BTreeMap::new() },
+        })
+    }
+
+    /// The next slice. `None` when the experiment is over.
+    #[must_use]
+    pub fn next_slice(&self) -> Option<NextSlice<'_, S>> {
+        let arm = *self.queue.front().filter(|_| self.stopped.is_none())?;
+        Some(NextSlice { block: self.block, arm, treatment: self.record.design.treatment(arm)? })
+    }
+
+    /// Records the observation of the next slice.
+    ///
+    /// # Errors
+    /// A value is below 0, infinite or not a number. The slice remains the next one.
+    pub fn record(&mut self, observation: SliceObservation) -> Result<(), InvalidObservation> {
+        observation.check()?;
+        if self.stopped.is_some() {
+            return Ok(());
+        }
+        let Some(arm) = self.queue.pop_front() else { return Ok(()) };
+        self.spent_ms += observation.spent_ms;
+        self.record.slices.push(SliceRecord { block: self.block, arm, observation });
+        self.end_block_if_complete();
+        Ok(())
+    }
+
+    /// Drops the treatment of the next slice, which could not be set, for the rest of the experiment. Its contrasts stay
+    /// undecided. Returns whether it was dropped: the reference cannot be.
+    pub fn drop_treatment(&mut self, reason: String) -> bool {
+        let Some(arm) = self.queue.front().copied().filter(|arm| ![REFERENCE, CONTROL].contains(arm)) else {
+            return false;
+        };
+        self.record.dropped.insert(arm, reason);
+        self.queue.pop_front();
+        if self.record.has_dropped_every_treatment() {
+            self.stopped = Some(StopReason::NoTreatmentLeft);
+        }
+        self.end_block_if_complete();
+        true
+    }
+
+    /// Whether the experiment goes on.
+    #[must_use]
+    pub fn decide(&self) -> Decision {
+        self.stopped.map_or(Decision::Continue, Decision::Stop)
+    }
+
+    /// Share of the budget that is spent, 0 to 1.
+    #[must_use]
+    pub fn spent(&self) -> f64 {
+        (self.spent_ms / self.record.design.budget_ms as f64).min(1.0)
+    }
+
+    /// The last look. `None` before the first.
+    #[must_use]
+    pub fn last_look(&self) -> Option<Look> {
+        self.looks.last()
+    }
+
+    /// Design and slices so far.
+    #[must_use]
+    pub fn so_far(&self) -> &ExperimentRecord<S> {
+        &self.record
+    }
+
+    /// Ends the experiment: its record and results. An experiment that has not stopped by itself is analysed with what it
+    /// has.
+    #[must_use]
+    pub fn finish(self) -> (ExperimentRecord<S>, SwitchbackAnalysis) {
+        let spent = self.record.spent_ms_after_each_block();
+        let analysis = self.looks.finish(&self.record, spent.len() as u32, spent.last().copied().unwrap_or(0.0));
+        (self.record, analysis)
+    }
+
+    fn end_block_if_complete(&mut self) {
+        if !self.queue.is_empty() || self.stopped.is_some() {
+            return;
+        }
+        self.block += 1;
+        if let Some(time) = self.looks.due(&self.record.design, self.block, self.spent_ms) {
+            self.looks.look(&self.record, self.block, time);
+            if self.looks.all_decided(&self.record) {
+                self.stopped = Some(StopReason::AllDecided);
+            } else if time >= 1.0 {
+                self.stopped = Some(StopReason::BudgetSpent);
+            }
+        }
+        let order = self.record.design.order(self.block);
+        self.queue = order.into_iter().filter(|arm| !self.record.dropped.contains_key(arm)).collect();
+    }
+}

@@ -1,0 +1,101 @@
+//! Processes outside the attachment that have sockets on the same queues, and the longest delay their packets can see.
+//! Pure: computed from snapshots.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quell_linux::{NapiId, Pid};
+use serde::Serialize;
+
+use super::plan::{Plan, QueueStep};
+use crate::snapshot::query::{EpollContext, SnapshotQuery};
+
+/// A process outside the attachment with sockets on its queues.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct AffectedProcess {
+    /// Process ID.
+    pub pid: Pid,
+    /// Process name (`comm`).
+    pub name: String,
+    /// Number of its sockets that receive through these queues.
+    pub sockets: usize,
+    /// NAPI instances of the queues.
+    pub napis: Vec<NapiId>,
+    /// Longest delay of one of its packets; absent where the mode delays no packet.
+    pub longest_wait: Option<LongestWait>,
+}
+
+/// Upper bound of the delay of a packet, and what ends it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct LongestWait {
+    /// Nanoseconds.
+    pub ns: u64,
+    /// Event that ends the delay.
+    pub until: Until,
+}
+
+/// Event that ends the delay of another process's packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(tag = "until", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
+pub enum Until {
+    /// The queue's timer (`gro-flush-timeout`) fires.
+    Timer,
+    /// The program has handled every event that one `epoll_wait` can return.
+    BatchIsDone {
+        /// Largest number of events that one `epoll_wait` returns.
+        max_events: u32,
+        /// Time the program takes for one event, nanoseconds; measured between two snapshots.
+        each_ns: u64,
+    },
+    /// The suspension times out (`irq-suspend-timeout`). Used when the program's time per batch is unknown or longer
+    /// than that.
+    SuspensionIsOver,
+}
+
+/// Returns the other processes on the queues of `plan`, ordered by process ID.
+pub(super) fn affected_processes(
+    query: &SnapshotQuery<'_>,
+    targets: &BTreeSet<Pid>,
+    plan: &Plan,
+) -> Vec<AffectedProcess> {
+    let waits: BTreeMap<NapiId, Option<LongestWait>> =
+        plan.queues().map(|step| (step.napi, longest_wait(query, targets, step))).collect();
+    let others = query.now.processes.iter().filter(|process| !targets.contains(&process.pid));
+    let affected = |process: &crate::snapshot::Process| {
+        let sockets = process.files.known()?.sockets.iter().filter_map(|held| query.socket(held.inode));
+        let arrive_by = sockets.filter_map(|socket| *socket.napi.known()?).filter(|napi| waits.contains_key(napi));
+        let by: Vec<NapiId> = arrive_by.collect();
+        let napis: BTreeSet<NapiId> = by.iter().copied().collect();
+        let longest_wait = napis.iter().filter_map(|napi| waits[napi]).max();
+        let (pid, name) = (process.pid, process.name.clone());
+        let napis: Vec<NapiId> = napis.into_iter().collect();
+        (!napis.is_empty()).then_some(AffectedProcess { pid, name, sockets: by.len(), napis, longest_wait })
+    };
+    others.filter_map(affected).collect()
+}
+
+/// The queue is not polled while the program handles events (`ep_poll` in `fs/eventpoll.c`). While its interrupt is
+/// deferred, the timer polls it.
+fn longest_wait(query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>, step: &QueueStep) -> Option<LongestWait> {
+    let timer_ns = step.new.gro_flush_timeout_ns.filter(|&ns| ns > 0 && step.new.defer_hard_irqs.unwrap_or(0) > 0)?;
+    let timer = LongestWait { ns: timer_ns, until: Until::Timer };
+    let Some(suspend_ns) = step.new.irq_suspend_timeout_ns.filter(|&ns| ns > 0) else { return Some(timer) };
+    let its = query.epolls.iter().filter(|epoll| targets.contains(&epoll.process.pid));
+    let batches = its.filter(|epoll| epoll.by_napi.contains_key(&step.napi)).map(|epoll| batch(query, epoll));
+    // An epoll with an unknown batch time may be the slowest.
+    let longest = batches.collect::<Option<Vec<_>>>().and_then(|batches| batches.into_iter().max());
+    let suspension = match longest {
+        Some(batch) if batch.ns < suspend_ns => batch,
+        _ => LongestWait { ns: suspend_ns, until: Until::SuspensionIsOver },
+    };
+    Some(timer.max(suspension))
+}
+
+fn batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<LongestWait> {
+    let (_, wait) = *epoll.waiters.first()?;
+    let max_events = u32::try_from(wait.max_events).ok()?;
+    let each_ns = query.work_per_packet_ns(epoll)? as u64;
+    let ns = each_ns.saturating_mul(max_events.into());
+    Some(LongestWait { ns, until: Until::BatchIsDone { max_events, each_ns } })
+}

@@ -1,0 +1,286 @@
+//! What an attachment has set so far, and what of a plan is therefore still due. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quell_linux::{NapiId, Pid};
+use quell_mode::EpollParams;
+
+use super::plan::{EpollStep, Limitation, Plan, QueueStep, Step};
+use super::pollers::{RingStep, SocketId, SocketsStep};
+
+/// Objects that an attachment has set, could not set, or does not know.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// Queues that were set, with their previous values.
+    queues: BTreeMap<NapiId, QueueStep>,
+    /// Epolls that were set, with their previous parameters.
+    epolls: BTreeMap<FileKey, EpollParams>,
+    /// Sockets that were set to busy poll. Later changes by others are left alone, as those of rings.
+    sockets: BTreeSet<(Pid, u64, SocketId)>,
+    /// io_urings that were set to busy poll, or the reason why one was left alone.
+    rings: BTreeMap<FileKey, Option<String>>,
+    /// NAPI IDs of sockets that no device has. After a link went down a socket keeps the old ID until its next packet.
+    unknown_queues: BTreeSet<NapiId>,
+    /// Objects that could not be set, or that another program has changed.
+    given_up: BTreeSet<Key>,
+}
+
+/// An epoll or io_uring within the lifetime of its process: PID, start time, file descriptor.
+type FileKey = (Pid, u64, i32);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Queue(NapiId),
+    Epoll(FileKey),
+    /// Process, its start time, and whether these are AF_XDP sockets.
+    Sockets(Pid, u64, bool),
+    Ring(FileKey),
+}
+
+/// Whether a step is to be carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Due {
+    /// It is to be carried out.
+    Yes,
+    /// The object has its values, or was set once and is left to others since.
+    Done,
+    /// Another program has changed a value that was set.
+    ChangedByOthers,
+    /// It failed or was changed by others earlier.
+    GivenUp,
+}
+
+impl Ledger {
+    /// Whether a step of the latest plan is to be carried out.
+    pub(super) fn due(&self, step: &Step) -> Due {
+        if self.given_up.contains(&key(step)) {
+            return Due::GivenUp;
+        }
+        let (was_set, is_reset) = match step {
+            Step::Sockets(step) => return Due::unless(self.has_set_sockets(step)),
+            Step::Ring(step) => return Due::unless(self.rings.contains_key(&ring_key(step))),
+            Step::Queue(step) => {
+                let before = self.queues.get(&step.napi).map(|before| before.old);
+                (before.is_some(), before == Some(step.old))
+            }
+            Step::Epoll(step) => {
+                let before = self.epolls.get(&epoll_key(step));
+                (before.is_some(), before == Some(&step.old))
+            }
+        };
+        match (was_set, step.is_there()) {
+            (true, true) => Due::Done,
+            // Another epoll has this number now, or the driver has recreated its queue.
+            (true, false) if is_reset => Due::Yes,
+            (true, false) => Due::ChangedByOthers,
+            (false, _) => Due::Yes,
+        }
+    }
+
+    /// Records that the object of a step is left alone from now on.
+    pub(super) fn give_up(&mut self, step: &Step) {
+        self.given_up.insert(key(step));
+    }
+
+    /// Records the previous values of a queue or an epoll. Not for objects that are gone: their number may be reused.
+    pub(super) fn record(&mut self, step: &Step) {
+        match step {
+            Step::Queue(queue) => _ = self.queues.insert(queue.napi, queue.clone()),
+            Step::Epoll(epoll) => _ = self.epolls.insert(epoll_key(epoll), epoll.old),
+            Step::Sockets(_) | Step::Ring(_) => {}
+        }
+    }
+
+    /// Records the sockets of a step, and returns those that were not recorded before.
+    pub(super) fn record_sockets(&mut self, step: &SocketsStep) -> Vec<SocketId> {
+        let key = |socket: &&SocketId| (step.pid, step.start_time_ticks, **socket);
+        step.sockets.iter().filter(|socket| self.sockets.insert(key(socket))).copied().collect()
+    }
+
+    /// Records that a ring was set, or why it was left alone. Returns whether it was set.
+    pub(super) fn record_ring(&mut self, step: &RingStep, left_alone: Option<String>) -> bool {
+        let was_set = left_alone.is_none();
+        self.rings.insert(ring_key(step), left_alone);
+        was_set
+    }
+
+    /// NAPI IDs without a device that the plan has and that are not recorded yet.
+    pub(super) fn new_unknown_queues(&self, plan: &Plan) -> BTreeSet<NapiId> {
+        &unknown_queues(plan) - &self.unknown_queues
+    }
+
+    /// Records the NAPI IDs without a device.
+    pub(super) fn record_unknown_queues(&mut self, plan: &Plan) {
+        self.unknown_queues = unknown_queues(plan);
+    }
+
+    /// Queues that were set, with their previous values.
+    pub(super) fn queues(&self) -> impl Iterator<Item = &QueueStep> {
+        self.queues.values()
+    }
+
+    /// Number of epolls that were set.
+    pub(super) fn epolls(&self) -> usize {
+        self.epolls.len()
+    }
+
+    /// Rings that were left alone: process, file descriptor and reason.
+    pub(super) fn rings_left_alone(&self) -> impl Iterator<Item = (Pid, i32, &str)> {
+        self.rings.iter().filter_map(|(&(pid, _, fd), why)| Some((pid, fd, why.as_deref()?)))
+    }
+
+    fn has_set_sockets(&self, step: &SocketsStep) -> bool {
+        step.sockets.iter().all(|socket| self.sockets.contains(&(step.pid, step.start_time_ticks, *socket)))
+    }
+}
+
+impl Due {
+    fn unless(is_done: bool) -> Self {
+        if is_done { Self::Done } else { Self::Yes }
+    }
+}
+
+fn unknown_queues(plan: &Plan) -> BTreeSet<NapiId> {
+    let unknown = |partly: &Limitation| match partly {
+        Limitation::UnknownQueue { napi } => Some(*napi),
+        _ => None,
+    };
+    plan.partly.iter().filter_map(unknown).collect()
+}
+
+fn key(step: &Step) -> Key {
+    match step {
+        Step::Queue(step) => Key::Queue(step.napi),
+        Step::Epoll(step) => Key::Epoll(epoll_key(step)),
+        Step::Sockets(step) => Key::Sockets(step.pid, step.start_time_ticks, step.xdp),
+        Step::Ring(step) => Key::Ring(ring_key(step)),
+    }
+}
+
+fn epoll_key(step: &EpollStep) -> FileKey {
+    (step.pid, step.start_time_ticks, step.fd)
+}
+
+fn ring_key(step: &RingStep) -> FileKey {
+    (step.pid, step.start_time_ticks, step.fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_linux::io_uring_polling::RingPolling;
+    use quell_mode::PartialNapiSettings;
+
+    use super::*;
+    use crate::settings::values::SocketPolling;
+
+    const PREFERS: EpollParams = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 8, prefer_busy_poll: true };
+
+    fn pid() -> Pid {
+        Pid::from_kernel(7_u32).unwrap()
+    }
+
+    fn suspend(timeout_ns: u64) -> PartialNapiSettings {
+        PartialNapiSettings { irq_suspend_timeout_ns: Some(timeout_ns), ..PartialNapiSettings::NONE }
+    }
+
+    fn queue(old_ns: u64) -> Step {
+        Step::Queue(QueueStep {
+            namespace_cookie: 1,
+            device: "eth0".to_owned(),
+            queues: vec![0],
+            napi: NapiId::from_kernel(8193).unwrap(),
+            irq: None,
+            old: suspend(old_ns),
+            new: suspend(20),
+        })
+    }
+
+    fn epoll(start_time_ticks: u64, old: EpollParams) -> Step {
+        let (process, watched, napis) = ("server".to_owned(), Vec::new(), Vec::new());
+        Step::Epoll(EpollStep {
+            pid: pid(),
+            start_time_ticks,
+            process,
+            fd: 5,
+            sockets: 1,
+            watched,
+            napis,
+            old,
+            new: PREFERS,
+        })
+    }
+
+    fn sockets(fds: &[i32]) -> SocketsStep {
+        let sockets = fds.iter().map(|&fd| SocketId { fd, inode: Some(fd.unsigned_abs().into()) }).collect();
+        let new = SocketPolling::default();
+        SocketsStep { pid: pid(), start_time_ticks: 1, process: "server".to_owned(), xdp: false, sockets, new }
+    }
+
+    #[test]
+    fn a_queue_is_due_until_it_is_set_and_again_when_it_was_reset() {
+        let mut ledger = Ledger::default();
+        assert_eq!(ledger.due(&queue(0)), Due::Yes);
+        ledger.record(&queue(0));
+        assert_eq!(ledger.due(&queue(20)), Due::Done);
+        assert_eq!(ledger.due(&queue(0)), Due::Yes, "the driver has recreated it");
+        assert_eq!(ledger.due(&queue(30)), Due::ChangedByOthers);
+        assert_eq!(ledger.queues().count(), 1);
+    }
+
+    #[test]
+    fn a_queue_that_has_the_values_before_anything_is_set_is_recorded_too() {
+        assert_eq!(Ledger::default().due(&queue(20)), Due::Yes);
+    }
+
+    #[test]
+    fn what_was_given_up_is_not_due_again() {
+        let mut ledger = Ledger::default();
+        ledger.record(&queue(0));
+        ledger.give_up(&queue(30));
+        assert_eq!(ledger.due(&queue(0)), Due::GivenUp);
+        assert_eq!(ledger.due(&epoll(1, EpollParams::default())), Due::Yes, "another object");
+    }
+
+    #[test]
+    fn an_epoll_of_a_later_process_with_the_same_pid_is_another_one() {
+        let mut ledger = Ledger::default();
+        ledger.record(&epoll(1, EpollParams::default()));
+        assert_eq!(ledger.due(&epoll(1, PREFERS)), Due::Done);
+        let by_others = EpollParams { busy_poll_usecs: 9, ..PREFERS };
+        assert_eq!(ledger.due(&epoll(1, by_others)), Due::ChangedByOthers);
+        assert_eq!(ledger.due(&epoll(2, by_others)), Due::Yes);
+        assert_eq!(ledger.epolls(), 1);
+    }
+
+    #[test]
+    fn each_socket_is_set_once() {
+        let mut ledger = Ledger::default();
+        assert_eq!(ledger.record_sockets(&sockets(&[3, 4])).len(), 2);
+        assert_eq!(ledger.due(&Step::Sockets(sockets(&[4]))), Due::Done);
+        assert_eq!(ledger.due(&Step::Sockets(sockets(&[4, 5]))), Due::Yes);
+        assert_eq!(ledger.record_sockets(&sockets(&[4, 5])), sockets(&[5]).sockets);
+    }
+
+    #[test]
+    fn a_ring_is_tried_once_and_the_reason_is_kept_where_it_was_left_alone() {
+        let new = RingPolling { busy_poll_us: 50, prefer_busy_poll: true };
+        let ring = |fd| RingStep { pid: pid(), start_time_ticks: 1, process: "server".to_owned(), fd, new };
+        let mut ledger = Ledger::default();
+        assert!(ledger.record_ring(&ring(3), None));
+        assert!(!ledger.record_ring(&ring(4), Some("locked".to_owned())));
+        assert_eq!(ledger.due(&Step::Ring(ring(4))), Due::Done);
+        assert_eq!(ledger.due(&Step::Ring(ring(5))), Due::Yes);
+        assert_eq!(ledger.rings_left_alone().collect::<Vec<_>>(), [(pid(), 4, "locked")]);
+    }
+
+    #[test]
+    fn an_unknown_queue_is_new_once() {
+        let napi = NapiId::from_kernel(8193).unwrap();
+        let plan = Plan { partly: vec![Limitation::UnknownQueue { napi }], ..Plan::default() };
+        let mut ledger = Ledger::default();
+        assert_eq!(ledger.new_unknown_queues(&plan), BTreeSet::from([napi]));
+        ledger.record_unknown_queues(&plan);
+        assert_eq!(ledger.new_unknown_queues(&plan), BTreeSet::new());
+        assert_eq!(ledger.new_unknown_queues(&Plan::default()), BTreeSet::new());
+    }
+}

@@ -1,0 +1,58 @@
+//! Lists epolls of a program whose receive queue is unknown so far, mostly those without connections. An attachment
+//! sets only known queues, so it reports the epolls that have none. Pure.
+
+use quell_linux::Pid;
+use serde::Serialize;
+
+use super::plan::is_receiver;
+use crate::snapshot::query::{EpollContext, SnapshotQuery};
+
+/// An epoll without a known queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct QuietEpoll {
+    /// Process that owns the epoll.
+    pub pid: Pid,
+    /// Process name (`comm`).
+    pub process: String,
+    /// File descriptor of the epoll in that process.
+    pub fd: i32,
+    /// IDs of the threads that slept on it.
+    pub threads: Vec<Pid>,
+    /// Files that it watches.
+    pub has: QuietWith,
+}
+
+/// Files of an epoll that receives nothing through a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum QuietWith {
+    /// No network socket: a worker before its first connection, or one that never gets any. Left alone.
+    NoSockets,
+    /// Listening sockets only.
+    ListeningSockets,
+    /// Connections or UDP sockets that received no packet through a queue: none so far, or only over loopback.
+    SilentSockets,
+}
+
+/// Returns the epoll if its queue is unknown. Sockets that are known to receive without a queue are a finding instead;
+/// waiting for them is pointless.
+pub(super) fn look_at(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<QuietEpoll> {
+    if !epoll.by_napi.is_empty() || !epoll.without_napi.is_empty() {
+        return None;
+    }
+    let listens = |inode| query.socket(inode).is_some_and(|socket| !is_receiver(socket));
+    let has = match epoll.sockets().next() {
+        None => QuietWith::NoSockets,
+        Some(_) if epoll.sockets().all(listens) => QuietWith::ListeningSockets,
+        Some(_) => QuietWith::SilentSockets,
+    };
+    Some(QuietEpoll {
+        pid: epoll.process.pid,
+        process: epoll.process.name.clone(),
+        fd: epoll.epoll.fd,
+        threads: epoll.waiters.iter().map(|(thread, _)| thread.tid).collect(),
+        has,
+    })
+}

@@ -1,0 +1,194 @@
+//! Fixes of findings: a command to run, or advice where no command helps. A command for another namespace enters it
+//! first.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use quell_linux::{CpuList, NapiId, Pid, visible};
+use quell_mode::DeliveryMode;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::snapshot::query::SnapshotQuery;
+use crate::snapshot::{Device, Napi};
+
+/// Fix of a finding.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fix {
+    /// Command to run as root, unchanged.
+    Command(String),
+    /// Advice where no command helps.
+    Advice(String),
+}
+
+impl fmt::Display for Fix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Command(text) | Self::Advice(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Fix {
+    pub(super) fn advice(text: impl Into<String>) -> Self {
+        Self::Advice(text.into())
+    }
+
+    /// A command that works in any network namespace. Its words may contain arbitrary names and are quoted here.
+    pub(super) fn command(words: &[&str]) -> Self {
+        Self::Command(typed(words))
+    }
+
+    /// A command in the namespace with this inode.
+    pub(super) fn in_namespace(query: &SnapshotQuery<'_>, namespace: u64, words: &[&str]) -> Self {
+        let known = query.now.namespaces.iter().find(|known| known.inode == namespace);
+        let Some(known) = known.filter(|known| !known.is_readers) else { return Self::command(words) };
+        if let Some(name) = known.names.first() {
+            return Self::command(&[&["ip", "netns", "exec", name], words].concat());
+        }
+        let inhabitant = query.now.processes.iter().find(|process| process.namespace.known() == Some(&namespace));
+        match inhabitant {
+            Some(process) => Self::command(&[&["nsenter", "-t", &process.pid.to_string(), "-n"], words].concat()),
+            None => Self::Advice(format!("in network namespace {namespace}: {}", typed(words))),
+        }
+    }
+
+    /// Sets a value of a NAPI instance with the kernel's tool (`tools/net/ynl` in its source).
+    pub(super) fn napi_set(query: &SnapshotQuery<'_>, device: &Device, id: NapiId, values: &[(&str, u64)]) -> Self {
+        let values: String = values.iter().map(|(name, value)| format!(", \"{name}\": {value}")).collect();
+        let json = format!("{{\"id\": {id}{values}}}");
+        let words = ["ynl", "--family", "netdev", "--do", "napi-set", "--json", &json];
+        Self::in_namespace(query, device.namespace, &words)
+    }
+
+    /// Attaches the programs with the mode that matches the suspension values of a queue, so that their epolls poll it.
+    /// Uses `otherwise` if the values match no mode.
+    pub(super) fn attach(napi: &Napi, pids: &BTreeSet<Pid>, otherwise: &str) -> Self {
+        let Some(mode) = suspending_mode(napi) else { return Self::advice(otherwise) };
+        let pids = pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        Self::Command(format!("quell attach {mode} {pids}"))
+    }
+
+    /// Switches a feature of a device.
+    pub(super) fn feature(query: &SnapshotQuery<'_>, device: &Device, feature: &str, on: bool) -> Self {
+        let word = if on { "on" } else { "off" };
+        Self::in_namespace(query, device.namespace, &["ethtool", "-K", &device.name, feature, word])
+    }
+
+    /// Binds a thread to CPUs.
+    pub(super) fn pin(tid: Pid, cpus: &CpuList) -> Self {
+        Self::Command(format!("taskset -cp {cpus} {tid}"))
+    }
+
+    /// Sets the affinity of an interrupt.
+    pub(super) fn irq_affinity(irq: u32, cpus: &CpuList) -> Self {
+        Self::Command(format!("echo {cpus} > /proc/irq/{irq}/smp_affinity_list"))
+    }
+}
+
+/// The mode that matches the values of a queue.
+fn suspending_mode(napi: &Napi) -> Option<DeliveryMode> {
+    let (defer_hard_irqs, gro_flush_timeout_ns) = napi.deferral()?;
+    let suspend_ns = napi.irq_suspend_timeout_ns.known()?;
+    let (us, ns) = (gro_flush_timeout_ns / 1_000, gro_flush_timeout_ns % 1_000);
+    let text = format!("suspend{us}.{ns:03},defer-hard-irqs={defer_hard_irqs},irq-suspend-timeout={suspend_ns}");
+    text.parse().ok()
+}
+
+/// A command quoted for a shell, which splits it into the same words.
+fn typed(words: &[&str]) -> String {
+    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// A word quoted for a POSIX shell. Uses `printf` for characters that cannot be displayed or typed; only trailing
+/// newlines are lost.
+fn quoted(word: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-+=:,./@%".contains(&byte);
+    if !word.starts_with(['=', '~']) && !word.is_empty() && word.bytes().all(is_plain) {
+        return word.to_owned();
+    }
+    if visible::name(word) == word {
+        return shell_words::quote(word).into_owned();
+    }
+    let written = |byte: u8| match byte {
+        b' '..=b'~' if !matches!(byte, b'\\' | b'\'' | b'%') => char::from(byte).to_string(),
+        other => format!("\\{other:03o}"),
+    };
+    // `printf` treats a leading hyphen as an option.
+    let no_options = if word.starts_with('-') { "-- " } else { "" };
+    format!("\"$(printf {no_options}'{}')\"", word.bytes().map(written).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use quell_linux::netdev::NapiThreading;
+
+    use super::*;
+    use crate::snapshot::{Reading, Why};
+
+    fn napi(defer: u32, gro_ns: u64, suspend_ns: u64) -> Napi {
+        Napi {
+            id: NapiId::from_kernel(9_000).unwrap(),
+            irq: Reading::Known(None),
+            defer_hard_irqs: Reading::Known(defer),
+            gro_flush_timeout_ns: Reading::Known(gro_ns),
+            irq_suspend_timeout_ns: Reading::Known(suspend_ns),
+            threading: Reading::Known(NapiThreading::Disabled),
+            thread: Reading::Known(None),
+        }
+    }
+
+    fn attached(napi: &Napi) -> String {
+        Fix::attach(napi, &[Pid::new(7).unwrap(), Pid::new(8).unwrap()].into(), "otherwise").to_string()
+    }
+
+    #[test]
+    fn a_word_that_begins_with_a_hyphen_is_not_an_option() {
+        let words = ["-a\u{7}", "--\u{7}"];
+        assert_eq!(parsed_by_sh(&typed(&words)), words);
+    }
+
+    #[test]
+    fn programs_get_the_mode_of_their_queue() {
+        assert_eq!(attached(&napi(100, 20_000, 20_000_000)), "quell attach suspend20 7 8");
+        assert_eq!(attached(&napi(10, 20_500, 20_000_000)), "quell attach suspend20.5,defer-hard-irqs=10 7 8");
+    }
+
+    /// Words that a shell parses from a command.
+    fn parsed_by_sh(command: &str) -> Vec<String> {
+        let script = format!("printf '%s\\0' {command}");
+        let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{script}: {output:?}");
+        let words = String::from_utf8(output.stdout).unwrap();
+        words.split_terminator('\0').map(ToOwned::to_owned).collect()
+    }
+
+    #[test]
+    fn a_name_with_shell_syntax_is_one_word_of_the_command() {
+        for name in
+            ["$(id)", "`id`", "a;b", "a b", "a'b", "\\", "#", "~", "*", "-rf", "\u{1b}[2J%s", "\u{202e}a", "!!", ""]
+        {
+            assert_eq!(parsed_by_sh(&typed(&["ethtool", "-K", name, "gro"])), ["ethtool", "-K", name, "gro"]);
+        }
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::test_runner::Config::with_cases(64))]
+        #[test]
+        fn a_shell_parses_a_command_back_to_its_words(
+            words in proptest::collection::vec("[^\\x00]{0,12}", 1..4),
+        ) {
+            let words: Vec<String> = words.iter().map(|word| word.trim_end_matches('\n').to_owned()).collect();
+            let borrowed: Vec<&str> = words.iter().map(String::as_str).collect();
+            proptest::prop_assert_eq!(parsed_by_sh(&typed(&borrowed)), words);
+        }
+    }
+
+    #[test]
+    fn values_that_match_no_mode_use_the_other_advice() {
+        assert_eq!(attached(&napi(0, 20_000, 20_000_000)), "otherwise");
+        let unknown = Napi { defer_hard_irqs: Reading::unknown(Why::Failed, "no"), ..napi(100, 1, 1) };
+        assert_eq!(attached(&unknown), "otherwise");
+    }
+}

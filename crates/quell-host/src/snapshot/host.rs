@@ -1,0 +1,119 @@
+//! Data of the whole host or of a namespace: time and reader of the snapshot, kernel, sysctls of packet delivery,
+//! namespaces, and services that override settings.
+
+use quell_linux::Pid;
+use quell_linux::capability::Capability;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Reading, Unknown, Why};
+
+/// Time of a snapshot. The interval between two snapshots is the difference of their `monotonic-ns`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Taken {
+    /// Start of reading, wall-clock seconds since 1970.
+    pub unix_s: u64,
+    /// Start of reading, `CLOCK_MONOTONIC` in nanoseconds; comparable within one boot.
+    pub monotonic_ns: u64,
+    /// Duration of reading, nanoseconds. The parts of a snapshot are not from the same instant.
+    pub took_ns: u64,
+    /// Boot ID (`/proc/sys/kernel/random/boot_id`).
+    pub boot_id: Reading<String>,
+}
+
+/// Requested scope.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Scope {
+    /// Name of the network namespace in `/run/netns`; absent: the caller's, or those of `pids`.
+    pub netns: Option<String>,
+    /// Every network namespace that has a name or a process.
+    pub whole_host: bool,
+    /// Only these processes and the devices of their namespaces; empty: all processes with sockets.
+    pub pids: Vec<Pid>,
+    /// Only the device with this name; absent: all.
+    pub device: Option<String>,
+}
+
+/// Identification of the kernel (`uname(2)`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Kernel {
+    /// Release, for example `6.18.4-amd64`.
+    pub release: String,
+    /// Build number, options and date.
+    pub version: String,
+    /// Architecture, for example `x86_64`.
+    pub machine: String,
+    /// Whether NAPI kthreads can busy poll (`threaded` of 2, Linux 6.19), according to the limits of `napi-set`.
+    #[serde(default = "not_asked")]
+    pub threaded_busy_poll: Reading<bool>,
+}
+
+/// Default for snapshots of earlier versions of Quell.
+fn not_asked() -> Reading<bool> {
+    Reading::unknown(Why::NotAsked, "not queried by the version that took the snapshot")
+}
+
+/// Privileges of the reader.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Privileges {
+    /// Effective capabilities that Quell uses.
+    pub capabilities: Reading<Vec<Capability>>,
+    /// Whether these belong to the initial user namespace, as `napi-set` requires. In a container they usually do not.
+    pub in_initial_user_namespace: Reading<bool>,
+}
+
+/// Host-wide sysctls of packet delivery (`net/core/sysctl_net_core.c`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Sysctls {
+    /// `net.core.busy_poll`: busy polling of `poll`, `select` and epolls without their own setting, microseconds; 0:
+    /// off.
+    pub busy_poll_us: Reading<u32>,
+    /// `net.core.busy_read`: `SO_BUSY_POLL` of new sockets, microseconds; 0: off.
+    pub busy_read_us: Reading<u32>,
+    /// `net.core.netdev_budget`: largest number of packets per softirq round.
+    pub netdev_budget: Reading<u32>,
+    /// `net.core.netdev_budget_usecs`: longest duration of a softirq round, microseconds.
+    pub netdev_budget_us: Reading<u32>,
+    /// `net.core.dev_weight`: packets per poll of the per-CPU backlog.
+    pub dev_weight: Reading<u32>,
+    /// `net.core.netdev_max_backlog`: capacity of the per-CPU backlog (RPS, loopback), packets.
+    pub netdev_max_backlog: Reading<u32>,
+    /// `net.core.rps_sock_flow_entries`: entries of the RFS flow table; 0: off.
+    pub rps_sock_flow_entries: Reading<u32>,
+}
+
+/// A running program that sets interrupts, CPUs or sysctls by its own rules.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Service {
+    /// Process name, for example `irqbalance` or `tuned`.
+    pub name: String,
+    /// Process ID.
+    pub pid: Pid,
+}
+
+/// A network namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct NetworkNamespace {
+    /// Key of the namespace: its nsfs inode, the number in `net:[…]`. Reused after the namespace is gone.
+    pub inode: u64,
+    /// Cookie, unique within one boot.
+    pub cookie: Reading<u64>,
+    /// Its names in `/run/netns`.
+    pub names: Vec<String>,
+    /// Whether it is the reader's namespace.
+    pub is_readers: bool,
+    /// Protocols whose sockets could not be listed and are missing in the snapshot.
+    pub unlisted_sockets: Vec<Unknown>,
+    /// `TcpExt BusyPollRxPackets`: packets received by busy polling, without the last poll of each busy poll.
+    pub busy_poll_rx_packets: Reading<u64>,
+    /// IP packets received by the stack, before GRO. A packet that the device counts and this does not is still in the
+    /// queue, or was not for this host.
+    pub ip_rx_packets: Reading<u64>,
+}

@@ -1,0 +1,80 @@
+//! Finds the objects of a snapshot by the keys that other objects hold.
+
+use std::collections::HashMap;
+
+use quell_linux::{Ifindex, NapiId, Pid};
+
+use super::{Cpu, Device, Irq, Napi, Process, Snapshot, Socket};
+
+/// Key of a device: inode of its namespace and interface index.
+pub type DeviceKey = (u64, Ifindex);
+
+/// Objects of a snapshot by key. A key without an object is outside the scope, or its object vanished while the
+/// snapshot was taken.
+#[derive(Debug)]
+pub struct Index<'a> {
+    devices: HashMap<DeviceKey, &'a Device>,
+    napis: HashMap<NapiId, (&'a Device, &'a Napi)>,
+    irqs: HashMap<u32, &'a Irq>,
+    cpus: HashMap<u32, &'a Cpu>,
+    processes: HashMap<Pid, &'a Process>,
+    sockets: HashMap<u64, &'a Socket>,
+}
+
+impl<'a> Index<'a> {
+    pub(super) fn new(snapshot: &'a Snapshot) -> Self {
+        let napis = snapshot
+            .devices
+            .iter()
+            .flat_map(|device| device.napis.known_elements().map(move |napi| (napi.id, (device, napi))));
+        Self {
+            devices: snapshot.devices.iter().map(|device| ((device.namespace, device.ifindex), device)).collect(),
+            napis: napis.collect(),
+            irqs: snapshot.irqs.known_elements().map(|irq| (irq.number, irq)).collect(),
+            cpus: snapshot.cpus.each.iter().map(|cpu| (cpu.number, cpu)).collect(),
+            processes: snapshot.processes.iter().map(|process| (process.pid, process)).collect(),
+            sockets: snapshot.sockets.iter().map(|socket| (socket.inode, socket)).collect(),
+        }
+    }
+
+    /// The device with this index in the namespace with this inode.
+    #[must_use]
+    pub fn device(&self, namespace: u64, ifindex: Ifindex) -> Option<&'a Device> {
+        self.devices.get(&(namespace, ifindex)).copied()
+    }
+
+    /// The NAPI instance with this ID, and its device.
+    #[must_use]
+    pub fn napi(&self, id: NapiId) -> Option<(&'a Device, &'a Napi)> {
+        self.napis.get(&id).copied()
+    }
+
+    /// The interrupt with this number.
+    #[must_use]
+    pub fn irq(&self, number: u32) -> Option<&'a Irq> {
+        self.irqs.get(&number).copied()
+    }
+
+    /// The CPU with this number.
+    #[must_use]
+    pub fn cpu(&self, number: u32) -> Option<&'a Cpu> {
+        self.cpus.get(&number).copied()
+    }
+
+    /// Number of CPUs in the snapshot.
+    pub(crate) fn cpu_count(&self) -> usize {
+        self.cpus.len()
+    }
+
+    /// The process with this PID.
+    #[must_use]
+    pub fn process(&self, pid: Pid) -> Option<&'a Process> {
+        self.processes.get(&pid).copied()
+    }
+
+    /// The socket with this inode.
+    #[must_use]
+    pub fn socket(&self, inode: u64) -> Option<&'a Socket> {
+        self.sockets.get(&inode).copied()
+    }
+}

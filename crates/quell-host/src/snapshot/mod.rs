@@ -1,0 +1,163 @@
+//! Snapshot of the packet path: from each device's queues through NAPI instances and interrupts to CPUs, and which
+//! thread of which process waits on which epoll. Plain values, read in one pass, that can be saved and loaded; nothing
+//! here judges or changes anything.
+//!
+//! ```text
+//! device ── RX queue ── NAPI ── IRQ ── CPU            process ── thread ── epoll ── socket ── NAPI
+//! ```
+//!
+//! Objects refer to each other by kernel keys: `(namespace, ifindex)` for a device, [`NapiId`] for a NAPI instance
+//! (unique on the host), the number for an IRQ or CPU, the inode for a socket. [`Index`] finds them. An unknown value
+//! is a [`Reading`] with the reason, never zero.
+
+mod cpu;
+mod device;
+mod host;
+mod index;
+mod process;
+pub(crate) mod query;
+mod queue;
+mod read;
+mod reading;
+mod socket;
+
+use quell_linux::Pid;
+use quell_mode::Threaded;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+pub use cpu::{Cpu, CpuCounters, Cpus, IdleState};
+pub use device::{Device, DeviceDefaults, Lower};
+pub use host::{Kernel, NetworkNamespace, Privileges, Scope, Service, Sysctls, Taken};
+pub use index::{DeviceKey, Index};
+pub use process::{Epoll, EpollWait, Files, HeldSocket, Process, Thread, WatchedFile, WatchedKind, WatchedTarget};
+pub use queue::{Irq, Linked, Napi, Provenance, RxQueue, TxQueue};
+pub use read::{Cost, TakeError, take};
+pub use reading::{Reading, Unknown, UnknownReading, Why};
+pub use socket::{Protocol, Socket, SocketState};
+
+#[cfg(doc)]
+use quell_linux::NapiId;
+
+/// `schema` field of the snapshots that this version writes and reads.
+pub const SCHEMA: &str = "quell-picture/2";
+/// Earlier schema that is still read. It spells the parameters of epolls in kebab case.
+const SCHEMA_1: &str = "quell-picture/1";
+
+/// Snapshot of a network namespace or of the whole host. Every list is in ascending order of its key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Snapshot {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Time of the snapshot.
+    pub taken: Taken,
+    /// Requested scope; objects outside it are not included.
+    pub scope: Scope,
+    /// The kernel.
+    pub kernel: Kernel,
+    /// Privileges of the reader.
+    pub privileges: Privileges,
+    /// Host-wide settings.
+    pub sysctls: Sysctls,
+    /// Running programs that override settings.
+    pub services: Reading<Vec<Service>>,
+    /// Network namespaces that were read, in ascending order of inode.
+    pub namespaces: Vec<NetworkNamespace>,
+    /// The CPUs.
+    pub cpus: Cpus,
+    /// Interrupts of the devices below.
+    pub irqs: Reading<Vec<Irq>>,
+    /// Network devices, by namespace and interface index.
+    pub devices: Vec<Device>,
+    /// Processes with TCP, UDP or AF_XDP sockets, and requested processes.
+    pub processes: Vec<Process>,
+    /// Processes whose files the reader may not access, so that it is unknown whether they have sockets.
+    pub hidden_processes: Vec<Pid>,
+    /// Sockets of these processes, each once, by inode.
+    pub sockets: Vec<Socket>,
+}
+
+/// Reason why a text is not a snapshot of this version.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// It is a snapshot of another version, or something else.
+    #[error(
+        "its schema is {found:?}, but this version of Quell reads {SCHEMA:?} and {SCHEMA_1:?}: take a new snapshot"
+    )]
+    Schema {
+        /// The `schema` field; absent when there is none.
+        found: Option<String>,
+    },
+    /// It is not JSON, or does not match its schema.
+    #[error("invalid snapshot: {0}")]
+    Malformed(#[from] serde_json::Error),
+}
+
+impl Snapshot {
+    /// Parses a snapshot from JSON.
+    ///
+    /// # Errors
+    /// [`SnapshotError`], with line and column.
+    pub fn parse(json: &[u8]) -> Result<Self, SnapshotError> {
+        #[derive(Deserialize)]
+        struct Head {
+            schema: Option<String>,
+        }
+        let head: Head = serde_json::from_slice(json)?;
+        if !matches!(head.schema.as_deref(), Some(SCHEMA | SCHEMA_1)) {
+            return Err(SnapshotError::Schema { found: head.schema });
+        }
+        Ok(serde_json::from_slice(json)?)
+    }
+
+    /// Index of the objects by key.
+    #[must_use]
+    pub fn index(&self) -> Index<'_> {
+        Index::new(self)
+    }
+
+    /// Reason why queues of this kernel do not support this threading; `None` where they do or where it is unknown.
+    pub(crate) fn refuses_threading(&self, wanted: Threaded) -> Option<&'static str> {
+        let lacks = wanted == Threaded::BusyPoll && self.kernel.threaded_busy_poll.known() == Some(&false);
+        lacks.then_some("threaded busy polling (threaded=2) needs Linux 6.19: napi-set of this kernel does not take it")
+    }
+
+    /// JSON Schema of snapshots.
+    #[must_use]
+    pub fn json_schema() -> schemars::Schema {
+        schemars::schema_for!(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_of_another_version_is_refused_by_its_name() {
+        let error = Snapshot::parse(br#"{"schema": "quell-picture/0", "cpus": 7}"#).unwrap_err();
+        assert!(error.to_string().contains(r#"Some("quell-picture/0")"#), "{error}");
+        assert!(matches!(Snapshot::parse(b"{}"), Err(SnapshotError::Schema { found: None })));
+    }
+
+    /// Schema 1 spelled the parameters of epolls in kebab case.
+    #[test]
+    fn parameters_of_epolls_are_read_in_both_spellings() {
+        use quell_mode::EpollParams;
+
+        let params = EpollParams { busy_poll_usecs: 64, busy_poll_budget: 32, prefer_busy_poll: true };
+        let before = r#"{"busy-poll-usecs": 64, "busy-poll-budget": 32, "prefer-busy-poll": true}"#;
+        assert_eq!(serde_json::from_str::<EpollParams>(before).unwrap(), params);
+        let now = serde_json::to_string(&params).unwrap();
+        assert_eq!(now, r#"{"busy_poll_usecs":64,"busy_poll_budget":32,"prefer_busy_poll":true}"#);
+    }
+
+    #[test]
+    fn a_misspelt_field_is_an_error_with_its_place() {
+        let text = format!("{{\"schema\": \"{SCHEMA}\",\n \"divices\": []}}");
+        let error = Snapshot::parse(text.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("divices") && error.contains("line 2"), "{error}");
+    }
+}

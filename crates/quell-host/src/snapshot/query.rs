@@ -1,0 +1,273 @@
+//! Queries over one snapshot or two: epolls with the queues of their sockets and their waiting threads, queues with the
+//! epolls that poll them, and differences between the two. Judges nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use quell_linux::epoll_params::EpollParams;
+use quell_linux::{CpuList, Ifindex, NapiId, Pid};
+
+use super::{
+    Cpu, Device, Epoll, EpollWait, Index, Napi, NetworkNamespace, Process, Protocol, Reading, RxQueue, Snapshot,
+    Socket, SocketState, Thread, WatchedFile, WatchedKind, WatchedTarget,
+};
+
+/// One or two snapshots, with their indexes.
+#[derive(Debug)]
+pub(crate) struct SnapshotQuery<'a> {
+    pub(crate) now: &'a Snapshot,
+    before: Option<&'a Snapshot>,
+    interval_ns: Option<u64>,
+    index: Index<'a>,
+    index_before: Option<Index<'a>>,
+    /// Epolls that are known to watch something.
+    pub(crate) epolls: Vec<EpollContext<'a>>,
+}
+
+/// An epoll and its related objects.
+#[derive(Debug)]
+pub(crate) struct EpollContext<'a> {
+    pub(crate) process: &'a Process,
+    pub(crate) epoll: &'a Epoll,
+    /// Busy-poll parameters; absent when they could not be read.
+    pub(crate) params: Option<EpollParams>,
+    /// Its connected and datagram sockets, by NAPI instance.
+    pub(crate) by_napi: BTreeMap<NapiId, Vec<&'a Socket>>,
+    /// Its connections to other hosts whose packets are known to come without a NAPI instance.
+    pub(crate) without_napi: Vec<&'a Socket>,
+    /// Threads that were seen sleeping on it in either snapshot, and their waits.
+    pub(crate) waiters: Vec<(&'a Thread, EpollWait)>,
+    /// Other watched files, with their kind and readiness.
+    pub(crate) others: Vec<(&'a WatchedTarget, &'a WatchedKind, &'a Reading<bool>)>,
+}
+
+impl EpollContext<'_> {
+    /// Whether it is known to busy poll its queue (`ep_busy_loop_on` in `fs/eventpoll.c`, apart from the sysctl).
+    pub(crate) fn polls(&self) -> bool {
+        self.params.is_some_and(|params| params.prefer_busy_poll || params.busy_poll_usecs > 0)
+    }
+
+    /// Whether it is known to suspend interrupts where its queue allows it.
+    pub(crate) fn prefers(&self) -> bool {
+        self.params.is_some_and(|params| params.prefer_busy_poll)
+    }
+
+    /// Inodes of the watched TCP and UDP sockets, in kernel order; a socket that was added twice appears twice.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = u64> + '_ {
+        self.epoll.targets.known_elements().filter_map(|target| match target.file {
+            WatchedFile::Socket { inode } => Some(inode),
+            WatchedFile::Other { .. } => None,
+        })
+    }
+}
+
+impl<'a> SnapshotQuery<'a> {
+    pub(crate) fn new(now: &'a Snapshot, before: Option<&'a Snapshot>) -> Self {
+        let same_boot =
+            |before: &&Snapshot| now.taken.boot_id.known().is_some() && now.taken.boot_id == before.taken.boot_id;
+        let before = before.filter(same_boot);
+        let elapsed = |before: &Snapshot| now.taken.monotonic_ns.checked_sub(before.taken.monotonic_ns);
+        let interval_ns = before.and_then(elapsed).filter(|&elapsed| elapsed > 0);
+        let before = before.filter(|_| interval_ns.is_some());
+        let (index, index_before) = (now.index(), before.map(Snapshot::index));
+        let epolls = now.processes.iter().flat_map(|process| epolls_of(process, before, &index)).collect();
+        Self { now, before, interval_ns, index, index_before, epolls }
+    }
+
+    /// Nanoseconds between the two snapshots.
+    pub(crate) fn interval_ns(&self) -> Option<u64> {
+        self.interval_ns
+    }
+
+    pub(crate) fn before(&self) -> Option<&'a Snapshot> {
+        self.before
+    }
+
+    /// Every NAPI instance with its device.
+    pub(crate) fn napis(&self) -> impl Iterator<Item = (&'a Device, &'a Napi)> {
+        self.now.devices.iter().flat_map(|device| device.napis.known_elements().map(move |napi| (device, napi)))
+    }
+
+    pub(crate) fn napi(&self, id: NapiId) -> Option<(&'a Device, &'a Napi)> {
+        self.index.napi(id)
+    }
+
+    pub(crate) fn device(&self, namespace: u64, ifindex: Ifindex) -> Option<&'a Device> {
+        self.index.device(namespace, ifindex)
+    }
+
+    pub(crate) fn socket(&self, inode: u64) -> Option<&'a Socket> {
+        self.index.socket(inode)
+    }
+
+    /// Epolls with sockets on a queue.
+    pub(crate) fn epolls_on(&self, id: NapiId) -> impl Iterator<Item = &EpollContext<'a>> {
+        self.epolls.iter().filter(move |epoll| epoll.by_napi.contains_key(&id))
+    }
+
+    /// Whether the queue is set to suspend, or an epoll that busy polls has sockets on it.
+    pub(crate) fn is_polled(&self, napi: &Napi) -> bool {
+        napi.suspends() || self.epolls_on(napi.id).any(EpollContext::polls)
+    }
+
+    /// CPUs that process the packets of a queue that no application polls: those of its NAPI kthread or of its
+    /// interrupt.
+    pub(crate) fn packet_cpus(&self, napi: &Napi) -> Option<CpuList> {
+        match napi.thread.known() {
+            Some(Some(thread)) => thread.affinity.known().cloned(),
+            Some(None) => {
+                let irq = self.index.irq(napi.irq_number()?)?;
+                irq.effective_affinity.known().filter(|cpus| !cpus.is_empty()).cloned()
+            }
+            None => None,
+        }
+    }
+
+    /// NUMA node of a CPU.
+    pub(crate) fn node_of_cpu(&self, cpu: u32) -> Option<u32> {
+        *self.index.cpu(cpu)?.numa_node.known()?
+    }
+
+    /// Fraction of the interval for which a thread ran, 0 to 1.
+    pub(crate) fn busy_share(&self, process: &Process, thread: &Thread) -> Option<f64> {
+        let before = self.thread_before(process, thread.tid)?;
+        let ran = thread.run_ns.known()?.checked_sub(*before.run_ns.known()?)?;
+        Some(ran as f64 / self.interval_ns? as f64)
+    }
+
+    /// Fraction of the interval for which a thread ran or waited for a CPU, 0 to 1. A thread that never sleeps has 1,
+    /// even if it shares its CPU.
+    pub(crate) fn runnable_share(&self, process: &Process, thread: &Thread) -> Option<f64> {
+        let before = self.thread_before(process, thread.tid)?;
+        let waited = thread.wait_ns.known()?.checked_sub(*before.wait_ns.known()?)?;
+        Some(self.busy_share(process, thread)? + waited as f64 / self.interval_ns? as f64)
+    }
+
+    fn thread_before(&self, process: &Process, tid: Pid) -> Option<&'a Thread> {
+        let before = self.index_before.as_ref()?.process(process.pid)?;
+        if before.start_time_ticks != process.start_time_ticks {
+            return None;
+        }
+        before.threads.known_elements().find(|thread| thread.tid == tid)
+    }
+
+    pub(crate) fn device_before(&self, device: &Device) -> Option<&'a Device> {
+        self.index_before.as_ref()?.device(device.namespace, device.ifindex)
+    }
+
+    pub(crate) fn namespace_before(&self, inode: u64) -> Option<&'a NetworkNamespace> {
+        let before = self.before?.namespaces.iter().find(|namespace| namespace.inode == inode)?;
+        let now = self.now.namespaces.iter().find(|namespace| namespace.inode == inode)?;
+        (before.cookie.known().is_some() && before.cookie == now.cookie).then_some(before)
+    }
+
+    pub(crate) fn cpu_pair(&self, number: u32) -> Option<(&'a Cpu, &'a Cpu)> {
+        Some((self.index_before.as_ref()?.cpu(number)?, self.index.cpu(number)?))
+    }
+
+    /// Packets that a device received between the snapshots.
+    pub(crate) fn device_packets(&self, device: &Device) -> Option<u64> {
+        let before = self.device_before(device)?.counters.known()?;
+        device.counters.known()?.rx_packets.checked_sub(before.rx_packets)
+    }
+
+    /// Packets received through a queue between the snapshots, from the driver's queue counter, or from the device
+    /// counter if there is a single queue.
+    pub(crate) fn queue_packets(&self, device: &Device, napi: NapiId) -> Option<u64> {
+        let queues = device.rx_queues.known()?;
+        let its: Vec<&RxQueue> = queues.iter().filter(|queue| queue.napi_id() == Some(napi)).collect();
+        let counted = |queue: &RxQueue| queue.counters.known()?.rx_packets;
+        if let [queue] = its[..]
+            && let Some(now) = counted(queue)
+        {
+            let before = self.device_before(device)?.rx_queues.known()?;
+            return now.checked_sub(counted(before.iter().find(|other| other.id == queue.id)?)?);
+        }
+        if device.napis.known()?.len() == 1 { self.device_packets(device) } else { None }
+    }
+
+    /// Number of interrupts between the snapshots.
+    pub(crate) fn interrupts(&self, irq: u32) -> Option<u64> {
+        let total = |index: &Index<'_>| -> Option<u64> {
+            Some(index.irq(irq)?.counts.known()?.iter().map(|&(_, count)| count).sum())
+        };
+        total(&self.index)?.checked_sub(total(self.index_before.as_ref()?)?)
+    }
+
+    /// CPU time per packet of the only thread that serves an epoll with one queue, nanoseconds: run time divided by
+    /// packets. A lower bound if others use the queue too.
+    pub(crate) fn work_per_packet_ns(&self, epoll: &EpollContext<'_>) -> Option<f64> {
+        let [(thread, _)] = epoll.waiters[..] else { return None };
+        let napi = *epoll.by_napi.keys().next().filter(|_| epoll.by_napi.len() == 1)?;
+        let (device, _) = self.napi(napi)?;
+        let packets = self.queue_packets(device, napi).filter(|&packets| packets >= PACKETS_TO_JUDGE)?;
+        let ran = self.busy_share(epoll.process, thread)? * self.interval_ns? as f64;
+        Some(ran / packets as f64)
+    }
+}
+
+/// Minimum number of packets between two snapshots for judging ratios.
+pub(crate) const PACKETS_TO_JUDGE: u64 = 1_000;
+
+fn epolls_of<'a>(process: &'a Process, before: Option<&'a Snapshot>, index: &Index<'a>) -> Vec<EpollContext<'a>> {
+    let Some(files) = process.files.known() else { return Vec::new() };
+    let earlier = before.and_then(|before| before.processes.iter().find(|other| other.pid == process.pid));
+    let earlier = earlier.filter(|earlier| earlier.start_time_ticks == process.start_time_ticks);
+    let in_context = |epoll: &'a Epoll| {
+        let mut its = EpollContext {
+            process,
+            epoll,
+            params: epoll.params.known().copied(),
+            by_napi: BTreeMap::new(),
+            without_napi: Vec::new(),
+            waiters: waiters_of(process, earlier, epoll.fd),
+            others: Vec::new(),
+        };
+        let mut seen = BTreeSet::new();
+        for target in epoll.targets.known_elements() {
+            match &target.file {
+                WatchedFile::Other { kind, ready } => its.others.push((target, kind, ready)),
+                WatchedFile::Socket { inode } => {
+                    if let Some(socket) = index.socket(*inode).filter(|_| seen.insert(*inode)) {
+                        its.add(socket);
+                    }
+                }
+            }
+        }
+        its
+    };
+    files.epolls.iter().map(in_context).collect()
+}
+
+impl<'a> EpollContext<'a> {
+    fn add(&mut self, socket: &'a Socket) {
+        if socket.state == SocketState::Listen {
+            return;
+        }
+        match socket.napi.known() {
+            Some(Some(napi)) => self.by_napi.entry(*napi).or_default().push(socket),
+            Some(None) if is_connection_to_another_host(socket) => self.without_napi.push(socket),
+            _ => {}
+        }
+    }
+}
+
+/// Whether the connection is established, so that it has received packets, and not over loopback, which has no NAPI
+/// instance.
+fn is_connection_to_another_host(socket: &Socket) -> bool {
+    let remote = socket.remote.map(|remote| remote.ip());
+    let is_local = |remote: IpAddr| remote.is_loopback() || socket.local.is_some_and(|local| local.ip() == remote);
+    socket.protocol == Protocol::Tcp
+        && socket.state == SocketState::Established
+        && remote.is_some_and(|remote| !is_local(remote))
+}
+
+fn waiters_of<'a>(process: &'a Process, earlier: Option<&'a Process>, fd: i32) -> Vec<(&'a Thread, EpollWait)> {
+    let wait_of = |thread: &Thread| thread.epoll_wait.known().copied().flatten().filter(|wait| wait.epoll_fd == fd);
+    let waited_then = |tid: Pid| {
+        let then = earlier?.threads.known_elements().find(|thread| thread.tid == tid)?;
+        wait_of(then)
+    };
+    let waiter = |thread: &'a Thread| Some((thread, wait_of(thread).or_else(|| waited_then(thread.tid))?));
+    process.threads.known_elements().filter_map(waiter).collect()
+}

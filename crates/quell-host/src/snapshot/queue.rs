@@ -1,0 +1,160 @@
+//! Receive path inside a device: RX queue, its NAPI instance and its interrupt, each link with its source. TX queues
+//! are included for XPS.
+
+use quell_linux::ethtool::Coalescing;
+use quell_linux::netdev::{NapiThreading, QueueCounters};
+use quell_linux::{CpuList, NapiId};
+use quell_mode::PartialNapiSettings;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Reading;
+use super::process::Thread;
+
+/// Key of a related object, and the source of the relation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Linked<K> {
+    /// Key of the other object.
+    pub to: K,
+    /// Source of the relation.
+    #[serde(rename = "said-by")]
+    pub provenance: Provenance,
+}
+
+/// How a relation between two objects is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Provenance {
+    /// Reported by the kernel.
+    Kernel,
+    /// Inferred: the device has the same number of both, and its driver creates them in the same order.
+    Order,
+    /// Inferred from the interrupt name set by the driver.
+    Name,
+}
+
+/// One receive queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct RxQueue {
+    /// Queue number on the device, from 0.
+    pub id: u32,
+    /// NAPI instance that polls it; null when the interface is down or receives without NAPI.
+    pub napi: Reading<Option<Linked<NapiId>>>,
+    /// CPUs that received packets are passed on to (RPS, `rps_cpus`). Empty: off, as a polled queue needs it.
+    pub rps_cpus: Reading<CpuList>,
+    /// Entries of its RFS flow table (`rps_flow_cnt`); 0: off.
+    pub rps_flow_cnt: Reading<u32>,
+    /// Coalescing of this queue, where the driver supports it per queue.
+    pub coalescing: Reading<Coalescing>,
+    /// Counters of the driver.
+    pub counters: Reading<QueueCounters>,
+}
+
+/// One transmit queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct TxQueue {
+    /// Queue number on the device, from 0.
+    pub id: u32,
+    /// NAPI instance that handles its completions.
+    pub napi: Reading<Option<Linked<NapiId>>>,
+    /// CPUs that send through it (XPS, `xps_cpus`). Empty: not selected by CPU. Null: there is only one queue.
+    pub xps_cpus: Reading<Option<CpuList>>,
+    /// Receive queues whose sockets send through it (`xps_rxqs`), in ascending order. Empty: not selected by receive
+    /// queue.
+    pub xps_rxqs: Reading<Vec<u32>>,
+    /// Counters of the driver.
+    pub counters: Reading<QueueCounters>,
+}
+
+impl RxQueue {
+    /// Its NAPI instance, if known.
+    pub(crate) fn napi_id(&self) -> Option<NapiId> {
+        self.napi.known()?.as_ref().map(|napi| napi.to)
+    }
+}
+
+/// One NAPI instance (`napi-get` of the `netdev` netlink family).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Napi {
+    /// NAPI ID, unique on the host. With most drivers it changes when the device goes down and up.
+    pub id: NapiId,
+    /// Interrupt that wakes it; null on devices without interrupts (veth).
+    pub irq: Reading<Option<Linked<u32>>>,
+    /// Number of consecutive empty polls during which the interrupt stays masked (Linux 6.13).
+    pub defer_hard_irqs: Reading<u32>,
+    /// Time until the next poll while the interrupt is masked, nanoseconds (Linux 6.13).
+    pub gro_flush_timeout_ns: Reading<u64>,
+    /// Longest time for which the interrupt stays suspended after an application received events, nanoseconds (Linux
+    /// 6.13).
+    pub irq_suspend_timeout_ns: Reading<u64>,
+    /// Context that polls it when no application does.
+    pub threading: Reading<NapiThreading>,
+    /// NAPI kthread; null when it is not threaded.
+    pub thread: Reading<Option<Thread>>,
+}
+
+impl Napi {
+    /// Whether it is known to be set to suspend interrupts.
+    pub(crate) fn suspends(&self) -> bool {
+        self.irq_suspend_timeout_ns.known().is_some_and(|&timeout| timeout > 0)
+    }
+
+    /// Whether it is known to defer interrupts.
+    pub(crate) fn defers(&self) -> bool {
+        self.settings().defers()
+    }
+
+    /// `defer_hard_irqs` and `gro_flush_timeout_ns`, if both are known.
+    pub(crate) fn deferral(&self) -> Option<(u32, u64)> {
+        Some((*self.defer_hard_irqs.known()?, *self.gro_flush_timeout_ns.known()?))
+    }
+
+    pub(crate) fn irq_number(&self) -> Option<u32> {
+        self.irq.known()?.as_ref().map(|irq| irq.to)
+    }
+
+    /// Known settings.
+    #[must_use]
+    pub fn settings(&self) -> PartialNapiSettings {
+        PartialNapiSettings {
+            defer_hard_irqs: self.defer_hard_irqs.known().copied(),
+            gro_flush_timeout_ns: self.gro_flush_timeout_ns.known().copied(),
+            irq_suspend_timeout_ns: self.irq_suspend_timeout_ns.known().copied(),
+            threaded: self.threading.known().copied(),
+        }
+    }
+
+    /// Replaces the settings that are present in `change`.
+    pub fn set(&mut self, change: &PartialNapiSettings) {
+        fn set<T>(reading: &mut Reading<T>, value: Option<T>) {
+            if let Some(value) = value {
+                *reading = Reading::Known(value);
+            }
+        }
+        set(&mut self.defer_hard_irqs, change.defer_hard_irqs);
+        set(&mut self.gro_flush_timeout_ns, change.gro_flush_timeout_ns);
+        set(&mut self.irq_suspend_timeout_ns, change.irq_suspend_timeout_ns);
+        set(&mut self.threading, change.threaded);
+    }
+}
+
+/// One interrupt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Irq {
+    /// IRQ number, its key.
+    pub number: u32,
+    /// Its description in `/proc/interrupts`: chip and driver name, such as `eth0-TxRx-3`.
+    pub line: Reading<String>,
+    /// Configured affinity (`smp_affinity_list`).
+    pub affinity: Reading<CpuList>,
+    /// Effective affinity (`effective_affinity_list`).
+    pub effective_affinity: Reading<CpuList>,
+    /// Count per CPU number since boot; CPUs with a count of zero are omitted.
+    pub counts: Reading<Vec<(u32, u64)>>,
+}

@@ -1,0 +1,146 @@
+//! Joins what was read: queues to NAPI instances, NAPI instances to interrupts, epolls and processes to sockets. Pure.
+
+use std::collections::{HashMap, HashSet};
+
+use quell_linux::proc::{EpollTarget, FdKind, Interrupts};
+use quell_linux::visible;
+use quell_linux::{NapiId, Pid};
+
+use super::super::{
+    Device, Epoll, Files, HeldSocket, Linked, Process, Provenance, Reading, Scope, Socket, WatchedFile, WatchedKind,
+    WatchedTarget, Why,
+};
+use super::files::OpenEpoll;
+use super::processes::OpenProcess;
+use super::sockets::SocketTable;
+use crate::driver_inference::{napis_follow_queues, virtio_rx_interrupt, virtio_tx_interrupt};
+
+/// Infers the NAPI instance of receive queues where the kernel does not report it: a device without NAPI has none, and
+/// some devices are matched by order.
+pub(super) fn queues_to_napis(devices: &mut [Device]) {
+    for device in devices {
+        let Reading::Known(napis) = &device.napis else { continue };
+        let napis: Vec<NapiId> = napis.iter().map(|napi| napi.id).collect();
+        let Reading::Known(queues) = &mut device.rx_queues else { continue };
+        if napis.is_empty() {
+            queues.iter_mut().for_each(|queue| queue.napi = Reading::Known(None));
+        } else if napis_follow_queues(device.kind.as_deref(), napis.len(), queues.len()) {
+            for (queue, napi) in queues.iter_mut().zip(napis) {
+                queue.napi = Reading::Known(Some(Linked { to: napi, provenance: Provenance::Order }));
+            }
+        }
+    }
+}
+
+/// Infers the interrupt of NAPI instances where the kernel does not report it: a device without interrupts has none,
+/// and virtio-net is matched by interrupt name.
+pub(super) fn napis_to_irqs(device: &mut Device, bus: Option<&str>, interrupts: Option<&Interrupts>) {
+    let has_none = device.irqs.known().is_some_and(Vec::is_empty);
+    let by_napi = match (bus, interrupts) {
+        (Some(bus), Some(interrupts)) => irqs_by_name(device, bus, interrupts),
+        _ => HashMap::new(),
+    };
+    let Reading::Known(napis) = &mut device.napis else { return };
+    for napi in napis.iter_mut().filter(|napi| napi.irq.known().is_none()) {
+        if has_none {
+            napi.irq = Reading::Known(None);
+        } else if let Some(&irq) = by_napi.get(&napi.id) {
+            napi.irq = Reading::Known(Some(Linked { to: irq, provenance: Provenance::Name }));
+        }
+    }
+}
+
+fn irqs_by_name(device: &Device, bus: &str, interrupts: &Interrupts) -> HashMap<NapiId, u32> {
+    let named = |name: String| interrupts.lines.iter().find(|line| line.name() == name)?.irq();
+    let rx = device.rx_queues.known_elements().map(|queue| (&queue.napi, virtio_rx_interrupt(bus, queue.id)));
+    let tx = device.tx_queues.known_elements().map(|queue| (&queue.napi, virtio_tx_interrupt(bus, queue.id)));
+    let pairs = rx.chain(tx).filter_map(|(napi, name)| Some((napi.known()?.as_ref()?.to, named(name)?)));
+    let mut by_napi = HashMap::new();
+    // An instance for both directions is woken for receiving by the interrupt of its receive queue.
+    pairs.for_each(|(napi, irq)| _ = by_napi.entry(napi).or_insert(irq));
+    by_napi
+}
+
+/// Processes and sockets of the snapshot, and processes whose files are inaccessible.
+pub(super) fn processes_to_sockets(
+    open: Vec<OpenProcess>,
+    sockets: SocketTable,
+    scope: &Scope,
+) -> (Vec<Process>, Vec<Socket>, Vec<Pid>) {
+    let is_left_out = |process: &OpenProcess| process.is_hidden() && !scope.pids.contains(&process.pid);
+    let (hidden, seen): (Vec<_>, Vec<_>) = open.into_iter().partition(is_left_out);
+    let hidden = hidden.into_iter().map(|process| process.pid).collect();
+    let processes: Vec<Process> = seen.into_iter().map(|process| join_process(process, &sockets)).collect();
+    let held: HashSet<u64> = processes.iter().flat_map(held_sockets).collect();
+    let mut sockets = sockets.into_sorted();
+    sockets.retain(|socket| held.contains(&socket.inode));
+    (processes, sockets, hidden)
+}
+
+fn held_sockets(process: &Process) -> Vec<u64> {
+    process.files.known().map_or_else(Vec::new, |files| files.sockets.iter().map(|held| held.inode).collect())
+}
+
+/// Keeps processes and sockets that receive from these devices.
+pub(super) fn keep_what_arrives_by(devices: &[Device], processes: &mut Vec<Process>, sockets: &mut Vec<Socket>) {
+    let napis: HashSet<NapiId> =
+        devices.iter().flat_map(|device| device.napis.known_elements()).map(|napi| napi.id).collect();
+    let arrives = |socket: &Socket| matches!(socket.napi, Reading::Known(Some(napi)) if napis.contains(&napi));
+    let reached: HashSet<u64> = sockets.iter().filter(|socket| arrives(socket)).map(|socket| socket.inode).collect();
+    processes.retain(|process| held_sockets(process).iter().any(|inode| reached.contains(inode)));
+    let held: HashSet<u64> = processes.iter().flat_map(held_sockets).collect();
+    sockets.retain(|socket| held.contains(&socket.inode));
+}
+
+fn join_process(process: OpenProcess, sockets: &SocketTable) -> Process {
+    let held = process.sockets().filter(|(_, inode)| sockets.contains(*inode));
+    let held = held.map(|(fd, inode)| HeldSocket { fd, inode }).collect();
+    let kinds: HashMap<i32, FdKind> = process.fds.known_elements().map(|fd| (fd.number, fd.kind.clone())).collect();
+    let io_urings = kinds.iter().filter(|(_, kind)| **kind == FdKind::IoUring).map(|(fd, _)| *fd);
+    let mut io_urings: Vec<i32> = io_urings.collect();
+    io_urings.sort_unstable();
+    let epolls = process.epolls.into_iter().map(|epoll| join_epoll(epoll, &kinds, sockets)).collect();
+    let files = Files { epolls, sockets: held, xdp_sockets: process.xdp_sockets, io_urings };
+    Process {
+        pid: process.pid,
+        start_time_ticks: process.start_time_ticks,
+        name: process.name,
+        namespace: process.namespace,
+        threads: process.threads,
+        files: process.fds.map(|_| files),
+    }
+}
+
+fn join_epoll(epoll: OpenEpoll, kinds: &HashMap<i32, FdKind>, sockets: &SocketTable) -> Epoll {
+    let OpenEpoll { fd, params, targets, mut ready } = epoll;
+    let watched = |target: EpollTarget| {
+        let kind = kinds.get(&target.tfd);
+        let file = match sockets.of_target(&target, kind) {
+            Some(inode) => WatchedFile::Socket { inode },
+            None => WatchedFile::Other {
+                kind: watched_kind(&target, kind),
+                ready: ready.remove(&target.tfd).unwrap_or_else(|| Reading::unknown(Why::NotAsked, "not asked")),
+            },
+        };
+        WatchedTarget { fd: target.tfd, events: target.events, file }
+    };
+    Epoll { fd, params, targets: targets.map(|info| info.targets.into_iter().map(watched).collect()) }
+}
+
+fn watched_kind(target: &EpollTarget, kind: Option<&FdKind>) -> WatchedKind {
+    let is_another = |inode: &u64| target.inode.is_some_and(|watched| watched != *inode);
+    match kind {
+        None => WatchedKind::Unnamed,
+        Some(FdKind::Socket { inode } | FdKind::Pipe { inode }) if is_another(inode) => WatchedKind::Unnamed,
+        Some(FdKind::Socket { .. }) => WatchedKind::OtherSocket,
+        Some(FdKind::Pipe { .. }) => WatchedKind::Pipe,
+        Some(FdKind::Epoll) => WatchedKind::Epoll,
+        Some(FdKind::EventFd) => WatchedKind::EventFd,
+        Some(FdKind::TimerFd) => WatchedKind::TimerFd,
+        Some(FdKind::SignalFd) => WatchedKind::SignalFd,
+        Some(FdKind::AnonInode(name)) => WatchedKind::Named(name.clone()),
+        Some(FdKind::Path(path)) => WatchedKind::Named(visible::path(path)),
+        Some(FdKind::Other(name)) => WatchedKind::Named(visible::name(&name.to_string_lossy()).into_owned()),
+        Some(_) => WatchedKind::Named("unknown".to_owned()),
+    }
+}

@@ -1,0 +1,142 @@
+//! Takes a snapshot in one pass over the kernel's interfaces, ordered by dependency. `join` links the objects without
+//! further requests. Reads only what the scope needs.
+
+mod cpus;
+mod devices;
+mod files;
+mod host;
+mod join;
+mod namespaces;
+mod outcome;
+mod processes;
+mod socket_options;
+mod sockets;
+mod threads;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use quell_linux::netlink::NetlinkError;
+use quell_linux::netns::NamespaceError;
+use quell_linux::proc::{ProcError, ProcRoot};
+use quell_linux::{Pid, clock};
+
+use self::outcome::Outcome as _;
+use self::processes::OpenProcess;
+use super::{Reading, SCHEMA, Scope, Snapshot, Taken};
+
+/// Reason why no snapshot could be taken. Unreadable parts are recorded in the snapshot itself.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TakeError {
+    /// A network namespace does not exist or may not be entered.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// The devices could not be listed.
+    #[error(transparent)]
+    Devices(#[from] NetlinkError),
+    /// The processes could not be listed.
+    #[error(transparent)]
+    Processes(#[from] ProcError),
+    /// No process has this PID.
+    #[error("there is no process {0}")]
+    NoSuchProcess(Pid),
+    /// No device has this name.
+    #[error("there is no device {name} here; there {}", in_words(there))]
+    NoSuchDevice {
+        /// Requested name.
+        name: String,
+        /// Names of the existing devices.
+        there: Vec<String>,
+    },
+}
+
+fn in_words(names: &[String]) -> String {
+    match names {
+        [] => "are none at all".to_owned(),
+        names => format!("are {}", names.join(", ")),
+    }
+}
+
+/// Cost of a snapshot: time in system calls with parsing, and time for joining.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Requests for namespaces, CPUs, devices and queues.
+    pub devices: Duration,
+    /// Requests for processes, threads and open files.
+    pub processes: Duration,
+    /// Requests for sockets.
+    pub sockets: Duration,
+    /// Joining the results.
+    pub joining: Duration,
+}
+
+/// Takes a snapshot of `scope` and returns it with its cost.
+///
+/// # Errors
+/// [`TakeError`], when a requested object does not exist or its devices cannot be listed.
+pub fn take(scope: &Scope) -> Result<(Snapshot, Cost), TakeError> {
+    let began = Instant::now();
+    let (unix_ns, monotonic_ns) = (clock::realtime_ns(), clock::monotonic_ns());
+    let proc = ProcRoot::default();
+    let mut cost = Cost::default();
+
+    let candidates = processes::candidates(&proc, scope)?;
+    let spaces = namespaces::open(scope, &candidates)?;
+    let interrupts = proc.interrupts().outcome();
+    let mut devices = devices::read_all(&spaces, scope, &interrupts)?;
+    let irq_numbers: BTreeSet<u32> = devices.iter().flat_map(|device| device.irqs.known_elements().copied()).collect();
+    let irqs = host::irqs(&proc, &interrupts, &irq_numbers);
+    let cpus = cpus::read(&proc, &interrupts);
+    cost.devices = began.elapsed();
+
+    let inodes: BTreeSet<u64> = spaces.iter().map(|space| space.namespace.inode()).collect();
+    let within = |candidate: &processes::Candidate| candidate.is_within(scope, &inodes);
+    let mut processes: Vec<_> =
+        candidates.iter().filter(|one| within(one)).map(|one| processes::read(&proc, one)).collect();
+    cost.processes = began.elapsed() - cost.devices;
+
+    let mut sockets = sockets::read(&spaces, &processes);
+    files::look_at_watched(&mut processes, &sockets);
+    processes.retain(|process| process.is_wanted(scope, &sockets));
+    sockets.ask(&processes);
+    let is_shown = |process: &&mut OpenProcess| !process.is_hidden() || scope.pids.contains(&process.pid);
+    processes.iter_mut().filter(is_shown).for_each(|process| process.read_threads(&proc));
+
+    let mut describe = |space: &namespaces::Space| {
+        let unlisted = sockets.unlisted.remove(&space.namespace.inode()).unwrap_or_default();
+        space.describe(unlisted)
+    };
+    let namespaces = spaces.iter().map(&mut describe).collect();
+    cost.sockets = began.elapsed() - cost.devices - cost.processes;
+
+    join::queues_to_napis(&mut devices);
+    let (mut processes, mut sockets, hidden_processes) = join::processes_to_sockets(processes, sockets, scope);
+    if let (Some(_), true) = (&scope.device, scope.pids.is_empty()) {
+        join::keep_what_arrives_by(&devices, &mut processes, &mut sockets);
+    }
+    let taken = Taken {
+        unix_s: unix_ns / 1_000_000_000,
+        monotonic_ns,
+        took_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        boot_id: proc.boot_id().outcome().map(|id| id.to_string()),
+    };
+    let snapshot = Snapshot {
+        schema: SCHEMA.to_owned(),
+        taken,
+        scope: scope.clone(),
+        kernel: host::kernel(),
+        privileges: host::privileges(&proc),
+        sysctls: host::sysctls(&proc),
+        services: Reading::Known(host::services(&candidates)),
+        namespaces,
+        cpus,
+        irqs,
+        devices,
+        processes,
+        hidden_processes,
+        sockets,
+    };
+    cost.joining = began.elapsed() - cost.devices - cost.processes - cost.sockets;
+    Ok((snapshot, cost))
+}

@@ -1,0 +1,134 @@
+//! Reads the list of processes, their open files, and the threads of relevant processes.
+
+use std::collections::BTreeSet;
+
+use quell_linux::Pid;
+use quell_linux::proc::{Fd, FdKind, PidStat, ProcRoot};
+
+use super::super::{Reading, Scope, Thread, Why};
+use super::TakeError;
+use super::files::OpenEpoll;
+use super::outcome::Outcome as _;
+use super::sockets::SocketTable;
+use super::threads;
+
+/// An empty list would look like a process without files.
+const NO_MAIN_THREAD: &str = "its main thread has exited, and the kernel shows the files of a process through that thread \
+                              only: its epolls and sockets cannot be read";
+/// Parent of all kernel threads.
+const KTHREADD: i32 = 2;
+
+/// A process that may be part of the snapshot.
+pub(super) struct Candidate {
+    pub(super) pid: Pid,
+    pub(super) name: String,
+    pub(super) start_time_ticks: u64,
+    pub(super) namespace: Reading<u64>,
+    is_kernel_thread: bool,
+    runs_without_main_thread: bool,
+}
+
+/// A process and its open files.
+pub(super) struct OpenProcess {
+    pub(super) pid: Pid,
+    pub(super) name: String,
+    pub(super) start_time_ticks: u64,
+    pub(super) namespace: Reading<u64>,
+    pub(super) fds: Reading<Vec<Fd>>,
+    pub(super) epolls: Vec<OpenEpoll>,
+    pub(super) xdp_sockets: Vec<i32>,
+    pub(super) threads: Reading<Vec<Thread>>,
+}
+
+/// All processes, in ascending order.
+pub(super) fn candidates(proc: &ProcRoot, scope: &Scope) -> Result<Vec<Candidate>, TakeError> {
+    let mut pids = proc.pids()?;
+    pids.sort_unstable();
+    if let Some(missing) = scope.pids.iter().find(|pid| pids.binary_search(pid).is_err()) {
+        return Err(TakeError::NoSuchProcess(*missing));
+    }
+    let candidate = |pid| {
+        let directory = proc.process(pid);
+        let stat = directory.stat().ok()?;
+        let is_asked_about = scope.pids.is_empty() || scope.pids.contains(&pid);
+        let namespace = match is_asked_about {
+            true => directory.net_namespace().outcome(),
+            false => Reading::unknown(Why::NotAsked, "other processes were selected"),
+        };
+        Some(Candidate {
+            pid,
+            name: stat.name(),
+            start_time_ticks: stat.starttime.0,
+            namespace,
+            is_kernel_thread: is_kernel_thread(&stat),
+            runs_without_main_thread: stat.runs_without_main_thread(),
+        })
+    };
+    // Skips processes that have exited in the meantime.
+    Ok(pids.into_iter().filter_map(candidate).collect())
+}
+
+fn is_kernel_thread(stat: &PidStat) -> bool {
+    stat.session.is_none() && stat.ppid.is_none_or(|parent| parent.get() == KTHREADD)
+}
+
+impl Candidate {
+    /// Whether it is requested, or may be in one of these namespaces.
+    pub(super) fn is_within(&self, scope: &Scope, namespaces: &BTreeSet<u64>) -> bool {
+        if !scope.pids.is_empty() {
+            return scope.pids.contains(&self.pid);
+        }
+        let is_there = self.namespace.known().is_none_or(|inode| namespaces.contains(inode));
+        is_there && !self.is_kernel_thread
+    }
+}
+
+pub(super) fn read(proc: &ProcRoot, candidate: &Candidate) -> OpenProcess {
+    OpenProcess {
+        pid: candidate.pid,
+        name: candidate.name.clone(),
+        start_time_ticks: candidate.start_time_ticks,
+        namespace: candidate.namespace.clone(),
+        fds: match candidate.runs_without_main_thread {
+            false => proc.process(candidate.pid).fds().outcome(),
+            true => {
+                Reading::unknown(Why::Failed, format!("list the files of process {}: {NO_MAIN_THREAD}", candidate.pid))
+            }
+        },
+        epolls: Vec::new(),
+        xdp_sockets: Vec::new(),
+        threads: Reading::unknown(Why::NotAsked, "the process has no sockets"),
+    }
+}
+
+impl OpenProcess {
+    /// Descriptors and inodes of its sockets of any kind.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = (i32, u64)> + '_ {
+        self.fds.known_elements().filter_map(|fd| match fd.kind {
+            FdKind::Socket { inode } => Some((fd.number, inode)),
+            _ => None,
+        })
+    }
+
+    /// Whether it is part of the snapshot: requested, inaccessible, unreadable, or with a socket that receives packets.
+    pub(super) fn is_wanted(&self, scope: &Scope, sockets: &SocketTable) -> bool {
+        scope.pids.contains(&self.pid)
+            || self.is_hidden()
+            || self.fds.why_unknown().is_some_and(|unknown| unknown.why == Why::Failed)
+            || !self.xdp_sockets.is_empty()
+            || self.sockets().any(|(_, inode)| sockets.contains(inode))
+    }
+
+    /// Whether its files are inaccessible.
+    pub(super) fn is_hidden(&self) -> bool {
+        self.fds.why_unknown().is_some_and(|unknown| matches!(unknown.why, Why::Denied { .. }))
+    }
+
+    /// Reads its threads, unless nothing else of it was accessible.
+    pub(super) fn read_threads(&mut self, proc: &ProcRoot) {
+        let directory = proc.process(self.pid);
+        let tids = directory.tids().outcome();
+        self.threads =
+            tids.map(|tids| tids.into_iter().filter_map(|tid| threads::read(tid, &directory.thread(tid))).collect());
+    }
+}

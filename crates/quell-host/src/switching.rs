@@ -1,0 +1,382 @@
+//! Switches running programs between delivery modes while they serve, as an experiment does many times a minute. Every
+//! value that will ever be set is recorded in the journal beforehand, so a switch writes nothing to disk, and whoever undoes
+//! the journal recognises the values of every mode.
+//!
+//! [`SwitchPlan::new`] decides, without changing anything. [`Switching::begin`] records, [`Switching::switch_to`] sets,
+//! [`Switching::end`] restores.
+//!
+//! Queues are set before epolls. [`crate::settings`] frees a queue whose suspension a change ends, and a queue without
+//! suspension cannot be suspended again by an epoll that still prefers busy polling. The epolls therefore need no search for
+//! sockets, which takes long in a program with many connections.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use quell_linux::clock::boottime_ns;
+use quell_linux::netdev::Netdev;
+use quell_linux::netlink::NetlinkError;
+use quell_linux::netns::Namespace;
+use quell_linux::proc::ProcRoot;
+use quell_linux::{NapiId, Pid};
+use quell_mode::{DeliveryMode, EpollParams, PartialNapiSettings};
+
+use crate::attach::attachment::{StartKeeper, refuse_what_is_attached};
+use crate::attach::plan::{EpollsSetBy, Impossible, Limitation, Plan, Request, Step, plan};
+use crate::attach::{AttachError, SocketId, Targets};
+use crate::journal::claims::Others;
+use crate::journal::{Change, EpollParameters, Journal, JournalError};
+use crate::namespaces;
+use crate::recovery::Reverted;
+use crate::settings::{SettingsError, epoll, napi};
+use crate::snapshot::Snapshot;
+use crate::transaction::{ChangeError, Transaction};
+
+/// Purpose that the journal records. It begins like that of an attachment, so the programs cannot be attached meanwhile.
+const PURPOSE: &str = "attach experiment";
+
+/// The values of every mode for the queues and epolls of some programs. Pure.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SwitchPlan {
+    /// Queues.
+    pub queues: Vec<SwitchedQueue>,
+    /// Epolls.
+    pub epolls: Vec<SwitchedEpoll>,
+    /// By mode: why it cannot be set; empty if it can.
+    pub impossible: Vec<Vec<Impossible>>,
+    /// By mode: what the programs do not get of it from outside.
+    pub partly: Vec<Vec<Limitation>>,
+    /// Plan of each mode by itself, as `attach` would make it.
+    pub plans: Vec<Plan>,
+}
+
+/// A queue and its values by mode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SwitchedQueue {
+    /// `SO_NETNS_COOKIE` of the device's namespace.
+    pub namespace_cookie: u64,
+    /// Device name.
+    pub device: String,
+    /// Receive queues that the instance polls, where known.
+    pub queues: Vec<u32>,
+    /// NAPI instance.
+    pub napi: NapiId,
+    /// IRQ number; absent where the instance has no interrupt or it is unknown.
+    pub irq: Option<u32>,
+    /// Values by mode, each with the same fields.
+    pub values: Vec<PartialNapiSettings>,
+}
+
+/// An epoll and its parameters by mode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SwitchedEpoll {
+    /// Process that owns the epoll.
+    pub pid: Pid,
+    /// Start time of that process, in clock ticks since boot.
+    pub start_time_ticks: u64,
+    /// File descriptor in that process.
+    pub fd: i32,
+    /// Number of TCP and UDP sockets that it watches.
+    pub sockets: usize,
+    /// NAPI instances that these sockets receive from.
+    pub napis: Vec<NapiId>,
+    /// Sockets that identify it.
+    pub watched: Vec<SocketId>,
+    /// Current parameters.
+    pub old: EpollParams,
+    /// Parameters by mode.
+    pub params: Vec<EpollParams>,
+}
+
+/// Programs that are being switched between modes. Dropping it restores everything.
+#[derive(Debug)]
+pub struct Switching {
+    transaction: Transaction,
+    targets: Targets,
+    proc: ProcRoot,
+    queues: Vec<(Namespace, Netdev, SwitchedQueue)>,
+    epolls: Vec<SwitchedEpoll>,
+    /// Mode that is set; `None` before the first.
+    current: Option<usize>,
+}
+
+/// Why the programs could not be switched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SwitchError {
+    /// One of the programs is attached already, or the keeper could not be started.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// No queue of the programs is known.
+    #[error(
+        "there is nothing to switch: no packet has come to a socket of the programs by a queue. Send requests to them from \
+         another machine or namespace (packets of the loopback device come by no queue), then try again"
+    )]
+    NothingToSwitch,
+    /// The network namespace of a queue is gone.
+    #[error("the network namespace of {0} is gone")]
+    NamespaceGone(String),
+    /// Another journal has set the queue.
+    #[error(
+        "NAPI {napi} of {device} was set by another command of Quell, which restores it when it ends. End that first \
+         (`quell status` lists it)"
+    )]
+    ClaimedByAnother {
+        /// NAPI instance.
+        napi: NapiId,
+        /// Device name.
+        device: String,
+    },
+    /// Somebody else has changed a value during the experiment.
+    #[error(
+        "{what} is {now} and not {set}, as Quell has set it: another program changes it, so modes cannot be compared"
+    )]
+    ChangedByOthers {
+        /// Queue or epoll.
+        what: String,
+        /// Value that was set.
+        set: String,
+        /// Current value.
+        now: String,
+    },
+    /// A program has ended.
+    #[error("process {0} has ended")]
+    ProgramEnded(Pid),
+    /// The journal could not be written or read.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    /// The journal could not be written or read.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// A queue could not be read.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// A value could not be set.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+}
+
+impl SwitchPlan {
+    /// Plans switching the processes `targets` of a snapshot between `modes`.
+    #[must_use]
+    pub fn new(snapshot: &Snapshot, targets: &Targets, modes: &[DeliveryMode]) -> Self {
+        let pids = targets.pids();
+        let request = |mode: &DeliveryMode| Request { mode: *mode, epolls: EpollsSetBy::Attachment };
+        let plans: Vec<Plan> = modes.iter().map(|mode| plan(snapshot, None, &pids, &request(mode))).collect();
+        let mut switched = Self {
+            queues: queues(&plans),
+            epolls: epolls(&plans),
+            impossible: plans.iter().map(|plan| plan.impossible.clone()).collect(),
+            partly: plans.iter().map(|plan| plan.partly.clone()).collect(),
+            plans,
+        };
+        for (plan, impossible) in switched.plans.iter().zip(&mut switched.impossible) {
+            impossible.extend(plan.steps.iter().find_map(only_once));
+        }
+        switched
+    }
+}
+
+/// Connections inherit busy polling from their listening socket and keep it after a switch, so sockets cannot be switched
+/// under load.
+fn only_once(step: &Step) -> Option<Impossible> {
+    let what = match step {
+        Step::Sockets(_) => "switch busy polling of sockets",
+        Step::Ring(_) => "switch busy polling of an io_uring",
+        Step::Queue(_) | Step::Epoll(_) => return None,
+    };
+    let why = "an experiment switches queues and epolls only".to_owned();
+    Some(Impossible { what: what.to_owned(), why })
+}
+
+/// Queues of all plans. A mode that leaves a field of a queue alone gets the present value of the field.
+fn queues(plans: &[Plan]) -> Vec<SwitchedQueue> {
+    let mut old: BTreeMap<NapiId, PartialNapiSettings> = BTreeMap::new();
+    let mut queues: BTreeMap<NapiId, SwitchedQueue> = BTreeMap::new();
+    for step in plans.iter().flat_map(Plan::queues) {
+        let known = old.entry(step.napi).or_default();
+        *known = known.changed_by(&step.old);
+        queues.entry(step.napi).or_insert_with(|| SwitchedQueue {
+            namespace_cookie: step.namespace_cookie,
+            device: step.device.clone(),
+            queues: step.queues.clone(),
+            napi: step.napi,
+            irq: step.irq,
+            values: Vec::new(),
+        });
+    }
+    for plan in plans {
+        for queue in queues.values_mut() {
+            let new = plan
+                .queues()
+                .find(|step| step.napi == queue.napi)
+                .map_or(PartialNapiSettings::default(), |step| step.new);
+            queue.values.push(old[&queue.napi].changed_by(&new));
+        }
+    }
+    queues.into_values().collect()
+}
+
+/// Epolls of all plans. A mode that says nothing about epolls gets the kernel's default, which is no busy polling.
+fn epolls(plans: &[Plan]) -> Vec<SwitchedEpoll> {
+    let mut epolls: BTreeMap<(Pid, i32), SwitchedEpoll> = BTreeMap::new();
+    for step in plans.iter().flat_map(Plan::epolls) {
+        epolls.entry((step.pid, step.fd)).or_insert_with(|| SwitchedEpoll {
+            pid: step.pid,
+            start_time_ticks: step.start_time_ticks,
+            fd: step.fd,
+            sockets: step.sockets,
+            napis: step.napis.clone(),
+            watched: step.watched.clone(),
+            old: step.old,
+            params: Vec::new(),
+        });
+    }
+    for plan in plans {
+        for ((pid, fd), epoll) in &mut epolls {
+            let step = plan.epolls().find(|step| (step.pid, step.fd) == (*pid, *fd));
+            epoll.params.push(step.map_or(EpollParams::default(), |step| step.new));
+        }
+    }
+    epolls.into_values().collect()
+}
+
+impl Switching {
+    /// Begins: creates the journal, starts the keeper that restores everything if this process is killed, and records the
+    /// values of all modes. Sets nothing yet.
+    ///
+    /// # Errors
+    /// See [`SwitchError`]. Nothing was changed then.
+    pub fn begin(
+        journal: &Journal,
+        targets: Targets,
+        plan: &SwitchPlan,
+        start_keeper: Option<&mut StartKeeper<'_>>,
+    ) -> Result<Self, SwitchError> {
+        if plan.queues.is_empty() {
+            return Err(SwitchError::NothingToSwitch);
+        }
+        refuse_what_is_attached(journal, &targets)?;
+        let name = crate::attach::journal_name::of(targets.selection());
+        let mut transaction = Transaction::begin(journal, &name, PURPOSE)?;
+        if let Some(start_keeper) = start_keeper {
+            start_keeper(transaction.journal_path()).map_err(AttachError::Keeper)?;
+        }
+        for target in targets.living() {
+            transaction.add_target(target.clone())?;
+        }
+        let proc = ProcRoot::default();
+        let mut queues = Vec::new();
+        let mut changes = Vec::new();
+        let others = Others::beside(transaction.journal_path(), transaction.boot_id());
+        // Held until the queues are recorded: another process may record or undo the same queue before or after.
+        let turn = others.turn(&mut || false)?;
+        for queue in &plan.queues {
+            let namespace = namespaces::by_cookie(&proc, queue.namespace_cookie).map_err(SettingsError::from)?;
+            let namespace = namespace.ok_or_else(|| SwitchError::NamespaceGone(queue.device.clone()))?;
+            changes.push(record_of_queue(&others, &namespace, queue)?);
+            queues.push((Netdev::open_in(&namespace)?, namespace, queue.clone()));
+        }
+        changes.extend(plan.epolls.iter().map(record_of_epoll));
+        transaction.record_made(changes)?;
+        drop(turn);
+        let queues = queues.into_iter().map(|(netdev, namespace, queue)| (namespace, netdev, queue)).collect();
+        Ok(Self { transaction, targets, proc, queues, epolls: plan.epolls.clone(), current: None })
+    }
+
+    /// Path of the journal.
+    #[must_use]
+    pub fn journal_path(&self) -> &Path {
+        self.transaction.journal_path()
+    }
+
+    /// Sets the mode with this index in the plan and verifies every value. Epolls that the program has closed are left
+    /// out from then on.
+    ///
+    /// # Errors
+    /// When a value is no longer the one that was set before, the kernel refuses, or a program has ended. Some of the
+    /// values may be set then.
+    pub fn switch_to(&mut self, mode: usize) -> Result<(), SwitchError> {
+        let current = self.current;
+        self.current = Some(mode);
+        for (namespace, netdev, queue) in &mut self.queues {
+            let Some(wanted) = queue.values.get(mode) else { continue };
+            let now = netdev.napi(queue.napi)?.settings.where_present_in(wanted);
+            if let Some(set) = current.and_then(|current| queue.values.get(current)).filter(|set| **set != now) {
+                let what = format!("NAPI {} of {}", queue.napi, queue.device);
+                return Err(SwitchError::ChangedByOthers { what, set: set.to_string(), now: now.to_string() });
+            }
+            if now != *wanted {
+                napi::set(namespace, &self.proc, queue.napi, wanted)?;
+            }
+        }
+        let mut closed = Vec::new();
+        for of_process in self.epolls.chunk_by(|one, other| one.pid == other.pid) {
+            let process = self.targets.identity(of_process[0].pid, of_process[0].start_time_ticks);
+            let program = match epoll::Program::open(&self.proc, process, false) {
+                Err(error) if error.is_absent() => return Err(SwitchError::ProgramEnded(of_process[0].pid)),
+                program => program?,
+            };
+            for epoll in of_process {
+                let Some(wanted) = epoll.params.get(mode) else { continue };
+                let set = current.and_then(|current| epoll.params.get(current)).unwrap_or(&epoll.old);
+                match program.change(epoll.fd, *set, *wanted) {
+                    Ok(now) if now == *set => {}
+                    Ok(now) => {
+                        let what = format!("epoll {} of process {}", epoll.fd, epoll.pid);
+                        return Err(SwitchError::ChangedByOthers { what, set: set.to_string(), now: now.to_string() });
+                    }
+                    Err(error) if error.is_absent() => closed.push((epoll.pid, epoll.fd)),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        self.epolls.retain(|epoll| !closed.contains(&(epoll.pid, epoll.fd)));
+        Ok(())
+    }
+
+    /// Number of epolls that are still switched.
+    #[must_use]
+    pub fn epolls(&self) -> usize {
+        self.epolls.len()
+    }
+
+    /// The programs.
+    #[must_use]
+    pub fn targets(&self) -> &Targets {
+        &self.targets
+    }
+
+    /// Restores everything.
+    ///
+    /// # Errors
+    /// When the journal could not be removed; everything was undone then.
+    pub fn end(self) -> Result<Reverted, JournalError> {
+        self.transaction.revert()
+    }
+}
+
+fn record_of_queue(others: &Others, namespace: &Namespace, queue: &SwitchedQueue) -> Result<Change, SwitchError> {
+    let found = napi::look(namespace, queue.napi)?;
+    if !others.claims(&found)?.is_empty() {
+        return Err(SwitchError::ClaimedByAnother { napi: queue.napi, device: queue.device.clone() });
+    }
+    let (first, alternatives) = queue.values.split_first().unwrap_or_else(|| unreachable!("one mode at least"));
+    let mut change = found;
+    change.old = change.old.where_present_in(first);
+    change.new = *first;
+    change.alternatives = alternatives.to_vec();
+    change.set_at_boot_ns = Some(boottime_ns());
+    Ok(Change::NapiSettings(change))
+}
+
+fn record_of_epoll(epoll: &SwitchedEpoll) -> Change {
+    let (first, alternatives) = epoll.params.split_first().unwrap_or_else(|| unreachable!("one mode at least"));
+    Change::EpollParameters(EpollParameters {
+        pid: epoll.pid.get().unsigned_abs(),
+        start_time_ticks: epoll.start_time_ticks,
+        fd: epoll.fd,
+        old: epoll.old,
+        new: *first,
+        alternatives: alternatives.to_vec(),
+    })
+}

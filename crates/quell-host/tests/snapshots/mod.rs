@@ -1,0 +1,283 @@
+//! Snapshots for the tests of the rules: a healthy host as JSON, twice, 2 s apart, and for each rule the edit that
+//! causes its finding.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+use quell_host::findings::Severity;
+use quell_host::snapshot::Snapshot;
+use serde_json::{Value, json};
+
+pub(crate) fn healthy() -> Value {
+    serde_json::from_str(include_str!("../fixtures/healthy.json")).unwrap()
+}
+
+/// The same host 2 s earlier.
+pub(crate) fn before() -> Value {
+    serde_json::from_str(include_str!("../fixtures/healthy-before.json")).unwrap()
+}
+
+pub(crate) fn snapshot(of: &Value) -> Snapshot {
+    Snapshot::parse(of.to_string().as_bytes()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Replaces the value at a JSON pointer; a trailing `-` appends to a list.
+pub(crate) fn set(of: &mut Value, place: &str, value: Value) {
+    if let Some(list) = place.strip_suffix("/-") {
+        of.pointer_mut(list).and_then(Value::as_array_mut).unwrap_or_else(|| panic!("no list {list}")).push(value);
+        return;
+    }
+    *of.pointer_mut(place).unwrap_or_else(|| panic!("no {place}")) = value;
+}
+
+/// An edit that causes a finding.
+pub(crate) struct Edit {
+    pub(crate) rule: &'static str,
+    pub(crate) severity: Severity,
+    pub(crate) now: Vec<(&'static str, Value)>,
+    pub(crate) then: Vec<(&'static str, Value)>,
+}
+
+fn edit(rule: &'static str, severity: Severity, now: Vec<(&'static str, Value)>) -> Edit {
+    Edit { rule, severity, now, then: Vec::new() }
+}
+
+/// The same edit in both snapshots.
+fn both(rule: &'static str, severity: Severity, now: Vec<(&'static str, Value)>) -> Edit {
+    Edit { rule, severity, then: now.clone(), now }
+}
+
+pub(crate) fn edits() -> Vec<Edit> {
+    let mut edits = of_suspension();
+    edits.extend(of_polling());
+    edits.extend(of_sharing_and_placement());
+    edits.extend(of_devices_and_host());
+    edits
+}
+
+fn of_suspension() -> Vec<Edit> {
+    use Severity::{CannotTell, Note, Serious, Warning};
+    let ready = "/processes/0/files/epolls/1/targets/0/file/other/ready";
+    let inner = json!([{"fd": 7, "events": 1, "file": {"other": {"kind": "epoll", "ready": false}}}]);
+    vec![
+        both("ready-file-holds-suspension", Serious, vec![(ready, json!(true))]),
+        edit("ready-file-holds-suspension", Note, vec![(ready, json!(true))]),
+        edit("suspension-without-deferral", Serious, vec![("/devices/0/napis/0/defer-hard-irqs", json!(0))]),
+        edit("suspend-timeout-too-short", Warning, vec![("/devices/0/napis/0/irq-suspend-timeout-ns", json!(20_000))]),
+        edit("no-epoll-prefers", Warning, vec![("/processes/0/files/epolls/1/params/prefer_busy_poll", json!(false))]),
+        edit("nested-epoll", Warning, vec![("/processes/0/files/epolls/1/targets", inner)]),
+        edit(
+            "suspension-without-effect",
+            Warning,
+            vec![
+                ("/cpus/each/0/counters/net-rx-softirqs", json!(450_000)),
+                ("/cpus/each/0/counters/timer-interrupts", json!(430_000)),
+            ],
+        ),
+        edit(
+            "suspension-without-effect",
+            CannotTell,
+            vec![("/processes/0/threads/1/run-ns", json!(9_100_000_000_u64))],
+        ),
+        edit("stalled-queue", Serious, vec![("/namespaces/0/ip-rx-packets", json!(1_000_000))]),
+        edit("packets-dropped", Serious, vec![("/devices/0/counters/rx-dropped", json!(9))]),
+        Edit {
+            rule: "napi-replaced",
+            severity: Warning,
+            now: Vec::new(),
+            then: vec![("/devices/0/napis/0/id", json!(8_001))],
+        },
+    ]
+}
+
+fn of_polling() -> Vec<Edit> {
+    use Severity::{Note, Serious, Warning};
+    let params = json!({"busy_poll_usecs": 64, "busy_poll_budget": 64, "prefer_busy_poll": true});
+    vec![
+        edit(
+            "connections-without-napi",
+            Serious,
+            vec![("/sockets/1/napi", json!(null)), ("/sockets/2/napi", json!(null))],
+        ),
+        edit("connections-without-napi", Warning, vec![("/sockets/1/napi", json!(null))]),
+        both(
+            "spins-while-idle",
+            Warning,
+            vec![
+                ("/processes/0/threads/1/epoll-wait", json!(null)),
+                ("/devices/0/rx-queues/0/counters/rx-packets", json!(1_000_000)),
+                ("/processes/0/threads/1/run-ns", json!(9_000_000_000_u64)),
+            ],
+        )
+        .then_later("/processes/0/threads/1/run-ns", json!(10_990_000_000_u64)),
+        both(
+            "spins-while-idle",
+            Warning,
+            vec![
+                ("/processes/0/threads/1/epoll-wait", json!(null)),
+                ("/devices/0/rx-queues/0/counters/rx-packets", json!(1_000_000)),
+                ("/processes/0/threads/1/run-ns", json!(9_000_000_000_u64)),
+                ("/processes/0/threads/1/wait-ns", json!(1_000_000_000_u64)),
+            ],
+        )
+        .then_later("/processes/0/threads/1/run-ns", json!(10_000_000_000_u64))
+        .then_later("/processes/0/threads/1/wait-ns", json!(1_950_000_000_u64)),
+        edit("small-busy-poll-budget", Note, vec![("/processes/0/files/epolls/1/params/busy_poll_budget", json!(0))]),
+        edit("polls-without-suspension", Note, vec![("/processes/0/files/io-urings/-", json!(30))]),
+        edit(
+            "long-flush-after-sleep",
+            Warning,
+            vec![
+                ("/processes/0/files/epolls/1/params", params),
+                ("/devices/0/napis/0/gro-flush-timeout-ns", json!(5_000_000)),
+            ],
+        ),
+        edit("too-many-empty-polls", Warning, vec![("/cpus/each/2/counters/net-rx-softirqs", json!(200_000))]),
+        edit("too-many-empty-polls", Warning, vec![("/cpus/each/2/counters/softnet-time-squeeze", json!(250))]),
+    ]
+}
+
+fn of_sharing_and_placement() -> Vec<Edit> {
+    use Severity::{Note, Serious, Warning};
+    let listener = |inode: u64| {
+        let mut listener = healthy()["sockets"][0].clone();
+        listener["inode"] = json!(inode);
+        listener["reuseport"] = json!(true);
+        listener
+    };
+    let mut second_device = healthy()["devices"][0].clone();
+    second_device["ifindex"] = json!(3);
+    second_device["name"] = json!("eth1");
+    second_device["napis"] = json!([healthy()["devices"][0]["napis"][1].clone()]);
+    let only_first = json!([healthy()["devices"][0]["napis"][0].clone()]);
+    let mut other_user = healthy()["processes"][0].clone();
+    other_user["pid"] = json!(5_000);
+    other_user["name"] = json!("other");
+    other_user["threads"] = json!([]);
+    other_user["files"] =
+        json!({"epolls": [], "sockets": [{"fd": 4, "inode": 102}], "xdp-sockets": [], "io-urings": []});
+    let poller = json!({
+        "tid": 900, "name": "napi/eth0-8193", "state": "running", "affinity": "0",
+        "scheduling": {"policy": {"other": {"nice": 0}}, "reset-on-fork": false},
+        "last-cpu": 0, "run-ns": 1, "wait-ns": 1, "epoll-wait": null
+    });
+    vec![
+        edit("epoll-mixes-napis", Serious, vec![("/sockets/1/napi", json!(8_194))]),
+        edit(
+            "napi-shared-by-workers",
+            Warning,
+            vec![("/sockets/3/napi", json!(8_193)), ("/sockets/4/napi", json!(8_193))],
+        ),
+        edit("epoll-shared-by-threads", Warning, vec![("/processes/0/threads/2/epoll-wait/epoll-fd", json!(5))]),
+        edit(
+            "reuseport-group-mixes-devices",
+            Warning,
+            vec![
+                ("/sockets/0", listener(100)),
+                ("/sockets/-", listener(99)),
+                ("/devices/0/napis", only_first),
+                ("/devices/-", second_device),
+            ],
+        ),
+        edit("batch-delays-others", Note, vec![("/processes/-", other_user.clone())]),
+        edit(
+            "batch-delays-others",
+            Warning,
+            vec![("/processes/-", other_user), ("/processes/0/threads/1/epoll-wait/max-events", json!(1_024))],
+        ),
+        edit("floating-worker", Warning, vec![("/processes/0/threads/1/affinity", json!("0-3"))]),
+        edit("irq-away-from-worker", Note, vec![("/processes/0/threads/1/affinity", json!("1"))]),
+        edit("other-numa-node", Warning, vec![("/irqs/0/effective-affinity", json!("3"))]),
+        edit(
+            "busy-napi-thread-without-cpu",
+            Serious,
+            vec![("/devices/0/napis/0/threading", json!("busy-poll")), ("/devices/0/napis/0/thread", poller)],
+        ),
+    ]
+}
+
+fn of_devices_and_host() -> Vec<Edit> {
+    use Severity::{CannotTell, Note, Warning};
+    let unknown = |why: Value| json!({"unknown": {"why": why, "said": "read it: no"}});
+    let mut peer = healthy()["devices"][0].clone();
+    peer["ifindex"] = json!(3);
+    peer["name"] = json!("peer0");
+    peer["napis"] = json!([]);
+    let many: Value = (0..200_u64)
+        .map(|inode| json!({"fd": 100 + inode, "events": 1, "file": {"socket": {"inode": 1_000 + inode}}}))
+        .collect();
+    let sockets: Value = (0..200_u64)
+        .map(|inode| {
+            let mut socket = healthy()["sockets"][1].clone();
+            socket["inode"] = json!(1_000 + inode);
+            socket
+        })
+        .collect();
+    vec![
+        edit(
+            "deferral-incomplete",
+            Warning,
+            vec![
+                ("/devices/0/napis/0/irq-suspend-timeout-ns", json!(0)),
+                ("/devices/0/napis/0/gro-flush-timeout-ns", json!(0)),
+            ],
+        ),
+        edit("deferral-without-effect", Warning, vec![("/irqs/0/counts", json!([[0, 104_000]]))]),
+        edit(
+            "deferral-without-effect",
+            CannotTell,
+            vec![("/devices/0/rx-queues/0/counters/rx-packets", json!(1_000_100))],
+        ),
+        edit(
+            "gro-flush-below-request-time",
+            Warning,
+            vec![
+                ("/devices/0/napis/0/irq-suspend-timeout-ns", json!(0)),
+                ("/devices/0/napis/0/gro-flush-timeout-ns", json!(5_000)),
+            ],
+        ),
+        edit("sysfs-differs", Note, vec![("/devices/0/defaults/defer-hard-irqs", json!(0))]),
+        edit("settings-not-kept", Note, vec![("/devices/0/driver/driver", json!("veth"))]),
+        edit("gro-off", Warning, vec![("/devices/0/features/rx-gro/active", json!(false))]),
+        edit(
+            "tso-bypasses-napi",
+            Warning,
+            vec![
+                ("/devices/0/kind", json!("veth")),
+                ("/devices/0/lower", json!({"ifindex": 3, "is-elsewhere": false})),
+                ("/devices/-", peer),
+            ],
+        ),
+        edit("rps-on-polled-queue", Warning, vec![("/devices/0/rx-queues/0/rps-cpus", json!("2"))]),
+        edit(
+            "small-ring-many-connections",
+            Note,
+            vec![
+                ("/devices/0/kind", json!("veth")),
+                ("/processes/0/files/epolls/1/targets", many),
+                ("/sockets", sockets),
+            ],
+        ),
+        edit("system-wide-busy-poll", Warning, vec![("/sysctls/busy-read-us", json!(50))]),
+        edit("service-undoes-settings", Warning, vec![("/services", json!([{"name": "irqbalance", "pid": 77}]))]),
+        edit(
+            "kernel-lacks",
+            Note,
+            vec![("/devices/0/napis/0/irq-suspend-timeout-ns", unknown(json!("unsupported-by-kernel")))],
+        ),
+        edit("driver-lacks", Note, vec![("/devices/0/flow-rules", unknown(json!("unsupported-by-driver")))]),
+        edit(
+            "privilege-lacks",
+            Note,
+            vec![("/processes/0/files", unknown(json!({"denied": {"needs": "CAP_SYS_PTRACE"}})))],
+        ),
+    ]
+}
+
+impl Edit {
+    /// Adds an edit of the later snapshot.
+    fn then_later(mut self, place: &'static str, value: Value) -> Self {
+        self.now.push((place, value));
+        self
+    }
+}

@@ -1,0 +1,275 @@
+//! Whether a mode has reached the processes of a launched command: decided from snapshots, in which epolls and sockets
+//! were asked through duplicates, and from what the preload library reports. Pure. Nothing is taken for reached because
+//! it was attempted.
+
+use std::collections::BTreeMap;
+
+use quell_host::snapshot::{Epoll, Files, Process, Reading, Snapshot, WatchedFile};
+use quell_linux::Pid;
+use quell_mode::{EpollParams, PollUsecs};
+
+use crate::library_report::Library;
+use crate::preload_settings::{PreloadSettings, Wait};
+
+/// What a mode needs of a process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Parameters of every epoll with sockets.
+    pub epoll: Option<EpollParams>,
+    /// Time for which every socket busy polls (`SO_BUSY_POLL`), µs.
+    pub sockets: Option<u32>,
+    /// Waits that go through the preload library.
+    pub waits: bool,
+}
+
+/// What was found of one need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReachedObjects {
+    /// The mode does not need it, or the kernel did not say.
+    Unknown,
+    /// The process has no such object.
+    Nothing,
+    /// Every object has the values.
+    Everywhere,
+    /// Some objects lack the values.
+    Lacking {
+        /// Objects without the values.
+        without: usize,
+        /// All objects.
+        of: usize,
+    },
+}
+
+/// How a process waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waits {
+    /// The mode does not need its waits, or it is unknown.
+    Unknown,
+    /// No wait of it was seen.
+    NotSeen,
+    /// Through the preload library.
+    ThroughLibrary,
+    /// By system calls that do not go through the preload library.
+    AroundLibrary,
+}
+
+/// What a mode has reached in one process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reached {
+    /// Process ID.
+    pub pid: Pid,
+    /// Start time, in clock ticks since boot.
+    pub start_time_ticks: u64,
+    /// Name of the process.
+    pub name: String,
+    /// Its epolls.
+    pub epolls: ReachedObjects,
+    /// Its sockets.
+    pub sockets: ReachedObjects,
+    /// Its waits.
+    pub waits: Waits,
+    /// The library in it.
+    pub library: Library,
+}
+
+/// The processes of a command over time. A finding counts when it was made in several looks in a row: a program that has
+/// just begun has made its sockets and not its epolls yet.
+#[derive(Debug, Default)]
+pub struct ReachTracker {
+    tracks: BTreeMap<(Pid, u64), Track>,
+}
+
+#[derive(Debug)]
+struct Track {
+    last: Reached,
+    looks: u32,
+    reported: Option<Reached>,
+}
+
+/// Looks in a row after which a finding counts.
+const LOOKS: u32 = 2;
+/// The same, where something is not there yet.
+const LOOKS_FOR_NOTHING: u32 = 5;
+
+impl Needs {
+    /// What the settings of the preload library are meant to reach. Without the library only epolls can be reached.
+    #[must_use]
+    pub fn of(settings: &PreloadSettings, by_library: bool) -> Self {
+        let changes_waits =
+            settings.timed_zero_waits || settings.wait != Wait::AsWritten || settings.events_max.is_some();
+        Self {
+            epoll: settings.epoll,
+            sockets: settings.sockets.filter(|_| by_library).map(PollUsecs::get),
+            waits: changes_waits && by_library,
+        }
+    }
+
+    /// Whether nothing is needed of a process.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What was reached in a process; `None` if it has no network sockets, or may not be looked into.
+    #[must_use]
+    pub fn look(&self, snapshot: &Snapshot, process: &Process, library: Library) -> Option<Reached> {
+        let files = process.files.known()?;
+        if files.sockets.is_empty() {
+            return None;
+        }
+        Some(Reached {
+            pid: process.pid,
+            start_time_ticks: process.start_time_ticks,
+            name: process.name.clone(),
+            epolls: self.epolls(files),
+            sockets: self.sockets(snapshot, files),
+            waits: self.waits(process, library),
+            library,
+        })
+    }
+
+    fn epolls(&self, files: &Files) -> ReachedObjects {
+        if self.epoll.is_none() && !self.waits {
+            return ReachedObjects::Unknown;
+        }
+        let with_sockets: Vec<&Epoll> = files.epolls.iter().filter(|epoll| watches_sockets(epoll)).collect();
+        match self.epoll {
+            _ if with_sockets.is_empty() => ReachedObjects::Nothing,
+            Some(wanted) => found(with_sockets.iter().map(|epoll| epoll.params.known().map(|has| *has == wanted))),
+            None => ReachedObjects::Unknown,
+        }
+    }
+
+    fn sockets(&self, snapshot: &Snapshot, files: &Files) -> ReachedObjects {
+        let Some(usecs) = self.sockets else { return ReachedObjects::Unknown };
+        let socket = |inode| {
+            let at = snapshot.sockets.binary_search_by_key(&inode, |socket| socket.inode).ok()?;
+            Some(*snapshot.sockets[at].busy_poll_us.known()? == usecs)
+        };
+        found(files.sockets.iter().map(|held| socket(held.inode)))
+    }
+
+    fn waits(&self, process: &Process, library: Library) -> Waits {
+        let sleeps_in_one = || {
+            let mut threads = process.threads.known_elements();
+            threads.any(|thread| matches!(thread.epoll_wait, Reading::Known(Some(_))))
+        };
+        match library {
+            _ if !self.waits => Waits::Unknown,
+            Library::Unknown => Waits::Unknown,
+            Library::Absent => Waits::AroundLibrary,
+            Library::Loaded(calls) if calls.waited => Waits::ThroughLibrary,
+            Library::Loaded(_) if sleeps_in_one() => Waits::AroundLibrary,
+            Library::Loaded(_) => Waits::NotSeen,
+        }
+    }
+}
+
+fn watches_sockets(epoll: &Epoll) -> bool {
+    epoll.targets.known_elements().any(|target| matches!(target.file, WatchedFile::Socket { .. }))
+}
+
+/// `has`: whether an object has the values, absent where that could not be read.
+fn found(has: impl Iterator<Item = Option<bool>>) -> ReachedObjects {
+    let (mut with, mut without) = (0, 0);
+    for has in has.flatten() {
+        *(if has { &mut with } else { &mut without }) += 1;
+    }
+    match (with, without) {
+        (0, 0) => ReachedObjects::Unknown,
+        (_, 0) => ReachedObjects::Everywhere,
+        _ => ReachedObjects::Lacking { without, of: with + without },
+    }
+}
+
+impl Reached {
+    /// Whether something is not there that may yet come.
+    fn waits_for_something(&self) -> bool {
+        self.epolls == ReachedObjects::Nothing || self.waits == Waits::NotSeen
+    }
+
+    /// Whether both say the same, apart from numbers.
+    fn says_the_same(&self, other: &Self) -> bool {
+        let kind = |found| match found {
+            ReachedObjects::Lacking { without, of } => (3, without == of),
+            ReachedObjects::Everywhere => (2, false),
+            ReachedObjects::Nothing => (1, false),
+            ReachedObjects::Unknown => (0, false),
+        };
+        let of = |reached: &Self| (kind(reached.epolls), kind(reached.sockets), reached.waits, reached.name.clone());
+        of(self) == of(other)
+    }
+}
+
+impl ReachTracker {
+    /// Takes the findings of one look, and returns those that have become certain, or have changed.
+    pub fn certain(&mut self, looked: Vec<Reached>) -> Vec<Reached> {
+        looked.into_iter().filter_map(|reached| self.track(reached)).collect()
+    }
+
+    fn track(&mut self, reached: Reached) -> Option<Reached> {
+        let key = (reached.pid, reached.start_time_ticks);
+        let track = self.tracks.entry(key).or_insert_with(|| Track { last: reached.clone(), looks: 0, reported: None });
+        track.looks = if track.last.says_the_same(&reached) { track.looks + 1 } else { 1 };
+        let needed = if reached.waits_for_something() { LOOKS_FOR_NOTHING } else { LOOKS };
+        let is_news = track.reported.as_ref().is_none_or(|before| !before.says_the_same(&reached));
+        track.last = reached;
+        if track.looks < needed || !is_news {
+            return None;
+        }
+        track.reported = Some(track.last.clone());
+        track.reported.clone()
+    }
+
+    /// Whether nothing has been certain of any process.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tracks.values().all(|track| track.reported.is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::library_report::Calls;
+
+    fn reached(epolls: ReachedObjects, waits: Waits) -> Reached {
+        let (pid, name) = (Pid::new(7).unwrap(), "server".to_owned());
+        let library = Library::Loaded(Calls::default());
+        Reached { pid, start_time_ticks: 1, name, epolls, sockets: ReachedObjects::Unknown, waits, library }
+    }
+
+    #[test]
+    fn objects_that_could_not_be_read_prove_nothing() {
+        assert_eq!(found([None, None].into_iter()), ReachedObjects::Unknown);
+        assert_eq!(found([Some(true), None].into_iter()), ReachedObjects::Everywhere);
+        assert_eq!(found([Some(true), Some(false), None].into_iter()), ReachedObjects::Lacking { without: 1, of: 2 });
+    }
+
+    #[test]
+    fn a_finding_is_certain_at_the_second_look_and_is_said_once() {
+        let mut tracker = ReachTracker::default();
+        let mut look = |epolls, waits| tracker.certain(vec![reached(epolls, waits)]).len();
+        let lacking = |without| ReachedObjects::Lacking { without, of: 4 };
+        assert_eq!([0; 3].map(|_| look(ReachedObjects::Everywhere, Waits::ThroughLibrary)), [0, 1, 0]);
+        assert_eq!([1, 2, 3].map(|without| look(lacking(without), Waits::ThroughLibrary)), [0, 1, 0]);
+        assert_eq!([0; 2].map(|_| look(ReachedObjects::Everywhere, Waits::ThroughLibrary)), [0, 1]);
+        assert!(!tracker.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_there_yet_is_said_later() {
+        let mut tracker = ReachTracker::default();
+        let mut look = |epolls| tracker.certain(vec![reached(epolls, Waits::Unknown)]).len();
+        assert_eq!([0; 6].map(|_| look(ReachedObjects::Nothing)), [0, 0, 0, 0, 1, 0]);
+    }
+
+    #[test]
+    fn outside_of_the_library_only_epolls_are_needed() {
+        let epoll = Some(EpollParams { prefer_busy_poll: true, ..EpollParams::default() });
+        let settings = PreloadSettings { epoll, timed_zero_waits: true, ..PreloadSettings::default() };
+        assert!(Needs::of(&settings, true).waits && !Needs::of(&settings, false).waits);
+        assert!(Needs::of(&settings, false).epoll.is_some());
+        assert!(Needs::of(&PreloadSettings::default(), true).is_nothing());
+    }
+}

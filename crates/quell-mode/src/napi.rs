@@ -1,0 +1,321 @@
+//! Settings of a NAPI instance, complete and partial, in the kernel's terms and units.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Highest `defer-hard-irqs` that the kernel accepts: `S32_MAX` in
+/// `Documentation/netlink/specs/netdev.yaml`. Higher values fail with ERANGE.
+pub const DEFER_HARD_IRQS_MAX: u32 = i32::MAX as u32;
+
+/// Settings of a NAPI instance (netlink family `netdev`, `napi-set`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct NapiSettings {
+    /// Number of empty polls before the interrupt is enabled again; 0 to [`DEFER_HARD_IRQS_MAX`], 0
+    /// disables deferral.
+    pub defer_hard_irqs: u32,
+    /// Timeout of the timer that polls the queue while its interrupt is deferred, in ns; 0 disables
+    /// deferral.
+    #[serde(rename = "gro-flush-timeout")]
+    pub gro_flush_timeout_ns: u64,
+    /// Longest time that the interrupt stays masked while the application processes events from
+    /// `epoll_wait`, in ns; 0 disables suspension.
+    #[serde(rename = "irq-suspend-timeout")]
+    pub irq_suspend_timeout_ns: u64,
+    /// Whether a kernel thread polls the queue.
+    pub threaded: Threaded,
+}
+
+impl NapiSettings {
+    /// Whether interrupts are deferred: both values must be set (`napi_complete_done()` in
+    /// `net/core/dev.c`).
+    #[must_use]
+    pub fn defers(&self) -> bool {
+        self.defer_hard_irqs > 0 && self.gro_flush_timeout_ns > 0
+    }
+}
+
+/// Who polls a queue: the attribute `threaded` of `napi-set`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Threaded {
+    /// NET_RX softirq (0).
+    #[default]
+    Off,
+    /// The queue's NAPI thread, woken by the interrupt (1).
+    Thread,
+    /// The queue's NAPI thread, which busy polls without end and takes a whole CPU (2, Linux 6.19).
+    BusyPoll,
+}
+
+impl Threaded {
+    /// Value of the netlink attribute.
+    #[must_use]
+    pub fn kernel_value(self) -> u32 {
+        NapiThreading::from(self).as_kernel()
+    }
+
+    /// Meaning of a value of the netlink attribute; `None` for a value that no known kernel uses.
+    #[must_use]
+    pub fn from_kernel_value(value: u32) -> Option<Self> {
+        NapiThreading::from_kernel(value).known()
+    }
+}
+
+/// Where a NAPI instance is polled (`threaded`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum NapiThreading {
+    /// 0: in softirq context.
+    Disabled,
+    /// 1: in its own kernel thread.
+    Enabled,
+    /// 2: in its own kernel thread, which busy polls (Linux 6.19).
+    BusyPoll,
+    /// Unknown value.
+    Other(u32),
+}
+
+impl NapiThreading {
+    /// Value of the netlink attribute.
+    #[must_use]
+    pub const fn as_kernel(self) -> u32 {
+        match self {
+            Self::Disabled => 0,
+            Self::Enabled => 1,
+            Self::BusyPoll => 2,
+            Self::Other(value) => value,
+        }
+    }
+
+    /// Variant for a value of the netlink attribute.
+    #[must_use]
+    pub const fn from_kernel(value: u32) -> Self {
+        match value {
+            0 => Self::Disabled,
+            1 => Self::Enabled,
+            2 => Self::BusyPoll,
+            other => Self::Other(other),
+        }
+    }
+
+    /// The same as a setting of a mode; `None` for an unknown value.
+    #[must_use]
+    pub const fn known(self) -> Option<Threaded> {
+        match self {
+            Self::Disabled => Some(Threaded::Off),
+            Self::Enabled => Some(Threaded::Thread),
+            Self::BusyPoll => Some(Threaded::BusyPoll),
+            Self::Other(_) => None,
+        }
+    }
+}
+
+impl From<Threaded> for NapiThreading {
+    fn from(threaded: Threaded) -> Self {
+        match threaded {
+            Threaded::Off => Self::Disabled,
+            Threaded::Thread => Self::Enabled,
+            Threaded::BusyPoll => Self::BusyPoll,
+        }
+    }
+}
+
+/// Some settings of a NAPI instance. Absent values are not reported by the kernel (it predates the attribute), or not
+/// part of a change.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct PartialNapiSettings {
+    /// As [`NapiSettings::defer_hard_irqs`] (Linux 6.13).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub defer_hard_irqs: Option<u32>,
+    /// As [`NapiSettings::gro_flush_timeout_ns`] (Linux 6.13).
+    #[serde(rename = "gro-flush-timeout", default, skip_serializing_if = "Option::is_none")]
+    pub gro_flush_timeout_ns: Option<u64>,
+    /// As [`NapiSettings::irq_suspend_timeout_ns`] (Linux 6.13).
+    #[serde(rename = "irq-suspend-timeout", default, skip_serializing_if = "Option::is_none")]
+    pub irq_suspend_timeout_ns: Option<u64>,
+    /// As [`NapiSettings::threaded`] (Linux 6.17; before, a setting of the whole device). As text the number of the
+    /// netlink attribute.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "threading_as_number")]
+    pub threaded: Option<NapiThreading>,
+}
+
+mod threading_as_number {
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    use super::NapiThreading;
+
+    pub(super) fn serialize<S: Serializer>(value: &Option<NapiThreading>, serializer: S) -> Result<S::Ok, S::Error> {
+        value.map(NapiThreading::as_kernel).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<NapiThreading>, D::Error> {
+        Ok(Option::<u32>::deserialize(deserializer)?.map(NapiThreading::from_kernel))
+    }
+}
+
+impl From<NapiSettings> for PartialNapiSettings {
+    fn from(settings: NapiSettings) -> Self {
+        let NapiSettings { defer_hard_irqs, gro_flush_timeout_ns, irq_suspend_timeout_ns, threaded } = settings;
+        Self {
+            defer_hard_irqs: Some(defer_hard_irqs),
+            gro_flush_timeout_ns: Some(gro_flush_timeout_ns),
+            irq_suspend_timeout_ns: Some(irq_suspend_timeout_ns),
+            threaded: Some(threaded.into()),
+        }
+    }
+}
+
+impl PartialNapiSettings {
+    /// All absent.
+    pub const NONE: Self =
+        Self { defer_hard_irqs: None, gro_flush_timeout_ns: None, irq_suspend_timeout_ns: None, threaded: None };
+
+    /// The settings if none is absent and `threaded` has a known value.
+    #[must_use]
+    pub fn complete(&self) -> Option<NapiSettings> {
+        Some(NapiSettings {
+            defer_hard_irqs: self.defer_hard_irqs?,
+            gro_flush_timeout_ns: self.gro_flush_timeout_ns?,
+            irq_suspend_timeout_ns: self.irq_suspend_timeout_ns?,
+            threaded: self.threaded?.known()?,
+        })
+    }
+
+    /// Whether all values are absent.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::NONE
+    }
+
+    /// Whether interrupts are deferred, as [`NapiSettings::defers`]; an absent value counts as 0.
+    #[must_use]
+    pub fn defers(&self) -> bool {
+        self.defer_hard_irqs > Some(0) && self.gro_flush_timeout_ns > Some(0)
+    }
+
+    /// Present values that differ from `other`.
+    #[must_use]
+    pub fn unlike(&self, other: &Self) -> Self {
+        fn differing<T: Copy + PartialEq>(this: Option<T>, other: Option<T>) -> Option<T> {
+            this.filter(|_| this != other)
+        }
+        Self {
+            defer_hard_irqs: differing(self.defer_hard_irqs, other.defer_hard_irqs),
+            gro_flush_timeout_ns: differing(self.gro_flush_timeout_ns, other.gro_flush_timeout_ns),
+            irq_suspend_timeout_ns: differing(self.irq_suspend_timeout_ns, other.irq_suspend_timeout_ns),
+            threaded: differing(self.threaded, other.threaded),
+        }
+    }
+
+    /// Present values that `other` has too.
+    #[must_use]
+    pub fn where_equal(&self, other: &Self) -> Self {
+        self.unlike(&self.unlike(other))
+    }
+
+    /// Values of those fields that are present in `other`.
+    #[must_use]
+    pub fn where_present_in(&self, other: &Self) -> Self {
+        Self {
+            defer_hard_irqs: other.defer_hard_irqs.and(self.defer_hard_irqs),
+            gro_flush_timeout_ns: other.gro_flush_timeout_ns.and(self.gro_flush_timeout_ns),
+            irq_suspend_timeout_ns: other.irq_suspend_timeout_ns.and(self.irq_suspend_timeout_ns),
+            threaded: other.threaded.and(self.threaded),
+        }
+    }
+
+    /// These values, overwritten by those present in `change`.
+    #[must_use]
+    pub fn changed_by(&self, change: &Self) -> Self {
+        Self {
+            defer_hard_irqs: change.defer_hard_irqs.or(self.defer_hard_irqs),
+            gro_flush_timeout_ns: change.gro_flush_timeout_ns.or(self.gro_flush_timeout_ns),
+            irq_suspend_timeout_ns: change.irq_suspend_timeout_ns.or(self.irq_suspend_timeout_ns),
+            threaded: change.threaded.or(self.threaded),
+        }
+    }
+
+    /// Whether the change to `after` can leave a suspended queue stalled: the suspension gets shorter, or the deferral
+    /// that it depends on ends (`napi_complete_done` in `net/core/dev.c`).
+    #[must_use]
+    pub fn can_stall_on_the_way_to(&self, after: &Self) -> bool {
+        let suspends = self.irq_suspend_timeout_ns.unwrap_or(0);
+        suspends > 0 && (after.irq_suspend_timeout_ns.unwrap_or(0) < suspends || (self.defers() && !after.defers()))
+    }
+}
+
+impl fmt::Display for PartialNapiSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let values = [
+            ("defer-hard-irqs", self.defer_hard_irqs.map(u64::from), ""),
+            ("gro-flush-timeout", self.gro_flush_timeout_ns, " ns"),
+            ("irq-suspend-timeout", self.irq_suspend_timeout_ns, " ns"),
+            ("threaded", self.threaded.map(|threaded| threaded.as_kernel().into()), ""),
+        ];
+        let present = values.iter().filter_map(|&(name, value, unit)| Some((name, value?, unit)));
+        let texts: Vec<String> = present.map(|(name, value, unit)| format!("{name} {value}{unit}")).collect();
+        f.write_str(if texts.is_empty() { "nothing".to_owned() } else { texts.join(", ") }.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SUSPENDING: PartialNapiSettings = PartialNapiSettings {
+        defer_hard_irqs: Some(100),
+        gro_flush_timeout_ns: Some(20_000),
+        irq_suspend_timeout_ns: Some(20_000_000),
+        threaded: Some(NapiThreading::Disabled),
+    };
+
+    #[test]
+    fn partial_settings_are_read_and_written_with_the_kernels_numbers_and_without_absent_values() {
+        let all = r#"{"defer-hard-irqs":100,"gro-flush-timeout":20000,"irq-suspend-timeout":20000000,"threaded":0}"#;
+        let unknown = PartialNapiSettings { threaded: Some(NapiThreading::Other(7)), ..PartialNapiSettings::NONE };
+        for (settings, text) in [(SUSPENDING, all), (PartialNapiSettings::NONE, "{}"), (unknown, r#"{"threaded":7}"#)] {
+            assert_eq!(serde_json::to_string(&settings).unwrap(), text);
+            assert_eq!(serde_json::from_str::<PartialNapiSettings>(text).unwrap(), settings);
+        }
+        let null = serde_json::from_str::<PartialNapiSettings>(r#"{"threaded":null}"#).unwrap();
+        assert_eq!(null, PartialNapiSettings::NONE);
+        assert!(serde_json::from_str::<PartialNapiSettings>(r#"{"threading":0}"#).is_err());
+    }
+
+    #[test]
+    fn settings_are_complete_when_no_value_is_absent_or_unknown() {
+        let settings = NapiSettings { defer_hard_irqs: 1, threaded: Threaded::BusyPoll, ..NapiSettings::default() };
+        assert_eq!(PartialNapiSettings::from(settings).complete(), Some(settings));
+        assert_eq!(PartialNapiSettings { gro_flush_timeout_ns: None, ..SUSPENDING }.complete(), None);
+        assert_eq!(PartialNapiSettings { threaded: Some(NapiThreading::Other(7)), ..SUSPENDING }.complete(), None);
+    }
+
+    #[test]
+    fn taking_away_suspension_or_deferral_can_stall() {
+        let ends = [
+            PartialNapiSettings { irq_suspend_timeout_ns: Some(0), ..SUSPENDING },
+            PartialNapiSettings { irq_suspend_timeout_ns: Some(19_999_999), ..SUSPENDING },
+            PartialNapiSettings { defer_hard_irqs: Some(0), ..SUSPENDING },
+            PartialNapiSettings { gro_flush_timeout_ns: Some(0), ..SUSPENDING },
+        ];
+        for after in ends {
+            assert!(SUSPENDING.can_stall_on_the_way_to(&after), "{after}");
+        }
+    }
+
+    #[test]
+    fn what_lengthens_or_leaves_a_suspension_stalls_nobody() {
+        let longer = PartialNapiSettings {
+            irq_suspend_timeout_ns: Some(u64::MAX),
+            threaded: Some(NapiThreading::Enabled),
+            ..SUSPENDING
+        };
+        assert!(!SUSPENDING.can_stall_on_the_way_to(&longer));
+        let base = PartialNapiSettings { irq_suspend_timeout_ns: Some(0), ..SUSPENDING };
+        assert!(!base.can_stall_on_the_way_to(&PartialNapiSettings::NONE));
+    }
+}

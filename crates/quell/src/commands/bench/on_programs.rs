@@ -1,0 +1,211 @@
+//! Compares modes on programs of this host: says whom it touches, asks, starts the load, measures, restores.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use quell_bench::experiment::judge::Judge;
+use quell_bench::experiment::{
+    ComparisonError, EndOfExperiment, ExperimentResult, Preview, ProgramsRequest, run_programs,
+};
+use quell_host::attach::consequences::consequences;
+use quell_host::attach::{Plan, TargetError, Targets, ready_files};
+use quell_host::findings::{READY_FILE_HOLDS_SUSPENSION, Severity};
+use quell_host::journal::Journal;
+use quell_host::switching::SwitchError;
+use quell_host::transaction::Transaction;
+use quell_linux::process::{Child, Output, Spawn};
+use quell_linux::signal::Interruption;
+use quell_linux::visible;
+
+use super::args::BenchArgs;
+use crate::commands::attach::{ask, keeper, refuse_every_process};
+use crate::exit::{Exit, Failure};
+use crate::journals::{journal, revert_killed_runs};
+use crate::output;
+use crate::render::progress::Progress;
+
+/// Modes that cost a server in production no more CPU time than it uses anyway.
+const MODES: [&str; 4] = ["base", "defer200", "suspend20", "suspend200"];
+const BUDGET: Duration = Duration::from_secs(120);
+const QUICK_BUDGET: Duration = Duration::from_secs(30);
+/// Time for the load to reach the programs.
+const TRAFFIC_WITHIN: Duration = Duration::from_secs(10);
+/// How often the programs are looked at until then, and files that were ready are looked at again.
+const LOOK_AGAIN: Duration = Duration::from_millis(300);
+const LOAD_ENDS_WITHIN: Duration = Duration::from_secs(2);
+const SAID_BYTES: usize = 4_096;
+
+/// Runs the experiment.
+pub(super) fn run(args: &BenchArgs, targets: Result<Targets, TargetError>) -> Result<ExperimentResult, Failure> {
+    let latency = args.latency.as_deref().map(Judge::new).transpose().map_err(Failure::usage)?;
+    let load = args.load.as_deref().map(Judge::new).transpose().map_err(Failure::usage)?;
+    let load = load.map(|load| load.words().to_vec());
+    let budget = if args.quick { QUICK_BUDGET } else { BUDGET };
+    let (modes, timing) = (super::modes(args, &MODES)?, super::timing(args, budget));
+    let request = ProgramsRequest { modes, timing, load, latency };
+    let journal = journal();
+    // What a killed run left would be taken for the host's own values.
+    revert_killed_runs(&journal).map_err(Failure::refused)?;
+    let targets = targets.map_err(|error| Failure::usage(format!("{error}; nothing was changed")))?;
+    refuse_every_process(&targets)?;
+    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let flag = interruption.flag();
+    let load = request.load.as_ref().map(|words| Load::start(&journal, words)).transpose()?.map(RefCell::new);
+    let stopped = || flag.get().is_some() || load.as_ref().is_some_and(|load| load.borrow_mut().has_ended());
+    let measured = measure(args, &request, &journal, targets, load.is_some(), &stopped);
+    let Some(load) = load else { return measured };
+    let why = load.into_inner().end()?;
+    let mut result = match (measured, &why) {
+        (Err(failure), Some(why)) if failure.exit == Exit::Interrupted => return Err(Failure::usage(why)),
+        (measured, _) => measured?,
+    };
+    if let (Some(why), Some(last)) = (why, result.experiments.last_mut())
+        && last.end == EndOfExperiment::Interrupted
+    {
+        last.end = EndOfExperiment::Failed(why);
+    }
+    Ok(result)
+}
+
+fn measure(
+    args: &BenchArgs,
+    request: &ProgramsRequest,
+    journal: &Journal,
+    targets: Targets,
+    has_load: bool,
+    stopped: &dyn Fn() -> bool,
+) -> Result<ExperimentResult, Failure> {
+    let preview = preview(&targets, request, has_load, stopped)?;
+    refuse_stalls(&preview)?;
+    output::say(&plan(&preview, request));
+    ask::unless(args.yes, "switch the programs between these modes?", "--yes")?;
+    let progress = Progress::new();
+    let watch = &mut |event: quell_experiment::ExperimentEvent<'_, _>| super::show_progress(&progress, "", event);
+    let result = run_programs(request, &preview, targets, journal, &mut keeper::start, watch, stopped);
+    progress.finish();
+    result.map_err(|error| failure(&error))
+}
+
+/// Looks at the programs. A load that has just begun needs a moment until its packets show the queues.
+fn preview(
+    targets: &Targets,
+    request: &ProgramsRequest,
+    has_load: bool,
+    stopped: &dyn Fn() -> bool,
+) -> Result<Preview, Failure> {
+    let deadline = Instant::now() + TRAFFIC_WITHIN;
+    loop {
+        let preview = Preview::of(targets, &request.modes).map_err(Failure::refused)?;
+        if !preview.plan.queues.is_empty() {
+            return Ok(preview);
+        }
+        if !has_load || Instant::now() >= deadline {
+            return Err(Failure::new(Exit::NotSupported, SwitchError::NothingToSwitch));
+        }
+        if stopped() {
+            return Err(Failure::new(Exit::Interrupted, "interrupted; nothing was changed"));
+        }
+        thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// A file that stays ready keeps a queue suspended, as under `quell attach`.
+fn refuse_stalls(preview: &Preview) -> Result<(), Failure> {
+    let suspends = |plan: &&Plan| plan.queues().any(|step| step.new.irq_suspend_timeout_ns.unwrap_or(0) > 0);
+    let Some(suspending) = preview.plans().iter().find(suspends) else { return Ok(()) };
+    let mut findings = consequences(&preview.snapshot, None, suspending);
+    let suspects = ready_files::suspects(&preview.snapshot, &findings);
+    ready_files::judge(&mut findings, &ready_files::stay_ready(suspects, LOOK_AGAIN));
+    let stalls = |finding: &&quell_host::findings::Finding| {
+        finding.id == READY_FILE_HOLDS_SUSPENSION && finding.severity == Severity::Serious
+    };
+    match findings.iter().find(stalls) {
+        Some(finding) => Err(Failure::new(
+            Exit::NotSupported,
+            format!(
+                "suspension would stall these programs, so nothing was changed: {} (`quell doctor --explain {}`); compare \
+                 modes without suspension: --modes base,defer200",
+                finding.seen, finding.id
+            ),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// What would be switched, and who else is on the queues.
+fn plan(preview: &Preview, request: &ProgramsRequest) -> String {
+    let modes: Vec<String> = request.modes.iter().map(ToString::to_string).collect();
+    let (queues, epolls) = (&preview.plan.queues, preview.plan.epolls.len());
+    let mut out = format!(
+        "switches {} queue(s) and {epolls} epoll(s) between {} every {} ms, for {} s at most; restores them at the end\n",
+        queues.len(),
+        modes.join(", "),
+        request.timing.slice_ms + request.timing.settle_ms,
+        request.timing.budget_ms / 1_000,
+    );
+    let affected = preview.plans().iter().flat_map(|plan| &plan.affected_processes);
+    let affected: BTreeMap<_, _> = affected.map(|process| (process.pid, &process.name)).collect();
+    let affected = affected.iter().map(|(pid, name)| format!("{} {pid}", visible::name(name)));
+    let affected: Vec<String> = affected.collect();
+    if !affected.is_empty() {
+        out.push_str(&format!("also on these queues, and affected: {}\n", affected.join(", ")));
+    }
+    out.trim_end().to_owned()
+}
+
+/// A load command that runs in a session of its own, which the journal ends if this program is killed.
+struct Load {
+    words: Vec<String>,
+    child: Child,
+    transaction: Transaction,
+    /// How it ended before it was asked to.
+    ended: Option<String>,
+}
+
+impl Load {
+    fn start(journal: &Journal, words: &[String]) -> Result<Self, Failure> {
+        let id = format!("load-{}", std::process::id());
+        let mut transaction = Transaction::begin(journal, &id, "load of an experiment").map_err(Failure::refused)?;
+        let spawn = Spawn::new(&words[0]).args(&words[1..]).stderr(Output::Tail(SAID_BYTES));
+        let child = transaction.spawn(words, spawn).map_err(Failure::usage)?;
+        Ok(Self { words: words.to_vec(), child, transaction, ended: None })
+    }
+
+    fn has_ended(&mut self) -> bool {
+        if self.ended.is_none()
+            && let Ok(Some(status)) = self.child.wait(Duration::ZERO)
+        {
+            self.ended = Some(status.to_string());
+        }
+        self.ended.is_some()
+    }
+
+    /// Ends it. Returns why the experiment ended with it, if it ended first.
+    fn end(mut self) -> Result<Option<String>, Failure> {
+        let why = self.ended.take().map(|status| {
+            let said = self.child.stderr_tail().unwrap_or_default();
+            let said = String::from_utf8_lossy(&said);
+            let said = if said.trim().is_empty() { "nothing".into() } else { visible::name(said.trim()).into_owned() };
+            let command = shell_words::join(&self.words);
+            format!(
+                "the load `{}` ended with {status} during the experiment; it printed: {said}",
+                visible::name(&command)
+            )
+        });
+        self.child.terminate(LOAD_ENDS_WITHIN).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+        self.transaction.revert().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+        Ok(why)
+    }
+}
+
+fn failure(error: &ComparisonError) -> Failure {
+    let exit = match error {
+        ComparisonError::Interrupted => Exit::Interrupted,
+        ComparisonError::Judge(_) | ComparisonError::Design(_) => Exit::Usage,
+        ComparisonError::Reference { .. } | ComparisonError::NoModeLeft(_) => Exit::NotSupported,
+        _ => Exit::KernelRefused,
+    };
+    Failure::new(exit, error)
+}

@@ -1,0 +1,48 @@
+//! Where result files go: into the state directory, unless the user names a file.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use quell_linux::process::is_root;
+use quell_linux::visible;
+
+use crate::exit::{Exit, Failure};
+use crate::file::Destination;
+
+/// State directory of root.
+const OF_ROOT: &str = "/var/lib/quell/results";
+/// Overrides the directory, for tests and for users who want it elsewhere.
+const VARIABLE: &str = "QUELL_RESULTS_DIR";
+
+/// The file for a result: `named`, or a new one in the state directory, which is created.
+///
+/// # Errors
+/// When the directory cannot be created.
+pub(super) fn destination(named: Option<&PathBuf>) -> Result<Destination, Failure> {
+    if let Some(file) = named {
+        return Ok(Destination::named(file.clone(), "the result"));
+    }
+    let dir = directory();
+    std::fs::create_dir_all(&dir).map_err(|error| {
+        let text = format!("creating {} for results: {error}; name a file by --output", visible::path(&dir));
+        Failure::new(Exit::Usage, text)
+    })?;
+    Ok(Destination::by_default(dir.join(format!("bench-{}.json", unix_time().as_secs())), "the result"))
+}
+
+fn directory() -> PathBuf {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(dir) = variable(VARIABLE) {
+        return dir;
+    }
+    if is_root() {
+        return OF_ROOT.into();
+    }
+    let state = variable("XDG_STATE_HOME").or_else(|| variable("HOME").map(|home| home.join(".local/state")));
+    state.map_or_else(|| PathBuf::from("."), |state| state.join("quell"))
+}
+
+/// Wall-clock time since 1970.
+pub(super) fn unix_time() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}

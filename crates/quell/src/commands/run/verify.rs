@@ -1,0 +1,99 @@
+//! Whether the mode has reached the command: looked at while it runs, and said once it is known, process by process.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+
+use quell_host::attach::{Selection, Targets};
+use quell_host::snapshot::{Scope, Snapshot, take};
+use quell_launch::library_report::Library;
+use quell_launch::preload_settings::PreloadSettings;
+use quell_launch::program::{Program, Reach, Why};
+use quell_launch::reached::{Needs, ReachTracker, Reached};
+use quell_linux::Pid;
+use quell_linux::proc::ProcRoot;
+use quell_mode::DeliveryMode;
+
+use crate::output;
+use crate::render::launch as render;
+
+/// What is known of the command's processes.
+pub(super) struct Verifier {
+    mode: DeliveryMode,
+    settings: PreloadSettings,
+    needs: Needs,
+    proc: ProcRoot,
+    /// The command and what it has started, where nobody else looks for them.
+    targets: Option<Targets>,
+    tracker: ReachTracker,
+}
+
+impl Verifier {
+    /// For a command that `wanted` settings of the preload library are to reach, if its file can be reached like that.
+    pub(super) fn new(mode: DeliveryMode, wanted: PreloadSettings, reach: &Reach) -> Self {
+        Self {
+            mode,
+            settings: wanted,
+            needs: Needs::of(&wanted, *reach == Reach::Preload),
+            proc: ProcRoot::default(),
+            targets: None,
+            tracker: ReachTracker::default(),
+        }
+    }
+
+    /// Whether the mode needs anything of the command's processes.
+    pub(super) fn is_needed(&self) -> bool {
+        !self.needs.is_nothing()
+    }
+
+    /// Looks at the command and what it has started. A process that ends meanwhile is looked at the next time, or never.
+    pub(super) fn look_at(&mut self, command: Pid) {
+        if self.targets.is_none() {
+            self.targets = Targets::find(Selection::Processes(vec![command])).ok();
+        }
+        let Some(targets) = &mut self.targets else { return };
+        if targets.refresh().is_err() {
+            return;
+        }
+        let pids = targets.pids();
+        let scope = Scope { pids: pids.iter().copied().collect(), ..Scope::default() };
+        if let Ok((snapshot, _)) = take(&scope)
+            && !pids.is_empty()
+        {
+            self.look(&snapshot, &pids);
+        }
+    }
+
+    /// Judges processes of a snapshot. Their libraries are asked after it was taken: a wait that it shows has been reported.
+    pub(super) fn look(&mut self, snapshot: &Snapshot, pids: &BTreeSet<Pid>) {
+        if !self.is_needed() {
+            return;
+        }
+        let processes = snapshot.processes.iter().filter(|process| pids.contains(&process.pid));
+        let look = |process| {
+            let library = |pid| Library::of(&self.proc.process(pid));
+            self.needs.look(snapshot, process, library(process.pid))
+        };
+        let looked = processes.filter_map(look).collect();
+        for reached in self.tracker.certain(looked) {
+            let why = (reached.library == Library::Absent).then(|| self.why_without_library(&reached)).flatten();
+            let line = render::reached(&self.mode, &self.settings, &reached, why.as_ref());
+            output::say(&format!("quell: {line}"));
+        }
+    }
+
+    /// The command has ended.
+    pub(super) fn end(&self) {
+        if self.is_needed() && self.tracker.is_empty() {
+            let mode = &self.mode;
+            output::say(&format!("quell: whether {mode} reached the command is unknown: it was not seen with sockets"));
+        }
+    }
+
+    fn why_without_library(&self, reached: &Reached) -> Option<Why> {
+        let executable = self.proc.path().join(reached.pid.to_string()).join("exe");
+        match Program::find(executable.as_os_str(), OsStr::new("")).ok()?.reach {
+            Reach::FromOutside(why) => Some(why),
+            Reach::Preload => None,
+        }
+    }
+}

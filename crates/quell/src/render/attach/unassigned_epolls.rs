@@ -1,0 +1,58 @@
+//! Epolls without a known queue, listed at the end of a plan: attaching to an idle server does not give it the mode.
+
+use std::fmt::Write as _;
+
+use quell_host::attach::Plan;
+use quell_host::attach::unassigned_epolls::{QuietEpoll, QuietWith};
+
+use super::counted;
+
+/// Empty if every epoll has a queue. `follows`: later passes find their queues.
+pub(super) fn text(plan: &Plan, follows: bool) -> String {
+    if plan.quiet.is_empty() {
+        return String::new();
+    }
+    let mut text = match plan.queues().next() {
+        Some(_) => "no queue known yet, as no packet has arrived on a queue:\n".to_owned(),
+        None => "NOTHING IS SET YET: no packet has arrived on a queue, so no queue is known:\n".to_owned(),
+    };
+    for group in alike(&plan.quiet) {
+        let _ = writeln!(text, "  {}", line(&group));
+    }
+    text.push_str(match follows {
+        true => "their connections will get the mode when packets arrive\n",
+        false => "use --follow, or detach and attach again while there is traffic\n",
+    });
+    text
+}
+
+/// Groups epolls of one process with the same kind of sockets.
+fn alike(quiet: &[QuietEpoll]) -> Vec<Vec<&QuietEpoll>> {
+    let mut groups: Vec<Vec<&QuietEpoll>> = Vec::new();
+    for epoll in quiet {
+        match groups.iter_mut().find(|group| (group[0].pid, group[0].has) == (epoll.pid, epoll.has)) {
+            Some(group) => group.push(epoll),
+            None => groups.push(vec![epoll]),
+        }
+    }
+    groups
+}
+
+fn line(group: &[&QuietEpoll]) -> String {
+    let QuietEpoll { pid, process, has, .. } = group[0];
+    let fds = group.iter().map(|epoll| epoll.fd.to_string()).collect::<Vec<_>>().join(", ");
+    let epolls = if group.len() == 1 { "epoll" } else { "epolls" };
+    let threads: Vec<String> = group.iter().flat_map(|epoll| &epoll.threads).map(ToString::to_string).collect();
+    let threads = match threads.len() {
+        0 => String::new(),
+        1 => format!(" (thread {})", threads[0]),
+        2..=8 => format!(" (threads {})", threads.join(", ")),
+        many => format!(" ({})", counted(many, "thread")),
+    };
+    let has = match has {
+        QuietWith::NoSockets => "no network sockets",
+        QuietWith::ListeningSockets => "listening sockets only",
+        _ => "sockets without a known queue",
+    };
+    format!("{process} {pid}  {epolls} {fds}{threads}: {has}")
+}

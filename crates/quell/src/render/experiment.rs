@@ -1,0 +1,427 @@
+//! The result of an experiment: per load the answer in one line, then a table of ratios to the reference with their
+//! verdicts, on one screen. [`details`] adds absolute figures and counters.
+
+use std::collections::BTreeMap;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use quell_bench::experiment::figures::{self, Work};
+use quell_bench::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, ProgramsFacts, SubjectFacts};
+use quell_bench::offered_load::OfferedLoad;
+use quell_experiment::{
+    ContrastResult, ContrastVerdict, Criterion, RatioEstimate, SliceFlag, StopReason, SwitchbackAnalysis, WhyUndecided,
+};
+use quell_linux::visible;
+use quell_stats::Goal;
+
+use super::number::{self, ABSENT};
+
+/// Figures of the details, in order, with their headings.
+const DETAILS: [(&str, &str); 7] = [
+    (figures::CPU, "CPU µs"),
+    (figures::PROCESS_CPU, "process µs"),
+    (figures::POLLS, "polls"),
+    (figures::IRQS, "interrupts"),
+    (figures::SLEEPS, "sleeps"),
+    (figures::EMPTY_POLLS, "empty polls"),
+    (figures::BUSY, "CPUs busy"),
+];
+const LATENCIES: [(f64, &str); 4] = [(0.5, "p50 µs"), (0.99, "p99 µs"), (0.999, "p99.9 µs"), (0.9999, "p99.99 µs")];
+
+/// The answer and the table for every load.
+#[must_use]
+pub(crate) fn render(result: &ExperimentResult) -> String {
+    let mut out = String::new();
+    if let Some(why) = &result.not_a_measurement {
+        out.push_str(&format!("NOT A MEASUREMENT: {why}\n"));
+    }
+    out.push_str(&subject(result));
+    for experiment in &result.experiments {
+        let analysis = experiment.analyse();
+        out.push_str(&format!("\n{}\n", heading(experiment, &analysis)));
+        out.push_str(&answers(experiment, &analysis));
+        out.push_str(&table(experiment, &analysis));
+        out.push_str(&notes(experiment, &analysis));
+    }
+    out.push_str(&legend(result));
+    out
+}
+
+/// Absolute figures of every mode: medians over its slices, latencies over all of them.
+#[must_use]
+pub(crate) fn details(result: &ExperimentResult) -> String {
+    let mut out = String::new();
+    for experiment in &result.experiments {
+        let analysis = experiment.analyse();
+        out.push_str(&format!("\n{}\n{}", heading(experiment, &analysis), absolute(experiment, &analysis)));
+    }
+    out.push_str(
+        "\nCosts are per request, or per packet where requests are not known. Latencies are of all slices of a mode together.\n",
+    );
+    out
+}
+
+fn subject(result: &ExperimentResult) -> String {
+    let cpu = result.host.cpu_model.as_deref().unwrap_or("unknown processor");
+    let host = format!("Linux {} on {}", visible::name(&result.host.kernel_release), visible::name(cpu));
+    match &result.subject {
+        SubjectFacts::Programs(programs) => format!("{}\n{host}\n", of_programs(programs)),
+        SubjectFacts::Veth { lab, server, load } => {
+            let name = server.version.as_ref().or(server.command.first());
+            let name = name.map_or_else(|| "unknown".into(), |name| visible::name(name));
+            let stand_in =
+                if lab.interrupt_stand_in { "NAPI threads stand in for interrupts" } else { "no interrupt stand-in" };
+            let shared = if lab.shared_core == Some(true) { "; server and client share a core" } else { "" };
+            format!(
+                "{name} in a veth lab, {}, {} connections, {stand_in}{shared}\n{host}\n",
+                number_of(lab.queues as usize, "queue"),
+                load.connections
+            )
+        }
+    }
+}
+
+fn of_programs(programs: &ProgramsFacts) -> String {
+    let mut names: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for process in &programs.processes {
+        names.entry(&process.name).or_default().push(process.pid.to_string());
+    }
+    let names = names.iter().map(|(name, pids)| format!("{} {}", visible::name(name), pids.join(" ")));
+    let names: Vec<String> = names.collect();
+    let mut devices: Vec<&str> = programs.queues.iter().map(|queue| queue.device.as_str()).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    let devices: Vec<_> = devices.into_iter().map(visible::name).collect();
+    let words =
+        |words: &Option<Vec<String>>| words.as_ref().map(|words| visible::name(&shell_words::join(words)).into_owned());
+    let load = words(&programs.load).map_or_else(|| "live traffic".to_owned(), |load| format!("load: {load}"));
+    let judge = words(&programs.latency).map_or_else(
+        || "nobody measures latency, so only the server's side is compared".to_owned(),
+        |latency| format!("measured by: {latency}"),
+    );
+    format!(
+        "{}: {} of {}, {}; {load}; {judge}",
+        names.join(", "),
+        number_of(programs.queues.len(), "queue"),
+        if devices.is_empty() { "no device".to_owned() } else { devices.join(", ") },
+        number_of(programs.epolls, "epoll"),
+    )
+}
+
+fn heading(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
+    let rate = experiment.offered_per_s.map(|per_s| format!(" ({} requests/s)", number::short(per_s)));
+    let load = match experiment.load {
+        Some(OfferedLoad::Percent(percent)) => format!("{percent}% of what {} reaches", reference(experiment)),
+        Some(OfferedLoad::Max) => "Closed loop".to_owned(),
+        Some(OfferedLoad::Rate(_)) => "Open loop".to_owned(),
+        None => "Result".to_owned(),
+    };
+    let spent_ms: f64 = experiment.record.slices.iter().map(|slice| slice.observation.spent_ms).sum();
+    let slices = experiment.record.slices.len();
+    format!(
+        "{load}{}: {} of {} slices in {} s",
+        rate.unwrap_or_default(),
+        number_of(analysis.blocks as usize, "block"),
+        if analysis.blocks == 0 { 0 } else { experiment.record.design.arms() - experiment.record.dropped.len() },
+        number::short(spent_ms / 1e3)
+    ) + if slices == 0 { ", none complete" } else { "" }
+}
+
+fn reference(experiment: &LoadExperiment) -> String {
+    visible::name(&experiment.record.design.reference.name).into_owned()
+}
+
+/// By criterion: the treatments that are better than the reference, the best first.
+fn answers(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
+    let mut out = String::new();
+    for criterion in &experiment.record.design.criteria {
+        let contrasts: Vec<&ContrastResult> =
+            analysis.contrasts.iter().filter(|contrast| contrast.criterion == *criterion).collect();
+        let mut better: Vec<(&ContrastResult, RatioEstimate)> = contrasts
+            .iter()
+            .filter(|contrast| contrast.verdict == ContrastVerdict::Better)
+            .filter_map(|contrast| Some((*contrast, contrast.estimate?)))
+            .collect();
+        better.sort_by(|(_, one), (_, other)| one.ratio.total_cmp(&other.ratio));
+        if criterion.goal() == Goal::Highest {
+            better.reverse();
+        }
+        let name = name(criterion);
+        let best = better.first().map(|(_, estimate)| *estimate);
+        let overlaps = |estimate: &RatioEstimate| {
+            best.is_some_and(|best| {
+                estimate.low <= best.high.unwrap_or(f64::INFINITY) && best.low <= estimate.high.unwrap_or(f64::INFINITY)
+            })
+        };
+        let line = match better.split_first() {
+            None if contrasts.iter().all(|contrast| matches!(contrast.verdict, ContrastVerdict::Undecided { .. })) => {
+                "undecided".to_owned()
+            }
+            None => format!("no mode is shown to be better than {}", reference(experiment)),
+            Some(((first, estimate), rest)) => {
+                let alike: Vec<_> = rest.iter().filter(|(_, estimate)| overlaps(estimate)).collect();
+                let alike: Vec<_> = alike.iter().map(|(contrast, _)| visible::name(&contrast.treatment)).collect();
+                let alike = if alike.is_empty() {
+                    String::new()
+                } else {
+                    format!("; not told apart from {}", alike.join(", "))
+                };
+                format!("{} {}{alike}", visible::name(&first.treatment), change(estimate.ratio))
+            }
+        };
+        out.push_str(&format!("  best {name}: {line}\n"));
+    }
+    out
+}
+
+fn table(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
+    let design = &experiment.record.design;
+    let mut table = new_table();
+    let headings = design.criteria.iter().map(name);
+    table.set_header(std::iter::once(String::new()).chain(headings));
+    let absolute = design.criteria.iter().map(|criterion| absolute_of_reference(experiment, analysis, criterion));
+    table.add_row(std::iter::once(reference(experiment)).chain(absolute));
+    for treatment in &design.treatments {
+        let of = |criterion: &Criterion| {
+            let contrast = analysis
+                .contrasts
+                .iter()
+                .find(|contrast| contrast.criterion == *criterion && contrast.treatment == treatment.name);
+            contrast.map_or_else(|| ABSENT.to_owned(), cell)
+        };
+        let row = std::iter::once(visible::name(&treatment.name).into_owned()).chain(design.criteria.iter().map(of));
+        table.add_row(row);
+    }
+    lines(&table)
+}
+
+/// Without the blanks that fill the last column.
+fn lines(table: &Table) -> String {
+    table.to_string().lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+fn new_table() -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table
+}
+
+/// A ratio with its interval and verdict: `−25 % (−28 to −21) better`.
+fn cell(contrast: &ContrastResult) -> String {
+    let interval = contrast.estimate.filter(|estimate| estimate.high.is_some()).map(|estimate| {
+        let high = estimate.high.unwrap_or(f64::INFINITY);
+        format!("{} ({} to {})", change(estimate.ratio), percent(estimate.low), percent(high))
+    });
+    let verdict = match contrast.verdict {
+        ContrastVerdict::Better => "better".to_owned(),
+        ContrastVerdict::Worse => "WORSE".to_owned(),
+        ContrastVerdict::NoDifferenceLargerThan { margin } => {
+            format!("same within {} %", number::plain(margin * 100.0))
+        }
+        ContrastVerdict::Undecided { reason: WhyUndecided::TreatmentDropped } => "not measured".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::TooFewBlocks { .. } } => "too few blocks".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::TooFewRequests { .. } } => "too few requests".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::ControlDiffers } => "withheld".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::RequestsFail } => "withheld: requests fail".to_owned(),
+        ContrastVerdict::Undecided { reason: WhyUndecided::Saturated } => "withheld: it falls behind".to_owned(),
+        ContrastVerdict::Undecided { .. } => "undecided".to_owned(),
+    };
+    match interval {
+        Some(interval) => format!("{interval} {verdict}"),
+        None => verdict,
+    }
+}
+
+/// A ratio as a signed change: `−25 %`; as a factor from 3 on.
+fn change(ratio: f64) -> String {
+    if ratio >= 3.0 { format!("×{}", number::short(ratio)) } else { format!("{} %", percent(ratio)) }
+}
+
+fn percent(ratio: f64) -> String {
+    if !ratio.is_finite() {
+        return "∞".to_owned();
+    }
+    let percent = (ratio - 1.0) * 100.0;
+    let digits = if percent.abs() < 9.95 { format!("{:.1}", percent.abs()) } else { format!("{:.0}", percent.abs()) };
+    if digits.trim_matches(['0', '.']).is_empty() {
+        return "0".to_owned();
+    }
+    format!("{}{digits}", if percent < 0.0 { "−" } else { "+" })
+}
+
+fn name(criterion: &Criterion) -> String {
+    match criterion {
+        Criterion::Latency { quantile } => format!("p{}", number::plain(quantile * 100.0)),
+        Criterion::Metric { name, .. } if *name == Work::Request.name(figures::CPU) => "CPU/request".to_owned(),
+        Criterion::Metric { name, .. } if *name == Work::Packet.name(figures::CPU) => "CPU/packet".to_owned(),
+        Criterion::Metric { name, .. } if *name == figures::REQUESTS => "requests/s".to_owned(),
+        Criterion::Metric { name, .. } => visible::name(name).into_owned(),
+    }
+}
+
+fn absolute_of_reference(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis, criterion: &Criterion) -> String {
+    match criterion {
+        Criterion::Latency { quantile } => pooled(analysis, &experiment.record.design.reference.name, *quantile)
+            .map_or(ABSENT.to_owned(), |us| format!("{us} µs")),
+        Criterion::Metric { name, .. } => {
+            let value = median(experiment, &[0, 1], name);
+            let unit = if name.starts_with(figures::CPU) { " µs" } else { "" };
+            value.map_or(ABSENT.to_owned(), |value| format!("{}{unit}", number::short(value)))
+        }
+    }
+}
+
+fn pooled(analysis: &SwitchbackAnalysis, treatment: &str, quantile: f64) -> Option<String> {
+    latency_us(analysis, treatment, quantile).map(number::short)
+}
+
+/// Quantile of the latencies of all slices of a treatment, µs.
+pub(super) fn latency_us(analysis: &SwitchbackAnalysis, treatment: &str, quantile: f64) -> Option<f64> {
+    let pooled = analysis.pooled_latency.iter().find(|pooled| pooled.treatment == treatment)?;
+    let found = pooled.quantiles.iter().find(|found| (found.quantile - quantile).abs() < 1e-9)?;
+    Some(found.ns as f64 / 1e3)
+}
+
+/// Median of a metric over the slices of some arms.
+pub(super) fn median(experiment: &LoadExperiment, arms: &[usize], name: &str) -> Option<f64> {
+    let values = arms.iter().flat_map(|arm| experiment.record.values(*arm, name)).flatten();
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        count if count % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+/// Arms of a treatment: the reference has two.
+pub(super) fn arms_of(experiment: &LoadExperiment, treatment: &str) -> Vec<usize> {
+    let design = &experiment.record.design;
+    (0..design.arms()).filter(|arm| design.treatment(*arm).is_some_and(|other| other.name == treatment)).collect()
+}
+
+pub(super) fn treatments(experiment: &LoadExperiment) -> impl Iterator<Item = &str> {
+    let design = &experiment.record.design;
+    std::iter::once(&design.reference).chain(&design.treatments).map(|treatment| treatment.name.as_str())
+}
+
+fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
+    let mut out = String::new();
+    let mut note = |text: String| out.push_str(&format!("  {text}\n"));
+    for (arm, why) in &experiment.record.dropped {
+        let name = experiment.record.design.treatment(*arm).map_or("", |treatment| &treatment.name);
+        note(format!("{} cannot be set here: {}", visible::name(name), visible::name(why)));
+    }
+    match &experiment.end {
+        EndOfExperiment::Stopped(StopReason::AllDecided) => note("ended early: every comparison is decided".to_owned()),
+        EndOfExperiment::Stopped(_) => {}
+        EndOfExperiment::Interrupted => note("interrupted: the table holds what was measured until then".to_owned()),
+        EndOfExperiment::Failed(why) => note(format!("ENDED EARLY: {}", visible::name(why))),
+    }
+    let has_figures = |slice: &quell_experiment::SliceRecord| {
+        slice.observation.metrics.keys().any(|name| name.starts_with(figures::CPU))
+    };
+    if !experiment.record.slices.is_empty() && !experiment.record.slices.iter().any(has_figures) {
+        note(
+            "no packet came by the queues in any slice, or they could not be counted: nothing can be compared"
+                .to_owned(),
+        );
+    }
+    for control in analysis.controls.iter().filter(|control| !control.holds) {
+        note(format!(
+            "{}: {} differs from itself, so the verdicts are withheld",
+            name(&control.criterion),
+            reference(experiment)
+        ));
+    }
+    if analysis.blocks_dropped > 0 {
+        note(format!(
+            "{} disturbed by other programs {} left out",
+            number_of(analysis.blocks_dropped as usize, "block"),
+            if analysis.blocks_dropped == 1 { "was" } else { "were" }
+        ));
+    }
+    for (flag, what) in [
+        (SliceFlag::RequestsFailed, "requests failed"),
+        (SliceFlag::Saturated, "the server fell behind the offered rate"),
+        (SliceFlag::LoadWasLate, "the generator sent late"),
+    ] {
+        let flagged = |treatment: &&str| {
+            let arms = arms_of(experiment, treatment);
+            let slices = experiment.record.slices.iter().filter(|slice| arms.contains(&slice.arm));
+            let (all, flagged) = slices.fold((0_u32, 0_u32), |(all, flagged), slice| {
+                (all + 1, flagged + u32::from(slice.observation.flags.contains(&flag)))
+            });
+            // A few slices of every mode are late or full on a busy machine.
+            (flagged * 4 > all).then(|| visible::name(treatment).into_owned())
+        };
+        let modes: Vec<String> = treatments(experiment).filter_map(|treatment| flagged(&treatment)).collect();
+        if !modes.is_empty() {
+            note(format!("{what} in more than a quarter of the slices of {}", modes.join(", ")));
+        }
+    }
+    out
+}
+
+fn absolute(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
+    let record = &experiment.record;
+    let has = |name: &str| record.slices.iter().any(|slice| slice.observation.metric(name).is_some());
+    let work = if has(&Work::Request.name(figures::CPU)) { Work::Request } else { Work::Packet };
+    let metric = |name: &str| if name.ends_with("-per") { work.name(name) } else { name.to_owned() };
+    let rate = if work == Work::Request { (figures::REQUESTS, "requests/s") } else { (figures::PACKETS, "packets/s") };
+    let columns: Vec<(String, &str)> = std::iter::once(rate)
+        .chain(DETAILS)
+        .map(|(name, heading)| (metric(name), heading))
+        .filter(|(name, _)| has(name))
+        .collect();
+    let latencies: Vec<(f64, &str)> = LATENCIES
+        .into_iter()
+        .filter(|(quantile, _)| {
+            treatments(experiment).any(|treatment| pooled(analysis, treatment, *quantile).is_some())
+        })
+        .collect();
+    let mut table = new_table();
+    let headings = columns.iter().map(|(_, heading)| *heading).chain(latencies.iter().map(|(_, heading)| *heading));
+    table.set_header(std::iter::once("").chain(headings).map(str::to_owned));
+    for treatment in treatments(experiment) {
+        let arms = arms_of(experiment, treatment);
+        let of_metric = |name: &String| median(experiment, &arms, name).map_or(ABSENT.to_owned(), number::short);
+        let of_latency = |quantile: f64| pooled(analysis, treatment, quantile).unwrap_or_else(|| ABSENT.to_owned());
+        let values = columns.iter().map(|(name, _)| of_metric(name));
+        let values = values.chain(latencies.iter().map(|(quantile, _)| of_latency(*quantile)));
+        table.add_row(std::iter::once(visible::name(treatment).into_owned()).chain(values));
+    }
+    for column in 1..=columns.len() + latencies.len() {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    lines(&table)
+}
+
+fn legend(result: &ExperimentResult) -> String {
+    let Some(experiment) = result.experiments.first() else { return String::new() };
+    let error_rate: f64 = result.experiments.iter().map(|experiment| experiment.record.design.error_rate).sum();
+    format!(
+        "\nChanges against {}, with intervals that all hold together with a probability of {} %. Every block has each mode\n\
+         once and {} twice, in random order. docs/statistics.md says what a verdict means.\n",
+        reference(experiment),
+        number::plain((1.0 - error_rate) * 100.0),
+        reference(experiment),
+    )
+}
+
+fn number_of(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_a_signed_change_and_a_factor_from_three_on() {
+        assert_eq!([change(0.75), change(1.0), change(1.049), change(3.2)], ["−25 %", "0 %", "+4.9 %", "×3.20"]);
+        assert_eq!(percent(f64::INFINITY), "∞");
+    }
+}
