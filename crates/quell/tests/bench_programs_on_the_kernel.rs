@@ -102,6 +102,13 @@ impl Stage {
         wait_until(|| if suspends() { Ok(()) } else { Err("suspend200 was never set".to_owned()) });
     }
 
+    /// Waits until a slice of suspend200 is complete: the next slice has another mode.
+    fn wait_until_a_slice_was_measured(&self) {
+        self.wait_until_switched();
+        let base = || self.lab.napi().settings.irq_suspend_timeout_ns == Some(0);
+        wait_until(|| if base() { Ok(()) } else { Err("the mode never changed again".to_owned()) });
+    }
+
     fn assert_as_before(&self) {
         wait_until(|| {
             let now = self.state();
@@ -207,7 +214,7 @@ fn after_a_kill_the_keeper_restores_the_server() {
 fn a_server_that_dies_is_named_and_what_was_measured_is_kept() {
     let Some(mut stage) = Stage::enter("bp-dies") else { return };
     let quell = stage.start(LONG);
-    stage.wait_until_switched();
+    stage.wait_until_a_slice_was_measured();
     let pid: Pid = stage.server.pid();
     stage.server.terminate(std::time::Duration::ZERO).unwrap();
     let (code, _, stderr) = end(quell);

@@ -263,6 +263,14 @@ pub enum ComparisonError {
         /// Reason.
         why: String,
     },
+    /// The programs, or what loads and measures them, failed in the first slice.
+    #[error("under {mode}: {error}; nothing was measured, and everything was restored")]
+    FirstSlice {
+        /// Mode.
+        mode: String,
+        /// Cause.
+        error: SubjectError,
+    },
     /// No mode is left to compare with the reference.
     #[error("none of the modes can be set here, so nothing can be compared: {0}")]
     NoModeLeft(String),
@@ -383,7 +391,7 @@ pub(crate) fn finished_experiment(
             return Err(match error {
                 SubjectError::Switch(error) => error.into(),
                 SubjectError::Judge(error) => error.into(),
-                error => ComparisonError::Reference { mode: treatment, why: error.to_string() },
+                error => ComparisonError::FirstSlice { mode: treatment, error },
             });
         }
         ExperimentEnd::SubjectFailed { treatment, error } => {

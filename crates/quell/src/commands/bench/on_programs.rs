@@ -205,6 +205,7 @@ fn failure(error: &ComparisonError) -> Failure {
         ComparisonError::Interrupted => Exit::Interrupted,
         ComparisonError::Judge(_) | ComparisonError::Design(_) => Exit::Usage,
         ComparisonError::Reference { .. } | ComparisonError::NoModeLeft(_) => Exit::NotSupported,
+        ComparisonError::FirstSlice { .. } => Exit::RolledBack,
         _ => Exit::KernelRefused,
     };
     Failure::new(exit, error)
