@@ -47,7 +47,7 @@ test-servers: ## test packaged servers with a delivery mode: traced, attached, l
 	@tools/install-missing $(SERVERS) $(TOOLS)
 	QUELL_TEST_SERVERS=all tools/count-tests $(CARGO) test --locked -p quell --test servers -- --nocapture
 
-bench-servers: ## measure the figures of docs/servers.md on this machine (root; 25 minutes)
+bench-servers: ## measure the figures of docs/servers.md on this machine (root; 35 minutes)
 	@tools/install-missing $(SERVERS) go
 	$(CARGO) bench --locked -p quell --bench servers
 

@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use quell_bench::counters::CpuUse;
 use quell_bench::counters::{CounterReading, Watched};
 use quell_bench::cpus::CpuLayout;
 use quell_bench::experiment::Preview;
 use quell_bench::lab::veth::{CLIENT_DEVICE, SERVER_DEVICE, VethLab, VethPlan, unique_name};
-use quell_bench::result::CpuUse;
 use quell_bench::server::{Server, ServerCommand};
 use quell_host::attach::{Selection, Targets};
 use quell_host::journal::Journal;

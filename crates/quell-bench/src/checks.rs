@@ -2,7 +2,7 @@
 
 use quell_linux::proc::Softirqs;
 
-use crate::result::{Check, WorkerFacts};
+use crate::facts::{Check, WorkerFacts};
 
 /// Upper limit of NET_RX softirqs per request on the server's CPUs. Above it, these CPUs do receive work of others. If
 /// every queue is polled by its thread, the lab itself causes no NET_RX softirqs; other programs of the machine cause a

@@ -6,8 +6,69 @@ use quell_linux::Pid;
 use quell_linux::bpf::{NapiPollCounter, NapiPolls};
 use quell_linux::clock;
 use quell_linux::proc::{CpuTimes, ProcDir, ProcRoot, Stat, TrafficCounters};
+use serde::Deserialize;
 
-use crate::result::{CpuUse, TrialCounters};
+/// Kernel counters over the measured time of a trial.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct TrialCounters {
+    /// Run time of the server's threads (`/proc/PID/task/TID/schedstat`), in nanoseconds.
+    pub server_run_ns: Option<u64>,
+    /// Run time of the NAPI threads of the server's queues, in nanoseconds. Absent if softirqs poll the queues, because
+    /// no thread is charged for their time.
+    pub napi_run_ns: Option<u64>,
+    /// Time of the server's CPUs.
+    pub server_cpus: Option<CpuUse>,
+    /// Time of the client's CPUs.
+    pub client_cpus: Option<CpuUse>,
+    /// Number of times that a thread of the server slept, counted as voluntary context switches.
+    pub server_sleeps: Option<u64>,
+    /// Device interrupts of the server's queues. Absent on a veth, which has no interrupts.
+    pub irqs: Option<u64>,
+    /// Polls of the server's queues by any thread or softirq (tracepoint `napi:napi_poll`).
+    pub polls: Option<u64>,
+    /// Polls that found no packet.
+    pub empty_polls: Option<u64>,
+    /// Packets found by these polls.
+    pub polled_packets: Option<u64>,
+    /// Packets dropped in either direction.
+    pub drops: Option<u64>,
+}
+
+/// Time accounting of a set of CPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct CpuUse {
+    /// Measured time multiplied by the number of CPUs, in nanoseconds.
+    pub capacity_ns: u64,
+    /// Idle and I/O wait time from `/proc/stat`, in nanoseconds.
+    pub idle_ns: u64,
+    /// Time stolen by the hypervisor, in nanoseconds.
+    pub steal_ns: u64,
+    /// Run time of the lab's threads: server or generator, and NAPI threads. In nanoseconds.
+    pub lab_ns: u64,
+}
+
+impl CpuUse {
+    /// Time spent outside the lab or stolen by the hypervisor, as a share of the capacity. It includes interrupts,
+    /// which no thread is charged for.
+    #[must_use]
+    pub fn foreign_share(&self) -> Option<f64> {
+        let used = self.capacity_ns.saturating_sub(self.idle_ns);
+        share(used.saturating_sub(self.lab_ns), self.capacity_ns)
+    }
+
+    /// Busy time as a share of the capacity.
+    #[must_use]
+    pub fn busy_share(&self) -> Option<f64> {
+        share(self.capacity_ns.saturating_sub(self.idle_ns), self.capacity_ns)
+    }
+}
+
+fn share(part: u64, whole: u64) -> Option<f64> {
+    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a trial are far below 2^53")]
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
 
 /// Processes, CPUs and devices to read counters of.
 #[derive(Debug)]
@@ -37,14 +98,11 @@ pub struct CounterReading {
     server_run_ns: Option<u64>,
     napi_run_ns: Option<u64>,
     client_run_ns: Option<u64>,
-    napi_wakeups: Option<u64>,
     server_sleeps: Option<u64>,
     irqs: Option<u64>,
     cpus: Option<Stat>,
     polls: Option<NapiPolls>,
-    busy_poll_rx_packets: Option<u64>,
     drops: Option<u64>,
-    retransmits: Option<u64>,
 }
 
 impl Watched {
@@ -58,14 +116,11 @@ impl Watched {
             server_run_ns: sum(&self.server, |pid| Some(proc.process(pid).schedstat_of_all_threads().ok()?.run_ns)),
             napi_run_ns: self.has_napi_threads().then(|| run_ns(proc, &self.server_napi)).flatten(),
             client_run_ns: run_ns(proc, &self.generator).zip(run_ns(proc, &self.client_napi)).map(|(a, b)| a + b),
-            napi_wakeups: self.has_napi_threads().then(|| wakeups(proc, &self.server_napi)).flatten(),
             server_sleeps: sum(&self.server, |pid| sleeps(&proc.process(pid))),
             irqs: self.irqs(proc),
             cpus: proc.stat().ok(),
             polls: polls.and_then(all_polls),
-            busy_poll_rx_packets: server_side.as_ref().and_then(|side| side.netstat().ok()?.busy_poll_rx_packets()),
             drops: both(&server_side, &client_side, |side, server| self.drops(side, server)),
-            retransmits: both(&server_side, &client_side, |side, _| side.snmp().ok()?.retransmitted_segments()),
         }
     }
 
@@ -109,17 +164,12 @@ impl Watched {
             napi_run_ns,
             server_cpus: cpu_use(&self.server_cpus, server_lab_ns),
             client_cpus: cpu_use(&self.client_cpus, client_run_ns),
-            napi_wakeups: increase(from.napi_wakeups, to.napi_wakeups),
             server_sleeps: increase(from.server_sleeps, to.server_sleeps),
             irqs: increase(from.irqs, to.irqs),
             polls: polls(|polls| polls.polls),
             empty_polls: polls(|polls| polls.empty),
             polled_packets: polls(|polls| polls.packets),
-            busy_poll_rx_packets: increase(from.busy_poll_rx_packets, to.busy_poll_rx_packets),
-            epoll_waits: None,
-            epoll_events: None,
             drops: increase(from.drops, to.drops),
-            retransmits: increase(from.retransmits, to.retransmits),
         }
     }
 }
@@ -130,10 +180,6 @@ fn all_polls(counter: &NapiPollCounter) -> Option<NapiPolls> {
 
 fn run_ns(proc: &ProcRoot, threads: &[Pid]) -> Option<u64> {
     sum(threads, |tid| Some(proc.process(tid).schedstat().ok()?.run_ns))
-}
-
-fn wakeups(proc: &ProcRoot, threads: &[Pid]) -> Option<u64> {
-    sum(threads, |tid| proc.process(tid).status().ok()?.voluntary_ctxt_switches)
 }
 
 /// Voluntary context switches of all threads of a process.
@@ -226,7 +272,7 @@ mod tests {
         };
         let proc = ProcRoot::default();
         let counted = watched.between(&watched.snapshot(&proc, None), &watched.snapshot(&proc, None));
-        assert_eq!((counted.napi_run_ns, counted.napi_wakeups, counted.polls), (None, None, None));
+        assert_eq!((counted.napi_run_ns, counted.polls), (None, None));
         assert!(counted.server_run_ns.is_some() && counted.server_cpus.is_some());
     }
 

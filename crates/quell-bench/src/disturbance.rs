@@ -2,7 +2,42 @@
 
 use quell_load::{ErrorCounts, LoadReport};
 
-use crate::result::{CpuUse, Disturbance, TrialCounters};
+use crate::counters::{CpuUse, TrialCounters};
+
+/// A reason to distrust a trial.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Disturbance {
+    /// Other programs ran on the server's CPUs.
+    ForeignOnServer {
+        /// Share of the CPU time.
+        share: f64,
+    },
+    /// Other programs ran on the client's CPUs.
+    ForeignOnClient {
+        /// Share of the CPU time.
+        share: f64,
+    },
+    /// The generator sent requests late.
+    GeneratorLate {
+        /// 99th percentile of its lateness, in nanoseconds.
+        p99_ns: u64,
+    },
+    /// The server was slower than the rate, so some due requests were never sent. The remaining latencies mean little.
+    Saturated {
+        /// Number of requests never sent.
+        never_sent: u64,
+    },
+    /// Packets were dropped.
+    Drops {
+        /// Number of dropped packets.
+        packets: u64,
+    },
+    /// Requests failed.
+    Errors {
+        /// Number of failed requests.
+        requests: u64,
+    },
+}
 
 /// Upper limit of the share of the server's CPUs that is used by others or stolen by the hypervisor. Above it, CPU per
 /// request and latency are distorted. Interrupts of the machine's own devices stay far below it.
@@ -18,16 +53,9 @@ const NEVER_SENT_MAX: f64 = 0.005;
 /// Whether the server could not keep up with the rate. The slowest latencies are then missing, and the reported ones
 /// are lower bounds.
 #[must_use]
-pub fn is_saturated(load: &LoadReport) -> bool {
-    #[expect(clippy::cast_precision_loss, reason = "counts of one trial are far below 2^53")]
-    let (never_sent, sent) = (load.never_sent as f64, load.sent as f64);
-    never_sent > NEVER_SENT_MAX * (sent + never_sent)
-}
-
-/// Whether a repeated measurement may give a better trial, because the disturbance was temporary.
-#[must_use]
-pub fn may_pass(disturbances: &[Disturbance]) -> bool {
-    disturbances.iter().any(|disturbance| !matches!(disturbance, Disturbance::Saturated { .. }))
+#[expect(clippy::cast_precision_loss, reason = "counts of one trial are far below 2^53")]
+pub(crate) fn is_saturated(sent: u64, never_sent: u64) -> bool {
+    never_sent as f64 > NEVER_SENT_MAX * (sent + never_sent) as f64
 }
 
 /// Disturbances of a trial.
@@ -40,7 +68,7 @@ pub fn disturbances(load: &LoadReport, counters: &TrialCounters) -> Vec<Disturba
         over(&counters.server_cpus, FOREIGN_ON_SERVER_MAX).map(|share| Disturbance::ForeignOnServer { share }),
         over(&counters.client_cpus, FOREIGN_ON_CLIENT_MAX).map(|share| Disturbance::ForeignOnClient { share }),
         late.map(|p99| Disturbance::GeneratorLate { p99_ns: u64::try_from(p99.as_nanos()).unwrap_or(u64::MAX) }),
-        is_saturated(load).then_some(Disturbance::Saturated { never_sent: load.never_sent }),
+        is_saturated(load.sent, load.never_sent).then_some(Disturbance::Saturated { never_sent: load.never_sent }),
         counters.drops.filter(|drops| *drops > 0).map(|packets| Disturbance::Drops { packets }),
         (failed > 0).then_some(Disturbance::Errors { requests: failed }),
     ];
@@ -72,12 +100,8 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_that_cannot_keep_up_is_saturated_and_not_repeated() {
-        let kept_up = LoadReport { sent: 10_000, never_sent: 30, ..LoadReport::default() };
-        let fell_behind = LoadReport { sent: 10_000, never_sent: 90, ..LoadReport::default() };
-        assert!(!is_saturated(&kept_up) && is_saturated(&fell_behind));
-        assert!(!may_pass(&disturbances(&fell_behind, &TrialCounters::default())));
-        assert!(may_pass(&[Disturbance::Saturated { never_sent: 1 }, Disturbance::Drops { packets: 1 }]));
+    fn a_stall_at_the_end_is_no_saturation_and_a_growing_backlog_is() {
+        assert!(!is_saturated(10_000, 30) && is_saturated(10_000, 90));
     }
 
     #[test]

@@ -22,14 +22,14 @@ use crate::counters::Watched;
 use crate::cpus::{CpuError, CpuLayout};
 use crate::experiment::program::{Programs, Traffic};
 use crate::experiment::{
-    ComparisonError, EndOfExperiment, ExperimentResult, LoadExperiment, Preview, SubjectFacts, Timing, criteria,
-    design, drive, finished_experiment, needs_launch,
+    ComparisonError, ExperimentResult, LoadExperiment, Preview, SubjectFacts, Timing, drive, finished_experiment,
+    needs_launch, one_per_load,
 };
+use crate::facts::{Check, HostFacts, LabFacts, WorkerFacts};
 use crate::lab::napi::Queues;
 use crate::lab::veth::{CLIENT_DEVICE, LabError, SERVER_DEVICE, VethLab, VethPlan, unique_name};
 use crate::offered_load::OfferedLoad;
 use crate::requirements::{Missing, missing};
-use crate::result::{Check, HostFacts, LabFacts, WorkerFacts};
 use crate::server::{Server, ServerCommand, ServerError, Worker};
 use crate::{bench_load, checks};
 
@@ -228,61 +228,38 @@ fn measure(
         SubjectFacts::Veth { lab: Box::new(facts.clone()), server: server.facts(&workers), load: Box::new(spec) };
     let mut result = ExperimentResult::begin(subject).map_err(ComparisonError::from)?;
     result.not_a_measurement = not_a_measurement(&facts, broken);
-    experiments(request, &mut result, lab, &mut server, generator, journal, watch, stopped)?;
+    result.experiments = experiments(request, lab, &mut server, generator, journal, watch, stopped)?;
     server.stop()?;
     Ok(result)
 }
 
-/// An experiment for each load. Stops after one that ended early.
-#[expect(clippy::too_many_arguments, reason = "everything that a run of the lab consists of")]
+/// An experiment for each load.
 fn experiments(
     request: &Request,
-    result: &mut ExperimentResult,
     lab: &VethLab,
     server: &mut Server,
     mut generator: Generator,
     journal: &Journal,
     watch: &mut dyn FnMut(Event<'_>),
     stopped: &dyn Fn() -> bool,
-) -> Result<(), BenchError> {
+) -> Result<Vec<LoadExperiment>, BenchError> {
     let needs_reach = request.loads.iter().any(|load| matches!(load, OfferedLoad::Percent(_)));
     let reaches_per_s =
         if needs_reach { generator.run(&REACH, &mut UntilStopped(stopped)).map_err(interrupted)?.qps } else { 0.0 };
-    let mut left_ms = request.timing.budget_ms;
-    for (index, load) in request.loads.iter().enumerate() {
-        let parts_left = (request.loads.len() - index) as u64;
-        let timing = Timing { budget_ms: left_ms / parts_left, ..request.timing };
-        let offered_per_s = load.rate_per_s(reaches_per_s);
-        watch(Event::Begins { load: *load, offered_per_s });
-        let design = design(&request.modes, criteria(*load), timing, request.loads.len() as u32);
+    let mut idle = Some(generator);
+    one_per_load(&request.loads, &request.modes, request.timing, reaches_per_s, &mut |load, offered_per_s, design| {
+        watch(Event::Begins { load, offered_per_s });
         let schedule = match offered_per_s {
             Some(rate_per_s) => Schedule::Open { rate_per_s, gaps: Distribution::FACEBOOK_GAPS },
             None => Schedule::Closed,
         };
-        let (experiment, back) = experiment(
-            request,
-            (*load, offered_per_s),
-            design,
-            lab,
-            server,
-            generator.keep_running(schedule)?,
-            journal,
-            watch,
-            stopped,
-        )?;
-        generator = back;
-        let spent_ms: f64 = experiment.record.slices.iter().map(|slice| slice.observation.spent_ms).sum();
-        left_ms = left_ms.saturating_sub(spent_ms as u64);
-        let goes_on = matches!(experiment.end, EndOfExperiment::Stopped(_));
-        result.experiments.push(experiment);
-        if !server.is_running()? {
-            return Err(BenchError::ServerEnded);
-        }
-        if !goes_on {
-            break;
-        }
-    }
-    Ok(())
+        let generator = idle.take().unwrap_or_else(|| unreachable!("every experiment returns it"));
+        let running = generator.keep_running(schedule)?;
+        let loads = (load, offered_per_s);
+        let (experiment, back) = experiment(request, loads, design, lab, server, running, journal, watch, stopped)?;
+        idle = Some(back);
+        if server.is_running()? { Ok(experiment) } else { Err(BenchError::ServerEnded) }
+    })
 }
 
 #[expect(clippy::too_many_arguments, reason = "everything that a run of the lab consists of")]

@@ -20,8 +20,8 @@ use quell_linux::visible;
 use quell_linux::{CpuList, NapiId, Pid};
 use quell_mode::EpollParams;
 
+use crate::facts::{ServerFacts, WorkerFacts};
 use crate::lab::veth::VethLab;
-use crate::result::{ServerFacts, WorkerFacts};
 
 /// Port of the server. The namespace is private, so the port is always free.
 const PORT: u16 = 11_211;

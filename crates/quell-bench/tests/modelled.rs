@@ -1,33 +1,106 @@
-//! Findings of the bench about modes on the model.
+//! Experiments on the model.
 
-use quell_bench::model::{self, Request};
-use quell_bench::plan::Plan;
-use quell_bench::table::Question;
+use quell_bench::experiment::model::{ModelRequest, run_model};
+use quell_bench::experiment::{ComparisonError, EndOfExperiment, ExperimentResult, Timing};
+use quell_experiment::{ContrastVerdict, StopReason};
 use quell_mode::DeliveryMode;
 use quell_sim::HostProfile;
 use quell_sim::sweep::Setup;
+
+fn request(modes: &str, loads: &[&str]) -> ModelRequest {
+    ModelRequest {
+        modes: DeliveryMode::parse_list(modes).expect("modes"),
+        loads: loads.iter().map(|load| load.parse().expect("a load")).collect(),
+        timing: Timing { budget_ms: 2_400, slice_ms: 20, settle_ms: 30, margin: 0.05, seed: 1 },
+        setup: Setup::new(HostProfile::shipped("epyc7662-cx5").expect("it ships")).with_queues(2),
+        threads: 2,
+    }
+}
+
+fn run(request: &ModelRequest) -> ExperimentResult {
+    run_model(request, &mut |_, _| (), &|| false).expect("it runs")
+}
 
 /// Threads that poll continuously give neither throughput nor efficiency, and each takes a whole CPU (cover letter of
 /// threaded NAPI busy polling, v10).
 #[test]
 fn continuously_polling_threads_win_neither_throughput_nor_cpu_time() {
-    let modes = DeliveryMode::parse_list("base,threadedbusy").expect("modes");
-    let loads = ["50%", "max"].map(|load| load.parse().expect("a load")).to_vec();
-    let plan = Plan { measure_ms: 20, warm_up_ms: 30, ..Plan::new(modes, loads, 3, 1).expect("a plan") };
-    let setup = Setup::new(HostProfile::shipped("epyc7662-cx5").expect("it ships")).with_queues(2);
-    let result = model::run(&Request { plan, setup, threads: 2 }, |_, _| ()).expect("it runs");
+    let result = run(&request("base,threadedbusy", &["50%", "max"]));
+    for experiment in &result.experiments {
+        let analysis = experiment.analyse();
+        let efficiency = analysis.contrasts.iter().filter(|contrast| {
+            let name = serde_json::to_string(&contrast.criterion).expect("JSON");
+            name.contains("cpu-us-per-request") || name.contains("requests-per-s")
+        });
+        for contrast in efficiency {
+            assert_eq!(contrast.verdict, ContrastVerdict::Worse, "{contrast:?}");
+        }
+        let polling = experiment.record.slices.iter().filter(|slice| slice.arm == 2);
+        for busy in polling.map(|slice| slice.observation.metrics["busy-share"]) {
+            assert!(busy > 0.99, "{busy}");
+        }
+    }
+}
 
-    let findings = result.findings();
-    let found = findings.iter().flat_map(|(_, found)| found);
-    let efficient: Vec<_> =
-        found.filter(|found| matches!(found.question, Question::Throughput | Question::Cpu)).collect();
-    assert_eq!(efficient.len(), 3);
-    for finding in efficient {
-        let named = std::iter::once(&finding.choice.winner).chain(&finding.choice.not_distinguishable);
-        assert!(named.clone().all(|label| label != "threadedbusy"), "{finding:?}");
-    }
-    let polling = result.trials.iter().filter(|trial| result.plan.modes[trial.id.mode].label == "threadedbusy");
-    for cpus in polling.map(|trial| trial.counters.server_cpus.expect("the model counts it")) {
-        assert!(cpus.idle_ns * 100 < cpus.capacity_ns, "{cpus:?}");
-    }
+#[test]
+fn a_mode_with_a_plain_effect_is_decided_before_the_time_is_over() {
+    let result = run(&request("base,fullbusy", &["50%"]));
+    let experiment = &result.experiments[0];
+    let analysis = experiment.analyse();
+    assert_eq!(analysis.contrasts[0].verdict, ContrastVerdict::Better, "p50 of fullbusy");
+    assert!(analysis.controls.iter().all(|control| control.holds), "base against base");
+    let spent_ms: f64 = experiment.record.slices.iter().map(|slice| slice.observation.spent_ms).sum();
+    assert!(spent_ms <= 2_400.0, "{spent_ms}");
+}
+
+#[test]
+fn the_seed_decides_every_slice_and_the_number_of_threads_none() {
+    let one = ModelRequest { threads: 1, ..request("base,defer20", &["50%", "max"]) };
+    let many = ModelRequest { threads: 7, ..one.clone() };
+    let another = ModelRequest { timing: Timing { seed: 2, ..one.timing }, ..one.clone() };
+    let experiments = |request: &ModelRequest| run(request).experiments;
+    assert!(experiments(&one) == experiments(&many));
+    assert!(experiments(&one) != experiments(&another));
+}
+
+#[test]
+fn slices_of_one_mode_differ_because_each_has_its_own_seed() {
+    let result = run(&request("base,defer20", &["50%"]));
+    let mut cpu: Vec<f64> = result.experiments[0].record.values(0, "cpu-us-per-request").flatten().collect();
+    let slices = cpu.len();
+    cpu.sort_by(f64::total_cmp);
+    cpu.dedup();
+    assert_eq!(cpu.len(), slices);
+}
+
+#[test]
+fn a_mode_that_the_modelled_server_does_not_support_is_left_out() {
+    let mixed = run(&request("base,defer20,sockpoll50", &["50%"]));
+    assert_eq!(mixed.experiments[0].record.dropped.keys().collect::<Vec<_>>(), [&3]);
+    let alone = run_model(&request("base,sockpoll50", &["50%"]), &mut |_, _| (), &|| false);
+    assert!(matches!(alone, Err(ComparisonError::NoModeLeft(_))), "{alone:?}");
+}
+
+#[test]
+fn an_interrupted_experiment_has_the_slices_until_then_and_none_follows() {
+    let slices = std::cell::Cell::new(0);
+    let mut count = |_, _: quell_experiment::ExperimentEvent<'_, _>| slices.set(slices.get() + 1);
+    let result = run_model(&request("base,defer20", &["50%", "max"]), &mut count, &|| slices.get() > 4);
+    let result = result.expect("it has slices");
+    assert_eq!(result.experiments.len(), 1);
+    assert_eq!(result.experiments[0].end, EndOfExperiment::Interrupted);
+    assert_eq!(result.experiments[0].record.slices.len(), 4);
+    let whole = run(&request("base,defer20", &["max"]));
+    assert!(matches!(
+        whole.experiments[0].end,
+        EndOfExperiment::Stopped(StopReason::AllDecided | StopReason::BudgetSpent)
+    ));
+}
+
+#[test]
+fn a_result_says_that_it_is_no_measurement_and_survives_its_file() {
+    let result = run(&request("base,defer20", &["50%"]));
+    assert!(result.not_a_measurement.is_some());
+    let text = serde_json::to_string(&result).expect("JSON");
+    assert!(serde_json::from_str::<ExperimentResult>(&text).expect("a result") == result);
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use common::{can_raise_a_lab, request, run_to_the_end};
 use quell_bench::cpus::CpuError;
 use quell_bench::experiment::{ComparisonError, EndOfExperiment, ExperimentResult, SubjectFacts};
-use quell_bench::result::{LabFacts, ServerFacts};
+use quell_bench::facts::{LabFacts, ServerFacts};
 use quell_bench::run::{BenchError, Event};
 use quell_bench::server::ServerCommand;
 use quell_experiment::{Criterion, SliceFlag, SliceObservation};
@@ -21,7 +21,7 @@ use quell_test_support::{Lacks, skip_part};
 fn lab(result: &ExperimentResult) -> (&LabFacts, &ServerFacts) {
     match &result.subject {
         SubjectFacts::Veth { lab, server, .. } => (lab, server),
-        SubjectFacts::Programs(programs) => panic!("{programs:?}"),
+        other => panic!("{other:?}"),
     }
 }
 

@@ -1,13 +1,12 @@
 //! From the slices of an experiment to verdicts. Everything follows from the record: the looks of a running experiment and
 //! those of a stored one are the same.
 
-use quell_stats::Goal;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::alpha_spending::AlphaSpending;
 use crate::blocks::{BEYOND_MIN, Blocks, Pair};
-use crate::design::{CONTROL, Criterion, ExperimentDesign, MIN_BLOCKS, REFERENCE};
+use crate::design::{CONTROL, Criterion, ExperimentDesign, Goal, MIN_BLOCKS, REFERENCE};
 use crate::observation::SliceFlag;
 use crate::permutation::{LogValues, invert};
 use crate::switchback::ExperimentRecord;

@@ -1,7 +1,6 @@
 //! The design of a switchback experiment, fixed before the first slice. The order of the slices is a pure function of the
 //! seed.
 
-use quell_stats::Goal;
 use rand::seq::SliceRandom as _;
 use rand_pcg::Pcg64;
 use schemars::JsonSchema;
@@ -15,6 +14,16 @@ pub struct Treatment<S> {
     pub name: String,
     /// Value that [`ExperimentSubject::set`](crate::ExperimentSubject::set) receives.
     pub setting: S,
+}
+
+/// Whether low or high values of a metric are better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Goal {
+    /// Less is better: latency, CPU per request.
+    Lowest,
+    /// More is better: requests per second.
+    Highest,
 }
 
 /// A quantity that treatments are compared by.

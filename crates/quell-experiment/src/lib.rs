@@ -24,7 +24,7 @@ pub use analysis::{
     ContrastResult, ContrastVerdict, ControlResult, Look, PooledLatency, PooledQuantile, RatioEstimate,
     SwitchbackAnalysis, WhyUndecided, analyse,
 };
-pub use design::{ContrastSet, Criterion, DesignError, ExperimentDesign, Treatment};
+pub use design::{ContrastSet, Criterion, DesignError, ExperimentDesign, Goal, Treatment};
 pub use driver::{ExperimentEnd, ExperimentEvent, ExperimentSubject, FinishedExperiment, SetFailure, run};
 pub use latency_counts::LatencyCounts;
 pub use observation::{InvalidObservation, SliceFlag, SliceObservation, SliceRecord};

@@ -8,10 +8,10 @@ use std::ops::ControlFlow;
 use proptest::prelude::*;
 use quell_experiment::{
     ContrastSet, ContrastVerdict, Criterion, ExperimentDesign, ExperimentEnd, ExperimentEvent, ExperimentRecord,
-    ExperimentSubject, FinishedExperiment, LatencyCounts, SetFailure, SliceFlag, SliceObservation, StopReason,
+    ExperimentSubject, FinishedExperiment, Goal, LatencyCounts, SetFailure, SliceFlag, SliceObservation, StopReason,
     Switchback, SwitchbackAnalysis, Treatment, WhyUndecided, analyse, run,
 };
-use quell_stats::{Goal, LatencyHistogram};
+use quell_stats::LatencyHistogram;
 use rand::SeedableRng as _;
 use rand_pcg::Pcg64;
 

@@ -1,11 +1,8 @@
 //! Median and range of repeated measurements. A handful of repeats supports no assumption about their
 //! distribution.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 /// Median and range of repeated measurements of a metric, in its unit.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
     /// Median; of an even number of values, the mean of the middle two.
     pub median: f64,
@@ -44,7 +41,7 @@ impl Spread {
 }
 
 /// Median of ascending `sorted`; `None` when empty.
-pub(crate) fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
+fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
     let upper = *sorted.get(sorted.len() / 2)?;
     if sorted.len() % 2 == 1 {
         return Some(upper);

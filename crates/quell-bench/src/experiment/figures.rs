@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use quell_experiment::Criterion;
-use quell_stats::Goal;
+use quell_experiment::{Criterion, Goal};
 
-use crate::result::{CpuUse, TrialCounters};
+use crate::counters::{CpuUse, TrialCounters};
 
 /// What costs are divided by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

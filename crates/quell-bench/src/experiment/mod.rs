@@ -1,9 +1,11 @@
 //! Switchback experiments on a server under load: modes are switched in short slices while it serves. One subject
-//! ([`program`]) covers any program of this host, and the server of the lab. [`result`](ExperimentResult) is the file;
-//! [`quell_experiment::analyse`] says what follows from it.
+//! ([`program`]) covers any program of this host, and the server of the lab; [`model`] simulates. [`ExperimentResult`] is the
+//! file; [`quell_experiment::analyse`] says what follows from it.
 
+pub mod earlier;
 pub mod figures;
 pub mod judge;
+pub mod model;
 pub mod program;
 
 use std::ops::ControlFlow;
@@ -11,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use quell_experiment::{
     ContrastSet, Criterion, DesignError, ExperimentDesign, ExperimentEnd, ExperimentEvent, ExperimentRecord,
-    FinishedExperiment, StopReason, SwitchbackAnalysis, Treatment,
+    ExperimentSubject, FinishedExperiment, Goal, StopReason, SwitchbackAnalysis, Treatment,
 };
 use quell_host::attach::attachment::StartKeeper;
 use quell_host::attach::plan::Plan;
@@ -22,12 +24,11 @@ use quell_host::switching::{SwitchError, SwitchPlan, Switching};
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched::SchedError;
 use quell_mode::{DeliveryMode, Requirement};
-use quell_stats::Goal;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::facts::{HostFacts, LabFacts, ModelFacts, ServerFacts};
 use crate::offered_load::OfferedLoad;
-use crate::result::{HostFacts, LabFacts, ServerFacts};
 use figures::Work;
 use judge::{Judge, JudgeError};
 use program::{Programs, SubjectError, Traffic};
@@ -71,6 +72,8 @@ pub enum SubjectFacts {
         /// Generator without the rate.
         load: Box<quell_load::LoadSpec>,
     },
+    /// A server on the model of a host.
+    Model(ModelFacts),
 }
 
 /// Programs of this host, and who measured them.
@@ -358,12 +361,40 @@ pub(crate) fn needs_launch(mode: &DeliveryMode) -> Option<Requirement> {
     mode.requirements().into_iter().find(launch)
 }
 
-pub(crate) fn drive(
-    subject: &mut Programs<'_>,
+/// Runs an experiment for each load, with the modes and within the time of all. Stops after one that ended early.
+pub(crate) fn one_per_load<E>(
+    loads: &[OfferedLoad],
+    modes: &[DeliveryMode],
+    timing: Timing,
+    reaches_per_s: f64,
+    experiment: &mut dyn FnMut(OfferedLoad, Option<f64>, ExperimentDesign<DeliveryMode>) -> Result<LoadExperiment, E>,
+) -> Result<Vec<LoadExperiment>, E> {
+    let mut experiments = Vec::new();
+    let mut left_ms = timing.budget_ms;
+    for (index, load) in loads.iter().enumerate() {
+        let budget_ms = left_ms / (loads.len() - index) as u64;
+        let design = design(modes, criteria(*load), Timing { budget_ms, ..timing }, loads.len() as u32);
+        let finished = experiment(*load, load.rate_per_s(reaches_per_s), design)?;
+        let spent_ms: f64 = finished.record.slices.iter().map(|slice| slice.observation.spent_ms).sum();
+        left_ms = left_ms.saturating_sub(spent_ms as u64);
+        let goes_on = matches!(finished.end, EndOfExperiment::Stopped(_));
+        experiments.push(finished);
+        if !goes_on {
+            break;
+        }
+    }
+    Ok(experiments)
+}
+
+pub(crate) fn drive<T>(
+    subject: &mut T,
     design: ExperimentDesign<DeliveryMode>,
     watch: &mut Watch<'_>,
     stopped: &dyn Fn() -> bool,
-) -> Result<FinishedExperiment<DeliveryMode, SubjectError>, DesignError> {
+) -> Result<FinishedExperiment<DeliveryMode, SubjectError>, DesignError>
+where
+    T: ExperimentSubject<Setting = DeliveryMode, Error = SubjectError>,
+{
     quell_experiment::run(subject, design, &mut |event| {
         watch(event);
         if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

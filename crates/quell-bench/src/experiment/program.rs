@@ -18,9 +18,8 @@ use quell_mode::DeliveryMode;
 
 use super::figures;
 use super::judge::{Judge, JudgeError};
-use crate::counters::{CounterReading, Watched};
+use crate::counters::{CounterReading, CpuUse, TrialCounters, Watched};
 use crate::disturbance::{failures, is_saturated};
-use crate::result::TrialCounters;
 
 /// How often it is asked whether the experiment is to stop.
 const TICK: Duration = Duration::from_millis(20);
@@ -69,6 +68,9 @@ pub enum SubjectError {
     /// The generator failed.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// A run of the model was aborted.
+    #[error(transparent)]
+    Model(#[from] quell_sim::RunError),
     /// A program has ended.
     #[error("process {0} has ended")]
     ProgramEnded(Pid),
@@ -204,8 +206,7 @@ impl<'a> Programs<'a> {
         let used = counters.server_cpus.as_ref();
         let stolen =
             || used.filter(|used| used.capacity_ns > 0).map(|used| used.steal_ns as f64 / used.capacity_ns as f64);
-        let foreign_cpu =
-            if self.charges_all_time { used.and_then(crate::result::CpuUse::foreign_share) } else { stolen() };
+        let foreign_cpu = if self.charges_all_time { used.and_then(CpuUse::foreign_share) } else { stolen() };
         SliceObservation {
             spent_ms: self.slice_began.elapsed().as_secs_f64() * 1e3,
             foreign_cpu,
@@ -251,13 +252,9 @@ impl ExperimentSubject for Programs<'_> {
 }
 
 /// Limits of what a slice shows.
-fn flags(report: &LoadReport) -> BTreeSet<SliceFlag> {
+pub(super) fn flags(report: &LoadReport) -> BTreeSet<SliceFlag> {
     // Requests that are answered after the generator has stopped waiting are slow, not lost.
-    let is_slow = is_saturated(&LoadReport {
-        never_sent: report.never_sent + report.unanswered,
-        sent: report.sent,
-        ..LoadReport::default()
-    });
+    let is_slow = is_saturated(report.sent, report.never_sent + report.unanswered);
     let flags = [
         is_slow.then_some(SliceFlag::Saturated),
         (failures(&report.errors) > 0).then_some(SliceFlag::RequestsFailed),

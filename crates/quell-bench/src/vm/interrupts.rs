@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use quell_host::snapshot::Provenance;
-use quell_mode::Nearest;
+use quell_mode::{EpollParams, NapiSettings, Nearest};
 use quell_stats::Spread;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::features::Feature;
-use crate::result::{Check, SettingsReadBack};
+use crate::facts::Check;
 
 /// The schema of [`InterruptResult`].
 pub const SCHEMA: &str = "quell-interrupts/1";
@@ -85,6 +85,16 @@ pub struct InterruptTrial {
     /// Share of the time of the emulator's runnable threads that they waited for a host CPU. Absent if the host does
     /// not report it.
     pub host_wait_share: Option<f64>,
+}
+
+/// Settings as reported by the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SettingsReadBack {
+    /// Settings of each of the server's queues.
+    pub napi: Vec<NapiSettings>,
+    /// Busy-poll parameters of each worker's epoll.
+    pub epoll: Vec<EpollParams>,
 }
 
 /// Counters of a trial.

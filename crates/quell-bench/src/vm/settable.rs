@@ -13,9 +13,9 @@ use quell_vm::nic::{End, GuestNic};
 
 use super::guest::SERVER_CPU;
 use super::interrupts::Refusal;
+use super::interrupts::SettingsReadBack;
 use crate::experiment::needs_launch;
 use crate::lab::napi::{QueueError, Queues};
-use crate::result::SettingsReadBack;
 use crate::server::{ServerError, Worker};
 
 /// This CPU exists if a mode needs it: see [`super::Request::cpus`].

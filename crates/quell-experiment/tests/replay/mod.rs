@@ -6,9 +6,9 @@
 use std::path::Path;
 
 use quell_experiment::{
-    Criterion, ExperimentDesign, LatencyCounts, SliceObservation, Switchback, SwitchbackAnalysis, Treatment,
+    Criterion, ExperimentDesign, Goal, LatencyCounts, SliceObservation, Switchback, SwitchbackAnalysis, Treatment,
 };
-use quell_stats::{Goal, LatencyHistogram};
+use quell_stats::LatencyHistogram;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
 

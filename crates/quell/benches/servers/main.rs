@@ -1,7 +1,7 @@
 //! Servers from packages under a delivery mode: each with interrupts twice, by `quell attach` and by `quell run`, in
 //! interleaved rounds, with its real client. Prints the page `docs/servers.md`; progress goes to standard error.
 //!
-//! `make bench-servers`, or `cargo bench -p quell --bench servers -- --rounds 5 > docs/servers.md` as root.
+//! `make bench-servers`, or `cargo bench -p quell --bench servers > docs/servers.md` as root.
 
 #![allow(
     clippy::unwrap_used,
@@ -25,7 +25,7 @@ mod table;
 mod trial;
 
 use clap::Parser;
-use quell_bench::result::HostFacts;
+use quell_bench::facts::HostFacts;
 use quell_linux::Pid;
 use quell_linux::proc::ProcRoot;
 use quell_linux::sched;
@@ -51,7 +51,7 @@ struct Options {
     #[arg(long, default_value_t = 6)]
     rounds: u64,
     /// Interleaved rounds with two of both.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 6)]
     rounds_of_two: u64,
     /// Measured time of a trial, in seconds.
     #[arg(long, default_value_t = 2.0)]

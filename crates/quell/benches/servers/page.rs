@@ -1,7 +1,7 @@
 //! The page that the figures are published on: what was measured and how, around the tables. What the tables say is said by
 //! the trials; what is to be known of a server beyond them is here.
 
-use quell_bench::result::HostFacts;
+use quell_bench::facts::HostFacts;
 use quell_mode::DeliveryMode;
 
 use crate::client::CONNECTIONS;
@@ -70,9 +70,8 @@ fn how(options: &Options, host: &HostFacts) -> String {
          - memcached and tokio are asked by `quell load` at a fixed rate, {share:.0} % of what `base` reached in a closed \
          loop just before in the same round. redis-benchmark (`GET`) and wrk have no rate: they ask in a closed loop, each \
          connection again as soon as it has its answer, so that their requests a second follow from the latency.\n\
-         - Figures are medians over the rounds (lowest–highest). `against base` is the median of the rounds' ratios, with \
-         the interval that holds it; in bold where it is more than what `base` and `base` again differed by, and all \
-         rounds agree as far as their number asks for.\n\
+         - Figures are medians over the rounds (lowest–highest). `against base` is the ratio with its interval, by \
+         the method of [statistics.md](statistics.md) with a round as block; in bold where the interval excludes no change.\n\
          - CPU/request is the run time of the server's threads and of its queues' NAPI threads; a mode that polls at an \
          idle moment shows there. *polls by the server* are those of all polls of its queues that its own threads made; \
          *found suspended* are those of them that found the queue's interrupt suspended.\n\

@@ -1,15 +1,21 @@
-//! The trials as Markdown: a row a server and way of giving it the mode, each figure's median and range, and what paired
-//! comparison with `base` says of it. What was not measured is a dash.
+//! The trials as Markdown: a row a server and way of giving it the mode, each figure's median and range, and what the
+//! analysis of switchback experiments says of it against `base`. What was not measured is a dash.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use quell_stats::{Doubt, Effect, PairedRatios, Resolution, Spread, Verdict, compare};
+use quell_experiment::{
+    ContrastResult, ContrastVerdict, Criterion, ExperimentDesign, ExperimentRecord, Goal, SliceObservation,
+    SliceRecord, Treatment, WhyUndecided, analyse,
+};
+use quell_stats::Spread;
 
 use crate::program::Program;
 use crate::trial::{Arm, Trial};
 
 const ABSENT: &str = "–";
+/// Name of the compared figure.
+const FIGURE: &str = "figure";
 
 /// The trials of one server: of each way one a round, absent where it failed.
 #[derive(Debug, Default)]
@@ -31,19 +37,33 @@ impl Trials {
         Spread::of(self.values(arm, figure))
     }
 
-    fn ratios(&self, arm: Arm, figure: FigureOf) -> Option<PairedRatios> {
-        PairedRatios::new(&self.values(Arm::Base, figure), &self.values(arm, figure)).ok()
+    /// The rounds as blocks of an experiment with one criterion.
+    fn record(&self, figure: FigureOf) -> ExperimentRecord<()> {
+        let treatment = |arm: Arm| Treatment { name: arm.name().to_owned(), setting: () };
+        let criterion = Criterion::Metric { name: FIGURE.to_owned(), goal: Goal::Lowest };
+        let treatments = [Arm::Attach, Arm::Run].map(treatment).to_vec();
+        let values = Arm::ALL.map(|arm| self.values(arm, figure));
+        let rounds = values.iter().map(Vec::len).max().unwrap_or(0);
+        // One look, after the last round.
+        let design = ExperimentDesign {
+            looks: 1,
+            budget_ms: (rounds * values.len()) as u64,
+            ..ExperimentDesign::new(treatment(Arm::Base), treatments, vec![criterion], 0)
+        };
+        let slice = |(round, arm): (usize, usize)| {
+            let value = values[arm].get(round).copied().flatten();
+            let slice = SliceObservation { spent_ms: 1.0, ..SliceObservation::default() };
+            let observation = slice.with_metric(FIGURE, value);
+            SliceRecord { block: round as u32, arm, observation }
+        };
+        let places = (0..rounds).flat_map(|round| (0..values.len()).map(move |arm| (round, arm)));
+        ExperimentRecord { design, slices: places.map(slice).collect(), dropped: BTreeMap::new() }
     }
 
     fn against_base(&self, arm: Arm, figure: FigureOf) -> String {
-        let (Some(ratios), Some(identical)) = (self.ratios(arm, figure), self.ratios(Arm::BaseAgain, figure)) else {
-            return ABSENT.to_owned();
-        };
-        if ratios.pairs() == 0 {
-            return ABSENT.to_owned();
-        }
-        let resolution = Resolution::of(&identical, ratios.pairs());
-        in_words(&compare(&ratios, &identical), resolution)
+        let analysis = analyse(&self.record(figure));
+        let contrast = analysis.contrasts.iter().find(|contrast| contrast.treatment == arm.name());
+        contrast.map_or_else(|| ABSENT.to_owned(), in_words)
     }
 
     /// How many rounds something disturbed.
@@ -161,24 +181,21 @@ fn change(ratio: f64) -> String {
     format!("{:+.0} %", (ratio - 1.0) * 100.0).replace('-', "−")
 }
 
-fn in_words(verdict: &Verdict, resolution: Option<Resolution>) -> String {
-    let effect = |effect: &Effect| {
-        let (low, high) = (change(effect.interval.low), change(effect.interval.high));
-        format!("{} ({low} to {high})", change(effect.ratio))
-    };
-    let identical = resolution.map_or_else(String::new, |resolution| {
-        format!("; base and base differ by {:.0} %", (resolution.ratio - 1.0) * 100.0)
+fn in_words(contrast: &ContrastResult) -> String {
+    let estimate = contrast.estimate.map(|estimate| {
+        let high = estimate.high.map_or_else(|| "∞".to_owned(), change);
+        format!("{} ({} to {high})", change(estimate.ratio), change(estimate.low))
     });
-    match verdict {
-        Verdict::Lower(seen) | Verdict::Higher(seen) => format!("**{}**", effect(seen)),
-        Verdict::CannotTell { seen: Some(seen), reason } => {
-            let why = match reason {
-                Doubt::TooFewPairs { .. } | Doubt::ResolutionUnknown { .. } => ", too few rounds".to_owned(),
-                Doubt::PairsDisagree => ", rounds disagree".to_owned(),
-                _ => identical,
-            };
-            format!("cannot tell: {}{why}", effect(seen))
+    match (contrast.verdict, estimate) {
+        (ContrastVerdict::Better | ContrastVerdict::Worse, Some(estimate)) => format!("**{estimate}**"),
+        (ContrastVerdict::NoDifferenceLargerThan { margin }, Some(estimate)) => {
+            format!("same within {:.0} %: {estimate}", margin * 100.0)
         }
-        Verdict::CannotTell { seen: None, .. } => ABSENT.to_owned(),
+        (ContrastVerdict::Undecided { reason: WhyUndecided::ControlDiffers }, Some(estimate)) => {
+            format!("base differs from itself: {estimate}")
+        }
+        (_, Some(estimate)) => format!("undecided: {estimate}"),
+        (ContrastVerdict::Undecided { reason: WhyUndecided::TooFewBlocks { .. } }, None) => "too few rounds".to_owned(),
+        (_, None) => ABSENT.to_owned(),
     }
 }

@@ -1,10 +1,9 @@
 //! One trial: a fresh server, its real client, the mode given to it in one of the ways in which it can be, what the kernel
 //! counted meanwhile, and whether everything is as before afterwards.
 
-use quell_bench::counters::Watched;
-use quell_bench::disturbance::disturbances;
+use quell_bench::counters::{TrialCounters, Watched};
+use quell_bench::disturbance::{Disturbance, disturbances};
 use quell_bench::lab::veth::{CLIENT_DEVICE, SERVER_DEVICE};
-use quell_bench::result::{Disturbance, TrialCounters};
 use quell_bench::server::Worker;
 use quell_linux::bpf::{NapiPollCounter, NapiPolls};
 use quell_linux::kernel;

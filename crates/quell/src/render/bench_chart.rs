@@ -2,11 +2,8 @@
 //! A closed loop is left out: its latency is its throughput in other words.
 
 use quell_bench::experiment::figures::{self, Work};
-use quell_bench::experiment::{ExperimentResult, LoadExperiment};
-use quell_bench::metric::Metric;
+use quell_bench::experiment::{ExperimentResult, LoadExperiment, SubjectFacts};
 use quell_bench::offered_load::OfferedLoad;
-use quell_bench::result::{BenchResult, HostFacts, Lab};
-use quell_bench::table::{LoadTable, Row};
 use svg::Document;
 use svg::node::element::{Circle, Group, Line, Rectangle, Text};
 
@@ -42,24 +39,9 @@ struct Bars {
     cpu: Option<f64>,
 }
 
-/// The picture of a matrix; absent when no open load has a latency.
-#[must_use]
-pub(crate) fn of_matrix(result: &BenchResult) -> Option<String> {
-    let title = match &result.lab {
-        Lab::Veth(_) => title_of_lab(&result.host),
-        Lab::Sim(sim) => format!("Delivery modes on the model of {}", sim.profile),
-    };
-    let tables = result.tables().into_iter().filter(|table| table.load != OfferedLoad::Max);
-    let panel = |table: LoadTable| Panel {
-        heading: heading(table.load, table.offered_per_s.map(|per_s| per_s.median)),
-        rows: table.rows.iter().map(bars).collect(),
-    };
-    draw(&title, &tables.map(panel).collect::<Vec<_>>())
-}
-
 /// The picture of an experiment; absent when no open load has a latency.
 #[must_use]
-pub(crate) fn of_experiment(result: &ExperimentResult) -> Option<String> {
+pub(crate) fn render(result: &ExperimentResult) -> Option<String> {
     let open = result.experiments.iter().filter_map(|experiment| match experiment.load {
         Some(OfferedLoad::Max) | None => None,
         Some(load) => Some((load, experiment)),
@@ -75,12 +57,15 @@ pub(crate) fn of_experiment(result: &ExperimentResult) -> Option<String> {
         };
         Panel { heading: heading(load, experiment.offered_per_s), rows: treatments(experiment).map(row).collect() }
     };
-    draw(&title_of_lab(&result.host), &open.map(panel).collect::<Vec<_>>())
+    draw(&title(result), &open.map(panel).collect::<Vec<_>>())
 }
 
-fn title_of_lab(host: &HostFacts) -> String {
-    let cpu = host.cpu_model.as_deref().unwrap_or("unknown processor");
-    format!("Delivery modes on a veth lab: Linux {}, {cpu}", host.kernel_release)
+fn title(result: &ExperimentResult) -> String {
+    if let SubjectFacts::Model(model) = &result.subject {
+        return format!("Delivery modes on the model of {}", model.profile);
+    }
+    let cpu = result.host.cpu_model.as_deref().unwrap_or("unknown processor");
+    format!("Delivery modes on a veth lab: Linux {}, {cpu}", result.host.kernel_release)
 }
 
 fn heading(load: OfferedLoad, offered_per_s: Option<f64>) -> String {
@@ -88,16 +73,6 @@ fn heading(load: OfferedLoad, offered_per_s: Option<f64>) -> String {
     match load {
         OfferedLoad::Percent(_) => format!("{load} of base's maximum{}", offered.unwrap_or_default()),
         _ => format!("{load} requests/s"),
-    }
-}
-
-fn bars(row: &Row) -> Bars {
-    let median = |figure| row.cells.get(&figure).map(|spread| spread.median);
-    Bars {
-        label: row.label.clone(),
-        is_reference: row.label.starts_with("base"),
-        latency: median(Metric::P50).zip(median(Metric::P99)),
-        cpu: median(Metric::CpuPerRequest),
     }
 }
 
@@ -228,31 +203,33 @@ fn round(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quell_bench::experiment::earlier::Matrix;
 
-    fn fixture() -> BenchResult {
+    fn recorded() -> ExperimentResult {
         let text = include_str!("../../tests/fixtures/result.json");
-        serde_json::from_str(text).expect("the fixture is a result")
+        let matrix: Matrix = serde_json::from_str(text).expect("the fixture is a result");
+        matrix.try_into().expect("of a lab with a server")
     }
 
     #[test]
     fn every_mode_of_an_open_load_has_a_row_and_a_closed_loop_has_none() {
-        let picture = of_matrix(&fixture()).expect("a picture");
+        let picture = render(&recorded()).expect("a picture");
         assert_eq!(picture.matches("suspend200").count(), 1, "{picture}");
         assert_eq!(picture.matches("requests/s offered").count(), 1);
     }
 
     #[test]
     fn a_label_with_markup_is_escaped() {
-        let mut result = fixture();
-        result.plan.modes[2].label = "<script>alert(1)</script>".to_owned();
-        let picture = of_matrix(&result).expect("a picture");
+        let mut result = recorded();
+        result.experiments[0].record.design.treatments[0].name = "<script>alert(1)</script>".to_owned();
+        let picture = render(&result).expect("a picture");
         assert!(!picture.contains("<script>"), "{picture}");
     }
 
     #[test]
     fn a_result_without_an_open_load_has_no_picture() {
-        let mut result = fixture();
-        result.trials.retain(|trial| trial.id.load == 1);
-        assert!(of_matrix(&result).is_none());
+        let mut result = recorded();
+        result.experiments.retain(|experiment| experiment.load == Some(OfferedLoad::Max));
+        assert!(render(&result).is_none());
     }
 }

@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_bench::experiment::figures::{self, Work};
 use quell_bench::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, ProgramsFacts, SubjectFacts};
+use quell_bench::facts::ModelFacts;
 use quell_bench::offered_load::OfferedLoad;
 use quell_experiment::{
-    ContrastResult, ContrastVerdict, Criterion, RatioEstimate, SliceFlag, StopReason, SwitchbackAnalysis, WhyUndecided,
+    ContrastResult, ContrastVerdict, Criterion, Goal, RatioEstimate, SliceFlag, StopReason, SwitchbackAnalysis,
+    WhyUndecided,
 };
 use quell_linux::visible;
-use quell_stats::Goal;
 
 use super::number::{self, ABSENT};
 
@@ -26,6 +27,9 @@ const DETAILS: [(&str, &str); 7] = [
     (figures::BUSY, "CPUs busy"),
 ];
 const LATENCIES: [(f64, &str); 4] = [(0.5, "p50 µs"), (0.99, "p99 µs"), (0.999, "p99.9 µs"), (0.9999, "p99.99 µs")];
+
+/// Width of prose.
+const PROSE_COLUMNS: usize = 100;
 
 /// The answer and the table for every load.
 #[must_use]
@@ -77,7 +81,18 @@ fn subject(result: &ExperimentResult) -> String {
                 load.connections
             )
         }
+        SubjectFacts::Model(model) => of_model(model),
     }
+}
+
+fn of_model(model: &ModelFacts) -> String {
+    let (profile, description) = (visible::name(&model.profile), visible::name(&model.description));
+    let host = textwrap::fill(&format!("model of {profile}: {description}"), PROSE_COLUMNS);
+    format!(
+        "{host}\nan epoll server of memcached's shape, {}, {} connections; times are virtual\n",
+        number_of(model.queues as usize, "queue"),
+        number::count(model.connections as usize)
+    )
 }
 
 fn of_programs(programs: &ProgramsFacts) -> String {

@@ -3,13 +3,11 @@
 pub(crate) mod ablation_table;
 pub(crate) mod attach;
 pub(crate) mod bench_chart;
-pub(crate) mod bench_table;
 pub(crate) mod comparison;
 pub(crate) mod conformance;
 pub(crate) mod doctor;
 pub(crate) mod experiment;
 pub(crate) mod explanation;
-pub(crate) mod findings;
 pub(crate) mod fit_report;
 pub(crate) mod interrupt_table;
 pub(crate) mod launch;

@@ -1,7 +1,5 @@
 //! Number formatting: significant digits, thousands separators.
 
-use quell_stats::Spread;
-
 /// Placeholder for a missing value.
 pub(crate) const ABSENT: &str = "–";
 
@@ -32,18 +30,6 @@ pub(crate) fn plain(value: f64) -> String {
     decimals.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Median and half the range: `270 ±4`. A single value has no spread.
-#[must_use]
-pub(crate) fn with_spread(spread: &Spread) -> String {
-    let median = short(spread.median);
-    if spread.n < 2 {
-        return median;
-    }
-    let decimals = median.split_once('.').map_or(0, |(_, fraction)| fraction.len());
-    let half_range = (spread.max - spread.min) / 2.0;
-    format!("{median} ±{}", thousands(&format!("{half_range:.decimals$}")))
-}
-
 fn thousands(digits: &str) -> String {
     let (integer, fraction) = digits.split_once('.').map_or((digits, ""), |(integer, fraction)| (integer, fraction));
     let (sign, integer) = integer.strip_prefix('-').map_or(("", integer), |integer| ("-", integer));
@@ -65,20 +51,9 @@ fn thousands(digits: &str) -> String {
 mod tests {
     use super::*;
 
-    fn spread(values: &[f64]) -> Spread {
-        Spread::of(values.iter().copied().map(Some)).unwrap()
-    }
-
     #[test]
     fn large_numbers_have_separators_and_small_ones_three_digits() {
         let shown = [0.0, 0.123, 9.994, 12.34, 123.4, 1234.0, 1_234_567.0, -1234.0].map(short);
         assert_eq!(shown, ["0", "0.12", "9.99", "12.3", "123", "1,234", "1,234,567", "-1,234"]);
-    }
-
-    #[test]
-    fn the_spread_has_the_digits_of_the_median() {
-        assert_eq!(with_spread(&spread(&[266.0, 270.0, 274.0])), "270 ±4");
-        assert_eq!(with_spread(&spread(&[0.9, 1.0, 1.2])), "1.00 ±0.15");
-        assert_eq!(with_spread(&spread(&[5.0])), "5.00");
     }
 }

@@ -20,7 +20,7 @@ mod system_calls;
 use client::Effort;
 use lab::{Launch, ServersLab};
 use program::Program;
-use quell_bench::result::WorkerFacts;
+use quell_bench::facts::WorkerFacts;
 use quell_bench::server::Worker;
 use quell_test_support::{Lacks, skip_part, wait_until};
 

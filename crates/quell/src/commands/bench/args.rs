@@ -72,20 +72,21 @@ pub(crate) struct BenchArgs {
     /// Loads to measure them under, by commas: shares of what base reaches, rates, max [50%,90%,max]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) loads: Option<Vec<OfferedLoad>>,
-    /// Time of the whole measurement at most; it ends early when every comparison is decided [2m; 50s with --quick, 6m with
-    /// --full]
+    /// Time of the whole measurement at most, virtual on the model; it ends early when every comparison is decided [2m;
+    /// 50s with --quick, 6m with --full; on the model 1m, 20s, 3m]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) budget: Option<Duration>,
-    /// How long each mode is observed before the next is set, in milliseconds [200; 1000 with --latency]
+    /// How long each mode is observed before the next is set, in milliseconds [200; 1000 with --latency;
+    /// 100 on the model]
     #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(20..=60_000))]
     pub(crate) slice: Option<u32>,
-    /// How long each mode acts before it is observed, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = value_parser!(u32).range(0..=60_000))]
-    pub(crate) settle: u32,
-    /// On the model and in a guest: how often every cell is measured; fewer than 3 support no verdict.
+    /// How long each mode acts before it is observed, in milliseconds [20; 150 on the model, which starts empty]
+    #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(0..=60_000))]
+    pub(crate) settle: Option<u32>,
+    /// In a guest: how often every mode is measured.
     #[arg(long, value_name = "N", default_value_t = REPEATS, value_parser = value_parser!(u32).range(1..))]
     pub(crate) repeats: u32,
-    /// On the model and in a guest: how long each run is measured, in virtual seconds [0.1 on the model]
+    /// In a guest: how long each mode is measured, in seconds of the guest.
     #[arg(long, value_name = "S")]
     pub(crate) seconds: Option<f64>,
     /// In a guest: how many disturbed trials may be measured again, in all.
@@ -127,7 +128,7 @@ pub(crate) struct BenchArgs {
     /// Draw the result of --show as an SVG image instead: latency and CPU time per request of each mode.
     #[arg(long, requires = "show", conflicts_with = "json")]
     pub(crate) svg: bool,
-    /// Print the JSON Schema of result files instead of measuring; with --on vm that of its own.
+    /// Print the JSON Schema of result files instead of measuring; with --on vm that of a guest.
     #[arg(long, conflicts_with_all = OF_MEASURING, conflicts_with = "json")]
     pub(crate) schema: bool,
     /// Print the result as JSON instead of the table.
@@ -164,12 +165,11 @@ impl BenchArgs {
         given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
     }
 
-    /// The options among these that mean nothing where modes are switched under load.
-    pub(crate) fn of_model_and_guest_only(&self) -> Vec<&'static str> {
+    /// The options among these that mean something in a guest only.
+    pub(crate) fn of_guest_only(&self) -> Vec<&'static str> {
         let given = [
             (self.repeats != REPEATS, "--repeats"),
             (self.seconds.is_some(), "--seconds"),
-            (self.host.is_some(), "--host"),
             (self.kernel.is_some(), "--kernel"),
             (self.nic.is_some(), "--nic"),
         ];
@@ -183,10 +183,6 @@ impl BenchArgs {
             (self.server.is_some(), "--server"),
             (self.no_interrupt_stand_in, "--no-interrupt-stand-in"),
             (self.insist, "--insist"),
-            (self.budget.is_some(), "--budget"),
-            (self.slice.is_some(), "--slice"),
-            (self.kernel.is_some(), "--kernel"),
-            (self.nic.is_some(), "--nic"),
         ];
         given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
     }

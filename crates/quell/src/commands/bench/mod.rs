@@ -11,9 +11,10 @@ mod results;
 use std::path::Path;
 use std::time::Duration;
 
+use quell_bench::experiment::earlier::{self, Matrix};
 use quell_bench::experiment::{self, ExperimentResult, Timing};
-use quell_bench::plan::{Extent, Plan};
-use quell_bench::result::{BenchResult, SCHEMA};
+use quell_bench::extent::Extent;
+use quell_bench::offered_load::OfferedLoad;
 use quell_bench::run::BenchError;
 use quell_bench::vm::interrupts::{self, InterruptResult};
 use quell_experiment::ExperimentEvent;
@@ -29,14 +30,20 @@ use crate::exit::{Exit, Failure};
 use crate::file::{self, Destination};
 use crate::output;
 use crate::render::progress::Progress;
-use crate::render::{bench_chart, bench_table, experiment as render, findings};
+use crate::render::{bench_chart, experiment as render};
 
 /// Observed time of a slice under Quell's generator or live traffic, ms.
 const SLICE_MS: u32 = 200;
 /// Observed time of a slice that a command measures: many take whole seconds only.
 const JUDGED_SLICE_MS: u32 = 1_000;
+/// Time between setting a mode and observing it, ms.
+const SETTLE_MS: u32 = 20;
 /// Relative difference that does not matter.
 const MARGIN: f64 = 0.05;
+
+/// What is different about a file of an earlier version.
+const EARLIER: &str = "A file of an earlier version, which decided by another rule.\n\
+    Verdicts of this version take more repeats; absolute figures are below.\n";
 
 /// Runs the command.
 ///
@@ -46,8 +53,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     if args.schema {
         return output::json(&match args.on {
             Some(Where::Vm) => InterruptResult::json_schema(),
-            Some(Where::Sim) => BenchResult::json_schema(),
-            Some(Where::Veth) | None => ExperimentResult::json_schema(),
+            Some(Where::Veth | Where::Sim) | None => ExperimentResult::json_schema(),
         });
     }
     if let Some(file) = &args.show {
@@ -56,12 +62,11 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     if args.on == Some(Where::Vm) {
         return on_vm::run(args);
     }
-    if args.on != Some(Where::Sim)
-        && let Some(option) = args.of_model_and_guest_only().first()
-    {
-        return Err(Failure::usage(format!(
-            "{option} is for the model or a guest (--on sim, --on vm); a server takes --budget"
-        )));
+    if let Some(option) = args.of_guest_only().first() {
+        return Err(Failure::usage(format!("{option} is for a guest (--on vm); everything else takes --budget")));
+    }
+    if args.host.is_some() && args.on != Some(Where::Sim) {
+        return Err(Failure::usage("--host is for the model (--on sim)"));
     }
     let destination = results::destination(args.output.as_ref())?;
     destination.check_writable()?;
@@ -74,7 +79,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
         )));
     }
     match args.on {
-        Some(Where::Sim) => finish_simulated(args, &on_sim::run(args, plan(args)?)?, &destination),
+        Some(Where::Sim) => finish(args, &on_sim::run(args)?, &destination),
         Some(Where::Veth) => finish(args, &on_veth::run(args).map_err(on_veth::failure)?, &destination),
         None | Some(Where::Vm) => wherever_possible(args, &destination),
     }
@@ -96,7 +101,7 @@ fn wherever_possible(args: &BenchArgs, destination: &Destination) -> Result<(), 
          lab):\n",
         on_vm::offer()
     ));
-    finish_simulated(args, &on_sim::run(args, plan(args)?)?, destination)
+    finish(args, &on_sim::run(args)?, destination)
 }
 
 /// Writes and prints a result. Whichever of the two fails, the other still has what took minutes to measure.
@@ -107,21 +112,11 @@ fn finish(args: &BenchArgs, result: &ExperimentResult, destination: &Destination
     say_where(destination);
     match result.failure() {
         Some(why) => Err(Failure::new(Exit::RolledBack, format!("{why}; everything was restored"))),
-        None if result.was_interrupted() => Err(interrupted()),
+        None if result.was_interrupted() => {
+            Err(Failure::new(Exit::Interrupted, "interrupted: the table holds what was measured until then"))
+        }
         None => Ok(()),
     }
-}
-
-fn finish_simulated(args: &BenchArgs, result: &BenchResult, destination: &Destination) -> Result<(), Failure> {
-    let written = destination.write_json(result);
-    show(result, Form::of(args.json))?;
-    written?;
-    say_where(destination);
-    if result.interrupted { Err(interrupted()) } else { Ok(()) }
-}
-
-fn interrupted() -> Failure {
-    Failure::new(Exit::Interrupted, "interrupted: the table holds what was measured until then")
 }
 
 fn say_where(destination: &Destination) {
@@ -141,9 +136,17 @@ fn timing(args: &BenchArgs, budget: Duration) -> Timing {
     Timing {
         budget_ms: u64::try_from(args.budget.unwrap_or(budget).as_millis()).unwrap_or(u64::MAX),
         slice_ms: args.slice.unwrap_or(slice_ms),
-        settle_ms: args.settle,
+        settle_ms: args.settle.unwrap_or(SETTLE_MS),
         margin: MARGIN,
         seed: args.seed.unwrap_or_else(seed_from_the_clock),
+    }
+}
+
+/// The load of an experiment, for its progress.
+fn under(load: OfferedLoad) -> String {
+    match load {
+        OfferedLoad::Max => " in a closed loop".to_owned(),
+        load => format!(" at {load}"),
     }
 }
 
@@ -165,15 +168,6 @@ fn show_progress(progress: &Progress, under: &str, event: ExperimentEvent<'_, De
     }
 }
 
-fn plan(args: &BenchArgs) -> Result<Plan, Failure> {
-    let extent = extent(args);
-    let loads = args.loads.clone().unwrap_or_else(|| extent.loads());
-    let seed = args.seed.unwrap_or_else(seed_from_the_clock);
-    let mut plan = Plan::new(modes(args, extent.modes())?, loads, args.repeats, seed).map_err(Failure::usage)?;
-    plan.measure_ms = measure_ms(args.seconds, extent)?;
-    Ok(plan)
-}
-
 fn extent(args: &BenchArgs) -> Extent {
     match (args.quick, args.full) {
         (true, _) => Extent::Quick,
@@ -182,21 +176,13 @@ fn extent(args: &BenchArgs) -> Extent {
     }
 }
 
-fn measure_ms(seconds: Option<f64>, extent: Extent) -> Result<u32, Failure> {
-    let Some(seconds) = seconds else { return Ok(extent.measure_ms()) };
-    if !(0.05..=3_600.0).contains(&seconds) {
-        return Err(Failure::usage(format!("--seconds {seconds}: a trial is measured for 0.05 to 3600 seconds")));
-    }
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
-    Ok((seconds * 1e3) as u32)
-}
-
 fn seed_from_the_clock() -> u64 {
     // Short enough to be typed again.
     results::unix_time().as_millis() as u64 % 1_000_000
 }
 
-/// Prints what a file holds: an experiment, a matrix of the model or of an earlier version, or a result of a guest.
+/// Prints what a file holds: an experiment, a matrix of an earlier version, or a result of a guest. A matrix has too few
+/// repeats for verdicts, so its absolute figures are printed too.
 fn show_file(file: &Path, form: Form, details: bool) -> Result<(), Failure> {
     let place = visible::path(file);
     let text = file::read_json(file)?;
@@ -205,14 +191,21 @@ fn show_file(file: &Path, form: Form, details: bool) -> Result<(), Failure> {
     let no_result = |error| Failure::usage(format!("{place} is no result of a bench run: {error}"));
     match schema.get("schema").and_then(|schema| schema.as_str()) {
         Some(experiment::SCHEMA) => show_experiment(&serde_json::from_str(&text).map_err(no_result)?, form, details),
-        Some(SCHEMA) => show(&serde_json::from_str(&text).map_err(no_result)?, form),
+        Some(earlier::SCHEMA) => {
+            let matrix: Matrix = serde_json::from_str(&text).map_err(no_result)?;
+            let result = matrix.try_into().map_err(|error| Failure::usage(format!("{place}: {error}")))?;
+            if form == Form::Table {
+                output::say(EARLIER);
+            }
+            show_experiment(&result, form, true)
+        }
         Some(interrupts::SCHEMA) if form == Form::Svg => Err(Failure::usage(format!(
             "{place} is a result of the vm lab, which times nothing: there is no latency to draw"
         ))),
         Some(interrupts::SCHEMA) => on_vm::show(&serde_json::from_str(&text).map_err(no_result)?, form == Form::Json),
         other => {
             let found = other.map_or_else(|| "no schema".to_owned(), |other| format!("the schema {other:?}"));
-            let known = format!("{:?}, {SCHEMA:?} and {:?}", experiment::SCHEMA, interrupts::SCHEMA);
+            let known = format!("{:?}, {:?} and {:?}", experiment::SCHEMA, earlier::SCHEMA, interrupts::SCHEMA);
             Err(Failure::usage(format!("{place} has {found}, and this version reads {known}")))
         }
     }
@@ -221,7 +214,7 @@ fn show_file(file: &Path, form: Form, details: bool) -> Result<(), Failure> {
 fn show_experiment(result: &ExperimentResult, form: Form, details: bool) -> Result<(), Failure> {
     match form {
         Form::Json => output::json(result),
-        Form::Svg => output::data(&bench_chart::of_experiment(result).ok_or_else(no_latency)?),
+        Form::Svg => output::data(&bench_chart::render(result).ok_or_else(no_latency)?),
         Form::Table if details => output::data(&format!("{}{}", render::render(result), render::details(result))),
         Form::Table => output::data(&render::render(result)),
     }
@@ -229,16 +222,6 @@ fn show_experiment(result: &ExperimentResult, form: Form, details: bool) -> Resu
 
 fn no_latency() -> Failure {
     Failure::usage("the result has no latency under an open load, so there is nothing to draw")
-}
-
-fn show(result: &BenchResult, form: Form) -> Result<(), Failure> {
-    match form {
-        Form::Json => output::json(result),
-        Form::Svg => output::data(&bench_chart::of_matrix(result).ok_or_else(no_latency)?),
-        Form::Table => {
-            output::data(&format!("{}\n{}", bench_table::render(result), findings::render(&result.findings())))
-        }
-    }
 }
 
 /// The form in which a result is printed.

@@ -200,7 +200,8 @@ impl Load {
     }
 }
 
-fn failure(error: &ComparisonError) -> Failure {
+/// Exit code and text of a comparison without result.
+pub(super) fn failure(error: &ComparisonError) -> Failure {
     let exit = match error {
         ComparisonError::Interrupted => Exit::Interrupted,
         ComparisonError::Judge(_) | ComparisonError::Design(_) => Exit::Usage,

@@ -1,32 +1,46 @@
-//! A plan simulated on the model of a host, with progress.
+//! Experiments on the model of a host, with progress.
 
-use quell_bench::model::{self, ModelError};
-use quell_bench::plan::Plan;
-use quell_bench::result::BenchResult;
+use quell_bench::experiment::model::{ModelRequest, run_model};
+use quell_bench::experiment::{ExperimentResult, Timing};
+use quell_linux::signal::Interruption;
 use quell_sim::sweep::Setup;
 
 use super::args::BenchArgs;
+use super::on_programs;
 use crate::commands::sim;
 use crate::exit::{Exit, Failure};
 use crate::render::progress::Progress;
 
-/// Simulates the plan; its times are virtual.
-pub(super) fn run(args: &BenchArgs, plan: Plan) -> Result<BenchResult, Failure> {
+/// Simulates.
+pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
     if let Some(option) = args.of_lab_only().first() {
         return Err(Failure::usage(format!("{option} is about a lab, and means nothing on the model")));
     }
     let host = sim::profile(args.host.as_deref().unwrap_or(sim::DEFAULT_HOST))?;
     let setup = setup(args, Setup::new(host))?;
-    let measure_ms = if args.seconds.is_some() { plan.measure_ms } else { model::measure_ms(&setup) };
-    let warm_up_ms = model::warm_up_ms(&setup);
-    let request = model::Request { plan: Plan { measure_ms, warm_up_ms, ..plan }, setup, threads: sim::threads() };
+    let extent = super::extent(args);
+    let ms = |ns: u64| u32::try_from(ns / 1_000_000).unwrap_or(u32::MAX);
+    let timing = Timing {
+        slice_ms: args.slice.unwrap_or(ms(setup.measured_ns)),
+        settle_ms: args.settle.unwrap_or(ms(setup.warm_up_ns)),
+        ..super::timing(args, extent.virtual_budget())
+    };
+    let request = ModelRequest {
+        modes: super::modes(args, extent.modes())?,
+        loads: args.loads.clone().unwrap_or_else(|| extent.loads()),
+        timing,
+        setup,
+        threads: sim::threads(),
+    };
+    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let flag = interruption.flag();
     let progress = Progress::new();
-    let outcome = model::run(&request, |done, total| progress.step(done, total, "runs of the model"));
+    let mut watch = |load, event: quell_experiment::ExperimentEvent<'_, _>| {
+        super::show_progress(&progress, &super::under(load), event);
+    };
+    let result = run_model(&request, &mut watch, &|| flag.get().is_some());
     progress.finish();
-    outcome.map_err(|error| match error {
-        ModelError::NoModeLeft(_) => Failure::new(Exit::NotSupported, error),
-        _ => Failure::new(Exit::RolledBack, error),
-    })
+    result.map_err(|error| on_programs::failure(&error))
 }
 
 fn setup(args: &BenchArgs, mut setup: Setup) -> Result<Setup, Failure> {

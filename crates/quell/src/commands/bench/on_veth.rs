@@ -1,10 +1,6 @@
 //! Experiments in the veth lab, with progress, until they are done or interrupted.
 
-use std::time::Duration;
-
 use quell_bench::experiment::{ComparisonError, ExperimentResult};
-use quell_bench::offered_load::OfferedLoad;
-use quell_bench::plan::Extent;
 use quell_bench::requirements::Missing;
 use quell_bench::run::{BenchError, Event, Request, run as measure};
 use quell_bench::server::{ServerCommand, ServerError};
@@ -29,7 +25,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, NotRun> {
     let request = Request {
         modes: super::modes(args, extent.modes()).map_err(NotRun::Asked)?,
         loads: args.loads.clone().unwrap_or_else(|| extent.loads()),
-        timing: super::timing(args, budget(extent)),
+        timing: super::timing(args, extent.budget()),
         server: server(args).map_err(NotRun::Asked)?,
         queues: args.queues.unwrap_or(1),
         generators: args.generators.unwrap_or(1),
@@ -49,14 +45,6 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, NotRun> {
     outcome.map_err(NotRun::Bench)
 }
 
-fn budget(extent: Extent) -> Duration {
-    Duration::from_secs(match extent {
-        Extent::Quick => 50,
-        Extent::Standard => 120,
-        Extent::Full => 360,
-    })
-}
-
 /// Fewer leave the server idle at max, more overflow a veth's ring.
 const CONNECTIONS: u32 = 128;
 
@@ -74,12 +62,7 @@ fn show(progress: &Progress, under: &mut String, event: Event<'_>) {
     match event {
         Event::Recovered(found) => found.iter().for_each(|found| report_recovery(progress, found)),
         Event::LabIsUp(_) => progress.doing("the lab is up, measuring"),
-        Event::Begins { load, .. } => {
-            *under = match load {
-                OfferedLoad::Max => " in a closed loop".to_owned(),
-                load => format!(" at {load}"),
-            };
-        }
+        Event::Begins { load, .. } => *under = super::under(load),
         Event::Experiment(event) => super::show_progress(progress, under, event),
         Event::TakenDown(Ok(reverted)) => reverted.failed.iter().for_each(|(_, error)| {
             progress.say(&format!("left behind (`quell lab clean` tries again): {error}"));

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use quell_bench::result::Check;
+use quell_bench::facts::Check;
 use quell_bench::vm::interrupts::InterruptResult;
 use quell_bench::vm::{self, Request, Seen, VmLabError};
 use quell_linux::signal::Interruption;
@@ -12,7 +12,6 @@ use quell_vm::KernelName;
 use quell_vm::machine::{Emulator, Machine};
 
 use super::args::BenchArgs;
-use super::measure_ms;
 use crate::commands::vm::{of_machine, stored_kernel};
 use crate::exit::{Exit, Failure};
 use crate::file::Destination;
@@ -109,8 +108,16 @@ fn request(args: &BenchArgs) -> Result<Request, Failure> {
     let request = Request { retries: args.retries, ..Request::new(modes, args.repeats) };
     match args.seconds {
         None => Ok(request),
-        Some(seconds) => Ok(Request { measure_ms: measure_ms(Some(seconds), super::extent(args))?, ..request }),
+        Some(seconds) => Ok(Request { measure_ms: measure_ms(seconds)?, ..request }),
     }
+}
+
+fn measure_ms(seconds: f64) -> Result<u32, Failure> {
+    if !(0.05..=3_600.0).contains(&seconds) {
+        return Err(Failure::usage(format!("--seconds {seconds}: a trial is measured for 0.05 to 3600 seconds")));
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
+    Ok((seconds * 1e3) as u32)
 }
 
 #[cfg(test)]

@@ -1,20 +1,22 @@
 //! Validates the analysis on recorded noise: how often an experiment without a difference calls one, and which differences
-//! it finds. Beside it the rule of `quell bench` on the same recordings for the same time. `docs/statistics.md` has the
+//! it finds. Beside it the rule of earlier versions (`paired_rule`) on the same recordings for the same time. `docs/statistics.md` has the
 //! results.
 //!
 //! cargo bench -p quell-experiment --bench method -- [EXPERIMENTS-OF-A [OF-B [PART-OF-A-RECORDING'S-NAME]]]
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and fails by panicking")]
 
-#[path = "../tests/replay/mod.rs"]
+mod paired_rule;
+#[path = "../../tests/replay/mod.rs"]
 mod replay;
 
 use quell_experiment::{ContrastVerdict, Criterion, SwitchbackAnalysis};
-use quell_stats::{Goal, LatencyHistogram, PairedRatios, Series, Verdict, best, compare};
+use quell_stats::LatencyHistogram;
 use rand::SeedableRng as _;
 use rand::seq::SliceRandom as _;
 use rand_pcg::Pcg64;
 
+use paired_rule::{difference, log_ratios, median};
 use replay::{Recording, SPENT_MS, cpu, design, latency};
 
 /// True differences that are injected.
@@ -23,7 +25,7 @@ const DIFFERENCES: [f64; 5] = [0.01, 0.02, 0.05, 0.1, 0.2];
 /// Treatments and seconds of the experiments.
 const SIZES: [(usize, u64); 6] = [(2, 30), (4, 30), (7, 30), (2, 120), (4, 120), (7, 120)];
 
-/// Slices of a trial of `quell bench`: 1.8 s after a warm-up of 0.2 s, which takes one.
+/// Slices of a trial of earlier versions: 1.8 s after a warm-up of 0.2 s, which takes one.
 const TRIAL_SLICES: usize = 9;
 
 fn main() {
@@ -33,7 +35,7 @@ fn main() {
     let part = arguments.next().unwrap_or_default();
     let recordings: Vec<Recording> = Recording::all().into_iter().filter(|one| one.name.contains(&part)).collect();
     println!("(a) experiments without a difference that call one, % of {experiments}");
-    println!("{:20} {:>10} {:>6} {:>10} {:>10}", "recording", "treatments", "s", "switchback", "bench");
+    println!("{:20} {:>10} {:>6} {:>10} {:>10}", "recording", "treatments", "s", "switchback", "paired");
     let mut sums = [0.0; 2];
     for recording in &recordings {
         for (treatments, seconds) in SIZES {
@@ -52,7 +54,7 @@ fn main() {
     let mean = sums.map(|sum| sum / (recordings.len() * SIZES.len()) as f64);
     println!("{:38} {:>10.1} {:>10.1}", "all", mean[0], mean[1]);
     consecutive(&recordings);
-    println!("\n(b) true differences found, % of {} experiments: switchback / bench", of_power);
+    println!("\n(b) true differences found, % of {} experiments: switchback / paired", of_power);
     println!("    and the smallest difference, %, that 80 % of the experiments find");
     for recording in &recordings {
         for (treatments, seconds) in SIZES.into_iter().filter(|_| of_power > 0) {
@@ -150,10 +152,10 @@ fn share(experiments: u64, answers: &(dyn Fn(u64) -> Vec<bool> + Sync)) -> Vec<f
     (0..counts[0].len()).map(|at| 100.0 * sum(at) as f64 / experiments as f64).collect()
 }
 
-/// A run of `quell bench` on a recording.
+/// A measurement of earlier versions on a recording.
 struct Bench {
     /// By criterion and mode, the values of the repeats. The modes are base, base again, then the treatments.
-    values: Vec<Vec<Vec<Option<f64>>>>,
+    values: Vec<Vec<Vec<f64>>>,
 }
 
 impl Bench {
@@ -169,36 +171,31 @@ impl Bench {
             for mode in order {
                 let trial: Vec<usize> = indices.by_ref().take(TRIAL_SLICES).skip(1).collect();
                 let of_trial = trial_values(recording, &trial, modes[mode]);
-                values.iter_mut().zip(of_trial).for_each(|(values, value)| values[mode].push(Some(value)));
+                values.iter_mut().zip(of_trial).for_each(|(values, value)| values[mode].push(value));
             }
         }
         Self { values }
     }
 
-    fn ratios(&self, criterion: usize, from: usize, to: usize) -> PairedRatios {
-        PairedRatios::new(&self.values[criterion][from], &self.values[criterion][to]).unwrap()
+    fn logs(&self, criterion: usize, from: usize, to: usize) -> Vec<f64> {
+        log_ratios(&self.values[criterion][from], &self.values[criterion][to])
+    }
+
+    fn difference(&self, criterion: usize, from: usize, to: usize) -> Option<f64> {
+        difference(&self.logs(criterion, from, to), &self.logs(criterion, 0, 1))
     }
 
     fn is_lower(&self, treatment: usize, criterion: usize) -> bool {
-        let verdict = compare(&self.ratios(criterion, 0, treatment + 2), &self.ratios(criterion, 0, 1));
-        matches!(verdict, Verdict::Lower(_))
+        self.difference(criterion, 0, treatment + 2).is_some_and(|difference| difference < 0.0)
     }
 
     /// Whether the best mode differs from base or from another mode.
     fn calls_a_difference(&self, criterion: usize) -> bool {
-        let identical = self.ratios(criterion, 0, 1);
-        let modes: Vec<usize> = (0..self.values[criterion].len()).filter(|mode| *mode != 1).collect();
-        let values = |mode: usize| -> Vec<Option<f64>> {
-            let base = &self.values[criterion][0];
-            self.values[criterion][mode].iter().zip(base).map(|(value, base)| Some((*value)? / (*base)?)).collect()
-        };
-        let values: Vec<Vec<Option<f64>>> = modes.iter().map(|mode| values(*mode)).collect();
-        let series: Vec<Series<'_, usize>> =
-            modes.iter().zip(&values).map(|(label, values)| Series { label: *label, values }).collect();
-        let Some(choice) = best(Goal::Lowest, &series, &identical).unwrap() else { return false };
-        let differs =
-            |mode: usize| !matches!(compare(&self.ratios(criterion, 0, mode), &identical), Verdict::CannotTell { .. });
-        choice.not_distinguishable.len() + 1 < modes.len() || (choice.winner != 0 && differs(choice.winner))
+        let modes = || (0..self.values[criterion].len()).filter(|mode| *mode != 1);
+        let ranked = modes().filter_map(|mode| Some((mode, median(&self.logs(criterion, 0, mode))?)));
+        let Some((best, _)) = ranked.min_by(|(_, a), (_, b)| a.total_cmp(b)) else { return false };
+        modes().any(|mode| self.difference(criterion, best, mode).is_some_and(|difference| difference > 0.0))
+            || (best != 0 && self.difference(criterion, 0, best).is_some())
     }
 }
 

@@ -1,0 +1,198 @@
+//! The model as the subject of an experiment. A slice is a run of `quell-sim` in virtual time with its own seed: the
+//! differences between slices of one mode are the random variation of the model.
+
+use std::collections::VecDeque;
+
+use quell_experiment::{ExperimentEvent, ExperimentSubject, SetFailure, SliceFlag, SliceObservation};
+use quell_linux::sched::SchedError;
+use quell_mode::DeliveryMode;
+use quell_sim::sweep::{Point, Setup, in_parallel};
+use quell_sim::{Load, RunError, RunResult};
+use rand::Rng as _;
+use rand_pcg::Pcg64;
+
+use super::program::SubjectError;
+use super::{
+    ComparisonError, ExperimentResult, SubjectFacts, Timing, drive, figures, finished_experiment, one_per_load,
+};
+use crate::counters::{CpuUse, TrialCounters};
+use crate::disturbance::is_saturated;
+use crate::facts::ModelFacts;
+use crate::offered_load::OfferedLoad;
+
+/// Why a result of the model is not a measurement.
+const SIMULATED: &str = "simulated on the model of another machine";
+
+/// What to simulate.
+#[derive(Debug, Clone)]
+pub struct ModelRequest {
+    /// Modes; the first is the reference.
+    pub modes: Vec<DeliveryMode>,
+    /// Loads; an experiment for each.
+    pub loads: Vec<OfferedLoad>,
+    /// Times and limits of all experiments together, in virtual time.
+    pub timing: Timing,
+    /// Modelled host and server.
+    pub setup: Setup,
+    /// Number of CPUs of this machine that may simulate. The result does not depend on it.
+    pub threads: usize,
+}
+
+/// Compares modes on the model. Reports events to `watch`. Calls `stopped` before each slice; when it returns true, the
+/// slices simulated so far are the result.
+///
+/// # Errors
+/// See [`ComparisonError`].
+pub fn run_model(
+    request: &ModelRequest,
+    watch: &mut dyn FnMut(OfferedLoad, ExperimentEvent<'_, DeliveryMode>),
+    stopped: &dyn Fn() -> bool,
+) -> Result<ExperimentResult, ComparisonError> {
+    let ModelRequest { modes, loads, timing, threads, .. } = request;
+    let ns = |ms: u32| u64::from(ms) * 1_000_000;
+    let setup = Setup { measured_ns: ns(timing.slice_ms), warm_up_ns: ns(timing.settle_ms), ..request.setup.clone() };
+    let mut result = begin(&setup)?;
+    // One stream of seeds for each load: how many a load uses depends on the number of threads.
+    let mut streams = (0..).map(|stream| Pcg64::new(timing.seed.into(), stream));
+    let mut next_stream = || streams.next().unwrap_or_else(|| unreachable!("the range has no end"));
+    let needs_reach = loads.iter().any(|load| matches!(load, OfferedLoad::Percent(_)));
+    let reaches_per_s = if needs_reach { reach(&setup, next_stream().next_u64())? } else { 0.0 };
+    result.experiments = one_per_load(loads, modes, *timing, reaches_per_s, &mut |load, offered_per_s, design| {
+        let mut subject = Model {
+            setup: &setup,
+            load: offered_per_s.map_or(Load::Max, Load::Qps),
+            modes,
+            seeds: next_stream(),
+            threads: *threads,
+            ready: vec![VecDeque::new(); modes.len()],
+            current: None,
+        };
+        let finished = drive(&mut subject, design, &mut |event| watch(load, event), stopped)?;
+        finished_experiment(finished, Some(load), offered_per_s)
+    })?;
+    Ok(result)
+}
+
+fn begin(setup: &Setup) -> Result<ExperimentResult, SchedError> {
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let facts = ModelFacts {
+        profile: setup.host.name.clone(),
+        description: setup.host.description.clone(),
+        queues: count(setup.queues),
+        connections: count(setup.connections),
+    };
+    let result = ExperimentResult::begin(SubjectFacts::Model(facts))?;
+    Ok(ExperimentResult { not_a_measurement: Some(SIMULATED.to_owned()), ..result })
+}
+
+/// Throughput of `base` in a closed loop.
+fn reach(setup: &Setup, seed: u64) -> Result<f64, ComparisonError> {
+    let base = Point { mode: DeliveryMode::default(), load: Load::Max, seed };
+    let failed = |error: RunError| ComparisonError::Reference { mode: "base".to_owned(), why: error.to_string() };
+    Ok(setup.run(&base).simulate().map_err(failed)?.qps)
+}
+
+/// The model under one load.
+struct Model<'a> {
+    /// Its times are those of a slice.
+    setup: &'a Setup,
+    load: Load,
+    /// The first is the reference.
+    modes: &'a [DeliveryMode],
+    seeds: Pcg64,
+    threads: usize,
+    /// By mode: slices that are simulated and not observed yet.
+    ready: Vec<VecDeque<Result<SliceObservation, RunError>>>,
+    /// Slice of the mode that is set.
+    current: Option<SliceObservation>,
+}
+
+impl Model<'_> {
+    /// Simulates as many blocks at once as keep all threads busy. The seeds belong to block and arm, so the slices do not
+    /// depend on the number of threads.
+    fn simulate_blocks(&mut self) {
+        let arms = self.modes.len() + 1;
+        let blocks = self.threads.div_ceil(arms);
+        let arms = std::iter::once(0).chain(0..self.modes.len());
+        let points: Vec<(usize, Point)> = std::iter::repeat_n(arms, blocks)
+            .flatten()
+            .map(|mode| (mode, Point { mode: self.modes[mode], load: self.load, seed: self.seeds.next_u64() }))
+            .collect();
+        let simulate = |index: usize| observe(self.setup, &points[index].1);
+        let slices = in_parallel(points.len(), self.threads, simulate, |_| ());
+        for ((mode, _), slice) in points.iter().zip(slices) {
+            self.ready[*mode].push_back(slice);
+        }
+    }
+}
+
+impl ExperimentSubject for Model<'_> {
+    type Setting = DeliveryMode;
+    type Error = SubjectError;
+
+    fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<SubjectError>> {
+        let unplanned = || SetFailure::NotSettable(SubjectError::Impossible("the mode was not planned".to_owned()));
+        let index = self.modes.iter().position(|other| other == mode).ok_or_else(unplanned)?;
+        if self.ready[index].is_empty() {
+            self.simulate_blocks();
+        }
+        match self.ready[index].pop_front().ok_or_else(unplanned)? {
+            Ok(slice) => self.current = Some(slice),
+            Err(RunError::Setting(why)) => {
+                return Err(SetFailure::NotSettable(SubjectError::Impossible(why.to_owned())));
+            }
+            Err(error) => return Err(SetFailure::SubjectFailed(error.into())),
+        }
+        Ok(())
+    }
+
+    /// The warm-up of each run.
+    fn settle(&mut self, _: u32) -> Result<(), SubjectError> {
+        Ok(())
+    }
+
+    fn observe(&mut self, _: u32) -> Result<Option<SliceObservation>, SubjectError> {
+        Ok(self.current.take())
+    }
+
+    /// Runs share no state, so nothing is left of them.
+    fn restore(&mut self) -> Result<(), SubjectError> {
+        Ok(())
+    }
+}
+
+fn observe(setup: &Setup, point: &Point) -> Result<SliceObservation, RunError> {
+    let result = setup.run(point).simulate()?;
+    let latency = if point.load == Load::Max { &result.latency } else { &result.latency_from_due };
+    let is_saturated = is_saturated(result.latency.count(), result.never_sent);
+    Ok(SliceObservation {
+        spent_ms: (setup.warm_up_ns + setup.measured_ns) as f64 / 1e6,
+        metrics: figures::of_counters(&counters(&result), Some(result.counters.responses), result.measured_s),
+        latency: Some(latency.into()),
+        foreign_cpu: None,
+        flags: is_saturated.then_some(SliceFlag::Saturated).into_iter().collect(),
+    })
+}
+
+/// Counters in the terms of a lab: all threads of the modelled CPUs are the server's, softirqs and hard interrupts are the
+/// time of its queues.
+fn counters(result: &RunResult) -> TrialCounters {
+    let (cpu, counted) = (&result.cpu, &result.counters);
+    let busy_ns = cpu.thread_ns + cpu.softirq_ns + cpu.hardirq_ns;
+    TrialCounters {
+        server_run_ns: Some(cpu.thread_ns),
+        napi_run_ns: Some(cpu.softirq_ns + cpu.hardirq_ns),
+        server_cpus: Some(CpuUse {
+            capacity_ns: cpu.total_ns,
+            idle_ns: cpu.total_ns.saturating_sub(busy_ns),
+            steal_ns: 0,
+            lab_ns: busy_ns,
+        }),
+        irqs: Some(counted.irqs),
+        polls: Some(counted.polls),
+        empty_polls: Some(counted.empty_polls),
+        polled_packets: Some(counted.polled_packets),
+        drops: Some(counted.drops),
+        ..TrialCounters::default()
+    }
+}

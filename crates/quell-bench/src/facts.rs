@@ -1,0 +1,140 @@
+//! Facts of result files: the measured machine, the lab, the model, and the server under test.
+
+use quell_linux::Pid;
+use quell_linux::kernel::Kernel;
+use quell_linux::proc::ProcRoot;
+use quell_linux::sched::{self, SchedError};
+use quell_mode::NapiSettings;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::cpus::CpuLayout;
+
+/// Facts about the measured machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct HostFacts {
+    /// `uname -r`.
+    pub kernel_release: String,
+    /// `uname -v`.
+    pub kernel_version: String,
+    /// Kernel command line.
+    pub kernel_command_line: Option<String>,
+    /// CPU model, as reported in `/proc/cpuinfo`.
+    pub cpu_model: Option<String>,
+    /// CPUs that this process may use.
+    pub cpus: Vec<u32>,
+    /// `net.core.busy_poll`, µs. If it is not 0, every mode busy polls.
+    pub busy_poll_us: Option<u32>,
+    /// `net.core.busy_read`, µs.
+    pub busy_read_us: Option<u32>,
+}
+
+impl HostFacts {
+    /// Reads the facts. Facts that the machine does not report are absent.
+    ///
+    /// # Errors
+    /// When the kernel does not report the CPUs that this process may use.
+    pub fn read(proc: &ProcRoot) -> Result<Self, SchedError> {
+        let kernel = Kernel::running();
+        let cpus = sched::affinity(Pid::of_this_process())?;
+        Ok(Self {
+            kernel_release: kernel.release,
+            kernel_version: kernel.version,
+            kernel_command_line: proc.kernel_cmdline().ok(),
+            cpu_model: proc.cpu_model_name().ok().flatten(),
+            cpus: cpus.iter().collect(),
+            busy_poll_us: proc.busy_poll_us().ok(),
+            busy_read_us: proc.busy_read_us().ok(),
+        })
+    }
+}
+
+/// A modelled host and its server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct ModelFacts {
+    /// Profile name of the modelled host.
+    pub profile: String,
+    /// Description of the modelled host.
+    pub description: String,
+    /// Number of RX queues. Workers and CPUs have the same number.
+    pub queues: u32,
+    /// Total number of connections.
+    pub connections: u32,
+}
+
+/// Facts about the lab after its setup.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct LabFacts {
+    /// Name of the lab and prefix of its namespaces.
+    pub name: String,
+    /// Number of RX queues of the server's device. The client's device has the same number.
+    pub queues: u32,
+    /// Whether each queue's NAPI thread stands in for its interrupt.
+    pub interrupt_stand_in: bool,
+    /// CPU assignment.
+    pub cpus: CpuLayout,
+    /// Whether a server CPU and a client CPU are hardware threads of one core and slow each other down. Absent if the
+    /// machine does not report it.
+    pub shared_core: Option<bool>,
+    /// NAPI IDs of the server's queues.
+    pub server_napi_ids: Vec<u32>,
+    /// NAPI IDs of the client's queues.
+    pub client_napi_ids: Vec<u32>,
+    /// Settings of the client's queues, the same in every trial.
+    pub client_napi: NapiSettings,
+    /// Checks made before the measurement, each with the observation.
+    pub checks: Vec<Check>,
+}
+
+/// A precondition for valid results.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Check {
+    /// Required condition.
+    pub claim: String,
+    /// Observation.
+    pub seen: String,
+    /// Whether the condition holds.
+    pub holds: bool,
+}
+
+impl Check {
+    /// Description of a failed check: the required condition and the observation.
+    #[must_use]
+    pub fn violation(&self) -> String {
+        format!("expected: {}; found: {}", self.claim, self.seen)
+    }
+}
+
+/// Facts about the server under test.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ServerFacts {
+    /// Command with its arguments.
+    pub command: Vec<String>,
+    /// Version that the server reports. Absent if it reports none.
+    pub version: Option<String>,
+    /// Workers of the server.
+    pub workers: Vec<WorkerFacts>,
+}
+
+/// One epoll of the server that carries connections.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct WorkerFacts {
+    /// Thread that waits on the epoll. Absent if it is unknown.
+    pub tid: Option<i32>,
+    /// CPU that the thread is pinned to. Absent if the thread is unknown.
+    pub cpu: Option<u32>,
+    /// Number of the epoll's file descriptor in the server.
+    pub epoll_fd: i32,
+    /// Number of connections in the epoll.
+    pub connections: u32,
+    /// Number of these connections that bypass NAPI.
+    pub connections_without_napi: u32,
+    /// NAPI IDs of the connections in the epoll.
+    pub napi_ids: Vec<u32>,
+}
