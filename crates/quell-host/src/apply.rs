@@ -21,12 +21,12 @@ use crate::settings::host::Place;
 use crate::snapshot::{Reading, Scope, TakeError, Why, take};
 use crate::transaction::{ChangeError, ChangeStage, Transaction};
 
-/// Number of snapshots until the host must match the profile; links and queues take a moment to come up.
+/// Maximum number of snapshots until the host must match the profile. Links and queues need some time to come up.
 const LOOKS: u32 = 10;
-/// Interval between these snapshots.
+/// Interval between two of these snapshots.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
-/// Profile to apply, and where.
+/// A profile and the namespace to apply it to.
 #[derive(Debug)]
 pub struct Request<'a> {
     /// Name of the network namespace; absent: the caller's.
@@ -35,7 +35,7 @@ pub struct Request<'a> {
     pub profile: &'a Profile,
     /// Name of the profile in the journal: its file name.
     pub called: &'a str,
-    /// Apply the possible changes although others are not possible.
+    /// Whether to apply the possible changes if other changes are not possible.
     pub partly: bool,
 }
 
@@ -62,13 +62,13 @@ pub enum ApplyError {
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
     /// Some changes are not possible here; nothing was changed.
-    #[error("{} settings of the profile are not possible here; nothing was changed", .0.impossible.len())]
+    #[error("{} cannot be applied here; nothing was changed", settings_in_profile(.0.impossible.len()))]
     Impossible(Plan),
-    /// Journals of profiles whose namespace is gone could not be found or removed.
+    /// The search for journals of vanished namespaces failed, or such a journal could not be removed.
     #[error(transparent)]
     Forget(PersistError),
     /// It is unknown whether settings of an earlier profile still exist.
-    #[error("could not find the changes of an earlier profile: {0}; nothing was changed")]
+    #[error("could not check for an earlier profile: {0}; nothing was changed")]
     Find(SettingsError),
     /// The namespace already has a profile.
     #[error("{} is already applied here; nothing was changed", profile_of(history).unwrap_or("a profile"))]
@@ -96,7 +96,7 @@ pub enum ApplyError {
     },
     /// All changes were made, but the host does not match the profile. Everything was undone.
     #[error(
-        "all changes were made, but {} did not persist, the first: {}", left.steps.len(),
+        "all changes were made, but {} did not last; the first is: {}", left.steps.len(),
         left.steps.first().map(|step| step.change.text().to_string()).unwrap_or_default()
     )]
     NotInEffect {
@@ -110,6 +110,11 @@ pub enum ApplyError {
     Keep(JournalError),
 }
 
+/// `1 setting in the profile`, `2 settings in the profile`.
+fn settings_in_profile(count: usize) -> String {
+    format!("{count} setting{} in the profile", if count == 1 { "" } else { "s" })
+}
+
 /// Takes a snapshot with everything that a plan for `profile` needs.
 ///
 /// # Errors
@@ -121,7 +126,7 @@ pub fn observe(netns: Option<&NamespaceName>, profile: &Profile) -> Result<Obser
     let read = || profile.sysctls.keys().map(|name| (name.clone(), sysctl(name))).collect();
     let sysctls: BTreeMap<String, Reading<String>> = namespace.run(read)?;
     let is_absent = |reading: &Reading<String>| reading.why_unknown().is_some_and(|unknown| unknown.why == Why::Absent);
-    // Sysctls of the whole host exist in the initial namespace only, which usually is the caller's.
+    // The initial network namespace is the only one with host-wide sysctls. It usually is the caller's namespace.
     let elsewhere = sysctls.iter().filter(|(_, reading)| netns.is_some() && is_absent(reading));
     let on_host = elsewhere.map(|(name, _)| (name.clone(), sysctl(name))).filter(|(_, reading)| !is_absent(reading));
     let host_wide_sysctls = on_host.collect();
@@ -143,12 +148,12 @@ fn sysctl(name: &str) -> Reading<String> {
     }
 }
 
-/// Applies a profile, which persists until it is released ([`crate::persistent`]). `watchdog`, if given, starts the
-/// process that undoes everything without a confirmation, and receives the journal's path. `looks_on` observes every
-/// change by its index in the plan and may stop.
+/// Applies a profile, which persists until it is released ([`crate::persistent`]). `watchdog` starts the process that
+/// undoes everything if nobody confirms in time; it receives the path of the journal. `looks_on` is called with the
+/// index of every change in the plan and may stop.
 ///
 /// # Errors
-/// [`ApplyError`]; the host is unchanged then, unless the error says otherwise.
+/// [`ApplyError`]. The host is then unchanged, unless the error states otherwise.
 pub fn apply(
     journal: &Journal,
     request: &Request<'_>,
@@ -175,7 +180,7 @@ pub fn apply(
     let mut transaction = Transaction::begin(journal, &id(cookie), &purpose).map_err(ApplyError::Begin)?;
     let watchdog = watchdog.map(|start| start(transaction.journal_path())).transpose().map_err(ApplyError::Watchdog)?;
     if let Some(watchdog) = &watchdog {
-        info!(pid = watchdog.pid, "watchdog started: it restores everything without a confirmation in time");
+        info!(pid = watchdog.pid, "watchdog started: it reverts all changes unless they are confirmed in time");
     }
     for (number, step) in plan.steps.iter().enumerate() {
         if let Err(source) = transaction.set(&namespace, &step.change, &mut |moment| looks_on(number, moment)) {
@@ -186,7 +191,7 @@ pub fn apply(
     let left = what_is_left(request)?;
     if !left.steps.is_empty() {
         for step in &left.steps {
-            warn!(change = %step.change.text(), "did not last");
+            warn!(change = %step.change.text(), "value differs again after the profile was applied");
         }
         return Err(ApplyError::NotInEffect { left, reverted: transaction.revert() });
     }
@@ -197,13 +202,13 @@ pub fn apply(
     Ok(Applied { journal: Some(kept.map_err(ApplyError::Keep)?), plan })
 }
 
-/// Prefix of the purpose that these journals record; the profile follows.
+/// Prefix of the journal's purpose text; the name of the profile follows.
 const PURPOSE: &str = "profile ";
-/// Separator before the namespace's name, if the profile is not for the caller's namespace.
+/// Separator before the name of the namespace, for a profile of a namespace other than the caller's.
 const IN_NAMESPACE: &str = " in namespace ";
 
-/// Journal name of a namespace's profile. It is derived from the cookie because names are reused; a namespace has one
-/// profile at most.
+/// Journal name for the profile of a namespace, of which there is at most one. It contains the cookie, because
+/// namespace names are reused.
 fn id(namespace_cookie: u64) -> String {
     format!("profile-{namespace_cookie}")
 }
@@ -219,8 +224,8 @@ fn applied_in(journal: &Journal, namespace_cookie: u64) -> Result<Option<Persist
     Ok(persistent::list(journal)?.into_iter().find(is_applied_here))
 }
 
-/// Removes the journal of a profile for an earlier namespace of this name, if all its changes vanished with that
-/// namespace. `quell status` would list it under the reused name otherwise.
+/// Removes the journal of a vanished namespace that had this name, unless changes outside that namespace remain.
+/// Otherwise `quell status` would list the journal under the new namespace of the same name.
 fn forget_namesakes(journal: &Journal, name: &NamespaceName) -> Result<(), ApplyError> {
     let proc = ProcRoot::default();
     for kept in persistent::list(journal).map_err(ApplyError::Forget)? {

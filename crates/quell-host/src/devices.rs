@@ -1,6 +1,6 @@
 //! Finds a network device after it was renamed or moved to another network namespace. The journal identifies a device
-//! by its namespace's cookie, its ifindex and the inode of its sysfs directory. A later device with the same name or
-//! ifindex has another inode.
+//! by the cookie of its namespace, its ifindex and the inode of its sysfs directory. A later device with the same name
+//! or ifindex has another inode.
 
 use quell_linux::link::{Link, Links};
 use quell_linux::netlink::{Failure, NetlinkError};
@@ -15,13 +15,13 @@ use crate::settings::SettingsError;
 /// Identity of a device in a journal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DeviceKey<'a> {
-    /// `SO_NETNS_COOKIE` of its namespace at the time of the change.
+    /// `SO_NETNS_COOKIE` of its namespace when the change was made.
     pub(crate) namespace_cookie: u64,
     /// Interface index; absent in journals of format 4, which only record the name.
     pub(crate) ifindex: Option<Ifindex>,
-    /// Name at the time of the change.
+    /// Name when the change was made.
     pub(crate) name: &'a str,
-    /// Inode of its sysfs directory; absent where sysfs could not be mounted, and in journals of format 4.
+    /// Inode of its sysfs directory; absent if sysfs could not be mounted, and in journals of format 4.
     pub(crate) sysfs_inode: Option<u64>,
 }
 
@@ -32,18 +32,18 @@ pub(crate) struct FoundDevice {
     pub(crate) link: Link,
 }
 
-/// Inode of the device's sysfs directory; `None` where sysfs is not accessible.
+/// Inode of the device's sysfs directory; `None` if sysfs is not accessible.
 pub(crate) fn sysfs_inode(namespace: &Namespace, link: &Link) -> Option<u64> {
     inode(namespace, link).ok().flatten()
 }
 
-/// `None` for a name that is not UTF-8, because its displayed form differs.
+/// `None` for a name that is not UTF-8: its displayed form differs from the name of the sysfs directory.
 fn inode(namespace: &Namespace, link: &Link) -> Result<Option<u64>, SysfsError> {
     let Ok(name) = InterfaceName::new(link.name.as_str()) else { return Ok(None) };
     Sysfs::of(namespace)?.net_class(&name).inode().map(Some)
 }
 
-/// Finds the device in any namespace. `None`: it was deleted, or it is in a namespace that only an open file keeps
+/// Finds the device in any namespace. `None` means that it was deleted, or that only an open file keeps its namespace
 /// alive.
 ///
 /// # Errors
@@ -77,10 +77,10 @@ fn is_same(namespace: &Namespace, link: &Link, key: &DeviceKey<'_>) -> Result<bo
     }
     match inode(namespace, link) {
         Ok(now) => Ok(now == key.sysfs_inode),
-        // Renamed since it was listed; the search by inode follows.
+        // The device was renamed after it was listed; the search by inode follows.
         Err(error) if error.is_absent() => Ok(false),
-        // Without permission to mount sysfs, cookie and ifindex must suffice: the kernel reuses an ifindex only on
-        // request.
+        // Without permission to mount sysfs, the cookie and the ifindex must suffice: the kernel reuses an ifindex only
+        // on request.
         Err(error) if error.is_denied() => Ok(true),
         Err(error) => Err(error),
     }
@@ -103,7 +103,7 @@ fn find_moved(proc: &ProcRoot, inode: u64) -> Result<Option<FoundDevice>, Settin
     })?;
     match (namespace, found, failed) {
         (Some(namespace), Some(link), _) => Ok(Some(FoundDevice { namespace, link })),
-        // It may be in an unreadable namespace, so it is not known to be gone.
+        // The device may be in an unreadable namespace, so it may still exist.
         (_, _, Some(error)) => Err(error),
         _ => Ok(None),
     }

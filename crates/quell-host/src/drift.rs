@@ -1,6 +1,6 @@
 //! Finds settings of a journal that no longer have the applied value, and applies them again. Covers all settings of
-//! profiles, and queues, epolls and threads of attachments. Does not cover flow rules, RSS contexts, sockets, io_urings
-//! and reuseport filters.
+//! profiles, and the queues, epolls and threads of attachments. Does not cover flow rules, RSS contexts, sockets,
+//! io_urings and reuseport filters.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ pub struct Drift {
     pub setting: String,
     /// Applied value.
     pub made: String,
-    /// Current value; absent when the object is not found at present.
+    /// Current value; absent if the object does not exist at present.
     pub now: Option<String>,
 }
 
@@ -36,7 +36,7 @@ pub struct Drift {
 pub struct Condition {
     /// Settings that no longer have the applied value.
     pub drifted: Vec<Drift>,
-    /// Number of settings that are gone with their device or network namespace.
+    /// Number of settings whose device or network namespace is gone.
     pub gone: usize,
 }
 
@@ -47,7 +47,7 @@ pub enum DriftError {
     /// A setting could not be read or applied.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The other journals, which may concern the same queue, could not be read.
+    /// Another journal, which may concern the same queue, could not be read.
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// The boot ID could not be read.
@@ -81,14 +81,14 @@ pub fn condition(path: &Path, history: &History) -> Result<Condition, DriftError
             Change::ThreadAffinity(change) => of_thread(&proc, change)?,
             _ => None,
         };
-        // If a queue was set again, the journal of its attachment lists it twice.
+        // A journal lists a queue twice if an attachment has set it twice.
         condition.drifted.extend(drift.filter(|drift| !condition.drifted.contains(drift)));
     }
     Ok(condition)
 }
 
-/// Applies the drifted settings of the profile in the journal at `path` again, where their objects exist. Returns the
-/// state before. The journal already holds the values from before the profile.
+/// Applies the drifted settings of the profile in the journal at `path` again, if their objects exist. Returns the
+/// state before. It records nothing, because the journal already holds the values from before the profile.
 ///
 /// # Errors
 /// When a setting cannot be read or applied.
@@ -134,12 +134,12 @@ fn drift_of(setting: &plan::Change, made: String, now: Option<String>) -> Drift 
     Drift { device, queue: setting.queue(), setting: setting.text().what, made, now }
 }
 
-/// Drift of a setting that may be in an inaccessible network namespace.
+/// Returns the drift of a setting whose network namespace may be inaccessible.
 fn not_found(change: &HostSetting) -> Option<Drift> {
     change.setting.text().new.map(|made| drift_of(&change.setting, made, None))
 }
 
-/// Applied and current value of each value that differs. Pure.
+/// Returns the applied and the current value of each differing setting. Pure.
 fn of_values(
     made: &PartialNapiSettings,
     now: &PartialNapiSettings,
@@ -150,7 +150,7 @@ fn of_values(
 }
 
 fn of_queue(proc: &ProcRoot, change: &NapiSettingsChange, others: &Others) -> Result<Option<Drift>, DriftError> {
-    // The queue of an attachment vanished with its device, which is not drift.
+    // An attachment's queue that vanished with its device does not count as drift.
     let device = match devices::find(proc, &change.device_key()) {
         Ok(Some(device)) => device,
         Ok(None) => return Ok(None),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_values_that_differ_have_drifted() {
+    fn only_differing_values_count_as_drift() {
         let drifted = of_values(&values(20_000, 20_000_000), &values(7, 20_000_000), &Claims::default());
         assert_eq!(drifted, Some(("gro-flush-timeout 20000 ns".into(), Some("gro-flush-timeout 7 ns".into()))));
         assert_eq!(of_values(&values(20_000, 0), &values(20_000, 0), &Claims::default()), None);

@@ -1,10 +1,10 @@
 //! Observes and changes the host. [`snapshot`] reads its state, [`findings`] diagnoses it, and [`plan`] computes the
 //! changes that a profile requires.
 //!
-//! Every change is recorded in a [`journal`] before it is made. Changes are undone in reverse order at exit, after
-//! Ctrl-C and after a panic; after `kill -9` the next Quell process undoes them.
+//! The [`journal`] records every change before it is made. Changes are undone in reverse order at exit, after Ctrl-C
+//! and after a panic. After `kill -9`, the next Quell process undoes them.
 //!
-//! Nothing here prints or decides which changes are wanted.
+//! This crate does not print, and it does not choose modes or profiles.
 
 #![forbid(unsafe_code)]
 

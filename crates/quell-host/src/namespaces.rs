@@ -10,7 +10,7 @@ use quell_linux::proc::{ProcError, ProcRoot};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SearchError {
-    /// A namespace could not be entered, or the named ones could not be listed.
+    /// A namespace could not be entered, or the named namespaces could not be listed.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
     /// The processes could not be listed.
@@ -18,8 +18,8 @@ pub enum SearchError {
     Proc(#[from] ProcError),
 }
 
-/// Finds the namespace with this cookie: the caller's, a named one, or one of a running process. `None` if there is no
-/// match; a namespace that only an open file keeps alive is not found.
+/// Finds the namespace with this cookie: the caller's, a named one, or one of a running process. Returns `None` if
+/// there is no match. Cannot find a namespace that only an open file keeps alive.
 ///
 /// # Errors
 /// See [`SearchError`].
@@ -28,7 +28,7 @@ pub(crate) fn by_cookie(proc: &ProcRoot, cookie: u64) -> Result<Option<Namespace
     find(proc, |namespace| Ok(seen.insert(namespace.inode()) && namespace.cookie()? == cookie))
 }
 
-/// Like [`by_cookie`], by inode; inodes are reused after a namespace is freed.
+/// Like [`by_cookie`], but by inode. The kernel reuses inodes after a namespace is freed.
 ///
 /// # Errors
 /// See [`SearchError`].
@@ -36,7 +36,7 @@ pub(crate) fn by_inode(proc: &ProcRoot, inode: u64) -> Result<Option<Namespace>,
     find(proc, |namespace| Ok(namespace.inode() == inode))
 }
 
-/// Returns the first namespace that `is_it` accepts: the caller's, then named ones, then those of processes.
+/// Returns the first namespace that `is_it` accepts. Tries the caller's, then named ones, then those of processes.
 ///
 /// # Errors
 /// See [`SearchError`].
@@ -70,7 +70,7 @@ fn find_among(
         match found {
             Ok(None) => {}
             Ok(found) => return Ok(found),
-            // Deleted or exited since it was listed, or a file without a namespace mounted on it.
+            // The namespace was deleted, the process exited, or the name is a file without a namespace mounted on it.
             Err(NamespaceError::Absent { .. } | NamespaceError::NotANamespace { .. }) => {}
             Err(error @ NamespaceError::NoCookie { .. }) => return Err(error),
             Err(error) => unknown = unknown.or(Some(error)),
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_may_not_be_opened_or_entered_does_not_end_the_search() {
+    fn an_inaccessible_namespace_does_not_end_the_search() {
         let found = find_among([Err(denied()), here()].into_iter(), |_| Ok(true)).unwrap();
         assert_eq!(found, Some(here().unwrap()));
         let mut answers = [Err(denied()), Ok(true)].into_iter();
@@ -101,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn one_that_may_not_be_entered_is_not_known_to_be_gone() {
+    fn an_inaccessible_namespace_may_still_exist() {
         assert_eq!(find_among([Err(denied()), here()].into_iter(), |_| Ok(false)), Err(denied()));
         assert_eq!(find_among([here()].into_iter(), |_| Err(denied())), Err(denied()));
     }
 
     #[test]
-    fn those_that_went_away_are_not_it() {
+    fn vanished_namespaces_do_not_match() {
         let absent = NamespaceError::Absent { what: "/proc/7/ns/net".to_owned() };
         assert_eq!(find_among([Err(absent), here()].into_iter(), |_| Ok(false)), Ok(None));
     }

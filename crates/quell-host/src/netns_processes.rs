@@ -1,5 +1,5 @@
-//! Kills all processes in a network namespace, in any session: a daemon has left its original session, but not its
-//! namespace. The caller checks that the namespace belongs to Quell.
+//! Kills all processes in a network namespace, whatever their session: a daemon has left its original session, but not
+//! its namespace. The caller checks that the namespace belongs to Quell.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,8 @@ use quell_linux::process::ProcessError;
 
 use crate::undo::UndoError;
 
-/// Kills all processes in `namespace` with SIGKILL, including processes that they start during this, and waits for
-/// their exit, at most until `bound`. Spares this process. Ignores processes that it may not inspect.
+/// Kills all processes in `namespace` with SIGKILL and waits for their exit, at most until `bound`. Includes processes
+/// that are started meanwhile. Spares this process. Ignores processes that it may not inspect.
 ///
 /// # Errors
 /// When a process cannot be killed, or does not exit in time.
@@ -59,7 +59,7 @@ fn still_inside(namespace: &Namespace, left: &[Pid], within: Duration) -> UndoEr
 /// Kills one process if it is still in the namespace.
 fn kill(namespace: &Namespace, proc: &ProcRoot, pid: Pid) -> Result<Option<PidFd>, UndoError> {
     let Some(handle) = unless_gone(PidFd::open(pid))? else { return Ok(None) };
-    // Checked while the pidfd is open: the namespace is that of the process behind the pidfd.
+    // Check while the pidfd is open, so that both refer to the same process.
     match Namespace::open_pid(proc.path(), pid) {
         Ok(lives_in) if lives_in == *namespace => {}
         Ok(_) => return Ok(None),

@@ -1,5 +1,5 @@
-//! Persistent changes, which outlive the program that made them. They are listed, confirmed, undone on request, and
-//! undone by a watchdog if nobody confirms them in time. The `undo` module undoes a single change.
+//! Persistent changes, which outlive the program that made them. They are listed, confirmed and undone on request. A
+//! watchdog undoes them if nobody confirms them in time.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::journal::{
 };
 use crate::recovery::{Reverted, is_running, revert, undo_pending};
 
-/// Signal that confirms the changes to their watchdog.
+/// Signal that sends a confirmation to the watchdog.
 const CONFIRM: Signal = Signal::USR1;
 /// Time limit for the watchdog to record the confirmation.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
@@ -42,9 +42,9 @@ pub enum PersistState {
     Kept,
     /// Until the watchdog's deadline, unless confirmed.
     Unconfirmed(Watchdog),
-    /// As long as this process runs.
+    /// As long as this keeper process runs.
     KeptBy(Keeper),
-    /// As long as a process runs that is not visible here; this is its PID in another PID namespace.
+    /// As long as a process in another PID namespace runs. Contains its PID there.
     OutOfSight(u32),
     /// Made before the last boot, which reset them all.
     BeforeThisBoot,
@@ -62,7 +62,7 @@ pub enum PersistError {
     Proc(#[from] ProcError),
     /// The watchdog could not be signalled.
     #[error(
-        "could not signal the watchdog of {}: {source}; without a confirmation in time it undoes everything",
+        "could not signal the watchdog of {}: {source}; it undoes all changes unless they are confirmed in time",
         visible::path(path)
     )]
     Watchdog {
@@ -73,7 +73,7 @@ pub enum PersistError {
     },
     /// The keeper of an attachment could not be signalled.
     #[error(
-        "could not signal the keeper of {}: {source}; the attachment stays until its programs exit",
+        "could not signal the keeper of {}: {source}; the attachment lasts until its programs exit",
         visible::path(path)
     )]
     Keeper {
@@ -83,7 +83,7 @@ pub enum PersistError {
         source: PidFdError,
     },
     /// The process was signalled and has not exited yet.
-    #[error("process {pid}, which guards {}, has not exited {after:?} after SIGTERM", visible::path(path))]
+    #[error("process {pid}, the guardian of {}, is still running {after:?} after SIGTERM", visible::path(path))]
     StillAtIt {
         /// Path of the journal.
         path: PathBuf,
@@ -94,8 +94,8 @@ pub enum PersistError {
     },
     /// The process runs in another PID namespace.
     #[error(
-        "{} is held by a process that is not visible here (process {pid} of another PID namespace): run this command there; nothing \
-         was changed",
+        "{} belongs to a process that is not visible here (process {pid} in another PID namespace): run this command \
+         in that namespace; nothing was changed",
         visible::path(path)
     )]
     OutOfSight {
@@ -128,8 +128,7 @@ pub enum WatchEnded {
     Confirmed,
     /// Everything was reverted already.
     AlreadyReverted,
-    /// Everything was undone, because nobody confirmed the changes, or because their maker died before they were
-    /// complete.
+    /// All changes were undone, either because nobody confirmed them or because the process that made them died early.
     Reverted(Reverted),
 }
 
@@ -175,7 +174,7 @@ fn standing(history: &History, boot_id: BootId, proc: &ProcRoot) -> Option<Persi
     }
 }
 
-/// Undoes the persistent changes of one journal. `None`: there is no such journal.
+/// Undoes the persistent changes of one journal. Returns `None` if there is no such journal.
 ///
 /// # Errors
 /// When the journal cannot be read, removed or acted upon, or the boot ID cannot be read. Also when a running process
@@ -186,8 +185,8 @@ pub fn release(journal: &Journal, path: &Path) -> Result<Option<Reverted>, Persi
     match journal.take_from_strangers(path)? {
         Some(JournalFile::Abandoned(mut owned)) => {
             if owned.history().stay != Stay::WithOwner {
-                // A full disk must not prevent the undo. If this process is killed during it, the rest persists and can
-                // be released again.
+                // Ignore the error, because a full disk must not prevent the undo. If this process is killed during the
+                // undo, the remaining changes persist and can be released again.
                 let _ = owned.write(Record::Release);
             }
             Ok(Some(revert(owned, boot_id, &proc)?))
@@ -213,8 +212,8 @@ pub struct Salvaged {
 }
 
 /// Undoes the changes in the readable lines of a damaged journal, the last one first. The file stays, because changes
-/// of the unreadable lines may still be in place. It is removed if `remove` asks for it or if it is from an earlier
-/// boot. `None`: there is no such journal, or it is not damaged.
+/// of the unreadable lines may still be in place. `remove` removes it, as does a journal of an earlier boot. Returns
+/// `None` if there is no such journal, or if it is not damaged.
 ///
 /// # Errors
 /// When the journal cannot be locked, read or removed, or the boot ID cannot be read.
@@ -237,7 +236,7 @@ pub fn salvage(journal: &Journal, path: &Path, remove: bool) -> Result<Option<Sa
     Ok(Some(Salvaged { path: path.to_owned(), reverted, unreadable, removed }))
 }
 
-/// Removes journals of persistent changes from before the last boot, which reset them all.
+/// Removes journals of persistent changes from before the last boot, which has reset the changes.
 ///
 /// # Errors
 /// When they cannot be listed or removed, or the boot ID cannot be read.
@@ -249,15 +248,15 @@ pub fn forget_earlier_boots(journal: &Journal) -> Result<(), PersistError> {
 /// Confirms the changes that a watchdog guards. Returns when the confirmation is recorded.
 ///
 /// # Errors
-/// When the watchdog cannot be signalled, or had undone everything before.
+/// When the watchdog cannot be signalled, or has already undone the changes.
 pub fn confirm(journal: &Journal, path: &Path, watchdog: &Watchdog) -> Result<(), PersistError> {
     tell(path, Guardian::Watchdog(*watchdog), CONFIRM, CONFIRMED_WITHIN)?;
     let confirmed = |kept: &Persistent| kept.path == path && kept.standing == PersistState::Kept;
     if list(journal)?.iter().any(confirmed) { Ok(()) } else { Err(PersistError::TooLate { path: path.to_owned() }) }
 }
 
-/// Makes a watchdog undo its changes now and reports what it undid, even if its deadline had just passed. What it could
-/// not undo stays in the journal, for [`release`].
+/// Makes a watchdog undo its changes now and reports the outcome, even if its deadline has just passed. Changes that it
+/// could not undo stay in the journal, for [`release`].
 ///
 /// # Errors
 /// When the watchdog cannot be signalled or does not exit in time, or the journal cannot be read.
@@ -294,19 +293,19 @@ impl Guardian {
     }
 }
 
-/// Signals the guardian of the journal at `path` and waits until it has exited, which may have happened before. The
-/// journal records what it did.
+/// Signals the guardian of the journal at `path` and waits for its exit. The guardian may have exited before. The
+/// journal records the outcome.
 pub(crate) fn tell(path: &Path, who: Guardian, signal: Signal, within: Duration) -> Result<(), PersistError> {
     let (pid, start_time_ticks) = who.number_and_start();
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
     let Some(pid) = Pid::from_kernel(pid) else { return Ok(()) };
     let signalled = PidFd::open(pid).and_then(|process| {
-        // Checked after the pidfd is open: from then on the PID cannot refer to another process.
+        // Check after opening the pidfd: from then on, the PID cannot refer to another process.
         if !is_running(pid.get().unsigned_abs(), start_time_ticks, boot_id, &proc) {
             return Ok(true);
         }
-        info!(pid = pid.get(), ?signal, ?within, "signalling the guardian, waiting for its end");
+        info!(pid = pid.get(), ?signal, ?within, "signalling the guardian and waiting for its exit");
         process.signal(signal)?;
         process.wait_for_exit(within)
     });
@@ -319,8 +318,8 @@ pub(crate) fn tell(path: &Path, who: Guardian, signal: Signal, within: Duration)
 }
 
 impl PersistError {
-    /// Explains a journal whose guardian, PID `pid`, does not run here. If it is locked all the same, the guardian runs
-    /// in another PID namespace, or another process holds the lock.
+    /// Explains a journal whose guardian, with PID `pid`, does not run here. If the journal is locked, its guardian
+    /// runs in another PID namespace, or another process holds the lock.
     pub(crate) fn of_keeper(self, path: &Path, pid: u32) -> Self {
         match &self {
             Self::Journal(error) if error.is_locked_out_of_sight() => Self::OutOfSight { path: path.to_owned(), pid },
@@ -329,8 +328,8 @@ impl PersistError {
     }
 }
 
-/// Runs the watchdog: waits until the owner of the journal at `path` releases or loses its lock, then at most
-/// `patience` for a confirmation. Calls `ready` once confirmations are received.
+/// Runs the watchdog: waits until the owner of the journal at `path` releases or loses its lock, then waits at most
+/// `patience` for a confirmation. Calls `ready` once it can receive confirmations.
 ///
 /// # Errors
 /// When it cannot receive signals, or the journal cannot be read or written.
@@ -349,21 +348,21 @@ pub fn watch(
     let mut owned = match journal.take_when_abandoned(path, &asked)? {
         Some(JournalFile::Abandoned(owned)) => owned,
         Some(JournalFile::Unusable(unusable)) => {
-            warn!(error = %unusable, "taken over, and damaged");
+            warn!(error = %unusable, "the journal that was taken over is damaged");
             return Err(unusable.into());
         }
         _ => {
-            info!("no journal is left: its owner has restored everything");
+            info!("the journal is gone: its owner has reverted all changes");
             return Ok(WatchEnded::AlreadyReverted);
         }
     };
-    info!(stay = ?owned.history().stay, ?patience, "taken over");
+    info!(stay = ?owned.history().stay, ?patience, "took over the journal");
     if matches!(owned.history().stay, Stay::UntilConfirmed(_)) && is_confirmed(&asked, patience)? {
-        info!("confirmed: the changes stay");
+        info!("confirmed: the changes persist");
         owned.write(Record::Keep)?;
         return Ok(WatchEnded::Confirmed);
     }
-    info!("not confirmed: restoring");
+    info!("not confirmed: reverting");
     Ok(WatchEnded::Reverted(revert(owned, boot_id, &proc)?))
 }
 

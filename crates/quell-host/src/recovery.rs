@@ -1,4 +1,4 @@
-//! Undoes journals whose owners are dead, the last change first. Persistent changes are left alone; see
+//! Undoes journals whose owners are dead, the last change first. Leaves persistent changes alone; see
 //! [`crate::persistent`].
 
 use std::io;
@@ -26,23 +26,23 @@ use crate::undo::{UndoError, undo, undo_epolls};
 pub struct Reverted {
     /// Changes that were undone, in the order of undoing, or in journal order if another process undid them.
     pub undone: Vec<Change>,
-    /// Changes of which nothing was left.
+    /// Changes whose object is gone or already had its previous value.
     pub already_gone: Vec<Change>,
     /// Changes that were partly undone, with the reason for the rest.
     pub in_part: Vec<(Change, String)>,
-    /// Changes that were left alone because another program has changed the value since, with the details.
+    /// Changes that were left in place, because another program has changed the value since, with the details.
     pub left_alone: Vec<(Change, String)>,
-    /// Changes of queues without a NAPI instance at present, with the details. They stay in the journal until the queue
-    /// is in use.
+    /// Changes of queues that have no NAPI instance at present, with the details. They stay in the journal until the
+    /// queue is in use.
     pub waiting: Vec<(Change, String)>,
-    /// Changes that another process undid or found gone, but could not record because the disk was full.
+    /// Changes that another process undid or found gone, without recording it because the disk was full.
     pub unrecorded: Vec<Change>,
     /// Changes that could not be undone; they stay in the journal.
     pub failed: Vec<(Change, UndoError)>,
 }
 
 impl Reverted {
-    /// Outcome of another, exited process that reverted the journal, first change first. Other changes are still to be
+    /// Outcome of a revert by another process that has exited, first change first. Omits changes that remain to be
     /// undone.
     ///
     /// # Errors
@@ -112,16 +112,16 @@ pub enum Found {
         /// Contents.
         history: History,
     },
-    /// Its owner was dead; it was reverted.
+    /// Its owner was dead. It was reverted, at least in part.
     Recovered {
         /// Path of the journal, which still exists if something failed.
         path: PathBuf,
         /// Outcome of the revert.
         reverted: Reverted,
     },
-    /// Its owner was dead, and the journal is partly unreadable; it was left alone.
+    /// Its owner was dead, and the journal is partly unreadable. It was left alone.
     Unusable(UnusableJournal),
-    /// It could not be taken over or read, or not be removed after it was reverted.
+    /// It could not be taken over or read, or could not be removed after the revert.
     Failed(JournalError),
 }
 
@@ -137,17 +137,17 @@ pub fn recover(journal: &Journal) -> Result<Vec<Found>, ChangeError> {
     Ok(journal.files()?.into_iter().map(recover).collect())
 }
 
-/// Like [`recover`], for the journal at `path` only. `None`: there is no such journal.
+/// Like [`recover`], for the journal at `path` only. Returns `None` if there is no such journal.
 ///
 /// # Errors
-/// When it cannot be read, or the boot ID cannot be read.
+/// When the journal or the boot ID cannot be read.
 pub fn recover_one(journal: &Journal, path: &Path) -> Result<Option<Found>, ChangeError> {
     let proc = ProcRoot::default();
     let boot_id = proc.boot_id()?;
     Ok(journal.take(path)?.map(|file| recover_file(file, boot_id, &proc)))
 }
 
-/// Tries again to undo what waits for its queues. Journals with anything else in them are left alone.
+/// Tries again to undo the changes that wait for queues. Leaves journals with other pending changes alone.
 ///
 /// # Errors
 /// As [`recover`].
@@ -161,35 +161,35 @@ pub fn recover_what_waits(journal: &Journal) -> Result<Vec<Found>, ChangeError> 
 fn recover_file(file: JournalFile, boot_id: BootId, proc: &ProcRoot) -> Found {
     match file {
         JournalFile::Running { path, history } => {
-            debug!(journal = visible::path(&path), "left alone: its owner runs");
+            debug!(journal = visible::path(&path), "skipped a journal: its owner is running");
             Found::Running { path, history }
         }
         JournalFile::Unusable(unusable) => {
-            warn!(error = %unusable, "left alone: damaged");
+            warn!(error = %unusable, "skipped a damaged journal");
             Found::Unusable(unusable)
         }
         JournalFile::Unreadable(error) => {
-            warn!(%error, "left alone: unreadable");
+            warn!(%error, "skipped an unreadable journal");
             Found::Failed(error)
         }
         JournalFile::Abandoned(owned) if stays(owned.history(), boot_id, proc) => {
             debug!(
                 journal = visible::path(owned.path()),
                 stay = ?owned.history().stay,
-                "skipped: its changes are persistent, or its guardian is running"
+                "skipped a journal: its changes are persistent or its guardian is running"
             );
             Found::Kept { path: owned.path().to_owned(), history: owned.history().clone() }
         }
         JournalFile::Abandoned(owned) => {
             let path = owned.path().to_owned();
-            info!(journal = visible::path(&path), stay = ?owned.history().stay, "its owner is dead: reverting");
+            info!(journal = visible::path(&path), stay = ?owned.history().stay, "reverting a journal: its owner is dead");
             let reverted = revert(owned, boot_id, proc);
             reverted.map_or_else(Found::Failed, |reverted| Found::Recovered { path, reverted })
         }
     }
 }
 
-/// Waits for a journal whose lock is held by a process that does not own it. On timeout it counts as unreadable.
+/// Waits for a journal that a process other than its owner has locked. On timeout, the journal counts as unreadable.
 fn unless_strangers_hold_it(journal: &Journal, file: JournalFile, proc: &ProcRoot) -> JournalFile {
     let path = match &file {
         JournalFile::Running { path, history } if !is_held_by_its_own(path, history.as_ref(), proc) => path.clone(),
@@ -200,13 +200,13 @@ fn unless_strangers_hold_it(journal: &Journal, file: JournalFile, proc: &ProcRoo
             JournalFile::Unreadable(JournalError::locked(Attempt::Lock, &path))
         }
         Ok(Some(taken)) => taken,
-        // The process that undid it has removed it.
+        // Another process has undone the journal and removed it.
         Ok(None) => file,
         Err(error) => JournalFile::Unreadable(error),
     }
 }
 
-/// Whether the lock's holder is the owner that the journal names.
+/// Whether the holder of the lock is the owner named in the journal.
 fn is_held_by_its_own(path: &Path, history: Option<&History>, proc: &ProcRoot) -> bool {
     let Some(history) = history else { return false };
     let keeper = match history.stay {
@@ -231,7 +231,7 @@ pub fn left_behind(journal: &Journal) -> Result<Vec<History>, ChangeError> {
     Ok(journal.list()?.into_iter().filter_map(history).collect())
 }
 
-/// Whether a journal without a running owner is to be left alone.
+/// Whether a journal without a running owner must be left alone.
 fn stays(history: &History, boot_id: BootId, proc: &ProcRoot) -> bool {
     let this_boot = history.begin.boot_id == boot_id.to_string();
     match history.stay {
@@ -244,7 +244,7 @@ fn stays(history: &History, boot_id: BootId, proc: &ProcRoot) -> bool {
     }
 }
 
-/// Whether the guardian of a journal is running; a process that cannot be inspected counts as running.
+/// Whether the guardian of a journal is running. A process that cannot be inspected counts as running.
 pub(crate) fn is_running(pid: u32, start_time_ticks: u64, boot_id: BootId, proc: &ProcRoot) -> bool {
     let Some(pid) = Pid::from_kernel(pid) else { return false };
     let identity = ProcessIdentity { pid, starttime: Ticks(start_time_ticks), boot_id };
@@ -252,10 +252,10 @@ pub(crate) fn is_running(pid: u32, start_time_ticks: u64, boot_id: BootId, proc:
 }
 
 /// Undoes all changes of a journal. A journal of an earlier boot needs no undo, because no change survives a reboot.
-/// Changes that wait for a queue stay in the journal, which is renamed so that it does not block a new one.
+/// Changes that wait for a queue stay in the journal, which gets another name to make room for a new one.
 ///
 /// # Errors
-/// When the journal could not be removed or renamed; everything else was undone then.
+/// When the journal could not be removed or renamed, after everything else was undone.
 pub(crate) fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Result<Reverted, JournalError> {
     let _span = error_span!(
         "revert",
@@ -263,7 +263,7 @@ pub(crate) fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot
     )
     .entered();
     if journal.history().begin.boot_id != boot_id.to_string() {
-        info!("removed: it is of an earlier boot, which reset its changes");
+        info!("removing a journal of an earlier boot: the reboot has reset its changes");
         return forget(journal);
     }
     let reverted = undo_pending(&mut journal, boot_id, proc);
@@ -274,7 +274,8 @@ pub(crate) fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot
         left_alone = reverted.left_alone.len(),
         waiting = reverted.waiting.len(),
         failed = reverted.failed.len(),
-        "reverted"
+        "{}",
+        if reverted.failed.is_empty() { "reverted the journal" } else { "reverted the journal in part" }
     );
     match (reverted.failed.is_empty(), reverted.waiting.is_empty()) {
         (true, true) => journal.remove()?,
@@ -284,7 +285,7 @@ pub(crate) fn revert(mut journal: OwnedJournal, boot_id: BootId, proc: &ProcRoot
     Ok(reverted)
 }
 
-/// Undoes the changes of a journal of this boot and leaves the file.
+/// Undoes the changes of a journal of this boot, without removing the file.
 pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &ProcRoot) -> Reverted {
     let mut reverted = Reverted::default();
     let mut contexts = KnownContexts::default();
@@ -294,10 +295,10 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
         |(_, one): &(u32, Entry), (_, other): &(u32, Entry)| epoll_of(one).is_some() && epoll_of(other).is_some();
     for together in pending.chunk_by(are_epolls) {
         let (_, first) = &together[0];
-        // Held until the undo is recorded: if two processes undo the same queue, the second must see the outcome of the
-        // first.
+        // Hold the lock until the undo is recorded. If two processes undo the same queue, the second must see the
+        // outcome of the first.
         let _turn = match is_of_a_queue(first).then(|| others.turn(&mut || false)) {
-            // The lock's holder has not recorded its settings of the queue yet.
+            // The holder of the lock has not recorded its settings of the queue yet.
             Some(Err(error)) if error.is_locked() => {
                 reverted.failed.push((first.change.clone(), error.into()));
                 continue;
@@ -326,21 +327,21 @@ pub(crate) fn undo_pending(journal: &mut OwnedJournal, boot_id: BootId, proc: &P
                             debug!(seq, change = %entry.change, outcome = ?undoing, "undone");
                         }
                         UndoOutcome::InPart(why) | UndoOutcome::LeftAlone(why) | UndoOutcome::Waits(why) => {
-                            info!(seq, change = %entry.change, why, "not undone, or in part");
+                            info!(seq, change = %entry.change, why, "not undone, or undone in part");
                         }
                     }
                     reverted.add(entry.change.clone(), undoing.clone());
                     undone.push(Record::Undone { seq: *seq, undoing });
                 }
                 Err(error) => {
-                    warn!(seq, change = %entry.change, %error, "not undone; it stays in the journal");
+                    warn!(seq, change = %entry.change, %error, "could not undo a change; it stays in the journal");
                     reverted.failed.push((entry.change.clone(), error));
                 }
             }
         }
         // If recording fails, continue: undoing a change twice is harmless.
         if let Err(error) = journal.write_all(undone) {
-            warn!(%error, "undone, but not recorded");
+            warn!(%error, "changes were undone, but this could not be recorded");
         }
     }
     reverted
@@ -357,7 +358,7 @@ fn is_of_a_queue(entry: &Entry) -> bool {
     matches!(entry.change, Change::NapiSettings(_))
 }
 
-/// Unlisted journals must not prevent the restoration of a queue.
+/// An unreadable list of journals must not prevent the restoration of a queue.
 fn claims_of_others(others: &Others, entry: &Entry) -> Claims {
     match &entry.change {
         Change::NapiSettings(change) => others.claims(change).unwrap_or_default(),
@@ -366,8 +367,9 @@ fn claims_of_others(others: &Others, entry: &Entry) -> Claims {
 }
 
 /// Order of undoing: the last change first, with one exception. Settings of a plan come before everything else, in plan
-/// order: changes that recreate queues precede settings on these queues, in both directions. Queues that the plan
-/// created come first: they vanish with their creator, and settings that outlive them could not be undone afterwards.
+/// order: changes that recreate queues precede settings on these queues, both when applied and when undone. Among them,
+/// settings that create queues are undone first. Their queues vanish, but some settings outlive a queue and could not
+/// be undone afterwards.
 fn in_the_order_of_undoing(history: &History) -> Vec<(u32, Entry)> {
     let mut pending: Vec<(u32, Entry)> = history.pending().map(|(seq, entry)| (seq, entry.clone())).collect();
     pending.sort_by_key(|(_, entry)| match &entry.change {
@@ -391,14 +393,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_undone_without_room_to_write_it_down_is_known_by_the_end_of_the_journal() {
+    fn a_removed_journal_shows_that_unrecorded_changes_were_undone() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
         let mut owned = journal.begin("a", "lab", "boot").unwrap();
         let change = Change::NetworkNamespace { name: "quell-x".into() };
         owned.write(Record::Intend { seq: 0, change: change.clone() }).unwrap();
         let mut witness = journal.witness(owned.path()).unwrap().unwrap();
-        assert!(Reverted::as_seen_by(&mut witness).unwrap().unrecorded.is_empty(), "it is still to be undone");
+        assert!(Reverted::as_seen_by(&mut witness).unwrap().unrecorded.is_empty(), "it remains to be undone");
         owned.remove().unwrap();
         assert_eq!(Reverted::as_seen_by(&mut witness).unwrap().unrecorded, [change]);
     }

@@ -1,12 +1,12 @@
-//! Switches running programs between delivery modes while they serve, as an experiment does many times a minute. Every
-//! value that will ever be set is recorded in the journal beforehand, so a switch writes nothing to disk, and whoever undoes
-//! the journal recognises the values of every mode.
+//! Switches running programs between delivery modes while they serve requests, as an experiment does many times a
+//! minute. The journal contains every value in advance, so a switch writes nothing to disk. An undo by another process
+//! therefore recognises the values of every mode.
 //!
 //! [`SwitchPlan::new`] decides, without changing anything. [`Switching::begin`] records, [`Switching::switch_to`] sets,
 //! [`Switching::end`] restores.
 //!
-//! Queues are set before epolls. [`crate::settings`] frees a queue whose suspension a change ends, and a queue without
-//! suspension cannot be suspended again by an epoll that still prefers busy polling. The epolls therefore need no search for
+//! Queues are set before epolls. If a change ends the suspension of a queue, [`crate::settings`] frees the queue. An
+//! epoll that still prefers busy polling cannot suspend it again. Epolls can therefore be set without a search for
 //! sockets, which takes long in a program with many connections.
 
 use std::collections::BTreeMap;
@@ -31,21 +31,22 @@ use crate::settings::{SettingsError, epoll, napi};
 use crate::snapshot::Snapshot;
 use crate::transaction::{ChangeError, Transaction};
 
-/// Purpose that the journal records. It begins like that of an attachment, so the programs cannot be attached meanwhile.
+/// Purpose text of the journal. Its prefix is that of attachments, which prevents an attachment of the programs during
+/// the experiment.
 const PURPOSE: &str = "attach experiment";
 
-/// The values of every mode for the queues and epolls of some programs. Pure.
+/// Values of every mode for the queues and epolls of some programs. Pure.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SwitchPlan {
-    /// Queues.
+    /// Queues to switch.
     pub queues: Vec<SwitchedQueue>,
-    /// Epolls.
+    /// Epolls to switch.
     pub epolls: Vec<SwitchedEpoll>,
-    /// By mode: why it cannot be set; empty if it can.
+    /// Obstacles by mode; empty for a mode that can be set.
     pub impossible: Vec<Vec<Impossible>>,
-    /// By mode: what the programs do not get of it from outside.
+    /// Parts of each mode that cannot be provided from outside the programs.
     pub partly: Vec<Vec<Limitation>>,
-    /// Plan of each mode by itself, as `attach` would make it.
+    /// Plan of each mode on its own, as `attach` would make it.
     pub plans: Vec<Plan>,
 }
 
@@ -56,11 +57,11 @@ pub struct SwitchedQueue {
     pub namespace_cookie: u64,
     /// Device name.
     pub device: String,
-    /// Receive queues that the instance polls, where known.
+    /// Receive queues that the instance polls, if known.
     pub queues: Vec<u32>,
     /// NAPI instance.
     pub napi: NapiId,
-    /// IRQ number; absent where the instance has no interrupt or it is unknown.
+    /// IRQ number; absent if the instance has no interrupt or it is unknown.
     pub irq: Option<u32>,
     /// Values by mode, each with the same fields.
     pub values: Vec<PartialNapiSettings>,
@@ -95,11 +96,11 @@ pub struct Switching {
     proc: ProcRoot,
     queues: Vec<(Namespace, Netdev, SwitchedQueue)>,
     epolls: Vec<SwitchedEpoll>,
-    /// Mode that is set; `None` before the first.
+    /// Index of the current mode; `None` before the first switch.
     current: Option<usize>,
 }
 
-/// Why the programs could not be switched.
+/// Reason why the programs could not be switched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SwitchError {
@@ -108,8 +109,8 @@ pub enum SwitchError {
     Attach(#[from] AttachError),
     /// No queue of the programs is known.
     #[error(
-        "there is nothing to switch: no packet has come to a socket of the programs by a queue. Send requests to them from \
-         another machine or namespace (packets of the loopback device come by no queue), then try again"
+        "there is nothing to switch: no socket of the programs has received a packet through a queue. Send requests \
+         from another machine or network namespace (not over loopback, which has no queue), then try again"
     )]
     NothingToSwitch,
     /// The network namespace of a queue is gone.
@@ -117,8 +118,8 @@ pub enum SwitchError {
     NamespaceGone(String),
     /// Another journal has set the queue.
     #[error(
-        "NAPI {napi} of {device} was set by another command of Quell, which restores it when it ends. End that first \
-         (`quell status` lists it)"
+        "another Quell command has set NAPI {napi} of {device} and will restore it when it ends: end that command \
+         first (`quell status` lists it)"
     )]
     ClaimedByAnother {
         /// NAPI instance.
@@ -126,20 +127,18 @@ pub enum SwitchError {
         /// Device name.
         device: String,
     },
-    /// Somebody else has changed a value during the experiment.
-    #[error(
-        "{what} is {now} and not {set}, as Quell has set it: another program changes it, so modes cannot be compared"
-    )]
+    /// Another program has changed a value during the experiment.
+    #[error("another program has changed {what} from {set} to {now}, so modes cannot be compared")]
     ChangedByOthers {
-        /// Queue or epoll.
+        /// Object with the changed value: a queue or an epoll.
         what: String,
-        /// Value that was set.
+        /// Value that Quell had set.
         set: String,
         /// Current value.
         now: String,
     },
-    /// A program has ended.
-    #[error("process {0} has ended")]
+    /// A program has exited.
+    #[error("process {0} has exited")]
     ProgramEnded(Pid),
     /// The journal could not be written or read.
     #[error(transparent)]
@@ -176,19 +175,19 @@ impl SwitchPlan {
     }
 }
 
-/// Connections inherit busy polling from their listening socket and keep it after a switch, so sockets cannot be switched
-/// under load.
+/// Sockets cannot be switched under load, because connections inherit busy polling from their listening socket and keep
+/// it after a switch.
 fn only_once(step: &Step) -> Option<Impossible> {
     let what = match step {
         Step::Sockets(_) => "switch busy polling of sockets",
         Step::Ring(_) => "switch busy polling of an io_uring",
         Step::Queue(_) | Step::Epoll(_) => return None,
     };
-    let why = "an experiment switches queues and epolls only".to_owned();
+    let why = "an experiment can switch only queues and epolls".to_owned();
     Some(Impossible { what: what.to_owned(), why })
 }
 
-/// Queues of all plans. A mode that leaves a field of a queue alone gets the present value of the field.
+/// Collects the queues of all plans. If a mode does not set a field of a queue, it gets the current value of the field.
 fn queues(plans: &[Plan]) -> Vec<SwitchedQueue> {
     let mut old: BTreeMap<NapiId, PartialNapiSettings> = BTreeMap::new();
     let mut queues: BTreeMap<NapiId, SwitchedQueue> = BTreeMap::new();
@@ -216,7 +215,8 @@ fn queues(plans: &[Plan]) -> Vec<SwitchedQueue> {
     queues.into_values().collect()
 }
 
-/// Epolls of all plans. A mode that says nothing about epolls gets the kernel's default, which is no busy polling.
+/// Collects the epolls of all plans. If a mode does not set epolls, they get the kernel's default, which is no busy
+/// polling.
 fn epolls(plans: &[Plan]) -> Vec<SwitchedEpoll> {
     let mut epolls: BTreeMap<(Pid, i32), SwitchedEpoll> = BTreeMap::new();
     for step in plans.iter().flat_map(Plan::epolls) {
@@ -241,11 +241,11 @@ fn epolls(plans: &[Plan]) -> Vec<SwitchedEpoll> {
 }
 
 impl Switching {
-    /// Begins: creates the journal, starts the keeper that restores everything if this process is killed, and records the
-    /// values of all modes. Sets nothing yet.
+    /// Creates the journal, starts the keeper that restores everything if this process is killed, and records the
+    /// values of all modes. Sets no values.
     ///
     /// # Errors
-    /// See [`SwitchError`]. Nothing was changed then.
+    /// See [`SwitchError`]. Nothing was changed in that case.
     pub fn begin(
         journal: &Journal,
         targets: Targets,
@@ -268,7 +268,8 @@ impl Switching {
         let mut queues = Vec::new();
         let mut changes = Vec::new();
         let others = Others::beside(transaction.journal_path(), transaction.boot_id());
-        // Held until the queues are recorded: another process may record or undo the same queue before or after.
+        // Hold the lock until the queues are recorded, so that no other process records or undoes the same queue in
+        // between.
         let turn = others.turn(&mut || false)?;
         for queue in &plan.queues {
             let namespace = namespaces::by_cookie(&proc, queue.namespace_cookie).map_err(SettingsError::from)?;
@@ -289,12 +290,11 @@ impl Switching {
         self.transaction.journal_path()
     }
 
-    /// Sets the mode with this index in the plan and verifies every value. Epolls that the program has closed are left
-    /// out from then on.
+    /// Sets the mode with this index in the plan and verifies every value. Skips epolls that the program has closed.
     ///
     /// # Errors
-    /// When a value is no longer the one that was set before, the kernel refuses, or a program has ended. Some of the
-    /// values may be set then.
+    /// When another program has changed a value, the kernel refuses, or a program has exited. Some of the values may be
+    /// set in that case.
     pub fn switch_to(&mut self, mode: usize) -> Result<(), SwitchError> {
         let current = self.current;
         self.current = Some(mode);
@@ -334,7 +334,7 @@ impl Switching {
         Ok(())
     }
 
-    /// Number of epolls that are still switched.
+    /// Number of epolls that are still open and switched.
     #[must_use]
     pub fn epolls(&self) -> usize {
         self.epolls.len()
@@ -346,10 +346,10 @@ impl Switching {
         &self.targets
     }
 
-    /// Restores everything.
+    /// Restores the values from before the experiment.
     ///
     /// # Errors
-    /// When the journal could not be removed; everything was undone then.
+    /// When the journal could not be removed after everything was undone.
     pub fn end(self) -> Result<Reverted, JournalError> {
         self.transaction.revert()
     }
@@ -360,7 +360,8 @@ fn record_of_queue(others: &Others, namespace: &Namespace, queue: &SwitchedQueue
     if !others.claims(&found)?.is_empty() {
         return Err(SwitchError::ClaimedByAnother { napi: queue.napi, device: queue.device.clone() });
     }
-    let (first, alternatives) = queue.values.split_first().unwrap_or_else(|| unreachable!("one mode at least"));
+    let (first, alternatives) =
+        queue.values.split_first().unwrap_or_else(|| unreachable!("a plan has at least one mode"));
     let mut change = found;
     change.old = change.old.where_present_in(first);
     change.new = *first;
@@ -370,7 +371,8 @@ fn record_of_queue(others: &Others, namespace: &Namespace, queue: &SwitchedQueue
 }
 
 fn record_of_epoll(epoll: &SwitchedEpoll) -> Change {
-    let (first, alternatives) = epoll.params.split_first().unwrap_or_else(|| unreachable!("one mode at least"));
+    let (first, alternatives) =
+        epoll.params.split_first().unwrap_or_else(|| unreachable!("a plan has at least one mode"));
     Change::EpollParameters(EpollParameters {
         pid: epoll.pid.get().unsigned_abs(),
         start_time_ticks: epoll.start_time_ticks,

@@ -1,4 +1,4 @@
-//! Reversible changes of the host: each change is recorded in the journal, made, and its outcome recorded. Reverting
+//! Reversible changes of the host. Each change is recorded in the journal, made, and its outcome recorded. Reverting
 //! walks the journal backwards. A dropped transaction, for example after a panic, reverts itself. If its process is
 //! killed, the next call of [`crate::recovery::recover`] reverts it.
 
@@ -47,7 +47,7 @@ pub struct Transaction {
 /// Progress of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeStage {
-    /// Nothing was done yet.
+    /// The change is about to be recorded.
     Before,
     /// The change is recorded in the journal, on disk.
     Journalled,
@@ -55,7 +55,8 @@ pub enum ChangeStage {
     Made,
 }
 
-/// Observes the progress of each change and may stop. The changes made so far are then undone with the transaction.
+/// Callback for the progress of each change, which may stop the transaction. The changes made so far are then undone
+/// with the transaction.
 pub type ChangeObserver<'a> = dyn FnMut(ChangeStage) -> ControlFlow<()> + 'a;
 
 /// Reason why a change was not made.
@@ -94,7 +95,7 @@ impl Transaction {
         let proc = ProcRoot::default();
         let boot_id = proc.boot_id()?;
         let journal = journal.begin(id, purpose, &boot_id.to_string())?;
-        info!(journal = visible::path(journal.path()), purpose, "transaction begun");
+        info!(journal = visible::path(journal.path()), purpose, "began a transaction");
         Ok(Self { journal: Some(journal), boot_id, proc })
     }
 
@@ -136,8 +137,8 @@ impl Transaction {
     }
 
     /// Starts a process in its own session, which ends at the latest when this transaction is reverted. `command` is
-    /// its description in the journal. The process, without its children, also dies with the calling thread, so that a
-    /// crash before its PID is recorded leaves nothing behind.
+    /// its description in the journal. The process itself, though not its children, also dies with the calling thread.
+    /// A crash before its PID is recorded therefore leaves nothing behind.
     ///
     /// # Errors
     /// When it could not be recorded or started.
@@ -154,7 +155,7 @@ impl Transaction {
     }
 
     /// Sets the values in `wanted` on a NAPI instance without leaving a suspended queue stalled, and verifies them.
-    /// Returns whether anything had to change; otherwise nothing is recorded. If several transactions have set a queue,
+    /// Records nothing and returns false if the instance already has them. If several transactions have set a queue,
     /// the last one to revert restores its original values.
     ///
     /// # Errors
@@ -182,8 +183,8 @@ impl Transaction {
         let _span = error_span!("set_napi", napi = id.get()).entered();
         hears(looks_on, ChangeStage::Before)?;
         let others = Others::beside(self.journal_path(), self.boot_id.to_string());
-        // Held until the queue is set: another process may set or undo the same queue before or after, but not in
-        // between.
+        // Hold the lock until the queue is set: another process may set or undo the same queue before or after, but not
+        // in between.
         let _turn = match others.turn(&mut || looks_on(ChangeStage::Before).is_break()) {
             Ok(turn) => turn,
             // The observer may have stopped the wait.
@@ -193,10 +194,10 @@ impl Transaction {
             }
         };
         let found = napi::look(namespace, id).inspect_err(not_possible)?;
-        debug!(device = ?found.device, rx_queue = found.rx_queue, old = %found.old.where_present_in(wanted), new = %wanted, "asked");
+        debug!(device = ?found.device, rx_queue = found.rx_queue, from = %found.old.where_present_in(wanted), to = %wanted, "requested change");
         let claims = others.claims(&found)?;
         let Some(change) = napi::plan(found, wanted, &claims, boottime_ns()) else {
-            debug!("left alone: it has these values");
+            debug!("unchanged: the queue already has these values");
             return Ok(false);
         };
         let new = change.new;
@@ -209,7 +210,7 @@ impl Transaction {
     }
 
     /// Sets the busy-poll parameters of the epoll `fd` of `process` without leaving a suspended queue stalled, and
-    /// verifies them. Returns whether anything had to change; otherwise nothing is recorded.
+    /// verifies them. Records nothing and returns false if the epoll already has them.
     ///
     /// # Errors
     /// As [`Self::set_napi`]; also when the process has exited or may not be inspected.
@@ -219,8 +220,8 @@ impl Transaction {
         Ok(outcomes.pop().unwrap_or(Ok(false))?)
     }
 
-    /// Like [`Self::set_epoll`], for several epolls. They share journal writes and, within one process, the freeing of
-    /// queues. Calls `looks_on` with the index of each epoll. Returns the outcomes in the same order.
+    /// Like [`Self::set_epoll`], for several epolls. They share journal writes. Within one process, they also share the
+    /// freeing of queues. Calls `looks_on` with the index of each epoll. Returns the outcomes in the same order.
     ///
     /// # Errors
     /// When they could not be recorded, or the observer stops.
@@ -245,12 +246,14 @@ impl Transaction {
                 };
                 let (pid, fd, new) = (process.pid.get(), wanted.fd, wanted.new);
                 match &old {
-                    Ok(old) if *old == new => debug!(pid, fd, %old, "left alone: it has these values"),
+                    Ok(old) if *old == new => {
+                        debug!(pid, fd, from = %old, "unchanged: the epoll already has these parameters")
+                    }
                     Ok(old) => {
-                        debug!(pid, fd, %old, %new, "asked");
+                        debug!(pid, fd, from = %old, to = %new, "requested change");
                         planned.push((place, process, wanted.change_from(*old)));
                     }
-                    Err(error) => debug!(pid, fd, %new, %error, "not found"),
+                    Err(error) => debug!(pid, fd, to = %new, %error, "the epoll cannot be read"),
                 }
                 outcomes.push(old.map(|_| false));
             }
@@ -299,7 +302,7 @@ impl Transaction {
         Ok(outcomes)
     }
 
-    /// Records changes that the caller makes afterwards, with all values that it will set, and repeatedly.
+    /// Records changes that the caller makes afterwards, possibly repeatedly, with all values that it will set.
     ///
     /// # Errors
     /// When they could not be recorded.
@@ -327,21 +330,21 @@ impl Transaction {
         self.done(seq, Outcome::Made)
     }
 
-    /// Attaches a filter to a reuseport group and replaces an existing one. This ends an earlier filter of this
-    /// transaction on the group, and filters whose sockets are all closed; both need no undo.
+    /// Attaches a filter to a reuseport group, replacing an existing one. Marks earlier filters of this transaction as
+    /// undone if they are on the same group or if all their sockets are closed.
     ///
     /// # Errors
     /// When it could not be recorded or attached; also when the group's sockets have changed since the decision.
     pub fn steer(&mut self, steering: &Steering) -> Result<(), ChangeError> {
         let _span = error_span!("steer", group = %steering.group.key).entered();
-        debug!(sockets = steering.group.members.len(), new = ?steering.filter, "asked");
+        debug!(sockets = steering.group.members.len(), to = ?steering.filter, "requested change");
         let put_on = reuseport::PutOn::prepare(&self.proc, steering).inspect_err(not_possible)?;
         let over = self.filters_over_with(&put_on);
         let seq = self.intend(Change::ReuseportFilter(put_on.change().clone()))?;
         answered(put_on.make(&self.proc, steering))?;
         self.done(seq, Outcome::Made)?;
         for earlier in over {
-            debug!(seq = earlier, "an earlier filter is replaced");
+            debug!(seq = earlier, "the filter replaces an earlier one");
             self.journal_mut().write(Record::Undone { seq: earlier, undoing: UndoOutcome::AlreadyGone })?;
         }
         Ok(())
@@ -356,14 +359,14 @@ impl Transaction {
         over.map(|(seq, _)| seq).collect()
     }
 
-    /// Binds a thread to the CPUs of its queue. Returns whether anything had to change; otherwise nothing is recorded.
+    /// Binds a thread to the CPUs of its queue. Records nothing and returns false if its affinity is already right.
     ///
     /// # Errors
     /// When it could not be recorded or bound; also when the thread has exited.
     pub fn pin(&mut self, pin: &Pin) -> Result<bool, ChangeError> {
         let _span = error_span!("pin", tid = pin.tid.get()).entered();
         let change = affinity::plan(&self.proc, pin).inspect_err(not_possible)?;
-        debug!(pid = change.pid, old = %change.old, new = %change.new, "asked");
+        debug!(pid = change.pid, from = %change.old, to = %change.new, "requested change");
         if change.old == change.new {
             return Ok(false);
         }
@@ -373,8 +376,8 @@ impl Transaction {
         Ok(true)
     }
 
-    /// Enables busy polling on these sockets of `process`, except those closed in the meantime. Returns how many were
-    /// changed; if none, nothing is recorded.
+    /// Enables busy polling on these sockets of `process`, except those closed in the meantime. Returns the number of
+    /// changed sockets; records nothing if it is zero.
     ///
     /// # Errors
     /// When it could not be recorded or set; also when the process has exited or may not be inspected.
@@ -387,18 +390,18 @@ impl Transaction {
         let _span = error_span!("set_sockets", pid = process.pid.get()).entered();
         let prepared = socket::prepare(&self.proc, process, sockets, wanted).inspect_err(not_possible)?;
         let Some(change) = prepared.change() else {
-            debug!(sockets = sockets.len(), new = %wanted.values, "left alone: they have these values, or are closed");
+            debug!(sockets = sockets.len(), to = %wanted.values, "unchanged: the sockets already have these values, or are closed");
             return Ok(0);
         };
-        debug!(old = ?change.sockets, new = %change.new.values, "asked");
+        debug!(from = ?change.sockets, to = %change.new.values, "requested change");
         let seq = self.intend(Change::SocketsPolling(change.clone()))?;
         let changed = answered(prepared.make())?;
         self.done(seq, Outcome::Made)?;
         Ok(changed)
     }
 
-    /// Enables busy polling on the io_uring `fd` of `process`. Returns the reason if the ring is left alone; nothing is
-    /// recorded then.
+    /// Enables busy polling on the io_uring `fd` of `process`. If the ring must be left alone, records nothing and
+    /// returns the reason.
     ///
     /// # Errors
     /// When it could not be recorded or set; also when the process has exited or may not be inspected.
@@ -412,18 +415,18 @@ impl Transaction {
         let change = match ring::look(&self.proc, process, fd, wanted).inspect_err(not_possible)? {
             Ring::CanBeTold(change) => change,
             Ring::LeftAlone(why) => {
-                info!(why, "left alone");
+                info!(why, "the io_uring is left alone");
                 return Ok(Some(why));
             }
         };
-        debug!(old = "off", new = ?change.new, "asked");
+        debug!(from = "off", to = ?change.new, "requested change");
         let seq = self.intend(Change::RingPolling(change))?;
         answered(ring::make(&self.proc, process, &change))?;
         self.done(seq, Outcome::Made)?;
         Ok(None)
     }
 
-    /// Makes one change of a plan in `namespace`. `looks_on` observes its progress. When it stops, the rest is skipped,
+    /// Makes one change of a plan in `namespace`. `looks_on` observes its progress. If it stops, the rest is skipped,
     /// and the completed part is undone with the transaction.
     ///
     /// # Errors
@@ -437,7 +440,7 @@ impl Transaction {
         let device = setting.device().map(|device| device.name.as_str());
         let _span = error_span!("set", device = device.unwrap_or("none"), queue = setting.queue()).entered();
         let text = setting.text();
-        debug!(setting = text.what, old = text.old, new = text.new, "asked");
+        debug!(setting = text.what, from = text.old, to = text.new, "requested change");
         hears(looks_on, ChangeStage::Before)?;
         let proc = self.proc.clone();
         let kernel = Kernel::new(namespace, &proc);
@@ -469,10 +472,11 @@ impl Transaction {
         known
     }
 
-    /// Undoes everything, the last change first. Failed undos stay in the journal and do not stop the others.
+    /// Undoes everything, the last change first. Changes that cannot be undone stay in the journal and do not stop the
+    /// others.
     ///
     /// # Errors
-    /// When the journal could not be removed; everything was undone then.
+    /// When the journal could not be removed after everything was undone.
     pub fn revert(mut self) -> Result<Reverted, JournalError> {
         match self.journal.take() {
             Some(journal) => revert(journal, self.boot_id, &self.proc),
@@ -480,7 +484,7 @@ impl Transaction {
         }
     }
 
-    /// Ends the transaction and keeps its changes until the journal is reverted. Returns the journal's path.
+    /// Ends the transaction. Its changes persist until the journal is reverted. Returns the path of the journal.
     ///
     /// # Errors
     /// When this could not be recorded; everything was undone then.
@@ -488,7 +492,7 @@ impl Transaction {
         self.end_with(Record::Keep)
     }
 
-    /// Like [`Self::keep`], but requires a confirmation in time: otherwise the process `watchdog`, which takes over the
+    /// Like [`Self::keep`], but requires a confirmation in time. Otherwise the process `watchdog`, which takes over the
     /// journal, undoes everything.
     ///
     /// # Errors
@@ -497,7 +501,7 @@ impl Transaction {
         self.end_with(Record::KeepIfConfirmed(watchdog))
     }
 
-    /// Records a process that the following changes are for.
+    /// Records a process for which the following changes are made.
     ///
     /// # Errors
     /// When it could not be recorded.
@@ -505,7 +509,7 @@ impl Transaction {
         self.journal_mut().write(Record::Target(target))
     }
 
-    /// Records that the changes persist as long as `keeper` runs, which undoes them on SIGTERM.
+    /// Records that the changes persist as long as `keeper` runs. The keeper undoes them on SIGTERM.
     ///
     /// # Errors
     /// When it could not be recorded.
@@ -513,7 +517,7 @@ impl Transaction {
         self.journal_mut().write(Record::KeptBy(keeper))
     }
 
-    /// Like [`Self::kept_by`], and hands the journal over to the keeper. Returns the journal's path.
+    /// Like [`Self::kept_by`], and hands the journal over to the keeper. Returns the path of the journal.
     ///
     /// # Errors
     /// When it could not be recorded; everything was undone then.
@@ -529,7 +533,7 @@ impl Transaction {
 
     fn end_with(mut self, record: Record) -> Result<PathBuf, JournalError> {
         let journal = self.journal_mut();
-        info!(journal = visible::path(journal.path()), ?record, "transaction ended, its changes persist");
+        info!(journal = visible::path(journal.path()), ?record, "the transaction ended; its changes persist");
         journal.write(record)?;
         let path = journal.path().to_owned();
         self.journal = None;
@@ -544,7 +548,7 @@ impl Transaction {
 
     fn intend(&mut self, change: Change) -> Result<u32, JournalError> {
         let seq = self.next_seq();
-        debug!(seq, "recorded in the journal");
+        debug!(seq, "recorded the change in the journal");
         self.journal_mut().write(Record::Intend { seq, change })?;
         Ok(seq)
     }
@@ -557,7 +561,7 @@ impl Transaction {
         self.journal_mut().write(Record::Done { seq, outcome })
     }
 
-    /// The name belongs to an object of another program, which must not be undone.
+    /// Marks a change as undone because the name belongs to an object of another program.
     fn not_made(&mut self, seq: u32) -> Result<(), JournalError> {
         self.journal_mut().write(Record::Undone { seq, undoing: UndoOutcome::AlreadyGone })
     }
@@ -577,9 +581,9 @@ fn hears(looks_on: &mut ChangeObserver<'_>, moment: ChangeStage) -> Result<(), C
 impl Drop for Transaction {
     fn drop(&mut self) {
         if let Some(journal) = self.journal.take() {
-            info!(journal = visible::path(journal.path()), "transaction dropped before its end: reverting");
+            info!(journal = visible::path(journal.path()), "the transaction ends early: reverting");
             if let Err(error) = revert(journal, self.boot_id, &self.proc) {
-                warn!(%error, "not reverted completely: the next run finds the rest in the journal");
+                warn!(%error, "could not revert all changes; the next command finds the rest in the journal");
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Undoes a single change from its journal entry alone. Undoing can be repeated without harm, touches only objects that
-//! the journal identifies, and reports whether anything was left to undo.
+//! Undoes a single change from its journal entry alone. An undo can be repeated without harm and changes only objects
+//! that the journal identifies. It reports whether anything was left to undo.
 
 use std::time::Duration;
 
@@ -45,8 +45,8 @@ pub enum UndoError {
     Target(#[from] TargetError),
     /// Another namespace has this name now.
     #[error(
-        "network namespace {name}: the one of this name today (cookie {today}) is not the one that was made \
-         (cookie {made}), so it is left alone; if it is yours to delete, `ip netns delete {}`",
+        "network namespace {name} is not the one that Quell created (cookie {today} instead of {made}), so it was \
+         left alone; if you no longer need it, run `ip netns delete {}`",
         shell_words::quote(name)
     )]
     NotTheSame {
@@ -59,15 +59,15 @@ pub enum UndoError {
     },
     /// Processes of a namespace did not exit after SIGKILL.
     #[error(
-        "network namespace {namespace}: the processes {left:?} in it did not exit within {within:?} after SIGKILL; they hang \
-         in the kernel, or start others faster than these can be killed"
+        "network namespace {namespace}: its processes {left:?} did not exit within {within:?} after SIGKILL; they \
+         hang in the kernel, or start new processes faster than Quell can kill them"
     )]
     StillInside {
         /// Name of the namespace.
         namespace: String,
         /// Process IDs.
         left: Vec<i32>,
-        /// Time they were given.
+        /// Time limit that was exceeded.
         within: Duration,
     },
     /// The journal contains an invalid name.
@@ -85,8 +85,8 @@ pub enum UndoError {
 /// Time limit for killed processes to exit.
 const KILL_BOUND: Duration = Duration::from_secs(5);
 
-/// Undoes one change of the current boot `boot_id`. `others` holds what other journals have set on the same queue,
-/// `targets` the processes in the journal.
+/// Undoes one change of the current boot `boot_id`. `others` contains the settings of the same queue in other journals,
+/// `targets` the processes of the journal.
 ///
 /// # Errors
 /// See [`UndoError`].
@@ -104,8 +104,8 @@ pub(crate) fn undo(
         (Change::Process { .. }, Some(Outcome::Process { pid, start_time_ticks, executable })) => {
             end_session(proc, &identity(pid, start_time_ticks, boot_id)?, executable)
         }
-        // The writer died before it knew the PID: the kernel killed the child with its parent. Processes that the child
-        // had started end with the namespace they run in.
+        // The writer died before it knew the PID, and the kernel killed the child with its parent. Processes that the
+        // child had started end with their namespace.
         (Change::Process { .. }, _) => Ok(UndoOutcome::AlreadyGone),
         (Change::NapiSettings(change), _) => {
             waits_out_of_sight(settings::napi::restore(proc, change, others), &change.device)
@@ -153,7 +153,7 @@ fn undo_launched(
         });
         let epolls: Vec<EpollParameters> = epolls.collect();
         for outcome in settings::epoll::restore(proc, process, &epolls.iter().collect::<Vec<_>>()) {
-            // An epoll with other parameters was set by the program itself.
+            // The program itself has set an epoll that has other parameters.
             if outcome? == UndoOutcome::Undone {
                 undoing = UndoOutcome::Undone;
             }
@@ -162,7 +162,7 @@ fn undo_launched(
     Ok(undoing)
 }
 
-/// Undoes changes of epolls in this order. Consecutive epolls of one process share the inspection of the process.
+/// Undoes changes of epolls in this order. Inspects a process once for consecutive epolls.
 pub(crate) fn undo_epolls(
     changes: &[&EpollParameters],
     boot_id: BootId,
@@ -182,8 +182,8 @@ pub(crate) fn undo_epolls(
     changes.chunk_by(of_one_process).flat_map(undo).collect()
 }
 
-/// Kills a session that Quell started. Its leader, or another process of it if the leader has exited, is identified by
-/// its executable. Unidentified processes end with their namespace, if Quell created it.
+/// Kills a session that Quell started. The executable identifies its leader, or another of its processes if the leader
+/// has exited. Other processes end with their namespace, if Quell created it.
 fn end_session(
     proc: &ProcRoot,
     leader: &ProcessIdentity,
@@ -200,8 +200,8 @@ fn end_session(
     };
     let executes = |member: &&SessionMember| proc.process(member.identity.pid).executable().ok() == executable;
     if executable.is_none() || !witnesses.iter().any(executes) {
-        let why = "executes another file than the one that was started";
-        return Ok(UndoOutcome::LeftAlone(format!("the session of process {} {why}: it is not ended", leader.pid)));
+        let why = "runs another executable than the one that Quell started";
+        return Ok(UndoOutcome::LeftAlone(format!("process {} {why}: its session was left alone", leader.pid)));
     }
     let killed = kill_session(proc, leader, KILL_BOUND)?;
     Ok(if killed > 0 { UndoOutcome::Undone } else { UndoOutcome::AlreadyGone })
@@ -221,11 +221,12 @@ fn restore(
     waits_out_of_sight(undoing, &what)
 }
 
-/// An object that is in no accessible namespace may still exist elsewhere: its change is still to be undone.
+/// Turns an error for an object that no accessible namespace contains into a waiting change, because the object may
+/// still exist elsewhere.
 fn waits_out_of_sight(undoing: Result<UndoOutcome, SettingsError>, what: &str) -> Result<UndoOutcome, UndoError> {
     match undoing {
         Err(error) if error.is_out_of_sight() => {
-            Ok(UndoOutcome::Waits(format!("{what} (not found, and not known to be gone): {error}")))
+            Ok(UndoOutcome::Waits(format!("{what} (not found, but possibly in an inaccessible namespace): {error}")))
         }
         undoing => Ok(undoing?),
     }

@@ -187,7 +187,7 @@ fn two_ports_of_a_bond_cannot_be_distinguished() {
     let ports = vec!["eth0".to_owned(), "eth1".to_owned()];
     let left_out = LeftOut { device: "bond0".to_owned(), why: WhyLeftOut::SeveralPorts { ports } };
     assert_eq!(error, CannotSteer::NoQueues { key: host.groups()[0].key, left_out: vec![left_out] });
-    assert!(error.to_string().contains("bond0 takes packets from eth0 and eth1"), "{error}");
+    assert!(error.to_string().contains("bond0 receives packets from eth0 and eth1"), "{error}");
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn one_listening_socket_for_all_workers_is_no_group_to_pick_from() {
     let mut host = Host::listening_at("0.0.0.0:80");
     host.surroundings.sockets.pop();
     let error = host.plan().unwrap_err().to_string();
-    assert!(error.starts_with("tcp 0.0.0.0:80: only one socket, with one worker"), "{error}");
+    assert!(error.starts_with("tcp 0.0.0.0:80: it has only one socket, with one worker"), "{error}");
 }
 
 #[test]

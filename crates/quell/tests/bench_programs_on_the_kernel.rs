@@ -219,7 +219,7 @@ fn a_server_that_dies_is_named_and_what_was_measured_is_kept() {
     stage.server.terminate(std::time::Duration::ZERO).unwrap();
     let (code, _, stderr) = end(quell);
     assert_eq!(code, Some(4), "{stderr}");
-    assert!(stderr.contains(&format!("process {pid} has ended")), "{stderr}");
+    assert!(stderr.contains(&format!("process {pid} has exited")), "{stderr}");
     assert_eq!(stage.result()["experiments"][0]["end"]["kind"], "failed");
 }
 

@@ -1,5 +1,5 @@
-//! Processes outside the attachment that have sockets on the same queues, and the longest delay their packets can see.
-//! Pure: computed from snapshots.
+//! Processes outside the attachment whose sockets use the same queues, and the longest delay of their packets. Pure:
+//! computed from snapshots.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,15 +21,15 @@ pub struct AffectedProcess {
     pub sockets: usize,
     /// NAPI instances of the queues.
     pub napis: Vec<NapiId>,
-    /// Longest delay of one of its packets; absent where the mode delays no packet.
+    /// Longest delay of one of its packets; absent if the mode delays no packets.
     pub longest_wait: Option<LongestWait>,
 }
 
-/// Upper bound of the delay of a packet, and what ends it.
+/// Upper bound of a packet's delay, and the event that ends it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct LongestWait {
-    /// Nanoseconds.
+    /// Delay in nanoseconds.
     pub ns: u64,
     /// Event that ends the delay.
     pub until: Until,
@@ -48,8 +48,8 @@ pub enum Until {
         /// Time the program takes for one event, nanoseconds; measured between two snapshots.
         each_ns: u64,
     },
-    /// The suspension times out (`irq-suspend-timeout`). Used when the program's time per batch is unknown or longer
-    /// than that.
+    /// The suspension times out (`irq-suspend-timeout`). Applies if the program's time per batch is unknown or exceeds
+    /// this timeout.
     SuspensionIsOver,
 }
 
@@ -75,8 +75,8 @@ pub(super) fn affected_processes(
     others.filter_map(affected).collect()
 }
 
-/// The queue is not polled while the program handles events (`ep_poll` in `fs/eventpoll.c`). While its interrupt is
-/// deferred, the timer polls it.
+/// Nothing polls the queue while the program handles events (`ep_poll` in `fs/eventpoll.c`). With a deferred interrupt,
+/// the timer polls it.
 fn longest_wait(query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>, step: &QueueStep) -> Option<LongestWait> {
     let timer_ns = step.new.gro_flush_timeout_ns.filter(|&ns| ns > 0 && step.new.defer_hard_irqs.unwrap_or(0) > 0)?;
     let timer = LongestWait { ns: timer_ns, until: Until::Timer };

@@ -1,5 +1,5 @@
-//! Applies an attachment and maintains it. It has its own journal and its own keeper process, and carries out the plan
-//! of each pass. [`mod@super::plan`] decides the changes; [`crate::transaction`] makes and undoes them.
+//! Applies a mode to programs and maintains it. Each attachment has a journal and a keeper process of its own.
+//! [`mod@super::plan`] decides the changes; [`crate::transaction`] makes and undoes them.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -25,19 +25,19 @@ use crate::settings::SettingsError;
 use crate::snapshot::{Scope, Snapshot, TakeError, take};
 use crate::transaction::{ChangeError, ChangeStage, EpollToSet, Transaction};
 
-/// Prefix of the purpose that these journals record; the mode follows.
+/// Prefix of the journal's purpose text; the mode follows.
 const PURPOSE: &str = "attach ";
-/// Number of passes for objects that appear while values are set.
+/// Maximum number of passes. Objects can appear while values are being set.
 const LOOKS: u32 = 5;
-/// Number of searches when a process exits during the search.
+/// Maximum number of searches. A process can exit during a search.
 const TRIES: u32 = 5;
 
 /// Starts the keeper of a journal, or returns the reason why it could not.
 pub type StartKeeper<'a> = dyn FnMut(&Path) -> Result<Keeper, String> + 'a;
-/// Observes every change, by its index within the attachment, and may stop the attachment.
+/// Callback for every change, with its index within the attachment. It may stop the attachment.
 pub type ChangeObserver<'a> = dyn FnMut(usize, ChangeStage) -> ControlFlow<()> + 'a;
 
-/// A mode applied to programs. It lasts as long as this value, or the keeper that takes it over.
+/// A mode that is applied to programs until this value is dropped or handed over to the keeper.
 #[derive(Debug)]
 pub struct Attachment {
     transaction: Transaction,
@@ -56,7 +56,7 @@ pub struct Attached {
     pub path: PathBuf,
     /// Contents of the journal.
     pub history: History,
-    /// Keeper; absent while the attachment is being made.
+    /// Keeper process; absent while the attachment is still being set up.
     pub keeper: Option<Keeper>,
 }
 
@@ -75,7 +75,7 @@ pub fn mode_of(history: &History) -> Option<&str> {
     history.begin.purpose.strip_prefix(PURPOSE)
 }
 
-/// Whether the attachment belongs to a launched program. Such an attachment ends only with its program.
+/// Whether `quell run` made the attachment. Such an attachment ends only when its program exits.
 #[must_use]
 pub fn is_launched(attached: &Attached) -> bool {
     attached.keeper.is_none() && journal_name::is_of_a_launched_program(&attached.path)
@@ -88,7 +88,8 @@ pub fn is_launched(attached: &Attached) -> bool {
 pub fn attachments(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
     let attached = |listed| match listed {
         ListedJournal::Running { path, history: Some(history) } => Some((path, history)),
-        // The keeper is about to take it over, or it is dead; then the next command that recovers journals undoes it.
+        // Either the keeper is about to take it over, or the keeper is dead. In the second case, the next command that
+        // recovers journals reverts it.
         ListedJournal::Abandoned { path, history } => Some((path, history)),
         _ => None,
     };
@@ -105,7 +106,7 @@ pub fn attachments(journal: &Journal) -> Result<Vec<Attached>, PersistError> {
 }
 
 impl Attachment {
-    /// Begins an attachment: creates its journal and starts its keeper. Sets nothing yet.
+    /// Begins an attachment: creates its journal and starts its keeper, but sets no values.
     ///
     /// # Errors
     /// When one of the programs is attached already, or the journal or the keeper cannot be created.
@@ -121,7 +122,7 @@ impl Attachment {
         let name = journal_name::of(targets.selection());
         let mut transaction = Transaction::begin(journal, &name, &purpose).map_err(AttachError::Begin)?;
         let keeper = start_keeper(transaction.journal_path()).map_err(AttachError::Keeper)?;
-        info!(pid = keeper.pid, "keeper started: it restores everything should this process end early");
+        info!(pid = keeper.pid, "keeper started: it reverts all changes if this process dies");
         for target in targets.living() {
             transaction.add_target(target.clone())?;
         }
@@ -136,8 +137,8 @@ impl Attachment {
         })
     }
 
-    /// Adds a program to an attachment that began without one, because the program is launched afterwards. Its
-    /// descendants are included. `epolls` are the parameters that a preload library sets.
+    /// Adds a program, with its descendants, to an attachment that began before the program was launched. `epolls` are
+    /// the parameters that a preload library sets.
     ///
     /// # Errors
     /// When the program has exited, or the journal cannot be written.
@@ -153,11 +154,10 @@ impl Attachment {
         Ok(())
     }
 
-    /// Carries out a plan.
+    /// Carries out a plan. Objects that vanished in the meantime are skipped.
     ///
     /// # Errors
-    /// On the first change that fails; [`Self::end`] undoes the earlier ones. Objects that vanished in the meantime are
-    /// not errors.
+    /// On the first change that fails; [`Self::end`] undoes the earlier ones.
     pub fn make(&mut self, plan: &Plan, looks_on: &mut ChangeObserver<'_>) -> Result<(), AttachError> {
         let _span = error_span!("make", mode = %self.request.mode).entered();
         for steps in plan.steps.chunk_by(are_made_together) {
@@ -168,7 +168,7 @@ impl Attachment {
         Ok(())
     }
 
-    /// Repeats passes until nothing is left to set.
+    /// Repeats passes until all planned values are set.
     ///
     /// # Errors
     /// When the host cannot be observed, a change fails, or an earlier change did not persist.
@@ -199,7 +199,7 @@ impl Attachment {
         let mut plan = plan(&snapshot, None, &self.targets.pids(), &self.request);
         let unknown = self.ledger.new_unknown_queues(&plan);
         if !unknown.is_empty() {
-            debug!(napis = ?unknown, "sockets receive from NAPI instances of no known device: searching the whole host");
+            debug!(napis = ?unknown, "no known device has the NAPI IDs of some sockets; searching all namespaces");
             plan = super::plan::plan(&observe()?, None, &self.targets.pids(), &self.request);
             self.ledger.record_unknown_queues(&plan);
         }
@@ -208,7 +208,7 @@ impl Attachment {
             match self.ledger.due(&step) {
                 Due::Done | Due::GivenUp => {}
                 Due::ChangedByOthers => {
-                    warn!(step = place(&step), "left alone from now on: changed by others since");
+                    warn!(step = place(&step), "another program has changed the value; not setting it again");
                     self.ledger.give_up(&step);
                     pass.changed_by_others.push(step);
                 }
@@ -224,7 +224,7 @@ impl Attachment {
                     }
                     Ok(false) => {}
                     Err(error) => {
-                        warn!(step = place(step), %error, "not set, and left alone from now on");
+                        warn!(step = place(step), %error, "could not set the value; not trying again");
                         self.ledger.give_up(step);
                         pass.failed.push((step.clone(), error));
                     }
@@ -235,8 +235,8 @@ impl Attachment {
         Ok(pass)
     }
 
-    /// Checks that a program is still running. Objects of exited programs are skipped, not errors, so that an attachment
-    /// can complete without having set anything for them.
+    /// Checks that at least one program is still running. An attachment skips objects of exited programs, so it can
+    /// complete without setting anything.
     ///
     /// # Errors
     /// When all programs have exited, the processes cannot be listed, or the journal cannot be written.
@@ -245,16 +245,16 @@ impl Attachment {
         if self.targets.pids().is_empty() { Err(AttachError::ProgramsExited) } else { Ok(()) }
     }
 
-    /// Hands the attachment over to the keeper, which restores everything when the programs exit. Returns the journal's
-    /// path.
+    /// Hands the attachment over to the keeper, which reverts it when the programs exit. Returns the path of the
+    /// journal.
     ///
     /// # Errors
-    /// When the journal cannot be written, or the keeper has exited; then everything was undone.
+    /// When the journal cannot be written, or the keeper has exited. Everything was undone in both cases.
     pub fn leave(self) -> Result<PathBuf, AttachError> {
         let Self { transaction, keeper, proc, .. } = self;
         let Keeper { pid, start_time_ticks } = keeper;
         let boot_id = proc.boot_id().map_err(PersistError::Proc)?;
-        info!(pid, "leaving the journal to the keeper");
+        info!(pid, "handing the journal over to the keeper");
         if !is_running(pid, start_time_ticks, boot_id, &proc) {
             return Err(AttachError::KeeperEnded(pid));
         }
@@ -267,14 +267,14 @@ impl Attachment {
     /// # Errors
     /// When the journal cannot be written.
     pub fn hold(&mut self) -> Result<(), AttachError> {
-        info!("this process keeps the journal");
+        info!("this process remains the owner of the journal");
         Ok(self.transaction.kept_by(this_process(&self.proc)?)?)
     }
 
-    /// Restores everything.
+    /// Reverts the attachment.
     ///
     /// # Errors
-    /// When the journal could not be removed; everything was undone then.
+    /// When the journal could not be removed after everything was undone.
     pub fn end(self) -> Result<Reverted, JournalError> {
         self.transaction.revert()
     }
@@ -296,7 +296,7 @@ impl Attachment {
         self.ledger.epolls()
     }
 
-    /// io_urings that were not set to busy poll: process, file descriptor and reason.
+    /// io_urings without busy polling, with the reason: process, file descriptor, reason.
     pub fn rings_left_alone(&self) -> impl Iterator<Item = (Pid, i32, &str)> {
         self.ledger.rings_left_alone()
     }
@@ -312,7 +312,7 @@ impl Attachment {
             match self.look_at_programs() {
                 Ok(snapshot) => return Ok(Some(snapshot)),
                 Err(error) => {
-                    debug!(%error, "host not observed: trying again");
+                    debug!(%error, "could not take a snapshot: trying again");
                     last = Some(error);
                 }
             }
@@ -342,7 +342,7 @@ impl Attachment {
         self.changes
     }
 
-    /// Runs `act`, which makes a change of another kind, and notifies the observer.
+    /// Runs `act`, which makes a change, and calls the observer before and after it.
     pub(super) fn heard<T>(
         &mut self,
         looks_on: &mut ChangeObserver<'_>,
@@ -357,7 +357,7 @@ impl Attachment {
     }
 
     /// Carries out steps for which [`are_made_together`] holds. Returns for each step whether it changed anything.
-    /// Stops at the first journal error and when the observer stops.
+    /// Stops at the first journal error or when the observer requests it.
     fn set_together(&mut self, steps: &[Step], looks_on: &mut ChangeObserver<'_>) -> Vec<Result<bool, ChangeError>> {
         let epolls: Vec<EpollToSet> = steps.iter().filter_map(|step| self.epoll_to_set(step)).collect();
         if epolls.is_empty() {
@@ -390,7 +390,7 @@ impl Attachment {
                 let namespace =
                     namespaces::by_cookie(&self.proc, queue.namespace_cookie).map_err(SettingsError::from)?;
                 let Some(namespace) = namespace else {
-                    info!(step = place(step), "skipped: its network namespace vanished in the meantime");
+                    info!(step = place(step), "skipped: the network namespace no longer exists");
                     return Ok(false);
                 };
                 self.set_queue(&namespace, queue, &mut hears)
@@ -414,7 +414,7 @@ impl Attachment {
     fn came_of(&mut self, step: &Step, made: Result<bool, ChangeError>) -> Result<bool, ChangeError> {
         match made {
             Err(ChangeError::Settings(error)) if error.is_absent() => {
-                info!(step = place(step), %error, "skipped: it vanished in the meantime");
+                info!(step = place(step), %error, "skipped: the object no longer exists");
                 Ok(false)
             }
             other => {
@@ -434,12 +434,12 @@ impl Attachment {
     }
 }
 
-/// Whether the two steps are made together. Epolls share one write of the journal to disk.
+/// Whether both steps can share one write of the journal to disk. Only epoll steps can.
 fn are_made_together(one: &Step, other: &Step) -> bool {
     matches!((one, other), (Step::Epoll(_), Step::Epoll(_)))
 }
 
-/// Refuses programs of which one is attached already.
+/// Checks that none of the programs is attached.
 ///
 /// # Errors
 /// [`AttachError::AlreadyAttached`], and when the journals cannot be listed.

@@ -1,5 +1,5 @@
-//! Predicts the findings that an attachment would cause. Applies the plan to a copy of the snapshot, runs all rules on
-//! it, and drops findings that exist already. Every rule for hosts therefore also checks plans. Pure.
+//! Predicts the findings that an attachment would cause. It applies the plan to a copy of the snapshot, runs all rules,
+//! and drops findings that exist already. Every host rule is therefore also a check of plans. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 

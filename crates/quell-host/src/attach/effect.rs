@@ -1,6 +1,5 @@
-//! Judges whether a mode is in effect, from counts of who polled the queues over some time. Pure but for the counting.
-//! The verdict is "cannot tell" where the load is too low to show it. Correct settings prove nothing here; the
-//! transaction verifies those.
+//! Judges whether a mode is in effect by counting who polled the queues. The verdict is "cannot tell" if the load is
+//! too low. Correct settings are no evidence here; the transaction has verified them already.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -15,14 +14,14 @@ use super::plan::{EpollsSetBy, QueueStep};
 
 /// Minimum number of packets for a verdict.
 const PACKETS_TO_JUDGE: u64 = 200;
-/// A program that receives events should find its queue suspended in at least one of this many polls. The other polls
-/// are waits that return no events.
+/// Of this many polls by a program that receives events, at least one should find its queue suspended. The other polls
+/// belong to calls that return no events.
 const POLLS_PER_SUSPENSION: u64 = 10;
-/// Minimum number of polls by the program for a verdict on suspensions it did not find.
+/// Minimum number of polls by the program before missing suspensions lead to a verdict.
 const POLLS_TO_JUDGE: u64 = 20;
-/// Packets per interrupt from which deferral counts as in effect.
+/// Minimum number of packets per interrupt that counts as deferral in effect.
 const PACKETS_PER_INTERRUPT: u64 = 10;
-/// The kernel may poll once per this many packets without indicating a problem.
+/// Packets per poll by the kernel. More frequent polls by the kernel are mentioned in the verdict.
 const PACKETS_PER_POLL_BY_KERNEL: u64 = 10;
 
 /// Observations of one queue.
@@ -31,20 +30,20 @@ const PACKETS_PER_POLL_BY_KERNEL: u64 = 10;
 pub struct Seen {
     /// NAPI instance of the queue.
     pub napi: NapiId,
-    /// Duration of the observation, nanoseconds.
+    /// Duration of the observation in nanoseconds.
     pub for_ns: u64,
     /// Packets received in polls.
     pub packets: u64,
-    /// Polls by any context.
+    /// Polls by the program's threads, without the last poll of each busy poll.
     pub polls: u64,
     /// Polls by program threads, without the last poll of each busy poll.
     pub by_program: u64,
-    /// Polls by program threads that found the interrupt suspended; absent where the kernel does not support
+    /// Polls by the program's threads that found the interrupt suspended; absent if the kernel does not support
     /// suspension.
     pub found_suspended: Option<u64>,
     /// Polls by the queue's NAPI kthread.
     pub by_thread: u64,
-    /// Interrupts of the queue; absent where it has no interrupt or they cannot be counted.
+    /// Interrupts of the queue; absent if the queue has no interrupt or the interrupts cannot be counted.
     pub interrupts: Option<u64>,
 }
 
@@ -63,7 +62,7 @@ pub enum Verdict {
 /// Counts polls of the queues for the duration of `wait`.
 ///
 /// # Errors
-/// When polls cannot be counted, mostly because privileges are missing.
+/// When polls cannot be counted, usually because of missing privileges.
 pub fn watch(queues: &[QueueStep], wait: &mut dyn FnMut()) -> Result<Vec<Seen>, CounterError> {
     let ids: Vec<NapiId> = queues.iter().map(|step| step.napi).collect();
     let counter = NapiPollCounter::attach(kernel::sysfs(), &ids)?;
@@ -92,8 +91,8 @@ impl Seen {
         Self { napi, for_ns, packets, polls, by_program, found_suspended, by_thread, interrupts }
     }
 
-    /// Lower bound of the polls that the kernel started by itself. The last poll of a busy poll cannot be distinguished
-    /// from them.
+    /// Lower bound of the number of polls that the kernel started by itself. The last poll of a busy poll looks like
+    /// one of them, so it is subtracted.
     fn by_kernel(&self) -> u64 {
         self.polls.saturating_sub(self.by_program.saturating_mul(2))
     }
@@ -117,9 +116,7 @@ pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &Seen) -> Verdict {
             (true, EpollsSetBy::Program) => "the program has not enabled it",
             (true, _) => "an epoll polls only the queue of the socket that was ready last",
         };
-        return Verdict::NotInEffect(format!(
-            "{packets} packets, and none of {polls} polls was by the program: {reason}"
-        ));
+        return Verdict::NotInEffect(format!("none of {polls} polls was by the program ({packets} packets): {reason}"));
     }
     if napi.irq_suspend_timeout_ns > 0 && polls_by_epoll {
         return suspension(seen);
@@ -128,7 +125,7 @@ pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &Seen) -> Verdict {
         return match by_program >= polls / 2 {
             true => Verdict::InEffect(format!("{by_program} of {polls} polls were by the program")),
             false => Verdict::CannotTell(format!(
-                "{by_program} of {polls} polls were by the program, which sleeps in between"
+                "{by_program} of {polls} polls were by the program; it sleeps between polls"
             )),
         };
     }
@@ -142,9 +139,9 @@ pub fn judge(mode: &DeliveryMode, epolls: EpollsSetBy, seen: &Seen) -> Verdict {
     if napi.defers() { deferral(seen) } else { undisturbed(seen) }
 }
 
-/// The program's own polls are the evidence: after events the kernel suspends the interrupt, and the next wait for
-/// events finds it suspended. The number of polls by the kernel only shows how often the queue ran dry, where
-/// suspension ends by design.
+/// The program's own polls are the evidence. After it receives events, the kernel suspends the interrupt, and the next
+/// `epoll_wait` finds it suspended. Polls by the kernel only show how often the queue ran empty, which ends a
+/// suspension by design.
 fn suspension(seen: &Seen) -> Verdict {
     let Seen { packets, by_program, .. } = *seen;
     let Some(found) = seen.found_suspended else {
@@ -156,8 +153,8 @@ fn suspension(seen: &Seen) -> Verdict {
         false => "",
     };
     let text = format!(
-        "{found} of {by_program} polls by the program found the interrupt suspended; {runs_dry}the kernel itself polled at least \
-         {by_kernel} times, for a total of {packets} packets"
+        "{found} of {by_program} polls by the program found the interrupt suspended; {runs_dry}the kernel itself \
+         polled at least {by_kernel} times ({packets} packets in total)"
     );
     match found {
         0 if by_program >= POLLS_TO_JUDGE => Verdict::NotInEffect(text),
@@ -173,7 +170,7 @@ fn deferral(seen: &Seen) -> Verdict {
     let text = format!("{interrupts} interrupts for {} packets", seen.packets);
     match interrupts.saturating_mul(PACKETS_PER_INTERRUPT) <= seen.packets {
         true => Verdict::InEffect(text),
-        false => Verdict::CannotTell(format!("{text}: packets may be too rare for deferral")),
+        false => Verdict::CannotTell(format!("{text}: the packet rate may be too low for deferral")),
     }
 }
 
@@ -211,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn without_packets_there_is_no_verdict() {
+    fn no_packets_give_no_verdict() {
         for mode in ["base", "defer20", "suspend200", "fullbusy", "threaded"] {
             assert!(matches!(verdict(mode, seen(7, 7, 0)), Verdict::CannotTell(_)), "{mode}");
         }
@@ -225,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn suspension_is_judged_by_what_the_programs_polls_find() {
+    fn suspension_is_judged_by_the_polls_of_the_program() {
         let found = |found_suspended| Seen { found_suspended: Some(found_suspended), ..seen(10_000, 9_000, 1_000) };
         assert!(matches!(verdict("suspend200", found(990)), Verdict::InEffect(_)));
         assert!(matches!(verdict("suspend200", found(3)), Verdict::CannotTell(_)));
@@ -233,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn many_polls_by_the_kernel_are_explained() {
+    fn a_verdict_explains_many_polls_by_the_kernel() {
         let found = |packets, polls| Seen { found_suspended: Some(990), ..seen(packets, polls, 1_000) };
         let said = |seen| match verdict("suspend200", seen) {
             Verdict::InEffect(text) => text,

@@ -21,7 +21,7 @@ pub enum AttachError {
     /// The host could not be observed.
     #[error(transparent)]
     Look(#[from] TakeError),
-    /// One of the programs already has a mode.
+    /// One of the programs is attached already.
     #[error("process {pid} is already attached ({purpose}): run `quell detach {pid}` first")]
     AlreadyAttached {
         /// Process ID.
@@ -32,7 +32,7 @@ pub enum AttachError {
     /// Journals could not be read, or journals of earlier boots could not be removed.
     #[error(transparent)]
     Kept(#[from] PersistError),
-    /// Waiting for the exit of the programs is not possible.
+    /// The kernel refused to wait for the exit of the programs.
     #[error("could not wait for the programs: {0}")]
     Wait(#[source] std::io::Error),
     /// The journal could not be created or written.
@@ -45,9 +45,7 @@ pub enum AttachError {
     #[error("could not start the keeper process: {0}")]
     Keeper(String),
     /// The keeper has exited, so that no process would restore the settings.
-    #[error(
-        "the keeper (process {0}) has exited; without it nothing would restore the changes later, so they were undone now"
-    )]
+    #[error("the keeper (process {0}) has exited; all changes were undone, because no process would revert them later")]
     KeeperEnded(u32),
     /// All programs exited while the mode was applied.
     #[error("the programs exited before the mode was applied")]
@@ -73,8 +71,8 @@ pub enum AttachError {
     },
     /// A filter does not separate the queues of its workers.
     #[error(
-        "workers of {group} receive connections from more queues than planned: the driver does not report the queue, \
-         or the group has changed"
+        "workers of {group} receive connections from more queues than planned: the driver may not report the queue, \
+         or the group may have changed"
     )]
     Mixed {
         /// Reuseport group.
@@ -92,12 +90,12 @@ pub enum AttachError {
         source: Box<ChangeError>,
     },
     /// Everything was set, but this value did not persist.
-    #[error("{} was set, but another program has changed it since", place(.0))]
+    #[error("{}: another program has changed the value that was set", place(.0))]
     DidNotLast(Box<Step>),
 }
 
 impl AttachError {
-    /// Whether it was stopped on request, for example by Ctrl-C.
+    /// Whether the user stopped it, for example with Ctrl-C.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         match self {

@@ -1,5 +1,5 @@
-//! Builds the journal name of an attachment from its programs. Two attachments to the same programs get the same name,
-//! and the name fits a file name for any number of programs.
+//! Builds the journal name of an attachment from its programs. Attachments to the same programs get the same name. The
+//! name is short enough for a file name, however many programs there are.
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt as _;
@@ -11,7 +11,8 @@ use super::target::Selection;
 
 /// Prefix of the journal name of a launched program; the launcher's PID follows.
 const LAUNCHED: &str = "run-";
-/// Characters (up to four bytes each) of a cgroup name that are used; file names end at 255 bytes.
+/// Maximum number of characters taken from a cgroup name. A character has up to four bytes, and a file name has at most
+/// 255 bytes.
 const GROUP_NAME_CHARS: usize = 40;
 
 /// Journal name for these programs, without an extension.
@@ -27,7 +28,7 @@ pub(super) fn is_of_a_launched_program(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(LAUNCHED.as_bytes()))
 }
 
-/// The lowest PID, which no other attachment can contain, and the number of further processes.
+/// The lowest PID, and the number of further processes. No other attachment can contain that PID.
 fn of_processes(pids: &[Pid]) -> String {
     let pids: BTreeSet<Pid> = pids.iter().copied().collect();
     match (pids.first(), pids.len()) {
@@ -37,8 +38,8 @@ fn of_processes(pids: &[Pid]) -> String {
     }
 }
 
-/// The last part of the path for readability, and a checksum of the whole path, because cgroups in different places
-/// often share a name.
+/// The last component of the path for readability, and a checksum of the whole path, because cgroups in different
+/// directories often share a name.
 fn of_cgroup(path: &Path) -> String {
     let name = path.file_name().map_or_else(|| "root".into(), |name| name.to_string_lossy());
     let slug: String = name.chars().take(GROUP_NAME_CHARS).collect();
@@ -54,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_of_several_processes_is_named() {
+    fn the_name_contains_the_lowest_of_several_pids() {
         assert_eq!(processes([1_234]), "attach-1234");
         assert_eq!(processes([1_236, 1_234, 1_235, 1_236]), "attach-1234+2");
         assert_eq!(processes((4_194_000..=4_194_064).rev()), "attach-4194000+64");

@@ -1,6 +1,5 @@
-//! The keeper process maintains an attachment and restores the previous settings. It restores when the last program
-//! exits, on SIGTERM, and when the attaching process dies before it has finished. It runs in its own session; the
-//! command line starts it.
+//! The keeper process maintains an attachment and reverts it when the last program exits, on SIGTERM, or when the
+//! attaching process dies early. It runs in its own session; the command line starts it.
 
 use std::io;
 use std::path::Path;
@@ -18,7 +17,7 @@ use crate::journal::{Change, Journal, JournalFile, Keeper, OwnedJournal, Stay};
 use crate::persistent::{Guardian, PersistError, release, tell};
 use crate::recovery::{Reverted, revert};
 
-/// Time limit for a keeper to restore everything; it includes waiting for a queue that nothing can poll.
+/// Time limit for a keeper to revert everything, including the wait for a queue that nothing can poll.
 const PUT_BACK_WITHIN: Duration = Duration::from_secs(120);
 
 /// Outcome of [`keep`].
@@ -39,19 +38,19 @@ pub struct Detached {
     pub already_gone: Vec<Change>,
     /// Changes that were partly undone, with the reason for the rest.
     pub in_part: Vec<(Change, String)>,
-    /// Changes that were left in place, with the reason.
+    /// Changes that were left in place, with the reasons.
     pub left_alone: Vec<(Change, String)>,
-    /// Changes that wait for a queue, with the reason; they stay in the journal.
+    /// Changes that wait for a queue, with the reasons; they stay in the journal.
     pub waiting: Vec<(Change, String)>,
-    /// Changes that are undone or gone, but whose outcome the keeper could not record.
+    /// Changes that are undone or gone, although the keeper could not record it.
     pub unrecorded: Vec<Change>,
     /// Changes that could not be undone; they stay in the journal.
     pub failed: Vec<Change>,
 }
 
-/// Runs the keeper: waits until the owner of the journal at `path` releases or loses its lock. If the journal asks for
-/// it, keeps the changes until the programs exit or a signal arrives. Then undoes them. Calls `ready` once signals are
-/// handled.
+/// Runs the keeper. It waits until the owner of the journal at `path` releases or loses its lock. If the journal is
+/// complete, it keeps the changes until the programs exit or a signal arrives. Then it undoes them. Calls `ready` once
+/// signals are handled.
 ///
 /// # Errors
 /// When it cannot handle signals or wait, or the journal cannot be read or written.
@@ -69,29 +68,31 @@ pub fn keep(
     let owned = match journal.take_when_abandoned(path, &interruption)? {
         Some(JournalFile::Abandoned(owned)) => owned,
         Some(JournalFile::Unusable(unusable)) => {
-            warn!(error = %unusable, "taken over, and damaged");
+            warn!(error = %unusable, "the journal that was taken over is damaged");
             return Err(unusable.into());
         }
         _ => {
-            info!("no journal is left: its owner has restored everything");
+            info!("the journal is gone: its owner has reverted all changes");
             return Ok(KeepingEnded::AlreadyReverted);
         }
     };
     let waited = match is_owned_by_this_process(&owned, &proc)? {
         true => {
             let pids: Vec<u32> = owned.history().targets.iter().map(|target| target.pid).collect();
-            info!(?pids, "taken over: waiting for the exit of these processes or a signal");
+            info!(?pids, "took over the journal: waiting until these processes exit or a signal arrives");
             let waited = wait_for_all(&owned.history().targets, &interruption);
-            let why = if interruption.flag().get().is_some() { "signalled" } else { "the processes have exited" };
-            info!(why, "restoring");
+            let why =
+                if interruption.flag().get().is_some() { "a signal arrived" } else { "the processes have exited" };
+            info!(why, "reverting");
             waited
         }
         false => {
-            info!("taken over from an owner that died before it finished: restoring");
+            info!("took over the journal of an owner that died early: reverting");
             Ok(())
         }
     };
-    // If waiting fails, undo now: the programs continue with interrupts, and no change stays without a keeper.
+    // If waiting fails, undo now: the programs continue with interrupts, and every remaining change would lack a
+    // keeper.
     let reverted = revert(owned, boot_id, &proc)?;
     waited.map_err(PersistError::Listen)?;
     Ok(KeepingEnded::Reverted(reverted))
@@ -110,8 +111,8 @@ fn is_owned_by_this_process(owned: &OwnedJournal, proc: &ProcRoot) -> Result<boo
     Ok(owned.history().stay == Stay::KeptBy(this_process(proc)?))
 }
 
-/// Makes `keeper` undo the attachment of the journal at `path` and reports the outcome. Undoes here what a dead or
-/// killed keeper did not undo. Returns `None` if nothing was left to undo.
+/// Makes `keeper` undo the attachment of the journal at `path` and reports the outcome. Undoes the remaining changes
+/// here if the keeper was killed or had died. Returns `None` if nothing was left to undo.
 ///
 /// # Errors
 /// When the keeper cannot be signalled or does not exit in time, or the journal cannot be read.
@@ -119,7 +120,7 @@ pub fn detach(journal: &Journal, path: &Path, keeper: &Keeper) -> Result<Option<
     let Some(mut witness) = journal.witness(path)? else { return Ok(None) };
     tell(path, Guardian::Keeper(*keeper), Signal::TERM, PUT_BACK_WITHIN)?;
     let mut by_others = || Reverted::as_seen_by(&mut witness).map_err(PersistError::Listen);
-    // Waiting changes were retried here, if anything was.
+    // This process has retried all waiting changes.
     let before = Reverted { waiting: Vec::new(), ..by_others()? };
     Ok(Some(match release(journal, path).map_err(|error| error.of_keeper(path, keeper.pid))? {
         Some(here) => here.after(before).into(),

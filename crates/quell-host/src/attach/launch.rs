@@ -1,5 +1,5 @@
-//! Plans the queues that are set before a program is launched: those of the devices that will receive its connections.
-//! Pure, like [`mod@super::plan`]. Once the program runs, the attachment knows the queues of its sockets.
+//! Plans the queues for a program before its launch: the queues of the devices that will receive its connections. Pure,
+//! like [`mod@super::plan`]. Once the program runs, the attachment finds the queues of its sockets.
 
 use std::collections::BTreeSet;
 
@@ -17,11 +17,11 @@ pub enum DeviceError {
     #[error("there is no device {0} in this network namespace")]
     NoSuchDevice(String),
     /// The kernel lists no NAPI instance of the device.
-    #[error("{0} has no NAPI instances, so that its queues cannot be set")]
+    #[error("{0} has no NAPI instances, so its queues cannot be configured")]
     NoQueues(String),
 }
 
-/// Plans `mode` for all queues of the reader's network namespace, or for its devices that are `named`.
+/// Plans `mode` for all queues of the caller's network namespace, or for the queues of the `named` devices in it.
 ///
 /// # Errors
 /// When a named device does not exist or has no queues.

@@ -1,4 +1,4 @@
-//! What an attachment has set so far, and what of a plan is therefore still due. Pure.
+//! Records the objects that an attachment has set, and decides which steps of a plan remain. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,45 +8,46 @@ use quell_mode::EpollParams;
 use super::plan::{EpollStep, Limitation, Plan, QueueStep, Step};
 use super::pollers::{RingStep, SocketId, SocketsStep};
 
-/// Objects that an attachment has set, could not set, or does not know.
+/// Objects that an attachment has set, could not set, or cannot identify.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     /// Queues that were set, with their previous values.
     queues: BTreeMap<NapiId, QueueStep>,
     /// Epolls that were set, with their previous parameters.
     epolls: BTreeMap<FileKey, EpollParams>,
-    /// Sockets that were set to busy poll. Later changes by others are left alone, as those of rings.
+    /// Sockets that were set to busy poll. Later changes by other programs are not reverted; the same holds for rings.
     sockets: BTreeSet<(Pid, u64, SocketId)>,
     /// io_urings that were set to busy poll, or the reason why one was left alone.
     rings: BTreeMap<FileKey, Option<String>>,
-    /// NAPI IDs of sockets that no device has. After a link went down a socket keeps the old ID until its next packet.
+    /// NAPI IDs of sockets that belong to no known device. After a link went down, a socket has the old ID until its
+    /// next packet.
     unknown_queues: BTreeSet<NapiId>,
-    /// Objects that could not be set, or that another program has changed.
+    /// Objects that are not set again, because an attempt failed or another program has changed them.
     given_up: BTreeSet<Key>,
 }
 
-/// An epoll or io_uring within the lifetime of its process: PID, start time, file descriptor.
+/// Key of an epoll or io_uring within the lifetime of its process: PID, start time, file descriptor.
 type FileKey = (Pid, u64, i32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Queue(NapiId),
     Epoll(FileKey),
-    /// Process, its start time, and whether these are AF_XDP sockets.
+    /// PID, start time of the process, and whether these are AF_XDP sockets.
     Sockets(Pid, u64, bool),
     Ring(FileKey),
 }
 
-/// Whether a step is to be carried out.
+/// Whether a step remains to be carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// It is to be carried out.
+    /// The step remains to be carried out.
     Yes,
-    /// The object has its values, or was set once and is left to others since.
+    /// The object already has the values, or it was set once and is not set again.
     Done,
-    /// Another program has changed a value that was set.
+    /// Another program has changed a value that this attachment had set.
     ChangedByOthers,
-    /// It failed or was changed by others earlier.
+    /// An earlier attempt failed, or another program had changed the object.
     GivenUp,
 }
 
@@ -70,19 +71,20 @@ impl Ledger {
         };
         match (was_set, step.is_there()) {
             (true, true) => Due::Done,
-            // Another epoll has this number now, or the driver has recreated its queue.
+            // The number belongs to another epoll now, or the driver has recreated the queue.
             (true, false) if is_reset => Due::Yes,
             (true, false) => Due::ChangedByOthers,
             (false, _) => Due::Yes,
         }
     }
 
-    /// Records that the object of a step is left alone from now on.
+    /// Records that the object of a step is not set again.
     pub(super) fn give_up(&mut self, step: &Step) {
         self.given_up.insert(key(step));
     }
 
-    /// Records the previous values of a queue or an epoll. Not for objects that are gone: their number may be reused.
+    /// Records the previous values of a queue or an epoll. Skipped for vanished objects, because their numbers may be
+    /// reused.
     pub(super) fn record(&mut self, step: &Step) {
         match step {
             Step::Queue(queue) => _ = self.queues.insert(queue.napi, queue.clone()),
@@ -97,19 +99,19 @@ impl Ledger {
         step.sockets.iter().filter(|socket| self.sockets.insert(key(socket))).copied().collect()
     }
 
-    /// Records that a ring was set, or why it was left alone. Returns whether it was set.
+    /// Records that a ring was set, or the reason why it was not. Returns whether it was set.
     pub(super) fn record_ring(&mut self, step: &RingStep, left_alone: Option<String>) -> bool {
         let was_set = left_alone.is_none();
         self.rings.insert(ring_key(step), left_alone);
         was_set
     }
 
-    /// NAPI IDs without a device that the plan has and that are not recorded yet.
+    /// NAPI IDs in the plan that belong to no known device and were not recorded before.
     pub(super) fn new_unknown_queues(&self, plan: &Plan) -> BTreeSet<NapiId> {
         &unknown_queues(plan) - &self.unknown_queues
     }
 
-    /// Records the NAPI IDs without a device.
+    /// Records the NAPI IDs that belong to no known device.
     pub(super) fn record_unknown_queues(&mut self, plan: &Plan) {
         self.unknown_queues = unknown_queues(plan);
     }
@@ -228,12 +230,12 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_has_the_values_before_anything_is_set_is_recorded_too() {
+    fn a_queue_that_already_has_the_values_is_recorded_too() {
         assert_eq!(Ledger::default().due(&queue(20)), Due::Yes);
     }
 
     #[test]
-    fn what_was_given_up_is_not_due_again() {
+    fn an_object_that_was_given_up_is_not_due_again() {
         let mut ledger = Ledger::default();
         ledger.record(&queue(0));
         ledger.give_up(&queue(30));
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_tried_once_and_the_reason_is_kept_where_it_was_left_alone() {
+    fn a_ring_is_tried_once_and_the_reason_of_a_refusal_is_recorded() {
         let new = RingPolling { busy_poll_us: 50, prefer_busy_poll: true };
         let ring = |fd| RingStep { pid: pid(), start_time_ticks: 1, process: "server".to_owned(), fd, new };
         let mut ledger = Ledger::default();

@@ -1,11 +1,11 @@
-//! Applies a delivery mode to a running program from outside. Its epolls, and the queues its sockets receive through,
-//! get the mode's values; they are journalled and restored when the program exits.
+//! Applies a delivery mode to running programs. Their epolls, and the queues of their sockets, get the values of the
+//! mode. The journal records the previous values, which are restored when the programs exit.
 //!
 //! - [`target`] finds the processes.
-//! - [`mod@plan`] decides the changes, [`attachment`] makes them, `ledger` knows which are still due.
-//! - [`launch`] plans queues that are set before the program is started.
+//! - [`mod@plan`] decides the changes, [`attachment`] makes them, and `ledger` records which remain.
+//! - [`launch`] plans the queues of a program that is not started yet.
 //! - [`placement`] steers connections and binds workers.
-//! - [`keeper`] restores the settings when nobody else can.
+//! - [`keeper`] reverts the changes when the attaching process cannot.
 //! - [`affected_processes`] lists other affected processes.
 //! - [`consequences`] predicts new findings.
 //! - [`unassigned_epolls`] lists epolls without a known queue.

@@ -1,4 +1,4 @@
-//! Result of one pass over the programs of an attachment, as data, and descriptions of its steps.
+//! Result of one pass over the programs of an attachment, and texts that identify its steps.
 
 use super::plan::{EpollStep, QueueStep, Step};
 use super::pollers::{RingStep, SocketsStep};
@@ -15,17 +15,17 @@ pub struct Pass {
     pub ended: Vec<Target>,
     /// Steps that were applied.
     pub made: Vec<Step>,
-    /// Steps whose value another program has changed since; they are left alone and reported once.
+    /// Steps whose value another program has changed since. Each is reported once and not set again.
     pub changed_by_others: Vec<Step>,
-    /// Steps that failed; not retried.
+    /// Steps that failed; they are not retried.
     pub failed: Vec<(Step, ChangeError)>,
     /// Snapshot taken before any change of this pass; absent when all programs have exited.
     pub snapshot: Option<Snapshot>,
-    /// All programs have exited.
+    /// Whether all programs have exited.
     pub over: bool,
 }
 
-/// Object of a step, in words.
+/// Text that identifies the object of a step.
 #[must_use]
 pub fn place(step: &Step) -> String {
     match step {

@@ -1,5 +1,5 @@
-//! Decides what an attachment changes, from a snapshot and a mode: the queues and epolls that get values, what is left
-//! alone, what is not possible from outside, and which other processes are affected. Pure.
+//! Decides the changes of an attachment from a snapshot and a mode: queues and epolls that get values, objects that are
+//! left alone, parts that are not possible from outside, and other affected processes. Pure.
 
 use std::collections::BTreeSet;
 
@@ -18,10 +18,10 @@ use crate::snapshot::{Device, Napi, Process, Reading, Snapshot, WatchedFile, Why
 /// Who sets the busy-poll parameters of the program's epolls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum EpollsSetBy {
-    /// The attachment, from outside.
+    /// The attachment sets them, from outside the program.
     #[default]
     Attachment,
-    /// The launched program itself; the attachment sets only its queues.
+    /// The launched program sets them itself; the attachment sets only its queues.
     Program,
 }
 
@@ -38,18 +38,19 @@ pub struct Request {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Plan {
-    /// Objects that get values. Queues come first, so that an epoll with `prefer_busy_poll` finds its queue deferring.
+    /// Objects that get values, queues first. When an epoll gets `prefer_busy_poll`, its queue is therefore already
+    /// deferring interrupts.
     pub steps: Vec<Step>,
-    /// Epolls without a known queue, including epolls that get values.
+    /// Epolls without a known queue, including those that get values.
     pub quiet: Vec<QuietEpoll>,
-    /// Obstacles; if there is one, nothing is done.
+    /// Obstacles. A single one prevents the whole attachment.
     pub impossible: Vec<Impossible>,
-    /// Parts of the mode that the program does not get from outside, or not yet.
+    /// Parts of the mode that the attachment cannot provide, or cannot provide yet.
     pub partly: Vec<Limitation>,
     /// Other affected processes.
     #[serde(rename = "neighbours")]
     pub affected_processes: Vec<AffectedProcess>,
-    /// Processes whose files may not be read, so that it is unknown whether they are affected.
+    /// Processes whose files Quell may not read, so it is unknown whether they are affected.
     pub hidden: Vec<Pid>,
 }
 
@@ -75,15 +76,15 @@ pub struct QueueStep {
     pub namespace_cookie: u64,
     /// Device name.
     pub device: String,
-    /// Receive queues that the instance polls, where known.
+    /// Receive queues that the instance polls, if known.
     pub queues: Vec<u32>,
     /// NAPI instance.
     pub napi: NapiId,
-    /// IRQ number; absent where the instance has no interrupt or it is unknown.
+    /// IRQ number; absent if the instance has no interrupt or it is unknown.
     pub irq: Option<u32>,
-    /// Current values; absent where the kernel reports none.
+    /// Current values; absent if the kernel reports none.
     pub old: PartialNapiSettings,
-    /// Values to set; absent where the value is unchanged.
+    /// Values to set; absent if a value is unchanged.
     pub new: PartialNapiSettings,
 }
 
@@ -99,9 +100,9 @@ pub struct EpollStep {
     pub process: String,
     /// File descriptor of the epoll in that process.
     pub fd: i32,
-    /// Number of TCP and UDP sockets that it watches.
+    /// Number of TCP and UDP sockets that the epoll watches.
     pub sockets: usize,
-    /// Its oldest sockets, which identify the epoll when the parameters are set.
+    /// The oldest sockets of the epoll. They identify it when the parameters are set.
     #[serde(skip)]
     pub watched: Vec<SocketId>,
     /// NAPI instances that these sockets receive from.
@@ -116,23 +117,23 @@ pub struct EpollStep {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Impossible {
-    /// What is not possible.
+    /// Operation that is not possible.
     pub what: String,
     /// Reason, in the kernel's words where available.
     pub why: String,
 }
 
-/// A part of a mode that a program does not get from outside, or not yet.
+/// A part of a mode that the attachment cannot provide, or cannot provide yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "what", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 #[non_exhaustive]
 pub enum Limitation {
-    /// The mode limits the time the program sleeps in `epoll_wait`. Only a launched program can be given that limit.
+    /// The mode limits the time of sleep in `epoll_wait`. Only the preload library can impose that limit.
     WaitsAsWritten {
-        /// The limit, milliseconds.
+        /// The limit in milliseconds.
         at_most_ms: u64,
     },
-    /// Busy-polling sockets are watched by an epoll, whose waits ignore `SO_BUSY_POLL`.
+    /// An epoll watches the busy-polling sockets; `epoll_wait` ignores `SO_BUSY_POLL`.
     WatchedByEpoll {
         /// Process that owns the sockets.
         pid: Pid,
@@ -153,12 +154,12 @@ pub enum Limitation {
         /// Number of io_urings.
         io_urings: usize,
     },
-    /// A socket receives from a NAPI instance of no visible device.
+    /// A socket receives from a NAPI instance that belongs to no visible device.
     UnknownQueue {
         /// NAPI instance.
         napi: NapiId,
     },
-    /// A queue keeps its NAPI kthread although the mode does not use one.
+    /// A queue keeps its NAPI kthread, although the mode does not use it.
     ThreadStays {
         /// NAPI instance.
         napi: NapiId,
@@ -191,7 +192,7 @@ pub fn plan(snapshot: &Snapshot, before: Option<&Snapshot>, targets: &BTreeSet<P
     plan
 }
 
-/// NAPI instances that the sockets of the targets receive from, whether an epoll watches these sockets or not.
+/// NAPI instances of the targets' sockets, including sockets that no epoll watches.
 fn queues_of(snapshot: &Snapshot, query: &SnapshotQuery<'_>, targets: &BTreeSet<Pid>) -> BTreeSet<NapiId> {
     let processes = snapshot.processes.iter().filter(|process| targets.contains(&process.pid));
     let files = processes.filter_map(|process| process.files.known());
@@ -204,7 +205,7 @@ pub(super) fn is_receiver(socket: &crate::snapshot::Socket) -> bool {
 }
 
 impl Plan {
-    /// The queues that get values.
+    /// The queues that get settings.
     pub fn queues(&self) -> impl Iterator<Item = &QueueStep> {
         self.steps.iter().filter_map(|step| match step {
             Step::Queue(step) => Some(step),
@@ -246,8 +247,8 @@ impl Plan {
                     rx_queues = ?step.queues,
                     napi = step.napi.get(),
                     irq = step.irq,
-                    old = %step.old,
-                    new = %step.new,
+                    from = %step.old,
+                    to = %step.new,
                     is_there,
                     "planned queue: sockets of the programs receive from it"
                 ),
@@ -257,20 +258,20 @@ impl Plan {
                     fd = step.fd,
                     sockets = step.sockets,
                     napis = ?step.napis.iter().map(|napi| napi.get()).collect::<Vec<_>>(),
-                    old = %step.old,
-                    new = %step.new,
+                    from = %step.old,
+                    to = %step.new,
                     is_there,
                     "planned epoll: it watches network sockets"
                 ),
                 Step::Sockets(step) => info!(
                     pid = step.pid.get(),
                     sockets = step.sockets.len(),
-                    new = %step.new.values,
+                    to = %step.new.values,
                     is_there,
                     "planned sockets"
                 ),
                 Step::Ring(step) => {
-                    info!(pid = step.pid.get(), fd = step.fd, new = ?step.new, "planned io_uring")
+                    info!(pid = step.pid.get(), fd = step.fd, to = ?step.new, "planned io_uring")
                 }
             }
         }
@@ -278,17 +279,17 @@ impl Plan {
             debug!(?epoll, "epoll without a known queue");
         }
         for Impossible { what, why } in &self.impossible {
-            info!(?what, why, "not possible");
+            info!(?what, why, "the attachment is not possible");
         }
         for limitation in &self.partly {
-            info!(?limitation, "the mode is incomplete");
+            info!(?limitation, "a part of the mode cannot be provided");
         }
         for affected in &self.affected_processes {
-            info!(?affected, "other process on these queues");
+            info!(?affected, "another process uses these queues");
         }
         if !self.hidden.is_empty() {
             let pids: Vec<i32> = self.hidden.iter().map(|pid| pid.get()).collect();
-            debug!(?pids, "processes left out: no permission to read their files");
+            debug!(?pids, "processes skipped: no permission to read their files");
         }
     }
 
@@ -315,7 +316,7 @@ impl Plan {
             (_, Some(false)) => "needs CAP_NET_ADMIN in the initial user namespace, which root in a container lacks",
             _ => return,
         };
-        self.impossible.push(Impossible { what: "set the queues".to_owned(), why: why.to_owned() });
+        self.impossible.push(Impossible { what: "configure the queues".to_owned(), why: why.to_owned() });
     }
 
     fn add_process(&mut self, query: &SnapshotQuery<'_>, process: &Process, request: &Request) {
@@ -379,7 +380,7 @@ impl Plan {
                 old: *params,
                 new,
             })),
-            // The kernel reports no parameters: treat them as the default, which is no busy polling.
+            // If the kernel reports no parameters, assume the default, which is no busy polling.
             Reading::Unknown(reading)
                 if reading.unknown.why == Why::UnsupportedByKernel && new == EpollParams::default() => {}
             Reading::Unknown(reading) => {
@@ -419,9 +420,8 @@ impl Plan {
     }
 }
 
-/// Returns the current and the planned values of a queue, or the reason why the kernel cannot set them. Treats a value
-/// that the kernel does not report as its default. Only modes with NAPI threads change `threaded`; elsewhere it is the
-/// host's choice.
+/// Returns the current and the planned values of a queue, or the reason why the kernel cannot set them. An unreported
+/// value counts as its default. Only modes with NAPI threads change `threaded`; otherwise the administrator decides.
 fn values(napi: &Napi, wanted: &NapiSettings) -> Result<(PartialNapiSettings, PartialNapiSettings), String> {
     let needed = [
         (wanted.defer_hard_irqs > 0, napi.defer_hard_irqs.why_unknown()),
@@ -464,17 +464,17 @@ impl Step {
             Self::Queue(step) => step.is_there(),
             Self::Epoll(step) => step.is_there(),
             Self::Sockets(step) => step.sockets.is_empty(),
-            // The current polling of the ring is only known when it is set.
+            // The current setting of a ring is unknown until it is set.
             Self::Ring(_) => false,
         }
     }
 }
 
-/// Number of sockets that identify an epoll. More than one, because a program may remove a socket from its epoll.
+/// Number of sockets that identify an epoll. One is not enough, because a program may remove a socket from its epoll.
 const RECOGNISED_BY: usize = 4;
 
-/// Returns the oldest sockets of an epoll, which are the least likely to be closed soon. Socket inodes ascend with age,
-/// except for per-CPU batches (`get_next_ino` in `fs/inode.c`).
+/// Returns the oldest sockets of an epoll, which are the least likely to be closed soon. Socket inodes ascend with
+/// time, except for per-CPU batches (`get_next_ino` in `fs/inode.c`).
 fn oldest_sockets(epoll: &EpollContext<'_>) -> Vec<SocketId> {
     let watched = epoll.epoll.targets.known_elements().filter_map(|target| match target.file {
         WatchedFile::Socket { inode } => Some((inode, target.fd)),

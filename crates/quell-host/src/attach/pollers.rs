@@ -1,5 +1,5 @@
-//! Plans busy polling of sockets from outside. A mode of sockets covers all sockets of a program. Every mode in which
-//! the program polls covers its AF_XDP sockets and its io_urings. Pure.
+//! Plans busy polling of sockets and io_urings. Socket modes cover all sockets of a program. Every polling mode covers
+//! its AF_XDP sockets and its io_urings. Pure.
 
 use quell_linux::Pid;
 use quell_linux::io_uring_polling::RingPolling;
@@ -22,13 +22,14 @@ pub struct SocketsStep {
     pub process: String,
     /// Whether these are AF_XDP sockets.
     pub xdp: bool,
-    /// Sockets that are not known to have the setting already.
+    /// Sockets to set. Sockets that are known to have the setting are left out.
     pub sockets: Vec<SocketId>,
-    /// Setting of the sockets.
+    /// Setting for the sockets.
     pub new: SocketPolling,
 }
 
-/// An io_uring that gets busy polling, unless its settings are locked or it busy polls already.
+/// An io_uring to be set to busy polling. Setting it fails harmlessly if its settings are locked or it already busy
+/// polls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RingStep {
@@ -40,7 +41,7 @@ pub struct RingStep {
     pub process: String,
     /// File descriptor of the ring in that process.
     pub fd: i32,
-    /// Setting of the ring.
+    /// Setting for the ring.
     pub new: RingPolling,
 }
 
@@ -50,7 +51,7 @@ pub struct RingStep {
 pub struct SocketId {
     /// File descriptor in that process.
     pub fd: i32,
-    /// Inode; absent for an AF_XDP socket, which no snapshot lists by inode.
+    /// Inode; absent for an AF_XDP socket, whose inode is not in snapshots.
     pub inode: Option<u64>,
 }
 
@@ -88,9 +89,9 @@ pub(super) fn steps(
     of_inet.into_iter().chain(of_xdp).collect()
 }
 
-/// Busy polling of TCP and UDP sockets in a mode, as the preload library sets it in a launched program; `None` in other
-/// modes. The library also sets a budget of [`NAPI_POLL_WEIGHT`]. From outside the budget is unchanged (8 by default): it cannot be read,
-/// so it could not be restored.
+/// Busy polling of TCP and UDP sockets in a mode, equal to the setting of the preload library; `None` in other modes.
+/// The library also sets a budget of [`NAPI_POLL_WEIGHT`]. An attachment leaves the budget unchanged (default 8),
+/// because it cannot read the budget and could not restore it.
 pub(super) fn of_inet_sockets(mode: &DeliveryMode) -> Option<SocketPolling> {
     let ModeKind::SockPoll { usecs, .. } = mode.kind() else { return None };
     Some(SocketPolling { values: SocketValues { busy_poll_us: usecs.get(), prefer_busy_poll: true }, budget: None })
@@ -117,7 +118,7 @@ pub(super) fn rings(process: &Process, files: &Files, mode: &DeliveryMode) -> Ve
     files.io_urings.iter().map(step).collect()
 }
 
-/// Busy polling of AF_XDP sockets. They need `SO_PREFER_BUSY_POLL` (`xsk_no_wakeup` of `net/xdp/xsk.c`).
+/// Busy polling of AF_XDP sockets. They need `SO_PREFER_BUSY_POLL` (`xsk_no_wakeup` in `net/xdp/xsk.c`).
 fn of_xdp_sockets(mode: &DeliveryMode) -> Option<SocketPolling> {
     let by_epoll = || mode.epoll().map(|epoll| epoll.busy_poll_usecs).filter(|&usecs| usecs > 0);
     let busy_poll_us = of_inet_sockets(mode).map(|inet| inet.values.busy_poll_us).or_else(by_epoll)?;

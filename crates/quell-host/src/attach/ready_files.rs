@@ -1,6 +1,6 @@
-//! Detects files that stay ready in an epoll that is about to suspend interrupts. Each wait reports such a file,
-//! re-arms the suspension and polls no queue. Two snapshots cannot distinguish it from a file that the program reads
-//! often, so its readiness is sampled in between.
+//! Detects files that stay ready in an epoll that suspends interrupts. Each `epoll_wait` returns such a file, re-arms
+//! the suspension and polls no queue. Two snapshots cannot distinguish it from a file that the program reads often, so
+//! Quell samples its readiness between them.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use quell_linux::pidfd::PidFd;
 use crate::findings::{Finding, Node, READY_FILE_HOLDS_SUSPENSION, Severity};
 use crate::snapshot::{Snapshot, WatchedTarget};
 
-/// Sampling interval. A file that its program reads is not ready in at least one sample.
+/// Sampling interval. A file that its program reads is unready in at least one sample.
 const ASKED_EVERY: Duration = Duration::from_millis(10);
 
 /// A file that was ready when the snapshot was taken.
@@ -33,7 +33,7 @@ impl ReadyFile {
     }
 }
 
-/// The files that the findings of a snapshot refer to.
+/// Files in the findings about ready files.
 #[must_use]
 pub fn suspects(snapshot: &Snapshot, findings: &[Finding]) -> Vec<ReadyFile> {
     let findings: Vec<&Finding> = findings.iter().filter(|finding| finding.id == READY_FILE_HOLDS_SUSPENSION).collect();
@@ -47,7 +47,7 @@ pub fn suspects(snapshot: &Snapshot, findings: &[Finding]) -> Vec<ReadyFile> {
     suspects
 }
 
-/// The files that are ready in every sample for this long.
+/// Files that are ready in every sample during this time.
 #[must_use]
 pub fn stay_ready(mut files: Vec<ReadyFile>, time: Duration) -> Vec<ReadyFile> {
     let began = Instant::now();
@@ -60,7 +60,7 @@ pub fn stay_ready(mut files: Vec<ReadyFile>, time: Duration) -> Vec<ReadyFile> {
     }
 }
 
-/// Raises a finding to serious if its file stayed ready, and lowers it to a warning otherwise.
+/// Raises a finding to serious if its file stayed ready. Otherwise lowers it to a warning.
 pub fn judge(findings: &mut [Finding], stayed_ready: &[ReadyFile]) {
     for finding in findings.iter_mut().filter(|finding| finding.id == READY_FILE_HOLDS_SUSPENSION) {
         let stayed = stayed_ready.iter().any(|file| file.is_in(finding));

@@ -1,7 +1,6 @@
-//! Watches suspended queues of an attachment and frees stalled ones. If the program never polls its suspended queue
-//! again, nobody does: a file that stays ready in its epoll re-arms the suspension on each wait, so that no timeout
-//! ends it. Quell then polls the queue and reports the packets that were waiting. An idle queue looks the same, except
-//! that it has no packets.
+//! Watches suspended queues of an attachment and frees stalled ones. A queue stalls if its program stops polling it
+//! while a file that stays ready in its epoll re-arms the suspension, so no timeout ends it. Quell then polls the queue
+//! and reports the packets that it found. An idle queue looks the same, but contains no packets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -16,10 +15,10 @@ use super::plan::QueueStep;
 use crate::namespaces;
 use crate::resume::{Freed, Resumer};
 
-/// A queue becomes a suspect if nobody polls it for this long although its program runs.
+/// A queue is suspect if nobody polls it for this long although its program runs.
 const SUSPICIOUS_AFTER: Duration = Duration::from_millis(200);
-/// Upper limit of the interval between checks of a suspect. The interval doubles after each check that finds no
-/// packets, because a check costs `defer-hard-irqs` timer polls.
+/// Maximum interval between checks of a suspect. The interval doubles after each check that finds no packets, because a
+/// check costs `defer-hard-irqs` timer polls.
 const LOOKED_AT_EVERY: Duration = Duration::from_secs(3);
 
 /// A stalled queue that was freed.
@@ -27,11 +26,11 @@ const LOOKED_AT_EVERY: Duration = Duration::from_secs(3);
 pub struct Stalled {
     /// NAPI instance of the queue.
     pub napi: NapiId,
-    /// Minimum time for which nobody had polled it.
+    /// Minimum time without a poll.
     pub unpolled: Duration,
-    /// Packets that were waiting in it.
+    /// Number of packets that it contained.
     pub packets: u64,
-    /// How it was freed.
+    /// Method that freed it.
     pub freed: Freed,
 }
 
@@ -53,10 +52,10 @@ struct Watched {
 }
 
 impl StallWatch {
-    /// Sets the watched queues. Queues that are watched already keep their state.
+    /// Sets the watched queues. Queues that are already watched keep their state.
     ///
     /// # Errors
-    /// When polls cannot be counted; without counts a stalled queue cannot be distinguished from an idle one.
+    /// When polls cannot be counted. Without counts, a stalled queue looks like an idle one.
     pub fn watch<'a>(&mut self, queues: impl Iterator<Item = &'a QueueStep>) -> Result<(), CounterError> {
         let suspended = queues.filter(|step| step.new.irq_suspend_timeout_ns.is_some_and(|timeout| timeout > 0));
         let wanted: BTreeMap<NapiId, u64> = suspended.map(|step| (step.napi, step.namespace_cookie)).collect();
@@ -74,7 +73,7 @@ impl StallWatch {
         Ok(())
     }
 
-    /// Checks all queues once and frees stalled ones. `programs` are the processes that the queues are suspended for.
+    /// Checks all queues once and frees stalled ones. `programs` are the processes for which the queues are suspended.
     ///
     /// # Errors
     /// When the poll counts cannot be read.
@@ -89,25 +88,25 @@ impl StallWatch {
             if watched.was_polled(polls, now) {
                 continue;
             }
-            // A program that does not run re-arms nothing, so its suspension times out.
+            // A program that does not run cannot re-arm its suspension, which then times out.
             if !they_ran || now - watched.last_poll.max(watched.looked_at) < watched.patience {
                 continue;
             }
             let Some(resumer) = resumer(proc, *napi, watched.namespace_cookie, programs) else { continue };
-            // Preparing the resumer took time; packets that the kernel polled during it were not stalled.
+            // Preparing the resumer took time. Packets that the kernel polled during that time were not stalled.
             let before = counter.read()?.get(napi).copied().unwrap_or_default();
             if watched.was_polled(before.polls, Instant::now()) {
                 continue;
             }
-            debug!(napi = napi.get(), unpolled = ?(now - watched.last_poll), "the queue is not polled although its program runs");
+            debug!(napi = napi.get(), unpolled = ?(now - watched.last_poll), "nobody polls the queue although its program runs");
             let Ok(freed) = resumer.poll() else { continue };
             let after = counter.read()?.get(napi).copied().unwrap_or_default();
             let packets = after.packets.saturating_sub(before.packets);
             if packets > 0 {
-                warn!(napi = napi.get(), packets, ?freed, "the queue was stalled: freed");
+                warn!(napi = napi.get(), packets, ?freed, "freed a stalled queue");
                 stalled.push(Stalled { napi: *napi, unpolled: now - watched.last_poll, packets, freed });
             }
-            // The polls of this check do not count as activity.
+            // The polls of this check itself must not count as activity.
             let patience = if packets > 0 { SUSPICIOUS_AFTER } else { (watched.patience * 2).min(LOOKED_AT_EVERY) };
             *watched = Watched { polls: after.polls, looked_at: now, patience, ..*watched };
         }

@@ -1,5 +1,5 @@
-//! Finds the processes of an attachment: named processes with their descendants, or those of a cgroup. Processes come
-//! and go during an attachment, so every pass searches again.
+//! Finds the processes of an attachment: named processes with their descendants, or those of a cgroup. Each pass
+//! searches again, because processes start and exit during an attachment.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ pub struct Targets {
     living: BTreeMap<Pid, Target>,
 }
 
-/// Processes that appeared and exited between two searches.
+/// Processes that started and exited between two searches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Turnover {
     /// Processes that appeared.
@@ -48,7 +48,7 @@ pub enum TargetError {
     /// The cgroup has no processes.
     #[error("no process in {}", visible::path(.0.path()))]
     Empty(Cgroup),
-    /// Every process that was found exited before it could be read.
+    /// Every process exited before it could be read.
     #[error("the processes exit before they can be inspected")]
     Gone,
     /// The cgroup could not be read.
@@ -71,7 +71,7 @@ impl Targets {
     /// Searches for the selected processes.
     ///
     /// # Errors
-    /// When there are none, or the processes cannot be listed.
+    /// When no process is found, or the processes cannot be listed.
     pub fn find(selection: Selection) -> Result<Self, TargetError> {
         let proc = ProcRoot::default();
         let boot_id = proc.boot_id()?;
@@ -96,7 +96,7 @@ impl Targets {
         }
     }
 
-    /// Returns those of `known` that are still running, and their descendants.
+    /// Returns the still running processes of `known`, and their descendants.
     ///
     /// # Errors
     /// When the processes cannot be listed.
@@ -131,7 +131,7 @@ impl Targets {
         let came: Vec<Target> = living.iter().filter(is_new).map(|(_, target)| target.clone()).collect();
         self.living = living;
         for (target, what) in
-            ended.iter().map(|it| (it, "process ended")).chain(came.iter().map(|it| (it, "process found")))
+            ended.iter().map(|it| (it, "process exited")).chain(came.iter().map(|it| (it, "process found")))
         {
             info!(pid = target.pid, comm = ?target.name, "{what}");
         }
@@ -143,7 +143,7 @@ impl Targets {
         self.living.values()
     }
 
-    /// Their process IDs.
+    /// PIDs of the running processes.
     #[must_use]
     pub fn pids(&self) -> BTreeSet<Pid> {
         self.living.keys().copied().collect()
@@ -155,7 +155,7 @@ impl Targets {
         &self.selection
     }
 
-    /// Identity of a process of this boot, distinct from later processes with the same PID.
+    /// Identity of a process of this boot. A later process with the same PID has another identity.
     #[must_use]
     pub fn identity(&self, pid: Pid, start_time_ticks: u64) -> ProcessIdentity {
         ProcessIdentity { pid, starttime: Ticks(start_time_ticks), boot_id: self.boot_id }
@@ -172,12 +172,12 @@ impl Targets {
     }
 }
 
-/// Returns the processes `roots` and their descendants, without descendants of this program.
+/// Returns the processes `roots` and their descendants, except descendants of this program.
 fn with_descendants(seen: &BTreeMap<Pid, Seen>, roots: &[Pid]) -> BTreeMap<Pid, Target> {
     let roots: BTreeSet<Pid> = roots.iter().copied().collect();
     let this = Pid::of_this_process();
     let is_meant = |pid: Pid| {
-        // A chain of parents is at most as long as the number of processes.
+        // Bounds the walk: no ancestor chain is longer than the number of processes.
         let line = std::iter::successors(Some(pid), |pid| seen.get(pid)?.parent).take(seen.len() + 1);
         line.into_iter().find(|pid| roots.contains(pid) || *pid == this).is_some_and(|found| roots.contains(&found))
     };

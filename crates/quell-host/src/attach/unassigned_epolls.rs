@@ -1,5 +1,5 @@
-//! Lists epolls of a program whose receive queue is unknown so far, mostly those without connections. An attachment
-//! sets only known queues, so it reports the epolls that have none. Pure.
+//! Lists epolls of a program whose receive queue is still unknown, mostly because they have no connections. An
+//! attachment can only set known queues, so it reports these epolls. Pure.
 
 use quell_linux::Pid;
 use serde::Serialize;
@@ -23,21 +23,21 @@ pub struct QuietEpoll {
     pub has: QuietWith,
 }
 
-/// Files of an epoll that receives nothing through a queue.
+/// Kind of files in an epoll without a known queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum QuietWith {
-    /// No network socket: a worker before its first connection, or one that never gets any. Left alone.
+    /// No network sockets: a worker before its first connection, or one that never receives any. The epoll is not set.
     NoSockets,
     /// Listening sockets only.
     ListeningSockets,
-    /// Connections or UDP sockets that received no packet through a queue: none so far, or only over loopback.
+    /// Connections or UDP sockets that have received no packets, or only packets over loopback.
     SilentSockets,
 }
 
-/// Returns the epoll if its queue is unknown. Sockets that are known to receive without a queue are a finding instead;
-/// waiting for them is pointless.
+/// Returns the epoll if its queue is unknown. Omits sockets that are known to receive without a queue: a finding
+/// reports those.
 pub(super) fn look_at(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<QuietEpoll> {
     if !epoll.by_napi.is_empty() || !epoll.without_napi.is_empty() {
         return None;

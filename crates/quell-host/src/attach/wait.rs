@@ -1,5 +1,5 @@
-//! Blocks until programs exit, a signal arrives, or a timeout expires, whichever is first. Uses an epoll on pidfds,
-//! without periodic polling.
+//! Blocks until programs exit, a signal arrives, or a timeout expires. Uses an epoll on pidfds, without periodic
+//! polling.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use quell_linux::signal::Interruption;
 
 use crate::journal::Target;
 
-/// Epoll user data of the signal; a program's user data is its index.
+/// Epoll user data of the signal. The user data of a program is its index.
 const SIGNALLED: u64 = u64::MAX;
 
 /// Reason why a wait returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
-    /// A signal asked this process to end.
+    /// A signal requested the end of this process.
     Signalled,
     /// All programs have exited.
     AllEnded,
@@ -52,7 +52,7 @@ struct Ends<'a> {
     epoll: Epoll,
     interruption: &'a Interruption,
     living: usize,
-    /// Held open: closing a pidfd removes it from the epoll.
+    /// Kept open, because closing a pidfd removes it from the epoll.
     _programs: Vec<PidFd>,
 }
 
@@ -95,7 +95,7 @@ fn open_living(target: &Target, proc: &ProcRoot) -> io::Result<Option<PidFd>> {
         Err(error) if error.is_gone() => return Ok(None),
         Err(error) => return Err(io::Error::other(error)),
     };
-    // Checked after the pidfd is open: from then on the PID cannot refer to another process.
+    // Check after opening the pidfd: from then on, the PID cannot refer to another process.
     let boot_id = proc.boot_id().map_err(io::Error::other)?;
     let identity = ProcessIdentity { pid, starttime: Ticks(target.start_time_ticks), boot_id };
     Ok(identity.is_running(proc).unwrap_or(true).then_some(handle))

@@ -30,7 +30,7 @@ fn half(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             (1.., 0) => ("gro-flush-timeout", 20_000),
             _ => return None,
         };
-        // If the queue suspends, a rule of `suspension` reports it.
+        // A rule in `suspension` reports queues that suspend.
         (napi.irq_suspend_timeout_ns.known().is_some() && !napi.suspends()).then(|| Observation {
             severity: Severity::Warning,
             nodes: vec![query.napi_node(napi.id)],
@@ -47,14 +47,13 @@ fn half(query: &SnapshotQuery<'_>) -> Vec<Observation> {
 static WITHOUT_EFFECT: Rule = Rule {
     id: "deferral-without-effect",
     severity: Severity::Warning,
-    title: "a queue defers interrupts, but still has one for every few packets",
-    why: "With working deferral there are hundreds of packets per interrupt; only a few mean that something defeats \
-          it.",
+    title: "a queue defers interrupts, but still raises one for every few packets",
+    why: "Working deferral leads to hundreds of packets per interrupt. With only a few, something defeats it.",
     source: "published, 200,000 requests per second: 2.6 packets per interrupt in base, 2,502 with defer20",
     explanation: "Compares two snapshots: packets per interrupt of a queue. Detected below 10, unless packets are so \
-                  rare that deferral ends between them by design (defer-hard-irqs times gro-flush-timeout); then the \
-                  rule gives no verdict. Interrupts that also serve transmit completions include those. Fix: see the \
-                  other findings about the queue, or increase defer-hard-irqs.",
+                  rare that deferral ends between them by design (defer-hard-irqs times gro-flush-timeout); in that \
+                  case the rule gives no verdict. If an interrupt also serves transmit completions, the count \
+                  includes them. Fix: see the other findings about the queue, or increase defer-hard-irqs.",
     needs_two: true,
     examine: without_effect,
 };
@@ -77,7 +76,7 @@ fn judge_deferral(query: &SnapshotQuery<'_>, device: &Device, napi: &Napi) -> Op
     let gap_ns = interval_ns / packets.max(1);
     if packets < PACKETS_TO_JUDGE || gap_ns.saturating_mul(PACKETS_PER_INTERRUPT) > runs_out_ns {
         let seen = format!(
-            "no verdict at this load: {packets} packets in {}, and deferral ends after {} without one",
+            "no verdict at this load: {packets} packets in {}; deferral ends after {} without a packet",
             time_text(interval_ns),
             time_text(runs_out_ns)
         );
@@ -99,9 +98,9 @@ static FLUSH_TOO_SHORT: Rule = Rule {
           interrupts that they replace.",
     source: "the published runs of defer10: at least 70,000 timer polls per second and queue, slower than base above \
              800,000 requests per second",
-    explanation: "Compares two snapshots: the run time per packet of the only thread that serves the only epoll of a \
-                  queue, with gro-flush-timeout. Not applied to a queue that suspends, whose timer is not armed that \
-                  short. Fix: a longer gro-flush-timeout.",
+    explanation: "Compares two snapshots. Detected if a single thread serves the only epoll of a queue, and its run \
+                  time per packet exceeds gro-flush-timeout. Not applied to queues that allow suspension, because \
+                  their timer is not armed with gro-flush-timeout. Fix: a longer gro-flush-timeout.",
     needs_two: true,
     examine: flush_too_short,
 };
@@ -121,7 +120,11 @@ fn flush_too_short(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Some(Observation {
             severity: Severity::Warning,
             nodes,
-            seen: format!("gro-flush-timeout {}, work {} per packet", time_text(timeout_ns), time_text(work_ns as u64)),
+            seen: format!(
+                "gro-flush-timeout {}, CPU time per packet {}",
+                time_text(timeout_ns),
+                time_text(work_ns as u64)
+            ),
             fix: vec![Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", longer)])],
         })
     };
@@ -171,8 +174,8 @@ static FORGETFUL: Rule = Rule {
     source: "net/core/dev.h, netif_napi_add_config: bnxt, ice, mlx4, mlx5 from Linux 6.13, ena and virtio_net 6.15, igb \
              6.16; measured on veth",
     explanation: "Detected if a queue defers or suspends and its driver is not known to keep settings. The list of \
-                  drivers may be outdated, so that the finding can be a false alarm. Fix: set the queues again \
-                  whenever the link comes up.",
+                  drivers may be outdated, so the finding may be a false alarm. Fix: set the queues again whenever \
+                  the link comes up.",
     needs_two: false,
     examine: forgetful,
 };

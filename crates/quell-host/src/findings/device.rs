@@ -1,4 +1,4 @@
-//! Rules about devices whose packets bypass NAPI or are moved to other CPUs after it.
+//! Rules about devices whose packets bypass NAPI, or whose packets move to other CPUs after NAPI.
 
 use super::fix::Fix;
 use super::text::counted;
@@ -12,8 +12,8 @@ static GRO_OFF: Rule = Rule {
     id: "gro-off",
     severity: Severity::Warning,
     title: "GRO is off",
-    why: "Without GRO every packet passes the stack separately. A veth without GRO has no NAPI at all, so that it \
-          cannot be polled, deferred or suspended.",
+    why: "Without GRO every packet passes the stack separately. A veth without GRO has no NAPI at all, so it cannot \
+          be polled, deferred or suspended.",
     source: "drivers/net/veth.c, veth_set_features and veth_open; net/core/gro.c",
     explanation: "Detected if the feature rx-gro is off on a device that is up. A warning on a veth without XDP and \
                   on a device with NAPI instances; other devices, including lo, are ignored. Fix: enable it.",
@@ -41,8 +41,8 @@ static TSO: Rule = Rule {
     id: "tso-bypasses-napi",
     severity: Severity::Warning,
     title: "the peer of a veth sends packets that bypass NAPI",
-    why: "Packets that the peer has already aggregated need no GRO, so veth delivers them without NAPI: no poll finds \
-          them, and their socket knows no queue.",
+    why: "Packets that the peer has already aggregated need no GRO, so veth delivers them without NAPI. No poll finds \
+          them, and their sockets have no queue.",
     source: "drivers/net/veth.c, veth_skb_is_eligible_for_gro; measured: SO_INCOMING_NAPI_ID reads 0",
     explanation: "Detected if a veth has NAPI instances and its peer, in the same namespace, has tx-tcp-segmentation \
                   on. The rule does not examine a peer in another namespace, whose index is not unique; see \
@@ -70,8 +70,8 @@ static RPS: Rule = Rule {
     id: "rps-on-polled-queue",
     severity: Severity::Warning,
     title: "RPS moves packets of a polled queue to other CPUs",
-    why: "A packet that a program polls and RPS moves to another CPU causes an inter-processor interrupt and a \
-          softirq on that CPU, which polling is meant to avoid.",
+    why: "If a program polls a packet and RPS moves it to another CPU, this causes an inter-processor interrupt and a \
+          softirq there. Polling is meant to avoid both.",
     source: "net/core/dev.c, netif_receive_skb_list_internal and enqueue_to_backlog",
     explanation: "Detected if rps_cpus of a receive queue is not empty, and the queue allows suspension or an epoll \
                   on it busy-polls. Fix: clear rps_cpus.",

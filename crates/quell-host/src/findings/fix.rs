@@ -1,5 +1,5 @@
-//! Fixes of findings: a command to run, or advice where no command helps. A command for another namespace enters it
-//! first.
+//! Fixes of findings: a command to run, or advice if no command helps. A command for another namespace enters that
+//! namespace first.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::snapshot::{Device, Napi};
 pub enum Fix {
     /// Command to run as root, unchanged.
     Command(String),
-    /// Advice where no command helps.
+    /// Advice if no command helps.
     Advice(String),
 }
 
@@ -54,7 +54,7 @@ impl Fix {
         }
     }
 
-    /// Sets a value of a NAPI instance with the kernel's tool (`tools/net/ynl` in its source).
+    /// Sets values of a NAPI instance with the kernel's own tool (`tools/net/ynl` in the kernel source).
     pub(super) fn napi_set(query: &SnapshotQuery<'_>, device: &Device, id: NapiId, values: &[(&str, u64)]) -> Self {
         let values: String = values.iter().map(|(name, value)| format!(", \"{name}\": {value}")).collect();
         let json = format!("{{\"id\": {id}{values}}}");
@@ -62,15 +62,15 @@ impl Fix {
         Self::in_namespace(query, device.namespace, &words)
     }
 
-    /// Attaches the programs with the mode that matches the suspension values of a queue, so that their epolls poll it.
-    /// Uses `otherwise` if the values match no mode.
+    /// Attaches the programs with the mode that matches the queue's suspension values, so that their epolls poll the
+    /// queue. Falls back to `otherwise` if no mode matches.
     pub(super) fn attach(napi: &Napi, pids: &BTreeSet<Pid>, otherwise: &str) -> Self {
         let Some(mode) = suspending_mode(napi) else { return Self::advice(otherwise) };
         let pids = pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         Self::Command(format!("quell attach {mode} {pids}"))
     }
 
-    /// Switches a feature of a device.
+    /// Turns a device feature on or off.
     pub(super) fn feature(query: &SnapshotQuery<'_>, device: &Device, feature: &str, on: bool) -> Self {
         let word = if on { "on" } else { "off" };
         Self::in_namespace(query, device.namespace, &["ethtool", "-K", &device.name, feature, word])
@@ -96,12 +96,12 @@ fn suspending_mode(napi: &Napi) -> Option<DeliveryMode> {
     text.parse().ok()
 }
 
-/// A command quoted for a shell, which splits it into the same words.
+/// Quotes a command for a shell, which splits it into the same words.
 fn typed(words: &[&str]) -> String {
     words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
 }
 
-/// A word quoted for a POSIX shell. Uses `printf` for characters that cannot be displayed or typed; only trailing
+/// Quotes a word for a POSIX shell. Uses `printf` for characters that cannot be displayed or typed. Only trailing
 /// newlines are lost.
 fn quoted(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-+=:,./@%".contains(&byte);

@@ -11,8 +11,8 @@ static SYSTEM_WIDE: Rule = Rule {
     id: "system-wide-busy-poll",
     severity: Severity::Warning,
     title: "busy polling is enabled for every program on the host",
-    why: "net.core.busy_poll makes every poll, select and epoll_wait spin, and net.core.busy_read every blocking \
-          receive, even in programs that only wait for a file. It also replaces the single non-spinning poll of \
+    why: "net.core.busy_poll makes every poll, select and epoll_wait spin; net.core.busy_read makes every blocking \
+          receive spin, even in programs that only wait for a file. It also replaces the single non-spinning poll of \
           prefer_busy_poll.",
     source: "fs/eventpoll.c, ep_busy_loop_on; include/net/busy_poll.h; Documentation/admin-guide/sysctl/net.rst",
     explanation: "Detected if one of the two sysctls is not 0. Fix: set it to 0, and set the parameters of the epolls \

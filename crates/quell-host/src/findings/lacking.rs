@@ -1,5 +1,5 @@
-//! Rules about missing values: not supported by the kernel, not supported by the driver, or not permitted to the
-//! caller. The kernel's answer decides, never a version number. Only these rules report unknown values.
+//! Rules about missing values: not supported by the kernel or the driver, or not permitted to the caller. The kernel's
+//! answer decides, never a version number. No other rules report unknown values.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +47,7 @@ static DRIVER: Rule = Rule {
           are inferred or unknown.",
     source: "the kernel's own answers: EOPNOTSUPP for a known operation",
     explanation: "Detected if the kernel supports a query, but the driver does not, on a device that is up and has \
-                  NAPI instances. There is no fix other than a driver with support.",
+                  NAPI instances. The only fix is a driver that supports it.",
     needs_two: false,
     examine: driver,
 };
@@ -108,7 +108,7 @@ fn privilege(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     refused.into_iter().map(of).chain(hidden(query)).collect()
 }
 
-/// Processes that may have sockets and may not be inspected.
+/// Processes that may have sockets and that the caller may not inspect.
 fn hidden(query: &SnapshotQuery<'_>) -> Option<Observation> {
     let count = query.now.hidden_processes.len();
     (count > 0).then(|| Observation {
@@ -122,14 +122,14 @@ fn hidden(query: &SnapshotQuery<'_>) -> Option<Observation> {
     })
 }
 
-/// A request without an answer.
+/// A query that the kernel did not answer.
 struct Asked<'a> {
     what: &'static str,
     why: &'a Why,
     of: Node,
 }
 
-/// Unanswered requests for values that delivery modes need.
+/// Unanswered queries for values that delivery modes need.
 fn asked<'a>(query: &SnapshotQuery<'a>) -> Vec<Asked<'a>> {
     let of_napi = |(device, napi): (&'a Device, &'a Napi)| {
         let of = Node::Napi { id: napi.id, device: Some(device.name.clone()) };

@@ -1,6 +1,6 @@
-//! Diagnoses a host: what is wrong, how severe it is, and how to fix it. The rules are pure functions of one snapshot,
-//! or of two taken some seconds apart. Unknown values never cause a finding. A rule reports when the load is too low
-//! for a verdict.
+//! Diagnoses a host: problems, their severity, and their fixes. The rules are pure functions of one snapshot, or of two
+//! snapshots taken some seconds apart. Unknown values never cause a finding. A rule states when the load is too low for
+//! a verdict.
 
 mod deferral;
 mod device;
@@ -38,7 +38,7 @@ pub enum Severity {
     CannotTell,
     /// Worth knowing, without a negative effect.
     Note,
-    /// Costs latency, CPU time or settings.
+    /// Costs latency or CPU time, or loses settings.
     Warning,
     /// Packets stall or are lost, or a configured feature has no effect.
     Serious,
@@ -66,18 +66,18 @@ pub struct Rule {
     pub severity: Severity,
     /// The problem in a few words.
     pub title: &'static str,
-    /// Its effect, in one sentence.
+    /// Effect of the problem, in one sentence.
     pub why: &'static str,
     /// Source: a kernel file, a document or a measurement.
     pub source: &'static str,
-    /// How it is detected, its limits, and how to fix it.
+    /// Method of detection, its limits, and the fix.
     pub explanation: &'static str,
     /// Whether the rule compares two snapshots.
     pub needs_two: bool,
     examine: fn(&SnapshotQuery<'_>) -> Vec<Observation>,
 }
 
-/// Observation of a rule, without the fields that are common to the rule.
+/// One occurrence of a rule's problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Observation {
     severity: Severity,
@@ -100,11 +100,11 @@ pub struct Finding {
     pub seen: String,
     /// Affected objects.
     pub nodes: Vec<Node>,
-    /// Its effect, in one sentence.
+    /// Effect of the problem, in one sentence.
     pub why: &'static str,
-    /// Source of that knowledge.
+    /// Source of the rule: a kernel file, a document or a measurement.
     pub source: &'static str,
-    /// Fixes.
+    /// How to fix the problem.
     #[serde(rename = "mend")]
     pub fix: Vec<Fix>,
 }
@@ -113,9 +113,9 @@ pub struct Finding {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub struct Report {
-    /// [`SCHEMA`].
+    /// Always [`SCHEMA`].
     pub schema: &'static str,
-    /// Time between the two snapshots, nanoseconds; absent with a single snapshot.
+    /// Time between the two snapshots in nanoseconds; absent with a single snapshot.
     pub interval_ns: Option<u64>,
     /// Findings, most severe first.
     pub findings: Vec<Finding>,
@@ -152,7 +152,7 @@ pub fn rule(id: &str) -> Option<&'static Rule> {
     rules().find(|rule| rule.id == id)
 }
 
-/// Applies every rule to a snapshot and to an earlier one, if that is from the same boot.
+/// Applies every rule to a snapshot. `before` is an earlier snapshot of the same boot, if available.
 #[must_use]
 pub fn examine(now: &Snapshot, before: Option<&Snapshot>) -> Report {
     let query = SnapshotQuery::new(now, before);

@@ -1,4 +1,4 @@
-//! Identifies the objects of a finding, by key and by names for display.
+//! Identifies the objects of a finding by key, with names for display.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Rules about placement of workers, interrupts and NAPI kthreads on CPUs and NUMA nodes.
+//! Rules about the placement of workers, interrupts and NAPI kthreads on CPUs and NUMA nodes.
 
 use std::collections::BTreeSet;
 
@@ -16,9 +16,8 @@ static FLOATING: Rule = Rule {
     id: "floating-worker",
     severity: Severity::Warning,
     title: "a worker floats over several CPUs",
-    why: "A thread that polls a queue takes the packet work along wherever the scheduler moves it: away from the \
-          interrupt and the caches, sometimes onto another worker's CPU. Several outliers in published results are \
-          due to this.",
+    why: "The packet work of a polling thread moves with the thread, away from the interrupt and the caches, and \
+          sometimes onto another worker's CPU. Several outliers in published results are due to this.",
     source: "the published runs of IRQ suspension: 8 threads over 8 CPUs, queues served at 72,000 to 237,000 requests \
              per second",
     explanation: "Detected if a thread that waits on an epoll with connections is allowed on several CPUs. A warning \
@@ -63,8 +62,8 @@ static APART: Rule = Rule {
     id: "irq-away-from-worker",
     severity: Severity::Note,
     title: "a queue's interrupt and the worker that polls it are on different CPUs",
-    why: "Packets that an interrupt receives on one CPU and a program reads on another move between caches, and the \
-          deferral timer runs on the CPU that armed it.",
+    why: "If an interrupt receives packets on one CPU and a program reads them on another, the packets move between \
+          caches, and the deferral timer runs on the CPU that armed it.",
     source: "net/core/dev.c: HRTIMER_MODE_REL_PINNED; Documentation/networking/scaling.rst",
     explanation: "Detected if the CPUs of the interrupt, or of the queue's kernel thread, and those of the thread \
                   that waits on the epoll do not overlap. Only a note, because separating them can be intended, for \
@@ -181,7 +180,7 @@ static BUSY_THREAD: Rule = Rule {
     id: "busy-napi-thread-without-cpu",
     severity: Severity::Serious,
     title: "a busy-polling NAPI thread has no CPU of its own",
-    why: "The thread uses a whole CPU; other threads there get half of it at best.",
+    why: "The thread uses a whole CPU; other threads on that CPU get at most half of it.",
     source: "threaded NAPI busy polling, Linux 6.19 (threaded = 2)",
     explanation: "Detected if the thread of a queue with threaded busy polling may run on several CPUs, or on a CPU \
                   that a worker or another such thread may use. Fix: pin it to an otherwise unused CPU, and isolate \

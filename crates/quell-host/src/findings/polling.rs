@@ -16,7 +16,7 @@ static WITHOUT_NAPI: Rule = Rule {
     id: "connections-without-napi",
     severity: Severity::Serious,
     title: "an epoll busy polls, but no queue delivers its connections",
-    why: "An epoll polls the queue reported by its sockets. Packets that bypass NAPI report none, so that nothing is \
+    why: "An epoll polls the queue reported by its sockets. Packets that bypass NAPI have no queue, so nothing is \
           polled or suspended.",
     source: "fs/eventpoll.c, ep_set_busy_poll_napi_id; drivers/net/veth.c, veth_xmit; measured: SO_INCOMING_NAPI_ID is 0 \
              with TSO on at the peer of a veth",
@@ -45,7 +45,7 @@ fn without_napi(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         Observation {
             severity: if with == 0 { Severity::Serious } else { Severity::Warning },
             nodes: epoll.nodes(),
-            seen: format!("{without} of {} have no queue", counted(with + without, "connection")),
+            seen: format!("{without} of {} receive without a queue", counted(with + without, "connection")),
             fix,
         }
     };
@@ -65,7 +65,7 @@ static SPINS: Rule = Rule {
     severity: Severity::Warning,
     title: "a thread spins although few packets arrive",
     why: "epoll_wait with a timeout of 0 neither polls the device nor ends a suspension: a program that spins on it \
-          waits until irq-suspend-timeout for every packet.",
+          gets each packet only after irq-suspend-timeout.",
     source: "fs/eventpoll.c, ep_poll; measured: stalled for the whole suspension timeout with a timeout of 0, 0.06 to \
              0.44 ms with 1 ms",
     explanation: "Compares two snapshots. Detected if a thread of a program with an epoll that has prefer_busy_poll, \
@@ -152,7 +152,8 @@ static NO_SUSPENSION_THERE: Rule = Rule {
     source: "fs/eventpoll.c is the only caller of napi_suspend_irqs and napi_resume_irqs; io_uring/napi.c; io_uring/epoll.c",
     explanation: "Detected if a program with sockets on a queue that has irq-suspend-timeout has io_urings, AF_XDP \
                   sockets, or sockets with SO_PREFER_BUSY_POLL. Whether it receives through them is not visible from \
-                  outside. Therefore a note if an epoll of the program prefers busy polling, otherwise a warning.",
+                  outside. For that reason, this is a note if an epoll of the program prefers busy polling, and \
+                  otherwise a warning.",
     needs_two: false,
     examine: no_suspension_there,
 };
@@ -212,7 +213,7 @@ static LONG_FLUSH: Rule = Rule {
     source: "fs/eventpoll.c, ep_busy_loop; net/core/dev.c, busy_poll_stop (derived from the code)",
     explanation: "Detected if an epoll has busy_poll_usecs above 0, its queue has a gro-flush-timeout of at least 1 \
                   ms, and a thread waits on it for more than 1 ms or without a timeout. Fix: waits of at most 1 ms, \
-                  so that the program never stops polling, or a shorter gro-flush-timeout.",
+                  so the program never stops polling, or a shorter gro-flush-timeout.",
     needs_two: false,
     examine: long_flush,
 };
@@ -255,19 +256,19 @@ static EMPTY_POLLS: Rule = Rule {
              second; net_rx_action, net/core/dev.c",
     explanation: "Compares two snapshots. Detected if a CPU ran more than 20,000 NET_RX softirqs per second and more \
                   than four per received packet; or if more than five NET_RX softirqs per second used up their time \
-                  (softnet_stat, time_squeeze) with fewer than 64 packets each: a timer shorter than a poll fires \
-                  again before the softirq ends, which then polls until its time limit. Fix: a longer \
-                  gro-flush-timeout of the queues that the CPU serves, or suspension.",
+                  (softnet_stat, time_squeeze) with fewer than 64 packets each. In the second case, a timer shorter \
+                  than a poll fires again before the softirq ends, and the softirq polls until its time limit. Fix: a \
+                  longer gro-flush-timeout of the queues that the CPU serves, or suspension.",
     needs_two: true,
     examine: empty_polls,
 };
 
 const MANY_SOFTIRQS_PER_S: f64 = 20_000.0;
 const SOFTIRQS_PER_PACKET: u64 = 4;
-/// Each squeeze takes two jiffies: five per second are 1 to 10 % of a CPU, depending on HZ.
+/// Each squeeze takes two jiffies, so five per second are 1 to 10 % of a CPU, depending on HZ.
 const MANY_SQUEEZES_PER_S: f64 = 5.0;
-/// Maximum packets of one poll (`NAPI_POLL_WEIGHT`). A softirq that was busy with packets received several times as
-/// many.
+/// Maximum number of packets in one poll (`NAPI_POLL_WEIGHT`). A softirq that spent its time on packets received
+/// several times as many.
 const PACKETS_OF_A_POLL: u64 = 64;
 
 /// Receive work of a CPU between two snapshots, with the evidence that most of its polls found nothing.
@@ -322,7 +323,7 @@ fn empty_polls(query: &SnapshotQuery<'_>) -> Vec<Observation> {
             .map(|(device, napi)| Fix::napi_set(query, device, napi.id, &[("gro-flush-timeout", 200_000)]))
             .collect();
         if fix.is_empty() {
-            fix.push(Fix::advice("lengthen gro-flush-timeout of the queues that this CPU serves"));
+            fix.push(Fix::advice("increase gro-flush-timeout of the queues that this CPU serves"));
         }
         let mut nodes = vec![Node::Cpu { number }];
         nodes.extend(served.iter().map(|(_, napi)| query.napi_node(napi.id)));

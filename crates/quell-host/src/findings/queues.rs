@@ -1,5 +1,4 @@
-//! Rules about single queues over time: a queue that stalls, one that drops packets, and one whose NAPI instance was
-//! replaced.
+//! Rules about single queues over time: stalled queues, dropped packets, and replaced NAPI instances.
 
 use quell_linux::NapiId;
 
@@ -17,8 +16,8 @@ static STALLED: Rule = Rule {
     title: "packets arrive, but the stack receives none",
     why: "Packets of a suspended queue stay in the ring until the program waits on its epoll again or \
           irq-suspend-timeout expires. If the program does neither, the ring overflows.",
-    source: "net/core/dev.c, napi_suspend_irqs; measured: stalled until the timeout by four wrong orders of undoing \
-             and by epoll_wait with a timeout of 0",
+    source: "net/core/dev.c, napi_suspend_irqs; measured: four wrong orders of undoing, and epoll_wait with a timeout \
+             of 0, stall the queue until the timeout",
     explanation: "Compares two snapshots. Detected if a device with a queue that allows suspension counted at least \
                   64 received packets, but its namespace received no IP packet at all. Needs a device that counts \
                   arrivals; veth counts polled packets. Other active queues hide a stalled one, and XDP programs \
@@ -28,7 +27,7 @@ static STALLED: Rule = Rule {
     examine: stalled,
 };
 
-/// Fewer packets may be ARP and the like, which is not IP.
+/// Fewer packets may be ARP and similar traffic, which does not count as IP.
 const ARRIVALS_TO_JUDGE: u64 = 64;
 
 fn stalled(query: &SnapshotQuery<'_>) -> Vec<Observation> {
@@ -68,8 +67,8 @@ static DROPS: Rule = Rule {
     id: "packets-dropped",
     severity: Severity::Serious,
     title: "a device drops received packets",
-    why: "A dropped request returns after a retransmission timeout of at least 200 ms, a thousand times the latency \
-          that delivery modes affect.",
+    why: "A dropped request is retransmitted after a timeout of at least 200 ms, a thousand times the latency that \
+          delivery modes affect.",
     source: "net/ipv4/tcp_timer.c; veth's ring holds 255 packets and silently drops further ones (measured)",
     explanation: "Compares two snapshots of the device's rx_dropped, which also counts unwanted packets. Serious if \
                   the device has a suspended or deferred queue, because its ring fills while it is not polled. Fix: a \
@@ -108,8 +107,9 @@ static REPLACED: Rule = Rule {
     why: "Drivers without persistent settings lose them with the ID: queue settings are reset, and epolls poll an ID \
           that no longer exists until a socket reports the new one.",
     source: "net/core/dev.c, napi_restore_config: only drivers that ask for it; measured on veth, link down and up",
-    explanation: "Compares two snapshots. Detected if the device has other NAPI IDs than before, because its link \
-                  went down and up or its channels changed. Fix: set the queues again with the original commands.",
+    explanation: "Compares two snapshots. Detected if the device has different NAPI IDs in the two snapshots, because \
+                  its link went down and up or its channels changed. Fix: set the queues again with the original \
+                  commands.",
     needs_two: true,
     examine: replaced,
 };
@@ -119,7 +119,7 @@ fn replaced(query: &SnapshotQuery<'_>) -> Vec<Observation> {
         let ids = |napis: &[Napi]| napis.iter().map(|napi| napi.id).collect::<Vec<_>>();
         let (before, now) = (query.device_before(device)?.napis.known()?, device.napis.known()?);
         let (old, new) = (ids(before), ids(now));
-        // Down, or never up: no instance was replaced.
+        // The device is or was down: no instance was replaced.
         if old.is_empty() || new.is_empty() || old.iter().all(|id| new.contains(id)) {
             return None;
         }

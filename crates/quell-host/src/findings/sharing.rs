@@ -1,4 +1,4 @@
-//! Rules about mappings of queues, epolls and threads that are not one to one: an epoll polls one queue, and one thread
+//! Rules about queues, epolls and threads that do not correspond one to one. An epoll polls one queue, and one thread
 //! should poll a queue.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,7 +60,7 @@ static SHARED_QUEUE: Rule = Rule {
     id: "napi-shared-by-workers",
     severity: Severity::Warning,
     title: "several workers poll one queue",
-    why: "Only one of them can poll at a time, and it receives the packets of all. The others spin; if it works on \
+    why: "Only one of them can poll at a time, and it receives the packets of all; the others spin. While it handles \
           its events, the queue stays suspended for the others.",
     source: "net/core/dev.c, napi_busy_loop: NAPI_STATE_SCHED has one owner",
     explanation: "Detected if several epolls that busy-poll have sockets on the same queue. Fix: one queue per \
@@ -136,13 +136,13 @@ static REUSEPORT: Rule = Rule {
     id: "reuseport-group-mixes-devices",
     severity: Severity::Warning,
     title: "one reuseport group serves connections of several devices",
-    why: "A filter that selects by queue number alone gives queue 0 of every device to the same worker, so that its \
-          epoll has sockets on several queues.",
+    why: "A filter that selects by queue number alone gives queue 0 of every device to the same worker. The epoll of \
+          that worker then has sockets on several queues.",
     source: "published: production use of epoll busy polling; SKF_AD_QUEUE does not identify the device",
     explanation: "Detected if at least two listening sockets with SO_REUSEPORT share an address and port, none is \
-                  bound to a device, and connections of that port arrive on queues of several devices. The filter \
-                  itself cannot be read back. Fix: one group per device (SO_BINDTODEVICE), or a filter that also \
-                  checks the interface (SKF_AD_IFINDEX).",
+                  bound to a device, and connections of that port arrive on queues of several devices. The kernel \
+                  does not report the filter itself. Fix: one group per device (SO_BINDTODEVICE), or a filter that \
+                  also checks the interface (SKF_AD_IFINDEX).",
     needs_two: false,
     examine: reuseport,
 };
@@ -183,13 +183,13 @@ static BATCH: Rule = Rule {
     id: "batch-delays-others",
     severity: Severity::Warning,
     title: "other users of a suspended queue wait for a program's whole batch",
-    why: "While a program handles the events of one epoll_wait, nobody polls the queue: other users wait up to \
-          maxevents times the work per event, or irq-suspend-timeout.",
+    why: "While a program handles the events of one epoll_wait, nobody polls the queue. Packets of other users wait \
+          up to maxevents times the work per event, or irq-suspend-timeout.",
     source: "fs/eventpoll.c, ep_poll: ready events are returned before the queue is polled again",
-    explanation: "Compares two snapshots: the run time per packet of the thread that serves the epoll, times the \
-                  maxevents of its epoll_wait, limited by irq-suspend-timeout, if other processes have sockets on the \
-                  same queue. A warning above 1 ms, otherwise a note. Fix: a separate queue for the program, fewer \
-                  events per wait, or a shorter irq-suspend-timeout.",
+    explanation: "Compares two snapshots. Detected if other processes have sockets on the same queue. The wait is the \
+                  run time per packet of the thread that serves the epoll, times the maxevents of its epoll_wait, and \
+                  at most irq-suspend-timeout. A warning above 1 ms, otherwise a note. Fix: a separate queue for the \
+                  program, fewer events per epoll_wait, or a shorter irq-suspend-timeout.",
     needs_two: true,
     examine: batch,
 };
@@ -219,7 +219,7 @@ fn of_batch(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>) -> Option<Obser
         severity: if worst_ns > LONG_DELAY_NS { Severity::Warning } else { Severity::Note },
         nodes,
         seen: format!(
-            "up to {} events of at least {} each; the other processes on the queue, {}, wait up to {}",
+            "up to {} events per epoll_wait, each taking at least {}; packets of {} on this queue wait up to {}",
             wait.max_events,
             time_text(each_ns as u64),
             others.len(),

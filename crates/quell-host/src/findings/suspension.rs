@@ -1,4 +1,4 @@
-//! Rules about IRQ suspension: incomplete settings, no effect, and queues that stay suspended.
+//! Rules about IRQ suspension: incomplete settings, suspension without effect, and queues that stay suspended.
 
 use super::fix::Fix;
 use super::text::{counted, time_text};
@@ -26,10 +26,10 @@ static READY_FILE: Rule = Rule {
           are delayed forever; irq-suspend-timeout does not help.",
     source: "fs/eventpoll.c, ep_poll and ep_send_events; measured: no network event in 2 s with a timeout of 20 ms",
     explanation: "Detected if an epoll with prefer_busy_poll, on a queue with irq-suspend-timeout, watches an \
-                  eventfd, pipe, timerfd or unix socket that was ready when the snapshot was taken and that each wait \
-                  reports (neither EPOLLET nor EPOLLONESHOT). Serious if it was ready in both of two snapshots; a \
-                  warning with a single one, because the program may be about to read it. Fix: read the file, or \
-                  watch it in a separate epoll.",
+                  eventfd, pipe, timerfd or unix socket that was ready when the snapshot was taken and that each \
+                  epoll_wait returns (neither EPOLLET nor EPOLLONESHOT). Serious if it was ready in both of two \
+                  snapshots; a warning with a single snapshot, because the program may be about to read it. Fix: read \
+                  the file, or watch it in a separate epoll.",
     needs_two: false,
     examine: ready_file,
 };
@@ -44,7 +44,8 @@ fn ready_file(query: &SnapshotQuery<'_>) -> Vec<Observation> {
     ready.map(|(epoll, fd, kind)| of_ready_file(query, epoll, fd, kind)).collect()
 }
 
-/// A file that is reported only once, when it becomes ready, does not prevent the next wait from polling the queue.
+/// Whether each `epoll_wait` returns the file. A file that is returned only once, when it becomes ready, does not
+/// prevent the next call from polling the queue.
 fn is_reported_by_each_wait(target: &WatchedTarget) -> bool {
     const EPOLLONESHOT: u32 = 1 << 30;
     const EPOLLET: u32 = 1 << 31;
@@ -69,7 +70,7 @@ fn of_ready_file(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, fd: i32, k
     }
 }
 
-/// Whether the same file was ready in the earlier snapshot; absent when unknown.
+/// Whether the same file was ready in the earlier snapshot; absent if unknown.
 fn was_ready_before(query: &SnapshotQuery<'_>, epoll: &EpollContext<'_>, fd: i32) -> Option<bool> {
     let before = query.before()?.processes.iter().find(|process| process.pid == epoll.process.pid)?;
     let before = before.files.known()?.epolls.iter().find(|other| other.fd == epoll.epoll.fd)?;
@@ -139,8 +140,8 @@ static SUSPEND_TIMEOUT_TOO_SHORT: Rule = Rule {
     title: "irq-suspend-timeout does not exceed gro-flush-timeout",
     why: "A suspension that ends no later than the deferral saves no polls.",
     source: "net/core/dev.c, napi_suspend_irqs and napi_watchdog: both arm the same timer",
-    explanation: "Detected if irq-suspend-timeout is set to at most gro-flush-timeout. Fix: a value well above the \
-                  time that the program needs for one batch of events; the published measurements used 20 ms.",
+    explanation: "Detected if irq-suspend-timeout is set to at most gro-flush-timeout. Fix: choose a value well above \
+                  the time that the program needs for one batch of events; the published measurements used 20 ms.",
     needs_two: false,
     examine: suspend_timeout_too_short,
 };
@@ -203,7 +204,7 @@ static NESTED_EPOLL: Rule = Rule {
     id: "nested-epoll",
     severity: Severity::Warning,
     title: "an epoll that prefers busy polling watches another epoll",
-    why: "An epoll learns its queue only from sockets that it watches directly, so waiting on the outer epoll polls \
+    why: "An epoll gets its queue only from sockets that it watches directly, so waiting on the outer epoll polls \
           nothing.",
     source: "fs/eventpoll.c, ep_set_busy_poll_napi_id: the watched file has to be a socket",
     explanation: "Detected if an epoll with prefer_busy_poll or busy_poll_usecs watches another epoll and no socket \
@@ -230,8 +231,8 @@ static SUSPENSION_WITHOUT_EFFECT: Rule = Rule {
     id: "suspension-without-effect",
     severity: Severity::Warning,
     title: "a queue allows suspension, but timers poll it",
-    why: "Near saturation the program polls a suspended queue. As many softirqs and timer interrupts as with deferral \
-          alone mean that the queue is never suspended.",
+    why: "Near saturation the program polls a suspended queue. If there are as many softirqs and timer interrupts as \
+          with deferral alone, the queue is never suspended.",
     source: "measured per 1,000 requests: NET_RX softirqs 4,000 with deferral and 1,000 with suspension, timer \
              interrupts 3,400 and 125; packets per interrupt and BusyPollRxPackets do not distinguish the two",
     explanation: "Compares two snapshots: softirqs and timer interrupts per packet on the CPU that does the queue's \
@@ -243,10 +244,10 @@ static SUSPENSION_WITHOUT_EFFECT: Rule = Rule {
     examine: suspension_without_effect,
 };
 
-/// CPU share below which the queue runs dry now and then.
+/// CPU share of the thread below which the queue sometimes runs empty.
 const NEAR_SATURATION: f64 = 0.8;
-/// Softirqs per received packet; a request is two packets, itself and the acknowledgement of its response. The limits
-/// lie between the ratios measured with suspension (0.5 and 0.06) and with deferral (2 and 1.7).
+/// Softirqs per received packet. A request takes two packets: the request itself and the acknowledgement of its
+/// response. The limits lie between the ratios measured with suspension (0.5 and 0.06) and with deferral (2 and 1.7).
 const SOFTIRQS_IF_HELD: f64 = 0.7;
 const SOFTIRQS_IF_NOT: f64 = 1.2;
 const TIMERS_IF_HELD: f64 = 0.3;

@@ -1,6 +1,6 @@
-//! Words of findings: times and counts.
+//! Formats times and counts in findings.
 
-/// Nanoseconds in a readable unit.
+/// Formats nanoseconds with a readable unit.
 pub(super) fn time_text(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),

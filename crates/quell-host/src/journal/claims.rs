@@ -1,5 +1,5 @@
-//! Reads what other journals have set on a queue. Attachments to two programs share the queues of a device. Each must
-//! see, and preserve, the settings that the other needs. The last one to end restores the values from before the first.
+//! Reads the settings of a queue in other journals. Attachments to two programs share the queues of a device. Each must
+//! preserve the settings that the other needs. The last one to end restores the values from before the first.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::found::ListedJournal;
 use super::record::{Change, NapiSettingsChange};
 use super::store::Journal;
 
-/// Time limit for another process to set or undo a queue; it includes waiting for a queue that nothing can poll.
+/// Time limit for another process to set or undo a queue, including the wait for a queue that nothing can poll.
 const TURN_WITHIN: Duration = Duration::from_secs(60);
 
 /// The other journals of this host.
@@ -24,12 +24,12 @@ pub(crate) struct Others {
     boot_id: String,
 }
 
-/// Lock on the journal directory. Its holder alone reads or changes objects that several journals share.
+/// Lock on the journal directory. Only its holder reads or changes objects that several journals share.
 #[derive(Debug)]
 pub(crate) struct Turn(#[expect(dead_code, reason = "closing the file ends the lock")] File);
 
 impl Others {
-    /// The journals beside the one at `own`, of the same boot.
+    /// The other journals of the same boot in the directory of the journal `own`.
     pub(crate) fn beside(own: &Path, boot_id: String) -> Self {
         let dir = own.parent().unwrap_or(Path::new("."));
         Self { journal: Journal::in_dir(dir), own: own.to_owned(), boot_id }
@@ -49,8 +49,8 @@ impl Others {
         }
     }
 
-    /// Settings that other journals have made on the queue of a change and not undone, in the order of setting. Dead
-    /// owners count too, because their journals will be undone later.
+    /// Settings of a change's queue in other journals that are not undone, in the order of setting. Includes dead
+    /// owners, because their journals will be undone later.
     ///
     /// # Errors
     /// When the journals cannot be listed.
@@ -77,13 +77,12 @@ impl Others {
     }
 }
 
-/// Settings of one queue that other journals have made and not undone.
+/// Settings of one queue in other journals that are not undone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Claims(Vec<NapiSettingsChange>);
 
 impl Claims {
-    /// Sorts changes. Each comes with the second (since 1970) in which its journal was begun, which is the only time in
-    /// format 4.
+    /// Sorts changes. Each has the start time of its journal in seconds since 1970, which is the only time in format 4.
     fn in_the_order_of_setting(mut claims: Vec<(u64, NapiSettingsChange)>) -> Self {
         claims.sort_by_key(|(began_unix_s, change)| match change.set_at_boot_ns {
             None => (None, *began_unix_s),
@@ -92,7 +91,7 @@ impl Claims {
         Self(claims.into_iter().map(|(_, change)| change).collect())
     }
 
-    /// Whether no other journal has set the queue.
+    /// Whether the queue appears in no other journal.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -103,12 +102,13 @@ impl Claims {
         last.map_or(now_boot_ns, |last| now_boot_ns.max(last.saturating_add(1)))
     }
 
-    /// Values of the queue before the first of these changes.
+    /// Returns the values of the queue before the first of these changes.
     pub(crate) fn before_all(&self, current: &PartialNapiSettings) -> PartialNapiSettings {
         self.0.iter().rev().fold(*current, |values, claim| values.changed_by(&claim.old))
     }
 
-    /// Values to set when a change of these fields from `old` is undone: the ones the latest other change wants.
+    /// Returns the values to set when the change from `old` of these fields is undone: those of the latest other
+    /// change.
     pub(crate) fn instead_of(&self, old: &PartialNapiSettings, fields: &PartialNapiSettings) -> PartialNapiSettings {
         self.0.iter().fold(*old, |values, claim| values.changed_by(&claim.new.where_present_in(fields)))
     }
@@ -118,8 +118,8 @@ impl Claims {
         self.0.iter().fold(*values, |values, claim| values.unlike(&claim.new))
     }
 
-    /// Those of the values that are neither of these journals nor what the queue had before Quell, to which a driver that
-    /// makes the queue again resets it.
+    /// Returns the values that belong to other programs. Excludes values of these journals and values from before Quell,
+    /// because a driver that recreates a queue resets it to the latter.
     pub(crate) fn of_strangers(
         &self,
         values: &PartialNapiSettings,
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_that_of_setting_whatever_the_wall_clock_said() {
+    fn the_order_of_setting_does_not_depend_on_the_wall_clock() {
         let first = set_at(100, claim(0, 20));
         let second = set_at(101, claim(0, 30));
         let claims = Claims::in_the_order_of_setting(vec![(7, second.clone()), (7, first.clone())]);
@@ -168,35 +168,35 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_format_4_is_older_than_those_with_a_time() {
+    fn a_change_of_format_4_counts_as_the_oldest() {
         let claims = vec![(9, claim(0, 20)), (1, set_at(5, claim(0, 30))), (8, claim(0, 10))];
         let order: Vec<_> = Claims::in_the_order_of_setting(claims).0.into_iter().map(|claim| claim.new).collect();
         assert_eq!(order, [suspend(10), suspend(20), suspend(30)]);
     }
 
     #[test]
-    fn two_changes_of_one_queue_never_have_the_same_time() {
+    fn two_changes_of_one_queue_have_different_times() {
         assert_eq!(Claims::default().next_boot_ns(100), 100);
         let claims = Claims(vec![claim(0, 10), set_at(100, claim(0, 20))]);
         assert_eq!((claims.next_boot_ns(100), claims.next_boot_ns(200)), (101, 200));
     }
 
     #[test]
-    fn what_there_was_before_is_what_the_first_of_all_found() {
+    fn the_values_before_all_changes_are_those_that_the_first_change_found() {
         let claims = Claims(vec![claim(0, 20), claim(0, 30)]);
         assert_eq!(claims.before_all(&suspend(30)), suspend(0));
         assert_eq!(Claims::default().before_all(&suspend(30)), suspend(30));
     }
 
     #[test]
-    fn who_ends_first_leaves_what_the_others_want() {
+    fn the_first_journal_to_end_leaves_the_values_of_the_others() {
         let others = Claims(vec![claim(0, 20), claim(0, 30)]);
         assert_eq!(others.instead_of(&suspend(0), &suspend(50)), suspend(30));
         assert_eq!(Claims::default().instead_of(&suspend(0), &suspend(50)), suspend(0));
     }
 
     #[test]
-    fn a_queue_is_the_same_under_another_napi_id_and_another_name() {
+    fn a_queue_is_recognised_after_its_napi_id_and_name_changed() {
         let change = claim(0, 20);
         let renamed_and_made_again = NapiSettingsChange { device: "lan0".into(), napi_id: 12, ..change.clone() };
         assert!(renamed_and_made_again.is_of_the_queue_of(&change));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_others_have_set_are_no_strangers() {
+    fn values_of_other_journals_do_not_belong_to_other_programs() {
         let others = Claims(vec![claim(0, 20)]);
         assert!(others.without_theirs(&suspend(20)).is_empty());
         assert_eq!(others.without_theirs(&suspend(21)), suspend(21));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_a_driver_reset_is_no_strangers() {
+    fn a_value_that_a_driver_reset_does_not_belong_to_other_programs() {
         let others = Claims(vec![claim(0, 20)]);
         assert!(others.of_strangers(&suspend(0), &suspend(0)).is_empty());
     }

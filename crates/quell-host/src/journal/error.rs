@@ -1,4 +1,4 @@
-//! Errors of journal files. Each text says what was attempted, on which file, and what this means for the host.
+//! Errors of journal files. Each text gives the operation, the file, and the effect on the host.
 
 use quell_linux::visible;
 use std::fmt;
@@ -14,15 +14,15 @@ use super::history::HistoryError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Attempt {
-    /// Creating, locking and naming the file, with its first line.
+    /// Creating the file, locking it, writing its first line and naming it.
     Begin,
     /// Listing the directory of the journals.
     List,
     /// Reading the journal.
     Read,
-    /// Taking its lock.
+    /// Locking the journal.
     Lock,
-    /// Taking the lock of the directory, which serialises changes of objects that several journals share.
+    /// Locking the directory, which serializes changes to objects that several journals share.
     Turn,
     /// Recording an intended change.
     WriteIntent,
@@ -30,7 +30,7 @@ pub enum Attempt {
     WriteOutcome,
     /// Recording that a change was undone.
     WriteUndone,
-    /// Recording a process that the changes are for.
+    /// Recording a process for which changes are made.
     WriteTarget,
     /// Recording that the changes persist.
     WriteKeep,
@@ -45,16 +45,16 @@ pub enum Attempt {
 impl Attempt {
     const fn consequence(self) -> &'static str {
         match self {
-            Self::Begin => "every change is written down there before it is made, so nothing was changed",
-            Self::List | Self::Read | Self::Lock => "its changes are not touched",
-            Self::Turn => "nothing of this queue was changed; try again when that process has ended",
-            Self::WriteIntent => "every change is written down there before it is made, so this one was not made",
-            Self::WriteOutcome => "the change was made, and is undone with the others",
-            Self::WriteUndone => "it was undone; undoing it again is harmless",
-            Self::WriteTarget => "nothing is changed for its sake",
-            Self::WriteKeep => "what was changed does not stay: it is undone",
+            Self::Begin => "changes are recorded there before they are made, so nothing was changed",
+            Self::List | Self::Read | Self::Lock => "its changes were left in place",
+            Self::Turn => "the queue was not changed; try again when that process has exited",
+            Self::WriteIntent => "changes are recorded there before they are made, so this one was not made",
+            Self::WriteOutcome => "the change was made and will be undone with the others",
+            Self::WriteUndone => "the change was undone; undoing it again is harmless",
+            Self::WriteTarget => "nothing was changed for that process",
+            Self::WriteKeep => "the changes will be undone",
             Self::WriteRelease => "nothing was undone",
-            Self::SetAside => "what waits for its queue stays in it",
+            Self::SetAside => "the changes that wait for a queue stay in it",
             Self::Remove => "everything was undone; `quell lab clean` tries to remove it again",
         }
     }
@@ -63,24 +63,24 @@ impl Attempt {
 impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Begin => "begin the journal",
+            Self::Begin => "create the journal",
             Self::List => "list the journals in",
             Self::Read => "read the journal",
-            Self::Lock => "take the journal",
-            Self::Turn => "take the turn to change a queue in",
-            Self::WriteIntent => "write down what is about to be changed in the journal",
-            Self::WriteOutcome => "write down what was changed in the journal",
-            Self::WriteUndone => "write down what was undone in the journal",
-            Self::WriteTarget => "write down whose sake a change is for in the journal",
-            Self::WriteKeep => "write down what is to stay in the journal",
-            Self::WriteRelease => "write down what is to be undone in the journal",
+            Self::Lock => "lock the journal",
+            Self::Turn => "lock the journal directory",
+            Self::WriteIntent => "record an intended change in the journal",
+            Self::WriteOutcome => "record the outcome of a change in the journal",
+            Self::WriteUndone => "record an undone change in the journal",
+            Self::WriteTarget => "record a process in the journal",
+            Self::WriteKeep => "record that the changes persist in the journal",
+            Self::WriteRelease => "record the release of the changes in the journal",
             Self::SetAside => "rename the journal",
             Self::Remove => "remove the journal",
         })
     }
 }
 
-/// Reason why a journal could not be read or written. The text says which changes of the host were made regardless.
+/// Reason why a journal could not be read or written. The text states which changes were made to the host nevertheless.
 #[derive(Debug, thiserror::Error)]
 #[error("could not {attempt} {}: {source}; {}", visible::path(path), attempt.consequence())]
 pub struct JournalError {
@@ -111,7 +111,7 @@ impl JournalError {
         Self { attempt, path: path.to_owned(), source }
     }
 
-    /// Whether the lock's holder is in another PID namespace.
+    /// Whether the holder of the lock is in another PID namespace.
     pub(crate) fn is_locked_out_of_sight(&self) -> bool {
         let locked = self.source.get_ref().and_then(|source| source.downcast_ref::<Locked>());
         locked.is_some_and(|locked| locked.holder.as_ref().is_none_or(|holder| holder.is_elsewhere))
@@ -124,10 +124,10 @@ impl JournalError {
     }
 }
 
-/// A journal that is partly unreadable. The journal and its changes are left alone until the user asks to undo the
-/// readable lines.
+/// A journal that is partly unreadable. Quell leaves it and its changes alone until the user asks to undo the readable
+/// lines.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the journal {} is left alone: {why}{}", visible::path(path), self.advice())]
+#[error("the journal {} was left alone: {why}{}", visible::path(path), self.advice())]
 pub struct UnusableJournal {
     /// Path of the journal.
     pub path: PathBuf,
@@ -139,7 +139,7 @@ impl UnusableJournal {
     fn advice(&self) -> &'static str {
         match self.why {
             HistoryError::Format { .. } => "",
-            _ => "; `quell revert` undoes what its whole lines say, with --remove-damaged it also removes the file",
+            _ => "; `quell revert` undoes its readable lines, and with --remove-damaged it also removes the file",
         }
     }
 }
@@ -153,16 +153,16 @@ mod tests {
     }
 
     #[test]
-    fn nothing_was_changed_is_said_only_where_that_is_so() {
+    fn the_text_states_whether_something_was_changed() {
         assert!(text(Attempt::Begin).ends_with("so nothing was changed"));
         assert!(text(Attempt::WriteIntent).ends_with("so this one was not made"));
         assert!(text(Attempt::WriteOutcome).contains("the change was made"));
-        assert!(text(Attempt::WriteUndone).contains("it was undone"));
+        assert!(text(Attempt::WriteUndone).contains("the change was undone"));
         assert!(text(Attempt::Remove).contains("everything was undone"));
     }
 
     #[test]
-    fn the_text_says_what_was_tried_on_what() {
+    fn the_text_names_the_operation_and_the_file() {
         assert!(text(Attempt::Remove).starts_with("could not remove the journal /j/a.journal: "));
     }
 }

@@ -1,5 +1,5 @@
-//! Journals found on disk: listed without any change, or taken over from dead owners. Other files in the directory are
-//! never written or removed.
+//! Journals on disk. They are listed without any change, or taken over from dead owners. Other files in the directory
+//! are never written or removed.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _};
@@ -15,13 +15,13 @@ use super::history::{History, HistoryError};
 use super::store::{EXTENSION, Journal, OwnedJournal, TEMPORARY_EXTENSION};
 use super::trust;
 
-/// Readers hold the shared lock of a journal only while they read it; this is the limit for waiting for them.
+/// Time limit for readers of a journal, which hold its shared lock only while they read.
 const READERS_WITHIN: Duration = Duration::from_secs(10);
-/// Time limit for a process to release a journal that it does not own, for example during an undo. Also the limit for
-/// an owner after a signal.
+/// Time limit for a process to release a journal that it does not own, for example during an undo. Also applies to an
+/// owner after a signal.
 const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 
-/// A journal found for acting on it.
+/// A journal, locked if possible, so that the caller can act on it.
 #[derive(Debug)]
 pub enum JournalFile {
     /// Its owner is running.
@@ -31,7 +31,7 @@ pub enum JournalFile {
         /// Contents; absent when it cannot be read at the moment.
         history: Option<History>,
     },
-    /// Its owner is dead; the caller owns it now.
+    /// Its owner is dead. The caller owns the journal now.
     Abandoned(OwnedJournal),
     /// Its owner is dead, and the journal is partly unreadable.
     Unusable(UnusableJournal),
@@ -39,7 +39,7 @@ pub enum JournalFile {
     Unreadable(JournalError),
 }
 
-/// A journal found for reading.
+/// A journal that was only read.
 #[derive(Debug)]
 pub enum ListedJournal {
     /// Its owner is running.
@@ -62,7 +62,7 @@ pub enum ListedJournal {
     Unreadable(JournalError),
 }
 
-/// An open journal file that can be read while its owner writes it, and after its owner has removed it.
+/// An open journal file. It can be read while its owner writes it, and after its owner has removed it.
 #[derive(Debug)]
 pub struct Witness(File);
 
@@ -77,10 +77,10 @@ impl Witness {
         History::salvage(&String::from_utf8_lossy(&bytes)).map(|(history, _)| history).map_err(io::Error::other)
     }
 
-    /// Whether its owner has removed it, which means that nothing is left to undo.
+    /// Whether its owner has removed it, which means that nothing remains to be undone.
     ///
     /// # Errors
-    /// When the file's metadata cannot be read.
+    /// When the metadata of the file cannot be read.
     pub fn is_removed(&self) -> io::Result<bool> {
         Ok(self.0.metadata()?.nlink() == 0)
     }
@@ -89,9 +89,9 @@ impl Witness {
 /// A partly unreadable journal, owned by the caller.
 #[derive(Debug)]
 pub struct DamagedJournal {
-    /// Its readable lines; absent when the first line is unreadable.
+    /// Journal with its readable lines; absent if the first line is unreadable.
     pub whole: Option<OwnedJournal>,
-    /// Its unreadable lines.
+    /// Errors of its unreadable lines.
     pub unreadable: Vec<HistoryError>,
     path: PathBuf,
     _file: File,
@@ -109,7 +109,7 @@ impl DamagedJournal {
 }
 
 impl Journal {
-    /// Opens the journal at `path` to observe its progress. `None`: there is no such journal.
+    /// Opens the journal at `path` to observe its progress. Returns `None` if it does not exist.
     ///
     /// # Errors
     /// When it cannot be opened.
@@ -118,17 +118,17 @@ impl Journal {
         opened.map(|file| file.map(Witness)).map_err(|source| unreadable(path, source))
     }
 
-    /// Returns every journal, ordered by name. Takes over those whose owners are dead, after waiting for their readers.
-    /// Removes unnamed journals of owners that died before they changed anything, where permissions allow it.
+    /// Returns every journal, ordered by name. Takes over those of dead owners, after waiting for their readers. If
+    /// permissions allow it, removes unnamed journals of owners that died before they changed anything.
     ///
     /// # Errors
     /// When the directory exists and cannot be read.
     pub fn files(&self) -> Result<Vec<JournalFile>, JournalError> {
         let paths = self.paths()?;
-        // A directory that also holds other files stays open to others; undoing does not wait for that.
+        // A directory with other files keeps its permissions. Undoing does not depend on them.
         let _ = trust::close_directory(self.dir());
         for temporary in paths.iter().filter(|path| is_temporary(path)) {
-            // A user without permission to remove it loses nothing.
+            // Failure is harmless, and normal for a user without permission.
             let _ = remove_if_abandoned(temporary);
         }
         let take = |path: &PathBuf| {
@@ -138,7 +138,7 @@ impl Journal {
         Ok(paths.iter().filter(|path| is_journal(path)).filter_map(take).collect())
     }
 
-    /// Takes over the journal at `path` if its owner is dead. `None`: there is no such journal.
+    /// Takes over the journal at `path` if its owner is dead. Returns `None` if it does not exist.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -146,17 +146,18 @@ impl Journal {
         take_over(path, &own_or_leave).map_err(|source| unreadable(path, source))
     }
 
-    /// Like [`Self::take`], but waits up to ten seconds for the lock: a process that is undoing the journal removes it.
+    /// Like [`Self::take`], but waits up to ten seconds for the lock, because a process that undoes the journal removes
+    /// it soon.
     pub(crate) fn take_from_strangers(&self, path: &Path) -> Result<Option<JournalFile>, JournalError> {
         let own = |file: &File| lock_within(file, LET_GO_WITHIN, &mut || false);
         take_over(path, &own).map_err(|source| unreadable(path, source))
     }
 
-    /// Waits until the owner of the journal at `path` releases it or dies, without a time limit, and takes it over.
-    /// After a signal, waits ten seconds at most. `None`: it was removed.
+    /// Waits without a time limit until the owner of the journal at `path` releases it or dies, and takes it over.
+    /// After a signal, waits ten seconds at most. Returns `None` if it was removed.
     ///
     /// # Errors
-    /// When it cannot be read; names the holder on timeout.
+    /// When it cannot be read; names the holder of the lock on timeout.
     pub fn take_when_abandoned(&self, path: &Path, told: &Interruption) -> Result<Option<JournalFile>, JournalError> {
         let own = |file: &File| lock_unless_interrupted(file, told, LET_GO_WITHIN);
         match take_over(path, &own).map_err(|source| unreadable(path, source))? {
@@ -165,8 +166,8 @@ impl Journal {
         }
     }
 
-    /// Takes over the partly unreadable journal at `path`, to undo its readable lines. `None`: there is no such
-    /// journal, or it is intact.
+    /// Takes over the partly unreadable journal at `path`, to undo its readable lines. Returns `None` if it does not
+    /// exist or is intact.
     ///
     /// # Errors
     /// When it cannot be read, has another format, or its owner is running.
@@ -185,7 +186,7 @@ impl Journal {
         Ok(Some(DamagedJournal { whole, unreadable, path: path.to_owned(), _file: file }))
     }
 
-    /// Lists every journal, ordered by name. Writes, removes and takes over nothing; needs read permission only.
+    /// Lists every journal, ordered by name, without writing or locking any. Needs only read permission.
     ///
     /// # Errors
     /// When the directory exists and cannot be read.
@@ -238,8 +239,8 @@ fn remove_if_abandoned(temporary: &Path) -> io::Result<()> {
     if try_lock(&file)? { fs::remove_file(temporary) } else { Ok(()) }
 }
 
-/// Opens a regular file without following links. `None`: it is gone, or Quell cannot have written it. A file that
-/// others may have written is an error.
+/// Opens a regular file without following links. Returns `None` if it is gone, or if Quell cannot have written it. A
+/// file that others may have written is an error.
 fn open_regular(path: &Path, options: &OpenOptions) -> io::Result<Option<File>> {
     let named = match fs::symlink_metadata(path) {
         Ok(named) if named.is_file() => named,
@@ -271,16 +272,16 @@ fn own_or_leave(file: &File) -> io::Result<bool> {
     if try_lock(file)? {
         return Ok(true);
     }
-    // Processes that list journals share the lock while they read. If it can be shared here too, wait until they have
-    // finished.
+    // Processes that list journals hold a shared lock while they read. If the shared lock can be taken here too, no
+    // owner holds the file, and it is worth waiting for those readers.
     Ok(shared(file.try_lock_shared())? && lock_within(file, READERS_WITHIN, &mut || false)?)
 }
 
 /// Takes the lock of a journal; returns whether it succeeded.
 type Own<'a> = dyn Fn(&File) -> io::Result<bool> + 'a;
 
-/// Returns the contents, and the file if its lock was taken. `None`: its owner removed it in the meantime, or it is not
-/// a regular file.
+/// Returns the contents, and the file if its lock was taken. Returns `None` if its owner removed it in the meantime, or
+/// if it is not a regular file.
 fn open_to_own(path: &Path, own: &Own<'_>) -> io::Result<Option<(Option<File>, Vec<u8>)>> {
     let Some(file) = open_regular(path, OpenOptions::new().read(true).append(true))? else { return Ok(None) };
     let abandoned = own(&file)?;
@@ -291,7 +292,7 @@ fn open_to_own(path: &Path, own: &Own<'_>) -> io::Result<Option<(Option<File>, V
     Ok(Some((abandoned.then_some(file), bytes)))
 }
 
-/// `None`: its owner removed it in the meantime, or it is not a regular file.
+/// Returns `None` if its owner removed it in the meantime, or if it is not a regular file.
 fn take_over(path: &Path, own: &Own<'_>) -> io::Result<Option<JournalFile>> {
     let Some((file, bytes)) = open_to_own(path, own)? else { return Ok(None) };
     let text = String::from_utf8_lossy(&bytes);
@@ -305,12 +306,12 @@ fn take_over(path: &Path, own: &Own<'_>) -> io::Result<Option<JournalFile>> {
     }))
 }
 
-/// Readable lines only: the running owner knows the content of damaged ones.
+/// Uses the readable lines only; the running owner knows the contents of the others.
 fn of_whole_lines(text: &str) -> Option<History> {
     History::salvage(text).ok().map(|(history, _)| history)
 }
 
-/// `None`: its owner removed it in the meantime, or it is not a regular file.
+/// Returns `None` if its owner removed it in the meantime, or if it is not a regular file.
 fn look_at(path: &Path) -> io::Result<Option<ListedJournal>> {
     let Some(file) = open_regular(path, OpenOptions::new().read(true))? else { return Ok(None) };
     let abandoned = shared(file.try_lock_shared())?;
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_whose_owner_lives_is_running_and_one_whose_owner_is_gone_is_abandoned() {
+    fn a_journal_is_running_while_its_owner_lives_and_abandoned_afterwards() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path().join("deep/journal"));
         let mut owned = journal.begin("a", "lab", "boot").unwrap();
@@ -386,10 +387,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_by_an_owner_who_died_before_naming_it_is_removed_and_what_is_being_written_is_not() {
+    fn an_unnamed_journal_is_removed_if_its_owner_is_dead() {
         let dir = tempfile::tempdir().unwrap();
         let (dead, alive) = (dir.path().join("a.1.journal-new"), dir.path().join("b.2.journal-new"));
-        // Unlocked instead of closed: a child process of another test may have inherited the file.
+        // Unlocked rather than closed, because a child process of another test may have inherited the file.
         create_locked(&dead).unwrap().unlock().unwrap();
         let _owner = create_locked(&alive).unwrap();
         assert!(Journal::in_dir(dir.path()).files().unwrap().is_empty());
@@ -397,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_journal_survives_unchanged() {
+    fn a_file_that_is_not_a_journal_survives_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let foreign =
             [".profile", ".a.1", "x.journal", "y.journal", "x.journal-new", "x.-1.journal-new", ".1.journal-new"];
@@ -426,21 +427,24 @@ mod tests {
     }
 
     #[test]
-    fn taking_over_waits_for_who_only_reads() {
+    fn taking_over_waits_for_readers() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
         let reader = File::open(torn(&journal)).unwrap();
         reader.lock_shared().unwrap();
         let (sender, receiver) = mpsc::channel();
         let taking = std::thread::spawn(move || sender.send(journal.files().unwrap()).unwrap());
-        assert!(receiver.recv_timeout(Duration::from_millis(50)).is_err(), "it is not taken for a running one");
+        assert!(
+            receiver.recv_timeout(Duration::from_millis(50)).is_err(),
+            "a reader does not count as a running owner"
+        );
         drop(reader);
         assert!(matches!(receiver.recv().unwrap()[..], [JournalFile::Abandoned(_)]));
         taking.join().unwrap();
     }
 
     #[test]
-    fn a_line_that_was_cut_off_does_not_swallow_the_next_one() {
+    fn an_incomplete_line_does_not_corrupt_the_next_one() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
         torn(&journal);
@@ -453,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edited_journal_is_unusable_and_left_as_it_is() {
+    fn an_edited_journal_is_unusable_and_left_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
         let mut owned = journal.begin("a", "lab", "boot").unwrap();
@@ -487,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_and_a_journal_that_an_earlier_version_left_open_are_closed() {
+    fn permissions_that_an_earlier_version_left_open_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
         let path = torn(&journal);
@@ -498,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_holds_other_things_is_refused_rather_than_closed() {
+    fn a_directory_with_other_files_is_refused_and_keeps_its_permissions() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("notes"), "mine").unwrap();
         open_to(dir.path(), 0o755);
@@ -508,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_may_write_to_is_refused() {
+    fn a_journal_that_others_may_write_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
         let path = torn(&journal);
@@ -524,12 +528,12 @@ mod tests {
     }
 
     #[test]
-    fn what_another_user_owns_is_refused() {
+    fn a_journal_of_another_user_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
         let path = torn(&journal);
         if let Err(error) = std::os::unix::fs::chown(&path, Some(65_534), None) {
-            return skip(Lacks::Root, format_args!("only root can give a file away: {error}"));
+            return skip(Lacks::Root, format_args!("only root can change the owner of a file: {error}"));
         }
         assert!(
             matches!(&journal.files().unwrap()[..], [JournalFile::Unreadable(error)] if error.to_string().contains("user 65534"))
@@ -539,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_damaged_journal_the_whole_lines_can_be_taken() {
+    fn the_readable_lines_of_a_damaged_journal_can_be_taken_over() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::in_dir(dir.path());
         let mut owned = journal.begin("a", "lab", "boot").unwrap();
@@ -547,7 +551,7 @@ mod tests {
         let path = owned.path().to_owned();
         assert!(journal.take_damaged(&path).unwrap_err().is_locked(), "its owner lives");
         drop(owned);
-        assert!(journal.take_damaged(&path).unwrap().is_none(), "it is whole");
+        assert!(journal.take_damaged(&path).unwrap().is_none(), "it is intact");
         let edited = fs::read_to_string(&path).unwrap().replacen("quell-x", "eth0", 1);
         fs::write(&path, edited).unwrap();
         let damaged = journal.take_damaged(&path).unwrap().unwrap();
@@ -559,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_journals_has_none() {
+    fn a_missing_directory_contains_no_journals() {
         assert!(Journal::in_dir("/nonexistent/journal").files().unwrap().is_empty());
         assert!(Journal::in_dir("/nonexistent/journal").list().unwrap().is_empty());
     }

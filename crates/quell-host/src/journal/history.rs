@@ -1,4 +1,4 @@
-//! Interprets a journal: which changes were begun, made and undone, and which are still to be undone, in which order.
+//! Interprets a journal: which changes were begun, made and undone, and which remain to be undone, in which order.
 //! Pure: it parses text and never opens a file.
 
 use super::record::{
@@ -10,20 +10,20 @@ use super::record::{
 pub struct History {
     /// First line: the process that began the journal, and the purpose.
     pub begin: Begin,
-    /// Processes that the changes are for; empty for changes of the whole host.
+    /// Processes for which the changes were made; empty for changes of the whole host.
     pub targets: Vec<Target>,
     /// Changes in the order in which they were begun. Unreadable lines leave gaps in the numbers.
     pub entries: Vec<Entry>,
     /// How long the changes persist.
     pub stay: Stay,
-    /// The last line is incomplete, as after a crash; nothing was done because of it.
+    /// Whether the last line is incomplete, as after a crash. Such a line has no effect.
     pub cut_off: bool,
 }
 
 /// How long the changes of a journal persist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stay {
-    /// As long as the journal's owner runs.
+    /// As long as the owner of the journal runs.
     WithOwner,
     /// Until the watchdog's deadline, unless confirmed.
     UntilConfirmed(Watchdog),
@@ -38,11 +38,11 @@ pub enum Stay {
 pub struct Entry {
     /// Sequence number in the journal.
     pub seq: u32,
-    /// Intended change.
+    /// Outcome; absent if the writer died in between. The change may or may not have been made then.
     pub change: Change,
     /// Outcome. Absent when the writer died in between; the change may or may not have been made.
     pub outcome: Option<Outcome>,
-    /// Outcome of undoing it; absent when that was not attempted.
+    /// Outcome of undoing it; absent if that was not attempted.
     pub undone: Option<UndoOutcome>,
 }
 
@@ -57,7 +57,7 @@ pub enum HistoryError {
     NoBegin,
     /// Another version of Quell wrote it.
     #[error(
-        "it has format {found:?}, but this version reads {}: use the version of Quell that wrote it",
+        "its format is {found:?}, but this version reads only {}: use the version of Quell that wrote it",
         READABLE_FORMATS.join(" and ")
     )]
     Format {
@@ -83,7 +83,7 @@ pub enum HistoryError {
 }
 
 impl History {
-    /// Parses the text of a journal. A last line without a newline counts as not written.
+    /// Parses the text of a journal. Ignores a last line without a newline.
     ///
     /// # Errors
     /// See [`HistoryError`].
@@ -94,11 +94,11 @@ impl History {
         }
     }
 
-    /// Like [`Self::parse`], but uses only the usable lines and returns the errors of the others. A change whose intent
-    /// is lost is missing. A change whose undo record is lost is undone again, which is harmless.
+    /// Like [`Self::parse`], but skips unusable lines and returns their errors. A change without its intent record is
+    /// missing from the result. A change without its undo record is undone again, which is harmless.
     ///
     /// # Errors
-    /// When the first line cannot be read: no other line can be used without the boot ID in it.
+    /// When the first line cannot be read. The other lines are useless without its boot ID.
     pub fn salvage(text: &str) -> Result<(Self, Vec<HistoryError>), HistoryError> {
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let cut_off = !text.is_empty() && !text.ends_with('\n');
@@ -134,18 +134,18 @@ impl History {
     /// Appends a record.
     ///
     /// # Errors
-    /// When the record contradicts the ones before it; the text names the contradiction. A change is appended anyway
-    /// when only earlier changes are missing.
+    /// When the record contradicts earlier records; the text names the contradiction. A change is appended anyway if
+    /// the only fault is a missing earlier change.
     pub fn append(&mut self, record: Record) -> Result<(), &'static str> {
         match record {
-            Record::Begin(_) => Err("it begins the journal a second time"),
+            Record::Begin(_) => Err("the journal has a second begin record"),
             Record::Intend { seq, change } => {
                 let next = self.next_seq();
                 if seq < next {
-                    return Err("the numbers of the changes do not ascend");
+                    return Err("the sequence numbers of the changes do not ascend");
                 }
                 self.entries.push(Entry { seq, change, outcome: None, undone: None });
-                if seq == next { Ok(()) } else { Err("a change before it is missing") }
+                if seq == next { Ok(()) } else { Err("an earlier change is missing") }
             }
             Record::Done { seq, outcome } => {
                 let entry = self.entry(seq)?;
@@ -160,7 +160,7 @@ impl History {
                 Ok(())
             }
             Record::Target(target) => {
-                // Earlier versions wrote a process again each time it was renamed.
+                // Earlier versions recorded a process again after each change of its name.
                 match self.targets.iter_mut().find(|known| known.is_same_process(&target)) {
                     Some(known) => known.name = target.name,
                     None => self.targets.push(target),
@@ -177,12 +177,12 @@ impl History {
         }
     }
 
-    /// Changes that are still to be undone, the last one first, with their sequence numbers.
+    /// Changes that remain to be undone, the last one first, with their sequence numbers.
     pub fn pending(&self) -> impl Iterator<Item = (u32, &Entry)> {
         self.entries.iter().rev().filter(|entry| entry.is_pending()).map(|entry| (entry.seq, entry))
     }
 
-    /// Whether it was reverted and all remaining changes wait for queues that do not exist at present.
+    /// Whether it was reverted, and all remaining changes wait for queues that do not exist at present.
     #[must_use]
     pub fn only_waits(&self) -> bool {
         let waits = |(_, entry): (u32, &Entry)| matches!(entry.undone, Some(UndoOutcome::Waits(_)));
@@ -204,7 +204,7 @@ impl History {
 }
 
 impl Entry {
-    /// Whether the change is still to be undone.
+    /// Whether the change remains to be undone.
     #[must_use]
     pub fn is_pending(&self) -> bool {
         matches!(self.undone, None | Some(UndoOutcome::Waits(_)))
@@ -254,26 +254,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pending_comes_last_change_first() {
+    fn pending_changes_are_listed_last_change_first() {
         let history = History::parse(&text(&[intend(0), made(0), intend(1), made(1), intend(2), undone(1)]));
         let pending: Vec<u32> = history.unwrap().pending().map(|(seq, _)| seq).collect();
         assert_eq!(pending, [2, 0]);
     }
 
     #[test]
-    fn a_change_that_was_intended_but_not_known_to_be_made_is_pending() {
+    fn an_intended_change_without_an_outcome_is_pending() {
         let history = History::parse(&text(&[intend(0)])).unwrap();
         assert_eq!(history.pending().next().unwrap().1.outcome, None);
     }
 
     #[test]
-    fn a_line_that_is_damaged_in_the_middle_stops_everything() {
+    fn a_damaged_line_makes_the_journal_unusable() {
         let damaged = text(&[intend(0), made(0), intend(1)]).replacen("ns0", "ns7", 1);
         assert!(matches!(History::parse(&damaged), Err(HistoryError::Damaged { line: 2, .. })));
     }
 
     #[test]
-    fn of_a_damaged_journal_the_whole_lines_are_read() {
+    fn the_readable_lines_of_a_damaged_journal_are_read() {
         let records = [intend(0), made(0), intend(1), made(1), intend(2), made(2), undone(2), Record::Keep];
         let seqs = |history: &History| history.pending().map(|(seq, _)| seq).collect::<Vec<u32>>();
         let without = |line: usize| {
@@ -282,24 +282,24 @@ mod tests {
             History::salvage(&(lines.join("\n") + "\n"))
         };
         let (history, unreadable) = without(4).unwrap();
-        assert_eq!((seqs(&history), unreadable.len()), (vec![0], 3), "an intention is lost, with its outcome");
+        assert_eq!((seqs(&history), unreadable.len()), (vec![0], 3), "an intent record is lost, with its outcome");
         let (history, unreadable) = without(5).unwrap();
-        assert_eq!((seqs(&history), unreadable.len()), (vec![1, 0], 1), "an outcome is lost");
+        assert_eq!((seqs(&history), unreadable.len()), (vec![1, 0], 1), "an outcome record is lost");
         let (history, _) = without(8).unwrap();
-        assert_eq!(seqs(&history), [2, 1, 0], "an undoing is lost");
+        assert_eq!(seqs(&history), [2, 1, 0], "an undo record is lost");
         assert_eq!(without(9).unwrap().0.stay, Stay::WithOwner);
         assert!(matches!(without(1), Err(HistoryError::Damaged { line: 1, .. })));
     }
 
     #[test]
-    fn records_that_cannot_follow_are_refused() {
+    fn contradicting_records_are_refused() {
         for records in [vec![intend(1)], vec![made(0)], vec![intend(0), made(0), made(0)]] {
             assert!(matches!(History::parse(&text(&records)), Err(HistoryError::OutOfOrder { .. })));
         }
     }
 
     #[test]
-    fn a_journal_of_another_format_is_named_as_such() {
+    fn the_error_names_an_unknown_format() {
         let other = Record::Begin(Begin { format: "quell-journal/9".into(), ..begin() }).to_line();
         assert_eq!(History::parse(&other), Err(HistoryError::Format { found: "quell-journal/9".into() }));
     }
@@ -308,8 +308,8 @@ mod tests {
     fn a_change_that_waits_for_its_queue_is_pending() {
         let waits = |seq| Record::Undone { seq, undoing: UndoOutcome::Waits("link down".into()) };
         let history = |records: &[Record]| History::parse(&text(records)).unwrap();
-        assert!(!history(&[intend(0), intend(1), waits(1)]).only_waits(), "0 was not tried");
-        assert!(!history(&[intend(0), undone(0)]).only_waits(), "nothing is left");
+        assert!(!history(&[intend(0), intend(1), waits(1)]).only_waits(), "change 0 was not tried");
+        assert!(!history(&[intend(0), undone(0)]).only_waits(), "no change is left");
         let waiting = history(&[intend(0), intend(1), waits(1), undone(0)]);
         assert!(waiting.only_waits());
         assert_eq!(waiting.pending().map(|(seq, _)| seq).collect::<Vec<_>>(), [1]);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_stays_until_it_is_released() {
+    fn persistent_changes_stay_until_they_are_released() {
         let stay = |records: &[Record]| History::parse(&text(records)).map(|history| history.stay);
         let watchdog = Watchdog { pid: 7, start_time_ticks: 1, deadline_unix_s: 2 };
         assert_eq!(stay(&[intend(0), made(0)]), Ok(Stay::WithOwner));
@@ -353,7 +353,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn wherever_a_crash_cuts_the_journal_off_what_was_whole_before_is_kept(cut in 0usize..600) {
+        fn complete_lines_survive_a_crash_at_any_byte(cut in 0usize..600) {
             let whole = text(&[intend(0), made(0), intend(1), made(1), intend(2), made(2)]);
             let cut = cut.min(whole.len());
             let kept_lines = whole[..cut].matches('\n').count();
@@ -367,7 +367,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_refused_or_read_but_never_a_panic(text in "(.|\n){0,300}") {
+        fn no_text_causes_a_panic(text in "(.|\n){0,300}") {
             let _ = History::parse(&text);
         }
     }

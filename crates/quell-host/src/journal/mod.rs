@@ -1,10 +1,10 @@
-//! The journal records every change of the host durably before it is made. After a crash, the next Quell process undoes
+//! The journal records every change to the host on disk before it is made. After a crash, the next Quell process undoes
 //! the changes.
 //!
 //! - [`record`] defines the lines, [`history`] interprets them.
 //! - [`store`] handles files and their owners, `trust` their permissions.
 //! - [`found`] handles journals of other processes.
-//! - `claims` reads what several journals have set on one queue.
+//! - `claims` reads the settings of one queue in several journals.
 //!
 //! [`crate::transaction`] makes changes through a journal.
 

@@ -1,7 +1,7 @@
 //! Format of a journal: one record per line, each with its own checksum. Pure: no file access.
 //!
 //! A line consists of the CRC-32 (IEEE) of the JSON text as eight hexadecimal digits, a space, the JSON text, and a
-//! newline. The checksum detects lines that were cut off or edited. It does not protect against malice.
+//! newline. The checksum detects truncated or edited lines. It does not protect against malice.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -49,7 +49,7 @@ pub enum Record {
     Undone {
         /// Sequence number of the change.
         seq: u32,
-        /// Outcome of undoing it.
+        /// A process for which changes are made; written before the first change for it.
         undoing: UndoOutcome,
     },
     /// A process that the changes are for; written before the first change for it.
@@ -58,13 +58,13 @@ pub enum Record {
     KeptBy(Keeper),
     /// All changes are made and persist after the writer exits, until they are reverted on request.
     Keep,
-    /// All changes are made and persist only if somebody confirms them. A [`Record::Keep`] follows the confirmation.
+    /// All changes are made, but persist only if the user confirms them. A [`Record::Keep`] follows the confirmation.
     KeepIfConfirmed(Watchdog),
-    /// Persistent changes are to be undone. From here on, any process that finds the journal undoes it.
+    /// Persistent changes are to be undone. From now on, any process that finds the journal undoes it.
     Release,
 }
 
-/// The process that undoes changes that are not confirmed in time.
+/// The process that undoes unconfirmed changes at a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Watchdog {
@@ -87,7 +87,7 @@ pub struct Keeper {
     pub start_time_ticks: u64,
 }
 
-/// A program that the changes are for.
+/// A program for which changes are made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Target {
@@ -100,14 +100,14 @@ pub struct Target {
 }
 
 impl Target {
-    /// Whether both are the same process. The name does not count, because `exec` and `prctl` change it.
+    /// Whether both are the same process. Ignores the name, because `exec` and `prctl` change it.
     #[must_use]
     pub fn is_same_process(&self, other: &Self) -> bool {
         (self.pid, self.start_time_ticks) == (other.pid, other.start_time_ticks)
     }
 }
 
-/// Writer of a journal and its purpose.
+/// The writer of a journal, and its purpose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Begin {
@@ -147,40 +147,40 @@ pub enum Change {
         /// Command and arguments.
         command: Vec<String>,
     },
-    /// Settings of a NAPI instance. Undone by restoring values that are still the new ones; the queue is freed before
+    /// Settings of a NAPI instance. An undo restores only values that are unchanged since; it frees the queue before
     /// and after.
     NapiSettings(NapiSettingsChange),
-    /// Busy-poll parameters of a process's epoll. Undone by restoring them if they are still the new ones; its queues
-    /// are freed before and after.
+    /// Busy-poll parameters of an epoll. An undo restores them only if they are unchanged since; it frees the epoll's
+    /// queues before and after.
     EpollParameters(EpollParameters),
-    /// Busy-poll parameters that a program's preload library sets on each of its epolls. Undone from outside, like
-    /// [`Self::EpollParameters`], for all epolls that the program and its descendants have then.
+    /// Busy-poll parameters that the preload library sets on each epoll of a program. An undo covers all epolls that
+    /// the program and its descendants have at that time, as for [`Self::EpollParameters`].
     LaunchedEpolls(LaunchedEpolls),
-    /// Filter of a reuseport group. Undone by detaching it, provided that one of the group's original sockets still
-    /// exists.
+    /// Filter of a reuseport group. Undone by detaching it through one of the original sockets of the group, if any is
+    /// still open.
     ReuseportFilter(ReuseportFilter),
-    /// Busy polling of a process's sockets. Undone on the sockets that still have the new setting, and on the
-    /// connections they accepted.
+    /// Busy polling of a process's sockets. Undone on the sockets that still have the new setting, and on their
+    /// accepted connections.
     SocketsPolling(SocketsPolling),
-    /// Busy polling of a process's io_uring that was off before. Undone if the ring still has the new setting.
+    /// Busy polling of an io_uring that did not busy poll before. Undone if the ring still has the new setting.
     RingPolling(RingPollingChange),
-    /// CPU affinity of a thread. Undone by restoring it if it is still the new one.
+    /// CPU affinity of a thread. Undone if it is unchanged since.
     ThreadAffinity(ThreadAffinity),
-    /// A host setting from a plan. Undone by restoring the parts that are still the new ones.
+    /// A host setting from a plan. An undo restores the parts that are unchanged since.
     HostSetting(HostSetting),
 }
 
-/// A change of a plan, and its namespace and device.
+/// A planned change, with its namespace and device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HostSetting {
     /// `SO_NETNS_COOKIE` of the namespace.
     pub namespace_cookie: u64,
     /// Inode of the device's sysfs directory, which identifies the device after it was renamed or moved to another
-    /// namespace. Absent where it could not be read, and for settings without a device.
+    /// namespace. Absent if it could not be read, and for settings without a device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sysfs_inode: Option<u64>,
-    /// The setting, with old and new value.
+    /// The setting, with its old and new value.
     pub setting: plan::Change,
 }
 
@@ -196,27 +196,26 @@ pub struct NapiSettingsChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ifindex: Option<Ifindex>,
     /// Inode of the device's sysfs directory, which identifies the device after it was renamed or moved to another
-    /// namespace. Absent where it could not be read.
+    /// namespace. Absent if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sysfs_inode: Option<u64>,
-    /// NAPI ID. The kernel reuses an ID only after all 2³² IDs were used.
+    /// NAPI ID. The kernel reuses an ID only after it has used all 2³² IDs.
     pub napi_id: u32,
-    /// Index, from 0, among the device's instances ordered by ID. Identifies the successor of the instance where
+    /// Index, from 0, among the device's instances ordered by ID. Identifies the successor of the instance if
     /// `rx_queue` is absent.
     pub place: u32,
-    /// Receive queue of the instance; the instance that polls this queue later is its successor. Absent where the
-    /// kernel does not report it and it cannot be inferred.
+    /// Receive queue of the instance. The instance that polls this queue later is its successor. Absent if the kernel
+    /// does not report it and it cannot be inferred.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rx_queue: Option<u32>,
-    /// Previous values; absent where the kernel reported none.
+    /// Previous values; absent if the kernel reported none.
     pub old: PartialNapiSettings,
     /// Values to set.
     pub new: PartialNapiSettings,
-    /// Further values of the same fields that are set later without another record, by an experiment that switches
-    /// between them.
+    /// Further values of the same fields, which an experiment sets later without another record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alternatives: Vec<PartialNapiSettings>,
-    /// Time of setting, nanoseconds since boot, unique among the changes of one queue. The value of the latest change
+    /// Time of setting in nanoseconds since boot, unique among the changes of one queue. The value of the latest change
     /// is in effect. Absent in format 4; such a change counts as older than all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set_at_boot_ns: Option<u64>,
@@ -230,14 +229,14 @@ pub struct EpollParameters {
     pub pid: u32,
     /// Start time of that process, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// File descriptor in that process. Descriptors are reused. A later epoll is recognised by its parameters: no
-    /// program sets these exact values by chance.
+    /// File descriptor in that process. Descriptors are reused, so undo checks the parameters too: no program sets
+    /// these exact values by chance.
     pub fd: i32,
     /// Previous parameters.
     pub old: EpollParams,
     /// Parameters to set.
     pub new: EpollParams,
-    /// Further parameters that are set later without another record, by an experiment that switches between them.
+    /// Further parameters, which an experiment sets later without another record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alternatives: Vec<EpollParams>,
 }
@@ -250,7 +249,7 @@ pub struct LaunchedEpolls {
     pub pid: u32,
     /// Start time, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// Parameters that each epoll gets.
+    /// Parameters for each epoll.
     pub new: EpollParams,
 }
 
@@ -301,7 +300,7 @@ pub struct RingPollingChange {
     pub pid: u32,
     /// Start time of that process, in clock ticks since boot.
     pub start_time_ticks: u64,
-    /// File descriptor in that process. Descriptors are reused; a later ring is recognised by its setting.
+    /// File descriptor in that process. Descriptors are reused, so undo checks the setting of the ring too.
     pub fd: i32,
     /// New setting.
     pub new: RingPolling,
@@ -327,16 +326,15 @@ pub struct ThreadAffinity {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "undoing", content = "why", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum UndoOutcome {
-    /// The change was in place and is undone.
+    /// The change was in place and was undone.
     Undone,
     /// Nothing was left to undo.
     AlreadyGone,
-    /// A part is undone; the rest was left alone for this reason. Format 4 also uses it where nothing was undone.
+    /// A part was undone; the text gives the reason for the rest. Format 4 also uses this value if nothing was undone.
     InPart(String),
     /// Nothing was undone, because another program has changed the value since; the text gives the details.
     LeftAlone(String),
-    /// The queue has no NAPI instance at present and may return with the value that was set. The change is still to be
-    /// undone.
+    /// The queue has no NAPI instance at present and may return with the new value. The change remains to be undone.
     Waits(String),
 }
 
@@ -351,13 +349,13 @@ pub enum Outcome {
         /// `SO_NETNS_COOKIE`; unique within one boot.
         cookie: u64,
     },
-    /// A process; ID and start time together are unique within one boot.
+    /// A process. Its ID and start time together are unique within one boot.
     Process {
         /// Process ID, which is also its session ID.
         pid: u32,
         /// Start time, in clock ticks since boot (`/proc/PID/stat`, field 22).
         start_time_ticks: u64,
-        /// Its executable file; without it the process is not killed. Absent in format 4.
+        /// Its executable file. Without this value the process is not killed. Absent in format 4.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         executable: Option<FileId>,
     },
@@ -373,7 +371,7 @@ pub enum Outcome {
     },
 }
 
-/// What was changed, and to which value, on one line.
+/// Prints the object and the new value on one line.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -411,7 +409,7 @@ impl NapiSettingsChange {
         self.napi_id == other.napi_id || (same_device && queue(self) == queue(other))
     }
 
-    /// The values that this change has set, of which the queue has `now`: those of its alternatives where they match.
+    /// Returns the values that this change has set on a queue with the values `now`. Selects the matching alternative.
     pub(crate) fn set_to(&self, now: &PartialNapiSettings) -> PartialNapiSettings {
         self.alternatives.iter().fold(self.new, |new, alternative| new.changed_by(&alternative.where_equal(now)))
     }
@@ -423,7 +421,8 @@ impl NapiSettingsChange {
 }
 
 impl EpollParameters {
-    /// The parameters that this change has set, of which the epoll has `now`.
+    /// Returns the parameters that this change has set on an epoll with the parameters `now`. Selects the matching
+    /// alternative.
     pub(crate) fn set_to(&self, now: EpollParams) -> EpollParams {
         if self.alternatives.contains(&now) { now } else { self.new }
     }
@@ -500,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_reads_back_as_the_record_that_was_written() {
+    fn a_written_record_is_read_back_unchanged() {
         let records = [
             process(),
             Record::Intend { seq: 0, change: Change::NetworkNamespace { name: "quell-1".into() } },
@@ -538,12 +537,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_refused_or_read_but_never_a_panic(text in ".{0,200}") {
+        fn no_text_causes_a_panic(text in ".{0,200}") {
             let _ = Record::from_line(&text);
         }
 
         #[test]
-        fn every_line_that_is_cut_off_is_recognised(cut in 0usize..80) {
+        fn every_truncated_line_is_detected(cut in 0usize..80) {
             let line = process().to_line();
             let line = line.trim_end_matches('\n');
             let cut = cut.min(line.len() - 1);
@@ -551,7 +550,7 @@ mod tests {
         }
 
         #[test]
-        fn every_single_changed_byte_is_recognised(at in 0usize..80, byte in 0x20u8..0x7f) {
+        fn every_changed_byte_is_detected(at in 0usize..80, byte in 0x20u8..0x7f) {
             let mut line = process().to_line().trim_end_matches('\n').as_bytes().to_vec();
             let at = at.min(line.len() - 1);
             prop_assume!(!line[at].eq_ignore_ascii_case(&byte));

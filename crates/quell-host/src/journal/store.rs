@@ -1,6 +1,6 @@
 //! Journal files: creation, ownership and writing. The owner of a journal holds the lock on its file. The kernel
-//! releases the lock whenever the owner dies, so ownership does not depend on process IDs. [`super::found`] finds
-//! journals of other processes.
+//! releases the lock when the owner dies, so ownership does not depend on process IDs. [`super::found`] finds journals
+//! of other processes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -20,7 +20,7 @@ pub(super) const EXTENSION: &str = "journal";
 pub(super) const TEMPORARY_EXTENSION: &str = "journal-new";
 /// Prefix of the name of a reverted journal whose remaining changes wait for queues.
 const WAITING: &str = "waiting-";
-/// Bytes reserved per intended change, for the records of its outcome and its undo.
+/// Bytes reserved per intended change, for the records of its outcome and undo.
 const ROOM_PER_CHANGE: u64 = 512;
 /// Bytes reserved at once, enough for many changes.
 const ROOM_STEP: u64 = 64 << 10;
@@ -37,9 +37,9 @@ pub struct OwnedJournal {
     path: PathBuf,
     file: File,
     history: History,
-    /// Length of the lines that are completely on disk.
+    /// Length of the complete lines on disk, in bytes.
     whole_bytes: u64,
-    /// Length up to which disk space is reserved.
+    /// Length of the reserved disk space, in bytes.
     reserved_bytes: u64,
 }
 
@@ -55,10 +55,10 @@ impl Journal {
     }
 
     /// Begins a journal and takes ownership of it. The file gets its name only after it is locked and its first line is
-    /// on disk, so that it never looks abandoned.
+    /// on disk. Other processes therefore never see it as abandoned.
     ///
     /// # Errors
-    /// When the directory or the file cannot be created, usually because privileges are missing.
+    /// When the directory or the file cannot be created, usually because of missing privileges.
     pub fn begin(&self, id: &str, purpose: &str, boot_id: &str) -> Result<OwnedJournal, JournalError> {
         let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let begin = Begin {
@@ -112,25 +112,25 @@ impl OwnedJournal {
         &self.path
     }
 
-    /// Appends a record and returns when it is on disk. An intended change needs enough reserved space to record its
-    /// undo later. The undo can therefore be recorded even if the disk fills up.
+    /// Appends a record and returns when it is on disk. For an intended change, also reserves space for the records of
+    /// its undo, which can then be recorded even if the disk fills up.
     ///
     /// # Errors
     /// When it could not be written; the announced change must not be made then.
     ///
     /// # Panics
-    /// When the record contradicts the ones before it, which is a bug in this crate.
+    /// When the record contradicts earlier records, which is a bug in this crate.
     pub fn write(&mut self, record: Record) -> Result<(), JournalError> {
         self.write_all(vec![record])
     }
 
-    /// Like [`Self::write`], for several records of one kind, which are synced together.
+    /// Like [`Self::write`], for several records of one kind, with a single sync.
     ///
     /// # Errors
-    /// When they could not be written; the journal contains no part of them then.
+    /// When they could not be written; the journal then contains none of them.
     ///
     /// # Panics
-    /// When a record contradicts the ones before it, which is a bug in this crate.
+    /// When a record contradicts earlier records, which is a bug in this crate.
     pub fn write_all(&mut self, records: Vec<Record>) -> Result<(), JournalError> {
         let attempt = match records.first() {
             None => return Ok(()),
@@ -186,7 +186,7 @@ impl OwnedJournal {
     }
 
     fn append(&mut self, records: &[Record]) -> io::Result<()> {
-        // Remains of an earlier failed write that could not be truncated then.
+        // Truncates the remains of an earlier write that failed.
         self.cut_off_torn_line()?;
         let lines: String = records.iter().map(Record::to_line).collect();
         let intended = records.iter().filter(|record| matches!(record, Record::Intend { .. })).count();
@@ -197,7 +197,7 @@ impl OwnedJournal {
         match written {
             Ok(()) => self.whole_bytes += lines.len() as u64,
             Err(_) => {
-                // Retried before the next record.
+                // If this fails too, the next write tries again.
                 let _ = self.cut_off_torn_line();
             }
         }
@@ -211,7 +211,7 @@ impl OwnedJournal {
             let more = needed + ROOM_STEP;
             self.reserved_bytes = match reserve(&self.file, more) {
                 Ok(()) => more,
-                // Almost full: try to reserve only what is needed now.
+                // The disk is almost full: reserve only the space that is needed now.
                 Err(_) => reserve(&self.file, needed).map(|()| needed)?,
             };
         }
@@ -229,8 +229,8 @@ impl OwnedJournal {
 }
 
 impl Drop for OwnedJournal {
-    /// Releases the lock explicitly. A child process that another thread is starting shares the open file until it
-    /// executes or exits, and would hold the lock until then.
+    /// Unlocks explicitly. If another thread is starting a child process, the child shares the open file and would hold
+    /// the lock until it calls exec or exits.
     fn drop(&mut self) {
         let _ = self.file.unlock();
     }
@@ -246,7 +246,7 @@ pub(super) fn create_locked(path: &Path) -> io::Result<File> {
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
         trust::set_permissions(&file)?;
         file.lock()?;
-        // Between the two calls, a process that collects abandoned files may have removed it.
+        // A process that cleans up abandoned files may have removed the file between the two calls.
         if file.metadata()?.nlink() > 0 {
             return Ok(file);
         }
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_write_left_does_not_swallow_the_next_record() {
+    fn remains_of_a_failed_write_do_not_corrupt_the_next_record() {
         let dir = tempfile::tempdir().unwrap();
         let mut owned = Journal::in_dir(dir.path()).begin("a", "lab", "boot").unwrap();
         owned.file.write_all(b"0000").unwrap();
@@ -294,9 +294,9 @@ mod tests {
 
     const LIMITED: &str = "QUELL_TEST_FILE_SIZE_IS_LIMITED";
 
-    /// Runs itself again in a process with a file size limit of 600 bytes.
+    /// Runs the test below in a process with a file size limit of 600 bytes.
     #[test]
-    fn a_record_that_did_not_fit_is_cut_off_again() {
+    fn a_record_that_does_not_fit_is_truncated() {
         if std::env::var_os(LIMITED).is_some() {
             return write_more_than_fits();
         }

@@ -1,5 +1,5 @@
-//! Permissions of journals. A journal controls what is undone with the privileges of its reader, so only that user may
-//! write it. The directory is closed to other users, because opening a file is enough to lock it.
+//! Permissions of journals. A journal determines what its reader undoes with its own privileges, so only that user may
+//! write it. Other users cannot open the directory, because opening a file is enough to lock it.
 
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io;
@@ -35,7 +35,8 @@ pub enum Untrusted {
         /// File mode.
         mode: u32,
     },
-    /// Other users may open the directory, which also holds other files, and lock it.
+    /// Other users may open the directory and lock it. Quell does not change its permissions, because it also holds
+    /// other files.
     #[error("it is accessible to others (mode {mode:04o}), who could hold its lock: `chmod 700` it")]
     Open {
         /// File mode.
@@ -70,7 +71,7 @@ pub(super) fn make_directory(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes other users' permissions from a directory of an earlier version, if it holds only journals.
+/// Removes the permissions of other users from a directory of an earlier version, if it holds only journals.
 pub(super) fn close_directory(dir: &Path) -> io::Result<()> {
     let metadata = fs::metadata(dir)?;
     check(&metadata)?;
@@ -87,7 +88,7 @@ pub(super) fn close_directory(dir: &Path) -> io::Result<()> {
     fs::set_permissions(dir, Permissions::from_mode(DIRECTORY))
 }
 
-/// Removes other users' permission to open a journal.
+/// Removes the permission of other users to open a journal.
 pub(super) fn close_file(file: &File) -> io::Result<()> {
     match file.metadata()?.mode() & OF_OTHERS {
         0 => Ok(()),

@@ -1,4 +1,4 @@
-//! Prints the settings of a snapshot as a profile whose plan is empty. Each setting is one line. A line that
+//! Prints the settings of a snapshot as a profile that would change nothing. Each setting is one line. A line that
 //! [`Plan::of`] would act on or refuse becomes a comment with the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,9 +19,9 @@ use crate::snapshot::{Device, Irq, Napi, Reading, RxQueue, Snapshot, TxQueue};
 #[non_exhaustive]
 pub enum AsProfileError {
     /// The devices are in several network namespaces.
-    #[error("a profile is for one network namespace, and the devices are in {0}: select one with --netns")]
+    #[error("a profile covers one network namespace, but the devices are in {0}: select one with --netns")]
     SeveralNamespaces(usize),
-    /// The plan changes something that no line requires.
+    /// The plan contains a change that no line requires.
     #[error("the settings cannot be printed as a profile: {0}")]
     NotExpressible(String),
 }
@@ -64,7 +64,7 @@ impl Lines {
         self.0.iter().flat_map(|line| [line, "\n"]).collect()
     }
 
-    /// The value; if it could not be read, a comment says why.
+    /// Returns the value. If it could not be read, adds a comment with the reason.
     fn known<'a, T>(&mut self, what: &str, reading: &'a Reading<T>) -> Option<&'a T> {
         if let Some(unknown) = reading.why_unknown() {
             self.comment(format!("{what}: not read: {}", unknown.said));
@@ -105,7 +105,7 @@ impl Lines {
         }
     }
 
-    /// A delay that the driver adapts is not a setting.
+    /// Omits a delay that the driver adapts, because it is not a setting.
     fn coalescing(&mut self, coalescing: &Coalescing, is_wanted: impl Fn(CoalesceKey) -> bool) {
         let value = |key| coalescing.get(parameter(key));
         let is_on = |key| value(key).is_some_and(|value| value != 0);
@@ -139,7 +139,7 @@ impl Lines {
                 printed.push(context.id);
             } else {
                 self.comment(format!(
-                    "rss.{label}: its table does not repeat the queues {queues} in order, as that of a profile does"
+                    "rss.{label}: its table does not repeat queues {queues} in order, which is the only kind that a profile can express"
                 ));
             }
         }
@@ -245,7 +245,7 @@ struct QueueGroup {
     lines: Lines,
     /// Keys that take one CPU per queue.
     cpus: BTreeMap<&'static str, Vec<u32>>,
-    /// Comments, with the queues that they are about.
+    /// Comments, with the queues that they apply to.
     comments: BTreeMap<String, Vec<u32>>,
 }
 
@@ -262,7 +262,7 @@ impl QueueGroup {
             None => {}
         }
         if let Some(rx) = rx {
-            // If it could not be read, the device's comment says why.
+            // If the coalescing could not be read, a comment of the device gives the reason.
             if let Some(coalescing) = rx.coalescing.known() {
                 group.lines.coalescing(coalescing, CoalesceKey::is_per_queue);
             }
@@ -305,13 +305,13 @@ impl QueueGroup {
             return self.lines.comment(format!("mode: not read: {}", unknown.said));
         }
         let mut settings = napi.settings();
-        // Older kernels thread all queues of a device or none.
+        // Older kernels use kthreads for all queues of a device or for none.
         let is_device_threaded = device.defaults.threaded.known() == Some(&true);
         let of_device = if is_device_threaded { NapiThreading::Enabled } else { NapiThreading::Disabled };
         settings.threaded.get_or_insert(of_device);
         match settings.complete().and_then(mode_of) {
             Some(mode) => self.lines.push(format!("mode = \"{mode}\"")),
-            None => self.lines.comment(format!("mode: none has {settings}")),
+            None => self.lines.comment(format!("mode: no mode has {settings}")),
         }
     }
 
@@ -341,7 +341,7 @@ impl QueueGroup {
         let cpus = self.lines.known("xps", &tx.xps_cpus);
         let rx_queues = self.lines.known("xps", &tx.xps_rxqs);
         let (Some(cpus), Some(rx_queues)) = (cpus, rx_queues) else { return };
-        // With a single queue the kernel has no list of CPUs.
+        // With a single queue, the kernel has no CPU list.
         let cpus = cpus.clone().unwrap_or_default();
         let of_irq = irq.and_then(|irq| irq.affinity.known());
         let policy = match (cpus.is_empty(), rx_queues.as_slice()) {

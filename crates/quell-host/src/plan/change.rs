@@ -25,11 +25,11 @@ pub struct DeviceId {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Diff<T> {
-    /// Current value. `None` if the object does not exist, or if an earlier change creates it (queues of a channel,
-    /// kthread of a queue) with the kernel's default.
+    /// Current value. `None` if the object does not exist, or if an earlier change creates it with the kernel's default
+    /// (queues of a channel, kthread of a queue).
     pub old: Option<T>,
-    /// Value after the change. `None` if this change removes the object, or an earlier one does; then nothing is left
-    /// to do.
+    /// Value after the change. `None` if this change or an earlier one removes the object; in the second case, this
+    /// change does nothing.
     pub new: Option<T>,
 }
 
@@ -61,11 +61,11 @@ pub struct RingSizes {
     pub tx: Option<u32>,
 }
 
-/// An RSS context that exists or that an earlier change of the plan creates.
+/// An RSS context, either existing or created by an earlier change of the plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ContextRef {
-    /// Context ID of the kernel.
+    /// ID of a context in the kernel.
     Existing(RssContextId),
     /// Name in the plan; the ID is known once the context exists.
     Planned(String),
@@ -174,7 +174,7 @@ pub enum Change {
         /// CPUs.
         cpus: Diff<CpuList>,
     },
-    /// `xps_cpus` of a transmit queue.
+    /// CPUs that use a transmit queue (`xps_cpus`).
     XpsCpus {
         /// Device.
         device: DeviceId,
@@ -192,7 +192,7 @@ pub enum Change {
         /// Receive queues; empty: off.
         rx_queues: Diff<Vec<u32>>,
     },
-    /// Threaded NAPI of all queues, where the kernel only supports it per device (before 6.17).
+    /// Threaded NAPI of all queues, for kernels that support it only per device (before 6.17).
     DeviceThreading {
         /// Device.
         device: DeviceId,
@@ -267,10 +267,10 @@ impl Change {
 
     /// Rank of the change in the order that the kernel requires, lowest first:
     ///
-    /// - References are removed before their object is removed, and added after it exists.
+    /// - References to an object are removed before the object, and added after it exists.
     /// - Recreated queues lose their settings, so changes that recreate queues precede settings on them.
     /// - A table must not name missing queues, so it shrinks before the channels do and grows after them.
-    /// - A NAPI kthread is created and removed by the setting of its instance.
+    /// - The setting of a NAPI instance creates and removes its kthread.
     #[must_use]
     pub fn rank(&self) -> u8 {
         match self {

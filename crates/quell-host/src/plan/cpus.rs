@@ -1,4 +1,4 @@
-//! Selects the CPU of the n-th queue by a profile's policy.
+//! Selects the CPU of each queue in a group by a profile's policy.
 
 use quell_linux::CpuList;
 use quell_mode::profile::CpuPolicy;
@@ -16,7 +16,7 @@ pub(super) fn choose(
     snapshot: &Snapshot,
 ) -> Result<CpuList, NoCpu> {
     let turn = |cpus: Vec<u32>| match cpus.len() {
-        0 => Err((Why::Absent, "no CPU is left by this rule".to_owned())),
+        0 => Err((Why::Absent, "this policy leaves no CPU".to_owned())),
         count => Ok(CpuList::from_iter([cpus[position % count]])),
     };
     match policy {
@@ -24,7 +24,7 @@ pub(super) fn choose(
         CpuPolicy::NumaLocal => turn(numa_local(device, snapshot)),
         CpuPolicy::OnePerCore => turn(one_per_core(device, snapshot)),
         CpuPolicy::Default => default(snapshot),
-        _ => Err((Why::Failed, "this version has no such rule".to_owned())),
+        _ => Err((Why::Failed, "this version does not know the policy".to_owned())),
     }
 }
 
@@ -42,7 +42,7 @@ fn online(cpus: CpuList, snapshot: &Snapshot) -> Result<CpuList, NoCpu> {
     }
 }
 
-/// Usable CPUs in ascending order. Isolated CPUs are reserved, so they are used only if a profile names them.
+/// Usable CPUs in ascending order. Excludes isolated CPUs, which a profile must name explicitly.
 fn usable(snapshot: &Snapshot) -> impl Iterator<Item = &Cpu> {
     let housekeeping = snapshot.cpus.housekeeping();
     let may_be_used = move |cpu: &&Cpu| housekeeping.as_ref().is_none_or(|cpus| cpus.contains(cpu.number));

@@ -1,5 +1,5 @@
-//! Plans the settings of a whole device: features, channels, rings, coalescing. `queues` plans its queues, `steering`
-//! its contexts and rules.
+//! Plans the settings of a whole device: features, channels, rings, coalescing. `queues` plans its queues; `steering`
+//! plans its RSS contexts and flow rules.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::snapshot::{Device, Reading, Snapshot, Why};
 /// Effect of the device's steps on its queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Outlook {
-    /// Queues are recreated.
+    /// Whether queues are recreated.
     pub(super) rebuilt: bool,
-    /// NAPI instances are created because GRO is enabled (veth).
+    /// Whether enabling GRO creates NAPI instances (veth).
     pub(super) napis_come: bool,
-    /// Number of receive queues afterwards; `None` when the driver does not report it.
+    /// Number of receive queues afterwards; `None` if the driver does not report it.
     pub(super) rx_queues: Option<u32>,
     /// Number of transmit queues afterwards.
     pub(super) tx_queues: Option<u32>,
@@ -53,7 +53,8 @@ fn features(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProf
             continue;
         }
         if !feature.changeable {
-            let said = format!("the driver keeps it {}", if feature.active { "on" } else { "off" });
+            let said =
+                format!("the driver does not allow changing it; it is {}", if feature.active { "on" } else { "off" });
             plan.cannot(&wish.place, what, Why::UnsupportedByDriver, &said);
             continue;
         }
@@ -68,15 +69,17 @@ fn features(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProf
 /// A number to change: name, current value, maximum, wanted value.
 type Wish<'a> = (&'static str, Option<u32>, Option<u32>, &'a Option<Placed<u32>>);
 
-/// Returns the numbers that change; `None` for the others and for impossible ones.
+/// Returns the numbers that change. `None` stands for unchanged and impossible ones.
 fn numbers<'a>(plan: &mut Plan, what: &str, wishes: &[Wish<'a>]) -> Vec<Option<(u32, u32, &'a Place)>> {
     let mut decide = |&(name, now, max, wish): &Wish<'a>| {
         let wish = wish.as_ref()?;
         let what = format!("{what} ({name})");
         match (now, max) {
-            (None, _) => plan.cannot(&wish.place, what, Why::UnsupportedByDriver, "the driver has none of this kind"),
+            (None, _) => {
+                plan.cannot(&wish.place, what, Why::UnsupportedByDriver, "the driver does not support this kind")
+            }
             (_, Some(max)) if wish.value > max => {
-                plan.cannot(&wish.place, what, Why::UnsupportedByDriver, &format!("{max} is the most"));
+                plan.cannot(&wish.place, what, Why::UnsupportedByDriver, &format!("the maximum is {max}"));
             }
             (Some(now), _) if now != wish.value => return Some((now, wish.value, &wish.place)),
             _ => {}
@@ -147,12 +150,12 @@ pub(super) fn parameter(key: CoalesceKey) -> CoalesceParameter {
     }
 }
 
-/// Coalescing of the device afterwards, as far as known.
+/// Known coalescing of the device after the plan.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Coalesced {
-    /// Values of queues without their own.
+    /// Values of queues that have none of their own.
     pub(super) values: Coalescing,
-    /// The device's coalescing is set, which overrides values of single queues.
+    /// Whether the plan sets the coalescing of the device, which overrides values of single queues.
     pub(super) is_set: bool,
 }
 
@@ -182,8 +185,8 @@ fn coalescing(
     after
 }
 
-/// Returns the parameters that change. If an earlier step resets the values (`rebuilt`), includes all wanted parameters
-/// and those in which a queue differs from its device.
+/// Returns the parameters that change. If an earlier step resets the values (`rebuilt`), also includes unchanged wanted
+/// parameters and those in which a queue differs from its device.
 pub(super) fn parameters(
     plan: &mut Plan,
     what: &str,
@@ -232,7 +235,7 @@ pub(super) fn unlike<'a>(
     queue.iter().filter(move |(parameter, value)| device.and_then(|device| device.get(*parameter)) != Some(*value))
 }
 
-/// Number of queues afterwards.
+/// Number of queues after the plan.
 fn outlook(device: &Device, counts: Option<ChannelCounts>, resized: bool, napis_come: bool) -> Outlook {
     let listed = |known: Option<usize>| known.and_then(|count| u32::try_from(count).ok());
     let rx_now = listed(device.rx_queues.known().map(Vec::len));
@@ -251,7 +254,7 @@ fn outlook(device: &Device, counts: Option<ChannelCounts>, resized: bool, napis_
 }
 
 impl Plan {
-    /// Adds a step that a profile line requires.
+    /// Adds a step that a line of the profile requires.
     pub(super) fn push(&mut self, change: Change, wanted_by: &Place) {
         self.steps.push(super::Step { change, wanted_by: Some(wanted_by.clone()) });
     }

@@ -1,7 +1,7 @@
-//! Computes the changes that a profile requires, in the order that the kernel needs, and the reasons for what is not
-//! possible. Pure: nothing here reads or changes a host, so `--dry-run` shows exactly what would be done.
+//! Computes the changes that a profile requires, in the order that the kernel needs, and the reasons why others are not
+//! possible. Pure: nothing here reads or changes a host, so `--dry-run` shows exactly the changes that would be made.
 //!
-//! After applying a plan, a new plan is empty. The reverse of a plan restores the previous state.
+//! After a plan was applied, the next plan is empty. Reversing a plan restores the previous state.
 
 mod as_profile;
 mod change;
@@ -27,9 +27,9 @@ pub use text::ChangeText;
 pub struct Observed {
     /// Snapshot of the host.
     pub snapshot: Snapshot,
-    /// Values of [`Profile::sysctls`], by name, as text.
+    /// Values of [`Profile::sysctls`] as text, by name.
     pub sysctls: BTreeMap<String, Reading<String>>,
-    /// Sysctls that do not exist in the namespace because they apply to the whole host, with their value there.
+    /// Sysctls that affect the whole host and therefore do not exist in the namespace, with their host value.
     pub host_wide_sysctls: BTreeMap<String, Reading<String>>,
 }
 
@@ -38,11 +38,11 @@ pub struct Observed {
 pub struct Step {
     /// The change.
     pub change: Change,
-    /// Location in the profile; `None` if the value is only set again because its queue is recreated.
+    /// Location in the profile; `None` if the value is set again only because its queue is recreated.
     pub wanted_by: Option<Place>,
 }
 
-/// A setting of the profile that is not possible here.
+/// A setting in the profile that cannot be applied here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Impossible {
     /// The setting, in a few words: `coalescing of queue 3 of eth0`.
@@ -55,13 +55,13 @@ pub struct Impossible {
     pub wanted_by: Place,
 }
 
-/// Ordered changes, and settings that are not possible. To verify a plan, plan again from a new snapshot: the result
+/// Ordered changes, and settings that cannot be applied. To verify a plan, plan again from a new snapshot: the result
 /// must be empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Changes in the order of application.
     pub steps: Vec<Step>,
-    /// Settings that are not possible.
+    /// Settings that cannot be applied.
     pub impossible: Vec<Impossible>,
 }
 
@@ -77,7 +77,7 @@ impl Plan {
                     &wanted.place,
                     format!("device.{}", wanted.label),
                     Why::Absent,
-                    "no device here is selected by it",
+                    "it selects no device in this namespace",
                 );
             }
         }
@@ -106,10 +106,10 @@ impl Plan {
         for Step { change, wanted_by } in &self.steps {
             let device = change.device().map(|device| device.name.as_str());
             let wanted_by = wanted_by.as_ref().map(ToString::to_string);
-            info!(device, queue = change.queue(), change = %change.text(), wanted_by, "to be changed");
+            info!(device, queue = change.queue(), change = %change.text(), wanted_by, "planned change");
         }
         for Impossible { what, said, wanted_by, .. } in &self.impossible {
-            info!(what, why = said, %wanted_by, "not possible");
+            info!(what, why = said, %wanted_by, "the setting cannot be applied");
         }
     }
 
@@ -127,15 +127,15 @@ impl Plan {
         self.settle(format!("sysctl {name}"), Made::Stays, current, wish, None, make);
     }
 
-    /// Refuses a sysctl that would affect more than the namespace, unless it has the value already.
+    /// Refuses a sysctl that would affect more than the namespace, unless it already has the value.
     fn host_wide_sysctl(&mut self, name: &str, wanted: &Placed<String>, on_host: &Reading<String>) {
         let what = format!("sysctl {name}");
         match on_host {
             Reading::Known(value) if normalised(value) == normalised(&wanted.value) => {}
             Reading::Known(value) => {
                 let said = format!(
-                    "it holds for the whole host, where it is {value}, and network namespaces have none of their own: \
-                     apply it without --netns"
+                    "it is {value} and applies to the whole host; it cannot be set per network namespace: apply it \
+                     without --netns"
                 );
                 self.cannot(&wanted.place, what, Why::Absent, &said);
             }
@@ -143,7 +143,7 @@ impl Plan {
         }
     }
 
-    /// Records a setting that is not possible.
+    /// Records a setting that cannot be applied.
     fn cannot(&mut self, wanted_by: &Place, what: String, why: Why, said: &str) {
         self.impossible.push(Impossible { what, why, said: said.to_owned(), wanted_by: wanted_by.clone() });
     }
@@ -194,7 +194,7 @@ impl Plan {
 /// Effect of earlier steps on the object of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Made {
-    /// None.
+    /// No earlier step affects the object.
     Stays,
     /// The object is recreated with the kernel's defaults.
     Anew,
@@ -202,7 +202,7 @@ enum Made {
     Goes,
 }
 
-/// A value before the plan.
+/// Value of an object before the plan.
 #[derive(Debug, Clone)]
 enum Current<'a, T> {
     Known(T),

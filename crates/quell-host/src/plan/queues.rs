@@ -14,7 +14,7 @@ use super::device::{self, Coalesced, Outlook};
 use super::{Change, Current, DeviceId, Diff, Made, Plan, Step, cpus};
 use crate::snapshot::{Device, Irq, Napi, Reading, RxQueue, Snapshot, Thread, TxQueue, Why};
 
-/// Settings of a profile for one queue. Groups that name the queue override groups for all queues.
+/// Settings for one queue in a profile. Groups that name the queue override groups for all queues.
 #[derive(Debug, Clone, Default)]
 struct Wishes<'a> {
     mode: Option<&'a Placed<DeliveryMode>>,
@@ -37,7 +37,7 @@ pub(super) struct Queues<'a> {
     outlook: Outlook,
     coalescing: Coalesced,
     wishes: BTreeMap<u32, Wishes<'a>>,
-    /// Queues that the profile names and the device lacks.
+    /// Queues that the profile names and the device does not have.
     missing: Vec<(u32, &'a Place)>,
 }
 
@@ -140,7 +140,7 @@ impl<'a> Queues<'a> {
         plan.steps.push(Step { change, wanted_by: place });
     }
 
-    /// CPUs for a position, or a recorded obstacle.
+    /// Returns the CPUs for a position in the group, or records an obstacle.
     fn cpus<'p>(&self, plan: &mut Plan, what: &str, turn: Option<Turn<'p>>) -> Option<(CpuList, &'p Place)> {
         let (policy, position) = turn?;
         match cpus::choose(&policy.value, position, self.device, self.snapshot) {
@@ -162,7 +162,7 @@ impl<'a> Queues<'a> {
         let irq = napi.and_then(|napi| self.irq_of(napi));
         let wish = match (irq, made, wishes.irq_cpus) {
             (None, Made::Stays, Some((policy, _))) => {
-                // Without an interrupt, the default policy needs no change.
+                // The default policy requires no change for a queue without an interrupt.
                 if policy.value != CpuPolicy::Default {
                     plan.cannot(&policy.place, what, Why::Absent, "the kernel shows no interrupt of this queue");
                 }
@@ -195,9 +195,9 @@ impl<'a> Queues<'a> {
         let current = match (&readings, now) {
             (Some(values), _) => values.clone(),
             (None, Some(_)) if made == Made::Stays && !self.outlook.napis_come => {
-                // A queue without NAPI cannot be configured, which equals mode `base`.
+                // Mode `base` needs no change for a queue without NAPI.
                 if let Some(mode) = wishes.mode.filter(|mode| mode.value != DeliveryMode::default()) {
-                    let said = "it has none: the device must be up, and a veth must have GRO on";
+                    let said = "the queue has no NAPI instance: the device must be up, and a veth must have GRO on";
                     plan.cannot(&mode.place, what, Why::Absent, said);
                 }
                 return;
@@ -215,7 +215,7 @@ impl<'a> Queues<'a> {
         plan.settle(what, made, current, wish, Some(&default), make);
     }
 
-    /// The mode of a queue that needs threading which this kernel lacks, with the reason.
+    /// Returns the mode of a queue that needs threading, with the reason why this kernel refuses it.
     fn refused_threading<'w>(&self, wishes: &Wishes<'w>) -> Option<(&'w Placed<DeliveryMode>, &'static str)> {
         let mode = wishes.mode?;
         Some((mode, self.snapshot.refuses_threading(mode.value.napi().threaded)?))
@@ -227,7 +227,8 @@ impl<'a> Queues<'a> {
         napis.next().is_none_or(|napi| napi.threading.known().is_some())
     }
 
-    /// Threaded NAPI through sysfs, where the kernel supports it per device only and all queues want the same value.
+    /// Plans threaded NAPI through sysfs, for kernels that support it per device only. All queues must want the same
+    /// value.
     fn device_threading(&self, plan: &mut Plan) {
         if self.knows_threading() {
             return;
@@ -242,7 +243,7 @@ impl<'a> Queues<'a> {
         let is_threaded = |mode: &Placed<DeliveryMode>| mode.value.napi().threaded.kernel_value() > 0;
         let what = format!("threaded NAPI of {}", self.id);
         if let Some(other) = modes.iter().find(|mode| is_threaded(mode) != is_threaded(first)) {
-            let said = "this kernel threads all queues of a device or none, and the profile wants both";
+            let said = "this kernel uses threads for all queues of a device or for none, but the profile mixes both";
             return plan.cannot(&other.place, what, Why::UnsupportedByKernel, said);
         }
         let current = self.outlook.current(Some(&self.device.defaults.threaded));
@@ -260,7 +261,7 @@ impl<'a> Queues<'a> {
             (Some(_), _, Some(_)) if !comes => Made::Goes,
             (None, _, _) if !comes => {
                 if let (Some(place), false) = (place, made == Made::Goes) {
-                    plan.cannot(place, what, Why::Absent, "the queue has no thread: give it a mode that has one");
+                    plan.cannot(place, what, Why::Absent, "the queue has no thread: choose a mode with a NAPI thread");
                 }
                 return;
             }
@@ -299,7 +300,7 @@ impl<'a> Queues<'a> {
                 (cpus.map(|cpus| (cpus, place)), has_rxqs.then(|| (Vec::new(), place)))
             }
             Some(Placed { place, .. }) => {
-                return plan.cannot(place, what, Why::Failed, "this version has no such rule");
+                return plan.cannot(place, what, Why::Failed, "this version does not know the policy");
             }
         };
         self.xps_cpus(plan, queue, now, made, cpus);
@@ -317,7 +318,7 @@ impl<'a> Queues<'a> {
         wish: Option<(CpuList, &Place)>,
     ) {
         let current = match self.outlook.current(now.map(|tx| &tx.xps_cpus)) {
-            // With a single queue there is no choice.
+            // A single queue leaves no choice.
             Current::Known(None) => return,
             Current::Known(Some(cpus)) => Current::Known(cpus),
             Current::Unknown(unknown) => Current::Unknown(unknown),
@@ -328,7 +329,8 @@ impl<'a> Queues<'a> {
         plan.settle(format!("XPS of queue {queue} of {}", self.id), made, current, wish, Some(&off), make);
     }
 
-    /// Affinity of the interrupt of the receive queue with the same number: planned, or else current.
+    /// Affinity of the interrupt of the receive queue with the same number. Uses the planned affinity, or else the
+    /// current one.
     fn irq_cpus(&self, queue: u32, wishes: &Wishes<'_>) -> Option<CpuList> {
         let rx = self.device.rx_queues.known_elements().find(|rx| rx.id == queue);
         let irq = rx.and_then(|rx| self.napi_of(rx)).and_then(|napi| self.irq_of(napi));
@@ -358,7 +360,7 @@ impl<'a> Wishes<'a> {
     }
 }
 
-/// Settings that the kernel reports for an instance. A kernel without suspension settings is too old to set any.
+/// Settings of an instance as reported by the kernel. A kernel without suspension settings is too old to set any.
 fn values(napi: &Napi) -> Current<'_, PartialNapiSettings> {
     let unknown = [
         napi.defer_hard_irqs.why_unknown(),
@@ -380,7 +382,7 @@ fn scheduling(wanted: ThreadScheduling) -> Scheduling {
     let policy = match wanted {
         ThreadScheduling::Fifo { priority } => Policy::Fifo { priority },
         ThreadScheduling::Other { nice } => Policy::Other { nice },
-        // The enum is non-exhaustive; other values count as the default.
+        // The enum is non-exhaustive; unknown values count as the default.
         _ => Policy::Other { nice: 0 },
     };
     Scheduling { policy, reset_on_fork: false }

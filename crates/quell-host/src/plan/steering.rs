@@ -1,4 +1,5 @@
-//! Plans RSS contexts and flow rules of a profile. An existing context is identified by its table, a rule by its match.
+//! Plans the RSS contexts and flow rules of a profile. A table identifies an existing context, and a match identifies a
+//! rule.
 
 use std::net::IpAddr;
 
@@ -18,14 +19,14 @@ pub(super) fn plan(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &Dev
     rules(plan, device, id, wanted, &contexts);
 }
 
-/// Contexts of the profile by label, without those that cannot be created.
+/// Contexts of the profile by label, except those that cannot be created.
 type Contexts = Vec<(String, ContextRef)>;
 
 fn contexts(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProfile, outlook: Outlook) -> Contexts {
     let now = match &device.rss_contexts {
         Reading::Known(contexts) => contexts,
         Reading::Unknown(reading) => {
-            // A device without RSS spreads over all queues already.
+            // A device without RSS needs no change to spread over all queues.
             for context in wanted.rss.iter().filter(|context| context.queues.value != QueueSet::All) {
                 let what = format!("RSS context {} of {id}", context.label);
                 plan.cannot_know(&context.queues.place, what, &reading.unknown);
@@ -44,7 +45,7 @@ fn contexts(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProf
                     &context.queues.place,
                     what,
                     Why::UnsupportedByDriver,
-                    "the driver shows no indirection table",
+                    "the driver does not report an indirection table",
                 );
             }
             continue;
@@ -104,7 +105,7 @@ fn main_table(plan: &mut Plan, id: &DeviceId, main: Option<&RssContext>, new: Ve
     plan.push(Change::RssTable { device: id.clone(), context: RssContextId::MAIN, table }, &wanted.queues.place);
 }
 
-/// A table of this length that spreads evenly over the queues; `None` without one.
+/// Returns a table of this length that spreads evenly over the queues; `None` if there are no queues.
 fn table(queues: &QueueSet, length: usize, outlook: Outlook) -> Option<Vec<u32>> {
     let queues = queues.of_device(outlook.rx_queues?);
     (length > 0 && !queues.is_empty()).then(|| queues.into_iter().cycle().take(length).collect())
@@ -119,7 +120,12 @@ fn delete_others(plan: &mut Plan, id: &DeviceId, wanted: &DeviceProfile, now: &[
         }
         let Some(old) = context.indirection.clone() else {
             let what = format!("RSS context {} of {id}", context.id);
-            plan.cannot(place, what, Why::UnsupportedByDriver, "its table is not shown, so it could not be made again");
+            plan.cannot(
+                place,
+                what,
+                Why::UnsupportedByDriver,
+                "the driver does not report its table, so an undo could not recreate the context",
+            );
             continue;
         };
         let table = Diff { old: Some(old), new: None };
@@ -163,12 +169,12 @@ fn rules(plan: &mut Plan, device: &Device, id: &DeviceId, wanted: &DeviceProfile
             }
             Some(_) => {}
             None => {
-                let what = format!("flow rule at place {} of {id}", installed.location);
+                let what = format!("flow rule at location {} of {id}", installed.location);
                 plan.cannot(
                     place,
                     what,
                     Why::Failed,
-                    "Quell has no words for it and could not write it back: it stays",
+                    "Quell cannot represent it, so an undo could not restore it; it was left in place",
                 );
             }
         }

@@ -1,5 +1,5 @@
-//! Describes a change as text, for `--dry-run` and `status`: object, old value, new value, in the kernel's spelling and
-//! units.
+//! Describes a change as text, for `--dry-run` and `status`: object, old value and new value, in the kernel's spelling
+//! and units.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use super::{Change, ChannelCounts, ContextRef, Diff, RingSizes, RuleAction};
 /// A change as text; a value is `None` if it does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangeText {
-    /// Setting without device and queue: `irq affinity`, `rx-usecs`.
+    /// Name of the setting without device and queue: `irq affinity`, `rx-usecs`.
     pub what: String,
     /// Old value.
     pub old: Option<String>,
@@ -51,7 +51,7 @@ impl Change {
     }
 }
 
-/// The settings that differ; all settings if there is no old value.
+/// Returns the differing settings, or all settings if there is no old value.
 fn only_what_differs(values: &Diff<PartialNapiSettings>) -> Diff<PartialNapiSettings> {
     match (&values.old, &values.new) {
         (Some(old), Some(new)) if old != new => Diff { old: Some(old.unlike(new)), new: Some(new.unlike(old)) },
@@ -75,7 +75,7 @@ pub(crate) fn numbers(numbers: &[u32]) -> String {
     cpu_list(&numbers.iter().copied().collect())
 }
 
-/// The queues of a table, with a remark if the table does not spread evenly.
+/// Lists the queues of a table, with a remark if the table does not spread evenly.
 fn spread(table: &[u32]) -> String {
     let shares = |queue: u32| table.iter().filter(|one| **one == queue).count();
     let queues: CpuList = table.iter().copied().collect();

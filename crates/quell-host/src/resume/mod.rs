@@ -1,12 +1,11 @@
-//! Frees queues with suspended interrupts without touching the program they are suspended for. A change that disables
-//! the end of a suspension (`irq-suspend-timeout`, deferral, `prefer_busy_poll` of an epoll) must free the queue before
-//! and after. Otherwise its packets wait until the old timeout expires.
+//! Frees queues with suspended interrupts without disturbing their programs. Some changes disable the end of a
+//! suspension (`irq-suspend-timeout`, deferral, `prefer_busy_poll` of an epoll). Such a change must free the queue
+//! before and after. Otherwise its packets wait until the old timeout expires.
 //!
-//! Waiting on the program's own epoll would also free the queue, but would consume edge-triggered and one-shot events
-//! of the program. The queue is therefore polled by an io_uring that is given the NAPI ID. Without io_uring, an epoll
-//! of our own polls it; it watches a duplicate of one of the program's sockets without any events. Both polls deliver
-//! the queue's packets to their sockets and re-arm its timer with gro-flush-timeout (`busy_poll_stop` in
-//! `net/core/dev.c`).
+//! A wait on the program's own epoll would also free the queue, but would consume edge-triggered and one-shot events of
+//! the program. Instead, an io_uring with the NAPI ID polls the queue. Without io_uring, Quell's own epoll polls it,
+//! which watches a duplicate of one of the program's sockets with an empty event mask. Both polls deliver the queue's
+//! packets to their sockets and re-arm its timer with gro-flush-timeout (`busy_poll_stop` in `net/core/dev.c`).
 
 mod sockets;
 
@@ -27,28 +26,29 @@ use tracing::{debug, info};
 pub use sockets::SocketsError;
 use sockets::{CANDIDATES, SocketOnNapi, sockets_on};
 
-/// A timeout of zero neither polls nor resumes (`ep_poll` in `fs/eventpoll.c`). The poll precedes the sleep. The sleep
-/// is short because a duplicate of the program's socket is open during it.
+/// Timeout of a wait on Quell's own epoll. With zero, the kernel neither polls nor resumes (`ep_poll` in
+/// `fs/eventpoll.c`). It is short, because the duplicate of the program's socket stays open during the sleep, which
+/// follows the poll.
 const OWN_WAIT: Duration = Duration::from_micros(1);
-/// Limit of waits on our epoll until it reports nothing: a hang-up and an error are reported once each.
+/// Maximum number of waits until Quell's epoll returns no events. A hang-up and an error are returned once each.
 const OWN_WAITS_MAX: usize = 3;
-const NO_SOCKET: &str = "no socket arrives by it";
-/// Longest suspension whose end is waited for.
+const NO_SOCKET: &str = "no socket receives from it";
+/// Longest suspension that Quell waits for.
 pub const WAITED_OUT_MAX: Duration = Duration::from_secs(10);
 
-/// How a queue was freed.
+/// Method that freed a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Freed {
-    /// Polled by our epoll, which watched a duplicate of this socket.
+    /// Quell's epoll polled it while watching a duplicate of this socket.
     ThroughSocket {
         /// Process that owns the socket.
         pid: Pid,
         /// File descriptor in that process.
         fd: i32,
     },
-    /// Polled by an io_uring.
+    /// An io_uring polled it.
     ThroughIoUring,
-    /// Not polled: after this time any suspension has ended.
+    /// Nothing polled it, but every suspension has ended after this time.
     WaitedOut(Duration),
 }
 
@@ -56,19 +56,19 @@ pub enum Freed {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResumeError {
-    /// Nothing can poll the queue, and the suspension cannot be waited for: it is too long, or its timeout is unknown
-    /// because the device is not in the program's namespace.
+    /// Nothing can poll the queue, and waiting for the end of the suspension is not possible. Either the timeout is too
+    /// long, or it is unknown because the device is not in the program's namespace.
     #[error(
-        "NAPI {napi} may stay suspended for up to {}, because it cannot be polled: {no_socket}; {no_ring}. Its packets \
-         are delivered after that, or when the program waits on its epoll again",
+        "NAPI {napi} may stay suspended for up to {}, because it cannot be polled: {no_socket}; {no_ring}. Its \
+         packets are delivered after that time, or when the program calls epoll_wait again",
         timeout.map_or("an unknown time".to_owned(), |timeout| format!("{timeout:?}"))
     )]
     CannotPoll {
         /// NAPI instance of the queue.
         napi: NapiId,
-        /// Suspension timeout; absent when unknown.
+        /// Suspension timeout; absent if unknown.
         timeout: Option<Duration>,
-        /// Reason why no socket helped.
+        /// Reason why no socket could be used.
         no_socket: String,
         /// Reason why io_uring failed.
         no_ring: NapiPollError,
@@ -85,8 +85,7 @@ pub struct Resumer {
 }
 
 impl Resumer {
-    /// Prepares to free one queue: searches `programs` for sockets on it. Programs that cannot be inspected are
-    /// skipped.
+    /// Prepares to free one queue by searching `programs` for sockets on it. Skips programs that cannot be inspected.
     #[must_use]
     pub fn of_queue(proc: &ProcRoot, napi: &Napi, programs: &[Pid]) -> Self {
         let (mut candidates, mut no_socket) = (Vec::new(), NO_SOCKET.to_owned());
@@ -102,8 +101,8 @@ impl Resumer {
         Self { napi: napi.id, timeout: suspend_timeout(napi), candidates, no_socket }
     }
 
-    /// Prepares to free every queue that a program may have suspended: the queues of its sockets, and `others`, which
-    /// may be the queues of sockets closed by now.
+    /// Prepares to free every queue that a program may have suspended: the queues of its sockets, and `others`, whose
+    /// sockets may be closed by now.
     #[must_use]
     pub fn of_program(proc: &ProcRoot, program: Pid, others: &[Napi]) -> Vec<Self> {
         let timeouts: BTreeMap<NapiId, Option<Duration>> =
@@ -122,31 +121,31 @@ impl Resumer {
         napis.into_iter().map(resumer).collect()
     }
 
-    /// Polls the queue, if possible. Ends any suspension that began before this call.
+    /// Polls the queue if possible, which ends any suspension that began before this call.
     ///
     /// # Errors
-    /// Returns why io_uring, the last resort, failed.
+    /// The error of io_uring, if neither method works.
     pub fn poll(&self) -> Result<Freed, NapiPollError> {
         let napi = self.napi.get();
         let Err(no_ring) = poll_napi_once(self.napi) else {
-            debug!(napi, "a suspension is ended: polled by an io_uring");
+            debug!(napi, "an io_uring polled the queue, which ends a suspension");
             return Ok(Freed::ThroughIoUring);
         };
         match self.poll_through_socket() {
             Some(Freed::ThroughSocket { pid, fd }) => {
-                debug!(napi, pid = pid.get(), fd, %no_ring, "a suspension is ended: polled by an epoll with this socket");
+                debug!(napi, pid = pid.get(), fd, %no_ring, "an epoll with this socket polled the queue, which ends a suspension");
                 Ok(Freed::ThroughSocket { pid, fd })
             }
             Some(freed) => Ok(freed),
             None => {
-                debug!(napi, %no_ring, no_socket = self.no_socket, "the queue cannot be polled");
+                debug!(napi, %no_ring, no_socket = self.no_socket, "could not poll the queue");
                 Err(no_ring)
             }
         }
     }
 
     /// Polls the queue for some microseconds through a duplicate of one of the sockets, as on a kernel without
-    /// io_uring. `None`: no socket receives from it.
+    /// io_uring. Returns `None` if no socket receives from the queue.
     #[must_use]
     pub fn poll_through_socket(&self) -> Option<Freed> {
         // Skips sockets that no longer receive from the queue and sockets of exited programs.
@@ -162,7 +161,7 @@ impl Resumer {
         match (self.poll(), self.timeout) {
             (Ok(freed), _) => Ok(freed),
             (Err(_), Some(timeout)) if timeout <= WAITED_OUT_MAX => {
-                info!(napi = self.napi.get(), ?timeout, "waiting until a suspension has ended");
+                info!(napi = self.napi.get(), ?timeout, "waiting for the end of a suspension");
                 thread::sleep(timeout);
                 Ok(Freed::WaitedOut(timeout))
             }
@@ -173,12 +172,12 @@ impl Resumer {
     }
 }
 
-/// Longest possible suspension of the instance; absent when it does not suspend.
+/// Longest possible suspension of the instance; absent if it does not suspend.
 fn suspend_timeout(napi: &Napi) -> Option<Duration> {
     napi.settings.irq_suspend_timeout_ns.filter(|&timeout| timeout > 0).map(Duration::from_nanos)
 }
 
-/// Reason why our epoll did not poll.
+/// Reason why Quell's epoll did not poll.
 #[derive(Debug, thiserror::Error)]
 enum OwnEpollError {
     #[error(transparent)]
@@ -189,11 +188,12 @@ enum OwnEpollError {
     Socket(#[from] SocketOptionError),
 }
 
-/// Polls `napi` through our epoll, which learns the NAPI ID from `socket`. Returns whether it certainly did: the socket
-/// still receives from `napi`, and the last wait reported nothing, so it went as far as polling.
+/// Polls `napi` through Quell's epoll, which gets the NAPI ID from `socket`. Returns whether the poll certainly
+/// happened: the socket still receives from `napi`, and the last wait returned no events, so the kernel went on to
+/// poll.
 fn poll_through(socket: &SocketOnNapi, napi: NapiId) -> Result<bool, OwnEpollError> {
     let mut epoll = Epoll::new(1)?;
-    // Set before the socket is added: the kernel records the NAPI ID only while busy polling is on.
+    // Set before the socket is added, because the kernel records the NAPI ID only while busy polling is on.
     let prefer = EpollParams { prefer_busy_poll: true, ..EpollParams::default() };
     epoll_params::set(&epoll, prefer)?;
     let Some(duplicate) = socket.duplicate() else { return Ok(false) };

@@ -1,5 +1,5 @@
-//! Maps the sockets of a process to the NAPI instances they receive from. Our epoll learns the NAPI ID from a duplicate
-//! of such a socket. Does not change the process, reads from no socket, and closes each duplicate immediately.
+//! Maps the sockets of a process to the NAPI instances of their last packets. Quell's epoll gets the NAPI ID from a
+//! duplicate of such a socket. This does not change the process or read data, and each duplicate is closed immediately.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use quell_linux::pidfd::{BriefDuplicate, PidFd, PidFdError};
 use quell_linux::proc::{FdKind, ProcError, ProcRoot};
 use quell_linux::{NapiId, Pid, socket_options};
 
-/// Candidates per NAPI instance. More than one, because a socket may be closed or change its queue at any time.
+/// Candidates per NAPI instance. One is not enough, because a socket may be closed or change its queue at any time.
 pub(super) const CANDIDATES: usize = 3;
 
 /// A socket of another process that received its last packet from a NAPI instance.
@@ -32,7 +32,7 @@ pub enum SocketsError {
 }
 
 impl SocketOnNapi {
-    /// A duplicate; `None` when the socket was closed.
+    /// Duplicates the socket; `None` if it was closed.
     pub(super) fn duplicate(&self) -> Option<BriefDuplicate> {
         let duplicate = PidFd::open(self.pid).and_then(|process| process.duplicate_briefly(self.fd)).ok()?;
         // The descriptor may have been reused.
@@ -40,10 +40,10 @@ impl SocketOnNapi {
     }
 }
 
-/// Sockets of a process by NAPI instance, at most [`CANDIDATES`] each; only those of the instance `wanted`, if given.
+/// Sockets of a process by NAPI instance, at most [`CANDIDATES`] each. With `wanted`, only sockets of that instance.
 ///
-/// A search of its own: the snapshot lists the sockets of whole namespaces and reads more options of each, while a queue
-/// may be suspended here. For one queue this stops at the first candidates.
+/// A snapshot would take too long while a queue may be suspended: it lists the sockets of whole namespaces and reads
+/// more options. For one queue, this search stops at the first candidates.
 ///
 /// # Errors
 /// When the process has exited or may not be inspected.

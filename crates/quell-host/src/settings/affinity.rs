@@ -1,4 +1,5 @@
-//! CPU affinity of another process's thread: set, verified, and restored unless another program has changed it since.
+//! CPU affinity of a thread of another process: set, verified, and restored unless another program has changed it
+//! since.
 
 use quell_linux::proc::{ProcRoot, ProcessIdentity, Ticks};
 use quell_linux::sched::{self, SchedError};
@@ -31,7 +32,7 @@ pub(crate) fn plan(proc: &ProcRoot, pin: &Pin) -> Result<ThreadAffinity, Setting
 /// Sets the affinity and verifies it.
 ///
 /// # Errors
-/// When the kernel refuses, or drops a CPU that is offline or outside the thread's cpuset.
+/// When the kernel refuses, or omits a CPU that is offline or outside the thread's cpuset.
 pub(crate) fn set(tid: Pid, cpus: &CpuList) -> Result<(), SettingsError> {
     sched::set_affinity(tid, cpus)?;
     let read = sched::affinity(tid)?;
@@ -41,7 +42,7 @@ pub(crate) fn set(tid: Pid, cpus: &CpuList) -> Result<(), SettingsError> {
     Ok(())
 }
 
-/// Current affinity of the thread; `None` when it has exited.
+/// Current affinity of the thread; `None` if it has exited.
 ///
 /// # Errors
 /// When the thread cannot be inspected.
@@ -60,7 +61,7 @@ pub(crate) fn now(proc: &ProcRoot, change: &ThreadAffinity) -> Result<Option<Cpu
     }
 }
 
-/// Restores the affinity of a thread if it is still the one that was set.
+/// Restores the affinity of a thread if it is unchanged since it was set.
 ///
 /// # Errors
 /// When the thread cannot be inspected, or the kernel refuses.
@@ -76,8 +77,8 @@ pub(crate) fn restore(
     }
     if current != change.new {
         return Ok(UndoOutcome::LeftAlone(format!(
-            "thread {tid} of process {pid} is bound to CPUs {current} by somebody else since, and was left alone; before \
-             Quell it might run on {}",
+            "another program has bound thread {tid} of process {pid} to CPUs {current}; it was left alone (its CPUs \
+             before Quell were {})",
             change.old
         )));
     }

@@ -1,6 +1,6 @@
-//! Busy-poll parameters of another process's epolls: set in an order that leaves no suspended queue stalled, verified,
-//! and restored. A duplicate of the epoll exists only for a few system calls, never during a wait or a write to disk:
-//! while it is open, the program's own `close` does not free the epoll.
+//! Busy-poll parameters of epolls in other processes: set in an order that leaves no suspended queue stalled, verified,
+//! and restored. A duplicate of an epoll is open only for a few system calls, never during a wait or a write to disk.
+//! While it is open, the program's own `close` does not free the epoll.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::attach::SocketId;
 use crate::journal::{EpollParameters, UndoOutcome};
 use crate::resume::Resumer;
 
-/// Number of epolls that are changed between two frees of the queues. A change takes microseconds, so a queue suspended
-/// in between is freed long before the shortest useful suspension ends.
+/// Number of epolls that are changed before their queues are freed again. A change takes microseconds, so a queue that
+/// is suspended in between is freed long before the shortest useful suspension ends.
 pub(crate) const AT_ONCE: usize = 500;
 
 /// An epoll that gets busy-poll parameters.
@@ -32,14 +32,14 @@ pub struct EpollToSet {
     pub process: ProcessIdentity,
     /// File descriptor in that process.
     pub fd: i32,
-    /// Sockets that it was seen to watch. An epoll that watches none of these has reused the descriptor.
+    /// Sockets that the epoll watched in a snapshot. If an epoll watches none of them, the descriptor was reused.
     pub watched: Vec<SocketId>,
     /// Parameters to set.
     pub new: EpollParams,
 }
 
 impl EpollToSet {
-    /// The change to record.
+    /// Returns the change for the journal.
     pub(crate) fn change_from(&self, old: EpollParams) -> EpollParameters {
         let ProcessIdentity { pid, starttime, .. } = self.process;
         let (pid, start_time_ticks) = (pid.get().unsigned_abs(), starttime.0);
@@ -52,7 +52,7 @@ impl EpollToSet {
 pub(crate) struct Program {
     process: ProcessIdentity,
     handle: PidFd,
-    /// Resumers for the queues that the process may have suspended; empty when no change can stall one.
+    /// Resumers for the queues that the process may have suspended; empty if no change can stall a queue.
     resumers: Vec<Resumer>,
 }
 
@@ -60,45 +60,46 @@ impl Program {
     /// Opens the process. With `can_stall`, lists its sockets once for all changes.
     ///
     /// # Errors
-    /// When the process has exited or may not be inspected, or queues cannot be listed.
+    /// When the process has exited or may not be inspected, or its queues cannot be listed.
     pub(crate) fn open(proc: &ProcRoot, process: ProcessIdentity, can_stall: bool) -> Result<Self, SettingsError> {
         let handle = handle_of(proc, process)?;
         let resumers = if can_stall { resumers(proc, handle.pid())? } else { Vec::new() };
         Ok(Self { process, handle, resumers })
     }
 
-    /// Parameters of the epoll `fd`.
+    /// Reads the parameters of the epoll `fd`.
     ///
     /// # Errors
-    /// When `fd` is not an epoll, or not the one that was seen to watch one of `watched`.
+    /// When `fd` is not an epoll, or an epoll that watches none of `watched`.
     pub(crate) fn get(&self, fd: i32, watched: &[SocketId]) -> Result<EpollParams, SettingsError> {
         let epoll = self.handle.duplicate_briefly(fd)?;
         if self.is_another(&epoll, watched) {
-            let what = format!("the epoll that process {} had under number {fd}", self.process.pid);
+            let what = format!("epoll {fd} of process {}, as of the snapshot,", self.process.pid);
             return Err(SettingsError::Gone { what });
         }
         Ok(epoll_params::get(&epoll)?)
     }
 
-    /// Restores the epoll of a change if it has parameters that the change has set. Returns the previous parameters.
+    /// Restores the epoll of a change if its parameters are those of the change. Returns the previous parameters.
     fn restore(&self, change: &EpollParameters) -> Result<EpollParams, SettingsError> {
         let current = self.get(change.fd, &[])?;
         self.change(change.fd, change.set_to(current), change.old)
     }
 
-    /// Sets the parameters of the epoll `fd` if they are `from`, and verifies them. Returns the previous parameters.
+    /// Changes the parameters of the epoll `fd` from `from` to `to`, and verifies them. Leaves the epoll alone if its
+    /// parameters differ from `from`. Returns the previous parameters.
     ///
     /// # Errors
-    /// When `fd` is not an epoll, the kernel refuses, or the values read differ.
+    /// When `fd` is not an epoll, the kernel refuses, or the kernel reports other values afterwards.
     pub(crate) fn change(&self, fd: i32, from: EpollParams, to: EpollParams) -> Result<EpollParams, SettingsError> {
         let epoll = self.handle.duplicate_briefly(fd)?;
         let current = epoll_params::get(&epoll)?;
         let pid = self.process.pid.get();
         if current != from {
-            debug!(pid, fd, %current, expected = %from, "left alone: changed since");
+            debug!(pid, fd, %current, expected = %from, "skipped: another program has changed the parameters");
             return Ok(current);
         }
-        debug!(pid, fd, old = %current, new = %to, "EPIOCSPARAMS");
+        debug!(pid, fd, from = %current, to = %to, "EPIOCSPARAMS");
         answered(epoll_params::set(&epoll, to))?;
         let read = epoll_params::get(&epoll)?;
         if read != to {
@@ -107,11 +108,11 @@ impl Program {
         Ok(current)
     }
 
-    /// Calls `act` and frees, before and after it, every queue that the process may have suspended. Freeing a queue
-    /// needlessly costs one additional poll.
+    /// Calls `act`. Before and after it, frees every queue that the process may have suspended. An unnecessary attempt
+    /// costs one additional poll.
     pub(crate) fn with_queues_freed<T>(&self, act: impl FnOnce() -> T) -> (T, Result<(), SettingsError>) {
         for resumer in &self.resumers {
-            // Waiting for the suspension to end only makes sense when it cannot start again.
+            // Do not wait for the end of the suspension here: it could start again.
             let _ = resumer.poll();
         }
         let result = act();
@@ -119,8 +120,8 @@ impl Program {
         (result, freed.map_err(SettingsError::from))
     }
 
-    /// Whether this is provably a different epoll: one of the sockets still exists, and the epoll watches none of the
-    /// known ones. A closed socket proves nothing.
+    /// Whether this is certainly a different epoll: one of the known sockets still exists, but the epoll watches none
+    /// of them. A closed socket proves nothing.
     fn is_another(&self, epoll: &DuplicatedFd, watched: &[SocketId]) -> bool {
         let watches = |socket: &SocketId| {
             let duplicate = self.handle.duplicate_briefly(socket.fd).ok()?;
@@ -132,7 +133,7 @@ impl Program {
     }
 }
 
-/// Queues that the process may have suspended: all of its namespace, and those of its sockets. The sockets that
+/// Queues that the process may have suspended: all queues of its namespace, and those of its sockets. The sockets that
 /// associated an epoll with a queue may be closed by now.
 fn resumers(proc: &ProcRoot, pid: Pid) -> Result<Vec<Resumer>, SettingsError> {
     let namespace = match Namespace::open_pid(proc.path(), pid) {
@@ -148,7 +149,7 @@ fn resumers(proc: &ProcRoot, pid: Pid) -> Result<Vec<Resumer>, SettingsError> {
     Ok(Resumer::of_program(proc, pid, &others))
 }
 
-/// Current parameters of the epoll of a change; `None` when the epoll was closed or its process has exited.
+/// Current parameters of the epoll of a change; `None` if the epoll was closed or its process has exited.
 ///
 /// # Errors
 /// When the process may not be inspected.
@@ -162,8 +163,8 @@ pub(crate) fn now(proc: &ProcRoot, change: &EpollParameters) -> Result<Option<Ep
     }
 }
 
-/// Restores the parameters of epolls of one process, in this order, where they are still the ones that were set. An
-/// epoll is identified by its descriptor and parameters, because its sockets may have moved to another epoll.
+/// Restores the parameters of epolls of one process, in this order, if they are unchanged since they were set. A
+/// descriptor and its parameters identify an epoll, because its sockets may have moved to another epoll.
 pub(crate) fn restore(
     proc: &ProcRoot,
     process: ProcessIdentity,
@@ -191,9 +192,9 @@ pub(crate) fn restore(
     undoings
 }
 
-/// Restores epolls that the program has under other numbers by now, as after dup2(2) of another file to the number: they
-/// have the values that were set, which no program gives itself by chance. Not where the values to restore differ, for which
-/// epoll had which is not known.
+/// Restores epolls whose descriptor has changed, for example because the program called dup2(2). Their parameters
+/// identify them: no program sets these exact values by chance. Does nothing if the epolls need different values,
+/// because the assignment of values to epolls is unknown.
 fn put_back_moved(
     proc: &ProcRoot,
     program: &Program,
@@ -237,8 +238,9 @@ fn put_back_one(program: &Program, change: &EpollParameters) -> Result<UndoOutco
         Ok(current) => {
             let pid = program.process.pid;
             Ok(UndoOutcome::LeftAlone(format!(
-                "epoll {fd} of process {pid} is not as Quell set it ({new}) but {current}: it was changed since, or is \
-                 another epoll under that number, and was left alone; before Quell it was {old}"
+                "epoll {fd} of process {pid} has parameters that Quell did not set ({current} instead of {new}): \
+                 another program has changed them, or the number belongs to another epoll now; it was left alone (the \
+                 parameters before Quell were {old})"
             )))
         }
         Err(error) if error.is_absent() => Ok(UndoOutcome::AlreadyGone),
@@ -246,7 +248,8 @@ fn put_back_one(program: &Program, change: &EpollParameters) -> Result<UndoOutco
     }
 }
 
-/// Applies one error to every epoll of the process. An exited process has closed its epolls, which frees the queues.
+/// Applies one error to every epoll of the process. If the process has exited, its epolls are closed and their queues
+/// are free.
 fn of_all(
     proc: &ProcRoot,
     process: ProcessIdentity,
@@ -296,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn epolls_are_restored_in_order_and_one_that_is_closed_is_gone() {
+    fn epolls_are_restored_in_order_and_a_closed_one_is_gone() {
         let (proc, one, two) = (ProcRoot::default(), Epoll::new(1).unwrap(), Epoll::new(1).unwrap());
         let (Some(one_changed), Some(two_changed)) = (set_here(&one), set_here(&two)) else { return };
         drop(two);
@@ -308,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_ended_leaves_nothing_to_be_undone() {
+    fn an_exited_process_leaves_nothing_to_undo() {
         let (proc, own) = (ProcRoot::default(), Epoll::new(1).unwrap());
         let Some(change) = set_here(&own) else { return };
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
@@ -321,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoll_that_watches_none_of_the_sockets_it_was_seen_to_watch_is_another_one() {
+    fn an_epoll_without_any_of_the_known_sockets_is_another_one() {
         let (proc, seen, other) = (ProcRoot::default(), Epoll::new(1).unwrap(), Epoll::new(1).unwrap());
         let socket = UdpSocket::bind("127.0.0.1:0".parse().unwrap(), false, Blocking::No).unwrap();
         seen.add(&socket, 0, Trigger::Level).unwrap();
@@ -338,7 +341,7 @@ mod tests {
         assert!(get(&other, &watched).unwrap_err().is_absent());
         assert!(
             get(&other, &[SocketId { fd, inode: inode.map(|inode| inode + 1) }]).is_ok(),
-            "a closed one says nothing"
+            "a closed socket proves nothing"
         );
         assert!(get(&other, &[]).is_ok());
     }

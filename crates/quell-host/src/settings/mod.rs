@@ -1,5 +1,6 @@
-//! Changes settings of queues, epolls and other objects without leaving a program stalled, and restores them without
-//! overwriting changes by others. Other modules decide the values; [`crate::transaction`] records each change first.
+//! Changes settings of queues, epolls and other objects without stalling a program, and restores them without
+//! overwriting changes by other programs. Other modules decide the values; [`crate::transaction`] records each change
+//! first.
 
 pub(crate) mod affinity;
 pub(crate) mod epoll;
@@ -79,7 +80,7 @@ pub enum SettingsError {
     /// The filter of a reuseport group could not be attached or detached.
     #[error(transparent)]
     Reuseport(#[from] ReuseportError),
-    /// A duplicated file could not be inspected.
+    /// A duplicated descriptor could not be inspected.
     #[error("could not inspect a duplicate of a socket: {0}")]
     Duplicate(#[source] std::io::Error),
     /// The sockets of a group belong to processes that may not be inspected.
@@ -88,8 +89,8 @@ pub enum SettingsError {
         /// Address of the group.
         group: String,
     },
-    /// The group has changed since it was observed.
-    #[error("{group}: its sockets have changed in the meantime (a reload?); nothing was changed: try again")]
+    /// The sockets of the group have changed since the snapshot.
+    #[error("{group}: its sockets have changed since the snapshot (a reload?); nothing was changed: try again")]
     GroupChanged {
         /// Address of the group.
         group: String,
@@ -100,24 +101,24 @@ pub enum SettingsError {
     /// A socket could not be read or set.
     #[error(transparent)]
     Socket(#[from] SocketOptionError),
-    /// A socket's values differ from the ones that were set.
+    /// The kernel reports other values for a socket than requested.
     #[error("a socket was set to {asked}, but the kernel reports {read}")]
     SocketReadBack {
-        /// Values that were set.
+        /// Requested values.
         asked: SocketValues,
-        /// Values that were read.
+        /// Values that the kernel reports.
         read: SocketValues,
     },
-    /// A thread's affinity differs from the one that was set.
+    /// The kernel reports another affinity of a thread than requested.
     #[error(
-        "thread {tid} was pinned to CPUs {asked}, but the kernel reports {read}: the others are offline or outside its cpuset"
+        "thread {tid} was pinned to CPUs {asked}, but the kernel reports {read}: the remaining CPUs are offline or outside its cpuset"
     )]
     AffinityReadBack {
         /// Thread ID.
         tid: i32,
-        /// Affinity that was set.
+        /// Requested affinity.
         asked: CpuList,
-        /// Affinity that was read.
+        /// Affinity that the kernel reports.
         read: CpuList,
     },
     /// The object does not exist.
@@ -132,26 +133,26 @@ pub enum SettingsError {
         /// Process ID.
         pid: i32,
     },
-    /// A queue's values differ from the ones that were set.
+    /// The kernel reports other values for a queue than requested.
     #[error("NAPI {napi} was set to {asked}, but the kernel reports {read}")]
     NapiReadBack {
         /// NAPI ID.
         napi: u32,
-        /// Values that were set.
+        /// Requested values.
         asked: PartialNapiSettings,
-        /// Values that were read.
+        /// Values that the kernel reports.
         read: PartialNapiSettings,
     },
-    /// An epoll's parameters differ from the ones that were set.
+    /// The kernel reports other parameters for an epoll than requested.
     #[error("epoll {fd} of process {pid} was set to {asked}, but the kernel reports {read}")]
     EpollReadBack {
         /// Process that owns the epoll.
         pid: i32,
         /// File descriptor in that process.
         fd: i32,
-        /// Parameters that were set.
+        /// Requested parameters.
         asked: EpollParams,
-        /// Parameters that were read.
+        /// Parameters that the kernel reports.
         read: EpollParams,
     },
     /// All changes of one process failed for the same reason.
@@ -162,24 +163,24 @@ pub enum SettingsError {
 /// Logs the kernel's answer to a change.
 pub(crate) fn answered<T, E: fmt::Display>(answer: Result<T, E>) -> Result<T, E> {
     match &answer {
-        Ok(_) => debug!("the kernel accepted"),
-        Err(error) => debug!(%error, "refused"),
+        Ok(_) => debug!("the kernel accepted the change"),
+        Err(error) => debug!(%error, "the kernel refused the change"),
     }
     answer
 }
 
-/// Logs why a change cannot be prepared.
+/// Logs the reason why a change cannot be prepared.
 pub(crate) fn not_possible(error: &SettingsError) {
-    debug!(%error, "not possible");
+    debug!(%error, "the change cannot be prepared");
 }
 
-/// Opens a pidfd, through which the process's files are duplicated. It keeps no file open.
+/// Opens a pidfd, through which descriptors of the process are duplicated. It keeps no file open.
 ///
 /// # Errors
 /// When the process has exited or may not be inspected.
 fn handle_of(proc: &ProcRoot, process: ProcessIdentity) -> Result<PidFd, SettingsError> {
     let handle = PidFd::open(process.pid)?;
-    // Checked while the pidfd is open: the result applies to the process behind the pidfd.
+    // Check while the pidfd is open, so that both refer to the same process.
     if !process.is_running(proc)? {
         return Err(SettingsError::ProcessGone { pid: process.pid.get() });
     }
@@ -190,7 +191,7 @@ fn handle_of(proc: &ProcRoot, process: ProcessIdentity) -> Result<PidFd, Setting
 }
 
 impl SettingsError {
-    /// Whether the object was not found and may be in an inaccessible network namespace.
+    /// Whether the object was not found, but may be in an inaccessible network namespace.
     pub(crate) fn is_out_of_sight(&self) -> bool {
         match self {
             Self::Search(SearchError::Namespace(error)) | Self::Namespace(error) => error.is_denied(),

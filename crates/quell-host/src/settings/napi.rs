@@ -18,7 +18,7 @@ use crate::journal::claims::Claims;
 use crate::journal::{NapiSettingsChange, UndoOutcome};
 use crate::resume::Resumer;
 
-/// Current state of an instance as a journal record, without values to set.
+/// Reads the current state of an instance as a journal record, without values to set.
 ///
 /// # Errors
 /// When the instance or its device cannot be read.
@@ -43,8 +43,8 @@ pub(crate) fn look(namespace: &Namespace, id: NapiId) -> Result<NapiSettingsChan
     })
 }
 
-/// Plans the change to `wanted`; `None` when the instance has these values, unless another journal that may end earlier
-/// has set them. Values that the kernel does not report are set anyway, without an old value. Pure.
+/// Plans the change to `wanted`. Returns `None` if the instance already has these values, unless another journal has
+/// set them and may end earlier. Also sets values that the kernel does not report, without an old value. Pure.
 pub(crate) fn plan(
     found: NapiSettingsChange,
     wanted: &PartialNapiSettings,
@@ -59,7 +59,7 @@ pub(crate) fn plan(
 }
 
 /// Receive queues of a device with their NAPI instances, as reported by the kernel or inferred. A device whose link is
-/// down has none.
+/// down has no queues.
 ///
 /// # Errors
 /// When they cannot be listed.
@@ -90,7 +90,7 @@ pub(crate) fn rx_queues(netdev: &mut Netdev, link: &Link) -> Result<Vec<(u32, Na
 /// Sets `values` on an instance and verifies them. Frees the queue if the change could leave it stalled.
 ///
 /// # Errors
-/// When the kernel refuses, the values read differ, or the queue cannot be freed.
+/// When the kernel refuses or reports other values afterwards, or the queue cannot be freed.
 pub(crate) fn set(
     namespace: &Namespace,
     proc: &ProcRoot,
@@ -103,11 +103,11 @@ pub(crate) fn set(
     if values.unlike(&values_before).is_empty() {
         return Ok(());
     }
-    debug!(napi = id.get(), old = %values_before.where_present_in(values), new = %values, "napi-set");
+    debug!(napi = id.get(), from = %values_before.where_present_in(values), to = %values, "napi-set");
     let stalls = values_before.can_stall_on_the_way_to(&values_before.changed_by(values));
     let resumer = if stalls { Some(resumer(namespace, proc, &before)?) } else { None };
     if let Some(resumer) = &resumer {
-        // Waiting for the suspension to end only makes sense when it cannot start again.
+        // Do not wait for the end of the suspension here: it could start again.
         let _ = resumer.poll();
     }
     answered(netdev.set_napi(id, values))?;
@@ -115,14 +115,14 @@ pub(crate) fn set(
         resumer.poll_or_wait_out()?;
     }
     let read = netdev.napi(id)?.settings.where_present_in(values);
-    debug!(napi = id.get(), %read, "read back");
+    debug!(napi = id.get(), %read, "values after the change");
     if read != *values {
         return Err(SettingsError::NapiReadBack { napi: id.get(), asked: *values, read });
     }
     Ok(())
 }
 
-/// Prepares to free the queue. io_uring needs only the NAPI ID; without io_uring, searches all processes of the
+/// Prepares to free the queue. io_uring needs only the NAPI ID. Without io_uring, this searches all processes of the
 /// namespace for sockets on the queue.
 fn resumer(namespace: &Namespace, proc: &ProcRoot, napi: &Napi) -> Result<Resumer, SettingsError> {
     let programs: Vec<Pid> = match poll_napi_once(napi.id) {
@@ -151,7 +151,7 @@ pub(crate) fn instance_now(device: &FoundDevice, change: &NapiSettingsChange) ->
     }
 }
 
-/// Restores the values that are still the ones that were set, unless another journal wants others.
+/// Restores values that are unchanged since they were set, unless another journal needs different ones.
 ///
 /// # Errors
 /// When the search for the device fails, the kernel refuses, or the queue cannot be freed.
@@ -166,7 +166,7 @@ pub(crate) fn restore(
     };
     let now = napi.settings;
     let target = others.instead_of(&change.old, &change.new);
-    debug!(device = ?device.link.name, napi = napi.id.get(), current = %now, new = %change.set_to(&now), old = %target, "to be restored");
+    debug!(device = ?device.link.name, napi = napi.id.get(), from = %now, to = %target, applied = %change.set_to(&now), "restoring values that nobody has changed since");
     let Restoration { back, changed_by_others } = Restoration::plan(&target, &change.set_to(&now), &now);
     let changed_by_others = others.of_strangers(&changed_by_others, &change.old);
     if !back.is_empty() {
@@ -177,8 +177,8 @@ pub(crate) fn restore(
         (true, false) => UndoOutcome::Undone,
         (false, nothing_set) => {
             let why = format!(
-                "NAPI {} of {} was changed to {changed_by_others} since, not by Quell: that was left alone; before Quell it \
-                 was {}",
+                "another program has changed NAPI {} of {} to {changed_by_others}; this was left in place (the value \
+                 before Quell was {})",
                 napi.id,
                 device.link.name,
                 change.old.where_present_in(&changed_by_others)
@@ -195,11 +195,11 @@ fn describe_queue(change: &NapiSettingsChange) -> String {
     }
 }
 
-/// Reason why a change of a queue cannot be undone yet. Some drivers keep the memory of an instance after its removal.
-/// `netif_napi_add_weight` does not reset all values in it: irq-suspend-timeout persists on veth. Drivers with
-/// persistent NAPI config restore all values.
+/// Text for a change of a queue that cannot be undone yet. Some drivers keep the memory of an instance after its
+/// removal, and `netif_napi_add_weight` does not reset all values in it: irq-suspend-timeout persists on veth. Drivers
+/// with persistent NAPI config restore all values.
 pub(crate) fn waits(queue: &str, device: &str, values: &PartialNapiSettings) -> String {
-    format!("{queue} of {device} (had no NAPI instance when it was to be restored): {values}")
+    format!("{queue} of {device} (without a NAPI instance at the time of the undo): {values}")
 }
 
 /// Instances of the namespace that support suspension.

@@ -1,5 +1,5 @@
-//! Filter of another process's reuseport group, attached and detached through a duplicate of one of its sockets. The
-//! duplicate exists for a few system calls only, never during a write to disk: while it is open, the program's own
+//! Filter of a reuseport group in another process, attached and detached through a duplicate of one of its sockets. The
+//! duplicate is open only for a few system calls, never during a write to disk. While it is open, the program's own
 //! `close` does not close the socket.
 
 use quell_linux::pidfd::{BriefDuplicate, PidFd};
@@ -11,7 +11,7 @@ use crate::journal::{ReuseportFilter, UndoOutcome};
 use crate::namespaces;
 use crate::steer::{GroupKey, Steering, waiting_sockets};
 
-/// A group that is about to get its filter.
+/// A group and the filter to attach.
 #[derive(Debug)]
 pub(crate) struct PutOn {
     change: ReuseportFilter,
@@ -44,8 +44,8 @@ impl PutOn {
         Ok(Self { change, waiting })
     }
 
-    /// Whether this filter makes an earlier one obsolete: it replaces that of the same group, or the earlier sockets
-    /// are all closed.
+    /// Whether this filter makes an earlier one obsolete. Either it replaces the filter of the same group, or all
+    /// earlier sockets are closed.
     pub(crate) fn takes_the_place_of(&self, earlier: &ReuseportFilter) -> bool {
         let is_in = |sockets: &[u64]| earlier.sockets.iter().any(|inode| sockets.contains(inode));
         earlier.namespace_cookie == self.change.namespace_cookie
@@ -68,7 +68,7 @@ impl PutOn {
     }
 }
 
-/// Detaches the filter if one of the group's original sockets still exists. Sockets that only share the address may
+/// Detaches the filter if one of the group's original sockets still exists. Other sockets with the same address may
 /// belong to another group with a filter of its own.
 ///
 /// # Errors
@@ -87,16 +87,16 @@ pub(crate) fn take_off(proc: &ProcRoot, change: &ReuseportFilter) -> Result<Undo
         return Ok(match others.is_empty() {
             true => UndoOutcome::AlreadyGone,
             false => UndoOutcome::LeftAlone(format!(
-                "the sockets at {} that were given a filter are closed, and others are there: if these joined the group \
-                 before, they have the filter still, and lose it when the server is restarted; it was left alone, for it \
-                 may as well be the server's own",
+                "the sockets at {} to which Quell attached the filter are closed, but other sockets have the address; \
+                 their filter was left alone, because it may belong to the server. If it is Quell's filter, it \
+                 disappears when the server restarts",
                 change.local
             )),
         });
     }
     let group = || format!("the reuseport group at {}", change.local);
     let Some(socket) = held(proc, &ours)? else {
-        // Its processes may have exited since they were listed.
+        // The processes may have exited since they were listed.
         return match waiting_sockets(&namespace)?.iter().any(|socket| ours.contains(&socket.inode)) {
             true => Err(SettingsError::HeldElsewhere { group: group() }),
             false => Ok(UndoOutcome::AlreadyGone),
@@ -108,10 +108,10 @@ pub(crate) fn take_off(proc: &ProcRoot, change: &ReuseportFilter) -> Result<Undo
     })
 }
 
-/// A duplicate of one of these sockets, from any accessible process that holds one.
+/// Duplicates one of these sockets from any accessible process that holds one.
 fn held(proc: &ProcRoot, sockets: &[u64]) -> Result<Option<BriefDuplicate>, SettingsError> {
     for pid in proc.pids()? {
-        // It may have exited, or belong to another user.
+        // The process may have exited, or belong to another user.
         let Ok(fds) = proc.process(pid).fds() else { continue };
         for fd in fds {
             let FdKind::Socket { inode } = fd.kind else { continue };

@@ -1,5 +1,6 @@
-//! Busy polling of another process's io_uring, set through a duplicate and unset if it is still the value that was set.
-//! A ring that busy polls already is left alone, because setting it again would lose the program's settings.
+//! Busy polling of an io_uring in another process. It is set through a duplicate, and unset if nobody has changed it
+//! since. A ring that already busy polls is left alone, because setting it again would overwrite the program's
+//! settings.
 
 use quell_linux::Pid;
 use quell_linux::io_uring_polling::{RingPolling, RingPollingInfo, clear, may_configure, set};
@@ -14,7 +15,7 @@ use crate::journal::{RingPollingChange, UndoOutcome};
 pub(crate) enum Ring {
     /// Busy polling is off and can be enabled.
     CanBeTold(RingPollingChange),
-    /// The ring is left alone, for this reason.
+    /// The ring must be left alone; the text gives the reason.
     LeftAlone(String),
 }
 
@@ -33,7 +34,7 @@ pub(crate) fn look(
         RingPollingInfo::Off => {}
         RingPollingInfo::On(polling) => {
             let RingPolling { busy_poll_us, .. } = polling;
-            return Ok(Ring::LeftAlone(format!("it busy polls already, for {busy_poll_us} µs")));
+            return Ok(Ring::LeftAlone(format!("it already busy polls, for {busy_poll_us} µs")));
         }
         RingPollingInfo::Unreported => {
             return Ok(Ring::LeftAlone(
@@ -48,7 +49,7 @@ pub(crate) fn look(
     Ok(Ring::CanBeTold(RingPollingChange { pid, start_time_ticks, fd, new }))
 }
 
-/// Reads the setting through the duplicate, because the descriptor in the process may be reused.
+/// Reads the setting through the duplicate, because the process may reuse the descriptor.
 fn polling_of(proc: &ProcRoot, ring: &DuplicatedFd) -> Result<RingPollingInfo, ProcError> {
     proc.process(Pid::of_this_process()).ring_polling(ring.number())
 }
@@ -56,7 +57,7 @@ fn polling_of(proc: &ProcRoot, ring: &DuplicatedFd) -> Result<RingPollingInfo, P
 /// Enables busy polling on a ring for which [`look`] found it off.
 ///
 /// # Errors
-/// When the ring is closed, busy polls by now, or the kernel refuses.
+/// When the ring is closed or already busy polls, or the kernel refuses.
 pub(crate) fn make(proc: &ProcRoot, process: ProcessIdentity, change: &RingPollingChange) -> Result<(), SettingsError> {
     let ring = handle_of(proc, process)?.duplicate_briefly(change.fd)?;
     match polling_of(proc, &ring)? {
@@ -65,7 +66,7 @@ pub(crate) fn make(proc: &ProcRoot, process: ProcessIdentity, change: &RingPolli
     }
 }
 
-/// Disables busy polling on a ring if it still has the setting.
+/// Disables busy polling on a ring if the setting is unchanged since.
 ///
 /// # Errors
 /// When the process may not be inspected, or the kernel refuses.
@@ -86,7 +87,7 @@ pub(crate) fn restore(
             Ok(UndoOutcome::Undone)
         }
         RingPollingInfo::On(_) => Ok(UndoOutcome::LeftAlone(format!(
-            "io_uring {} of process {} was changed by another program since, and was left alone",
+            "another program has changed io_uring {} of process {}; it was left alone",
             change.fd, process.pid
         ))),
         // The ring was closed and its descriptor reused, or the program has disabled busy polling.

@@ -1,5 +1,5 @@
-//! Busy polling of another process's sockets (`SO_BUSY_POLL` and related options), set through duplicates and restored
-//! unless another program has changed it since. Connections inherit it from their listening socket, so newer
+//! Busy polling of sockets in other processes (`SO_BUSY_POLL` and related options). It is set through duplicates and
+//! restored unless another program has changed it since. Connections inherit it from their listening socket, so later
 //! connections are restored too.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ pub(crate) struct Prepared {
     sockets: Vec<(i32, u64, SocketValues)>,
 }
 
-/// Records the current setting of those sockets that differ from the wanted one. Keeps no socket open.
+/// Records the current setting of the sockets that differ from the wanted setting. Closes each duplicate immediately.
 ///
 /// # Errors
 /// When the process has exited or may not be inspected, or a socket cannot be read.
@@ -43,7 +43,7 @@ pub(crate) fn prepare(
         let old = match read(&socket) {
             Ok(old) if old == wanted.values => continue,
             Ok(old) => old,
-            // It was closed in the meantime and its descriptor reused.
+            // The socket was closed in the meantime and its descriptor reused.
             Err(error) if error.is_no_socket() => continue,
             Err(error) => return Err(error.into()),
         };
@@ -55,7 +55,7 @@ pub(crate) fn prepare(
     Ok(Prepared { change, process: handle, sockets: others })
 }
 
-/// A duplicate of the socket with this inode; `None` when it was closed, even if its descriptor was reused.
+/// Duplicates the socket with this inode. Returns `None` if it was closed, even if its descriptor was reused.
 fn duplicate(process: &PidFd, fd: i32, inode: Option<u64>) -> Result<Option<(BriefDuplicate, u64)>, SettingsError> {
     let socket = match process.duplicate_briefly(fd) {
         Ok(socket) => socket,
@@ -67,7 +67,7 @@ fn duplicate(process: &PidFd, fd: i32, inode: Option<u64>) -> Result<Option<(Bri
 }
 
 impl Prepared {
-    /// Journal record to write; `None` when nothing has to change.
+    /// Record for the journal; `None` if no socket needs a change.
     pub(crate) fn change(&self) -> Option<&SocketsPolling> {
         (!self.sockets.is_empty()).then_some(&self.change)
     }
@@ -75,7 +75,7 @@ impl Prepared {
     /// Sets the sockets that are still open and unchanged, and verifies each. Returns their number.
     ///
     /// # Errors
-    /// When the process may no longer be inspected, the kernel refuses, or the values read differ.
+    /// When the process may no longer be inspected, or the kernel refuses or reports other values afterwards.
     pub(crate) fn make(self) -> Result<usize, SettingsError> {
         let mut made = 0;
         for (fd, inode, old) in &self.sockets {
@@ -107,15 +107,16 @@ fn set(socket: &DuplicatedFd, values: SocketValues, budget: Option<u16>) -> Resu
     Ok(())
 }
 
-/// Restores the sockets that still have the setting, in any process that holds them, and the connections that they have
-/// accepted since.
+/// Restores the sockets that still have the setting, in any process that holds them, and the connections accepted
+/// through them since.
 ///
 /// # Errors
 /// When processes cannot be listed, or the kernel refuses.
 pub(crate) fn restore(proc: &ProcRoot, change: &SocketsPolling) -> Result<UndoOutcome, SettingsError> {
     let mut back = PutBack::new(change);
     for pid in proc.pids()? {
-        // It may have exited or be inaccessible. If it is the changed process, its sockets are reported as gone.
+        // The process may have exited or be inaccessible. If it is the process of the change, its sockets count as
+        // gone.
         let Ok(fds) = proc.process(pid).fds() else { continue };
         let sockets: Vec<(i32, u64)> = fds
             .iter()
@@ -132,7 +133,7 @@ pub(crate) fn restore(proc: &ProcRoot, change: &SocketsPolling) -> Result<UndoOu
 struct PutBack<'a> {
     change: &'a SocketsPolling,
     old: BTreeMap<u64, SocketValues>,
-    /// Setting that a connection would have inherited; absent when the listening sockets differed.
+    /// Setting that a connection has inherited; absent if the listening sockets differed.
     inherited: Option<SocketValues>,
     listening: BTreeSet<u64>,
     undone: usize,
@@ -161,7 +162,8 @@ impl<'a> PutBack<'a> {
         if its.is_empty() {
             return Ok(());
         }
-        // It may have exited or be inaccessible. If it is the changed process, its sockets are reported as gone.
+        // The process may have exited or be inaccessible. If it is the process of the change, its sockets count as
+        // gone.
         let Ok(process) = PidFd::open(pid) else { return Ok(()) };
         for (fd, inode, old) in its {
             match duplicate(&process, fd, Some(inode)) {
@@ -178,7 +180,7 @@ impl<'a> PutBack<'a> {
         let Ok(current) = read(socket) else { return Ok(()) };
         let SocketPolling { values: new, budget } = self.change.new;
         if current == new {
-            // 0 is the default of an unconfigured socket; a socket that busy polled before keeps its own.
+            // An unconfigured socket has budget 0. A socket that busy polled before keeps its own budget.
             set(socket, old, budget.filter(|_| !old.polls()).map(|_| 0))?;
             self.undone += 1;
         } else if was_told && current != old {
@@ -193,7 +195,7 @@ impl<'a> PutBack<'a> {
             (_, 0) => UndoOutcome::Undone,
             (undone, changed) => {
                 let why = format!(
-                    "{changed} sockets of process {} were changed since, not by Quell, which set {}: they were left alone",
+                    "another program has changed {changed} sockets of process {}, which Quell had set to {}; they were left alone",
                     self.change.pid, self.change.new.values
                 );
                 if undone > 0 { UndoOutcome::InPart(why) } else { UndoOutcome::LeftAlone(why) }

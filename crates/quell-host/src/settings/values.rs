@@ -1,4 +1,5 @@
-//! Values of settings as the journal stores them, in kernel terms and units, and the decision which to restore. Pure.
+//! Values of settings as the journal stores them, in the kernel's terms and units, and the decision which values to
+//! restore. Pure.
 
 use std::fmt;
 
@@ -9,9 +10,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub struct SocketValues {
-    /// Time for which a blocking receive polls before it sleeps, microseconds (`SO_BUSY_POLL`).
+    /// Duration in microseconds for which a blocking receive polls before it sleeps (`SO_BUSY_POLL`).
     pub busy_poll_us: u32,
-    /// The socket's polling takes precedence over softirqs (`SO_PREFER_BUSY_POLL`).
+    /// Whether busy polling of the socket takes precedence over softirqs (`SO_PREFER_BUSY_POLL`).
     pub prefer_busy_poll: bool,
 }
 
@@ -19,16 +20,16 @@ pub struct SocketValues {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub struct SocketPolling {
-    /// Values that can be read.
+    /// The values that the kernel reports.
     pub values: SocketValues,
-    /// Packets per poll (`SO_BUSY_POLL_BUDGET`), which cannot be read. Absent: unchanged, 8 by default. Sockets that
-    /// busy polled before keep their own budget.
+    /// Packets per poll (`SO_BUSY_POLL_BUDGET`), which the kernel does not report. Absent: unchanged, 8 by default.
+    /// Sockets that busy polled before keep their own budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<u16>,
 }
 
 impl SocketValues {
-    /// Whether the socket busy polls or lets others poll for it.
+    /// Whether the socket busy polls, or prefers busy polling by others.
     #[must_use]
     pub fn polls(&self) -> bool {
         self.busy_poll_us > 0 || self.prefer_busy_poll
@@ -41,7 +42,7 @@ impl fmt::Display for SocketValues {
     }
 }
 
-/// Decides which settings of a queue to restore, and which another program has changed since.
+/// Decides which settings of a queue to restore, and which settings another program has changed since.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Restoration {
     /// Values to set.
@@ -51,8 +52,8 @@ pub struct Restoration {
 }
 
 impl Restoration {
-    /// Decides each value of a change from `old` to `new`. Restores values that are still the new ones. Ignores values
-    /// that are the old ones already. Leaves all others to the program that changed them.
+    /// Decides each value of a change from `old` to `new`. Restores new values that are still in place. Ignores values
+    /// that are the old ones again. Leaves all other values to the program that changed them.
     #[must_use]
     pub fn plan(old: &PartialNapiSettings, new: &PartialNapiSettings, current: &PartialNapiSettings) -> Self {
         let current = current.where_present_in(new);
@@ -80,7 +81,7 @@ mod tests {
         })
     }
 
-    /// The old and new values of a change to `wanted`, as the journal stores them.
+    /// Returns the old and new values of a change to `wanted`, as the journal stores them.
     fn change(
         reading: &PartialNapiSettings,
         wanted: &PartialNapiSettings,
@@ -91,7 +92,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_nobody_else_changed_goes_back_to_what_it_was(before in values(), wanted in values()) {
+        fn values_that_nobody_changed_are_restored(before in values(), wanted in values()) {
             let (old, new) = change(&before, &wanted);
             let now = before.changed_by(&new);
             let plan = Restoration::plan(&old, &new, &now);
@@ -100,13 +101,13 @@ mod tests {
         }
 
         #[test]
-        fn what_is_put_back_twice_is_not_set_again(before in values(), wanted in values()) {
+        fn a_second_restore_sets_nothing(before in values(), wanted in values()) {
             let (old, new) = change(&before, &wanted);
             prop_assert_eq!(Restoration::plan(&old, &new, &before), Restoration::default());
         }
 
         #[test]
-        fn what_others_changed_since_is_not_touched(before in values(), wanted in values(), now in values()) {
+        fn values_that_others_changed_are_left_alone(before in values(), wanted in values(), now in values()) {
             let (old, new) = change(&before, &wanted);
             let plan = Restoration::plan(&old, &new, &now);
             prop_assert!(plan.back.where_present_in(&plan.changed_by_others).is_empty());

@@ -1,4 +1,4 @@
-//! CPUs: topology, isolation, idle states, and counters of packet work.
+//! CPUs: topology, isolation, idle states, and counters of packet processing.
 
 use quell_linux::CpuList;
 use schemars::JsonSchema;
@@ -32,7 +32,7 @@ pub struct Cpu {
     pub smt_siblings: Reading<CpuList>,
     /// NUMA node; null on a kernel without NUMA.
     pub numa_node: Reading<Option<u32>>,
-    /// Frequency governor (`scaling_governor`); absent where the kernel has none.
+    /// Frequency governor (`scaling_governor`); absent if the kernel has none.
     pub governor: Reading<String>,
     /// Idle states, lightest first; absent without a cpuidle driver, as in most VMs.
     pub idle_states: Reading<Vec<IdleState>>,
@@ -46,30 +46,30 @@ pub struct Cpu {
 pub struct IdleState {
     /// Name set by the driver, such as `C6`.
     pub name: String,
-    /// Exit latency, microseconds.
+    /// Exit latency in microseconds.
     pub exit_latency_us: u32,
     /// Whether the state is enabled.
     pub allowed: bool,
 }
 
-/// Counters of packet work since boot.
+/// Counters of packet processing since boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CpuCounters {
-    /// Receive softirqs (`NET_RX` of `/proc/softirqs`).
+    /// Receive softirqs (`NET_RX` in `/proc/softirqs`).
     pub net_rx_softirqs: Reading<u64>,
-    /// Local timer interrupts (`LOC` of `/proc/interrupts`; x86).
+    /// Local timer interrupts (`LOC` in `/proc/interrupts`; x86).
     pub timer_interrupts: Reading<u64>,
     /// Packets processed by the stack (`/proc/net/softnet_stat`, column 1).
     pub softnet_processed: Reading<u64>,
     /// Packets dropped by the backlog (column 2).
     pub softnet_dropped: Reading<u64>,
-    /// Receive softirq rounds that ended with work left (column 3).
+    /// Receive softirq rounds that ended with packets left to process (column 3).
     pub softnet_time_squeeze: Reading<u64>,
 }
 
 impl Cpus {
-    /// Online CPUs that are neither isolated nor tickless. `None` when the online CPUs are unknown.
+    /// Online CPUs that are neither isolated nor tickless. `None` if the online CPUs are unknown.
     #[must_use]
     pub fn housekeeping(&self) -> Option<CpuList> {
         let mut cpus = self.online.known()?.clone();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Napi, Reading, RxQueue, TxQueue};
 
-/// One network device. Its key is [`Device::namespace`] with [`Device::ifindex`].
+/// One network device. Its key is the pair of [`Device::namespace`] and [`Device::ifindex`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Device {
@@ -23,32 +23,32 @@ pub struct Device {
     pub kind: Option<String>,
     /// Driver as reported by ethtool.
     pub driver: Reading<DriverInfo>,
-    /// Whether it is administratively up.
+    /// Whether the device is administratively up.
     pub is_up: bool,
     /// Operational state reported by the driver.
     pub operational_state: OperationalState,
-    /// Speed in Mbit/s; null where the driver does not know it (no cable, virtual).
+    /// Speed in Mbit/s; null if the driver does not know it (no cable, virtual device).
     pub speed_mbit: Reading<Option<u32>>,
     /// MTU in bytes.
     pub mtu: Option<u32>,
-    /// Ethernet address, if any.
+    /// Ethernet address, if the device has one.
     pub mac: Option<MacAddress>,
     /// Lower device, or the peer of a veth pair.
     pub lower: Option<Lower>,
-    /// Interface index, in the same namespace, of the bond, bridge, team or VRF that has this device as a port. Packets
+    /// Interface index, in the same namespace, of the bond, bridge, team or VRF that this device is a port of. Packets
     /// received by a port count as received by that device.
     pub master: Option<Ifindex>,
     /// Whether an XDP program is attached, which enables NAPI on veth.
     pub has_xdp: Reading<bool>,
-    /// NUMA node of its bus; null for virtual devices and where the platform does not report it.
+    /// NUMA node of its bus; null for virtual devices, and if the platform does not report it.
     pub numa_node: Reading<Option<u32>>,
-    /// Its interrupts in ascending order, including those of no queue.
+    /// Its interrupts in ascending order, including those without a queue.
     pub irqs: Reading<Vec<u32>>,
-    /// Channels in use, and maximum.
+    /// Channels in use, and their maximum.
     pub channels: Reading<Channels>,
     /// Ring sizes.
     pub rings: Reading<Rings>,
-    /// Coalescing of all queues; queues that differ have their own values.
+    /// Coalescing of all queues. Queues with different values have their own entry.
     pub coalescing: Reading<Coalescing>,
     /// RSS contexts, the default one first.
     pub rss_contexts: Reading<Vec<RssContext>>,
@@ -56,7 +56,7 @@ pub struct Device {
     pub flow_rules: Reading<Vec<InstalledFlowRule>>,
     /// Offload features by kernel name (`rx-gro`, `tx-tcp-segmentation`, …).
     pub features: Reading<Features>,
-    /// Defaults for new NAPI instances; existing instances may differ.
+    /// Defaults for new NAPI instances; existing instances may have other values.
     pub defaults: DeviceDefaults,
     /// Traffic counters.
     pub counters: Reading<TrafficCounters>,
@@ -68,7 +68,7 @@ pub struct Device {
     pub napis: Reading<Vec<Napi>>,
 }
 
-/// Device that another one is tied to.
+/// Lower device of a stacked device, or peer of a veth device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Lower {
@@ -85,7 +85,7 @@ pub struct Lower {
 pub struct DeviceDefaults {
     /// `napi_defer_hard_irqs`.
     pub defer_hard_irqs: Reading<u32>,
-    /// `gro_flush_timeout`, nanoseconds.
+    /// `gro_flush_timeout` in nanoseconds.
     pub gro_flush_timeout_ns: Reading<u64>,
     /// `threaded`.
     pub threaded: Reading<bool>,

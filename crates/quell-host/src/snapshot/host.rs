@@ -1,4 +1,4 @@
-//! Data of the whole host or of a namespace: time and reader of the snapshot, kernel, sysctls of packet delivery,
+//! Data of the whole host or of a namespace: time and privileges of the snapshot, kernel, sysctls of packet delivery,
 //! namespaces, and services that override settings.
 
 use quell_linux::Pid;
@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{Reading, Unknown, Why};
 
-/// Time of a snapshot. The interval between two snapshots is the difference of their `monotonic-ns`.
+/// Time of a snapshot. The difference of two `monotonic-ns` values is the interval between the snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Taken {
-    /// Start of reading, wall-clock seconds since 1970.
+    /// Start of the snapshot in wall-clock seconds since 1970.
     pub unix_s: u64,
-    /// Start of reading, `CLOCK_MONOTONIC` in nanoseconds; comparable within one boot.
+    /// Start of the snapshot, `CLOCK_MONOTONIC` in nanoseconds; comparable within one boot.
     pub monotonic_ns: u64,
-    /// Duration of reading, nanoseconds. The parts of a snapshot are not from the same instant.
+    /// Duration of the snapshot in nanoseconds. The parts of a snapshot are read one after another.
     pub took_ns: u64,
     /// Boot ID (`/proc/sys/kernel/random/boot_id`).
     pub boot_id: Reading<String>,
@@ -28,11 +28,12 @@ pub struct Taken {
 pub struct Scope {
     /// Name of the network namespace in `/run/netns`; absent: the caller's, or those of `pids`.
     pub netns: Option<String>,
-    /// Every network namespace that has a name or a process.
+    /// Whether to read every network namespace that has a name or a process.
     pub whole_host: bool,
-    /// Only these processes and the devices of their namespaces; empty: all processes with sockets.
+    /// PIDs to which the snapshot is restricted, with the devices of their namespaces; empty: all processes with
+    /// sockets.
     pub pids: Vec<Pid>,
-    /// Only the device with this name; absent: all.
+    /// Name of the device to which the snapshot is restricted; absent: all devices.
     pub device: Option<String>,
 }
 
@@ -46,23 +47,25 @@ pub struct Kernel {
     pub version: String,
     /// Architecture, for example `x86_64`.
     pub machine: String,
-    /// Whether NAPI kthreads can busy poll (`threaded` of 2, Linux 6.19), according to the limits of `napi-set`.
+    /// Whether NAPI kthreads can busy poll (`threaded` of 2, Linux 6.19), according to the attribute limits of
+    /// `napi-set`.
     #[serde(default = "not_asked")]
     pub threaded_busy_poll: Reading<bool>,
 }
 
-/// Default for snapshots of earlier versions of Quell.
+/// Value for snapshots from earlier versions of Quell.
 fn not_asked() -> Reading<bool> {
     Reading::unknown(Why::NotAsked, "not queried by the version that took the snapshot")
 }
 
-/// Privileges of the reader.
+/// Privileges of the process that took the snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Privileges {
     /// Effective capabilities that Quell uses.
     pub capabilities: Reading<Vec<Capability>>,
-    /// Whether these belong to the initial user namespace, as `napi-set` requires. In a container they usually do not.
+    /// Whether the capabilities belong to the initial user namespace, as `napi-set` requires. In a container they
+    /// usually do not.
     pub in_initial_user_namespace: Reading<bool>,
 }
 
@@ -70,18 +73,18 @@ pub struct Privileges {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Sysctls {
-    /// `net.core.busy_poll`: busy polling of `poll`, `select` and epolls without their own setting, microseconds; 0:
+    /// `net.core.busy_poll` in microseconds: busy polling of `poll`, `select` and epolls without their own setting; 0:
     /// off.
     pub busy_poll_us: Reading<u32>,
-    /// `net.core.busy_read`: `SO_BUSY_POLL` of new sockets, microseconds; 0: off.
+    /// `net.core.busy_read` in microseconds: `SO_BUSY_POLL` of new sockets; 0: off.
     pub busy_read_us: Reading<u32>,
-    /// `net.core.netdev_budget`: largest number of packets per softirq round.
+    /// `net.core.netdev_budget`: maximum number of packets per softirq round.
     pub netdev_budget: Reading<u32>,
-    /// `net.core.netdev_budget_usecs`: longest duration of a softirq round, microseconds.
+    /// `net.core.netdev_budget_usecs`: maximum duration of a softirq round in microseconds.
     pub netdev_budget_us: Reading<u32>,
     /// `net.core.dev_weight`: packets per poll of the per-CPU backlog.
     pub dev_weight: Reading<u32>,
-    /// `net.core.netdev_max_backlog`: capacity of the per-CPU backlog (RPS, loopback), packets.
+    /// `net.core.netdev_max_backlog`: capacity of the per-CPU backlog (RPS, loopback) in packets.
     pub netdev_max_backlog: Reading<u32>,
     /// `net.core.rps_sock_flow_entries`: entries of the RFS flow table; 0: off.
     pub rps_sock_flow_entries: Reading<u32>,
@@ -101,19 +104,19 @@ pub struct Service {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct NetworkNamespace {
-    /// Key of the namespace: its nsfs inode, the number in `net:[…]`. Reused after the namespace is gone.
+    /// Key of the namespace: its nsfs inode, the number in `net:[…]`. The kernel reuses it after the namespace is gone.
     pub inode: u64,
     /// Cookie, unique within one boot.
     pub cookie: Reading<u64>,
     /// Its names in `/run/netns`.
     pub names: Vec<String>,
-    /// Whether it is the reader's namespace.
+    /// Whether Quell runs in this namespace.
     pub is_readers: bool,
-    /// Protocols whose sockets could not be listed and are missing in the snapshot.
+    /// Protocols whose sockets could not be listed and are missing from the snapshot.
     pub unlisted_sockets: Vec<Unknown>,
     /// `TcpExt BusyPollRxPackets`: packets received by busy polling, without the last poll of each busy poll.
     pub busy_poll_rx_packets: Reading<u64>,
-    /// IP packets received by the stack, before GRO. A packet that the device counts and this does not is still in the
-    /// queue, or was not for this host.
+    /// IP packets received by the stack, before GRO. A packet that only the device has counted is still in its queue,
+    /// or was not an IP packet for this host.
     pub ip_rx_packets: Reading<u64>,
 }

@@ -1,4 +1,4 @@
-//! Finds the objects of a snapshot by the keys that other objects hold.
+//! Finds the objects of a snapshot by their keys in other objects.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,8 @@ use super::{Cpu, Device, Irq, Napi, Process, Snapshot, Socket};
 /// Key of a device: inode of its namespace and interface index.
 pub type DeviceKey = (u64, Ifindex);
 
-/// Objects of a snapshot by key. A key without an object is outside the scope, or its object vanished while the
-/// snapshot was taken.
+/// Objects of a snapshot by key. If a key has no object, the object is outside the scope or vanished during the
+/// snapshot.
 #[derive(Debug)]
 pub struct Index<'a> {
     devices: HashMap<DeviceKey, &'a Device>,

@@ -1,6 +1,5 @@
-//! Snapshot of the packet path: from each device's queues through NAPI instances and interrupts to CPUs, and which
-//! thread of which process waits on which epoll. Plain values, read in one pass, that can be saved and loaded; nothing
-//! here judges or changes anything.
+//! Snapshot of the packet path: device queues, NAPI instances, interrupts, CPUs, sockets, epolls, threads and
+//! processes. Consists of plain values that can be saved and loaded. Nothing here judges or changes the host.
 //!
 //! ```text
 //! device ── RX queue ── NAPI ── IRQ ── CPU            process ── thread ── epoll ── socket ── NAPI
@@ -48,7 +47,7 @@ const SCHEMA_1: &str = "quell-picture/1";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Snapshot {
-    /// [`SCHEMA`].
+    /// Always [`SCHEMA`].
     pub schema: String,
     /// Time of the snapshot.
     pub taken: Taken,
@@ -56,7 +55,7 @@ pub struct Snapshot {
     pub scope: Scope,
     /// The kernel.
     pub kernel: Kernel,
-    /// Privileges of the reader.
+    /// Privileges of the process that took the snapshot.
     pub privileges: Privileges,
     /// Host-wide settings.
     pub sysctls: Sysctls,
@@ -74,7 +73,7 @@ pub struct Snapshot {
     pub processes: Vec<Process>,
     /// Processes whose files the reader may not access, so that it is unknown whether they have sockets.
     pub hidden_processes: Vec<Pid>,
-    /// Sockets of these processes, each once, by inode.
+    /// Sockets of these processes by inode, each listed once.
     pub sockets: Vec<Socket>,
 }
 
@@ -82,15 +81,15 @@ pub struct Snapshot {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// It is a snapshot of another version, or something else.
+    /// The text is a snapshot of another version, or not a snapshot.
     #[error(
         "its schema is {found:?}, but this version of Quell reads {SCHEMA:?} and {SCHEMA_1:?}: take a new snapshot"
     )]
     Schema {
-        /// The `schema` field; absent when there is none.
+        /// The `schema` field, if present.
         found: Option<String>,
     },
-    /// It is not JSON, or does not match its schema.
+    /// The text is not JSON, or does not match the schema.
     #[error("invalid snapshot: {0}")]
     Malformed(#[from] serde_json::Error),
 }
@@ -118,10 +117,12 @@ impl Snapshot {
         Index::new(self)
     }
 
-    /// Reason why queues of this kernel do not support this threading; `None` where they do or where it is unknown.
+    /// Reason why the queues of this kernel do not support this kind of threading. `None` if they do, or if it is
+    /// unknown.
     pub(crate) fn refuses_threading(&self, wanted: Threaded) -> Option<&'static str> {
         let lacks = wanted == Threaded::BusyPoll && self.kernel.threaded_busy_poll.known() == Some(&false);
-        lacks.then_some("threaded busy polling (threaded=2) needs Linux 6.19: napi-set of this kernel does not take it")
+        lacks
+            .then_some("threaded busy polling (threaded=2) needs Linux 6.19: this kernel's napi-set does not accept it")
     }
 
     /// JSON Schema of snapshots.
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_field_is_an_error_with_its_place() {
+    fn a_misspelt_field_is_an_error_with_its_position() {
         let text = format!("{{\"schema\": \"{SCHEMA}\",\n \"divices\": []}}");
         let error = Snapshot::parse(text.as_bytes()).unwrap_err().to_string();
         assert!(error.contains("divices") && error.contains("line 2"), "{error}");

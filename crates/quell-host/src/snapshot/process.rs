@@ -1,4 +1,4 @@
-//! A process and what matters for receiving: its threads, its epolls with what they watch, and its sockets.
+//! A process as far as it receives packets: its threads, its epolls and their watched files, and its sockets.
 
 use quell_linux::epoll_params::EpollParams;
 use quell_linux::proc::ProcessState;
@@ -43,11 +43,11 @@ pub struct Thread {
     pub scheduling: Reading<Scheduling>,
     /// CPU that it last ran on.
     pub last_cpu: Reading<u32>,
-    /// CPU time since its start, nanoseconds.
+    /// CPU time since its start in nanoseconds.
     pub run_ns: Reading<u64>,
-    /// Time in which it was runnable without a CPU, nanoseconds.
+    /// Time for which it was runnable but waited for a CPU, in nanoseconds.
     pub wait_ns: Reading<u64>,
-    /// Epoll that it slept on when the snapshot was taken; null when it did something else.
+    /// Epoll on which it slept when the snapshot was taken; null if it did something else.
     pub epoll_wait: Reading<Option<EpollWait>>,
 }
 
@@ -57,13 +57,13 @@ pub struct Thread {
 pub struct EpollWait {
     /// File descriptor of the epoll in the process.
     pub epoll_fd: i32,
-    /// Largest number of events that the call returns.
+    /// Maximum number of events that the call returns.
     pub max_events: i32,
-    /// Timeout, milliseconds; negative: infinite. Absent for `epoll_pwait2`, whose timeout is in the thread's memory.
+    /// Timeout in milliseconds; negative: infinite. Absent for `epoll_pwait2`, whose timeout is in the thread's memory.
     pub timeout_ms: Option<i32>,
 }
 
-/// Open files of a process that matter for packet delivery.
+/// Open files of a process that are relevant for packet delivery.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Files {
@@ -87,7 +87,7 @@ pub struct HeldSocket {
     pub inode: u64,
 }
 
-/// One epoll. Its key is the process with the file descriptor.
+/// One epoll. Its key is the pair of process and file descriptor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Epoll {
@@ -111,7 +111,7 @@ pub struct WatchedTarget {
     pub file: WatchedFile,
 }
 
-/// A file that an epoll watches.
+/// Identity of a watched file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
 pub enum WatchedFile {
@@ -124,13 +124,13 @@ pub enum WatchedFile {
     Other {
         /// File type.
         kind: WatchedKind,
-        /// Whether a requested event was pending when the snapshot was taken. If it always is, interrupts stay
-        /// suspended.
+        /// Whether a requested event was pending when the snapshot was taken. A file that always has one keeps
+        /// interrupts suspended.
         ready: Reading<bool>,
     },
 }
 
-/// Types of files that can be watched and have no NAPI instance.
+/// Types of watched files without a NAPI instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -143,12 +143,12 @@ pub enum WatchedKind {
     SignalFd,
     /// A pipe or FIFO.
     Pipe,
-    /// Another epoll; its NAPI instances do not count for the outer one.
+    /// Another epoll. The kernel ignores its NAPI instances for the outer epoll.
     Epoll,
     /// A Unix, netlink, packet or other socket without a NAPI instance.
     OtherSocket,
     /// Another type, with the kernel's name for it.
     Named(String),
-    /// The descriptor was closed or reused since it was added, so that the file cannot be identified.
+    /// The descriptor was closed or reused, so the file cannot be identified.
     Unnamed,
 }

@@ -1,5 +1,5 @@
-//! Queries over one snapshot or two: epolls with the queues of their sockets and their waiting threads, queues with the
-//! epolls that poll them, and differences between the two. Judges nothing.
+//! Queries over one or two snapshots. They relate epolls to queues and waiting threads, and queues to epolls, and
+//! compute the differences between the snapshots. They judge nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ pub(crate) struct SnapshotQuery<'a> {
     interval_ns: Option<u64>,
     index: Index<'a>,
     index_before: Option<Index<'a>>,
-    /// Epolls that are known to watch something.
+    /// Epolls with at least one known watched file.
     pub(crate) epolls: Vec<EpollContext<'a>>,
 }
 
@@ -29,25 +29,25 @@ pub(crate) struct SnapshotQuery<'a> {
 pub(crate) struct EpollContext<'a> {
     pub(crate) process: &'a Process,
     pub(crate) epoll: &'a Epoll,
-    /// Busy-poll parameters; absent when they could not be read.
+    /// Busy-poll parameters; absent if they could not be read.
     pub(crate) params: Option<EpollParams>,
     /// Its connected and datagram sockets, by NAPI instance.
     pub(crate) by_napi: BTreeMap<NapiId, Vec<&'a Socket>>,
-    /// Its connections to other hosts whose packets are known to come without a NAPI instance.
+    /// Its connections to other hosts whose packets are known to arrive without a NAPI instance.
     pub(crate) without_napi: Vec<&'a Socket>,
-    /// Threads that were seen sleeping on it in either snapshot, and their waits.
+    /// Threads that slept on it in either snapshot, with their calls.
     pub(crate) waiters: Vec<(&'a Thread, EpollWait)>,
-    /// Other watched files, with their kind and readiness.
+    /// Other watched files, with their types and readiness.
     pub(crate) others: Vec<(&'a WatchedTarget, &'a WatchedKind, &'a Reading<bool>)>,
 }
 
 impl EpollContext<'_> {
-    /// Whether it is known to busy poll its queue (`ep_busy_loop_on` in `fs/eventpoll.c`, apart from the sysctl).
+    /// Whether it is known to busy poll its queue (`ep_busy_loop_on` in `fs/eventpoll.c`). Ignores the sysctl.
     pub(crate) fn polls(&self) -> bool {
         self.params.is_some_and(|params| params.prefer_busy_poll || params.busy_poll_usecs > 0)
     }
 
-    /// Whether it is known to suspend interrupts where its queue allows it.
+    /// Whether it is known to suspend interrupts if its queue allows it.
     pub(crate) fn prefers(&self) -> bool {
         self.params.is_some_and(|params| params.prefer_busy_poll)
     }
@@ -105,12 +105,12 @@ impl<'a> SnapshotQuery<'a> {
         self.epolls.iter().filter(move |epoll| epoll.by_napi.contains_key(&id))
     }
 
-    /// Whether the queue is set to suspend, or an epoll that busy polls has sockets on it.
+    /// Whether the queue allows suspension, or a busy-polling epoll has sockets on it.
     pub(crate) fn is_polled(&self, napi: &Napi) -> bool {
         napi.suspends() || self.epolls_on(napi.id).any(EpollContext::polls)
     }
 
-    /// CPUs that process the packets of a queue that no application polls: those of its NAPI kthread or of its
+    /// CPUs that process the packets of a queue when no application polls it: those of its NAPI kthread or of its
     /// interrupt.
     pub(crate) fn packet_cpus(&self, napi: &Napi) -> Option<CpuList> {
         match napi.thread.known() {
@@ -128,15 +128,15 @@ impl<'a> SnapshotQuery<'a> {
         *self.index.cpu(cpu)?.numa_node.known()?
     }
 
-    /// Fraction of the interval for which a thread ran, 0 to 1.
+    /// Share of the interval during which a thread ran, from 0 to 1.
     pub(crate) fn busy_share(&self, process: &Process, thread: &Thread) -> Option<f64> {
         let before = self.thread_before(process, thread.tid)?;
         let ran = thread.run_ns.known()?.checked_sub(*before.run_ns.known()?)?;
         Some(ran as f64 / self.interval_ns? as f64)
     }
 
-    /// Fraction of the interval for which a thread ran or waited for a CPU, 0 to 1. A thread that never sleeps has 1,
-    /// even if it shares its CPU.
+    /// Share of the interval during which a thread ran or waited for a CPU, from 0 to 1. The share of a thread that
+    /// never sleeps is 1, even if other threads use its CPU.
     pub(crate) fn runnable_share(&self, process: &Process, thread: &Thread) -> Option<f64> {
         let before = self.thread_before(process, thread.tid)?;
         let waited = thread.wait_ns.known()?.checked_sub(*before.wait_ns.known()?)?;
@@ -171,8 +171,8 @@ impl<'a> SnapshotQuery<'a> {
         device.counters.known()?.rx_packets.checked_sub(before.rx_packets)
     }
 
-    /// Packets received through a queue between the snapshots, from the driver's queue counter, or from the device
-    /// counter if there is a single queue.
+    /// Packets received through a queue between the snapshots. Uses the driver's queue counter, or the device counter
+    /// if there is a single queue.
     pub(crate) fn queue_packets(&self, device: &Device, napi: NapiId) -> Option<u64> {
         let queues = device.rx_queues.known()?;
         let its: Vec<&RxQueue> = queues.iter().filter(|queue| queue.napi_id() == Some(napi)).collect();
@@ -194,8 +194,8 @@ impl<'a> SnapshotQuery<'a> {
         total(&self.index)?.checked_sub(total(self.index_before.as_ref()?)?)
     }
 
-    /// CPU time per packet of the only thread that serves an epoll with one queue, nanoseconds: run time divided by
-    /// packets. A lower bound if others use the queue too.
+    /// CPU time in nanoseconds per packet of the only thread that serves an epoll with one queue: run time divided by
+    /// packets. A lower bound if other processes use the queue too.
     pub(crate) fn work_per_packet_ns(&self, epoll: &EpollContext<'_>) -> Option<f64> {
         let [(thread, _)] = epoll.waiters[..] else { return None };
         let napi = *epoll.by_napi.keys().next().filter(|_| epoll.by_napi.len() == 1)?;
@@ -206,7 +206,7 @@ impl<'a> SnapshotQuery<'a> {
     }
 }
 
-/// Minimum number of packets between two snapshots for judging ratios.
+/// Minimum number of packets between two snapshots for a judgement about ratios.
 pub(crate) const PACKETS_TO_JUDGE: u64 = 1_000;
 
 fn epolls_of<'a>(process: &'a Process, before: Option<&'a Snapshot>, index: &Index<'a>) -> Vec<EpollContext<'a>> {
@@ -252,8 +252,8 @@ impl<'a> EpollContext<'a> {
     }
 }
 
-/// Whether the connection is established, so that it has received packets, and not over loopback, which has no NAPI
-/// instance.
+/// Whether the connection is established and not over loopback. An established connection has received packets;
+/// loopback has no NAPI instance.
 fn is_connection_to_another_host(socket: &Socket) -> bool {
     let remote = socket.remote.map(|remote| remote.ip());
     let is_local = |remote: IpAddr| remote.is_loopback() || socket.local.is_some_and(|local| local.ip() == remote);

@@ -1,5 +1,5 @@
-//! Receive path inside a device: RX queue, its NAPI instance and its interrupt, each link with its source. TX queues
-//! are included for XPS.
+//! Receive path within a device: RX queue, NAPI instance and interrupt, and the source of each relation. Includes TX
+//! queues for XPS.
 
 use quell_linux::ethtool::Coalescing;
 use quell_linux::netdev::{NapiThreading, QueueCounters};
@@ -22,14 +22,14 @@ pub struct Linked<K> {
     pub provenance: Provenance,
 }
 
-/// How a relation between two objects is known.
+/// Source of a relation between two objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Provenance {
     /// Reported by the kernel.
     Kernel,
-    /// Inferred: the device has the same number of both, and its driver creates them in the same order.
+    /// Inferred: the device has equally many of both, and its driver creates them in the same order.
     Order,
     /// Inferred from the interrupt name set by the driver.
     Name,
@@ -41,13 +41,13 @@ pub enum Provenance {
 pub struct RxQueue {
     /// Queue number on the device, from 0.
     pub id: u32,
-    /// NAPI instance that polls it; null when the interface is down or receives without NAPI.
+    /// NAPI instance that polls it; null if the interface is down or receives without NAPI.
     pub napi: Reading<Option<Linked<NapiId>>>,
-    /// CPUs that received packets are passed on to (RPS, `rps_cpus`). Empty: off, as a polled queue needs it.
+    /// CPUs to which received packets are forwarded (RPS, `rps_cpus`). Empty: off, as required for a polled queue.
     pub rps_cpus: Reading<CpuList>,
     /// Entries of its RFS flow table (`rps_flow_cnt`); 0: off.
     pub rps_flow_cnt: Reading<u32>,
-    /// Coalescing of this queue, where the driver supports it per queue.
+    /// Coalescing of this queue, if the driver supports it per queue.
     pub coalescing: Reading<Coalescing>,
     /// Counters of the driver.
     pub counters: Reading<QueueCounters>,
@@ -59,9 +59,9 @@ pub struct RxQueue {
 pub struct TxQueue {
     /// Queue number on the device, from 0.
     pub id: u32,
-    /// NAPI instance that handles its completions.
+    /// NAPI instance that processes its completions.
     pub napi: Reading<Option<Linked<NapiId>>>,
-    /// CPUs that send through it (XPS, `xps_cpus`). Empty: not selected by CPU. Null: there is only one queue.
+    /// CPUs that send through it (XPS, `xps_cpus`). Empty: not selected by CPU. Null: the device has a single queue.
     pub xps_cpus: Reading<Option<CpuList>>,
     /// Receive queues whose sockets send through it (`xps_rxqs`), in ascending order. Empty: not selected by receive
     /// queue.
@@ -81,25 +81,25 @@ impl RxQueue {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Napi {
-    /// NAPI ID, unique on the host. With most drivers it changes when the device goes down and up.
+    /// NAPI ID, unique on the host. With most drivers it changes when the device goes down and comes up again.
     pub id: NapiId,
     /// Interrupt that wakes it; null on devices without interrupts (veth).
     pub irq: Reading<Option<Linked<u32>>>,
     /// Number of consecutive empty polls during which the interrupt stays masked (Linux 6.13).
     pub defer_hard_irqs: Reading<u32>,
-    /// Time until the next poll while the interrupt is masked, nanoseconds (Linux 6.13).
+    /// Time in nanoseconds until the next poll while the interrupt is masked (Linux 6.13).
     pub gro_flush_timeout_ns: Reading<u64>,
-    /// Longest time for which the interrupt stays suspended after an application received events, nanoseconds (Linux
+    /// Maximum time in nanoseconds for which the interrupt stays suspended after an application received events (Linux
     /// 6.13).
     pub irq_suspend_timeout_ns: Reading<u64>,
     /// Context that polls it when no application does.
     pub threading: Reading<NapiThreading>,
-    /// NAPI kthread; null when it is not threaded.
+    /// NAPI kthread; null if the instance is not threaded.
     pub thread: Reading<Option<Thread>>,
 }
 
 impl Napi {
-    /// Whether it is known to be set to suspend interrupts.
+    /// Whether it is known to allow suspension.
     pub(crate) fn suspends(&self) -> bool {
         self.irq_suspend_timeout_ns.known().is_some_and(|&timeout| timeout > 0)
     }
@@ -155,6 +155,6 @@ pub struct Irq {
     pub affinity: Reading<CpuList>,
     /// Effective affinity (`effective_affinity_list`).
     pub effective_affinity: Reading<CpuList>,
-    /// Count per CPU number since boot; CPUs with a count of zero are omitted.
+    /// Interrupt counts since boot by CPU number, without CPUs that have a count of zero.
     pub counts: Reading<Vec<(u32, u64)>>,
 }

@@ -1,13 +1,14 @@
-//! A value, or the reason why it is unknown: the attempt, the result, and the privilege that would help. Distinguishes
-//! what is absent, what kernel or driver do not support, and what the caller may not read, from the reader to the
-//! output.
+//! A value, or the reason why it is unknown: the attempt, the result, and the capability that would help. From the
+//! reader to the output, it distinguishes absent values, missing support in the kernel or the driver, and missing
+//! permission.
 
 use quell_linux::capability::Capability;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A value, or the reason why it is unknown. In JSON a known value stands for itself; an unknown one is `{"unknown":
-/// {…}}`. `Reading<Option<T>>` is for objects that may not exist: `Known(None)` means known to be absent.
+/// A value, or the reason why it is unknown. In JSON, a known value appears unchanged, and an unknown one is
+/// `{"unknown": {…}}`. `Reading<Option<T>>` is for objects that may not exist: `Known(None)` means that the object is
+/// known to be absent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Reading<T> {
@@ -31,7 +32,7 @@ pub struct UnknownReading {
 pub struct Unknown {
     /// Class of the reason.
     pub why: Why,
-    /// Attempt, object and result, in the kernel's words where available.
+    /// What was attempted on which object, and the result, in the kernel's words where available.
     pub said: String,
 }
 
@@ -44,16 +45,16 @@ pub enum Why {
     Absent,
     /// This kernel does not report it.
     UnsupportedByKernel,
-    /// The kernel supports the request, the driver does not.
+    /// The kernel supports the request, but the driver does not.
     UnsupportedByDriver,
     /// The caller may not read it.
     Denied {
-        /// Capability that would help; absent when the kernel's check is not about a capability.
+        /// Capability that would help; absent if the kernel's check does not depend on a capability.
         needs: Option<Capability>,
     },
-    /// Not read on purpose: out of scope, or too expensive.
+    /// Deliberately not read: out of scope, or too expensive.
     NotAsked,
-    /// Another error, described by the text.
+    /// Another error; the text describes it.
     Failed,
 }
 
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_value_stands_for_itself() {
+    fn a_known_value_is_serialized_unchanged() {
         let reading = Reading::Known(Some(7_u64));
         assert_eq!(round_trip(&reading), ("7".to_owned(), reading));
     }
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_denied_names_the_capability_that_would_show_it() {
+    fn a_denied_value_names_the_missing_capability() {
         let needs = Some(Capability::SysPtrace);
         let unknown: Reading<u32> = Reading::unknown(Why::Denied { needs }, "list /proc/1/fd: no");
         let (text, read) = round_trip(&unknown);

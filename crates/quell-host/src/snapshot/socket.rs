@@ -1,4 +1,4 @@
-//! A socket: its owner, and what determines the NAPI instance of its packets.
+//! A socket: its owner, and the properties that determine the NAPI instance of its packets.
 
 use std::net::SocketAddr;
 
@@ -18,31 +18,33 @@ pub struct Socket {
     pub protocol: Protocol,
     /// Inode of the namespace in which it was created.
     pub namespace: u64,
-    /// Local address and port; absent if there is none.
+    /// Local address and port, if the socket has one.
     pub local: Option<SocketAddr>,
-    /// Remote address and port; absent when not connected.
+    /// Remote address and port; absent if the socket is not connected.
     pub remote: Option<SocketAddr>,
     /// Connection state.
     pub state: SocketState,
     /// Bound device (`SO_BINDTODEVICE`).
     pub bound_to: Option<Ifindex>,
-    /// User that created it (UID).
+    /// UID of the user that created it.
     pub uid: Option<u32>,
-    /// Bytes received and not read. For a listening socket: connections not accepted yet.
+    /// Number of received bytes that are not read yet. For a listening socket: number of connections that are not
+    /// accepted yet.
     pub receive_queue: Option<u32>,
-    /// Bytes sent and not acknowledged. For a listening socket: largest number of waiting connections.
+    /// Number of sent bytes that are not acknowledged yet. For a listening socket: maximum number of waiting
+    /// connections.
     pub send_queue: Option<u32>,
     /// NAPI instance that delivered its last packet (`SO_INCOMING_NAPI_ID`). Null before the first packet, and for
-    /// packets without a NAPI instance.
+    /// packets that arrive without a NAPI instance.
     pub napi: Reading<Option<NapiId>>,
     /// CPU that processed its last packet (`SO_INCOMING_CPU`).
     pub incoming_cpu: Reading<Option<u32>>,
-    /// Time for which a blocking receive polls, microseconds (`SO_BUSY_POLL`); 0: off.
+    /// Duration in microseconds for which a blocking receive polls (`SO_BUSY_POLL`); 0: off.
     pub busy_poll_us: Reading<u32>,
     /// `SO_PREFER_BUSY_POLL`.
     pub prefer_busy_poll: Reading<bool>,
-    /// `SO_REUSEPORT`: sockets with the same address, user and device form a group. The kernel, or a filter that it
-    /// does not report, spreads connections over the group.
+    /// Whether `SO_REUSEPORT` is set. Sockets with the same address, user and device form a group. The kernel, or a
+    /// filter that it does not report, distributes connections within the group.
     pub reuseport: Reading<bool>,
 }
 
@@ -57,7 +59,7 @@ pub enum Protocol {
     Udp,
 }
 
-/// States of `include/net/tcp_states.h`. A UDP socket is `established` when connected and `close` otherwise.
+/// TCP states from `include/net/tcp_states.h`. A UDP socket is `established` if connected and `close` otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -72,19 +74,19 @@ pub enum SocketState {
     FinWait1,
     /// Closing, FIN acknowledged.
     FinWait2,
-    /// Closed, waiting for stray segments.
+    /// Closed, waiting for late segments.
     TimeWait,
     /// Not connected.
     Close,
     /// Closed by the peer.
     CloseWait,
-    /// Both sides closed, own FIN not acknowledged yet.
+    /// Both sides closed, the final FIN is not acknowledged yet.
     LastAck,
     /// Listening.
     Listen,
     /// Both sides closed at the same time.
     Closing,
-    /// A received SYN without a socket of its own yet.
+    /// SYN received, without a full socket yet.
     NewSynRecv,
     /// A number unknown to this version.
     Other(u8),

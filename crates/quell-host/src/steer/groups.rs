@@ -1,5 +1,5 @@
 //! Finds the reuseport groups of a server and the workers of each socket. Pure. A snapshot provides the files of
-//! processes; the socket list of the namespace provides sockets of all processes.
+//! processes; the socket list of the namespace provides the sockets of all processes.
 //!
 //! A group consists of sockets, not of processes: all nginx workers inherit all sockets, and each worker watches one.
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::surroundings::Surroundings;
 use crate::snapshot::{Epoll, Process, Protocol, Snapshot, Socket, SocketState, WatchedFile};
 
-/// Properties that the sockets of one group share (`inet_reuseport_add_sock` of `net/ipv4/inet_hashtables.c`).
+/// Properties that the sockets of one group share (`inet_reuseport_add_sock` in `net/ipv4/inet_hashtables.c`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct GroupKey {
@@ -28,7 +28,7 @@ pub struct GroupKey {
     pub uid: u32,
 }
 
-/// Sockets with the same address; the kernel selects one of them for each connection or datagram.
+/// Sockets with the same key. The kernel selects one of them for each connection or datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
     /// Shared properties.
@@ -98,7 +98,7 @@ impl GroupKey {
             && socket.local.is_some_and(|local| self.covers(local, socket.bound_to))
     }
 
-    /// Whether sockets with this key receive what is sent to this address and bound device.
+    /// Whether sockets with this key receive packets for this address and bound device.
     pub(super) fn covers(&self, local: SocketAddr, bound_to: Option<Ifindex>) -> bool {
         local.port() == self.local.port()
             && (self.local.ip().is_unspecified() || local.ip() == self.local.ip())

@@ -1,15 +1,15 @@
-//! Steers connections from outside: the reuseport group of a running server gets a filter that selects the worker by
+//! Steers connections of a running server from outside: its reuseport group gets a filter that selects the worker by
 //! interface and queue. All connections of a worker then share one NAPI instance, even on a host with several devices.
 //!
-//! - A [`Group`] is found in a snapshot and in the socket list of its namespace ([`look`]).
+//! - [`look`] and a snapshot provide the data of a [`Group`].
 //! - [`plan`], a pure function, decides its filter.
-//! - [`Transaction::steer`](crate::transaction::Transaction::steer) attaches it through the journal.
+//! - [`Transaction::steer`](crate::transaction::Transaction::steer) attaches the filter through the journal.
 //! - [`verify()`] checks later snapshots: the connections of each worker must share one NAPI instance.
 //! - [`pins`] finds the CPU for each worker.
 //! - [`Shown`] detects whether a new decision is needed.
 //!
-//! The kernel does not report an existing filter of a group. Such a filter is replaced, and detaching Quell's filter
-//! leaves none.
+//! The kernel does not report the existing filter of a group. Such a filter is replaced, and it is not restored when
+//! Quell's filter is detached.
 
 mod groups;
 mod pin;

@@ -50,7 +50,7 @@ pub enum WhyNotPinned {
     UnknownNapi(NapiId),
     /// The packets of the queue have no fixed CPU: it has neither an interrupt nor a bound NAPI kthread.
     QueueWithoutCpu(NapiId),
-    /// No thread was seen waiting on its epoll.
+    /// No thread was observed waiting on its epoll.
     NoThread,
     /// Several threads wait on its epoll and would share the CPU.
     SeveralThreads(Vec<Pid>),
@@ -61,9 +61,9 @@ pub enum WhyNotPinned {
 /// Workers to bind, and the others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pins {
-    /// Threads to bind, without those that have the right affinity.
+    /// Threads to bind, without threads that already have the right affinity.
     pub pins: Vec<Pin>,
-    /// Threads that have the right affinity.
+    /// Threads that already have the right affinity.
     pub in_place: Vec<Pid>,
     /// Workers that are not bound.
     pub not_pinned: Vec<NotPinned>,
@@ -140,7 +140,7 @@ fn cpus_of(napi: &Napi, index: &Index<'_>) -> Option<CpuList> {
     some(&irq.effective_affinity).or_else(|| some(&irq.affinity)).filter(is_bound)
 }
 
-/// The thread that waits on an epoll; for a single-threaded process, its only thread.
+/// Returns the thread that waits on an epoll. In a single-threaded process, returns its only thread.
 fn thread_of<'a>(process: &'a Process, worker: &Worker) -> Result<&'a Thread, WhyNotPinned> {
     let threads = process.threads.known().map_or(&[][..], Vec::as_slice);
     if let [only] = threads {
@@ -166,15 +166,15 @@ impl fmt::Display for NotPinned {
 impl fmt::Display for WhyNotPinned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoConnection => f.write_str("no connection has arrived on a queue yet, so that its queue is unknown"),
+            Self::NoConnection => f.write_str("its queue is unknown, because no connection has arrived on a queue yet"),
             Self::SeveralNapis(napis) => {
                 write!(f, "its connections arrive on {} NAPI instances: steer them first", napis.len())
             }
             Self::UnknownNapi(napi) => write!(f, "NAPI {napi} belongs to no device of the snapshot"),
             Self::QueueWithoutCpu(napi) => {
-                write!(f, "NAPI {napi} has no interrupt or kernel thread that is bound to fewer than all CPUs")
+                write!(f, "neither an interrupt nor a kernel thread of NAPI {napi} is bound to fewer than all CPUs")
             }
-            Self::NoThread => f.write_str("no thread was seen waiting on it just now"),
+            Self::NoThread => f.write_str("no thread was waiting on it when the snapshot was taken"),
             Self::SeveralThreads(tids) => write!(f, "{} threads wait on it, and would share one CPU", tids.len()),
             Self::UnknownAffinity(tid) => write!(f, "the CPUs of thread {tid} could not be read"),
         }

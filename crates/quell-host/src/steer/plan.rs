@@ -17,7 +17,7 @@ pub struct Steering {
     pub group: Group,
     /// The filter.
     pub filter: QueueSteering,
-    /// Queues, by their index in the filter.
+    /// Queues, in the order of their index in the filter.
     pub places: Vec<Place>,
     /// Notes to show before the filter is attached.
     pub notes: Vec<Note>,
@@ -27,10 +27,10 @@ pub struct Steering {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CannotSteer {
-    /// There is nothing to select from.
+    /// The group has a single socket, so there is nothing to select.
     #[error(
-        "{key}: only one socket, {}: a filter selects among the sockets of a reuseport group. If the server can open \
-         a socket per worker (nginx: `listen … reuseport`), enable that",
+        "{key}: it has only one socket, {}; a filter selects among the sockets of a reuseport group. If the server \
+         can open a socket per worker (nginx: `listen … reuseport`), enable that",
         match workers { 0 => "which no epoll watches".to_owned(), 1 => "with one worker".to_owned(), n => format!("shared by {n} workers") }
     )]
     OneSocket {
@@ -39,8 +39,8 @@ pub enum CannotSteer {
         /// Number of epolls that watch the socket.
         workers: usize,
     },
-    /// No distinguishable queue delivers to the group.
-    #[error("{key}: no receive queue that a filter can distinguish leads there{}", listed(left_out))]
+    /// No queue that a filter can distinguish delivers to the group.
+    #[error("{key}: no receive queue that a filter can distinguish delivers to it{}", listed(left_out))]
     NoQueues {
         /// Key of the group.
         key: GroupKey,
@@ -100,7 +100,7 @@ pub enum Note {
         /// Number of queues.
         queues: u32,
     },
-    /// Several epolls watch one socket; the fastest accepts the connection.
+    /// Several epolls watch one socket. The one that wakes up first accepts the connection.
     SharedSocket {
         /// Socket inode.
         inode: u64,
@@ -113,7 +113,7 @@ pub enum Note {
         /// Socket inodes.
         inodes: Vec<u64>,
     },
-    /// An epoll watches several sockets of the group and receives from the queues of all.
+    /// An epoll watches several sockets of the group and therefore receives from the queues of all of them.
     SeveralSockets {
         /// The epoll.
         worker: Worker,
@@ -125,13 +125,13 @@ pub enum Note {
         /// Number of connections.
         connections: usize,
     },
-    /// Datagrams of existing flows reach other sockets than before.
+    /// Datagrams of existing flows will reach other sockets than before.
     FlowsMove,
-    /// Connections from this device are spread randomly, as before.
+    /// Connections from this device are still distributed randomly.
     LeftOut(LeftOut),
 }
 
-/// Decides the filter of a group. `only` restricts the devices; empty means all that deliver to it.
+/// Decides the filter of a group. `only` restricts the devices; an empty list means all devices that deliver to it.
 ///
 /// # Errors
 /// [`CannotSteer`].
@@ -195,7 +195,8 @@ fn notes(group: &Group, filter: &QueueSteering, snapshot: &Snapshot) -> Vec<Note
 }
 
 impl Steering {
-    /// Number of NAPI instances that the connections of one worker may use; one if there are as many workers as queues.
+    /// Number of NAPI instances that the connections of one worker may use. It is one if there are as many workers as
+    /// queues.
     #[must_use]
     pub fn queues_of_a_worker(&self) -> u32 {
         self.filter.places().div_ceil(self.filter.sockets())
@@ -227,13 +228,13 @@ impl fmt::Display for Note {
         match self {
             Self::FewerWorkersThanQueues { workers, queues } => write!(
                 f,
-                "{workers} sockets for {queues} queues: workers get connections of several queues, but an epoll polls only one; \
-                 use more workers or fewer queues (`ethtool -L`)"
+                "{workers} sockets for {queues} queues: workers receive connections from several queues, but an epoll \
+                 polls only one; use more workers or fewer queues (`ethtool -L`)"
             ),
             Self::MoreWorkersThanQueues { workers, queues } => write!(
                 f,
-                "{workers} sockets for {queues} queues: several workers share a queue and poll it in turn; each worker has one \
-                 queue"
+                "{workers} sockets for {queues} queues: each worker has one queue, but several workers share a queue \
+                 and poll it in turn"
             ),
             Self::SharedSocket { inode, workers } => write!(
                 f,
@@ -242,20 +243,20 @@ impl fmt::Display for Note {
             ),
             Self::Unwatched { inodes } => write!(
                 f,
-                "{} of the sockets are not watched by a visible epoll; connections of their queues wait for the process that \
-                 owns them",
+                "no visible epoll watches {} of the sockets; connections on their queues wait until the owning \
+                 process accepts them",
                 inodes.len()
             ),
             Self::SeveralSockets { worker, sockets } => write!(
                 f,
-                "epoll {} of {} {} watches {sockets} of the sockets and gets all their queues",
+                "epoll {} of {} {} watches {sockets} of the sockets and receives from all their queues",
                 worker.epoll_fd, worker.process, worker.pid
             ),
             Self::Established { connections } => {
                 write!(f, "{connections} existing connections stay with their workers; the filter applies to new ones")
             }
             Self::FlowsMove => f.write_str("datagrams of existing flows will reach other sockets"),
-            Self::LeftOut(left) => write!(f, "{left}; its packets go to any worker, as without a filter"),
+            Self::LeftOut(left) => write!(f, "{left}; its connections go to any worker, as without a filter"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Finds the queues that can deliver packets to a socket, and the interface that a filter sees for each. Pure.
 //!
-//! A filter sees `skb->dev`. For a port of a bond, bridge, team or VRF this is the upper device, for a tagged packet
-//! the VLAN device. The queue number remains that of the lower device.
+//! A filter sees `skb->dev`. For a port of a bond, bridge, team or VRF this is the upper device; for a tagged packet it
+//! is the VLAN device. The queue number remains that of the lower device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,7 +20,7 @@ pub struct Place {
     pub device: String,
     /// Queue number on the device.
     pub queue: u32,
-    /// NAPI instance that polls it; absent where driver or kernel do not report it.
+    /// NAPI instance that polls it; absent if the driver or the kernel does not report it.
     pub napi: Option<NapiId>,
 }
 
@@ -37,8 +37,8 @@ pub struct LeftOut {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhyLeftOut {
-    /// Several of its ports have queues. The filter sees this device for all of them, with queue numbers that exist on
-    /// each port.
+    /// Several of its ports have queues. The filter sees this device for all of them, with queue numbers that are not
+    /// unique among the ports.
     SeveralPorts {
         /// Names of the ports.
         ports: Vec<String>,
@@ -60,8 +60,8 @@ impl fmt::Display for LeftOut {
         match &self.why {
             WhyLeftOut::SeveralPorts { ports } => write!(
                 f,
-                "{device} takes packets from {}, and a filter sees only {device} and the queue's number, which each of \
-                 them has",
+                "{device} receives packets from {}; a filter sees only {device} and a queue number that is not unique \
+                 among them",
                 ports.join(" and ")
             ),
             WhyLeftOut::UnknownQueues { said } => write!(f, "{device}: its queues are unknown: {said}"),
@@ -71,13 +71,13 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// An interface as a filter sees it, and the device whose queues feed it.
+/// An interface as a filter sees it, and the device whose queues deliver its packets.
 struct Seen<'a> {
     as_interface: &'a Device,
     feeder: &'a Device,
 }
 
-/// Interfaces that a filter can distinguish, each with its feeding device, and the other devices.
+/// Interfaces that a filter can distinguish, each with its delivering device, and the devices that were left out.
 #[derive(Default)]
 pub(super) struct Ways<'a> {
     seen: Vec<Seen<'a>>,
@@ -121,20 +121,21 @@ impl<'a> Ways<'a> {
                 }),
             }
         }
-        // If another device feeds this one, reasons that concern only the device itself do not matter.
+        // If another device delivers the packets of this one, reasons that concern only the device itself are
+        // irrelevant.
         let Self { seen, left_out } = &mut ways;
         left_out.retain(|left| !seen.iter().any(|seen| seen.as_interface.name == left.device));
         ways
     }
 
     /// Selects the interfaces that can deliver to a socket with this key: the bound device, or the devices in `only`
-    /// (empty: all). If some of these have the socket's address, only those remain.
+    /// (empty: all). If some of these have the socket's address, selects only those.
     pub(super) fn choose(self, key: &GroupKey, surroundings: &Surroundings, only: &[String]) -> Chosen {
         let Self { mut seen, mut left_out } = self;
         let is_named = |name: &String| only.is_empty() || only.contains(name);
         seen.retain(|seen| is_named(&seen.as_interface.name) || is_named(&seen.feeder.name));
         left_out.retain(|left| match left.why {
-            // Most hosts have such devices; they matter only to users who name them.
+            // Most hosts have such devices; the user needs to see them only after naming them.
             WhyLeftOut::Down | WhyLeftOut::NoNapi => only.contains(&left.device),
             _ => is_named(&left.device),
         });
@@ -160,7 +161,7 @@ impl Surroundings {
     }
 }
 
-/// Reason why the queues of a device deliver nothing; absent when they do.
+/// Returns the reason why the queues of a device deliver nothing; `None` if they deliver packets.
 fn why_no_feeder(device: &Device) -> Option<WhyLeftOut> {
     let queues = match &device.rx_queues {
         Reading::Known(queues) => queues,
@@ -176,7 +177,7 @@ fn why_no_feeder(device: &Device) -> Option<WhyLeftOut> {
     }
 }
 
-/// Interfaces that packets of a device's queues appear on: the device or its upper device, and VLANs and similar
+/// Interfaces on which packets of a device's queues appear: the device or its upper device, and VLANs and similar
 /// devices on either.
 fn seen_as(device: &Device, devices: &BTreeMap<Ifindex, &Device>) -> BTreeSet<Ifindex> {
     let (mut seen, mut looked_at, mut to_look_at) = (BTreeSet::new(), BTreeSet::new(), vec![device.ifindex]);
@@ -191,13 +192,13 @@ fn seen_as(device: &Device, devices: &BTreeMap<Ifindex, &Device>) -> BTreeSet<If
     seen
 }
 
-/// Whether an interface is a VLAN, macvlan or similar on top of another. The peer of a veth pair is not.
+/// Whether an interface is a VLAN, macvlan or similar device on top of another one. The peer of a veth device is not.
 fn lies_on(upper: &Device, ifindex: Ifindex) -> bool {
     upper.kind.as_deref() != Some("veth")
         && upper.lower.is_some_and(|lower| !lower.is_elsewhere && lower.ifindex == ifindex)
 }
 
-/// Assigns consecutive indices to the queues of each feeding device.
+/// Assigns consecutive indices to the queues of each delivering device.
 fn places(seen: &[Seen<'_>]) -> (Vec<(Ifindex, u32, u32)>, Vec<Place>) {
     let mut places = Vec::new();
     let mut first_of: BTreeMap<Ifindex, (u32, u32)> = BTreeMap::new();

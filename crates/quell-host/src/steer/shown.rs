@@ -1,5 +1,5 @@
-//! The part of a snapshot that filters depend on. Comparing it is cheap and shows whether a new decision is needed.
-//! Pure. Contains only sockets of the programs themselves.
+//! The part of a snapshot that filters depend on, limited to sockets of the programs. A cheap comparison shows whether
+//! a new decision is needed. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub struct Shown {
 pub type ShownGroup = BTreeMap<u64, bool>;
 
 impl Shown {
-    /// The part for these processes of the snapshot.
+    /// Extracts the part for these processes from the snapshot.
     #[must_use]
     pub fn of(snapshot: &Snapshot, pids: &BTreeSet<Pid>) -> Self {
         let index = snapshot.index();
@@ -47,13 +47,13 @@ impl Shown {
         self.groups.get(key)
     }
 
-    /// Whether the queues are the same.
+    /// Whether the queues are unchanged.
     #[must_use]
     pub fn has_the_queues_of(&self, other: &Self) -> bool {
         self.queues == other.queues
     }
 
-    /// Groups that are the same in `other`, with their sockets.
+    /// Groups that are identical in `other`, with their sockets.
     pub fn groups_as_in<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (&'a GroupKey, &'a ShownGroup)> {
         self.groups.iter().filter(|(key, group)| other.group(key) == Some(group))
     }

@@ -1,4 +1,5 @@
-//! Reads what steering needs besides a snapshot: all sockets of a namespace, and the addresses of its interfaces.
+//! Reads the data that steering needs besides a snapshot: all sockets of a namespace, and the addresses of its
+//! interfaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -24,7 +25,7 @@ pub struct Surroundings {
     pub addresses: BTreeMap<(u64, Ifindex), Vec<IpAddr>>,
 }
 
-/// A socket that may belong to a group.
+/// A socket that may belong to a reuseport group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupSocket {
     /// Key of its group.
@@ -98,7 +99,7 @@ pub fn connections(key: &GroupKey) -> Result<Vec<Connection>, LookError> {
         return Ok(found);
     }
     let namespace = namespaces::by_inode(&ProcRoot::default(), inode)?.ok_or(LookError::NamespaceLost { inode })?;
-    // IPv4 clients of an IPv6 socket also have IPv6 addresses.
+    // IPv4 clients of an IPv6 socket have IPv4-mapped IPv6 addresses.
     let family = if key.local.is_ipv4() { InetFamily::V4 } else { InetFamily::V6 };
     SockDiag::open_in(&namespace)?.for_each(InetProtocol::Tcp, family, |socket| {
         if let Some(remote) = socket.remote.filter(|_| key.covers(socket.local, socket.bound_to)) {

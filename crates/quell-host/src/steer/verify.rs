@@ -1,4 +1,4 @@
-//! Verifies a filter by the `SO_INCOMING_NAPI_ID` of newer connections. Pure.
+//! Verifies a filter by the `SO_INCOMING_NAPI_ID` of connections that are newer than the filter. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -10,9 +10,8 @@ use super::plan::Steering;
 use super::surroundings::Connection;
 use crate::snapshot::{Protocol, Snapshot, Socket};
 
-/// Connections that existed when the filter was attached. The kernel selects the socket with the first packet, so
-/// handshakes in progress at that time are included (`tcp_v4_rcv` of `net/ipv4/tcp_ipv4.c` delivers them to
-/// `rsk_listener`).
+/// Connections that existed when the filter was attached. Includes handshakes in progress, because the kernel selects
+/// the socket with the first packet (`tcp_v4_rcv` in `net/ipv4/tcp_ipv4.c` delivers them to `rsk_listener`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Baseline {
     accepted: BTreeSet<u64>,
@@ -21,7 +20,8 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// Builds it from a list taken after the filter was attached and before the snapshots to compare with.
+    /// Builds the baseline from a list of connections that is newer than the filter and older than the snapshots to
+    /// compare with.
     #[must_use]
     pub fn of(connections: &[Connection]) -> Self {
         let mut baseline = Self::default();
@@ -71,18 +71,19 @@ pub struct SeenWorker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// They do, for every worker. With fewer workers than queues, each uses as few instances as possible.
+    /// The connections of every worker share one instance. With fewer workers than queues, each worker uses as few
+    /// instances as possible.
     Holds,
-    /// A worker's connections use more instances than expected: the driver does not record the queue, an interface was
-    /// added, or the group has changed.
+    /// A worker's connections use more instances than expected. Possible reasons: the driver does not record the queue,
+    /// an interface was added, or the group has changed.
     Mixed,
-    /// No new connection yet.
+    /// No new connection was observed yet.
     NotYet,
     /// Unknown: a datagram socket reports only the NAPI instance of its last packet.
     CannotTell,
 }
 
-/// Evaluates connections that came after `baseline`. Ignores those without a NAPI instance (over `lo`).
+/// Evaluates connections that are newer than `baseline`. Ignores those without a NAPI instance (over `lo`).
 #[must_use]
 pub fn verify(steering: &Steering, baseline: &Baseline, snapshot: &Snapshot) -> Verification {
     if steering.group.key.protocol == Protocol::Udp {

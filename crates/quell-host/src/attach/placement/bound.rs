@@ -1,4 +1,4 @@
-//! Records which threads an attachment has bound, and which reasons for not binding one were already reported.
+//! Records the threads that an attachment has bound, and the reasons that it has reported for unbound threads.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +14,17 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Whether the thread may be bound. Not if another program has changed its affinity since.
+    /// Whether the thread may be bound. A thread whose affinity another program has changed since may not.
     pub(super) fn may_be(&self, pin: &Pin) -> bool {
         self.to.get(&key(pin)).is_none_or(|cpus| *cpus == pin.old)
     }
 
-    /// Records that the thread was bound, or cannot be bound and is not retried.
+    /// Records that the thread was bound, or that binding it failed and is not retried.
     pub(super) fn is(&mut self, pin: &Pin) {
         self.to.insert(key(pin), pin.new.clone());
     }
 
-    /// Permanent reasons that were not reported before.
+    /// Returns the permanent reasons that were not reported before.
     pub(super) fn news(&mut self, not_pinned: Vec<NotPinned>) -> Vec<NotPinned> {
         let is_news = |one: &NotPinned| !may_change(&one.why) && !self.said.contains(one);
         let news: Vec<NotPinned> = not_pinned.into_iter().filter(is_news).collect();
@@ -33,7 +33,7 @@ impl Bound {
     }
 }
 
-/// Whether the reason may disappear by the next pass, because a connection arrives or a thread blocks.
+/// Whether the reason may disappear by the next pass, for example because a connection arrives or a thread blocks.
 pub(super) fn may_change(why: &WhyNotPinned) -> bool {
     matches!(why, WhyNotPinned::NoConnection | WhyNotPinned::NoThread)
 }
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_somebody_else_has_bound_since_is_left_alone() {
+    fn a_thread_that_another_program_has_bound_since_is_left_alone() {
         let mut bound = Bound::default();
         assert!(bound.may_be(&pin(0, 1)));
         bound.is(&pin(0, 1));
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_said_once_and_not_before_it_lasts() {
+    fn a_reason_is_reported_once_and_only_if_it_lasts() {
         let worker = crate::steer::Worker { pid: Pid::new(10).unwrap(), epoll_fd: 3, process: "server".to_owned() };
         let not = |why| NotPinned { worker: worker.clone(), why };
         let several = not(WhyNotPinned::SeveralThreads(vec![]));

@@ -1,10 +1,10 @@
-//! Filters that an attachment has attached, with the observations of each. Pure: the caller reports attached filters
-//! and supplies the list of connections.
+//! The filters of an attachment, and the observations of each. Pure: the caller reports attached filters and supplies
+//! the list of connections.
 
 use crate::snapshot::Snapshot;
 use crate::steer::{Baseline, Connection, GroupKey, Steering, Verdict, Verification, verify};
 
-/// In the order of attachment.
+/// Filters in the order of attachment.
 #[derive(Debug, Default)]
 pub(super) struct Filters(Vec<Filter>);
 
@@ -15,7 +15,7 @@ struct Filter {
     /// Connections that predate the filter; absent until they are listed.
     baseline: Option<Baseline>,
     seen: Verification,
-    /// The conclusive verification was already reported.
+    /// Whether the conclusive verification was reported already.
     is_reported: bool,
 }
 
@@ -28,7 +28,7 @@ impl Filters {
         self.0.len() <= before
     }
 
-    /// Whether the group has this filter already; if so, updates the other data of the group. Discards the observations
+    /// Whether the group already has this filter. If so, updates the other data of the group. Discards the observations
     /// if other NAPI instances poll the queues now, because they are not comparable.
     pub(super) fn has(&mut self, steering: &Steering) -> bool {
         let Some(filter) = self.0.iter_mut().find(|filter| filter.is(steering)) else { return false };
@@ -39,7 +39,7 @@ impl Filters {
         true
     }
 
-    /// Drops the filters of all groups but these.
+    /// Drops the filters of all other groups.
     pub(super) fn keep(&mut self, groups: &[GroupKey]) {
         self.0.retain(|filter| groups.contains(&filter.steering.group.key));
     }
@@ -58,26 +58,26 @@ impl Filters {
         Ok(())
     }
 
-    /// Evaluates new connections of each filter, from a snapshot taken after the existing ones were listed. Ignores
-    /// groups that are not `as_it_was` when the filter was decided.
+    /// Evaluates the new connections of each filter, from a snapshot that is newer than the list of existing
+    /// connections. Ignores groups that have changed since their filter was decided, according to `as_it_was`.
     pub(super) fn see(&mut self, snapshot: &Snapshot, as_it_was: impl Fn(&GroupKey) -> bool) {
         let seen = self.0.iter_mut().filter(|filter| as_it_was(&filter.steering.group.key));
         seen.for_each(|filter| filter.see(snapshot));
     }
 
-    /// First filter that does not hold.
+    /// Returns the group of the first filter whose queues are mixed.
     pub(super) fn mixed(&self) -> Option<GroupKey> {
         let mixed = self.0.iter().find(|filter| filter.seen.verdict == Verdict::Mixed);
         mixed.map(|filter| filter.steering.group.key)
     }
 
-    /// Connections that predate the filters; `None` until this is known for every filter.
+    /// Connections that predate the filters; `None` unless this is known for every filter.
     pub(super) fn baseline(&self) -> Option<Baseline> {
         let all: Option<Vec<&Baseline>> = self.0.iter().map(|filter| filter.baseline.as_ref()).collect();
         all.map(|all| Baseline::union(&all))
     }
 
-    /// Whether every worker of every filter has been seen.
+    /// Whether connections of every worker of every filter were observed.
     pub(super) fn are_settled(&self) -> bool {
         self.0.iter().all(Filter::is_settled)
     }
@@ -87,7 +87,7 @@ impl Filters {
         self.0.iter().map(|filter| &filter.seen)
     }
 
-    /// Observations that became conclusive and were not reported yet.
+    /// Returns conclusive observations that were not reported yet.
     pub(super) fn news(&mut self) -> Vec<(Steering, Verification)> {
         let says_it_all = |filter: &&mut Filter| match filter.seen.verdict {
             Verdict::NotYet => false,
@@ -101,7 +101,7 @@ impl Filters {
         self.0.iter_mut().filter(says_it_all).map(tell).collect()
     }
 
-    /// Observations of the filters that are not fully verified.
+    /// Observations of the filters that are not completely verified.
     pub(super) fn unverified(&self) -> impl Iterator<Item = (&Steering, &Verification)> {
         self.0.iter().filter(|filter| !filter.is_reported).map(|filter| (&filter.steering, &filter.seen))
     }
@@ -120,7 +120,7 @@ impl Filter {
             && inodes(&self.steering) == inodes(steering)
     }
 
-    /// Connections that have closed stay in the baseline if no new ones arrived.
+    /// Closed connections stay in the baseline if no new ones arrived.
     fn see(&mut self, snapshot: &Snapshot) {
         self.steering.group.look_for_workers(snapshot);
         let Some(baseline) = &self.baseline else { return };

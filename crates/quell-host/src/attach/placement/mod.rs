@@ -1,6 +1,6 @@
-//! Optional placement of an attachment's workers: filters on their reuseport groups and CPU affinity of their threads.
-//! [`crate::steer`] decides. This module observes, applies the decision through the attachment's journal, and verifies
-//! it, once or for as long as the programs run.
+//! Places an attachment's workers on request: filters on their reuseport groups, and CPU affinity of their threads.
+//! [`crate::steer`] decides. This module observes, applies decisions through the attachment's journal, and verifies
+//! them, once or for as long as the programs run.
 
 mod bound;
 mod filters;
@@ -25,20 +25,20 @@ use crate::steer::{
 };
 use crate::transaction::{ChangeError, ChangeStage};
 
-/// Interval between looks at the workers while waiting for their connections.
+/// Interval between snapshots of the workers while waiting for their connections.
 const LOOKED_EVERY: Duration = Duration::from_millis(50);
 
 /// Requested placement.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Attach filters to the reuseport groups, for the queues of these devices; an empty list means all devices.
-    /// Absent: no filters.
+    /// Devices whose queues the filters of the reuseport groups select; an empty list means all devices. Absent: no
+    /// filters.
     pub steer: Option<Vec<String>>,
     /// Bind workers to the CPUs of the queues that deliver their connections.
     pub pin: bool,
 }
 
-/// Reuseport groups of programs, with the filter of each or the reason for having no filter.
+/// Reuseport groups of programs, each with its filter or with the reason why it gets none.
 #[derive(Debug, Default)]
 pub struct Groups {
     /// Groups that get a filter.

@@ -1,4 +1,4 @@
-//! Decides which parts of a value to restore, and which another program has changed since. Pure.
+//! Decides which parts of a value to restore, and which parts another program has changed since. Pure.
 
 use quell_linux::CpuList;
 use quell_linux::ethtool::Coalescing;
@@ -13,15 +13,15 @@ use crate::settings::values::Restoration;
 pub(crate) struct Back<T> {
     /// Value to set.
     pub(crate) set: Option<T>,
-    /// Current value that is neither the old nor the new one.
+    /// Current value, if it is neither the old nor the new one.
     pub(crate) others: Option<T>,
 }
 
 /// A value that a plan can change.
 pub(crate) trait Value: Clone + PartialEq {
-    /// Decides the restoration from the old, the applied and the current value. Restores a value that is still the
-    /// applied one. Ignores a value that is the old one already, and leaves any other alone. Composite values are
-    /// decided part by part.
+    /// Decides the restoration from the old, the applied and the current value. Restores an unchanged applied value.
+    /// Ignores a value that is the old one again, and leaves any other value alone. Treats each part of a composite
+    /// value separately.
     fn back(old: &Self, new: &Self, current: &Self) -> Back<Self> {
         let is = |other: &Self| current == other;
         Back {
@@ -30,8 +30,7 @@ pub(crate) trait Value: Clone + PartialEq {
         }
     }
 
-    /// Initial value of a part that recreating the object does not reset, and that therefore survives in the next
-    /// object.
+    /// Initial value of a part that survives when the object is recreated.
     fn left_by_birth() -> Option<Self> {
         None
     }
@@ -114,7 +113,7 @@ impl Value for RingSizes {
     }
 }
 
-/// Only the parameters that the change contains.
+/// Keeps only the parameters that the change contains.
 pub(super) fn only(values: &Coalescing, spoken_of: &Diff<Coalescing>) -> Coalescing {
     let is_spoken_of = |parameter| {
         let in_one =
@@ -125,7 +124,7 @@ pub(super) fn only(values: &Coalescing, spoken_of: &Diff<Coalescing>) -> Coalesc
 }
 
 impl ChannelCounts {
-    /// Only the kinds that the change contains.
+    /// Keeps only the kinds that the change contains.
     pub(super) fn where_present_in(self, spoken_of: &Diff<Self>) -> Self {
         let pick = |kind: fn(&Self) -> Option<u32>| {
             let in_one = |counts: &Option<Self>| counts.as_ref().and_then(kind).is_some();
@@ -136,7 +135,7 @@ impl ChannelCounts {
 }
 
 impl RingSizes {
-    /// Only the sides that the change contains.
+    /// Keeps only the directions that the change contains.
     pub(super) fn where_present_in(self, spoken_of: &Diff<Self>) -> Self {
         let pick = |side: fn(&Self) -> Option<u32>| {
             let in_one = |sizes: &Option<Self>| sizes.as_ref().and_then(side).is_some();
@@ -152,7 +151,7 @@ mod tests {
     use quell_linux::ethtool::CoalesceParameter;
 
     #[test]
-    fn a_value_goes_back_only_while_it_is_the_one_that_was_made() {
+    fn a_value_is_restored_only_if_it_is_the_applied_one() {
         let cpus = |list: &str| list.parse::<CpuList>().unwrap();
         let back = |current: &str| CpuList::back(&cpus("0"), &cpus("1"), &cpus(current));
         assert_eq!(back("1"), Back { set: Some(cpus("0")), others: None });
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn coalescing_goes_back_parameter_by_parameter() {
+    fn coalescing_is_restored_parameter_by_parameter() {
         use CoalesceParameter::{RxMaxFrames, RxUsecs};
         let values = |usecs, frames| Coalescing::from_iter([(RxUsecs, usecs), (RxMaxFrames, frames)]);
         let plan = Coalescing::back(&values(8, 32), &values(50, 64), &values(50, 99));

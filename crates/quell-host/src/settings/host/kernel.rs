@@ -1,4 +1,4 @@
-//! Locates the devices, queues, interrupts and threads of a plan. Searches at every use, because some changes recreate
+//! Finds the devices, queues, interrupts and threads of a plan. Searches at every use, because some changes recreate
 //! them.
 
 use std::cell::OnceCell;
@@ -37,7 +37,7 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// Locates the setting. `None`: its device or namespace is gone.
+    /// Finds the setting. Returns `None` if its device or namespace is gone.
     ///
     /// # Errors
     /// When a namespace or its devices cannot be read.
@@ -58,8 +58,8 @@ impl Place {
     }
 }
 
-/// RSS contexts whose ID was assigned after the change was planned. Contexts created by a plan are known by their name
-/// in it; contexts recreated by an undo by their old ID.
+/// RSS contexts whose IDs were assigned after planning. A context created by a plan is identified by its name in the
+/// plan. A context recreated by an undo is identified by its old ID.
 #[derive(Debug, Default)]
 pub(crate) struct KnownContexts {
     pub(crate) planned: BTreeMap<(DeviceId, String), RssContextId>,
@@ -96,7 +96,7 @@ impl<'a> Kernel<'a> {
         Ok(Links::open_in(self.namespace)?.by_index(self.moved_to.unwrap_or(device.ifindex))?)
     }
 
-    /// NAPI instance of a receive queue.
+    /// Returns the NAPI instance of a receive queue.
     pub(crate) fn napi(&self, device: &DeviceId, queue: u32) -> Result<Napi, SettingsError> {
         let mut netdev = Netdev::open_in(self.namespace)?;
         let polled = napi::rx_queues(&mut netdev, &self.link(device)?)?;
@@ -109,7 +109,7 @@ impl<'a> Kernel<'a> {
         pid.ok_or_else(|| gone(format!("the NAPI thread of receive queue {queue} of {device}")))
     }
 
-    /// Interrupt of a receive queue, as reported by the kernel or inferred from its name.
+    /// Returns the interrupt of a receive queue, as reported by the kernel or inferred from its name.
     pub(crate) fn irq(&self, device: &DeviceId, queue: u32) -> Result<u32, SettingsError> {
         if let Some(irq) = self.napi(device, queue)?.irq {
             return Ok(irq);

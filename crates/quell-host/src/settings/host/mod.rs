@@ -1,4 +1,4 @@
-//! Makes the changes of a plan one by one, and restores values that are still the applied ones. [`crate::plan`] decides
+//! Makes the changes of a plan one by one, and restores values that nobody has changed since. [`crate::plan`] decides
 //! the changes; [`crate::transaction`] records them first.
 
 mod back;
@@ -29,7 +29,7 @@ pub(crate) fn make(kernel: &Kernel<'_>, contexts: &KnownContexts, change: &Chang
     }
 }
 
-/// Undoes a change with a known `outcome`, where it is still in place.
+/// Undoes a change with a known `outcome`, as far as it is still in place.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -59,7 +59,7 @@ pub(crate) fn restore(
         (undone, _) => undone,
     }
     .or_else(|error| match error.is_absent() {
-        // The device, queue or thread is gone, and the setting with it.
+        // The setting vanished with its device, queue or thread.
         true => Ok(UndoOutcome::AlreadyGone),
         false => Err(error),
     })
@@ -112,7 +112,7 @@ impl Act for PutBack {
         let (Some(old), Some(current)) = (diff.old.as_ref().or(at_birth.as_ref()), read()?) else {
             return Ok(UndoOutcome::AlreadyGone);
         };
-        // A recreated queue has its default for values that were not set, or set to their previous value.
+        // A recreated queue has the default for values that were not set, or that were set to their previous value.
         let new = diff.new.as_ref().filter(|new| *new != old).unwrap_or(&current);
         let plan = T::back(old, new, &current);
         if let Some(value) = &plan.set {
@@ -123,7 +123,7 @@ impl Act for PutBack {
             (None, Some(_)) => UndoOutcome::Undone,
             (Some(others), set) => {
                 let why = format!(
-                    "{} was changed to {} since, not by Quell: that was left alone; before Quell it was {}",
+                    "another program has changed {} to {}; this was left in place (the value before Quell was {})",
                     self.what,
                     others.in_words(),
                     old.in_words()
@@ -134,8 +134,8 @@ impl Act for PutBack {
     }
 }
 
-/// Applied and current value as text, if they differ. The current one is absent when the object is gone. Skips flow
-/// rules and RSS contexts.
+/// Returns the applied and the current value as text if they differ. The current value is absent if the object is gone.
+/// Skips flow rules and RSS contexts.
 ///
 /// # Errors
 /// When the value cannot be read.
@@ -169,7 +169,9 @@ impl Act for Compare {
 /// Applies `act` to the value of a change. Flow rules and RSS contexts have no value.
 fn on_value<A: Act>(kernel: &Kernel<'_>, change: &Change, act: A) -> Result<A::Outcome, SettingsError> {
     match change {
-        Change::FlowRule { .. } | Change::RssContext { .. } => unreachable!("these come and go, and have no value"),
+        Change::FlowRule { .. } | Change::RssContext { .. } => {
+            unreachable!("flow rules and RSS contexts have no value")
+        }
         Change::RssTable { device, context, table } => {
             let read = || steering::table(kernel, device, *context);
             act.act(table, read, |table| steering::set_table(kernel, device, *context, table))
@@ -274,6 +276,6 @@ fn on_queue<A: Act>(kernel: &Kernel<'_>, change: &Change, act: A) -> Result<A::O
             || Ok(Some(sched::scheduling(kernel.thread(device, *queue)?)?)),
             |scheduling| Ok(sched::set_scheduling(kernel.thread(device, *queue)?, *scheduling)?),
         ),
-        other => unreachable!("what one queue has: {other:?}"),
+        other => unreachable!("not a setting of a queue: {other:?}"),
     }
 }

@@ -67,8 +67,8 @@ pub(super) fn undo_context(
             Ok(UndoOutcome::Undone)
         }
         (None, Some(new), _) => {
-            // Without its ID, a context is identified by its indirection table. If two contexts have the same table,
-            // they cannot be distinguished, and neither is touched.
+            // Without its ID, a context is identified by its indirection table. Two contexts with the same table are
+            // indistinguishable, so neither is changed.
             let there = ethtool.rss_contexts(index)?;
             let is_ours = |id: RssContextId, table: &Option<Vec<u32>>| match outcome {
                 Some(Outcome::RssContext { id: made }) => id == made,
@@ -82,8 +82,8 @@ pub(super) fn undo_context(
                     Ok(UndoOutcome::Undone)
                 }
                 _ => Ok(UndoOutcome::LeftAlone(format!(
-                    "{device} has several RSS contexts with the table of the one that was made, and its number was not \
-                     written down: none was deleted"
+                    "{device} has several RSS contexts with the same table as the one to delete, and the journal \
+                     lacks its ID: none was deleted"
                 ))),
             }
         }

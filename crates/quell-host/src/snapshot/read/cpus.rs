@@ -7,7 +7,7 @@ use quell_linux::sysfs::{NumaNode, Sysfs};
 use super::super::{Cpu, CpuCounters, Cpus, IdleState, Reading, Why};
 use super::outcome::Outcome as _;
 
-/// Data that is read once for all CPUs.
+/// Data that is read once and used for all CPUs.
 struct Common<'a> {
     sysfs: Sysfs,
     nodes: Reading<Vec<NumaNode>>,
@@ -89,13 +89,13 @@ impl Common<'_> {
     }
 }
 
-/// Count of one CPU in a file with one count per CPU.
+/// Returns the count of one CPU from a file with a count for each CPU.
 fn counted<F>(file: &Reading<F>, count: impl FnOnce(&F) -> Option<u64>, tried: &str, cpu: u32) -> Reading<u64> {
     match file {
         Reading::Unknown(unknown) => Reading::Unknown(unknown.clone()),
         Reading::Known(file) => match count(file) {
             Some(count) => Reading::Known(count),
-            None => Reading::unknown(Why::UnsupportedByKernel, format!("{tried}: nothing about CPU {cpu} in it")),
+            None => Reading::unknown(Why::UnsupportedByKernel, format!("{tried}: it has no entry for CPU {cpu}")),
         },
     }
 }

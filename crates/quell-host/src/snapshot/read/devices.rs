@@ -19,7 +19,7 @@ use super::{join, threads};
 /// An ifindex that no interface has. A request with it shows whether the kernel supports the request at all.
 const NO_INTERFACE: u32 = i32::MAX.cast_unsigned();
 
-/// Devices of all namespaces in the scope.
+/// Reads the devices of all namespaces in the scope.
 pub(super) fn read_all(
     spaces: &[Space],
     scope: &Scope,
@@ -107,7 +107,7 @@ impl<'a> Handles<'a> {
         device
     }
 
-    /// Sends an ethtool request. If it is not supported, determines whether kernel or driver lacks it.
+    /// Sends an ethtool request. If it is unsupported, determines whether the kernel or the driver lacks it.
     fn ethtool<T>(
         &mut self,
         index: Ifindex,
@@ -141,7 +141,7 @@ impl<'a> Handles<'a> {
             Reading::Unknown(unknown) => Reading::Unknown(unknown.clone()),
             Reading::Known(all) => match all.get(name) {
                 Some(counters) => Reading::Known(counters),
-                None => Reading::unknown(Why::Absent, format!("read /proc/net/dev: no {name} in it")),
+                None => Reading::unknown(Why::Absent, format!("read /proc/net/dev: it does not contain {name}")),
             },
         }
     }
@@ -157,7 +157,10 @@ impl<'a> Handles<'a> {
             id,
             irq: match napi.irq {
                 Some(irq) => Reading::Known(Some(Linked { to: irq, provenance: Provenance::Kernel })),
-                None => Reading::unknown(Why::UnsupportedByDriver, format!("read NAPI {id}: no irq in the answer")),
+                None => Reading::unknown(
+                    Why::UnsupportedByDriver,
+                    format!("read NAPI {id}: the reply has no attribute irq"),
+                ),
             },
             defer_hard_irqs: setting(napi.settings.defer_hard_irqs, "defer-hard-irqs", napi),
             gro_flush_timeout_ns: setting(napi.settings.gro_flush_timeout_ns, "gro-flush-timeout", napi),
@@ -203,7 +206,7 @@ impl<'a> Handles<'a> {
         device.tx_queues = Reading::Known(tx.collect());
     }
 
-    /// Coalescing of one queue. A driver without coalescing per queue is asked only once.
+    /// Coalescing of one queue. A driver without per-queue coalescing is queried only once.
     fn queue_coalescing(
         &mut self,
         index: Ifindex,
@@ -225,7 +228,7 @@ impl<'a> Handles<'a> {
     }
 }
 
-/// sysfs directory of a device, where accessible.
+/// sysfs directory of a device, if accessible.
 struct Class<'a>(Reading<NetClass<'a>>);
 
 impl<'a> Class<'a> {
@@ -249,7 +252,7 @@ fn setting<T>(value: Option<T>, attribute: &str, napi: &netdev::Napi) -> Reading
     match value {
         Some(value) => Reading::Known(value),
         None => {
-            let said = format!("read NAPI {}: no {attribute} in the answer", napi.id);
+            let said = format!("read NAPI {}: the reply has no attribute {attribute}", napi.id);
             Reading::unknown(Why::UnsupportedByKernel, said)
         }
     }
@@ -258,7 +261,7 @@ fn setting<T>(value: Option<T>, attribute: &str, napi: &netdev::Napi) -> Reading
 fn reported<T>(value: Option<T>, tried: &str, index: Ifindex) -> Reading<T> {
     match value {
         Some(value) => Reading::Known(value),
-        None => Reading::unknown(Why::UnsupportedByKernel, format!("{tried} of interface {index}: not in the answer")),
+        None => Reading::unknown(Why::UnsupportedByKernel, format!("{tried} of interface {index}: not in the reply")),
     }
 }
 
@@ -266,7 +269,7 @@ fn napi_of(queue: &netdev::Queue) -> Reading<Option<Linked<quell_linux::NapiId>>
     match queue.napi_id {
         Some(id) => Reading::Known(Some(Linked { to: id, provenance: Provenance::Kernel })),
         None => {
-            let said = format!("list queues: no NAPI of {:?} queue {} in the answer", queue.kind, queue.id);
+            let said = format!("list queues: the reply has no NAPI instance for {:?} queue {}", queue.kind, queue.id);
             Reading::unknown(Why::UnsupportedByDriver, said)
         }
     }
@@ -281,7 +284,10 @@ fn queue_counters(
         Reading::Unknown(unknown) => Reading::Unknown(unknown.clone()),
         Reading::Known(all) => match all.iter().find(|stats| stats.kind == kind && stats.id == id) {
             Some(stats) => Reading::Known(stats.counters),
-            None => Reading::unknown(Why::UnsupportedByDriver, format!("read statistics: none of {kind:?} queue {id}")),
+            None => Reading::unknown(
+                Why::UnsupportedByDriver,
+                format!("read statistics: the reply has no {kind:?} queue {id}"),
+            ),
         },
     }
 }

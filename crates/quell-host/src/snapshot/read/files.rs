@@ -1,5 +1,5 @@
-//! Inspects files of other processes through duplicates: parameters of epolls, what they watch and whether it is ready.
-//! Does not affect the process: a duplicate is never waited on.
+//! Inspects files of other processes through duplicates: parameters of epolls, their watched files, and the readiness
+//! of those. Does not affect the processes, because it never waits on a duplicate.
 
 use std::collections::HashMap;
 
@@ -35,7 +35,7 @@ pub(super) fn look_at_watched(processes: &mut [OpenProcess], sockets: &SocketTab
     }
 }
 
-/// AF_XDP sockets among those that are neither TCP nor UDP.
+/// Finds AF_XDP sockets among the sockets that are neither TCP nor UDP.
 fn xdp_sockets(process: &OpenProcess, pidfd: &PidFd, sockets: &SocketTable) -> Vec<i32> {
     let others = process.sockets().filter(|(_, inode)| !sockets.contains(*inode));
     others.map(|(fd, _)| fd).filter(|fd| is_xdp(pidfd, *fd)).collect()
@@ -72,8 +72,8 @@ fn params(pidfd: &Result<PidFd, PidFdError>, fd: i32) -> Reading<EpollParams> {
     }
 }
 
-/// Whether an event of interest is pending. Asks only files whose answer is the same for every process and does not
-/// change by asking.
+/// Whether a requested event is pending. Queries only files that give every process the same answer and do not change
+/// because of the query.
 fn is_ready(pidfd: &Result<PidFd, PidFdError>, target: &EpollTarget, kind: Option<&FdKind>) -> Reading<bool> {
     match kind {
         Some(FdKind::EventFd | FdKind::TimerFd | FdKind::Pipe { .. } | FdKind::Epoll | FdKind::Socket { .. }) => {}

@@ -1,4 +1,4 @@
-//! Reads host-wide data: kernel, privileges, sysctls, interrupts, services.
+//! Reads host-wide data: kernel, privileges, sysctls, interrupts and services.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ pub(super) fn privileges(proc: &ProcRoot) -> Privileges {
     let held = |set: capability::CapabilitySet| Capability::ALL.into_iter().filter(|one| set.has(*one)).collect();
     let capabilities = match capability::effective(proc) {
         Ok(Some(set)) => Reading::Known(held(set)),
-        Ok(None) => Reading::unknown(Why::UnsupportedByKernel, "read /proc/thread-self/status: no CapEff in it"),
+        Ok(None) => Reading::unknown(Why::UnsupportedByKernel, "read /proc/thread-self/status: it has no line CapEff"),
         Err(error) => Err(error).outcome(),
     };
     Privileges { capabilities, in_initial_user_namespace: capability::in_initial_user_namespace(proc).outcome() }
@@ -53,7 +53,7 @@ pub(super) fn irqs(proc: &ProcRoot, interrupts: &Reading<Interrupts>, numbers: &
         let line = match interrupts {
             Reading::Known(interrupts) => match interrupts.irq(number) {
                 Some(line) => Reading::Known(line),
-                None => Reading::unknown(Why::Absent, format!("read /proc/interrupts: no line {number} in it")),
+                None => Reading::unknown(Why::Absent, format!("read /proc/interrupts: it has no line {number}")),
             },
             Reading::Unknown(unknown) => Reading::Unknown(unknown.clone()),
         };

@@ -1,4 +1,5 @@
-//! Joins what was read: queues to NAPI instances, NAPI instances to interrupts, epolls and processes to sockets. Pure.
+//! Joins the collected data: queues to NAPI instances, NAPI instances to interrupts, epolls and processes to sockets.
+//! Pure.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +16,7 @@ use super::processes::OpenProcess;
 use super::sockets::SocketTable;
 use crate::driver_inference::{napis_follow_queues, virtio_rx_interrupt, virtio_tx_interrupt};
 
-/// Infers the NAPI instance of receive queues where the kernel does not report it: a device without NAPI has none, and
+/// Infers the NAPI instances of receive queues that the kernel does not report. A device without NAPI has none, and
 /// some devices are matched by order.
 pub(super) fn queues_to_napis(devices: &mut [Device]) {
     for device in devices {
@@ -32,8 +33,8 @@ pub(super) fn queues_to_napis(devices: &mut [Device]) {
     }
 }
 
-/// Infers the interrupt of NAPI instances where the kernel does not report it: a device without interrupts has none,
-/// and virtio-net is matched by interrupt name.
+/// Infers the interrupts of NAPI instances that the kernel does not report. A device without interrupts has none, and
+/// virtio-net is matched by interrupt name.
 pub(super) fn napis_to_irqs(device: &mut Device, bus: Option<&str>, interrupts: Option<&Interrupts>) {
     let has_none = device.irqs.known().is_some_and(Vec::is_empty);
     let by_napi = match (bus, interrupts) {
@@ -56,7 +57,7 @@ fn irqs_by_name(device: &Device, bus: &str, interrupts: &Interrupts) -> HashMap<
     let tx = device.tx_queues.known_elements().map(|queue| (&queue.napi, virtio_tx_interrupt(bus, queue.id)));
     let pairs = rx.chain(tx).filter_map(|(napi, name)| Some((napi.known()?.as_ref()?.to, named(name)?)));
     let mut by_napi = HashMap::new();
-    // An instance for both directions is woken for receiving by the interrupt of its receive queue.
+    // If an instance serves both directions, the interrupt of its receive queue wakes it for received packets.
     pairs.for_each(|(napi, irq)| _ = by_napi.entry(napi).or_insert(irq));
     by_napi
 }
@@ -81,7 +82,7 @@ fn held_sockets(process: &Process) -> Vec<u64> {
     process.files.known().map_or_else(Vec::new, |files| files.sockets.iter().map(|held| held.inode).collect())
 }
 
-/// Keeps processes and sockets that receive from these devices.
+/// Keeps only processes and sockets that receive from these devices.
 pub(super) fn keep_what_arrives_by(devices: &[Device], processes: &mut Vec<Process>, sockets: &mut Vec<Socket>) {
     let napis: HashSet<NapiId> =
         devices.iter().flat_map(|device| device.napis.known_elements()).map(|napi| napi.id).collect();
@@ -119,7 +120,7 @@ fn join_epoll(epoll: OpenEpoll, kinds: &HashMap<i32, FdKind>, sockets: &SocketTa
             Some(inode) => WatchedFile::Socket { inode },
             None => WatchedFile::Other {
                 kind: watched_kind(&target, kind),
-                ready: ready.remove(&target.tfd).unwrap_or_else(|| Reading::unknown(Why::NotAsked, "not asked")),
+                ready: ready.remove(&target.tfd).unwrap_or_else(|| Reading::unknown(Why::NotAsked, "not queried")),
             },
         };
         WatchedTarget { fd: target.tfd, events: target.events, file }

@@ -1,5 +1,5 @@
 //! Takes a snapshot in one pass over the kernel's interfaces, ordered by dependency. `join` links the objects without
-//! further requests. Reads only what the scope needs.
+//! further requests. Reads only the parts that the scope needs.
 
 mod cpus;
 mod devices;
@@ -42,7 +42,7 @@ pub enum TakeError {
     #[error("there is no process {0}")]
     NoSuchProcess(Pid),
     /// No device has this name.
-    #[error("there is no device {name} here; there {}", in_words(there))]
+    #[error("there is no device {name} in this network namespace; there {}", in_words(there))]
     NoSuchDevice {
         /// Requested name.
         name: String,
@@ -58,16 +58,16 @@ fn in_words(names: &[String]) -> String {
     }
 }
 
-/// Cost of a snapshot: time in system calls with parsing, and time for joining.
+/// Duration of a snapshot: time for system calls and parsing, and time for joining.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Requests for namespaces, CPUs, devices and queues.
+    /// Time for namespaces, CPUs, devices and queues.
     pub devices: Duration,
-    /// Requests for processes, threads and open files.
+    /// Time for processes, threads and open files.
     pub processes: Duration,
-    /// Requests for sockets.
+    /// Time for sockets.
     pub sockets: Duration,
-    /// Joining the results.
+    /// Time for joining the results.
     pub joining: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! Network namespaces of a snapshot, with handles for reading them. A handle of the reader's own namespace needs no
-//! privileges, so that namespace is not entered.
+//! Network namespaces of a snapshot, with handles for reading them. The caller's own namespace is not entered, so
+//! reading it needs no privileges.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// Opens a handle in this namespace: `here` for the reader's own, `there` for others.
+    /// Opens a handle in this namespace: `here` for the caller's own, `there` for others.
     pub(super) fn open<T, E>(
         &self,
         here: impl FnOnce() -> Result<T, E>,
@@ -67,13 +67,13 @@ fn counted(count: Reading<Option<u64>>, name: &str) -> Reading<u64> {
     match count {
         Reading::Known(Some(count)) => Reading::Known(count),
         Reading::Known(None) => {
-            Reading::unknown(Why::UnsupportedByKernel, format!("read /proc/net/netstat: no {name} in it"))
+            Reading::unknown(Why::UnsupportedByKernel, format!("read /proc/net/netstat: it does not contain {name}"))
         }
         Reading::Unknown(unknown) => Reading::Unknown(unknown),
     }
 }
 
-/// Namespaces of the scope, in ascending order of inode.
+/// Opens the namespaces of the scope, in ascending order of inode.
 pub(super) fn open(scope: &Scope, candidates: &[Candidate]) -> Result<Vec<Space>, TakeError> {
     let readers = Namespace::current()?;
     let mut found = BTreeMap::new();
@@ -104,7 +104,7 @@ pub(super) fn open(scope: &Scope, candidates: &[Candidate]) -> Result<Vec<Space>
     Ok(found.into_values().map(space).collect())
 }
 
-/// Named namespaces. Skips namespaces that are inaccessible or gone.
+/// Opens the named namespaces. Skips inaccessible and deleted ones.
 fn named() -> Vec<(NamespaceName, Namespace)> {
     let names = Namespace::list_named().unwrap_or_default();
     names.into_iter().filter_map(|name| Some((name.clone(), Namespace::open_named(&name).ok()?))).collect()

@@ -1,4 +1,4 @@
-//! Classifies errors of readers for the snapshot, and names the capability that would help.
+//! Classifies read errors for the snapshot, and names the capability that would help.
 
 use quell_linux::CpuSetReadError;
 use quell_linux::capability::Capability;
@@ -37,8 +37,8 @@ fn denied(needs: Capability) -> Why {
 }
 
 impl Explained for NetlinkError {
-    /// "Unsupported" refers to the driver, except for a whole netlink family. Whether the kernel supports a single
-    /// request is determined beforehand.
+    /// `Unsupported` refers to the driver, except for a missing netlink family. Support of single requests by the
+    /// kernel is determined beforehand.
     fn why(&self) -> Why {
         match self.failure() {
             _ if self.is_family_absent() => Why::UnsupportedByKernel,

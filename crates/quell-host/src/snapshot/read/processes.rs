@@ -12,9 +12,9 @@ use super::outcome::Outcome as _;
 use super::sockets::SocketTable;
 use super::threads;
 
-/// An empty list would look like a process without files.
-const NO_MAIN_THREAD: &str = "its main thread has exited, and the kernel shows the files of a process through that thread \
-                              only: its epolls and sockets cannot be read";
+/// Reason for unknown files. An empty list would look like a process without files.
+const NO_MAIN_THREAD: &str = "its main thread has exited, so the kernel does not list its files, and its epolls and \
+                              sockets cannot be read";
 /// Parent of all kernel threads.
 const KTHREADD: i32 = 2;
 
@@ -110,7 +110,8 @@ impl OpenProcess {
         })
     }
 
-    /// Whether it is part of the snapshot: requested, inaccessible, unreadable, or with a socket that receives packets.
+    /// Whether the process is part of the snapshot: requested, inaccessible, unreadable, or with a socket that receives
+    /// packets.
     pub(super) fn is_wanted(&self, scope: &Scope, sockets: &SocketTable) -> bool {
         scope.pids.contains(&self.pid)
             || self.is_hidden()
@@ -119,12 +120,12 @@ impl OpenProcess {
             || self.sockets().any(|(_, inode)| sockets.contains(inode))
     }
 
-    /// Whether its files are inaccessible.
+    /// Whether access to its files was denied.
     pub(super) fn is_hidden(&self) -> bool {
         self.fds.why_unknown().is_some_and(|unknown| matches!(unknown.why, Why::Denied { .. }))
     }
 
-    /// Reads its threads, unless nothing else of it was accessible.
+    /// Reads its threads, unless all its other data was inaccessible.
     pub(super) fn read_threads(&mut self, proc: &ProcRoot) {
         let directory = proc.process(self.pid);
         let tids = directory.tids().outcome();

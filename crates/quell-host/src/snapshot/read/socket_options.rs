@@ -1,5 +1,5 @@
-//! Reads socket options through duplicates. The NAPI ID is read of every socket. Of similar connections, only some are
-//! asked for the other options: with thousands of connections each option costs thousands of system calls.
+//! Reads socket options through duplicates. The NAPI ID is read for every socket, other options only for some of the
+//! similar connections. With thousands of connections, each option would cost thousands of system calls.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use super::super::{Reading, Unknown, UnknownReading, Why};
 use super::outcome::Outcome as _;
 use super::processes::OpenProcess;
 
-/// Number of connections of a group that are asked for all options. If one of these busy polls, all others are asked
+/// Number of connections of a group that are queried for all options. If one of them busy polls, all others are queried
 /// too.
 const ASKED_OF_A_GROUP: usize = 16;
-const LEFT_OUT: &str = "only some of the connections of this address and NAPI were asked";
+const LEFT_OUT: &str = "only some of the connections with this address and NAPI ID were queried";
 
 /// Options of one socket, each as in [`Socket`](super::super::Socket).
 pub(super) struct Options {
@@ -49,7 +49,7 @@ struct Asked {
 }
 
 impl Asker {
-    /// For a process that accepts connections at these ports.
+    /// Creates the reader for a process that accepts connections at these ports.
     pub(super) fn of(process: &OpenProcess, listened_at: HashSet<u16>) -> Self {
         Self { pidfd: PidFd::open(process.pid).outcome(), listened_at, groups: HashMap::new() }
     }
@@ -62,7 +62,7 @@ impl Asker {
         }
     }
 
-    /// Reads the NAPI ID of a connection, and the other options if few connections are similar to it.
+    /// Reads the NAPI ID of a connection. Reads the other options if few connections are similar to it.
     pub(super) fn ask_connection(&mut self, fd: i32, inode: u64, connection: &InetSocket) -> Options {
         let socket = match self.duplicate(fd, inode) {
             Reading::Known(socket) => socket,
@@ -89,7 +89,7 @@ impl Asker {
         };
         match duplicate {
             Reading::Known(socket) if socket.inode().ok() != Some(inode) => {
-                Reading::unknown(Why::Absent, "it was closed during inspection")
+                Reading::unknown(Why::Absent, "the socket was closed during the inspection")
             }
             duplicate => duplicate,
         }
@@ -111,7 +111,7 @@ impl Options {
         }
     }
 
-    /// All options unknown, for one reason.
+    /// All options are unknown for the same reason.
     fn unknown(reason: &UnknownReading) -> Self {
         Self {
             napi: Reading::Unknown(reason.clone()),
@@ -124,7 +124,7 @@ impl Options {
 
     /// Options of a socket whose process is outside the scope.
     pub(super) fn outside_of_the_scope() -> Self {
-        Self::unknown(&not_asked("the process that holds it is outside of the scope"))
+        Self::unknown(&not_asked("the process that holds it is outside the scope"))
     }
 
     fn poll_by_themselves(&self) -> bool {
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reused_descriptor_says_nothing_about_the_listed_socket() {
+    fn a_reused_descriptor_does_not_describe_the_listed_socket() {
         let own = Pid::of_this_process();
         let asker = Asker { pidfd: PidFd::open(own).outcome(), listened_at: HashSet::new(), groups: HashMap::new() };
         let (listed, other) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());

@@ -1,5 +1,5 @@
-//! Lists all sockets of a namespace in a few messages through sock_diag. `socket_options` reads further options from
-//! each socket once, even if several processes hold it.
+//! Lists all sockets of a namespace with few messages through sock_diag. `socket_options` reads further options once
+//! per socket, even if several processes hold it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,7 +19,7 @@ const KINDS: [(InetProtocol, InetFamily); 4] = [
     (InetProtocol::Udp, InetFamily::V6),
 ];
 
-/// A socket as listed by its namespace, with its options once they are read.
+/// A socket in the list of its namespace, with its options once they are read.
 struct Listed {
     protocol: InetProtocol,
     namespace: u64,
@@ -72,8 +72,8 @@ impl SocketTable {
         self.by_inode.contains_key(&inode)
     }
 
-    /// The socket that an epoll watches, identified by its inode. Kernels that do not report the inode leave the
-    /// descriptor, which may have been reused.
+    /// Returns the socket that an epoll watches, identified by its inode. Kernels that do not report the inode leave
+    /// only the descriptor, which may have been reused.
     pub(super) fn of_target(&self, target: &EpollTarget, kind: Option<&FdKind>) -> Option<u64> {
         let inode = match (target.inode, kind) {
             (Some(inode), _) => inode,

@@ -6,7 +6,7 @@ use quell_linux::{Pid, sched};
 use super::super::{EpollWait, Reading, Thread, Why};
 use super::outcome::Outcome as _;
 
-/// The thread at this directory; `None` when it has exited.
+/// Reads the thread in this directory; `None` if it has exited.
 pub(super) fn read(tid: Pid, directory: &ProcDir) -> Option<Thread> {
     let stat = match directory.stat() {
         Ok(stat) => stat,
@@ -16,7 +16,9 @@ pub(super) fn read(tid: Pid, directory: &ProcDir) -> Option<Thread> {
     let schedstat = directory.schedstat().outcome();
     let last_cpu = match stat.processor {
         Some(cpu) => Reading::Known(cpu),
-        None => Reading::unknown(Why::UnsupportedByKernel, format!("read stat of thread {tid}: no processor in it")),
+        None => {
+            Reading::unknown(Why::UnsupportedByKernel, format!("read stat of thread {tid}: it has no processor field"))
+        }
     };
     Some(Thread {
         tid,
@@ -40,7 +42,7 @@ fn wait(call: EpollWaitCall) -> EpollWait {
     EpollWait { epoll_fd: call.epoll_fd, max_events: call.max_events, timeout_ms }
 }
 
-/// A thread whose `stat` cannot be read, for example where /proc hides processes of other users.
+/// A thread whose `stat` file cannot be read, for example because /proc hides processes of other users.
 fn unreadable(tid: Pid, stat: &Reading<PidStat>) -> Thread {
     fn same<T>(stat: &Reading<PidStat>) -> Reading<T> {
         match stat.why_unknown() {
