@@ -76,7 +76,7 @@ fn request<'a>(netns: &'a NamespaceName, profile: &'a Profile) -> Request<'a> {
 }
 
 #[test]
-fn an_applied_profile_lasts_until_its_release_which_restores_everything() {
+fn an_applied_profile_lasts_until_its_release() {
     let Some((lab, netns)) = raise("apply") else { return };
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
@@ -85,9 +85,9 @@ fn an_applied_profile_lasts_until_its_release_which_restores_everything() {
 
     let applied = apply::apply(&journal, &request(&netns, &profile), None, &mut go_on).unwrap();
     assert!(applied.plan.steps.len() >= 40, "{} changes", applied.plan.steps.len());
-    assert!(Plan::of(&observe(Some(&netns), &profile).unwrap(), &profile).steps.is_empty(), "nothing is left to do");
+    assert!(Plan::of(&observe(Some(&netns), &profile).unwrap(), &profile).steps.is_empty(), "no change is left");
     let again = apply::apply(&journal, &request(&netns, &profile), None, &mut go_on).unwrap();
-    assert!(again.journal.is_none(), "what is so already is not done twice");
+    assert!(again.journal.is_none(), "applying twice changes nothing");
 
     let kept = persistent::list(&journal).unwrap();
     assert_eq!(profile_of(&kept[0].history), Some("test.toml"));
@@ -126,7 +126,7 @@ fn a_second_profile_is_refused_while_one_is_applied() {
 }
 
 #[test]
-fn a_profile_that_asks_for_what_cannot_be_is_refused_before_anything_is_changed() {
+fn a_profile_with_an_impossible_setting_is_refused_before_any_change() {
     let Some((_lab, netns)) = raise("cannot") else { return };
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
@@ -145,7 +145,7 @@ fn a_profile_that_asks_for_what_cannot_be_is_refused_before_anything_is_changed(
 }
 
 #[test]
-fn stopped_at_any_moment_of_any_change_it_leaves_everything_as_it_was() {
+fn an_apply_that_is_stopped_at_any_stage_restores_everything() {
     let Some((_lab, netns)) = raise("stopped") else { return };
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
@@ -198,7 +198,7 @@ fn killed(dir: &Path, netns: &NamespaceName, number: usize, moment: usize) {
 }
 
 #[test]
-fn killed_at_any_moment_of_any_change_it_is_undone_by_whoever_comes_next() {
+fn an_apply_that_is_killed_at_any_stage_is_undone_by_the_next_command() {
     let Some((_lab, netns)) = raise("killed") else { return };
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
@@ -214,6 +214,6 @@ fn killed_at_any_moment_of_any_change_it_is_undone_by_whoever_comes_next() {
             assert_eq!(state(&netns, &profile), before, "killed at {moment:?} of change {number}");
         }
     }
-    assert!(recover(&journal).unwrap().is_empty(), "and then there is nothing more to undo");
+    assert!(recover(&journal).unwrap().is_empty(), "no journal is left");
     eprintln!("{} cases: killed at {} moments of {steps} changes", steps * MOMENTS.len(), MOMENTS.len());
 }

@@ -1,5 +1,5 @@
-//! The printed profile of a configured veth has an empty plan; after one change by hand the plan is that change back.
-//! Needs root and Linux 6.13.
+//! Prints a configured veth as a profile. Its plan is empty. After a change by hand, the plan is the inverse of that
+//! change. Needs root and Linux 6.13.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -72,8 +72,8 @@ fn cpu0() -> CpuList {
     CpuList::from_iter([0])
 }
 
-/// A lab in which neighbouring queues differ in deferral and suspension. Of four queues, the second has a thread, and
-/// the third has RPS and XPS. Returns whether the kernel can thread single queues.
+/// Creates a lab in which neighbouring queues differ in deferral and suspension. Of four queues, the second has a
+/// thread, and the third has RPS and XPS. Returns whether the kernel supports threads for single queues.
 fn configured(test: &str, queues: u32) -> Option<(Lab, bool)> {
     let lab = Lab::raise(test, queues)?;
     let has_threads = lab.napi().settings.threaded.is_some();
@@ -149,17 +149,17 @@ fn holds(test: &str, queues: u32) {
 }
 
 #[test]
-fn the_profile_of_one_queue_leads_back_to_it() {
+fn the_profile_of_one_queue_restores_its_settings() {
     holds("asprof1", 1);
 }
 
 #[test]
-fn the_profile_of_four_queues_leads_back_to_them() {
+fn the_profile_of_four_queues_restores_their_settings() {
     holds("asprof4", 4);
 }
 
 #[test]
-fn the_profile_of_sixteen_queues_leads_back_to_them() {
+fn the_profile_of_sixteen_queues_restores_their_settings() {
     holds("asprof16", 16);
 }
 

@@ -53,8 +53,8 @@ fn the_server_of_many_epolls() {
     }
 }
 
-/// The server, once each of its sockets has received a datagram; `None`, with the reason on stderr, where a process
-/// cannot have as many files.
+/// Starts the server and waits until each of its sockets has received a datagram. Returns `None`, with the reason on
+/// stderr, if a process cannot open enough files.
 fn start(lab: &mut Lab, first_port: u16, epolls: u16, sockets: u16) -> Option<Child> {
     let (reader, writer) = std::io::pipe().unwrap();
     let this = std::env::current_exe().unwrap();
@@ -72,7 +72,7 @@ fn start(lab: &mut Lab, first_port: u16, epolls: u16, sockets: u16) -> Option<Ch
     let client = lab.client.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap()).unwrap();
     let has_heard = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Some are lost: a veth drops what its ring has no room for.
+        // Some datagrams are lost, because the ring of a veth drops packets when it is full.
         scope.spawn(|| {
             for number in (0..sockets).cycle().take_while(|_| !has_heard.load(Ordering::Relaxed)) {
                 client.send_to(b"x", (SERVER, first_port + number)).unwrap();

@@ -1,5 +1,5 @@
-//! Attaches a mode to a running program and detaches it, whichever process exits first, at any time. Needs root, Linux
-//! 6.13 and memcached.
+//! Attaches a mode to a running program and detaches it. Processes exit in every order and at any time. Needs root,
+//! Linux 6.13 and memcached.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -41,7 +41,7 @@ struct Server {
 }
 
 impl Server {
-    /// `None`, with the reason on stderr, where there is no memcached.
+    /// Starts memcached; `None`, with the reason on stderr, if it is not installed.
     fn start(lab: &mut Lab, port: u16) -> Option<Self> {
         if Command::new("memcached").arg("-V").output().is_err() {
             skip(Lacks::Server("memcached"), "there is no memcached");
@@ -61,7 +61,7 @@ impl Server {
             loop {
                 match TcpStream::connect(address) {
                     Ok(connection) => return connection,
-                    Err(error) => assert!(Instant::now() < deadline, "memcached is deaf: {error}"),
+                    Err(error) => assert!(Instant::now() < deadline, "memcached does not answer: {error}"),
                 }
                 std::thread::yield_now();
             }
@@ -79,7 +79,7 @@ impl Server {
         PidFd::open(self.pid()).unwrap().signal(signal).unwrap();
     }
 
-    /// Checks that every connection gets its answer.
+    /// Checks that every connection gets an answer.
     fn answers(&mut self) {
         self.connections.iter_mut().for_each(answers);
     }
@@ -139,7 +139,7 @@ fn suspends(lab: &Lab) -> bool {
 }
 
 #[test]
-fn an_unmodified_memcached_gets_a_mode_and_loses_it_without_a_trace() {
+fn attaching_to_memcached_and_detaching_leaves_no_change() {
     let Some(mut lab) = Lab::raise("attach", 2) else { return };
     let Some(mut server) = Server::start(&mut lab, 11_211) else { return };
     let dir = tempfile::tempdir().unwrap();
@@ -202,7 +202,7 @@ fn workers_and_queues_that_come_up_later_are_found() {
 }
 
 #[test]
-fn the_end_of_the_program_is_seen_and_everything_goes_back() {
+fn everything_is_restored_when_the_program_exits() {
     let Some(mut lab) = Lab::raise("ended", 1) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
     let dir = tempfile::tempdir().unwrap();
@@ -215,7 +215,7 @@ fn the_end_of_the_program_is_seen_and_everything_goes_back() {
 }
 
 #[test]
-fn of_two_programs_on_one_queue_whoever_ends_last_puts_it_back() {
+fn the_last_of_two_programs_on_a_queue_restores_it() {
     let Some(mut lab) = Lab::raise("shared", 1) else { return };
     let Some(one) = Server::start(&mut lab, 11_211) else { return };
     let Some(two) = Server::start(&mut lab, 11_212) else { return };
@@ -229,7 +229,7 @@ fn of_two_programs_on_one_queue_whoever_ends_last_puts_it_back() {
         let affected_processes = plan_for(one.pid(), "suspend200").affected_processes;
         assert!(affected_processes.iter().any(|affected| affected.pid == two.pid()), "{affected_processes:?}");
         attachments.remove(first_to_end).end().unwrap();
-        assert_eq!(gro_flush_ns(&lab), then_left, "what the other wants");
+        assert_eq!(gro_flush_ns(&lab), then_left, "the values of the other program");
         attachments.remove(0).end().unwrap();
         assert_eq!(state(&lab, &[one.pid(), two.pid()]), before);
     }
@@ -247,7 +247,7 @@ fn a_worker_with_connections_from_two_queues_is_reported_with_the_consequences()
     assert!(consequences(&snapshot, None, &harmless).is_empty());
 }
 
-/// A program of the test's own, in its own process.
+/// Starts this test's own program in a process of its own.
 fn own(lab: &Lab, dir: &Path, trigger: Trigger) -> (Program, Attachment) {
     let program = Program::start(lab, trigger);
     let mode = "suspend20000,defer-hard-irqs=1000000,irq-suspend-timeout=120s";
@@ -256,14 +256,14 @@ fn own(lab: &Lab, dir: &Path, trigger: Trigger) -> (Program, Attachment) {
 }
 
 #[test]
-fn ending_an_attachment_takes_no_edge_triggered_event_from_the_program() {
+fn ending_an_attachment_consumes_no_edge_triggered_event() {
     let Some(lab) = Lab::raise("edge-a", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let (mut program, attachment) = own(&lab, dir.path(), Trigger::Edge);
     program.hold();
-    assert_eq!(program.receives_within(WATCHED), None, "it is suspended");
+    assert_eq!(program.receives_within(WATCHED), None, "the queue is suspended");
     assert!(attachment.end().unwrap().failed.is_empty());
-    assert!(program.has_event_within(ARRIVES_WITHIN), "the event is the program's");
+    assert!(program.has_event_within(ARRIVES_WITHIN), "the program gets the event");
     assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2));
 }
 
@@ -289,16 +289,16 @@ fn a_queue_that_a_ready_file_keeps_suspended_is_freed_and_reported() {
         if let Some(stalled) = watch.look(&proc, &programs).unwrap().pop() {
             break stalled;
         }
-        assert!(Instant::now() < deadline, "it was never found");
+        assert!(Instant::now() < deadline, "the stall was not detected");
     };
-    // The program's packet, and whatever else the two ends of a link have to say to each other.
+    // Counts the program's packet, and possibly other traffic between the ends of the link.
     assert!(stalled.napi == lab.napis[0] && stalled.packets >= 1, "{stalled:?}");
     assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2));
     attachment.end().unwrap();
 }
 
 #[test]
-fn a_file_that_nobody_reads_is_serious_and_one_that_is_reported_once_is_not_a_finding() {
+fn an_unread_file_is_serious_and_an_edge_triggered_one_is_not_a_finding() {
     let Some(lab) = Lab::raise("ready", 1) else { return };
     let program = Program::start(&lab, Trigger::Level);
     let found = || {
@@ -311,7 +311,7 @@ fn a_file_that_nobody_reads_is_serious_and_one_that_is_reported_once_is_not_a_fi
     let always_ready = Event::new().unwrap();
     always_ready.raise().unwrap();
     program.epoll.add(&always_ready, 9, Trigger::ReadEdge).unwrap();
-    assert_eq!(found().1, [], "reported once");
+    assert_eq!(found().1, [], "the file is reported once");
     program.epoll.rearm(&always_ready, 9, Trigger::Level).unwrap();
     let (mut findings, files) = found();
     assert_eq!(files.len(), 1, "{findings:?}");
@@ -322,7 +322,7 @@ fn a_file_that_nobody_reads_is_serious_and_one_that_is_reported_once_is_not_a_fi
     };
     assert_eq!(severity(&findings), Some(Severity::Serious));
     ready_files::judge(&mut findings, &[]);
-    assert_eq!(severity(&findings), Some(Severity::Warning), "read in between");
+    assert_eq!(severity(&findings), Some(Severity::Warning), "the program has read the file");
 }
 
 /// A program whose main thread exits while another one runs on.
@@ -333,18 +333,18 @@ threading.Thread(target=lambda: time.sleep(600)).start()
 ctypes.CDLL(None).syscall(60, 0)";
 
 #[test]
-fn a_program_whose_main_thread_has_exited_cannot_be_read_and_is_refused_with_the_reason() {
+fn a_program_without_its_main_thread_is_refused_with_the_reason() {
     if cfg!(not(target_arch = "x86_64")) {
-        return skip(Lacks::Machine, "the number of exit(2) is that of x86-64");
+        return skip(Lacks::Machine, "the test uses the number of exit(2) on x86-64");
     }
     let Some(mut lab) = Lab::raise("no-main", 1) else { return };
     if Command::new("python3").arg("-V").output().is_err() {
-        return skip(Lacks::Tool("python3"), "there is no python3");
+        return skip(Lacks::Tool("python3"), "python3 is not installed");
     }
     let child = lab.start(Spawn::new("python3").args(["-c", WITHOUT_MAIN_THREAD]));
     let deadline = Instant::now() + ARRIVES_WITHIN;
     while !ProcRoot::default().process(child.pid()).stat().unwrap().runs_without_main_thread() {
-        assert!(Instant::now() < deadline, "its main thread does not exit");
+        assert!(Instant::now() < deadline, "the main thread does not exit");
         std::thread::sleep(Duration::from_millis(5));
     }
     let planned = plan_for(child.pid(), "suspend200");
@@ -353,7 +353,7 @@ fn a_program_whose_main_thread_has_exited_cannot_be_read_and_is_refused_with_the
 }
 
 #[test]
-fn a_program_that_is_hidden_is_refused_with_the_reason() {
+fn a_hidden_program_is_refused_with_the_reason() {
     let Some(mut lab) = Lab::raise("hidden-b", 1) else { return };
     let child = lab.start(Spawn::new("sleep").args(["600"]));
     let mut snapshot = observe().unwrap();
@@ -364,7 +364,7 @@ fn a_program_that_is_hidden_is_refused_with_the_reason() {
 
 const KEPT_JOURNAL: &str = "QUELL_TEST_KEPT_JOURNAL";
 
-/// Not a test of its own: the keeper that the tests below start, in a process of its own.
+/// Not a test: the keeper process that the tests below start.
 #[test]
 #[ignore = "the program of a process that other tests start"]
 fn keeper() {
@@ -388,10 +388,10 @@ fn start_keeper(journal: &Path) -> Result<Keeper, String> {
     let mut line = String::new();
     while line.trim() != "keeping" {
         line.clear();
-        assert!(said.read_line(&mut line).unwrap() > 0, "the keeper ended early");
+        assert!(said.read_line(&mut line).unwrap() > 0, "the keeper exited early");
     }
     let identity = ProcessIdentity::of(&ProcRoot::default(), Pid::from_kernel(child.id()).unwrap()).unwrap();
-    // Reaped by whoever starts it: who waits for a keeper waits for its end, not for its being waited for.
+    // The thread reaps the keeper, because a zombie would count as a running process.
     let pid = child.id();
     std::thread::spawn(move || child.wait());
     Ok(Keeper { pid, start_time_ticks: identity.starttime.0 })
@@ -404,17 +404,17 @@ fn leave(dir: &Path, pid: Pid, mode: &str) -> PathBuf {
     attachment.leave().unwrap()
 }
 
-/// The keeper has taken it over and put everything back.
+/// Waits until the keeper has restored everything and removed the journal.
 fn wait_until_back(journal: &Path) {
     let deadline = Instant::now() + ARRIVES_WITHIN;
     while journal.exists() {
-        assert!(Instant::now() < deadline, "nobody puts it back");
+        assert!(Instant::now() < deadline, "the keeper does not restore it");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn the_keeper_puts_back_when_the_program_is_killed() {
+fn the_keeper_restores_when_the_program_is_killed() {
     let Some(mut lab) = Lab::raise("keeper", 1) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
     let dir = tempfile::tempdir().unwrap();
@@ -433,7 +433,7 @@ fn detach_all(dir: &Path) -> Vec<Detached> {
 }
 
 #[test]
-fn a_stopped_program_is_detached_from_without_waiting_for_it() {
+fn detaching_does_not_wait_for_a_stopped_program() {
     let Some(mut lab) = Lab::raise("stopped-a", 2) else { return };
     let Some(mut server) = Server::start(&mut lab, 11_211) else { return };
     let dir = tempfile::tempdir().unwrap();
@@ -450,7 +450,7 @@ fn a_stopped_program_is_detached_from_without_waiting_for_it() {
 }
 
 #[test]
-fn nothing_is_left_to_a_keeper_that_has_ended() {
+fn an_attachment_is_not_handed_over_to_an_exited_keeper() {
     let Some(mut lab) = Lab::raise("no-keeper", 1) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
     let dir = tempfile::tempdir().unwrap();
@@ -470,7 +470,7 @@ fn nothing_is_left_to_a_keeper_that_has_ended() {
 }
 
 #[test]
-fn when_the_keeper_is_killed_too_whoever_comes_next_puts_back() {
+fn the_next_command_restores_if_the_keeper_is_killed_too() {
     let Some(mut lab) = Lab::raise("orphan", 1) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
     let dir = tempfile::tempdir().unwrap();
@@ -488,7 +488,7 @@ fn when_the_keeper_is_killed_too_whoever_comes_next_puts_back() {
 
 const KILLED_AT: &str = "QUELL_TEST_ATTACH_KILLED_AT";
 
-/// Not a test of its own: attaches and kills itself at the moment that it was arguments.
+/// Not a test: attaches and kills itself at the stage given in the environment.
 #[test]
 #[ignore = "the program of a process that other tests start"]
 fn attaches_and_is_killed() {
@@ -509,7 +509,7 @@ fn attaches_and_is_killed() {
 }
 
 #[test]
-fn killed_at_any_moment_of_any_change_the_keeper_puts_everything_back_at_once() {
+fn the_keeper_restores_when_the_attaching_process_is_killed_at_any_stage() {
     let Some(mut lab) = Lab::raise("killed-a", 2) else { return };
     let Some(mut server) = Server::start(&mut lab, 11_211) else { return };
     let dir = tempfile::tempdir().unwrap();
@@ -534,7 +534,7 @@ fn killed_at_any_moment_of_any_change_the_keeper_puts_everything_back_at_once() 
 }
 
 #[test]
-fn an_epoll_of_a_launched_program_is_left_to_it() {
+fn epolls_of_a_launched_program_are_not_set() {
     let Some(mut lab) = Lab::raise("launched", 1) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
     let request = Request { epolls: EpollsSetBy::Program, ..request("suspend200") };
@@ -543,7 +543,7 @@ fn an_epoll_of_a_launched_program_is_left_to_it() {
 }
 
 #[test]
-fn a_program_that_may_not_be_looked_into_is_refused_with_the_reason() {
+fn an_inaccessible_program_is_refused_with_the_reason() {
     let Some(mut lab) = Lab::raise("hidden-a", 1) else { return };
     let Some(server) = Server::start(&mut lab, 11_211) else { return };
     let mut snapshot = observe().unwrap();

@@ -66,7 +66,7 @@ impl Placing {
         self.keep_up()
     }
 
-    /// Restores everything; the server lives as long as the returned value.
+    /// Ends the attachment; the server runs as long as the returned value exists.
     fn end(self) -> Steered {
         let reverted = self.attachment.end().unwrap();
         assert_eq!((reverted.in_part.len(), reverted.failed.len()), (0, 0), "{reverted:?}");
@@ -100,13 +100,13 @@ impl Placing {
 }
 
 #[test]
-fn filters_are_verified_workers_are_bound_and_all_of_it_goes_back() {
+fn filters_are_verified_workers_are_bound_and_both_are_restored() {
     if kernel_threads_are_out_of_sight() {
         return;
     }
     let Some(mut placing) = Placing::start("place", 4, true) else { return };
     if sched::affinity(Pid::of_this_process()).unwrap().len() < 2 {
-        return skip(Lacks::Machine, "one CPU");
+        return skip(Lacks::Machine, "needs two CPUs");
     }
     placing.steered.thread_queues();
     placing.steered.bind_queues();
@@ -120,13 +120,12 @@ fn filters_are_verified_workers_are_bound_and_all_of_it_goes_back() {
 }
 
 #[test]
-fn a_filter_that_does_not_hold_is_reported() {
+fn a_filter_that_mixes_queues_is_reported() {
     let Some(mut placing) = Placing::start("place-mixed", 4, false) else { return };
     let of_device = |ifindex| SeenQueues { ifindex, first: 0, queues: QUEUES };
     let devices = [placing.steered.lab.server_index, placing.steered.second].map(of_device);
     placing.groups.steerings[0].filter = QueueSteering::new(devices.to_vec(), 4).unwrap();
-    // The first look lists those that are there and may see so few come after them that these agree by chance. To the
-    // next one, those that stay have come too.
+    // The first snapshot may contain too few new connections to show the mix. The second one contains more.
     let error = placing.place().err().or_else(|| placing.watch().err()).unwrap();
     assert!(matches!(error, AttachError::Mixed { .. }), "{error}");
     assert!(placing.attachment.end().unwrap().failed.is_empty());
@@ -141,7 +140,7 @@ fn without_connections_there_is_no_verdict_yet() {
 }
 
 #[test]
-fn a_group_that_comes_up_later_is_steered_once_it_stays_as_it_is() {
+fn a_group_that_appears_later_is_steered_once_it_is_stable() {
     let Some(mut placing) = Placing::start("place-later", 1, false) else { return };
     let alone = placing.after_a_change();
     assert!(matches!(alone.refused[..], [CannotSteer::OneSocket { .. }]), "{alone:?}");
@@ -160,11 +159,11 @@ fn a_group_that_comes_up_later_is_steered_once_it_stays_as_it_is() {
 }
 
 #[test]
-fn a_group_that_changes_is_steered_again_and_an_unchanged_one_is_left_alone() {
+fn a_changed_group_is_steered_again_and_an_unchanged_one_is_not() {
     let Some(mut placing) = Placing::start("place-anew", 2, false) else { return };
     placing.placement.steer(&placing.groups, &mut placing.attachment, &mut go_on).unwrap();
     let unchanged = placing.after_a_change();
-    assert!(unchanged.steered.is_empty(), "it has its filter: {unchanged:?}");
+    assert!(unchanged.steered.is_empty(), "the filter is attached already: {unchanged:?}");
     for _ in 2..4 {
         add_worker(&placing.steered.lab.client, SERVER);
     }
@@ -177,13 +176,13 @@ fn a_group_that_changes_is_steered_again_and_an_unchanged_one_is_left_alone() {
 }
 
 #[test]
-fn a_worker_that_comes_later_is_bound_to_the_cpu_of_its_queue() {
+fn a_worker_that_starts_later_is_bound_to_the_cpu_of_its_queue() {
     if kernel_threads_are_out_of_sight() {
         return;
     }
     let Some(mut placing) = Placing::start("place-pin", 3, true) else { return };
     if sched::affinity(Pid::of_this_process()).unwrap().len() < 2 {
-        return skip(Lacks::Machine, "one CPU");
+        return skip(Lacks::Machine, "needs two CPUs");
     }
     placing.steered.thread_queues();
     placing.steered.bind_queues();

@@ -60,7 +60,7 @@ fn unknown(why: Value) -> Value {
 }
 
 #[test]
-fn queues_come_before_the_epolls_that_are_to_poll_them() {
+fn queues_are_set_before_their_epolls() {
     let plan = plan_of(&untouched(), "suspend20");
     let kinds: Vec<bool> = plan.steps.iter().map(|step| matches!(step, Step::Queue(_))).collect();
     assert_eq!(kinds, [true, true, false, false, false]);
@@ -69,7 +69,7 @@ fn queues_come_before_the_epolls_that_are_to_poll_them() {
 }
 
 #[test]
-fn a_host_that_has_the_mode_has_nothing_to_be_changed_but_an_epoll_that_only_listens() {
+fn a_host_in_the_mode_needs_only_a_change_of_its_listening_epoll() {
     let plan = plan_of(&healthy(), "suspend20");
     let missing: Vec<&Step> = plan.steps.iter().filter(|step| !step.is_there()).collect();
     assert!(matches!(missing[..], [Step::Epoll(step)] if step.fd == 3 && step.napis.is_empty()), "{missing:?}");
@@ -88,7 +88,7 @@ fn an_epoll_without_network_sockets_is_left_alone() {
 }
 
 #[test]
-fn a_kernel_that_cannot_suspend_is_named_and_base_asks_nothing_of_it() {
+fn a_kernel_without_suspension_is_reported_unless_the_mode_is_base() {
     let mut host = untouched();
     for setting in ["defer-hard-irqs", "gro-flush-timeout-ns", "irq-suspend-timeout-ns"] {
         set(&mut host, &format!("/devices/0/napis/0/{setting}"), unknown(json!("unsupported-by-kernel")));
@@ -99,7 +99,7 @@ fn a_kernel_that_cannot_suspend_is_named_and_base_asks_nothing_of_it() {
 }
 
 #[test]
-fn a_kernel_without_epoll_parameters_is_named_and_base_asks_nothing_of_it() {
+fn a_kernel_without_epoll_parameters_is_reported_unless_the_mode_is_base() {
     let mut host = untouched();
     set(&mut host, "/processes/0/files/epolls/1/params", unknown(json!("unsupported-by-kernel")));
     let refused = plan_of(&host, "suspend20").impossible;
@@ -109,7 +109,7 @@ fn a_kernel_without_epoll_parameters_is_named_and_base_asks_nothing_of_it() {
 }
 
 #[test]
-fn root_in_a_container_gets_the_reason_why_it_may_not() {
+fn root_in_a_container_is_refused_with_the_reason() {
     let mut host = untouched();
     set(&mut host, "/privileges/in-initial-user-namespace", json!(false));
     let refused = plan_of(&host, "suspend20").impossible;
@@ -119,7 +119,7 @@ fn root_in_a_container_gets_the_reason_why_it_may_not() {
 }
 
 #[test]
-fn modes_that_take_a_launch_are_refused_and_shorter_waits_are_said_to_be_missing() {
+fn modes_that_need_a_launch_are_refused_and_missing_wait_limits_are_reported() {
     assert!(!plan_of(&untouched(), "eventspin50").impossible.is_empty());
     let fullbusy = plan_of(&untouched(), "fullbusy");
     assert!(fullbusy.impossible.is_empty());
@@ -155,7 +155,7 @@ fn longest_wait(now: &Value, then: Option<&Value>, mode: &str) -> Option<Longest
 }
 
 #[test]
-fn a_neighbour_waits_for_the_timer_or_for_the_whole_batch_or_for_the_suspension() {
+fn another_process_waits_for_the_timer_the_batch_or_the_suspension() {
     let host = with_neighbour(healthy());
     assert_eq!(longest_wait(&host, None, "base"), None);
     assert_eq!(longest_wait(&host, None, "defer20"), Some(LongestWait { ns: 20_000, until: Until::Timer }));

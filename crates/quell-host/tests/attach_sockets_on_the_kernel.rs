@@ -1,5 +1,5 @@
-//! Attaches a mode of sockets: the program's sockets busy poll, including those accepted later; sockets in an epoll are
-//! reported; everything is restored. Needs root and Linux 6.13.
+//! Attaches a socket mode: the program's sockets busy poll, including those accepted later. Sockets in an epoll are
+//! reported. Everything is restored. Needs root and Linux 6.13.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -39,13 +39,13 @@ fn polling(steered: &Steered) -> BTreeSet<(u32, bool)> {
 }
 
 #[test]
-fn every_socket_polls_and_what_an_epoll_watches_is_said() {
+fn every_socket_polls_and_sockets_in_an_epoll_are_reported() {
     let Some(steered) = Steered::start("as-poll", 4) else { return };
     let _early = open(&steered.lab.client, &BOTH, 8);
     let planned = plan_of(&steered, "sockpoll57");
     assert!(planned.impossible.is_empty(), "{:?}", planned.impossible);
     let [step] = planned.sockets().collect::<Vec<_>>()[..] else { panic!("one step") };
-    assert_eq!((step.sockets.len(), step.xdp), (12, false), "4 listen, 8 are connected");
+    assert_eq!((step.sockets.len(), step.xdp), (12, false), "4 listening and 8 connected sockets");
     assert!(planned.partly.contains(&Limitation::WatchedByEpoll { pid: steered.server.pid(), sockets: 12 }));
 
     let journal = tempfile::tempdir().unwrap();
@@ -56,7 +56,7 @@ fn every_socket_polls_and_what_an_epoll_watches_is_said() {
     attachment.settle(&mut go_on).unwrap();
     let _late = open(&steered.lab.client, &BOTH, 8);
     assert_eq!(polling(&steered), [(57, true)].into());
-    assert_eq!(plan_of(&steered, "sockpoll57").sockets().count(), 0, "nothing is left to be told");
+    assert_eq!(plan_of(&steered, "sockpoll57").sockets().count(), 0, "no socket is left to set");
 
     let reverted = attachment.end().unwrap();
     assert_eq!((reverted.in_part.len(), reverted.failed.len()), (0, 0), "{reverted:?}");

@@ -1,4 +1,4 @@
-//! Attaches to programs that exit or close objects between planning and setting: missing objects are skipped, and their
+//! Attaches to programs that exit or close objects between planning and setting. Missing objects are skipped, and their
 //! successors get the mode. Needs root and Linux 6.13.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
@@ -19,7 +19,7 @@ use steered::{BOTH, Steered};
 use workers::open;
 
 const CONNECTIONS: usize = 16;
-/// More files than this process has.
+/// Larger than the number of open files of this process.
 const FILES_MAX: usize = 1_000;
 
 #[test]
@@ -37,14 +37,14 @@ fn about_to_make(dir: &tempfile::TempDir, pid: Pid) -> (Plan, Attachment) {
     (planned, attachment)
 }
 
-/// Creates an epoll with a free file descriptor.
+/// Creates an epoll with this free file descriptor.
 fn epoll_under(number: i32) -> Epoll {
     let epolls: Vec<Epoll> = (0..FILES_MAX).map_while(|_| Epoll::new(8).ok()).collect();
     epolls.into_iter().find(|epoll| epoll.as_fd().as_raw_fd() == number).unwrap()
 }
 
 #[test]
-fn a_process_that_ends_while_an_attachment_is_made_is_left_out() {
+fn a_process_that_exits_during_an_attach_is_skipped() {
     let Some(mut steered) = Steered::start("ends-a", 2) else { return };
     let connections = open(&steered.lab.client, &BOTH, CONNECTIONS);
     let dir = tempfile::tempdir().unwrap();

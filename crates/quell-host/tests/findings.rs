@@ -1,4 +1,4 @@
-//! Applies the rules to recorded snapshots: a healthy one has no relevant finding, each edit causes its finding,
+//! Applies the rules to recorded snapshots. A healthy snapshot has no relevant finding, each edit causes its finding,
 //! unknown values cause none, and no snapshot makes a rule panic.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
@@ -29,21 +29,21 @@ fn a_healthy_host_has_no_finding() {
 }
 
 #[test]
-fn with_one_snapshot_the_rules_that_compare_are_not_applied_and_said_so() {
+fn rules_that_compare_are_reported_as_skipped_with_one_snapshot() {
     let report = examine(&snapshot(&healthy()), None);
     let comparing: Vec<&str> = rules().filter(|rule| rule.needs_two).map(|rule| rule.id).collect();
     assert_eq!(report.not_applied, comparing);
 }
 
 #[test]
-fn a_snapshot_of_another_boot_is_not_compared_with() {
+fn snapshots_of_different_boots_are_not_compared() {
     let mut earlier = before();
     set(&mut earlier, "/taken/boot-id", json!("00000000-0000-0000-0000-000000000000"));
     assert_eq!(examine(&snapshot(&healthy()), Some(&snapshot(&earlier))).interval_ns, None);
 }
 
 #[test]
-fn each_change_makes_the_finding_that_belongs_to_it() {
+fn each_edit_causes_its_finding() {
     for Edit { rule, severity, now, then } in snapshots::edits() {
         let (mut later, mut earlier) = (healthy(), before());
         now.into_iter().for_each(|(place, value)| set(&mut later, place, value));
@@ -57,7 +57,7 @@ fn each_change_makes_the_finding_that_belongs_to_it() {
 }
 
 #[test]
-fn softirqs_that_use_up_their_time_with_packets_do_not_poll_in_vain() {
+fn softirqs_that_spend_their_time_on_packets_are_no_finding() {
     let (mut later, earlier) = (healthy(), before());
     set(&mut later, "/cpus/each/2/counters/softnet-time-squeeze", json!(250));
     set(&mut later, "/cpus/each/2/counters/softnet-processed", json!(1_000_000));
@@ -65,14 +65,14 @@ fn softirqs_that_use_up_their_time_with_packets_do_not_poll_in_vain() {
 }
 
 #[test]
-fn every_rule_has_a_change_that_makes_it() {
+fn every_rule_has_an_edit_that_causes_it() {
     let tried: BTreeSet<&str> = snapshots::edits().iter().map(|edit| edit.rule).collect();
     let untried: Vec<&str> = rules().map(|rule| rule.id).filter(|id| !tried.contains(id)).collect();
     assert!(untried.is_empty(), "{untried:?}");
 }
 
 #[test]
-fn no_rule_is_worse_than_it_says() {
+fn no_finding_exceeds_the_severity_of_its_rule() {
     for edit in snapshots::edits() {
         let rule = quell_host::findings::rule(edit.rule).unwrap();
         assert!(edit.severity <= rule.severity, "{}", edit.rule);
@@ -132,16 +132,16 @@ fn unknown_values_cause_no_finding() {
 }
 
 #[test]
-fn of_a_snapshot_of_which_nothing_is_known_nothing_is_found() {
+fn a_snapshot_without_known_values_has_no_finding() {
     let unknown: Value = serde_json::from_str(UNKNOWN).unwrap();
-    // One as it is, and two with more objects.
+    // Checks the recorded snapshot, and two variants with additional objects.
     let more = ["reuseport-group-mixes-devices", "batch-delays-others"];
     let none = Edit { rule: "healthy", severity: Severity::Note, now: Vec::new(), then: Vec::new() };
     let edits = snapshots::edits().into_iter().filter(|edit| more.contains(&edit.rule));
     for edit in edits.chain([none]) {
         let mut nothing = healthy();
         edit.now.into_iter().for_each(|(place, value)| set(&mut nothing, place, value));
-        // Deepest first, so that every pointer remains valid.
+        // Deepest value first, so that every pointer remains valid.
         for place in readings(&nothing).into_iter().rev() {
             if let Some(value) = nothing.pointer_mut(&place) {
                 *value = unknown.clone();
@@ -212,7 +212,7 @@ fn unknown_values_are_attributed_to_kernel_driver_or_permission() {
 }
 
 #[test]
-fn the_document_is_what_the_rules_say() {
+fn the_published_document_matches_the_rules() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/findings.md");
     let text = quell_host::findings::markdown();
     if std::env::var_os("QUELL_WRITE_DOCS").is_some() {

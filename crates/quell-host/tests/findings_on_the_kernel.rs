@@ -105,7 +105,7 @@ fn the_program_that_is_examined() {
 }
 
 #[test]
-fn a_program_that_is_set_up_well_has_nothing_that_matters() {
+fn a_well_configured_program_has_no_relevant_finding() {
     let Some(examined) = Examined::start("well", "plain") else { return };
     let cpu: CpuList = [0].into_iter().collect();
     for tid in ProcRoot::default().process(examined.child.pid()).tids().unwrap() {
@@ -117,7 +117,7 @@ fn a_program_that_is_set_up_well_has_nothing_that_matters() {
     let before = examined.look();
     examined.converse(10);
     let report = examine(&examined.look(), Some(&before));
-    // The machine has its own services, and other labs use its CPUs.
+    // Ignore findings that depend on the machine: its services, and CPUs shared with other labs.
     let of_the_machine = ["service-undoes-settings", "too-many-empty-polls"];
     let of_the_lab = report.findings.iter().filter(|finding| !of_the_machine.contains(&finding.id));
     let matter: Vec<_> = of_the_lab.filter(|finding| finding.severity > Severity::Note).collect();
@@ -125,14 +125,14 @@ fn a_program_that_is_set_up_well_has_nothing_that_matters() {
     let finding = report.findings.iter().find(|one| one.id == "suspension-without-effect").unwrap();
     assert_eq!(finding.severity, Severity::CannotTell);
     assert!(finding.seen.contains("at this load"), "{finding:?}");
-    // True for every veth.
+    // These hold for every veth.
     for id in ["settings-not-kept", "sysfs-differs", "driver-lacks"] {
         assert_found(&report, id, Severity::Note);
     }
 }
 
 #[test]
-fn settings_of_a_queue_that_do_nothing_are_found() {
+fn queue_settings_without_effect_are_found() {
     let Some(examined) = Examined::start("halves", "plain") else { return };
     let found = |change: PartialNapiSettings, id: &str, expected| {
         examined.lab.set_napi(&change);
@@ -150,7 +150,7 @@ fn settings_of_a_queue_that_do_nothing_are_found() {
 }
 
 #[test]
-fn a_worker_that_floats_and_one_that_is_away_from_its_queue_are_found() {
+fn a_floating_worker_and_a_worker_far_from_its_queue_are_found() {
     if kernel_threads_are_out_of_sight() {
         return;
     }
@@ -185,7 +185,7 @@ fn a_file_that_stays_ready_is_found() {
 }
 
 #[test]
-fn an_epoll_that_waits_for_another_is_found() {
+fn an_epoll_that_watches_another_is_found() {
     let Some(examined) = Examined::start("nested", "nested") else { return };
     examined.set_epolls(PREFER);
     assert_found(&examine(&examined.look(), None), "nested-epoll", Severity::Warning);
@@ -217,9 +217,9 @@ fn recreated_queues_are_found() {
 }
 
 #[test]
-fn a_timer_that_polls_in_vain_is_found() {
+fn a_timer_with_empty_polls_is_found() {
     let Some(examined) = Examined::start("vain", "plain") else { return };
-    // Shorter than a poll on any machine: one timer follows the other, as fast as the machine can.
+    // The timer is shorter than a poll on any machine, so it fires continuously.
     examined.lab.set_napi(&PartialNapiSettings {
         defer_hard_irqs: Some(i32::MAX as u32),
         gro_flush_timeout_ns: Some(1),
@@ -236,7 +236,7 @@ fn a_timer_that_polls_in_vain_is_found() {
 }
 
 #[test]
-fn a_timer_that_is_shorter_than_a_request_is_found() {
+fn a_timer_shorter_than_a_request_is_found() {
     let Some(examined) = Examined::start("short", "work") else { return };
     examined.lab.set_napi(&PartialNapiSettings {
         gro_flush_timeout_ns: Some(20_000),
@@ -250,7 +250,7 @@ fn a_timer_that_is_shorter_than_a_request_is_found() {
 }
 
 #[test]
-fn others_on_the_queue_of_a_program_that_works_in_batches_are_found() {
+fn processes_that_wait_for_the_batch_of_another_are_found() {
     let Some(mut examined) = Examined::start("batch", "work") else { return };
     let other = examined.lab.start(roles::spawn("plain", OTHER_PORT));
     let client = examined.lab.client.run(|| UdpSocket::bind((CLIENT, 0))).unwrap().unwrap();
@@ -270,14 +270,14 @@ fn others_on_the_queue_of_a_program_that_works_in_batches_are_found() {
 }
 
 #[test]
-fn a_socket_that_prefers_busy_polling_by_itself_is_found() {
+fn a_socket_with_its_own_busy_polling_is_found() {
     let Some(examined) = Examined::start("socket", "prefer-socket") else { return };
     examined.lab.set_napi(&SUSPEND);
     assert_found(&examine(&examined.look(), None), "polls-without-suspension", Severity::Warning);
 }
 
 #[test]
-fn gro_that_is_off_and_rps_that_is_on_are_found() {
+fn disabled_gro_and_enabled_rps_are_found() {
     let Some(examined) = Examined::start("gro", "plain") else { return };
     examined.lab.set_napi(&SUSPEND);
     let name = InterfaceName::new("server0").unwrap();
@@ -292,11 +292,12 @@ fn gro_that_is_off_and_rps_that_is_on_are_found() {
 }
 
 #[test]
-fn a_service_by_its_name_is_found() {
+fn a_service_is_found_by_its_name() {
     let Some(mut lab) = Lab::raise("service", 1) else { return };
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("irqbalance");
-    // Not a copy: a process that another test is just starting would hold it open for writing.
+    // A hard link instead of a copy: a process that another test is starting could hold a copy open for writing
+    // (ETXTBSY).
     if !std::path::Path::new("/bin/sleep").exists() || std::os::unix::fs::symlink("/bin/sleep", &program).is_err() {
         skip(Lacks::Tool("sleep"), "no /bin/sleep");
         return;
@@ -306,7 +307,8 @@ fn a_service_by_its_name_is_found() {
     assert_found(&examine(&look(&lab), None), "service-undoes-settings", Severity::Warning);
 }
 
-/// A memcached in the lab and so many connections to it, each of which was answered; `None` where there is none.
+/// Starts memcached in the lab and opens connections, each of which has received an answer. Returns `None` if memcached
+/// is not installed.
 fn memcached(lab: &mut Lab, threads: &str, connections: usize) -> Option<(Child, Vec<TcpStream>)> {
     if std::process::Command::new("memcached").arg("-V").output().is_err() {
         skip(Lacks::Server("memcached"), "no memcached");
@@ -346,7 +348,7 @@ fn an_epoll_that_mixes_queues_is_found() {
 }
 
 #[test]
-fn workers_that_share_a_queue_and_a_ring_that_is_small_for_them_are_found() {
+fn workers_on_one_queue_and_a_ring_too_small_for_them_are_found() {
     let Some(mut lab) = Lab::raise("shares", 1) else { return };
     let Some((child, _streams)) = memcached(&mut lab, "2", 140) else { return };
     lab.set_napi(&SUSPEND);
@@ -357,7 +359,7 @@ fn workers_that_share_a_queue_and_a_ring_that_is_small_for_them_are_found() {
 }
 
 #[test]
-fn a_program_that_polls_and_may_sleep_past_a_long_timer_is_found() {
+fn a_polling_program_that_sleeps_past_a_long_timer_is_found() {
     let Some(mut lab) = Lab::raise("long", 1) else { return };
     let Some((child, _streams)) = memcached(&mut lab, "1", 4) else { return };
     lab.set_napi(&PartialNapiSettings {

@@ -1,5 +1,5 @@
-//! Persistent changes: who leaves them alone, who undoes them, and what the watchdog does without a confirmation. Needs
-//! root and Linux 6.13.
+//! Persistent changes: which commands leave them alone, which undo them, and what the watchdog does without a
+//! confirmation. Needs root and Linux 6.13.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -18,7 +18,7 @@ const WATCHED_JOURNAL: &str = "QUELL_TEST_WATCHED_JOURNAL";
 const PATIENCE_MS: &str = "QUELL_TEST_PATIENCE_MS";
 const FOREVER: Duration = Duration::from_secs(1000);
 
-/// The settings of [`SUSPENDING`], made and kept.
+/// Makes the settings of [`SUSPENDING`] persistent and returns the path of the journal.
 fn keep(lab: &Lab, dir: &tempfile::TempDir, test: &str) -> PathBuf {
     let mut transaction = lab.transaction(dir, test);
     assert!(transaction.set_napi(&lab.server, lab.napis[0], &SUSPENDING).unwrap());
@@ -43,11 +43,11 @@ fn persistent_changes_stay_until_their_release() {
     assert_eq!((reverted.undone.len(), reverted.failed.len()), (1, 0));
     assert!(!is_set(&lab));
     assert!(persistent::list(&journal).unwrap().is_empty());
-    assert!(persistent::release(&journal, &path).unwrap().is_none(), "there is nothing to be undone twice");
+    assert!(persistent::release(&journal, &path).unwrap().is_none(), "nothing is undone twice");
 }
 
 #[test]
-fn of_what_was_kept_in_another_boot_nothing_is_touched() {
+fn changes_of_another_boot_are_not_undone() {
     let Some(lab) = Lab::raise("boot", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
@@ -61,10 +61,10 @@ fn of_what_was_kept_in_another_boot_nothing_is_touched() {
     assert_eq!(persistent::list(&journal).unwrap()[0].standing, PersistState::BeforeThisBoot);
     persistent::forget_earlier_boots(&journal).unwrap();
     assert!(persistent::list(&journal).unwrap().is_empty());
-    assert!(is_set(&lab), "it is somebody else's in this boot");
+    assert!(is_set(&lab), "in this boot, the value belongs to another program");
 }
 
-/// The journal as if written in another boot.
+/// Rewrites the journal as if it were of another boot.
 fn in_another_boot(text: &str) -> String {
     let (first, rest) = text.split_once('\n').unwrap();
     let json = &first[9..];
@@ -73,7 +73,7 @@ fn in_another_boot(text: &str) -> String {
     format!("{:08x} {json}\n{rest}", crc32fast::hash(json.as_bytes()))
 }
 
-/// Not a test: the watchdog that the tests below start as a process.
+/// Not a test: the watchdog process that the tests below start.
 #[test]
 #[ignore = "the program of a process that other tests start"]
 fn watchdog() {
@@ -100,14 +100,14 @@ fn start_watchdog(journal: &Path, patience: Duration) -> (Child, Watchdog) {
     let mut line = String::new();
     while line.trim() != "watching" {
         line.clear();
-        assert!(std::io::BufRead::read_line(&mut said, &mut line).unwrap() > 0, "the watchdog ended early");
+        assert!(std::io::BufRead::read_line(&mut said, &mut line).unwrap() > 0, "the watchdog exited early");
     }
     let identity = ProcessIdentity::of(&ProcRoot::default(), Pid::from_kernel(child.id()).unwrap()).unwrap();
     let watchdog = Watchdog { pid: child.id(), start_time_ticks: identity.starttime.0, deadline_unix_s: 0 };
     (child, watchdog)
 }
 
-/// Settings made with a watchdog.
+/// Makes settings that persist only with a confirmation, and starts the watchdog.
 fn keep_if_confirmed(lab: &Lab, dir: &tempfile::TempDir, test: &str, patience: Duration) -> (Child, Watchdog, PathBuf) {
     let mut transaction = lab.transaction(dir, test);
     let (child, watchdog) = start_watchdog(transaction.journal_path(), patience);
@@ -136,7 +136,7 @@ fn a_confirmed_profile_stays() {
     let journal = Journal::in_dir(dir.path());
     let (mut child, watchdog, path) = keep_if_confirmed(&lab, &dir, "confirmed-t", FOREVER);
     assert_eq!(persistent::list(&journal).unwrap()[0].standing, PersistState::Unconfirmed(watchdog));
-    assert!(!matches!(recover(&journal).unwrap()[..], [Found::Recovered { .. }]), "it is left to its watchdog");
+    assert!(!matches!(recover(&journal).unwrap()[..], [Found::Recovered { .. }]), "the watchdog owns the journal");
     persistent::confirm(&journal, &path, &watchdog).unwrap();
     assert!(child.wait().unwrap().success());
     assert!(is_set(&lab));
@@ -172,7 +172,7 @@ fn a_profile_without_watchdog_is_undone_by_the_next_command() {
 }
 
 #[test]
-fn a_watchdog_that_is_asked_to_give_up_undoes_everything_at_once() {
+fn a_watchdog_undoes_everything_at_once_on_request() {
     let Some(lab) = Lab::raise("give-up", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let (mut child, watchdog, path) = keep_if_confirmed(&lab, &dir, "give-up-t", FOREVER);
@@ -182,7 +182,7 @@ fn a_watchdog_that_is_asked_to_give_up_undoes_everything_at_once() {
     assert!(!is_set(&lab));
     assert_eq!((reverted.undone.len(), reverted.already_gone.len(), reverted.in_part.len()), (1, 0, 0), "{reverted:?}");
     let again = persistent::give_up(&journal, &path, &watchdog).unwrap();
-    assert!(again.undone.is_empty(), "there is nothing left: {again:?}");
+    assert!(again.undone.is_empty(), "no change is left: {again:?}");
 }
 
 #[test]

@@ -20,7 +20,7 @@ fn the_server_that_is_steered() {
     workers::serve_if_asked();
 }
 
-/// What is decided when every worker waits, which it does as soon as it has answered.
+/// Decides once all workers wait. A worker waits as soon as it has answered.
 fn decide(steered: &Steered, baseline: &Baseline) -> Pins {
     let decided = || pins(&steered.look(), &[steered.server.pid()], baseline);
     let all_wait = |pins: &Pins| !pins.not_pinned.iter().any(|one| one.why == WhyNotPinned::NoThread);
@@ -39,7 +39,7 @@ fn workers_are_bound_to_the_cpu_of_their_queue_and_restored_unless_another_progr
     let Some(steered) = Steered::start("pin", 4) else { return };
     let everywhere = affinity(Pid::of_this_process());
     if everywhere.len() < 2 {
-        return skip(Lacks::Machine, "one CPU");
+        return skip(Lacks::Machine, "needs two CPUs");
     }
     steered.thread_queues();
     let cpus = steered.bind_queues();
@@ -60,7 +60,7 @@ fn workers_are_bound_to_the_cpu_of_their_queue_and_restored_unless_another_progr
         assert_eq!((&pin.old, &pin.new), (&everywhere, &cpus[&pin.napi]));
         assert!(transaction.pin(pin).unwrap());
         assert_eq!(affinity(pin.tid), pin.new);
-        assert!(!transaction.pin(pin).unwrap(), "it is there already");
+        assert!(!transaction.pin(pin).unwrap(), "the thread is already bound");
     }
     assert_eq!(decide(&steered, &baseline).in_place.len(), 4);
 
@@ -75,7 +75,7 @@ fn workers_are_bound_to_the_cpu_of_their_queue_and_restored_unless_another_progr
 }
 
 #[test]
-fn a_worker_whose_connections_come_by_several_queues_is_not_bound() {
+fn a_worker_with_connections_from_several_queues_is_not_bound() {
     if kernel_threads_are_out_of_sight() {
         return;
     }
@@ -89,7 +89,7 @@ fn a_worker_whose_connections_come_by_several_queues_is_not_bound() {
 }
 
 #[test]
-fn a_queue_that_is_bound_to_no_cpu_has_none_to_give() {
+fn a_queue_without_a_fixed_cpu_binds_no_worker() {
     let Some(steered) = Steered::start("pin-none", 4) else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = steered.lab.transaction(&dir, "pin-none-t");

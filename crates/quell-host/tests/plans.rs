@@ -1,4 +1,4 @@
-//! Plans are in the order that the kernel needs, empty against the state after them, and reversible.
+//! Checks that plans have the order that the kernel needs, that a second plan is empty, and that plans are reversible.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail by panicking")]
 
@@ -36,7 +36,7 @@ fn comes_back(observed: &Observed, profile: &Profile) {
 }
 
 #[test]
-fn the_profile_of_memcached_is_planned_in_the_order_of_the_kernel() {
+fn the_plan_of_the_memcached_profile_has_the_order_that_the_kernel_needs() {
     let profile = profile(include_str!("../../../profiles/memcached.toml"));
     let observed = host(4);
     let plan = Plan::of(&observed, &profile);
@@ -54,7 +54,7 @@ fn the_profile_of_memcached_is_planned_in_the_order_of_the_kernel() {
 }
 
 #[test]
-fn every_profile_that_is_shipped_can_be_carried_out_and_undone() {
+fn every_shipped_profile_can_be_applied_and_undone() {
     for text in [
         include_str!("../../../profiles/memcached.toml"),
         include_str!("../../../profiles/redis.toml"),
@@ -70,7 +70,7 @@ fn every_profile_that_is_shipped_can_be_carried_out_and_undone() {
 }
 
 #[test]
-fn a_plan_says_which_line_wants_each_change() {
+fn each_change_names_its_line_in_the_profile() {
     let plan = Plan::of(&host(2), &on_nic("queues.a = { queues = 1, mode = 'defer20' }"));
     let [step] = plan.steps.as_slice() else { panic!("{:#?}", lines(&plan)) };
     assert_eq!(step.wanted_by.as_ref().unwrap().to_string(), "test.toml:3:33");
@@ -85,7 +85,7 @@ fn a_table_shrinks_before_the_channels_and_grows_after_them() {
 }
 
 #[test]
-fn settings_of_others_are_set_again_when_the_queue_is_recreated() {
+fn settings_outside_the_profile_are_set_again_when_their_queue_is_recreated() {
     let mut observed = host(2);
     known(&mut observed.snapshot.devices[0].tx_queues)[1].xps_rxqs = Reading::Known(vec![0]);
     let wanted = on_nic("rings.rx = 1024");
@@ -96,7 +96,7 @@ fn settings_of_others_are_set_again_when_the_queue_is_recreated() {
 }
 
 #[test]
-fn a_thread_is_placed_after_it_was_made_and_goes_without_a_step_of_its_own() {
+fn a_thread_is_placed_after_its_creation_and_removed_without_a_step_of_its_own() {
     let wanted =
         on_nic("queues.a = { mode = 'threaded', thread-cpus = 'one-per-core', thread-scheduling = 'fifo:50' }");
     let plan = Plan::of(&host(1), &wanted);
@@ -110,7 +110,7 @@ fn a_thread_is_placed_after_it_was_made_and_goes_without_a_step_of_its_own() {
 }
 
 #[test]
-fn a_rule_of_cpus_prefers_cores_near_the_device_and_goes_round() {
+fn a_cpu_policy_prefers_cores_near_the_device_and_wraps_around() {
     let plan = Plan::of(&host(6), &on_nic("queues.a = { queues = '0-5', irq-cpus = 'one-per-core' }"));
     let affinities: Vec<_> = lines(&plan).iter().map(|line| line.rsplit(' ').next().unwrap().to_owned()).collect();
     assert_eq!(affinities, ["0", "1", "2", "3", "0", "1"]);
@@ -120,7 +120,7 @@ fn a_rule_of_cpus_prefers_cores_near_the_device_and_goes_round() {
 }
 
 #[test]
-fn impossible_settings_are_reported_with_reason_and_place() {
+fn impossible_settings_are_reported_with_reason_and_position() {
     let mut observed = host(2);
     let nic = &mut observed.snapshot.devices[0];
     nic.rings = Reading::unknown(Why::UnsupportedByDriver, "Operation not supported");
@@ -151,7 +151,7 @@ fn impossible_settings_are_reported_with_reason_and_place() {
 }
 
 #[test]
-fn a_device_that_two_parts_select_is_left_alone() {
+fn a_device_that_two_sections_select_is_left_alone() {
     let wanted = profile("[device.a]\nname = 'eth0'\nrings.rx = 64\n[device.b]\ndriver = 'i*'\nrings.rx = 128");
     let plan = Plan::of(&host(1), &wanted);
     assert!(plan.steps.is_empty() && plan.impossible.len() == 1, "{plan:#?}");
@@ -191,8 +191,8 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
 
     #[test]
-    fn any_profile_is_idempotent_and_leads_back(first in any_device(), second in any_device(), queues in 1_u32..9) {
-        // The first plan creates a state that no driver starts with.
+    fn any_profile_is_idempotent_and_reversible(first in any_device(), second in any_device(), queues in 1_u32..9) {
+        // The first plan creates a state in which no driver starts.
         let start = host(queues);
         let somewhere = after(&Plan::of(&start, &profile(&first)), &start);
         comes_back(&start, &profile(&first));
@@ -200,7 +200,7 @@ proptest! {
     }
 
     #[test]
-    fn a_state_printed_as_a_profile_leads_back_to_it(
+    fn a_state_printed_as_a_profile_is_restored_by_it(
         first in any_device(), drift in any_device(), queues in 1_u32..9
     ) {
         let state = after(&Plan::of(&host(queues), &profile(&first)), &host(queues));
@@ -216,7 +216,7 @@ proptest! {
     }
 
     #[test]
-    fn a_change_is_the_inverse_of_its_inverse(text in any_device(), queues in 1_u32..9) {
+    fn reversing_a_change_twice_yields_the_change(text in any_device(), queues in 1_u32..9) {
         for step in Plan::of(&host(queues), &profile(&text)).steps {
             prop_assert_eq!(step.change.inverse().inverse(), step.change.clone());
             let json = serde_json::to_string(&step.change).unwrap();
@@ -226,6 +226,6 @@ proptest! {
 }
 
 #[test]
-fn cpus_of_the_host_are_as_the_tests_above_say() {
+fn the_host_has_the_cpus_that_the_tests_assume() {
     assert_eq!(host(1).snapshot.cpus.housekeeping(), Some(cpus("0-7")));
 }

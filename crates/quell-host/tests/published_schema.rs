@@ -16,7 +16,7 @@ fn published() -> Value {
 }
 
 #[test]
-fn the_published_schema_is_the_one_of_this_version() {
+fn the_published_schema_matches_this_version() {
     let current = serde_json::to_value(Snapshot::json_schema()).unwrap();
     assert!(
         published() == current,

@@ -1,6 +1,5 @@
-//! Settings of queues and epolls are journalled and restored on the real kernel after changes in between: the program
-//! has exited, another program has set a value, the link went down, or the program continues. Needs root and Linux
-//! 6.13.
+//! Settings of queues and epolls are journalled and restored on the real kernel. In between, the program exits, another
+//! program sets a value, the link goes down, or the program continues. Needs root and Linux 6.13.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -54,11 +53,11 @@ fn a_value_that_another_program_changed_is_left_alone_and_reported() {
         (now.settings.defer_hard_irqs, now.settings.irq_suspend_timeout_ns),
         (before.settings.defer_hard_irqs, before.settings.irq_suspend_timeout_ns)
     );
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left to be undone");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "no journal is left");
 }
 
 #[test]
-fn of_a_queue_that_was_made_again_what_it_kept_is_restored() {
+fn values_that_survive_in_a_recreated_queue_are_restored() {
     let Some(lab) = Lab::raise("anew", 2) else { return };
     let before = Netdev::open_in(&lab.server).unwrap().napis(lab.server_index).unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -71,7 +70,7 @@ fn of_a_queue_that_was_made_again_what_it_kept_is_restored() {
     links.set_up(lab.server_index).unwrap();
     let made_anew = Netdev::open_in(&lab.server).unwrap().napis(lab.server_index).unwrap();
     if made_anew[0].id == before[0].id {
-        skip(Lacks::Machine, "this kernel keeps veth's NAPI ids");
+        skip(Lacks::Machine, "on this kernel, veth keeps its NAPI IDs");
         return;
     }
     let reverted = transaction.revert().unwrap();
@@ -85,7 +84,7 @@ fn of_a_queue_that_was_made_again_what_it_kept_is_restored() {
 }
 
 #[test]
-fn of_a_device_that_is_gone_there_is_nothing_to_put_back() {
+fn a_deleted_device_needs_no_undo() {
     let Some(lab) = Lab::raise("gone", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = lab.transaction(&dir, "gone-t");
@@ -98,7 +97,7 @@ fn of_a_device_that_is_gone_there_is_nothing_to_put_back() {
 }
 
 #[test]
-fn of_a_namespace_that_is_gone_there_is_nothing_to_put_back() {
+fn a_deleted_namespace_needs_no_undo() {
     let Some(lab) = Lab::raise("nons", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = lab.transaction(&dir, "nons-t");
@@ -111,7 +110,7 @@ fn of_a_namespace_that_is_gone_there_is_nothing_to_put_back() {
 }
 
 #[test]
-fn of_an_epoll_that_was_closed_there_is_nothing_to_put_back() {
+fn a_closed_epoll_needs_no_undo() {
     let Some(lab) = Lab::raise("closed", 1) else { return };
     let program = Program::start(&lab, Trigger::Level);
     let dir = tempfile::tempdir().unwrap();
@@ -136,7 +135,7 @@ fn an_epoll_that_moved_to_another_number_is_restored() {
     assert_eq!(epoll_params::get(&moved).unwrap(), EpollParams::default());
 }
 
-/// Says the number of its epoll; its main thread exits when it reads a line, and another one runs on.
+/// Script that prints the number of its epoll. When it reads a line, its main thread exits, and another thread runs on.
 const LOSES_ITS_MAIN_THREAD: &str = "import ctypes, select, socket, sys, threading, time
 watched, epoll = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), select.epoll()
 epoll.register(watched)
@@ -146,14 +145,14 @@ sys.stdin.readline()
 ctypes.CDLL(None).syscall(60, 0)";
 
 #[test]
-fn the_epoll_of_a_program_that_lost_its_main_thread_is_restored() {
+fn the_epoll_of_a_program_without_its_main_thread_is_restored() {
     if cfg!(not(target_arch = "x86_64")) {
-        return skip(Lacks::Machine, "the number of exit(2) is that of x86-64");
+        return skip(Lacks::Machine, "the test uses the number of exit(2) on x86-64");
     }
     let Some(lab) = Lab::raise("lost-main", 1) else { return };
     let mut python = Command::new("python3");
     python.args(["-c", LOSES_ITS_MAIN_THREAD]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let Ok(mut child) = python.spawn() else { return skip(Lacks::Tool("python3"), "there is no python3") };
+    let Ok(mut child) = python.spawn() else { return skip(Lacks::Tool("python3"), "python3 is not installed") };
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let fd: i32 = line.trim().parse().unwrap();
@@ -164,7 +163,7 @@ fn the_epoll_of_a_program_that_lost_its_main_thread_is_restored() {
     child.stdin.take().unwrap().write_all(b"\n").unwrap();
     wait_until(|| match proc.process(pid).stat().unwrap().runs_without_main_thread() {
         true => Ok(()),
-        false => Err("its main thread does not exit".to_owned()),
+        false => Err("the main thread does not exit".to_owned()),
     });
     let reverted = transaction.revert().unwrap();
     assert_eq!((reverted.undone.len(), reverted.already_gone.len()), (1, 0), "{reverted:?}");
@@ -177,7 +176,7 @@ fn the_epoll_of_a_program_that_lost_its_main_thread_is_restored() {
 }
 
 #[test]
-fn of_a_program_that_is_gone_there_is_nothing_to_put_back() {
+fn an_exited_program_needs_no_undo() {
     let Some(lab) = Lab::raise("ended", 1) else { return };
     let spawn = Spawn::new("memcached")
         .args(["-u", "nobody", "-U", "0", "-l", "192.0.2.1"])
@@ -207,7 +206,7 @@ fn of_a_program_that_is_gone_there_is_nothing_to_put_back() {
 }
 
 #[test]
-fn another_process_that_got_the_number_is_not_touched() {
+fn a_process_with_a_reused_pid_is_not_changed() {
     let Some(lab) = Lab::raise("number", 1) else { return };
     let program = Program::start(&lab, Trigger::Level);
     let dir = tempfile::tempdir().unwrap();
@@ -234,7 +233,7 @@ fn an_epoll_that_another_program_changed_is_left_alone_and_reported() {
     assert_eq!(epoll_params::get(&program.epoll).unwrap(), theirs);
 }
 
-/// A program that receives events, works for a while and returns to waiting, like a server; counts its events.
+/// Runs the program like a server: receives events, works for a while and waits again. Returns the number of events.
 fn work(program: &mut Program, ended: &AtomicBool) -> u32 {
     program.socket.set_nonblocking(true).unwrap();
     let mut heard = 0;
@@ -255,7 +254,7 @@ fn work(program: &mut Program, ended: &AtomicBool) -> u32 {
 }
 
 #[test]
-fn a_program_that_works_on_is_not_left_stalled() {
+fn a_program_that_continues_is_not_left_stalled() {
     let Some(lab) = Lab::raise("works", 1) else { return };
     let mut program = Program::start(&lab, Trigger::Edge);
     let sender = program.sender.try_clone().unwrap();
@@ -282,13 +281,13 @@ fn a_program_that_works_on_is_not_left_stalled() {
         });
         (work(&mut program, &ended), changing.join().unwrap())
     });
-    // A packet delayed by the last change would still be missing now.
+    // A packet that the last change delayed would still be missing now.
     assert_eq!(heard, sent);
 }
 
 const OUT_OF_FILES: &str = "QUELL_TEST_IS_OUT_OF_FILES";
 
-/// Runs itself again in a process that cannot open more files: neither an epoll nor an io_uring.
+/// Runs the test below in a process that can open no more files, and therefore neither an epoll nor an io_uring.
 #[test]
 fn a_queue_that_cannot_be_polled_is_waited_out_or_explained() {
     if quell_test_support::lab::skipped() {
@@ -335,8 +334,8 @@ fn wait_out_without_files() {
     drop(limit);
 }
 
-/// While this value exists, the process cannot open more files. A shell started earlier raises the limit again; a later
-/// one could not load its libraries.
+/// While this value exists, the process cannot open more files. A shell raises the limit again. It must be started
+/// earlier, because it could not load its libraries later.
 struct FileLimit {
     raises_again: Child,
 }
@@ -363,12 +362,12 @@ impl Drop for FileLimit {
 }
 
 #[test]
-fn the_value_that_was_set_last_holds_when_a_third_ends_whichever_journal_was_begun_first() {
+fn the_value_that_was_set_last_holds_when_another_journal_ends() {
     let Some(lab) = Lab::raise("order", 1) else { return };
     let dir = tempfile::tempdir().unwrap();
     let suspend =
         |ms: u64| PartialNapiSettings { irq_suspend_timeout_ns: Some(ms * 1_000_000), ..PartialNapiSettings::NONE };
-    // The first journal by name and by begin time sets the queue second.
+    // The journal that comes first by name and start time sets the queue second.
     let [mut second, mut first, mut third] = ["order-a", "order-b", "order-c"].map(|name| lab.transaction(&dir, name));
     for (transaction, ms) in [(&mut first, 20), (&mut second, 30), (&mut third, 50)] {
         assert!(transaction.set_napi(&lab.server, lab.napis[0], &suspend(ms)).unwrap());

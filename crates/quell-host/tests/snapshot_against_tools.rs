@@ -44,8 +44,8 @@ impl Tools {
         }
     }
 
-    /// Compares with ethtool's output for a device; where ethtool reports nothing, the snapshot must not know the value
-    /// either.
+    /// Compares with ethtool's output for a device. If ethtool reports nothing, the value must be unknown in the
+    /// snapshot too.
     fn ethtool<T>(&self, option: &str, device: &Device, seen: &Reading<T>) -> Option<String> {
         match self.answer(&["ethtool", option, &device.name])? {
             Ok(text) => Some(text),
@@ -61,7 +61,7 @@ impl Tools {
         self.answer(command)?.ok()
     }
 
-    /// The content of a file of sysfs, which shows the devices of the namespace that it was mounted in.
+    /// Reads a sysfs file. sysfs shows the devices of the namespace in which it was mounted.
     fn file(&self, path: &str) -> Option<String> {
         Some(self.said(&["cat", path])?.trim().to_owned())
     }
@@ -75,7 +75,7 @@ impl Tools {
     }
 }
 
-/// `Name: value` lines, the ones below a heading under `heading/name`. `n/a` is no value.
+/// Parses lines of the form `Name: value`; the key of a line below a heading is `heading/name`. `n/a` means no value.
 fn table(text: &str) -> HashMap<String, Option<String>> {
     let mut heading = "";
     let mut table = HashMap::new();
@@ -175,7 +175,7 @@ fn driver_is_that_of_ethtool(tools: &Tools, device: &Device) -> bool {
     true
 }
 
-fn link_is_that_of_ip(tools: &Tools, device: &Device) -> bool {
+fn link_matches_ip(tools: &Tools, device: &Device) -> bool {
     let Some(text) = tools.said(&["ip", "-details", "-json", "link", "show", "dev", &device.name]) else {
         return false;
     };
@@ -209,7 +209,7 @@ fn cpus_of_mask(mask: &str) -> CpuList {
     cpus.collect()
 }
 
-fn queues_and_defaults_are_those_of_sysfs(tools: &Tools, device: &Device) {
+fn queues_and_defaults_match_sysfs(tools: &Tools, device: &Device) {
     let directory = class(device);
     let queues = tools.names(&format!("{directory}/queues")).unwrap();
     let rx = device.rx_queues.known_elements();
@@ -238,7 +238,7 @@ fn queues_and_defaults_are_those_of_sysfs(tools: &Tools, device: &Device) {
 
 /// Returns the number of values from ethtool and ip that were compared.
 fn device_is_as_others_see_it(tools: &Tools, device: &Device) -> usize {
-    queues_and_defaults_are_those_of_sysfs(tools, device);
+    queues_and_defaults_match_sysfs(tools, device);
     let features = features_are_those_of_ethtool(tools, device);
     assert!(features == 0 || features > 20, "only {features} features of {} were compared", device.name);
     let compared = [
@@ -247,7 +247,7 @@ fn device_is_as_others_see_it(tools: &Tools, device: &Device) -> usize {
         rings_are_those_of_ethtool(tools, device),
         coalescing_is_that_of_ethtool(tools, device),
         driver_is_that_of_ethtool(tools, device),
-        link_is_that_of_ip(tools, device),
+        link_matches_ip(tools, device),
     ];
     compared.iter().filter(|compared| **compared).count()
 }
@@ -320,7 +320,7 @@ fn interrupt_counts() -> HashMap<u32, Vec<u64>> {
 }
 
 #[test]
-fn interrupts_their_affinity_and_their_counts_are_those_of_proc() {
+fn interrupts_their_affinity_and_their_counts_match_proc() {
     let before = interrupt_counts();
     let snapshot = take(&Scope::default()).unwrap().0;
     let after = interrupt_counts();
@@ -343,7 +343,7 @@ fn interrupts_their_affinity_and_their_counts_are_those_of_proc() {
 }
 
 #[test]
-fn sysctls_are_those_of_proc() {
+fn sysctls_match_proc() {
     let sysctls = take(&Scope::default()).unwrap().0.sysctls;
     for (name, seen) in [
         ("busy_poll", &sysctls.busy_poll_us),
@@ -374,7 +374,7 @@ fn thread_of_proc(tid: Pid) -> (String, CpuList, u32, i64) {
     (read("comm").trim_end().to_owned(), cpus.trim().parse().unwrap(), class, value)
 }
 
-/// Numbers of `include/uapi/linux/sched.h`.
+/// Constant of `include/uapi/linux/sched.h`.
 const FIFO: u32 = 1;
 const ROUND_ROBIN: u32 = 2;
 
@@ -395,7 +395,7 @@ fn process_of_this_test() -> Snapshot {
 }
 
 #[test]
-fn threads_have_the_name_the_cpus_and_the_class_that_proc_shows() {
+fn names_cpus_and_classes_of_threads_match_proc() {
     let (started, starts) = mpsc::channel();
     let (done, until_done) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
@@ -420,7 +420,7 @@ fn threads_have_the_name_the_cpus_and_the_class_that_proc_shows() {
 }
 
 #[test]
-fn a_queues_kthread_has_the_cpus_and_the_class_that_proc_shows() {
+fn cpus_and_class_of_a_queues_kthread_match_proc() {
     if kernel_threads_are_out_of_sight() {
         return;
     }
@@ -438,5 +438,5 @@ fn a_queues_kthread_has_the_cpus_and_the_class_that_proc_shows() {
     assert_eq!(thread_as_seen(thread), thread_of_proc(tid));
     assert_eq!(thread_of_proc(tid).2, FIFO);
     let (_, other) = index.napi(lab.napis[1]).unwrap();
-    assert_eq!(other.thread, Reading::Known(None), "only the first was made threaded");
+    assert_eq!(other.thread, Reading::Known(None), "only the first instance is threaded");
 }

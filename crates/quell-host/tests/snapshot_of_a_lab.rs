@@ -1,5 +1,5 @@
-//! The snapshot of namespaces with veth, macvlan and TAP devices against independent readings: `ip`, `ethtool` and /proc,
-//! and the settings that the test itself made. Nothing of the machine's own is touched.
+//! Compares snapshots of namespaces with veth, macvlan and TAP devices with independent sources: `ip`, `ethtool`,
+//! /proc, and the settings that the test made. Changes nothing outside its namespaces.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "assertions of tests fail by panicking")]
 
@@ -23,7 +23,8 @@ fn device<'a>(snapshot: &'a Snapshot, name: &str) -> &'a Device {
     snapshot.devices.iter().find(|device| device.name == name).unwrap()
 }
 
-/// What a tool prints inside of a namespace; `None`, with the reason on stderr, when it is not installed or refuses.
+/// Runs a tool in a namespace and returns its output. Returns `None`, with the reason on stderr, if the tool is not
+/// installed or fails.
 fn said(namespace: &str, command: &[&str]) -> Option<String> {
     let output = Command::new("ip").args(["netns", "exec", namespace]).args(command).output();
     match output {
@@ -87,7 +88,7 @@ fn a_veth_pair_of_any_width_is_as_ip_and_ethtool_see_it() {
 }
 
 #[test]
-fn macvlan_and_tap_devices_are_shown_with_what_they_have() {
+fn macvlan_and_tap_devices_are_described() {
     let Some(_lab) = Lab::raise("tap", 2) else { return };
     let namespace = format!("{}-server", id("tap"));
     let made = ["link add link server0 name mac0 type macvlan mode bridge", "tuntap add dev tap0 mode tap multi_queue"];
@@ -109,7 +110,7 @@ fn macvlan_and_tap_devices_are_shown_with_what_they_have() {
 }
 
 #[test]
-fn a_connection_is_followed_from_the_epoll_to_the_queue() {
+fn a_connection_leads_from_its_epoll_to_its_queue() {
     let Some(lab) = Lab::raise("path", 4) else { return };
     let server = lab.server.run(|| TcpListener::bind("192.0.2.1:7000").unwrap()).unwrap();
     let mut client = lab.client.run(|| TcpStream::connect("192.0.2.1:7000").unwrap()).unwrap();
@@ -121,7 +122,7 @@ fn a_connection_is_followed_from_the_epoll_to_the_queue() {
     let params = epoll_params::EpollParams { busy_poll_usecs: 64, busy_poll_budget: 32, prefer_busy_poll: true };
     epoll_params::set(&epoll, params).unwrap();
 
-    // The test's process is in the reader's namespace, its sockets are in the lab's.
+    // The process of the test is in the caller's namespace, but its sockets are in the lab's namespace.
     let (netns, pids) = (Some(format!("{}-server", id("path"))), vec![Pid::of_this_process()]);
     let both = [Scope { whole_host: true, ..Scope::default() }, Scope { netns, pids, ..Scope::default() }];
     for scope in both {

@@ -1,5 +1,5 @@
-//! Takes a read-only snapshot of this machine: complete, consistent, unchanged after saving and loading, and with
-//! reasons for what an unprivileged reader cannot see.
+//! Takes a read-only snapshot of this machine. It is complete, consistent and unchanged after saving and loading, and
+//! gives reasons for values that an unprivileged reader cannot see.
 
 #![allow(clippy::unwrap_used, reason = "assertions of tests fail by panicking")]
 
@@ -15,7 +15,7 @@ fn of_this_process() -> Snapshot {
 }
 
 #[test]
-fn a_snapshot_that_was_written_is_read_back_as_it_was() {
+fn a_saved_snapshot_is_loaded_unchanged() {
     let _listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let snapshot = of_this_process();
     let json = serde_json::to_vec(&snapshot).unwrap();
@@ -23,7 +23,7 @@ fn a_snapshot_that_was_written_is_read_back_as_it_was() {
 }
 
 #[test]
-fn an_own_connection_is_found_with_its_process_and_both_addresses() {
+fn a_connection_of_this_process_is_found_with_both_addresses() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let snapshot = of_this_process();
@@ -37,10 +37,10 @@ fn an_own_connection_is_found_with_its_process_and_both_addresses() {
     assert_eq!(seen.napi.known(), Some(&None), "loopback has no NAPI");
 }
 
-/// More than are asked everything when they arrive alike.
+/// More similar connections than the number that is queried for all options.
 const MANY: usize = 40;
 
-/// Both ends of as many connections, the accepting one first.
+/// Opens connections and returns both ends of each, the accepting end first.
 fn connections(listener: &TcpListener) -> Vec<(TcpStream, TcpStream)> {
     let connect = |_| {
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -55,7 +55,7 @@ fn accepted(snapshot: &Snapshot, listener: &TcpListener) -> Vec<Socket> {
 }
 
 #[test]
-fn of_many_connections_that_arrive_alike_all_are_asked_their_napi_and_some_the_rest() {
+fn all_similar_connections_report_their_napi_id_and_some_all_options() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let _connections = connections(&listener);
     let sockets = accepted(&of_this_process(), &listener);
@@ -71,7 +71,7 @@ fn of_many_connections_that_arrive_alike_all_are_asked_their_napi_and_some_the_r
 }
 
 #[test]
-fn of_connections_that_poll_by_themselves_none_is_left_out() {
+fn no_busy_polling_connection_is_left_out() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let connections = connections(&listener);
     for (server, _) in &connections {
@@ -85,7 +85,7 @@ fn of_connections_that_poll_by_themselves_none_is_left_out() {
 }
 
 #[test]
-fn the_loopback_device_is_there_and_has_no_napi() {
+fn the_loopback_device_has_no_napi() {
     let snapshot = take(&Scope::default()).unwrap().0;
     let loopback = snapshot.devices.iter().find(|device| device.name == "lo").unwrap();
     assert_eq!(loopback.irqs.known().map(Vec::as_slice), Some(&[][..]));

@@ -1,5 +1,5 @@
-//! Sets busy polling of a program's sockets from outside: accepted sockets inherit it, a blocking receive then polls
-//! its queue, and everything is restored except values changed by others. Needs root and Linux 6.13.
+//! Sets busy polling of a program's sockets from outside. Accepted sockets inherit it, and a blocking receive then
+//! polls its queue. Everything is restored except values changed by other programs. Needs root and Linux 6.13.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -44,7 +44,7 @@ fn accept(listener: &TcpListener) -> (TcpStream, TcpStream) {
 }
 
 #[test]
-fn connections_inherit_polling_from_their_listener_and_all_are_put_back() {
+fn connections_inherit_polling_from_their_listener_and_all_are_restored() {
     if skipped() {
         return;
     }
@@ -55,7 +55,7 @@ fn connections_inherit_polling_from_their_listener_and_all_are_put_back() {
     let mut transaction = begin(&dir, "sp-inherit");
     let sockets = [numbered(&listener), numbered(&early)];
     assert_eq!(transaction.set_sockets(Program::process(), &sockets, POLLING).unwrap(), 2);
-    assert_eq!(transaction.set_sockets(Program::process(), &sockets, POLLING).unwrap(), 0, "they poll so already");
+    assert_eq!(transaction.set_sockets(Program::process(), &sockets, POLLING).unwrap(), 0, "they already busy poll");
     assert_eq!([values(&listener), values(&early)], [POLLING.values; 2]);
     let (late, late_client) = accept(&listener);
     let (by_somebody_else, _client) = accept(&listener);
@@ -88,7 +88,7 @@ fn a_socket_that_another_program_changed_is_left_alone_and_reported() {
 }
 
 #[test]
-fn sockets_that_are_closed_are_nothing_to_be_undone() {
+fn closed_sockets_need_no_undo() {
     if skipped() {
         return;
     }
@@ -96,13 +96,17 @@ fn sockets_that_are_closed_are_nothing_to_be_undone() {
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = begin(&dir, "sp-closed");
     let sockets = [numbered(&socket), SocketId { fd: i32::MAX, inode: None }];
-    assert_eq!(transaction.set_sockets(Program::process(), &sockets, POLLING).unwrap(), 1, "one number is not open");
+    assert_eq!(
+        transaction.set_sockets(Program::process(), &sockets, POLLING).unwrap(),
+        1,
+        "one descriptor is not open"
+    );
     drop(socket);
     assert_eq!(transaction.revert().unwrap().already_gone.len(), 1);
 }
 
 #[test]
-fn a_number_that_is_another_sockets_by_now_is_left_alone() {
+fn a_descriptor_that_was_reused_is_left_alone() {
     if skipped() {
         return;
     }
@@ -122,7 +126,7 @@ fn polled(lab: &Lab) -> u64 {
 }
 
 #[test]
-fn a_blocking_receive_polls_its_queue_once_its_socket_is_set_to() {
+fn a_blocking_receive_polls_its_queue_once_its_socket_busy_polls() {
     let Some(lab) = Lab::raise("sp-polls", 1) else { return };
     let program = Program::start(&lab, Trigger::Level);
     let receive = || {
@@ -158,18 +162,18 @@ fn a_blocking_receive_polls_its_queue_once_its_socket_is_set_to() {
 }
 
 #[test]
-fn an_io_uring_that_does_not_poll_is_set_to_and_one_that_does_is_left_alone() {
+fn an_io_uring_is_set_to_busy_poll_unless_it_already_does() {
     if skipped() {
         return;
     }
     let ring = match Ring::new() {
         Ok(ring) => ring,
-        Err(error) => return skip(Lacks::KernelFeature, format_args!("no io_uring can be had: {error}")),
+        Err(error) => return skip(Lacks::KernelFeature, format_args!("io_uring is not available: {error}")),
     };
     let fd = ring.as_fd().as_raw_fd();
     let now = || ProcRoot::default().process(Pid::of_this_process()).ring_polling(fd).unwrap();
     if now() == RingPollingInfo::Unreported {
-        return skip(Lacks::KernelFeature, "this kernel does not tell how a ring polls");
+        return skip(Lacks::KernelFeature, "this kernel does not report the busy polling of a ring");
     }
     let polling = RingPolling { busy_poll_us: 64, prefer_busy_poll: true };
     let dir = tempfile::tempdir().unwrap();
@@ -177,7 +181,7 @@ fn an_io_uring_that_does_not_poll_is_set_to_and_one_that_does_is_left_alone() {
     assert_eq!(transaction.set_ring(Program::process(), fd, polling).unwrap(), None);
     assert_eq!(now(), RingPollingInfo::On(polling));
     let why = transaction.set_ring(Program::process(), fd, polling).unwrap();
-    assert_eq!(why.as_deref(), Some("it busy polls already, for 64 µs"));
+    assert_eq!(why.as_deref(), Some("it already busy polls, for 64 µs"));
     let reverted = transaction.revert().unwrap();
     assert_eq!((reverted.undone.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
     assert_eq!(now(), RingPollingInfo::Off);

@@ -25,7 +25,7 @@ use workers::{Served, count, most_napis_of_a_worker, open, table};
 
 const CONNECTIONS: usize = 10_000;
 const SOME: usize = 400;
-/// So many that by their hash they mix in some worker.
+/// Enough connections that their hashes mix queues in some worker.
 const HALF_OPEN: usize = 32;
 
 #[test]
@@ -38,7 +38,7 @@ fn workers_seen(counts: &BTreeMap<Served, usize>) -> BTreeSet<u32> {
     counts.keys().map(|served| served.worker).collect()
 }
 
-/// Each queue goes to the socket of the index that a filter read as its number.
+/// Checks the queue number that a filter reads: each queue goes to the socket with that index.
 fn what_a_filter_reads(steered: &Steered, sockets: u32) {
     let raw = |ifindex| SeenQueues { ifindex, first: 0, queues: sockets };
     let by_raw_value = QueueSteering::new(vec![raw(steered.lab.server_index), raw(steered.second)], sockets).unwrap();
@@ -55,7 +55,7 @@ fn what_a_filter_reads(steered: &Steered, sockets: u32) {
 }
 
 #[test]
-fn on_a_veth_a_filter_reads_the_number_of_the_queue_itself() {
+fn a_filter_on_a_veth_reads_the_queue_number() {
     let sockets = QUEUES + 2;
     let Some(steered) = Steered::start("st-raw", sockets) else { return };
     what_a_filter_reads(&steered, sockets);
@@ -64,7 +64,7 @@ fn on_a_veth_a_filter_reads_the_number_of_the_queue_itself() {
 }
 
 #[test]
-fn by_queue_alone_two_devices_mix_in_a_worker_and_by_interface_and_queue_they_never_do() {
+fn a_filter_by_queue_alone_mixes_two_devices_and_quells_filter_does_not() {
     let Some(steered) = Steered::start("st-two", 4) else { return };
     steered.thread_queues();
 
@@ -78,7 +78,7 @@ fn by_queue_alone_two_devices_mix_in_a_worker_and_by_interface_and_queue_they_ne
 
     let (_, steering) = steered.plan(&[]);
     let steering = steering.unwrap();
-    assert_eq!(steering.notes, [], "there is nothing to be said");
+    assert_eq!(steering.notes, [], "no notes");
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = steered.lab.transaction(&dir, "st-two-t");
     transaction.steer(&steering).unwrap();
@@ -99,7 +99,7 @@ fn by_queue_alone_two_devices_mix_in_a_worker_and_by_interface_and_queue_they_ne
 }
 
 #[test]
-fn a_snapshot_verifies_what_the_connections_say_of_themselves() {
+fn a_snapshot_agrees_with_the_reports_of_the_connections() {
     let Some(steered) = Steered::start("st-verify", 4) else { return };
     let before = open(&steered.lab.client, &BOTH, SOME);
     let (_, steering) = steered.plan(&[]);
@@ -119,12 +119,12 @@ fn a_snapshot_verifies_what_the_connections_say_of_themselves() {
     assert_eq!(seen, since.len());
 
     let everything = verify(&steering, &Baseline::default(), &steered.look());
-    assert_eq!(everything.verdict, Verdict::Mixed, "those from before came by their hash");
+    assert_eq!(everything.verdict, Verdict::Mixed, "older connections were distributed by their hash");
     drop(before);
 }
 
-/// Has what the server says to its first client lost, or no longer; `None`, with the reason on stderr, where there is no
-/// `ip`.
+/// Makes the server's packets to its first client get lost, or stops that. Returns `None`, with the reason on stderr,
+/// if `ip` is not installed.
 fn lose_answers(steered: &Steered, change: &[&str]) -> Option<()> {
     let words = ["-n", &steered.lab.server_name, "neigh", change[0], "192.0.2.2", "dev", "server0"];
     match Command::new("ip").args(words).args(&change[1..]).status() {
@@ -138,7 +138,7 @@ fn lose_answers(steered: &Steered, change: &[&str]) -> Option<()> {
 }
 
 #[test]
-fn connections_whose_handshake_was_under_way_when_the_filter_came_do_not_count() {
+fn connections_with_a_handshake_older_than_the_filter_do_not_count() {
     let Some(steered) = Steered::start("st-half", 4) else { return };
     let steering = steered.plan(&[]).1.unwrap();
     let dir = tempfile::tempdir().unwrap();
@@ -161,20 +161,20 @@ fn connections_whose_handshake_was_under_way_when_the_filter_came_do_not_count()
     });
     assert_eq!(verify(&steering, &baseline, &steered.look()).verdict, Verdict::NotYet);
     let everything = verify(&steering, &Baseline::default(), &steered.look());
-    assert_eq!(everything.verdict, Verdict::Mixed, "they went to the workers that they were meant for before");
+    assert_eq!(everything.verdict, Verdict::Mixed, "the filter did not apply to these connections");
     let _since = open(&steered.lab.client, &BOTH, SOME);
     assert_eq!(verify(&steering, &baseline, &steered.look()).verdict, Verdict::Holds);
 }
 
 #[test]
-fn a_killed_owners_filter_is_taken_off_by_the_next_one() {
+fn the_filter_of_a_killed_owner_is_detached_by_the_next_command() {
     let Some(steered) = Steered::start("st-kill", 4) else { return };
     let (_, steering) = steered.plan(&[]);
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = steered.lab.transaction(&dir, "st-kill-t");
     transaction.steer(&steering.unwrap()).unwrap();
 
-    // As after a `kill -9`: what is on disk is all that is left.
+    // The copy on disk has no owner, as after a `kill -9`.
     let left_behind = tempfile::tempdir().unwrap();
     let written = std::fs::read(dir.path().join(format!("{}.journal", id("st-kill-t")))).unwrap();
     std::fs::write(left_behind.path().join("left.journal"), written).unwrap();
@@ -187,7 +187,7 @@ fn a_killed_owners_filter_is_taken_off_by_the_next_one() {
 }
 
 #[test]
-fn a_filter_of_a_server_that_is_gone_or_was_started_again_is_not_touched() {
+fn a_filter_of_an_exited_or_restarted_server_is_left_alone() {
     let Some(mut steered) = Steered::start("st-gone", 4) else { return };
     let dir = tempfile::tempdir().unwrap();
     let mut transaction = steered.lab.transaction(&dir, "st-gone-t");
@@ -199,7 +199,7 @@ fn a_filter_of_a_server_that_is_gone_or_was_started_again_is_not_touched() {
     reuseport::attach(steered.socket(), &own).unwrap();
     let reverted = transaction.revert().unwrap();
     assert_eq!((reverted.left_alone.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
-    assert_eq!(reuseport::detach(steered.socket()).unwrap(), Detachment::Detached, "it is the server's own");
+    assert_eq!(reuseport::detach(steered.socket()).unwrap(), Detachment::Detached, "the filter belongs to the server");
 }
 
 #[test]
@@ -211,20 +211,20 @@ fn a_new_filter_for_a_group_ends_the_earlier_one() {
     transaction.steer(&steered.plan(&[]).1.unwrap()).unwrap();
     workers::add_worker(&steered.lab.client, SERVER);
     transaction.steer(&steered.plan(&[]).1.unwrap()).unwrap();
-    assert_eq!(pending(&transaction), 1, "the group's second filter took the place of the first");
+    assert_eq!(pending(&transaction), 1, "the second filter replaces the first");
 
     steered.end_server();
     steered.server = steered.lab.start(workers::spawn(4));
     workers::wait_for(&steered.server, &steered.lab.client, SERVER);
     transaction.steer(&steered.plan(&[]).1.unwrap()).unwrap();
-    assert_eq!(pending(&transaction), 1, "nothing is left of the filter of a server that ended");
+    assert_eq!(pending(&transaction), 1, "the filter of an exited server is gone");
     let reverted = transaction.revert().unwrap();
     assert_eq!((reverted.undone.len(), reverted.in_part.len(), reverted.failed.len()), (1, 0, 0), "{reverted:?}");
     assert_eq!(reuseport::detach(steered.socket()).unwrap(), Detachment::WasAbsent);
 }
 
 #[test]
-fn a_group_that_changed_since_it_was_looked_at_is_left_alone() {
+fn a_group_that_changed_since_the_snapshot_is_left_alone() {
     let Some(mut steered) = Steered::start("st-changed", 2) else { return };
     let (_, steering) = steered.plan(&[]);
     steered.end_server();
@@ -236,7 +236,7 @@ fn a_group_that_changed_since_it_was_looked_at_is_left_alone() {
 }
 
 #[test]
-fn a_single_listening_socket_and_a_device_that_is_not_there_are_said() {
+fn a_single_listening_socket_and_a_missing_device_are_reported() {
     let Some(steered) = Steered::start("st-one", 1) else { return };
     let (group, steering) = steered.plan(&[]);
     assert_eq!(steering.unwrap_err(), CannotSteer::OneSocket { key: group.key, workers: 1 });
@@ -245,7 +245,7 @@ fn a_single_listening_socket_and_a_device_that_is_not_there_are_said() {
 }
 
 #[test]
-fn fewer_and_more_workers_than_queues_are_said_and_hold_as_far_as_they_can() {
+fn fewer_and_more_workers_than_queues_are_reported_and_steered() {
     for (workers, note, most) in [
         (2, Note::FewerWorkersThanQueues { workers: 2, queues: 4 }, 2),
         (8, Note::MoreWorkersThanQueues { workers: 8, queues: 4 }, 1),

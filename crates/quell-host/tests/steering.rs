@@ -78,7 +78,7 @@ impl Host {
         snapshot(&self.snapshot)
     }
 
-    /// The groups without that of the server's first socket, which is alone at its address.
+    /// The groups, without the group of the server's first socket, which is alone at its address.
     fn groups(&self) -> Vec<Group> {
         let mut groups = groups(&self.snapshot(), &self.surroundings, &[Pid::new(SERVER).unwrap()]);
         groups.retain(|group| group.key.local.port() != 11211);
@@ -102,7 +102,7 @@ fn without_queues(kind: &str) -> Vec<(&'static str, Value)> {
 }
 
 #[test]
-fn the_workers_of_a_group_are_the_epolls_that_watch_its_sockets_not_the_processes_that_inherited_them() {
+fn the_workers_of_a_group_are_the_epolls_that_watch_its_sockets() {
     let mut host = Host::listening_at("0.0.0.0:80");
     let mut sibling = host.snapshot["processes"][0].clone();
     sibling["pid"] = json!(4_300);
@@ -126,7 +126,7 @@ fn sockets_of_other_processes_at_the_same_address_count() {
 }
 
 #[test]
-fn queues_of_two_devices_have_places_one_after_the_other() {
+fn queues_of_two_devices_have_consecutive_indices() {
     let mut host = Host::listening_at("0.0.0.0:80");
     host.device("eth1", 3, &[]);
     assert_eq!(host.interfaces(), [(2, 0, 2), (3, 2, 2)]);
@@ -138,13 +138,13 @@ fn queues_of_two_devices_have_places_one_after_the_other() {
 fn only_the_device_with_the_address_counts_if_one_has_it() {
     let mut host = Host::listening_at("192.0.2.1:80");
     host.device("eth1", 3, &[]);
-    assert_eq!(host.interfaces().len(), 2, "nobody says who has it: of a load balancer, say");
+    assert_eq!(host.interfaces().len(), 2, "no device has the address, as with a load balancer");
     host.address(3, "192.0.2.1");
     assert_eq!(host.interfaces(), [(3, 0, 2)]);
 }
 
 #[test]
-fn sockets_bound_to_devices_are_a_group_for_each_and_only_its_queues_count() {
+fn sockets_bound_to_a_device_form_a_group_with_the_queues_of_that_device() {
     let mut host = Host { snapshot: healthy(), surroundings: Surroundings::default() };
     host.device("eth1", 3, &[]);
     for (ifindex, inode) in [(2, 201), (2, 202), (3, 203), (3, 204)] {
@@ -161,7 +161,7 @@ fn sockets_bound_to_devices_are_a_group_for_each_and_only_its_queues_count() {
 }
 
 #[test]
-fn a_vlan_is_seen_as_itself_by_the_queues_of_the_device_below() {
+fn a_vlan_is_an_interface_with_the_queues_of_its_lower_device() {
     let mut host = Host::listening_at("0.0.0.0:80");
     let mut vlan = without_queues("vlan");
     vlan.push(("lower", json!({"ifindex": 2, "is-elsewhere": false})));
@@ -170,7 +170,7 @@ fn a_vlan_is_seen_as_itself_by_the_queues_of_the_device_below() {
 }
 
 #[test]
-fn the_port_of_a_bond_is_seen_as_the_bond() {
+fn packets_of_a_bond_port_appear_on_the_bond() {
     let mut host = Host::listening_at("0.0.0.0:80");
     host.device("bond0", 9, &without_queues("bond"));
     host.snapshot["devices"][0]["master"] = json!(9);
@@ -191,7 +191,7 @@ fn two_ports_of_a_bond_cannot_be_distinguished() {
 }
 
 #[test]
-fn a_device_without_napi_and_one_that_is_down_do_not_count() {
+fn devices_without_napi_or_without_link_do_not_count() {
     let mut host = Host::listening_at("0.0.0.0:80");
     let without_napi = host.snapshot["devices"][0]["rx-queues"].clone();
     host.device("eth1", 3, &[("rx-queues", without_napi)]);
@@ -204,7 +204,7 @@ fn a_device_without_napi_and_one_that_is_down_do_not_count() {
 }
 
 #[test]
-fn one_listening_socket_for_all_workers_is_no_group_to_pick_from() {
+fn one_listening_socket_for_all_workers_gets_no_filter() {
     let mut host = Host::listening_at("0.0.0.0:80");
     host.surroundings.sockets.pop();
     let error = host.plan().unwrap_err().to_string();
@@ -212,7 +212,7 @@ fn one_listening_socket_for_all_workers_is_no_group_to_pick_from() {
 }
 
 #[test]
-fn a_worker_with_two_sockets_and_a_socket_with_two_workers_are_said() {
+fn a_worker_with_two_sockets_and_a_socket_with_two_workers_are_reported() {
     let mut host = Host::listening_at("0.0.0.0:80");
     let target = json!({"fd": 31, "events": 1, "file": {"socket": {"inode": 202}}});
     set(&mut host.snapshot, "/processes/0/files/epolls/1/targets/-", target);
@@ -236,7 +236,7 @@ fn connect(host: &mut Host, epoll: usize, inode: u64, napi: Option<u32>) {
 }
 
 #[test]
-fn a_filter_holds_while_each_workers_new_connections_come_by_one_napi() {
+fn a_filter_holds_while_new_connections_of_each_worker_share_one_napi() {
     let mut host = Host::listening_at("0.0.0.0:80");
     connect(&mut host, EPOLLS[0], 900, Some(8_194));
     let steering = host.plan().unwrap();
@@ -253,7 +253,7 @@ fn a_filter_holds_while_each_workers_new_connections_come_by_one_napi() {
 }
 
 #[test]
-fn a_connection_that_was_not_accepted_yet_when_the_filter_was_put_on_does_not_count() {
+fn a_connection_that_was_accepted_after_the_filter_does_not_count() {
     let mut host = Host::listening_at("0.0.0.0:80");
     let steering = host.plan().unwrap();
     for (number, napi) in [8_193, 8_194].into_iter().enumerate() {

@@ -1,5 +1,5 @@
-//! A program whose queue is suspended is never left stalled by undoing, and loses no event to it: for each wrong order
-//! one test that shows the stall and that the journal's undoing does not have it. Needs root and Linux 6.13.
+//! Undoing never stalls a suspended queue, and the program loses no event. For each wrong order, one test shows the
+//! stall, and another shows that undoing the journal avoids it. Needs root and Linux 6.13.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -16,21 +16,21 @@ const NO_SUSPENSION: PartialNapiSettings =
     PartialNapiSettings { irq_suspend_timeout_ns: Some(0), ..PartialNapiSettings::NONE };
 const NO_DEFERRAL: PartialNapiSettings = PartialNapiSettings { defer_hard_irqs: Some(0), ..PartialNapiSettings::NONE };
 
-/// A program that holds a queue suspended behind every journal's back.
+/// Starts a program that keeps a queue suspended, without any journal.
 fn held(test: &str, trigger: Trigger) -> Option<(Lab, Program)> {
     let lab = Lab::raise(test, 1)?;
     let mut program = Program::start(&lab, trigger);
     lab.set_napi(&SUSPENDING);
     program.set_epoll(PREFER);
     program.hold();
-    assert_eq!(program.receives_within(WATCHED), None, "it is suspended");
+    assert_eq!(program.receives_within(WATCHED), None, "the queue is suspended");
     Some((lab, program))
 }
 
-/// Whether the wrong order left it stalled; if so, it can still be freed.
+/// Checks that the wrong order leaves the program stalled, and that a poll still frees it.
 fn stalled_until_polled(lab: &Lab, program: &Program) {
     assert_eq!(program.receives_within(WATCHED), None, "the wrong order stalls");
-    // Polling frees it also when the values that it was suspended by are gone.
+    // A poll frees the queue even if the values that suspended it are gone.
     let resumer = Resumer::of_queue(&ProcRoot::default(), &lab.napi(), &[Pid::of_this_process()]);
     assert!(matches!(resumer.poll_through_socket(), Some(Freed::ThroughSocket { .. })));
     assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2));
@@ -65,7 +65,7 @@ fn clearing_deferral_first_stalls() {
     stalled_until_polled(&lab, &program);
 }
 
-/// The change that `journalled` makes is undone while the program is held, and it hears datagram 2.
+/// Undoes the change of `journalled` during the suspension, and checks that the program receives datagram 2.
 fn undone_while_held(
     test: &str,
     before: PartialNapiSettings,
@@ -83,10 +83,10 @@ fn undone_while_held(
     let mut transaction = lab.transaction(&dir, &format!("{test}-t"));
     assert!(journalled(&mut transaction, &lab, &program));
     program.hold();
-    assert_eq!(program.receives_within(WATCHED), None, "it is suspended");
+    assert_eq!(program.receives_within(WATCHED), None, "the queue is suspended");
     let reverted = transaction.revert().unwrap();
     assert_eq!((reverted.undone.len(), reverted.failed.len()), (1, 0), "{reverted:?}");
-    assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2), "nothing is left stalled");
+    assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2), "the queue is free");
     assert_eq!(lab.napi(), unchanged);
     Some((lab, program))
 }
@@ -108,7 +108,7 @@ fn undoing_prefer_does_not_stall() {
 }
 
 #[test]
-fn undoing_prefer_does_not_stall_when_the_epoll_is_closed_then() {
+fn undoing_prefer_does_not_stall_if_the_epoll_is_closed_afterwards() {
     let Some((_lab, mut program)) = undone_while_held("u-close", SUSPENDING, false, journal_epoll) else { return };
     program.epoll = Epoll::new(1).unwrap();
     program.send(3);
@@ -128,7 +128,7 @@ fn undoing_deferral_does_not_stall() {
 }
 
 #[test]
-fn undoing_both_by_the_next_one_to_come_after_a_kill_does_not_stall() {
+fn undoing_both_after_a_kill_does_not_stall() {
     let Some(lab) = Lab::raise("killed", 1) else { return };
     let mut program = Program::start(&lab, Trigger::Edge);
     let unchanged = lab.napi();
@@ -138,7 +138,7 @@ fn undoing_both_by_the_next_one_to_come_after_a_kill_does_not_stall() {
     assert!(transaction.set_epoll(Program::process(), program.epoll_fd(), PREFER).unwrap());
     program.hold();
 
-    // As after a `kill -9`: what is on disk is all that is left.
+    // The copy on disk has no owner, as after a `kill -9`.
     let left_behind = tempfile::tempdir().unwrap();
     let written =
         std::fs::read(dir.path().join(format!("{}.journal", quell_test_support::lab::id("killed-t")))).unwrap();
@@ -154,16 +154,16 @@ fn undoing_both_by_the_next_one_to_come_after_a_kill_does_not_stall() {
     assert_eq!((again.undone.len(), again.already_gone.len()), (0, 2), "reverting twice does no harm");
 }
 
-/// Waiting on the program's own epoll frees the queue, and takes the event from the program.
+/// Waiting on the program's own epoll frees the queue, but consumes the program's event.
 fn lost_to_a_wait_on_the_programs_epoll(test: &str, trigger: Trigger) {
     let Some((_lab, mut program)) = held(test, trigger) else { return };
     let taken_by_somebody_else = (0..1_000).any(|_| program.has_event_within(std::time::Duration::from_millis(1)));
     assert!(taken_by_somebody_else);
-    assert!(!program.has_event_within(WATCHED), "the program never hears of it");
-    assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2), "though it is there");
+    assert!(!program.has_event_within(WATCHED), "the program gets no event");
+    assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2), "but the datagram is there");
 }
 
-/// Undoing leaves the event to the program.
+/// Checks that the program still gets its event after an undo.
 fn kept_by_undoing(test: &str, trigger: Trigger) {
     let Some(lab) = Lab::raise(test, 1) else { return };
     let mut program = Program::start(&lab, trigger);
@@ -174,7 +174,7 @@ fn kept_by_undoing(test: &str, trigger: Trigger) {
     program.hold();
     let reverted = transaction.revert().unwrap();
     assert_eq!((reverted.undone.len(), reverted.failed.len()), (2, 0), "{reverted:?}");
-    assert!(program.has_event_within(ARRIVES_WITHIN), "the event is the program's");
+    assert!(program.has_event_within(ARRIVES_WITHIN), "the program gets the event");
     assert_eq!(program.receives_within(ARRIVES_WITHIN), Some(2));
 }
 
@@ -204,7 +204,7 @@ fn a_level_triggered_event_is_kept_by_undoing() {
 }
 
 #[test]
-fn a_queue_is_freed_by_its_id_alone_when_no_socket_can_be_duplicated() {
+fn a_queue_is_freed_by_its_napi_id_if_no_socket_can_be_duplicated() {
     let Some((lab, program)) = held("ring", Trigger::Level) else { return };
     let resumer = Resumer::of_queue(&ProcRoot::default(), &lab.napi(), &[]);
     match resumer.poll() {
@@ -216,6 +216,6 @@ fn a_queue_is_freed_by_its_id_alone_when_no_socket_can_be_duplicated() {
     }
     assert!(
         lab.napi().settings.irq_suspend_timeout_ns == Some(SUSPENDED_FOR.as_nanos() as u64),
-        "nothing else is changed"
+        "no other value is changed"
     );
 }

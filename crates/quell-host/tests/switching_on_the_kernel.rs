@@ -29,7 +29,7 @@ struct Server {
 impl Server {
     fn start(lab: &mut Lab) -> Option<Self> {
         if Command::new("memcached").arg("-V").output().is_err() {
-            skip(Lacks::Server("memcached"), "there is no memcached");
+            skip(Lacks::Server("memcached"), "memcached is not installed");
             return None;
         }
         let child = lab.start(Spawn::new("memcached").args(["-u", "root", "-U", "0", "-t", "2", "-l", "192.0.2.1"]));
@@ -53,7 +53,7 @@ impl Server {
         for connection in &mut self.connections {
             connection.set_read_timeout(Some(ARRIVES_WITHIN)).unwrap();
             connection.write_all(b"version\r\n").unwrap();
-            // Reads again after EINTR, which a closed io_uring of this thread can cause in a receive with timeout.
+            // Retries after EINTR, which closing an io_uring of this thread can cause in a receive with a timeout.
             let mut answer = String::new();
             BufReader::new(connection).read_line(&mut answer).unwrap();
             assert!(answer.starts_with("VERSION"), "{answer:?}");
@@ -95,7 +95,7 @@ fn set_gro_flush_timeout(lab: &Lab, napi: NapiId, gro_flush_timeout_ns: u64) {
 }
 
 #[test]
-fn a_server_answers_in_every_mode_it_is_switched_to_and_is_as_before_at_the_end() {
+fn a_server_answers_in_every_mode_and_is_restored_at_the_end() {
     let Some(mut lab) = Lab::raise("switch", 2) else { return };
     let Some(mut server) = Server::start(&mut lab) else { return };
     let (dir, pid) = (tempfile::tempdir().unwrap(), server.child.pid());
@@ -111,7 +111,7 @@ fn a_server_answers_in_every_mode_it_is_switched_to_and_is_as_before_at_the_end(
     }
     for (mode, state) in &seen {
         let (_, first) = seen.iter().find(|(other, _)| other == mode).unwrap();
-        assert_eq!(state, first, "{} is the same each time", MODES[*mode]);
+        assert_eq!(state, first, "{} has the same values each time", MODES[*mode]);
     }
     assert_ne!(seen[0].1, seen[1].1);
     assert_eq!(std::fs::metadata(switching.journal_path()).unwrap().len(), recorded, "a switch writes nothing");
@@ -125,7 +125,7 @@ fn a_server_answers_in_every_mode_it_is_switched_to_and_is_as_before_at_the_end(
 }
 
 #[test]
-fn dropping_a_switching_restores_everything_in_every_mode() {
+fn dropping_the_switching_restores_everything_in_every_mode() {
     let Some(mut lab) = Lab::raise("switch-drop", 2) else { return };
     let Some(mut server) = Server::start(&mut lab) else { return };
     let (dir, pid) = (tempfile::tempdir().unwrap(), server.child.pid());
@@ -141,7 +141,7 @@ fn dropping_a_switching_restores_everything_in_every_mode() {
 }
 
 #[test]
-fn a_value_that_somebody_else_changes_ends_the_switching_and_is_left_alone() {
+fn a_value_that_another_program_changes_ends_the_switching_and_is_left_alone() {
     let Some(mut lab) = Lab::raise("switch-other", 1) else { return };
     let Some(server) = Server::start(&mut lab) else { return };
     let dir = tempfile::tempdir().unwrap();
@@ -176,7 +176,7 @@ fn a_program_is_either_attached_or_switched() {
 }
 
 #[test]
-fn a_program_that_ends_is_named() {
+fn the_error_names_a_program_that_exits() {
     let Some(mut lab) = Lab::raise("switch-end", 1) else { return };
     let Some(server) = Server::start(&mut lab) else { return };
     let (dir, pid) = (tempfile::tempdir().unwrap(), server.child.pid());
@@ -191,7 +191,7 @@ fn a_program_that_ends_is_named() {
 }
 
 #[test]
-fn modes_that_cannot_be_switched_to_say_why() {
+fn impossible_modes_have_a_reason() {
     let Some(mut lab) = Lab::raise("switch-why", 1) else { return };
     let Some(server) = Server::start(&mut lab) else { return };
     let plan = server.plan(&["base", "eventspin50", "suspend200"]);

@@ -1,5 +1,5 @@
 //! Selects programs by cgroup or unit in real cgroups: which processes are found, which appear and which exit. Creates
-//! its own groups in the version 2 hierarchy and removes them; needs root.
+//! its own groups in the version 2 hierarchy and removes them. Needs root.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "helpers of tests fail by panicking")]
 
@@ -12,7 +12,7 @@ use quell_host::attach::{Selection, TargetError, Targets};
 use quell_linux::cgroup::{Cgroup, CgroupError};
 use quell_test_support::{Lacks, skip};
 
-/// Mount points of version 2: alone, or beside version 1.
+/// Mount points of cgroup version 2: alone, or next to version 1.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
 /// Nested groups and their child processes, all removed on drop.
@@ -26,7 +26,7 @@ impl Groups {
     fn make(names: &[&str]) -> Option<Self> {
         let is_version_2 = |mount: &&&str| Path::new(mount).join("cgroup.controllers").is_file();
         let Some(mount) = MOUNTS.iter().find(is_version_2) else {
-            skip(Lacks::Machine, "no control groups of version 2 are mounted");
+            skip(Lacks::Machine, "cgroup version 2 is not mounted");
             return None;
         };
         let mut groups = Self { paths: Vec::new(), children: Vec::new() };
@@ -36,10 +36,10 @@ impl Groups {
             match fs::create_dir(&path) {
                 Ok(()) => groups.paths.push(path.clone()),
                 Err(error) if is_not_allowed(&error) => {
-                    skip(Lacks::Root, format_args!("making {}: {error}", path.display()));
+                    skip(Lacks::Root, format_args!("could not create {}: {error}", path.display()));
                     return None;
                 }
-                Err(error) => panic!("making {}: {error}", path.display()),
+                Err(error) => panic!("could not create {}: {error}", path.display()),
             }
         }
         Some(groups)
@@ -69,7 +69,7 @@ impl Drop for Groups {
         }
         for path in self.paths.iter().rev() {
             if let Err(error) = fs::remove_dir(path) {
-                eprintln!("removing {}: {error}", path.display());
+                eprintln!("could not remove {}: {error}", path.display());
             }
         }
     }
@@ -94,7 +94,7 @@ fn sorted<const N: usize>(mut pids: [u32; N]) -> [u32; N] {
 }
 
 #[test]
-fn the_processes_of_a_group_and_of_those_below_are_found_and_those_that_come_and_go_later() {
+fn processes_of_a_group_and_its_subgroups_are_found_also_later() {
     let name = name("path");
     let Some(mut groups) = Groups::make(&[&name, "below"]) else { return };
     let first = groups.start();
@@ -115,7 +115,7 @@ fn the_processes_of_a_group_and_of_those_below_are_found_and_those_that_come_and
 }
 
 #[test]
-fn a_unit_is_found_by_the_name_of_its_group_wherever_that_is() {
+fn a_unit_is_found_by_the_name_of_its_group_in_any_slice() {
     let (slice, unit) = (name("unit.slice"), name("unit.service"));
     let Some(mut groups) = Groups::make(&[&slice, &unit]) else { return };
     let empty = Targets::find(Selection::Cgroup(Cgroup::of_unit(&unit).unwrap())).unwrap_err();
@@ -129,7 +129,7 @@ fn a_unit_is_found_by_the_name_of_its_group_wherever_that_is() {
 
 /// `cgroup.procs` of a threaded group cannot be read (`EOPNOTSUPP`); its processes belong to the parent group.
 #[test]
-fn a_process_whose_threads_are_in_groups_of_their_own_is_found_by_the_group_above() {
+fn a_process_with_threads_in_threaded_groups_is_found_by_the_parent_group() {
     let name = name("threads");
     let Some(mut groups) = Groups::make(&[&name]) else { return };
     let pid = groups.start();

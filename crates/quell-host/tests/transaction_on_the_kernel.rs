@@ -4,7 +4,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
-    reason = "helpers of tests fail by panicking, and say what is skipped"
+    reason = "helpers of tests fail by panicking, and print skipped tests"
 )]
 
 use std::path::Path;
@@ -73,7 +73,7 @@ fn reverting_undoes_the_last_change_first_and_leaves_no_journal() {
         })
         .collect();
     assert_eq!(kinds, ["process", "veth", "namespace"]);
-    assert!(child.wait(Duration::from_secs(5)).unwrap().is_some(), "the process has ended");
+    assert!(child.wait(Duration::from_secs(5)).unwrap().is_some(), "the process has exited");
     assert!(!exists(&name));
     assert!(journal_is_empty(dir.path()));
 }
@@ -108,10 +108,10 @@ fn changes_of_a_dead_owner_are_recovered_once() {
     let mut transaction = Transaction::begin(&journal, &id, "test").unwrap();
     let mut child = populate(&mut transaction, &name);
     let running = recover(&journal).unwrap();
-    assert!(matches!(running[..], [Found::Running { .. }]), "while its owner lives it is left alone");
+    assert!(matches!(running[..], [Found::Running { .. }]), "the owner is running");
     assert!(exists(&name));
 
-    // As after a `kill -9`: the lock is released, and nothing is undone.
+    // The copy has no owner, as after a `kill -9`.
     let written = std::fs::read(dir.path().join(format!("{id}.journal"))).unwrap();
     let left_behind = tempfile::tempdir().unwrap();
     std::fs::write(left_behind.path().join("left.journal"), written).unwrap();
@@ -119,7 +119,7 @@ fn changes_of_a_dead_owner_are_recovered_once() {
     let found = recover(&journal).unwrap();
     let [Found::Recovered { reverted, .. }] = &found[..] else { panic!("{found:?}") };
     assert_eq!((reverted.undone.len(), reverted.failed.len()), (3, 0));
-    assert!(child.wait(Duration::from_secs(5)).unwrap().is_some(), "the process has ended");
+    assert!(child.wait(Duration::from_secs(5)).unwrap().is_some(), "the process has exited");
     assert!(!exists(&name));
     assert!(recover(&journal).unwrap().is_empty());
 
@@ -128,7 +128,7 @@ fn changes_of_a_dead_owner_are_recovered_once() {
 }
 
 #[test]
-fn a_namespace_that_somebody_else_made_under_the_name_is_left_alone() {
+fn a_namespace_of_another_program_with_the_same_name_is_left_alone() {
     if skipped() {
         return;
     }
@@ -143,12 +143,12 @@ fn a_namespace_that_somebody_else_made_under_the_name_is_left_alone() {
     drop(Namespace::create_named(&name).unwrap());
     let reverted = transaction.revert().unwrap();
     assert_eq!(reverted.failed.len(), 1, "{reverted:?}");
-    assert!(exists(&name), "it is not ours to delete");
+    assert!(exists(&name), "it belongs to another program");
     Namespace::delete_named(&name).unwrap();
 }
 
 #[test]
-fn a_name_that_was_taken_before_is_not_taken_away() {
+fn a_name_that_existed_before_is_not_removed() {
     if skipped() {
         return;
     }
@@ -205,7 +205,7 @@ fn children_of_an_unrecorded_process_are_killed_with_its_namespace() {
     let namespace = transaction.create_namespace(&name).unwrap();
     let daemon = daemonise(&mut transaction, &namespace);
 
-    // The last line is the process's outcome; without it the process is intended, and its PID unknown.
+    // The last line is the outcome of the process. Without it, the journal contains no PID.
     let written = std::fs::read_to_string(dir.path().join(format!("{id}.journal"))).unwrap();
     let (kept, outcome) = written.trim_end().rsplit_once('\n').unwrap();
     assert!(outcome.contains("start_time_ticks"), "{outcome}");
@@ -230,7 +230,7 @@ fn a_journal_of_an_earlier_boot_has_nothing_to_undo() {
     assert!(journal_is_empty(dir.path()));
 }
 
-/// Sets or clears the immutable flag of a file; prints the reason when that is not possible here.
+/// Sets or clears the immutable flag of a file. Prints the reason if that is not possible.
 fn set_immutable(path: &Path, immutable: bool) -> bool {
     let flag = if immutable { "+i" } else { "-i" };
     let done = Command::new("chattr").arg(flag).arg(path).status().is_ok_and(|status| status.success());
@@ -257,14 +257,14 @@ fn changes_are_undone_even_if_the_journal_cannot_be_written() {
     let error = transaction.revert();
     set_immutable(&path, false);
     assert_eq!(error.unwrap_err().attempt, Attempt::Remove);
-    assert!(child.wait(Duration::from_secs(5)).unwrap().is_some(), "the process has ended");
+    assert!(child.wait(Duration::from_secs(5)).unwrap().is_some(), "the process has exited");
     assert!(!exists(&name));
-    assert_eq!(recover(&Journal::in_dir(dir.path())).unwrap().len(), 1, "what is left is the journal");
+    assert_eq!(recover(&Journal::in_dir(dir.path())).unwrap().len(), 1, "only the journal is left");
     assert!(journal_is_empty(dir.path()));
 }
 
 #[test]
-fn a_journal_that_cannot_be_written_does_not_keep_the_others_from_being_recovered() {
+fn an_unwritable_journal_does_not_prevent_the_recovery_of_others() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
     for id in ["a", "b"] {
@@ -302,11 +302,11 @@ fn a_wait_for_the_queue_lock_can_be_stopped() {
     assert!(matches!(set_while_waiting(3), Err(ChangeError::Stopped)));
     drop(turn);
     let refused = set_while_waiting(u32::MAX).unwrap_err();
-    assert!(!matches!(refused, ChangeError::Stopped), "its turn has come: {refused}");
+    assert!(!matches!(refused, ChangeError::Stopped), "it got the lock: {refused}");
 }
 
 #[test]
-fn a_process_is_ended_only_if_it_executes_what_was_started() {
+fn a_process_is_killed_only_if_it_runs_the_recorded_executable() {
     let proc = ProcRoot::default();
     let mut child = Spawn::new("sleep").args(["1000"]).start().unwrap();
     let (pid, start_time_ticks) = (child.pid().get().unsigned_abs(), child.identity().starttime.0);

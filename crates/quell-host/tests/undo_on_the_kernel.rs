@@ -89,10 +89,10 @@ fn queues_without_instances_wait_until_their_link_is_up() {
     let reverted = transaction.revert().unwrap();
     assert_eq!(counts(&reverted), (0, 2, 0, 0), "{reverted:?}");
     assert!(reverted.waiting[0].1.contains("without a NAPI instance"), "{reverted:?}");
-    assert_eq!(counts(&recovered(&journal)), (0, 2, 0, 0), "the link is still down");
+    assert_eq!(counts(&recovered(&journal)), (0, 2, 0, 0), "the link is down");
 
     lab.transaction(&dir, &name).revert().unwrap();
-    let [ListedJournal::Abandoned { history, .. }] = &journal.list().unwrap()[..] else { panic!("one is left") };
+    let [ListedJournal::Abandoned { history, .. }] = &journal.list().unwrap()[..] else { panic!("one journal") };
     assert!(history.only_waits());
 
     Links::open_in(&lab.server).unwrap().set_up(lab.server_index).unwrap();
@@ -108,7 +108,7 @@ fn queues_without_instances_wait_until_their_link_is_up() {
 }
 
 #[test]
-fn a_queue_that_is_not_in_use_waits_until_it_is() {
+fn an_unused_queue_waits_until_it_is_used() {
     let Some(set) = Set::raise("undo-channels", &SUSPENDING) else { return };
     let journal = set.journal();
     let Set { lab, dir, transaction, .. } = set;
@@ -150,7 +150,7 @@ fn a_device_that_was_moved_to_another_namespace_is_restored() {
     assert_eq!(suspend_timeouts(&lab.client, index), [0, 0]);
 }
 
-/// Deletes the server's device and creates one with the same name and index, ready for NAPI.
+/// Deletes the server's device and creates one with the same name and ifindex, with NAPI enabled.
 fn make_again(lab: &Lab) -> bool {
     let index = lab.server_index.to_string();
     Links::open_in(&lab.server).unwrap().delete(lab.server_index).unwrap();
@@ -171,7 +171,7 @@ fn make_again(lab: &Lab) -> bool {
 }
 
 #[test]
-fn a_device_that_was_made_again_under_its_name_and_number_is_not_touched() {
+fn a_recreated_device_with_the_same_name_and_ifindex_is_not_changed() {
     let Some(lab) = Lab::raise("undo-again", 2) else { return };
     let suspend =
         |timeout_ns| PartialNapiSettings { irq_suspend_timeout_ns: Some(timeout_ns), ..PartialNapiSettings::default() };
@@ -189,7 +189,7 @@ fn a_device_that_was_made_again_under_its_name_and_number_is_not_touched() {
 }
 
 #[test]
-fn a_change_that_was_undone_in_part_counts_as_restored() {
+fn a_partly_undone_change_counts_as_restored() {
     let Some(set) = Set::raise("undo-part", &SUSPENDING) else { return };
     set.lab.set_napi(&PartialNapiSettings { gro_flush_timeout_ns: Some(77_000), ..PartialNapiSettings::default() });
     let Set { lab: _lab, transaction, dir: _dir, .. } = set;
@@ -198,7 +198,7 @@ fn a_change_that_was_undone_in_part_counts_as_restored() {
 }
 
 #[test]
-fn a_change_of_which_nothing_is_left_but_what_others_set_is_left_alone() {
+fn values_that_another_program_set_are_left_alone() {
     let suspend = PartialNapiSettings { irq_suspend_timeout_ns: Some(20_000_000), ..PartialNapiSettings::default() };
     let Some(set) = Set::raise("undo-alone", &suspend) else { return };
     set.lab.set_napi(&PartialNapiSettings { irq_suspend_timeout_ns: Some(77_000), ..PartialNapiSettings::default() });
@@ -208,7 +208,7 @@ fn a_change_of_which_nothing_is_left_but_what_others_set_is_left_alone() {
 }
 
 #[test]
-fn a_queue_of_an_attachment_has_drifted_where_no_other_attachment_wants_its_value() {
+fn a_queue_has_drifted_unless_another_attachment_set_its_value() {
     let Some(set) = Set::raise("undo-drift", &SUSPENDING) else { return };
     let drifted = |transaction: &Transaction| {
         condition(transaction.journal_path(), transaction.history().unwrap()).unwrap().drifted
@@ -222,7 +222,7 @@ fn a_queue_of_an_attachment_has_drifted_where_no_other_attachment_wants_its_valu
     let mut other = set.lab.transaction(&set.dir, "undo-drift-other");
     let wanted = PartialNapiSettings { gro_flush_timeout_ns: Some(88_000), ..PartialNapiSettings::default() };
     assert!(other.set_napi(&set.lab.server, set.lab.napis[0], &wanted).unwrap());
-    assert_eq!(drifted(&set.transaction), [], "the other attachment wants it so");
+    assert_eq!(drifted(&set.transaction), [], "the other attachment has set the value");
 }
 
 fn profile(text: &str) -> Profile {
@@ -235,7 +235,7 @@ fn apply(journal: &Journal, netns: &NamespaceName, profile: &Profile) -> PathBuf
 }
 
 #[test]
-fn queues_that_a_profile_brings_into_use_leave_nothing_when_it_is_released() {
+fn queues_that_a_profile_adds_are_removed_completely_at_its_release() {
     let Some(lab) = Lab::raise("undo-more", 4) else { return };
     use_queues(&lab.server, lab.server_index, 2);
     let dir = tempfile::tempdir().unwrap();
@@ -253,7 +253,7 @@ fn queues_that_a_profile_brings_into_use_leave_nothing_when_it_is_released() {
 }
 
 #[test]
-fn a_profile_on_a_link_that_is_down_waits_and_is_in_nobodys_way() {
+fn a_profile_on_a_link_that_is_down_waits_without_blocking_another() {
     let Some(lab) = Lab::raise("undo-profile", 2) else { return };
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::in_dir(dir.path());
@@ -299,7 +299,7 @@ fn a_profile_follows_a_device_that_is_renamed() {
 }
 
 #[test]
-fn a_profile_is_gone_with_its_namespace_also_when_another_has_the_name() {
+fn a_profile_is_gone_with_its_namespace_even_if_the_name_is_reused() {
     if quell_test_support::lab::skipped() {
         return;
     }
@@ -317,12 +317,12 @@ fn a_profile_is_gone_with_its_namespace_also_when_another_has_the_name() {
     let lost = |condition: Condition| if in_sight { condition.gone } else { condition.drifted.len() };
     assert_eq!(lost(condition(&path, &history).unwrap()), 1);
     let again = Namespace::create_named(&netns).unwrap();
-    assert_eq!(lost(condition(&path, &history).unwrap()), 1, "it is another namespace");
+    assert_eq!(lost(condition(&path, &history).unwrap()), 1, "the name belongs to another namespace");
 
     let applied_again = apply(&journal, &netns, &profile);
     let kept = persistent::list(&journal).unwrap();
-    assert!(kept.iter().any(|kept| kept.path == applied_again), "the first is not in its way");
-    assert_eq!(kept.iter().any(|kept| kept.path == path), !in_sight, "what is gone is forgotten");
+    assert!(kept.iter().any(|kept| kept.path == applied_again), "the first journal does not block it");
+    assert_eq!(kept.iter().any(|kept| kept.path == path), !in_sight, "the journal of a deleted namespace is removed");
     kept.iter().for_each(|kept| drop(persistent::release(&journal, &kept.path).unwrap()));
     drop(again);
     Namespace::delete_named(&netns).unwrap();

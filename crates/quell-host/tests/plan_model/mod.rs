@@ -132,7 +132,7 @@ fn features() -> Features {
     serde_json::from_value(features).unwrap()
 }
 
-/// A NIC with this many of at most 16 queues, in the driver's initial state.
+/// A NIC with this many of at most 16 queues, in the initial state of the driver.
 pub(crate) fn nic(queues: u32) -> Device {
     let mut driver = DriverInfo::default();
     driver.driver = Some("ice".to_owned());
@@ -215,7 +215,7 @@ pub(crate) fn host(queues: u32) -> Observed {
     Observed { snapshot, sysctls: sysctls.into_iter().collect(), host_wide_sysctls: BTreeMap::new() }
 }
 
-/// The value of a reading that is known.
+/// Mutable access to a known value.
 pub(crate) fn known<T>(reading: &mut Reading<T>) -> &mut T {
     match reading {
         Reading::Known(value) => value,
@@ -223,7 +223,7 @@ pub(crate) fn known<T>(reading: &mut Reading<T>) -> &mut T {
     }
 }
 
-/// State after a plan.
+/// Applies a plan to the model and returns the resulting state.
 pub(crate) fn after(plan: &Plan, observed: &Observed) -> Observed {
     let mut world = World { observed: observed.clone(), made: BTreeMap::new() };
     for step in &plan.steps {
@@ -232,7 +232,7 @@ pub(crate) fn after(plan: &Plan, observed: &Observed) -> Observed {
     world.observed
 }
 
-/// The reverse plan, for use after the whole plan was applied; in recovery's order of undoing.
+/// Reverses a plan after the whole plan was applied; in the order in which recovery undoes changes.
 pub(crate) fn reverse(plan: &Plan) -> Plan {
     let inverted = plan.steps.iter().rev();
     let back = inverted.map(|step| Step { change: step.change.inverse(), wanted_by: step.wanted_by.clone() });
@@ -241,7 +241,7 @@ pub(crate) fn reverse(plan: &Plan) -> Plan {
     Plan { steps, impossible: Vec::new() }
 }
 
-/// Whether nothing is left to do because an earlier change removed the object.
+/// Whether an earlier change has removed the object, so that this change does nothing.
 pub(crate) fn is_done_by_others(change: &Change) -> bool {
     match change {
         Change::RssTable { table, .. } => table.new.is_none(),
@@ -287,7 +287,7 @@ impl World {
             Change::RssContext { context, table, .. } => self.context(context, table.new.clone()),
             Change::RssTable { table, .. } => {
                 let table = table.new.clone().unwrap();
-                assert!(table.iter().all(|queue| *queue < self.queues()), "a table names a queue that is not there");
+                assert!(table.iter().all(|queue| *queue < self.queues()), "a table names a missing queue");
                 known(&mut self.nic().rss_contexts)[0].indirection = Some(table);
             }
             Change::FlowRule { matches, action, .. } => {
@@ -320,7 +320,7 @@ impl World {
         };
         match change {
             Change::Coalescing { values, .. } => {
-                // A value for all queues is set on each queue.
+                // Setting the value for all queues overwrites the value of each queue.
                 cover(&mut nic.coalescing, values.new.as_ref().unwrap());
                 for rx in known(&mut nic.rx_queues) {
                     cover(&mut rx.coalescing, values.new.as_ref().unwrap());
@@ -372,7 +372,7 @@ impl World {
         let count = combined.unwrap_or(self.queues());
         let tables = self.observed.snapshot.devices[0].rss_contexts.known().unwrap().iter();
         let highest = tables.filter_map(|context| context.indirection.iter().flatten().max().copied()).max();
-        assert!(highest.is_none_or(|queue| queue < count), "a table names a queue that goes");
+        assert!(highest.is_none_or(|queue| queue < count), "a table names a queue that is being removed");
         let nic = self.nic();
         known(&mut nic.channels).combined_count = Some(count);
         nic.rx_queues = Reading::Known((0..count).map(|queue| new_rx_queue(queue, &nic.coalescing)).collect());
@@ -393,7 +393,7 @@ impl World {
         let number = self.number(context);
         let contexts = known(&mut self.nic().rss_contexts);
         let Some(table) = table else {
-            // The reverse of a plan knows its contexts by label only; the newest is removed.
+            // The reverse of a plan knows its contexts only by label, so the newest one is removed.
             let number = number.or(contexts.last().map(|context| context.id));
             assert!(number != Some(RssContextId::MAIN));
             contexts.retain(|one| Some(one.id) != number);
@@ -416,7 +416,7 @@ impl World {
             RuleAction::Queue(queue) => FlowAction::Queue(*queue),
             RuleAction::Discard => FlowAction::Discard,
             RuleAction::Context(context) => {
-                FlowAction::Context(self.number(context).expect("a context before its rules"))
+                FlowAction::Context(self.number(context).expect("the context exists before its rules"))
             }
         }
     }

@@ -25,7 +25,7 @@ pub(crate) fn spawn(role: &str, port: u16) -> Spawn<'static> {
         .stderr(Output::Tail(2_000))
 }
 
-/// Plays the role given in the environment until killed; returns if there is none.
+/// Plays the role given in the environment until killed. Returns if the environment has no role.
 pub(crate) fn play_if_asked() {
     let (Ok(role), Ok(port)) = (std::env::var(ROLE), std::env::var(PORT)) else { return };
     let socket = UdpSocket::bind((Ipv4Addr::new(192, 0, 2, 1), port.parse().unwrap())).unwrap();
@@ -83,7 +83,7 @@ fn with_ready_file(socket: &UdpSocket) {
     loop {
         epoll.wait(None).unwrap();
         answer(socket, &|_: &[u8]| {});
-        // Spinning is another role.
+        // The role must not spin; another role does.
         std::thread::sleep(Duration::from_millis(1));
     }
 }

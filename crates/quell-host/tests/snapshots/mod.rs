@@ -1,5 +1,5 @@
-//! Snapshots for the tests of the rules: a healthy host as JSON, twice, 2 s apart, and for each rule the edit that
-//! causes its finding.
+//! Snapshots for the tests of the rules: a healthy host as JSON at two times, 2 s apart, and for each rule the edit
+//! that causes its finding.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]

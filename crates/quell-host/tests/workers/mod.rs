@@ -1,6 +1,5 @@
-//! The server that this test binary runs when it is started again in a lab, and its clients. Each worker has an epoll
-//! and a listening socket of one reuseport group. It reports its number and the NAPI ID to every client, and starts
-//! another worker on request.
+//! The server that this test binary runs in a lab, and its clients. Each worker has an epoll and a listening socket of
+//! one reuseport group. It reports its number and the NAPI ID to every client, and starts another worker on request.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
@@ -75,7 +74,7 @@ fn work(number: u32, listener: &TcpListener, address: SocketAddr) {
                 connections.insert(next, connection);
                 break;
             }
-            // A socket that is closed while it is inspected may be reported once more (`PidFd::duplicate`).
+            // A connection that is closed while Quell inspects it may be reported once more (`PidFd::duplicate`).
             let Some(connection) = connections.get(&token) else { continue };
             let mut words = [0; 64];
             match connection.receive(&mut words) {
@@ -94,7 +93,7 @@ fn work(number: u32, listener: &TcpListener, address: SocketAddr) {
     }
 }
 
-/// Worker that served a connection, and its NAPI ID; 0: none.
+/// Worker that served a connection, and its NAPI ID (0 if it has none).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Served {
     pub(crate) worker: u32,
@@ -156,7 +155,7 @@ pub(crate) fn count(client: &Namespace, addresses: &[Ipv4Addr], connections: usi
     client.run(count).unwrap()
 }
 
-/// Largest number of NAPI IDs at one worker.
+/// Maximum number of NAPI IDs of one worker.
 pub(crate) fn most_napis_of_a_worker(counts: &BTreeMap<Served, usize>) -> usize {
     let mut napis: BTreeMap<u32, usize> = BTreeMap::new();
     counts.keys().for_each(|served| *napis.entry(served.worker).or_default() += 1);
