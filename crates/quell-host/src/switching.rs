@@ -9,7 +9,7 @@
 //! epoll that still prefers busy polling cannot suspend it again. Epolls can therefore be set without a search for
 //! sockets, which takes long in a program with many connections.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use quell_linux::clock::boottime_ns;
@@ -172,6 +172,12 @@ impl SwitchPlan {
             impossible.extend(plan.steps.iter().find_map(only_once));
         }
         switched
+    }
+
+    /// NAPI instances that are switched.
+    #[must_use]
+    pub fn napis(&self) -> BTreeSet<NapiId> {
+        self.queues.iter().map(|queue| queue.napi).collect()
     }
 }
 

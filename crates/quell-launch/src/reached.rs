@@ -183,6 +183,20 @@ fn found(has: impl Iterator<Item = Option<bool>>) -> ReachedObjects {
 }
 
 impl Reached {
+    /// Whether the mode changes nothing in the process: an epoll, a socket or a wait that it needs was found, and none of
+    /// its kind has the mode's values.
+    #[must_use]
+    pub fn is_without_effect(&self) -> bool {
+        let lacks_all = |found| match found {
+            ReachedObjects::Nothing => true,
+            ReachedObjects::Lacking { without, of } => without == of,
+            ReachedObjects::Everywhere | ReachedObjects::Unknown => false,
+        };
+        // Epolls have the values whoever set them; the waits of such a process matter less.
+        let lacks_waits = self.waits == Waits::AroundLibrary && self.epolls != ReachedObjects::Everywhere;
+        lacks_all(self.epolls) || lacks_all(self.sockets) || lacks_waits
+    }
+
     /// Whether something is not there that may yet come.
     fn waits_for_something(&self) -> bool {
         self.epolls == ReachedObjects::Nothing || self.waits == Waits::NotSeen
@@ -262,6 +276,17 @@ mod tests {
         let mut tracker = ReachTracker::default();
         let mut look = |epolls| tracker.certain(vec![reached(epolls, Waits::Unknown)]).len();
         assert_eq!([0; 6].map(|_| look(ReachedObjects::Nothing)), [0, 0, 0, 0, 1, 0]);
+    }
+
+    #[test]
+    fn a_mode_is_without_effect_if_it_reached_none_of_its_objects() {
+        let is_without = |epolls, waits| reached(epolls, waits).is_without_effect();
+        assert!(is_without(ReachedObjects::Lacking { without: 2, of: 2 }, Waits::Unknown));
+        assert!(is_without(ReachedObjects::Nothing, Waits::Unknown));
+        assert!(is_without(ReachedObjects::Unknown, Waits::AroundLibrary));
+        assert!(!is_without(ReachedObjects::Lacking { without: 1, of: 2 }, Waits::Unknown));
+        assert!(!is_without(ReachedObjects::Everywhere, Waits::AroundLibrary));
+        assert!(!is_without(ReachedObjects::Unknown, Waits::NotSeen));
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub const EMPTY_POLLS: &str = "empty-poll-share";
 pub const BUSY: &str = "busy-share";
 /// Requests answered per second.
 pub const REQUESTS: &str = "requests-per-s";
+/// Number of requests that a judge sent; costs are then divided by it.
+pub const PRINTED_REQUESTS: &str = "requests";
 /// Packets polled per second.
 pub const PACKETS: &str = "packets-per-s";
 

@@ -16,6 +16,9 @@ const TICK: Duration = Duration::from_millis(50);
 /// Longest excerpt of the output in an error, in characters.
 const EXCERPT_CHARS: usize = 200;
 
+/// Figures that a command printed, by name.
+pub type PrintedFigures = BTreeMap<String, f64>;
+
 /// A command with its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judge {
@@ -98,7 +101,7 @@ impl Judge {
     ///
     /// # Errors
     /// See [`JudgeError`].
-    pub fn run(&self, slice_ms: u32, stopped: &dyn Fn() -> bool) -> Result<Option<BTreeMap<String, f64>>, JudgeError> {
+    pub fn run(&self, slice_ms: u32, stopped: &dyn Fn() -> bool) -> Result<Option<PrintedFigures>, JudgeError> {
         let command = || visible::name(&shell_words::join(&self.words)).into_owned();
         let started = |source| JudgeError::Start { command: command(), source };
         let spawn = Spawn::new(&self.words[0]).args(&self.words[1..]).env("QUELL_SLICE_MS", slice_ms.to_string());
@@ -130,7 +133,7 @@ impl Judge {
 
 /// Figures of a text: the numbers of every line that is a JSON object, and of every line of the form `NAME VALUE`. Other lines
 /// are ignored, for programs that print more. Of a repeated name the last value counts.
-fn parse(text: &str) -> Result<BTreeMap<String, f64>, String> {
+fn parse(text: &str) -> Result<PrintedFigures, String> {
     let mut figures = BTreeMap::new();
     for line in text.lines().map(str::trim) {
         if let Ok(serde_json::Value::Object(object)) = serde_json::from_str(line) {

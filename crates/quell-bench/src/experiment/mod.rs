@@ -1,12 +1,14 @@
-//! Switchback experiments on a server under load: modes are switched in short slices while it serves. One subject
-//! ([`program`]) covers any program of this host, and the server of the lab; [`model`] simulates. [`ExperimentResult`] is the
-//! file; [`quell_experiment::analyse`] says what follows from it.
+//! Switchback experiments on a server under load. [`program`] switches programs of this host, and the server of the lab,
+//! while they serve; [`command`] starts a command for each slice; [`model`] simulates. [`ExperimentResult`] is the result
+//! file, and [`quell_experiment::analyse`] derives the verdicts from it.
 
+pub mod command;
 pub mod earlier;
 pub mod figures;
 pub mod judge;
 pub mod model;
 pub mod program;
+pub mod server_side;
 
 use std::ops::ControlFlow;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -29,8 +31,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::facts::{HostFacts, LabFacts, ModelFacts, ServerFacts};
 use crate::offered_load::OfferedLoad;
+use command::{CommandRunner, CommandSubjectError, StartedCommand};
 use figures::Work;
-use judge::{Judge, JudgeError};
+use judge::{Judge, JudgeError, PrintedFigures};
 use program::{Programs, SubjectError, Traffic};
 
 /// Value of the `schema` field that this version writes and reads.
@@ -63,6 +66,8 @@ pub struct ExperimentResult {
 pub enum SubjectFacts {
     /// Programs of this host.
     Programs(ProgramsFacts),
+    /// A command that was started for each slice.
+    Command(CommandFacts),
     /// A server in a private lab.
     Veth {
         /// Lab.
@@ -89,6 +94,18 @@ pub struct ProgramsFacts {
     /// CPUs whose time was counted.
     pub cpus: Vec<u32>,
     /// Command that sent the load. Absent under live traffic.
+    pub load: Option<Vec<String>>,
+    /// Command that printed figures of each slice. Absent if only the server's side is known.
+    pub latency: Option<Vec<String>>,
+}
+
+/// A command that was started for each slice, and the commands that loaded and measured it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct CommandFacts {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Command that sent the load. Absent if the judge sends it, or under live traffic.
     pub load: Option<Vec<String>>,
     /// Command that printed figures of each slice. Absent if only the server's side is known.
     pub latency: Option<Vec<String>>,
@@ -215,6 +232,21 @@ pub struct ProgramsRequest {
     pub latency: Option<Judge>,
 }
 
+/// A command that is started under each mode.
+#[derive(Debug, Clone)]
+pub struct CommandRequest {
+    /// Modes; the first is the reference.
+    pub modes: Vec<DeliveryMode>,
+    /// Times and limits.
+    pub timing: Timing,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Command that sends the load. Absent: the judge sends it, or clients reconnect.
+    pub load: Option<Vec<String>>,
+    /// Command that measures each slice.
+    pub latency: Option<Judge>,
+}
+
 /// What an experiment would do to programs.
 #[derive(Debug)]
 pub struct Preview {
@@ -266,13 +298,13 @@ pub enum ComparisonError {
         /// Reason.
         why: String,
     },
-    /// The programs, or what loads and measures them, failed in the first slice.
-    #[error("under {mode}: {error}; nothing was measured, and everything was restored")]
+    /// The server, its load or its judge failed in the first slice.
+    #[error("under {mode}: {why}; nothing was measured, and everything was restored")]
     FirstSlice {
         /// Mode.
         mode: String,
         /// Cause.
-        error: SubjectError,
+        why: String,
     },
     /// No mode is left to compare with the reference.
     #[error("none of the modes can be set here, so nothing can be compared: {0}")]
@@ -280,6 +312,9 @@ pub enum ComparisonError {
     /// Something was not restored.
     #[error(transparent)]
     Subject(#[from] SubjectError),
+    /// The command was not ended, or something was not restored.
+    #[error(transparent)]
+    Command(#[from] CommandSubjectError),
     /// It was interrupted before the first slice.
     #[error("interrupted before anything was measured; nothing was changed")]
     Interrupted,
@@ -303,27 +338,57 @@ pub fn run_programs(
 ) -> Result<ExperimentResult, ComparisonError> {
     // Before anything is changed: a judge that fails, and the names of the figures that it prints.
     let judged = match &request.latency {
-        Some(judge) => Some(judge.run(request.timing.slice_ms, stopped)?.ok_or(ComparisonError::Interrupted)?),
-        None => None,
+        Some(judge) => judge.run(request.timing.slice_ms, stopped)?.ok_or(ComparisonError::Interrupted)?,
+        None => PrintedFigures::new(),
     };
-    let work = match judged.as_ref().is_some_and(|figures| figures.contains_key("requests")) {
-        true => Work::Request,
-        false => Work::Packet,
-    };
-    let printed = judged.iter().flat_map(|figures| figures.keys()).filter(|name| *name != "requests");
-    let of_judge = |name: &String| Criterion::Metric { name: name.clone(), goal: figures::goal_of(name) };
-    let criteria: Vec<Criterion> = std::iter::once(work.cpu()).chain(printed.map(of_judge)).collect();
-    let design = design(&request.modes, criteria, request.timing, 1);
+    let design = design(&request.modes, criteria_of_judge(&judged), request.timing, 1);
     design.check()?;
     let facts = facts(request, preview, &targets);
     let mut result = ExperimentResult::begin(SubjectFacts::Programs(facts))?;
-    let watched = program::watched(&preview.snapshot, &targets.pids(), &preview.plan);
+    let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
     let switching = Switching::begin(journal, targets, &preview.plan, Some(start_keeper))?;
     let traffic = request.latency.clone().map_or(Traffic::Live, Traffic::Judged);
     let mut subject = Programs::new(switching, &preview.plan, &request.modes, &[], watched, traffic, stopped);
     let finished = drive(&mut subject, design, watch, stopped)?;
     result.experiments.push(finished_experiment(finished, None, None)?);
     Ok(result)
+}
+
+/// Compares modes on a command that is started for each slice. One slice under the first mode is measured beforehand and not
+/// recorded.
+///
+/// # Errors
+/// See [`ComparisonError`]. The command was ended, or the error says that it was not.
+pub fn run_command(
+    request: &CommandRequest,
+    runner: &mut dyn CommandRunner,
+    watch: &mut Watch<'_>,
+    stopped: &dyn Fn() -> bool,
+) -> Result<ExperimentResult, ComparisonError> {
+    let mut subject = StartedCommand::new(runner, request.latency.clone(), stopped);
+    let reference = request.modes.first().copied().unwrap_or_default();
+    let (printed, spent_ms) = subject.rehearse(&reference, request.timing)?;
+    let design = design(&request.modes, criteria_of_judge(&printed), request.timing, 1);
+    let start_ms = (spent_ms as u32).saturating_sub(request.timing.slice_ms + request.timing.settle_ms);
+    // The check of the budget includes starting and ending the command.
+    ExperimentDesign { settle_ms: design.settle_ms.saturating_add(start_ms), ..design.clone() }.check()?;
+    let facts = CommandFacts {
+        command: request.command.clone(),
+        load: request.load.clone(),
+        latency: request.latency.as_ref().map(|judge| judge.words().to_vec()),
+    };
+    let mut result = ExperimentResult::begin(SubjectFacts::Command(facts))?;
+    let finished = drive(&mut subject, design, watch, stopped)?;
+    result.experiments.push(finished_experiment(finished, None, None)?);
+    Ok(result)
+}
+
+/// Criteria of an experiment that a judge measures: CPU time, and every figure that it prints.
+fn criteria_of_judge(figures: &PrintedFigures) -> Vec<Criterion> {
+    let work = if figures.contains_key(figures::PRINTED_REQUESTS) { Work::Request } else { Work::Packet };
+    let printed = figures.keys().filter(|name| *name != figures::PRINTED_REQUESTS);
+    let of_judge = |name: &String| Criterion::Metric { name: name.clone(), goal: figures::goal_of(name) };
+    std::iter::once(work.cpu()).chain(printed.map(of_judge)).collect()
 }
 
 /// The design for one of `parts` experiments that share the error rate.
@@ -386,14 +451,14 @@ pub(crate) fn one_per_load<E>(
     Ok(experiments)
 }
 
-pub(crate) fn drive<T>(
-    subject: &mut T,
+pub(crate) fn drive<S: ExperimentSubject<Setting = DeliveryMode>>(
+    subject: &mut S,
     design: ExperimentDesign<DeliveryMode>,
     watch: &mut Watch<'_>,
     stopped: &dyn Fn() -> bool,
-) -> Result<FinishedExperiment<DeliveryMode, SubjectError>, DesignError>
+) -> Result<FinishedExperiment<DeliveryMode, S::Error>, DesignError>
 where
-    T: ExperimentSubject<Setting = DeliveryMode, Error = SubjectError>,
+    S::Error: std::fmt::Display,
 {
     quell_experiment::run(subject, design, &mut |event| {
         watch(event);
@@ -401,13 +466,13 @@ where
     })
 }
 
-pub(crate) fn finished_experiment(
-    finished: FinishedExperiment<DeliveryMode, SubjectError>,
+pub(crate) fn finished_experiment<E: std::fmt::Display + Into<ComparisonError>>(
+    finished: FinishedExperiment<DeliveryMode, E>,
     load: Option<OfferedLoad>,
     offered_per_s: Option<f64>,
 ) -> Result<LoadExperiment, ComparisonError> {
     let FinishedExperiment { record, end, restored, .. } = finished;
-    restored?;
+    restored.map_err(Into::into)?;
     let end = match end {
         ExperimentEnd::Stopped(StopReason::NoTreatmentLeft) => {
             let reasons: Vec<&str> = record.dropped.values().map(String::as_str).collect();
@@ -419,11 +484,7 @@ pub(crate) fn finished_experiment(
             return Err(ComparisonError::Reference { mode: record.design.reference.name, why: error.to_string() });
         }
         ExperimentEnd::SubjectFailed { treatment, error } if record.slices.is_empty() => {
-            return Err(match error {
-                SubjectError::Switch(error) => error.into(),
-                SubjectError::Judge(error) => error.into(),
-                error => ComparisonError::FirstSlice { mode: treatment, error },
-            });
+            return Err(ComparisonError::FirstSlice { mode: treatment, why: error.to_string() });
         }
         ExperimentEnd::SubjectFailed { treatment, error } => {
             EndOfExperiment::Failed(format!("under {treatment}: {error}"))
@@ -434,7 +495,7 @@ pub(crate) fn finished_experiment(
 }
 
 fn facts(request: &ProgramsRequest, preview: &Preview, targets: &Targets) -> ProgramsFacts {
-    let watched = program::watched(&preview.snapshot, &targets.pids(), &preview.plan);
+    let watched = server_side::watched(&preview.snapshot, &targets.pids(), &preview.plan.napis());
     let queues = preview.plan.queues.iter().map(|queue| QueueFacts {
         device: queue.device.clone(),
         queues: queue.queues.clone(),

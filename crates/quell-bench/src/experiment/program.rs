@@ -1,28 +1,24 @@
 //! The subject of an experiment: programs of this host that are switched between modes from outside while they serve. In the
 //! lab they are the lab's server.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use quell_experiment::{ExperimentSubject, SetFailure, SliceFlag, SliceObservation};
 use quell_host::attach::plan::Impossible;
 use quell_host::journal::JournalError;
 use quell_host::recovery::Reverted;
-use quell_host::snapshot::Snapshot;
 use quell_host::switching::{SwitchError, SwitchPlan, Switching};
 use quell_linux::bpf::NapiPollCounter;
 use quell_linux::proc::{ProcError, ProcRoot};
-use quell_linux::{CpuList, NapiId, Pid, kernel};
+use quell_linux::{NapiId, Pid, kernel};
 use quell_load::{LoadError, LoadReport, Progress, RunObserver, RunningLoad};
 use quell_mode::DeliveryMode;
 
-use super::figures;
 use super::judge::{Judge, JudgeError};
-use crate::counters::{CounterReading, CpuUse, TrialCounters, Watched};
+use super::{figures, server_side};
+use crate::counters::{CounterReading, TrialCounters, Watched};
 use crate::disturbance::{failures, is_saturated};
-
-/// How often it is asked whether the experiment is to stop.
-const TICK: Duration = Duration::from_millis(20);
 
 /// Who sends requests, and who measures their latency.
 pub enum Traffic {
@@ -42,8 +38,6 @@ pub struct Programs<'a> {
     /// By mode: why it cannot be set.
     impossible: Vec<Option<String>>,
     watched: Watched,
-    /// Whether time of others on the server's CPUs can be told from time of the queues: only where threads poll these.
-    charges_all_time: bool,
     polls: Option<NapiPollCounter>,
     /// Who sends and measures.
     pub traffic: Traffic,
@@ -97,7 +91,7 @@ impl<'a> Programs<'a> {
         traffic: Traffic,
         stopped: &'a dyn Fn() -> bool,
     ) -> Self {
-        let napis: Vec<NapiId> = plan.queues.iter().map(|queue| queue.napi).collect();
+        let napis: Vec<NapiId> = plan.napis().into_iter().collect();
         let reason = |index: usize, of_plan: &Vec<Impossible>| {
             let of_plan = of_plan.first().map(|first| format!("{}: {}", first.what, first.why));
             impossible.get(index).cloned().flatten().or(of_plan)
@@ -106,7 +100,6 @@ impl<'a> Programs<'a> {
             switching: Some(switching),
             modes: modes.to_vec(),
             impossible: plan.impossible.iter().enumerate().map(|(index, of_plan)| reason(index, of_plan)).collect(),
-            charges_all_time: !watched.server_napi.is_empty(),
             watched,
             // If polls cannot be counted, their figures are absent.
             polls: NapiPollCounter::attach(kernel::sysfs(), &napis).ok(),
@@ -127,25 +120,6 @@ impl<'a> Programs<'a> {
         let failed = failed.iter().map(|(_, error)| error.to_string());
         let left: Vec<String> = failed.chain(waiting.iter().map(|(_, why)| why.clone())).collect();
         if left.is_empty() { Ok(()) } else { Err(SubjectError::NotRestored(left.join("; "))) }
-    }
-
-    fn reading(&self) -> CounterReading {
-        self.watched.snapshot(&self.proc, self.polls.as_ref())
-    }
-
-    /// Sleeps. Returns whether it was not asked to stop meanwhile.
-    fn sleep(&self, duration: Duration) -> bool {
-        let until = Instant::now() + duration;
-        loop {
-            if (self.stopped)() {
-                return false;
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return true;
-            }
-            std::thread::sleep(left.min(TICK));
-        }
     }
 
     fn ended_program(&self) -> Option<Pid> {
@@ -173,45 +147,25 @@ impl<'a> Programs<'a> {
         let seconds = f64::from(slice_ms) / 1e3;
         let metrics = figures::of_counters(&counters, Some(report.answered_in_window), seconds);
         Ok(Some(SliceObservation {
+            spent_ms: self.spent_ms(),
             metrics,
             latency: Some((&report.latency).into()),
+            foreign_cpu: server_side::foreign_cpu(&self.watched, &counters),
             flags: flags(&report),
-            ..self.observation(&counters)
         }))
     }
 
     fn observe_judged(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
-        let first = self.reading();
-        let began = Instant::now();
-        let printed = match &self.traffic {
-            Traffic::Judged(judge) => match judge.run(slice_ms, self.stopped)? {
-                Some(figures) => figures,
-                None => return Ok(None),
-            },
-            _ => BTreeMap::new(),
+        let judge = match &self.traffic {
+            Traffic::Judged(judge) => Some(judge),
+            Traffic::Generator(_) | Traffic::Live => None,
         };
-        let left = Duration::from_millis(slice_ms.into()).saturating_sub(began.elapsed());
-        if !self.sleep(left) {
-            return Ok(None);
-        }
-        let counters = self.watched.between(&first, &self.reading());
-        let requests = printed.get("requests").map(|requests| *requests as u64);
-        let mut metrics = figures::of_counters(&counters, requests, began.elapsed().as_secs_f64());
-        metrics.extend(printed);
-        Ok(Some(SliceObservation { metrics, ..self.observation(&counters) }))
+        let observed = server_side::observe(&self.watched, self.polls.as_ref(), judge, slice_ms, self.stopped)?;
+        Ok(observed.map(|(observed, _)| SliceObservation { spent_ms: self.spent_ms(), ..observed }))
     }
 
-    /// What every slice has, whoever sends.
-    fn observation(&self, counters: &TrialCounters) -> SliceObservation {
-        let used = counters.server_cpus.as_ref();
-        let stolen =
-            || used.filter(|used| used.capacity_ns > 0).map(|used| used.steal_ns as f64 / used.capacity_ns as f64);
-        let foreign_cpu = if self.charges_all_time { used.and_then(CpuUse::foreign_share) } else { stolen() };
-        SliceObservation {
-            spent_ms: self.slice_began.elapsed().as_secs_f64() * 1e3,
-            foreign_cpu,
-            ..SliceObservation::default()
-        }
+    fn spent_ms(&self) -> f64 {
+        self.slice_began.elapsed().as_secs_f64() * 1e3
     }
 }
 
@@ -231,7 +185,7 @@ impl ExperimentSubject for Programs<'_> {
     }
 
     fn settle(&mut self, settle_ms: u32) -> Result<(), SubjectError> {
-        self.sleep(Duration::from_millis(settle_ms.into()));
+        server_side::sleep(Duration::from_millis(settle_ms.into()), self.stopped);
         Ok(())
     }
 
@@ -283,38 +237,5 @@ impl RunObserver for Observer<'_> {
 
     fn progress(&mut self, _: &Progress) -> std::ops::ControlFlow<()> {
         if (self.stopped)() { std::ops::ControlFlow::Break(()) } else { std::ops::ControlFlow::Continue(()) }
-    }
-}
-
-/// Processes, CPUs, threads and interrupts of programs in a snapshot.
-#[must_use]
-pub fn watched(snapshot: &Snapshot, pids: &BTreeSet<Pid>, plan: &SwitchPlan) -> Watched {
-    let napis: BTreeSet<NapiId> = plan.queues.iter().map(|queue| queue.napi).collect();
-    let irqs: BTreeSet<u32> = plan.queues.iter().filter_map(|queue| queue.irq).collect();
-    let instances = snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
-    let kthreads = instances.filter(|napi| napis.contains(&napi.id)).filter_map(|napi| napi.thread.known()?.as_ref());
-    let processes = snapshot.processes.iter().filter(|process| pids.contains(&process.pid));
-    let threads = processes.flat_map(|process| process.threads.known_elements());
-    let of_threads = threads.chain(kthreads.clone()).filter_map(|thread| thread.affinity.known());
-    let of_irqs = snapshot.irqs.known_elements().filter(|irq| irqs.contains(&irq.number));
-    let of_irqs = of_irqs.filter_map(|irq| irq.effective_affinity.known().or(irq.affinity.known()));
-    let cpus: CpuList = of_threads.chain(of_irqs).flat_map(CpuList::iter).collect();
-    Watched {
-        server: pids.iter().copied().collect(),
-        server_napi: kthreads.map(|thread| thread.tid).collect(),
-        generator: Vec::new(),
-        client_napi: Vec::new(),
-        server_cpus: online(cpus),
-        client_cpus: CpuList::default(),
-        devices: None,
-        irqs: irqs.into_iter().collect(),
-    }
-}
-
-/// An affinity may name CPUs that are offline.
-fn online(cpus: CpuList) -> CpuList {
-    match CpuList::online(kernel::sysfs()) {
-        Ok(online) => cpus.intersection(&online),
-        Err(_) => cpus,
     }
 }

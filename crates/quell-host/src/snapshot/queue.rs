@@ -114,7 +114,9 @@ impl Napi {
         Some((*self.defer_hard_irqs.known()?, *self.gro_flush_timeout_ns.known()?))
     }
 
-    pub(crate) fn irq_number(&self) -> Option<u32> {
+    /// IRQ number. `None` if the instance has none, or if it is unknown.
+    #[must_use]
+    pub fn irq_number(&self) -> Option<u32> {
         self.irq.known()?.as_ref().map(|irq| irq.to)
     }
 

@@ -95,6 +95,9 @@ pub(crate) struct LoadArgs {
     /// Print the report as JSON, with raw histograms.
     #[arg(short, long)]
     pub(crate) json: bool,
+    /// Print the figures that `quell bench --latency` reads: lines of NAME VALUE.
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) figures: bool,
 }
 
 const DISTRIBUTIONS: &str = concat!(
@@ -149,6 +152,8 @@ pub(crate) fn load(args: &LoadArgs) -> Result<(), Failure> {
     if args.json {
         let document = Document { schema: "quell-load/1", spec: &spec, run: &run, report: &report };
         output::json(&document)?;
+    } else if args.figures {
+        output::data(&load_report::figures(&report))?;
     } else {
         output::data(&load_report::render(&report))?;
     }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use quell_bench::experiment::figures::{self, Work};
-use quell_bench::experiment::{EndOfExperiment, ExperimentResult, LoadExperiment, ProgramsFacts, SubjectFacts};
+use quell_bench::experiment::{
+    CommandFacts, EndOfExperiment, ExperimentResult, LoadExperiment, ProgramsFacts, SubjectFacts,
+};
 use quell_bench::facts::ModelFacts;
 use quell_bench::offered_load::OfferedLoad;
 use quell_experiment::{
@@ -69,6 +71,7 @@ fn subject(result: &ExperimentResult) -> String {
     let host = format!("Linux {} on {}", visible::name(&result.host.kernel_release), visible::name(cpu));
     match &result.subject {
         SubjectFacts::Programs(programs) => format!("{}\n{host}\n", of_programs(programs)),
+        SubjectFacts::Command(facts) => format!("{}\n{host}\n", of_command(facts)),
         SubjectFacts::Veth { lab, server, load } => {
             let name = server.version.as_ref().or(server.command.first());
             let name = name.map_or_else(|| "unknown".into(), |name| visible::name(name));
@@ -106,20 +109,37 @@ fn of_programs(programs: &ProgramsFacts) -> String {
     devices.sort_unstable();
     devices.dedup();
     let devices: Vec<_> = devices.into_iter().map(visible::name).collect();
-    let words =
-        |words: &Option<Vec<String>>| words.as_ref().map(|words| visible::name(&shell_words::join(words)).into_owned());
-    let load = words(&programs.load).map_or_else(|| "live traffic".to_owned(), |load| format!("load: {load}"));
-    let judge = words(&programs.latency).map_or_else(
-        || "nobody measures latency, so only the server's side is compared".to_owned(),
-        |latency| format!("measured by: {latency}"),
-    );
     format!(
-        "{}: {} of {}, {}; {load}; {judge}",
+        "{}: {} of {}, {}; {}",
         names.join(", "),
         number_of(programs.queues.len(), "queue"),
         if devices.is_empty() { "no device".to_owned() } else { devices.join(", ") },
         number_of(programs.epolls, "epoll"),
+        traffic(programs.load.as_deref(), programs.latency.as_deref()),
     )
+}
+
+fn of_command(facts: &CommandFacts) -> String {
+    let traffic = traffic(facts.load.as_deref(), facts.latency.as_deref());
+    format!("{}: started for each slice; {traffic}", command_line(&facts.command))
+}
+
+/// Who sends, and who measures.
+fn traffic(load: Option<&[String]>, latency: Option<&[String]>) -> String {
+    match (load, latency) {
+        (None, None) => "live traffic; nobody measures latency, so only the server's side is compared".to_owned(),
+        (Some(load), None) => {
+            format!("load: {}; nobody measures latency, so only the server's side is compared", command_line(load))
+        }
+        (None, Some(latency)) => format!("measured by: {}", command_line(latency)),
+        (Some(load), Some(latency)) => {
+            format!("load: {}; measured by: {}", command_line(load), command_line(latency))
+        }
+    }
+}
+
+fn command_line(words: &[String]) -> String {
+    visible::name(&shell_words::join(words)).into_owned()
 }
 
 fn heading(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {

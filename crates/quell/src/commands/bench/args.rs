@@ -76,11 +76,12 @@ pub(crate) struct BenchArgs {
     /// 50s with --quick, 6m with --full; on the model 1m, 20s, 3m]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) budget: Option<Duration>,
-    /// How long each mode is observed before the next is set, in milliseconds [200; 1000 with --latency;
+    /// How long each mode is observed before the next is set, in milliseconds [200; 1000 with --latency or a COMMAND;
     /// 100 on the model]
     #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(20..=60_000))]
     pub(crate) slice: Option<u32>,
-    /// How long each mode acts before it is observed, in milliseconds [20; 150 on the model, which starts empty]
+    /// How long each mode acts before it is observed, in milliseconds [20; 300 with a COMMAND; 150 on the model, which
+    /// starts empty]
     #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(0..=60_000))]
     pub(crate) settle: Option<u32>,
     /// In a guest: how often every mode is measured.
@@ -134,6 +135,9 @@ pub(crate) struct BenchArgs {
     /// Print the result as JSON instead of the table.
     #[arg(short, long)]
     pub(crate) json: bool,
+    /// Start this command under each mode, after `--`, and measure it. Modes that need the preload library are possible.
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = OF_LAB, conflicts_with_all = ["pid", "unit", "cgroup"])]
+    pub(crate) command: Vec<String>,
 }
 
 impl BenchArgs {
@@ -227,7 +231,8 @@ const OF_LAB: [&str; 12] = [
 ];
 
 /// Options that say nothing where nothing is measured.
-const OF_MEASURING: [&str; 27] = [
+const OF_MEASURING: [&str; 28] = [
+    "command",
     "pid",
     "unit",
     "cgroup",

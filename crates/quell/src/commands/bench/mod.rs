@@ -1,7 +1,9 @@
-//! `quell bench`: compares delivery modes on programs of this host, on a server in a private lab, on the model or in a guest;
-//! writes the result file; prints the answer.
+//! `quell bench`: compares delivery modes on programs of this host, on a command that it starts, on a server in a private lab,
+//! on the model or in a guest; writes the result file; prints the answer.
 
 mod args;
+mod helper_command;
+mod on_command;
 mod on_programs;
 mod on_sim;
 mod on_veth;
@@ -32,12 +34,6 @@ use crate::output;
 use crate::render::progress::Progress;
 use crate::render::{bench_chart, experiment as render};
 
-/// Observed time of a slice under Quell's generator or live traffic, ms.
-const SLICE_MS: u32 = 200;
-/// Observed time of a slice that a command measures: many take whole seconds only.
-const JUDGED_SLICE_MS: u32 = 1_000;
-/// Time between setting a mode and observing it, ms.
-const SETTLE_MS: u32 = 20;
 /// Relative difference that does not matter.
 const MARGIN: f64 = 0.05;
 
@@ -73,9 +69,12 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     if let Some(targets) = args.programs() {
         return finish(args, &on_programs::run(args, targets)?, &destination);
     }
+    if !args.command.is_empty() {
+        return finish(args, &on_command::run(args)?, &destination);
+    }
     if let Some(option) = args.of_programs_only().first() {
         return Err(Failure::usage(format!(
-            "{option} is for programs of this host: name them by --pid, --unit or --cgroup"
+            "{option} is for programs of this host: name them by --pid, --unit or --cgroup, or a command after --"
         )));
     }
     match args.on {
@@ -131,12 +130,42 @@ fn modes(args: &BenchArgs, default: &[&str]) -> Result<Vec<DeliveryMode>, Failur
     DeliveryMode::parse_list(&modes).map_err(|error| Failure::usage(format!("{error}\n\n{}", error.caret())))
 }
 
-fn timing(args: &BenchArgs, budget: Duration) -> Timing {
-    let slice_ms = if args.latency.is_some() { JUDGED_SLICE_MS } else { SLICE_MS };
+/// How a slice comes about, which decides its default length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Slices {
+    /// Modes are switched while the server serves.
+    Switched,
+    /// A command measures each slice: many take whole seconds only.
+    Judged,
+    /// The server is started for each slice.
+    Started,
+}
+
+impl Slices {
+    fn default_of(args: &BenchArgs) -> Self {
+        if args.latency.is_some() { Self::Judged } else { Self::Switched }
+    }
+
+    fn slice_ms(self) -> u32 {
+        match self {
+            Self::Switched => 200,
+            Self::Judged | Self::Started => 1_000,
+        }
+    }
+
+    fn settle_ms(self) -> u32 {
+        match self {
+            Self::Switched | Self::Judged => 20,
+            Self::Started => 300,
+        }
+    }
+}
+
+fn timing(args: &BenchArgs, budget: Duration, slices: Slices) -> Timing {
     Timing {
         budget_ms: u64::try_from(args.budget.unwrap_or(budget).as_millis()).unwrap_or(u64::MAX),
-        slice_ms: args.slice.unwrap_or(slice_ms),
-        settle_ms: args.settle.unwrap_or(SETTLE_MS),
+        slice_ms: args.slice.unwrap_or(slices.slice_ms()),
+        settle_ms: args.settle.unwrap_or(slices.settle_ms()),
         margin: MARGIN,
         seed: args.seed.unwrap_or_else(seed_from_the_clock),
     }

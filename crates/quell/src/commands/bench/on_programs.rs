@@ -14,12 +14,11 @@ use quell_host::attach::{Plan, TargetError, Targets, ready_files};
 use quell_host::findings::{READY_FILE_HOLDS_SUSPENSION, Severity};
 use quell_host::journal::Journal;
 use quell_host::switching::SwitchError;
-use quell_host::transaction::Transaction;
-use quell_linux::process::{Child, Output, Spawn};
 use quell_linux::signal::Interruption;
 use quell_linux::visible;
 
 use super::args::BenchArgs;
+use super::helper_command::{HelperCommand, load_ended};
 use crate::commands::attach::{ask, keeper, refuse_every_process};
 use crate::exit::{Exit, Failure};
 use crate::journals::{journal, revert_killed_runs};
@@ -28,14 +27,15 @@ use crate::render::progress::Progress;
 
 /// Modes that cost a server in production no more CPU time than it uses anyway.
 const MODES: [&str; 4] = ["base", "defer200", "suspend20", "suspend200"];
-const BUDGET: Duration = Duration::from_secs(120);
-const QUICK_BUDGET: Duration = Duration::from_secs(30);
+pub(super) const BUDGET: Duration = Duration::from_secs(120);
+pub(super) const QUICK_BUDGET: Duration = Duration::from_secs(30);
+/// Purpose of the load in the journal.
+pub(super) const LOAD: &str = "load of an experiment";
+pub(super) const LOAD_ENDS_WITHIN: Duration = Duration::from_secs(2);
 /// Time for the load to reach the programs.
 const TRAFFIC_WITHIN: Duration = Duration::from_secs(10);
 /// How often the programs are looked at until then, and files that were ready are looked at again.
 const LOOK_AGAIN: Duration = Duration::from_millis(300);
-const LOAD_ENDS_WITHIN: Duration = Duration::from_secs(2);
-const SAID_BYTES: usize = 4_096;
 
 /// Runs the experiment.
 pub(super) fn run(args: &BenchArgs, targets: Result<Targets, TargetError>) -> Result<ExperimentResult, Failure> {
@@ -43,7 +43,7 @@ pub(super) fn run(args: &BenchArgs, targets: Result<Targets, TargetError>) -> Re
     let load = args.load.as_deref().map(Judge::new).transpose().map_err(Failure::usage)?;
     let load = load.map(|load| load.words().to_vec());
     let budget = if args.quick { QUICK_BUDGET } else { BUDGET };
-    let (modes, timing) = (super::modes(args, &MODES)?, super::timing(args, budget));
+    let (modes, timing) = (super::modes(args, &MODES)?, super::timing(args, budget, super::Slices::default_of(args)));
     let request = ProgramsRequest { modes, timing, load, latency };
     let journal = journal();
     // What a killed run left would be taken for the host's own values.
@@ -52,11 +52,13 @@ pub(super) fn run(args: &BenchArgs, targets: Result<Targets, TargetError>) -> Re
     refuse_every_process(&targets)?;
     let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     let flag = interruption.flag();
-    let load = request.load.as_ref().map(|words| Load::start(&journal, words)).transpose()?.map(RefCell::new);
+    let load = request.load.as_ref().map(|words| HelperCommand::start(&journal, words, "load", LOAD));
+    let load = load.transpose()?.map(RefCell::new);
     let stopped = || flag.get().is_some() || load.as_ref().is_some_and(|load| load.borrow_mut().has_ended());
     let measured = measure(args, &request, &journal, targets, load.is_some(), &stopped);
     let Some(load) = load else { return measured };
-    let why = load.into_inner().end()?;
+    let ended = load.into_inner().end(LOAD_ENDS_WITHIN)?;
+    let why = ended.as_ref().map(load_ended);
     let mut result = match (measured, &why) {
         (Err(failure), Some(why)) if failure.exit == Exit::Interrupted => return Err(Failure::usage(why)),
         (measured, _) => measured?,
@@ -153,51 +155,6 @@ fn plan(preview: &Preview, request: &ProgramsRequest) -> String {
         out.push_str(&format!("also on these queues, and affected: {}\n", affected.join(", ")));
     }
     out.trim_end().to_owned()
-}
-
-/// A load command that runs in a session of its own, which the journal ends if this program is killed.
-struct Load {
-    words: Vec<String>,
-    child: Child,
-    transaction: Transaction,
-    /// How it ended before it was asked to.
-    ended: Option<String>,
-}
-
-impl Load {
-    fn start(journal: &Journal, words: &[String]) -> Result<Self, Failure> {
-        let id = format!("load-{}", std::process::id());
-        let mut transaction = Transaction::begin(journal, &id, "load of an experiment").map_err(Failure::refused)?;
-        let spawn = Spawn::new(&words[0]).args(&words[1..]).stderr(Output::Tail(SAID_BYTES));
-        let child = transaction.spawn(words, spawn).map_err(Failure::usage)?;
-        Ok(Self { words: words.to_vec(), child, transaction, ended: None })
-    }
-
-    fn has_ended(&mut self) -> bool {
-        if self.ended.is_none()
-            && let Ok(Some(status)) = self.child.wait(Duration::ZERO)
-        {
-            self.ended = Some(status.to_string());
-        }
-        self.ended.is_some()
-    }
-
-    /// Ends it. Returns why the experiment ended with it, if it ended first.
-    fn end(mut self) -> Result<Option<String>, Failure> {
-        let why = self.ended.take().map(|status| {
-            let said = self.child.stderr_tail().unwrap_or_default();
-            let said = String::from_utf8_lossy(&said);
-            let said = if said.trim().is_empty() { "nothing".into() } else { visible::name(said.trim()).into_owned() };
-            let command = shell_words::join(&self.words);
-            format!(
-                "the load `{}` ended with {status} during the experiment; it printed: {said}",
-                visible::name(&command)
-            )
-        });
-        self.child.terminate(LOAD_ENDS_WITHIN).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-        self.transaction.revert().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
-        Ok(why)
-    }
 }
 
 /// Exit code and text of a comparison without result.

@@ -23,7 +23,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
     let timing = Timing {
         slice_ms: args.slice.unwrap_or(ms(setup.measured_ns)),
         settle_ms: args.settle.unwrap_or(ms(setup.warm_up_ns)),
-        ..super::timing(args, extent.virtual_budget())
+        ..super::timing(args, extent.virtual_budget(), super::Slices::Switched)
     };
     let request = ModelRequest {
         modes: super::modes(args, extent.modes())?,

@@ -25,7 +25,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, NotRun> {
     let request = Request {
         modes: super::modes(args, extent.modes()).map_err(NotRun::Asked)?,
         loads: args.loads.clone().unwrap_or_else(|| extent.loads()),
-        timing: super::timing(args, extent.budget()),
+        timing: super::timing(args, extent.budget(), super::Slices::Switched),
         server: server(args).map_err(NotRun::Asked)?,
         queues: args.queues.unwrap_or(1),
         generators: args.generators.unwrap_or(1),

@@ -4,7 +4,7 @@
 mod profiles;
 mod queues;
 mod supervise;
-mod verify;
+pub(crate) mod verify;
 
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU32;

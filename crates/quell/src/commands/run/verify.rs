@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 
 use quell_host::attach::{Selection, Targets};
-use quell_host::snapshot::{Scope, Snapshot, take};
+use quell_host::snapshot::{Process, Scope, Snapshot, take};
 use quell_launch::library_report::Library;
+use quell_launch::library_settings::library_settings;
 use quell_launch::preload_settings::PreloadSettings;
 use quell_launch::program::{Program, Reach, Why};
 use quell_launch::reached::{Needs, ReachTracker, Reached};
@@ -15,6 +16,31 @@ use quell_mode::DeliveryMode;
 
 use crate::output;
 use crate::render::launch as render;
+
+/// Why a mode has no effect in any of the processes `pids` of a snapshot, which run `command`. `None` if it has in one, or if
+/// that is unknown.
+pub(crate) fn why_without_effect(
+    mode: &DeliveryMode,
+    command: &str,
+    snapshot: &Snapshot,
+    pids: &BTreeSet<Pid>,
+) -> Option<String> {
+    let settings = library_settings(mode, None).ok()?;
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    let by_library = Program::find(OsStr::new(command), &search).ok()?.reach == Reach::Preload;
+    let needs = Needs::of(&settings, by_library);
+    if needs.is_nothing() {
+        return None;
+    }
+    let proc = ProcRoot::default();
+    let processes = snapshot.processes.iter().filter(|process| pids.contains(&process.pid));
+    let look = |process: &Process| needs.look(snapshot, process, Library::of(&proc.process(process.pid)));
+    let looked: Vec<Reached> = processes.filter_map(look).collect();
+    if looked.iter().any(|reached| !reached.is_without_effect()) {
+        return None;
+    }
+    looked.first().map(|reached| render::reached(mode, &settings, reached, None))
+}
 
 /// What is known of the command's processes.
 pub(super) struct Verifier {

@@ -1,0 +1,254 @@
+//! The subject of an experiment on a command: it is started for each slice, under the mode of the slice. Modes that a
+//! running program cannot be given can be measured like this: busy polling of sockets, shortened waits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use quell_experiment::{ExperimentSubject, SetFailure, SliceObservation};
+use quell_host::attach::{Selection, TargetError, Targets, observe};
+use quell_host::snapshot::{Scope, Snapshot, SocketState, TakeError, take};
+use quell_linux::bpf::NapiPollCounter;
+use quell_linux::{NapiId, Pid, kernel};
+use quell_mode::DeliveryMode;
+
+use super::judge::{Judge, JudgeError, PrintedFigures};
+use super::{ComparisonError, Timing, server_side};
+
+/// Time limit for the command to listen.
+const LISTENS_WITHIN: Duration = Duration::from_secs(30);
+/// Interval at which its sockets are looked at until then.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Starts and ends the command. The implementation journals it, so that it also ends when this process is killed.
+pub trait CommandRunner {
+    /// Starts the command under a mode. Returns the process whose descendants serve.
+    ///
+    /// # Errors
+    /// See [`CommandFailure`].
+    fn start(&mut self, mode: &DeliveryMode) -> Result<Pid, CommandFailure>;
+
+    /// The command listens: starts the load, if there is one.
+    ///
+    /// # Errors
+    /// The load could not be started.
+    fn listens(&mut self) -> Result<(), CommandFailure>;
+
+    /// Whether the command and its load still run.
+    ///
+    /// # Errors
+    /// One of them has exited.
+    fn check_running(&mut self) -> Result<(), CommandFailure>;
+
+    /// Why the mode has no effect in the processes `pids` of a snapshot. `None` if it has, or if this is unknown.
+    fn why_without_effect(&self, mode: &DeliveryMode, snapshot: &Snapshot, pids: &BTreeSet<Pid>) -> Option<String>;
+
+    /// Ends the load and the command, and waits until the queues are restored. Does nothing if nothing runs.
+    ///
+    /// # Errors
+    /// Something could not be ended or restored.
+    fn stop(&mut self) -> Result<(), CommandFailure>;
+}
+
+/// Why a command does not run under a mode.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommandFailure {
+    /// The mode is not possible for this command on this host. Other modes may be.
+    #[error("{0}")]
+    NotPossible(String),
+    /// The command or its load failed.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Why an experiment on a command failed. The command was ended, and its settings were restored, unless
+/// [`CommandSubjectError::NotEnded`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommandSubjectError {
+    /// The command or its load failed.
+    #[error(transparent)]
+    Command(#[from] CommandFailure),
+    /// A mode has no effect on the command.
+    #[error("{0}")]
+    NoEffect(String),
+    /// The command opened no listening socket.
+    #[error("the command did not listen within {LISTENS_WITHIN:?}: no TCP socket in LISTEN, no bound UDP socket")]
+    NeverListened,
+    /// The command that measures failed.
+    #[error(transparent)]
+    Judge(#[from] JudgeError),
+    /// The command's processes could not be found.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// The host could not be observed.
+    #[error(transparent)]
+    Snapshot(#[from] TakeError),
+    /// Something could not be ended or restored. It stays in the journal.
+    #[error("the command was not ended (`quell status` shows what is left, `quell revert` tries again): {0}")]
+    NotEnded(CommandFailure),
+}
+
+/// A command that is started for each slice.
+pub struct StartedCommand<'a> {
+    runner: &'a mut dyn CommandRunner,
+    judge: Option<Judge>,
+    stopped: &'a dyn Fn() -> bool,
+    /// Modes that had no effect, with the reason.
+    without_effect: BTreeMap<String, String>,
+    running: Option<Running>,
+    /// Figures that the judge printed last.
+    printed: PrintedFigures,
+    slice_began: Instant,
+}
+
+struct Running {
+    mode: DeliveryMode,
+    targets: Targets,
+}
+
+impl<'a> StartedCommand<'a> {
+    /// Nothing is started yet.
+    #[must_use]
+    pub fn new(runner: &'a mut dyn CommandRunner, judge: Option<Judge>, stopped: &'a dyn Fn() -> bool) -> Self {
+        Self {
+            runner,
+            judge,
+            stopped,
+            without_effect: BTreeMap::new(),
+            running: None,
+            printed: BTreeMap::new(),
+            slice_began: Instant::now(),
+        }
+    }
+
+    /// Measures one slice under the first mode, which is not recorded: figures that the judge prints, and time of the slice in
+    /// milliseconds with starting and ending the command.
+    ///
+    /// # Errors
+    /// The command does not listen, or the judge prints no figures.
+    pub(super) fn rehearse(
+        &mut self,
+        mode: &DeliveryMode,
+        timing: Timing,
+    ) -> Result<(PrintedFigures, f64), ComparisonError> {
+        let observed = self.one_slice(mode, timing);
+        self.restore()?;
+        let observed =
+            observed.map_err(|error| ComparisonError::Reference { mode: mode.to_string(), why: error.to_string() })?;
+        match observed {
+            Some(_) => Ok((self.printed.clone(), self.spent_ms())),
+            None => Err(ComparisonError::Interrupted),
+        }
+    }
+
+    fn one_slice(
+        &mut self,
+        mode: &DeliveryMode,
+        timing: Timing,
+    ) -> Result<Option<SliceObservation>, CommandSubjectError> {
+        self.slice_began = Instant::now();
+        self.start(mode)?;
+        self.settle(timing.settle_ms)?;
+        self.observe(timing.slice_ms)
+    }
+
+    fn spent_ms(&self) -> f64 {
+        self.slice_began.elapsed().as_secs_f64() * 1e3
+    }
+
+    /// Starts the command and waits until it listens.
+    fn start(&mut self, mode: &DeliveryMode) -> Result<(), CommandSubjectError> {
+        let pid = self.runner.start(mode)?;
+        let deadline = Instant::now() + LISTENS_WITHIN;
+        loop {
+            self.runner.check_running()?;
+            if (self.stopped)() {
+                return Ok(());
+            }
+            let mut targets = Targets::find(Selection::Processes(vec![pid]))?;
+            targets.refresh()?;
+            let scope = Scope { pids: targets.pids().into_iter().collect(), ..Scope::default() };
+            if listens(&take(&scope)?.0) {
+                self.runner.listens()?;
+                self.running = Some(Running { mode: *mode, targets });
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(CommandSubjectError::NeverListened);
+            }
+            server_side::sleep(LOOK_AGAIN, self.stopped);
+        }
+    }
+}
+
+/// Whether a process of the snapshot has a listening TCP socket or a bound UDP socket.
+fn listens(snapshot: &Snapshot) -> bool {
+    let held = |inode: &u64| {
+        let at = snapshot.sockets.binary_search_by_key(inode, |socket| socket.inode).ok()?;
+        Some(&snapshot.sockets[at])
+    };
+    let files = snapshot.processes.iter().filter_map(|process| process.files.known());
+    let mut sockets = files.flat_map(|files| &files.sockets).filter_map(|socket| held(&socket.inode));
+    sockets.any(|socket| match socket.state {
+        SocketState::Listen => true,
+        SocketState::Close => socket.local.is_some_and(|local| local.port() != 0),
+        _ => false,
+    })
+}
+
+/// NAPI instances that delivered packets to the processes of a snapshot.
+fn napis(snapshot: &Snapshot, pids: &BTreeSet<Pid>) -> BTreeSet<NapiId> {
+    let processes = snapshot.processes.iter().filter(|process| pids.contains(&process.pid));
+    let held = processes.filter_map(|process| process.files.known()).flat_map(|files| &files.sockets);
+    let held: BTreeSet<u64> = held.map(|socket| socket.inode).collect();
+    let sockets = snapshot.sockets.iter().filter(|socket| held.contains(&socket.inode));
+    sockets.filter_map(|socket| *socket.napi.known()?).collect()
+}
+
+impl ExperimentSubject for StartedCommand<'_> {
+    type Setting = DeliveryMode;
+    type Error = CommandSubjectError;
+
+    fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<CommandSubjectError>> {
+        self.slice_began = Instant::now();
+        if let Some(why) = self.without_effect.get(&mode.to_string()) {
+            return Err(SetFailure::NotSettable(CommandSubjectError::NoEffect(why.clone())));
+        }
+        self.restore().map_err(SetFailure::SubjectFailed)?;
+        self.start(mode).map_err(|error| match error {
+            error @ CommandSubjectError::Command(CommandFailure::NotPossible(_)) => SetFailure::NotSettable(error),
+            error => SetFailure::SubjectFailed(error),
+        })
+    }
+
+    fn settle(&mut self, settle_ms: u32) -> Result<(), CommandSubjectError> {
+        server_side::sleep(Duration::from_millis(settle_ms.into()), self.stopped);
+        Ok(())
+    }
+
+    fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, CommandSubjectError> {
+        let Some(running) = &mut self.running else { return Ok(None) };
+        running.targets.refresh()?;
+        let pids = running.targets.pids();
+        let snapshot = observe()?;
+        let napis = napis(&snapshot, &pids);
+        let watched = server_side::watched(&snapshot, &pids, &napis);
+        let counted: Vec<NapiId> = napis.into_iter().collect();
+        // If polls cannot be counted, their figures are absent.
+        let polls = NapiPollCounter::attach(kernel::sysfs(), &counted).ok();
+        let observed = server_side::observe(&watched, polls.as_ref(), self.judge.as_ref(), slice_ms, self.stopped)?;
+        self.runner.check_running()?;
+        if let Some(why) = self.runner.why_without_effect(&running.mode, &observe()?, &pids) {
+            self.without_effect.insert(running.mode.to_string(), why);
+        }
+        let spent_ms = self.spent_ms();
+        let Some((observed, printed)) = observed else { return Ok(None) };
+        self.printed = printed;
+        Ok(Some(SliceObservation { spent_ms, ..observed }))
+    }
+
+    fn restore(&mut self) -> Result<(), CommandSubjectError> {
+        self.running = None;
+        self.runner.stop().map_err(CommandSubjectError::NotEnded)
+    }
+}

@@ -1,0 +1,119 @@
+//! The server's side of a slice: kernel counters of its processes and queues, and the figures of a command that measures.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use quell_experiment::SliceObservation;
+use quell_host::snapshot::Snapshot;
+use quell_linux::bpf::NapiPollCounter;
+use quell_linux::proc::ProcRoot;
+use quell_linux::{CpuList, NapiId, Pid, kernel};
+
+use super::figures;
+use super::judge::{Judge, JudgeError, PrintedFigures};
+use crate::counters::{CpuUse, TrialCounters, Watched};
+
+/// Interval at which a waiting subject checks whether the experiment was stopped.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Observes a slice that lasts until the judge exits, and at least `slice_ms`. Returns `None` if `stopped` returned true
+/// before the end, otherwise the observation and the figures that the judge printed, which are among its metrics. The
+/// caller sets `spent_ms`.
+///
+/// # Errors
+/// The judge failed or printed no figures.
+pub fn observe(
+    watched: &Watched,
+    polls: Option<&NapiPollCounter>,
+    judge: Option<&Judge>,
+    slice_ms: u32,
+    stopped: &dyn Fn() -> bool,
+) -> Result<Option<(SliceObservation, PrintedFigures)>, JudgeError> {
+    let proc = ProcRoot::default();
+    let first = watched.snapshot(&proc, polls);
+    let began = Instant::now();
+    let printed = match judge {
+        Some(judge) => match judge.run(slice_ms, stopped)? {
+            Some(figures) => figures,
+            None => return Ok(None),
+        },
+        None => PrintedFigures::new(),
+    };
+    let left = Duration::from_millis(slice_ms.into()).saturating_sub(began.elapsed());
+    if !sleep(left, stopped) {
+        return Ok(None);
+    }
+    let counters = watched.between(&first, &watched.snapshot(&proc, polls));
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a count that was checked to be 0 or more"
+    )]
+    let requests = printed.get(figures::PRINTED_REQUESTS).map(|requests| *requests as u64);
+    let mut metrics = figures::of_counters(&counters, requests, began.elapsed().as_secs_f64());
+    metrics.extend(printed.clone());
+    let foreign_cpu = foreign_cpu(watched, &counters);
+    Ok(Some((SliceObservation { metrics, foreign_cpu, ..SliceObservation::default() }, printed)))
+}
+
+/// Sleeps. Returns false if `stopped` returned true before the end.
+pub fn sleep(duration: Duration, stopped: &dyn Fn() -> bool) -> bool {
+    let until = Instant::now() + duration;
+    loop {
+        if stopped() {
+            return false;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        std::thread::sleep(left.min(TICK));
+    }
+}
+
+/// Share of the server's CPUs that other programs used or the hypervisor stole. Without NAPI threads the time of other
+/// programs cannot be distinguished from the time of the queues' softirqs, and only stolen time counts.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "nanoseconds of one slice are far below 2^53")]
+pub fn foreign_cpu(watched: &Watched, counters: &TrialCounters) -> Option<f64> {
+    let used = counters.server_cpus.as_ref()?;
+    if !watched.server_napi.is_empty() {
+        return used.foreign_share();
+    }
+    Some(used)
+        .filter(|used| used.capacity_ns > 0)
+        .map(|&CpuUse { steal_ns, capacity_ns, .. }| steal_ns as f64 / capacity_ns as f64)
+}
+
+/// Processes, CPUs, NAPI threads and interrupts to watch for the programs `pids` on the queues `napis`.
+#[must_use]
+pub fn watched(snapshot: &Snapshot, pids: &BTreeSet<Pid>, napis: &BTreeSet<NapiId>) -> Watched {
+    let instances = snapshot.devices.iter().flat_map(|device| device.napis.known_elements());
+    let instances: Vec<_> = instances.filter(|napi| napis.contains(&napi.id)).collect();
+    let irqs: BTreeSet<u32> = instances.iter().filter_map(|napi| napi.irq_number()).collect();
+    let kthreads = instances.iter().filter_map(|napi| napi.thread.known()?.as_ref());
+    let processes = snapshot.processes.iter().filter(|process| pids.contains(&process.pid));
+    let threads = processes.flat_map(|process| process.threads.known_elements());
+    let of_threads = threads.chain(kthreads.clone()).filter_map(|thread| thread.affinity.known());
+    let of_irqs = snapshot.irqs.known_elements().filter(|irq| irqs.contains(&irq.number));
+    let of_irqs = of_irqs.filter_map(|irq| irq.effective_affinity.known().or(irq.affinity.known()));
+    let cpus: CpuList = of_threads.chain(of_irqs).flat_map(CpuList::iter).collect();
+    Watched {
+        server: pids.iter().copied().collect(),
+        server_napi: kthreads.map(|thread| thread.tid).collect(),
+        generator: Vec::new(),
+        client_napi: Vec::new(),
+        server_cpus: online(cpus),
+        client_cpus: CpuList::default(),
+        devices: None,
+        irqs: irqs.into_iter().collect(),
+    }
+}
+
+/// An affinity may include CPUs that are offline.
+fn online(cpus: CpuList) -> CpuList {
+    match CpuList::online(kernel::sysfs()) {
+        Ok(online) => cpus.intersection(&online),
+        Err(_) => cpus,
+    }
+}

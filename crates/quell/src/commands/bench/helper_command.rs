@@ -1,0 +1,90 @@
+//! A command that runs beside an experiment: its load, or the server that it starts. It runs in its own session. The journal
+//! ends it if this program is killed.
+
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use quell_host::journal::Journal;
+use quell_host::transaction::Transaction;
+use quell_linux::Pid;
+use quell_linux::process::{Child, Output, Spawn};
+use quell_linux::visible;
+
+use crate::commands::attach::keeper;
+use crate::exit::{Exit, Failure};
+
+/// Number of last bytes of its output that an error shows.
+pub(super) const OUTPUT_BYTES: usize = 4_096;
+
+/// A running command.
+pub(super) struct HelperCommand {
+    words: Vec<String>,
+    child: Child,
+    transaction: Transaction,
+    ended: Option<ExitStatus>,
+}
+
+/// How a command exited by itself.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// Command line, escaped.
+    pub(super) command: String,
+    pub(super) status: ExitStatus,
+    /// Last output on stderr, escaped.
+    pub(super) printed: String,
+}
+
+impl HelperCommand {
+    /// Starts a command. `role` is part of the journal's name, `purpose` its content.
+    ///
+    /// # Errors
+    /// When it could not be journalled or started.
+    pub(super) fn start(journal: &Journal, words: &[String], role: &str, purpose: &str) -> Result<Self, Failure> {
+        let id = format!("{role}-{}", std::process::id());
+        let mut transaction = Transaction::begin(journal, &id, purpose).map_err(Failure::refused)?;
+        keeper::start(transaction.journal_path()).map_err(|why| Failure::new(Exit::KernelRefused, why))?;
+        let spawn = Spawn::new(&words[0]).args(&words[1..]).stderr(Output::Tail(OUTPUT_BYTES));
+        let child = transaction.spawn(words, spawn).map_err(Failure::usage)?;
+        Ok(Self { words: words.to_vec(), child, transaction, ended: None })
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        self.child.pid()
+    }
+
+    pub(super) fn has_ended(&mut self) -> bool {
+        if self.ended.is_none() {
+            self.ended = self.child.wait(Duration::ZERO).ok().flatten();
+        }
+        self.ended.is_some()
+    }
+
+    /// How it exited. `None` while it runs.
+    pub(super) fn how_it_ended(&mut self) -> Option<Ended> {
+        if !self.has_ended() {
+            return None;
+        }
+        let stderr = self.child.stderr_tail().unwrap_or_default();
+        let stderr = String::from_utf8_lossy(&stderr);
+        let printed = if stderr.trim().is_empty() { "nothing".into() } else { visible::name(stderr.trim()) };
+        let command = visible::name(&shell_words::join(&self.words)).into_owned();
+        Some(Ended { command, status: self.ended?, printed: printed.into_owned() })
+    }
+
+    /// Ends it: SIGTERM, and SIGKILL after `grace`. Returns how it exited if it had exited by itself.
+    ///
+    /// # Errors
+    /// When a process could not be killed.
+    pub(super) fn end(mut self, grace: Duration) -> Result<Option<Ended>, Failure> {
+        let ended = self.how_it_ended();
+        self.child.terminate(grace).map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+        self.transaction.revert().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+        Ok(ended)
+    }
+}
+
+/// Why an experiment ends with its load.
+pub(super) fn load_ended(ended: &Ended) -> String {
+    let Ended { command, status, printed } = ended;
+    format!("the load `{command}` exited during the experiment ({status}); it printed: {printed}")
+}

@@ -1,0 +1,160 @@
+//! Compares modes on a command that `quell run` starts for each slice, so that modes which need the preload library can be
+//! measured too.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use quell_bench::experiment::command::{CommandFailure, CommandRunner};
+use quell_bench::experiment::judge::Judge;
+use quell_bench::experiment::{CommandRequest, ExperimentResult, run_command};
+use quell_host::journal::Journal;
+use quell_host::snapshot::Snapshot;
+use quell_linux::Pid;
+use quell_linux::process::{Output, Spawn};
+use quell_linux::signal::Interruption;
+use quell_linux::visible;
+use quell_mode::DeliveryMode;
+
+use super::args::BenchArgs;
+use super::helper_command::{HelperCommand, OUTPUT_BYTES, load_ended};
+use super::on_programs::{BUDGET, LOAD, LOAD_ENDS_WITHIN, QUICK_BUDGET, failure};
+use crate::commands::attach::ask;
+use crate::commands::run::verify::why_without_effect;
+use crate::exit::{Exit, Failure};
+use crate::journals::{journal, revert_killed_runs};
+use crate::output;
+use crate::render::progress::Progress;
+
+/// Two modes that need the preload library beside the modes that a running program can have.
+const MODES: [&str; 5] = ["base", "defer200", "suspend200", "fullbusy", "sockpoll50"];
+/// Purpose of the command in the journal.
+const COMMAND: &str = "server of an experiment";
+/// Time limit for `quell run --dry-run`.
+const DRY_RUN_MAX: Duration = Duration::from_secs(30);
+/// Time for the command to exit and for `quell run` to restore the queues.
+const COMMAND_ENDS_WITHIN: Duration = Duration::from_secs(10);
+
+/// Runs the experiment.
+pub(super) fn run(args: &BenchArgs) -> Result<ExperimentResult, Failure> {
+    let latency = args.latency.as_deref().map(Judge::new).transpose().map_err(Failure::usage)?;
+    let load = args.load.as_deref().map(Judge::new).transpose().map_err(Failure::usage)?;
+    let load = load.map(|load| load.words().to_vec());
+    let budget = if args.quick { QUICK_BUDGET } else { BUDGET };
+    let (modes, timing) = (super::modes(args, &MODES)?, super::timing(args, budget, super::Slices::Started));
+    let request = CommandRequest { modes, timing, command: args.command.clone(), load, latency };
+    let journal = journal();
+    revert_killed_runs(&journal).map_err(Failure::refused)?;
+    output::say(&plan(&request));
+    ask::unless(args.yes, "start the command under these modes?", "--yes")?;
+    let interruption = Interruption::listen().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    let flag = interruption.flag();
+    let stopped = || flag.get().is_some();
+    let mut runner = Runner::new(&journal, &request)?;
+    let progress = Progress::new();
+    let watch = &mut |event: quell_experiment::ExperimentEvent<'_, _>| super::show_progress(&progress, "", event);
+    let result = run_command(&request, &mut runner, watch, &stopped);
+    progress.finish();
+    result.map_err(|error| failure(&error))
+}
+
+fn plan(request: &CommandRequest) -> String {
+    let modes: Vec<String> = request.modes.iter().map(ToString::to_string).collect();
+    format!(
+        "starts `{}` for each slice of {} ms, under {}, for {} s at most; its connections end with each slice",
+        visible::name(&shell_words::join(&request.command)),
+        request.timing.slice_ms + request.timing.settle_ms,
+        modes.join(", "),
+        request.timing.budget_ms / 1_000,
+    )
+}
+
+/// Starts the command by `quell run`, which sets the queues and restores them when the command exits.
+struct Runner<'a> {
+    quell: String,
+    journal: &'a Journal,
+    command: &'a [String],
+    load: Option<&'a [String]>,
+    server: Option<HelperCommand>,
+    running_load: Option<HelperCommand>,
+    /// Modes that were checked.
+    possible: BTreeSet<String>,
+}
+
+impl<'a> Runner<'a> {
+    fn new(journal: &'a Journal, request: &'a CommandRequest) -> Result<Self, Failure> {
+        let quell = std::env::current_exe().map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+        let (command, load) = (&request.command, request.load.as_deref());
+        let quell = quell.to_string_lossy().into_owned();
+        Ok(Self { quell, journal, command, load, server: None, running_load: None, possible: BTreeSet::new() })
+    }
+
+    fn run(&self, mode: &DeliveryMode) -> [String; 3] {
+        [self.quell.clone(), "run".to_owned(), mode.to_string()]
+    }
+
+    /// Asks `quell run` whether it could start the command under a mode. The exit code of a started command would not
+    /// tell: the command may have the same.
+    fn check_possible(&self, mode: &DeliveryMode) -> Result<(), CommandFailure> {
+        let words = [&self.run(mode)[..], &["--dry-run", "--"].map(str::to_owned), self.command].concat();
+        let spawn = Spawn::new(&words[0]).args(&words[1..]).stderr(Output::Tail(OUTPUT_BYTES)).dies_with_this_thread();
+        let failed = |error: &dyn std::fmt::Display| CommandFailure::Failed(error.to_string());
+        let mut asked = spawn.start().map_err(|error| failed(&error))?;
+        match asked.wait(DRY_RUN_MAX).map_err(|error| failed(&error))? {
+            Some(status) if status.success() => Ok(()),
+            Some(_) => {
+                let printed = asked.stderr_tail().unwrap_or_default();
+                let printed = String::from_utf8_lossy(&printed);
+                Err(CommandFailure::NotPossible(
+                    visible::name(printed.trim().trim_start_matches("quell: ")).into_owned(),
+                ))
+            }
+            None => Err(failed(&format_args!("`quell run {mode} --dry-run` did not exit within {DRY_RUN_MAX:?}"))),
+        }
+    }
+}
+
+impl CommandRunner for Runner<'_> {
+    fn start(&mut self, mode: &DeliveryMode) -> Result<Pid, CommandFailure> {
+        let words = [&self.run(mode)[..], &["--".to_owned()], self.command].concat();
+        if self.possible.insert(mode.to_string()) {
+            self.check_possible(mode)?;
+        }
+        let server = HelperCommand::start(self.journal, &words, "server", COMMAND).map_err(failed)?;
+        Ok(self.server.insert(server).pid())
+    }
+
+    fn listens(&mut self) -> Result<(), CommandFailure> {
+        let Some(words) = self.load else { return Ok(()) };
+        self.running_load = Some(HelperCommand::start(self.journal, words, "load", LOAD).map_err(failed)?);
+        Ok(())
+    }
+
+    fn check_running(&mut self) -> Result<(), CommandFailure> {
+        if let Some(ended) = self.server.as_mut().and_then(HelperCommand::how_it_ended) {
+            let command = visible::name(&shell_words::join(self.command)).into_owned();
+            let why = format!("the command `{command}` exited ({}); it printed: {}", ended.status, ended.printed);
+            return Err(CommandFailure::Failed(why));
+        }
+        match self.running_load.as_mut().and_then(HelperCommand::how_it_ended) {
+            Some(ended) => Err(CommandFailure::Failed(load_ended(&ended))),
+            None => Ok(()),
+        }
+    }
+
+    fn why_without_effect(&self, mode: &DeliveryMode, snapshot: &Snapshot, pids: &BTreeSet<Pid>) -> Option<String> {
+        why_without_effect(mode, self.command.first()?, snapshot, pids)
+    }
+
+    fn stop(&mut self) -> Result<(), CommandFailure> {
+        let load = self.running_load.take().map(|load| load.end(LOAD_ENDS_WITHIN));
+        let server = self.server.take().map(|server| server.end(COMMAND_ENDS_WITHIN));
+        for ended in [load, server].into_iter().flatten() {
+            ended.map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+fn failed(failure: Failure) -> CommandFailure {
+    CommandFailure::Failed(failure.text)
+}
