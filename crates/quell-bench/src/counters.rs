@@ -5,7 +5,7 @@ use quell_linux::CpuList;
 use quell_linux::Pid;
 use quell_linux::bpf::{NapiPollCounter, NapiPolls};
 use quell_linux::clock;
-use quell_linux::proc::{CpuTimes, ProcDir, ProcRoot, Stat, TrafficCounters};
+use quell_linux::proc::{CpuTimes, Interrupts, ProcDir, ProcRoot, Stat, TrafficCounters};
 use serde::Deserialize;
 
 /// Kernel counters over the measured time of a trial.
@@ -25,6 +25,10 @@ pub struct TrialCounters {
     pub server_sleeps: Option<u64>,
     /// Device interrupts of the server's queues. Absent on a veth, which has no interrupts.
     pub irqs: Option<u64>,
+    /// NET_RX softirqs on the server's CPUs.
+    pub net_rx_softirqs: Option<u64>,
+    /// Timer interrupts of the server's CPUs.
+    pub timer_irqs: Option<u64>,
     /// Polls of the server's queues by any thread or softirq (tracepoint `napi:napi_poll`).
     pub polls: Option<u64>,
     /// Polls that found no packet.
@@ -100,6 +104,8 @@ pub struct CounterReading {
     client_run_ns: Option<u64>,
     server_sleeps: Option<u64>,
     irqs: Option<u64>,
+    net_rx_softirqs: Option<u64>,
+    timer_irqs: Option<u64>,
     cpus: Option<Stat>,
     polls: Option<NapiPolls>,
     drops: Option<u64>,
@@ -111,13 +117,19 @@ impl Watched {
     pub fn snapshot(&self, proc: &ProcRoot, polls: Option<&NapiPollCounter>) -> CounterReading {
         let server_side = self.server.first().map(|&pid| proc.process(pid));
         let client_side = self.generator.first().map(|&tid| proc.process(tid));
+        let interrupts = proc.interrupts().ok();
         CounterReading {
             at_ns: clock::monotonic_ns(),
             server_run_ns: sum(&self.server, |pid| Some(proc.process(pid).schedstat_of_all_threads().ok()?.run_ns)),
             napi_run_ns: self.has_napi_threads().then(|| run_ns(proc, &self.server_napi)).flatten(),
             client_run_ns: run_ns(proc, &self.generator).zip(run_ns(proc, &self.client_napi)).map(|(a, b)| a + b),
             server_sleeps: sum(&self.server, |pid| sleeps(&proc.process(pid))),
-            irqs: self.irqs(proc),
+            irqs: interrupts.as_ref().and_then(|interrupts| self.irqs(interrupts)),
+            net_rx_softirqs: proc
+                .softirqs()
+                .ok()
+                .and_then(|softirqs| self.server_cpus.iter().map(|cpu| softirqs.count("NET_RX", cpu)).sum()),
+            timer_irqs: interrupts.as_ref().and_then(|interrupts| self.timer_irqs(interrupts)),
             cpus: proc.stat().ok(),
             polls: polls.and_then(all_polls),
             drops: both(&server_side, &client_side, |side, server| self.drops(side, server)),
@@ -130,12 +142,16 @@ impl Watched {
         !self.server_napi.is_empty()
     }
 
-    fn irqs(&self, proc: &ProcRoot) -> Option<u64> {
+    fn irqs(&self, interrupts: &Interrupts) -> Option<u64> {
         if self.irqs.is_empty() {
             return None;
         }
-        let interrupts = proc.interrupts().ok()?;
         self.irqs.iter().map(|irq| Some(interrupts.irq(*irq)?.total)).sum()
+    }
+
+    fn timer_irqs(&self, interrupts: &Interrupts) -> Option<u64> {
+        let per_cpu = interrupts.kind("LOC")?.per_cpu.as_ref()?;
+        self.server_cpus.iter().map(|cpu| per_cpu.get(&cpu).copied()).sum()
     }
 
     fn drops(&self, side: &ProcDir, server: bool) -> Option<u64> {
@@ -166,6 +182,8 @@ impl Watched {
             client_cpus: cpu_use(&self.client_cpus, client_run_ns),
             server_sleeps: increase(from.server_sleeps, to.server_sleeps),
             irqs: increase(from.irqs, to.irqs),
+            net_rx_softirqs: increase(from.net_rx_softirqs, to.net_rx_softirqs),
+            timer_irqs: increase(from.timer_irqs, to.timer_irqs),
             polls: polls(|polls| polls.polls),
             empty_polls: polls(|polls| polls.empty),
             polled_packets: polls(|polls| polls.packets),

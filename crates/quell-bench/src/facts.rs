@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::cpus::CpuLayout;
 
 /// Facts about the measured machine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HostFacts {
     /// `uname -r`.

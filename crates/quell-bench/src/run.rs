@@ -30,7 +30,7 @@ use crate::lab::napi::Queues;
 use crate::lab::veth::{CLIENT_DEVICE, LabError, SERVER_DEVICE, VethLab, VethPlan, unique_name};
 use crate::offered_load::OfferedLoad;
 use crate::requirements::{Missing, missing};
-use crate::server::{Server, ServerCommand, ServerError, Worker};
+use crate::server::{Server, ServerCommand, ServerError};
 use crate::{bench_load, checks};
 
 /// Number of attempts before a lab check counts as failed.
@@ -216,7 +216,7 @@ fn measure(
         info!(holds = check.holds, ?check, "lab checked");
     }
     for worker in &workers {
-        info!(worker = ?worker.facts, "worker found");
+        info!(?worker, "worker found");
     }
     let facts = lab_facts(lab, checks);
     watch(Event::LabIsUp(&facts));
@@ -348,7 +348,7 @@ fn look_until_it_holds(
     lab: &mut VethLab,
     server: &Server,
     generator: &mut Generator,
-) -> Result<(Vec<Worker>, Vec<Check>), BenchError> {
+) -> Result<(Vec<WorkerFacts>, Vec<Check>), BenchError> {
     let mut looked = look_at_the_workers(lab, server, generator)?;
     for _ in 1..LOOKS_MAX {
         if looked.1.iter().all(|check| check.holds) {
@@ -364,7 +364,7 @@ fn look_at_the_workers(
     lab: &mut VethLab,
     server: &Server,
     generator: &mut Generator,
-) -> Result<(Vec<Worker>, Vec<Check>), BenchError> {
+) -> Result<(Vec<WorkerFacts>, Vec<Check>), BenchError> {
     let proc = ProcRoot::default();
     let before = proc.softirqs()?;
     let report = generator.run(&LOOK_AROUND, &mut ())?;
@@ -372,8 +372,7 @@ fn look_at_the_workers(
     let mut workers = server.workers()?;
     Server::pin(&mut workers, lab.server.queues.ids(), &lab.plan.cpus.server)?;
     let napi_ids: Vec<u32> = lab.server.queues.ids().iter().map(|id| id.get()).collect();
-    let seen: Vec<WorkerFacts> = workers.iter().map(|worker| worker.facts.clone()).collect();
-    let mut checks = checks::of_workers(&seen, &napi_ids);
+    let mut checks = checks::of_workers(&workers, &napi_ids);
     let server_cpus = lab.plan.cpus.server_cpus();
     checks.push(checks::of_receive_work(&before, &after, &server_cpus, report.answered_in_window));
     Ok((workers, checks))

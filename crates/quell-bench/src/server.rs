@@ -1,6 +1,5 @@
 //! The server under test: an unmodified program, started in the lab's server namespace and pinned to the server's CPUs.
-//! Quell finds, reads and sets its epolls from outside, through duplicates of its file descriptors. The program does
-//! not cooperate.
+//! Quell finds its epolls from outside, through duplicates of its file descriptors. The program does not cooperate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -8,7 +7,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use quell_host::transaction::ChangeError;
-use quell_linux::epoll_params::{self, EpollParamsError};
 use quell_linux::netns::NamespaceError;
 use quell_linux::pidfd::{DuplicatedFd, PidFd, PidFdError};
 use quell_linux::proc::{FdKind, ProcError, ProcRoot};
@@ -18,7 +16,6 @@ use quell_linux::socket_options::{self, SocketOptionError};
 use quell_linux::tcp::TcpConnection;
 use quell_linux::visible;
 use quell_linux::{CpuList, NapiId, Pid};
-use quell_mode::EpollParams;
 
 use crate::facts::{ServerFacts, WorkerFacts};
 use crate::lab::veth::VethLab;
@@ -56,15 +53,7 @@ pub struct Server {
     proc: ProcRoot,
 }
 
-/// An epoll of the server that carries connections, and the thread that waits on it.
-#[derive(Debug)]
-pub struct Worker {
-    /// Observed facts.
-    pub facts: WorkerFacts,
-    epoll: DuplicatedFd,
-}
-
-/// Why the server could not be started, inspected or set.
+/// Why the server could not be started or inspected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
@@ -112,22 +101,9 @@ pub enum ServerError {
     /// A socket option could not be read.
     #[error(transparent)]
     SocketOption(#[from] SocketOptionError),
-    /// An epoll could not be read or set.
-    #[error(transparent)]
-    Epoll(#[from] EpollParamsError),
     /// A thread could not be pinned.
     #[error(transparent)]
     Sched(#[from] SchedError),
-    /// The kernel reports other epoll parameters than were requested.
-    #[error("epoll {fd} of the server: asked for {asked:?}, and the kernel reads back {read:?}")]
-    ReadBack {
-        /// Number of the file descriptor in the server.
-        fd: i32,
-        /// Requested parameters.
-        asked: EpollParams,
-        /// Parameters that the kernel reports.
-        read: EpollParams,
-    },
 }
 
 impl ServerCommand {
@@ -198,12 +174,8 @@ impl Server {
 
     /// Server facts for the result file.
     #[must_use]
-    pub fn facts(&self, workers: &[Worker]) -> ServerFacts {
-        ServerFacts {
-            command: self.command.clone(),
-            version: self.version.clone(),
-            workers: workers.iter().map(|worker| worker.facts.clone()).collect(),
-        }
+    pub fn facts(&self, workers: &[WorkerFacts]) -> ServerFacts {
+        ServerFacts { command: self.command.clone(), version: self.version.clone(), workers: workers.to_vec() }
     }
 
     /// Processes of the server: the started one and its descendants in the same session.
@@ -220,12 +192,12 @@ impl Server {
     ///
     /// # Errors
     /// When the server's files cannot be read or duplicated.
-    pub fn workers(&self) -> Result<Vec<Worker>, ServerError> {
+    pub fn workers(&self) -> Result<Vec<WorkerFacts>, ServerError> {
         let mut workers = Vec::new();
         for pid in self.processes()? {
             workers.extend(workers_of(&self.proc, pid)?);
         }
-        workers.sort_by(|a, b| a.facts.napi_ids.cmp(&b.facts.napi_ids));
+        workers.sort_by(|a, b| a.napi_ids.cmp(&b.napi_ids));
         Ok(workers)
     }
 
@@ -234,13 +206,13 @@ impl Server {
     ///
     /// # Errors
     /// When a thread cannot be pinned.
-    pub fn pin(workers: &mut [Worker], napi_ids: &[NapiId], cpus: &[u32]) -> Result<(), ServerError> {
+    pub fn pin(workers: &mut [WorkerFacts], napi_ids: &[NapiId], cpus: &[u32]) -> Result<(), ServerError> {
         let cpu_of: BTreeMap<u32, u32> = napi_ids.iter().map(|id| id.get()).zip(cpus.iter().copied()).collect();
         for worker in workers {
-            let cpu = worker.facts.napi_ids.first().and_then(|id| cpu_of.get(id));
-            let (Some(&cpu), Some(tid)) = (cpu, worker.facts.tid.and_then(Pid::new)) else { continue };
+            let cpu = worker.napi_ids.first().and_then(|id| cpu_of.get(id));
+            let (Some(&cpu), Some(tid)) = (cpu, worker.tid.and_then(Pid::new)) else { continue };
             sched::set_affinity(tid, &[cpu].into_iter().collect::<CpuList>())?;
-            worker.facts.cpu = Some(cpu);
+            worker.cpu = Some(cpu);
         }
         Ok(())
     }
@@ -284,34 +256,11 @@ impl Server {
     }
 }
 
-impl Worker {
-    /// Busy-poll parameters of the epoll.
-    ///
-    /// # Errors
-    /// [`ServerError::Epoll`] when the kernel does not report them.
-    pub fn params(&self) -> Result<EpollParams, ServerError> {
-        Ok(epoll_params::get(&self.epoll)?)
-    }
-
-    /// Sets the busy-poll parameters of the epoll, verifies them and returns the parameters that the kernel reports.
-    ///
-    /// # Errors
-    /// When the kernel refuses, or reports other parameters.
-    pub fn set(&self, asked: EpollParams) -> Result<EpollParams, ServerError> {
-        epoll_params::set(&self.epoll, asked)?;
-        let read = epoll_params::get(&self.epoll)?;
-        if read != asked {
-            return Err(ServerError::ReadBack { fd: self.facts.epoll_fd, asked, read });
-        }
-        Ok(read)
-    }
-}
-
 /// Finds the epolls of a process that carry connections with a NAPI ID, and what the kernel reports about each.
 ///
 /// # Errors
 /// When the process has exited, or its files cannot be read or duplicated.
-pub fn workers_of(proc: &ProcRoot, pid: Pid) -> Result<Vec<Worker>, ServerError> {
+pub fn workers_of(proc: &ProcRoot, pid: Pid) -> Result<Vec<WorkerFacts>, ServerError> {
     let process = proc.process(pid);
     let pidfd = PidFd::open(pid)?;
     let waiting = threads_waiting_on_epolls(proc, pid)?;
@@ -331,8 +280,7 @@ pub fn workers_of(proc: &ProcRoot, pid: Pid) -> Result<Vec<Worker>, ServerError>
         }
         let tid = waiting.get(&fd).map(|tid| tid.get());
         let napi_ids = napi_ids.into_iter().collect();
-        let facts = WorkerFacts { tid, cpu: None, epoll_fd: fd, connections, connections_without_napi, napi_ids };
-        workers.push(Worker { facts, epoll: pidfd.duplicate(fd)? });
+        workers.push(WorkerFacts { tid, cpu: None, epoll_fd: fd, connections, connections_without_napi, napi_ids });
     }
     Ok(workers)
 }

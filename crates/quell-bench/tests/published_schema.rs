@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use quell_bench::experiment::earlier::Matrix;
 use quell_bench::experiment::{ExperimentResult, SubjectFacts};
-use quell_bench::vm::interrupts::InterruptResult;
 use serde_json::{Value, json};
 
 fn in_repository(path: &str) -> PathBuf {
@@ -34,22 +33,6 @@ fn the_published_schema_of_experiments_is_the_one_of_this_version() {
         read("docs/schema/quell-experiment.schema.json") == current,
         "to publish the current one: cargo run -p quell -- bench --schema > docs/schema/quell-experiment.schema.json"
     );
-}
-
-#[test]
-fn the_published_schema_of_the_vm_lab_is_the_one_of_this_version() {
-    let current = serde_json::to_value(InterruptResult::json_schema()).unwrap();
-    assert!(
-        read("docs/schema/quell-interrupts.schema.json") == current,
-        "to publish the current one: cargo run -p quell -- bench --on vm --schema > docs/schema/quell-interrupts.schema.json"
-    );
-}
-
-#[test]
-fn a_recorded_vm_lab_result_survives_a_round_trip() {
-    let recorded = read("crates/quell/tests/fixtures/interrupts.json");
-    let result: InterruptResult = serde_json::from_value(recorded.clone()).unwrap();
-    assert_eq!(serde_json::to_value(&result).unwrap(), recorded);
 }
 
 #[test]

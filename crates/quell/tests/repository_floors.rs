@@ -62,19 +62,16 @@ const SHARED_TYPE_NAMES: &[&str] = &[
     "Program",
     "ProgramError",
     "Queue",
-    "Refusal",
     "Report",
     "Request",
     "Rings",
     "Scenario",
-    "Seen",
     "Socket",
     "Step",
     "Target",
     "Transport",
     "Wait",
     "Why",
-    "Worker",
 ];
 
 fn crates_dir() -> PathBuf {

@@ -55,17 +55,22 @@ fn a_guest_that_does_not_end_is_ended_with_its_last_words() {
     assert!(said.contains("did not exit within 30 s") && said.contains("listening on 127.0.0.1:7000"), "{said}");
 }
 
-/// What `quell bench --on vm` counted with these options, and whether all that has to hold held.
-fn counted(options: &[&str]) -> (Value, bool) {
-    let ran = quell(&[&["bench", "--on", "vm", "--json"][..], options].concat());
+/// The experiment that `quell bench --on vm` made with these options, and whether all that has to hold held.
+fn experiment(options: &[&str]) -> (Value, bool) {
+    let ran = quell(&[&["bench", "--on", "vm", "--json", "--output", "/dev/null"][..], options].concat());
     assert!(matches!(ran.status.code(), Some(0 | 3)), "{}", text(&ran.stderr));
-    (serde_json::from_slice(&ran.stdout).unwrap(), ran.status.success())
+    let result: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    (result["experiments"][0].clone(), ran.status.success())
 }
 
-/// Whether the host kept the emulator waiting during a trial that counts. Then nothing can be said of the guest.
-fn starved(result: &Value) -> bool {
-    let shares = || result["trials"].as_array().unwrap().iter().map(|trial| trial["host-wait-share"].as_f64());
-    let worst = shares().flatten().fold(0.0, f64::max);
+fn slices(experiment: &Value) -> impl Iterator<Item = &Value> {
+    experiment["record"]["slices"].as_array().unwrap().iter()
+}
+
+/// Whether the host kept the emulator waiting during a slice. Then nothing can be said of the guest.
+fn starved(experiment: &Value) -> bool {
+    let shares = slices(experiment).filter_map(|slice| slice["observation"]["foreign-cpu"].as_f64());
+    let worst = shares.fold(0.0, f64::max);
     let starved = worst > 0.22;
     if starved {
         skip(
@@ -79,30 +84,32 @@ fn starved(result: &Value) -> bool {
 #[test]
 fn interrupts_come_under_base_and_not_under_suspension_which_needs_no_timers_either() {
     let Some(kernel) = lean() else { return };
-    let (result, held) = counted(&["--kernel", &kernel]);
-    assert!(held || starved(&result), "{result:#}");
+    let (experiment, held) = experiment(&["--kernel", &kernel]);
+    assert!(held || starved(&experiment), "{experiment:#}");
 }
 
-fn rx_interrupts(result: &Value, mode: &str) -> (u64, u64) {
-    let trials = result["trials"].as_array().unwrap().iter().filter(|trial| trial["mode"] == mode);
-    let count = |name: &str| trials.clone().map(|trial| trial[name].as_u64().unwrap()).sum();
-    (count("rx-interrupts"), count("answered"))
+/// Mean interrupts per request of an arm.
+fn interrupts_per_request(experiment: &Value, arm: u64) -> f64 {
+    let of_arm = slices(experiment).filter(|slice| slice["arm"] == arm);
+    let counts = of_arm.map(|slice| slice["observation"]["metrics"]["irqs-per-request"].as_f64().unwrap());
+    let counts: Vec<f64> = counts.collect();
+    assert!(!counts.is_empty(), "{experiment:#}");
+    counts.iter().sum::<f64>() / counts.len() as f64
 }
 
 #[test]
 fn a_thread_that_polls_without_end_takes_hardly_an_interrupt() {
     let Some(kernel) = lean() else { return };
-    let (result, _) = counted(&["--kernel", &kernel, "--repeats", "1", "--modes", "base,threadedbusy"]);
-    if let Some(refusal) = result["refused"].get("threadedbusy") {
+    let (experiment, _) = experiment(&["--kernel", &kernel, "--budget", "15s", "--modes", "base,threadedbusy"]);
+    let dropped = &experiment["record"]["dropped"];
+    if let Some(refusal) = dropped.get("2") {
         skip(Lacks::Guest, format_args!("{kernel} does not poll by threads without end: {refusal}"));
         return;
     }
-    let (interrupts, answered) = rx_interrupts(&result, "threadedbusy");
-    let (under_base, answered_under_base) = rx_interrupts(&result, "base");
-    assert!(answered > 0 && answered_under_base > 0, "{result:#}");
     // Few come all the same: virtio-net enables its callback for a moment before it hears that polling goes on
     // (`virtqueue_napi_complete`). Under base there are fewer where the host lets packets come in bunches.
-    assert!(interrupts * answered_under_base * 10 < under_base * answered, "{result:#}");
+    let (polling, base) = (interrupts_per_request(&experiment, 2), interrupts_per_request(&experiment, 0));
+    assert!(polling * 10.0 < base, "{experiment:#}");
 }
 
 /// What `quell apply` makes of the server's NIC: a thread of its queue that polls without end.

@@ -23,8 +23,9 @@ const MODES: [&str; 7] = ["base", "defer20", "napibusy", "fullbusy", "suspend20"
 /// What a kernel says in a guest: its features, and which modes can be set.
 fn asked(kernel: &str) -> Value {
     let modes = MODES.join(",");
-    let run = ["bench", "--on", "vm", "--json", "--repeats", "1", "--retries", "0", "--seconds", "0.2"];
-    let ran = quell(&[&run[..], &["--kernel", kernel, "--modes", &modes]].concat());
+    let run = ["bench", "--on", "vm", "--json", "--output", "/dev/null"];
+    let moments = ["--slice", "100", "--settle", "50", "--budget", "8s"];
+    let ran = quell(&[&run[..], &moments, &["--kernel", kernel, "--modes", &modes]].concat());
     // How often interrupts come in a moment of a busy machine is not asked here.
     assert!(matches!(ran.status.code(), Some(0 | 3)), "{kernel}: {}", text(&ran.stderr));
     serde_json::from_slice(&ran.stdout).unwrap()
@@ -91,8 +92,13 @@ fn row(page: &mut String, name: &str, cells: impl IntoIterator<Item = String>) {
 }
 
 fn mode_cell(said: &Value, mode: &str) -> String {
-    let Some(refusal) = said["refused"].get(mode) else { return "set".to_owned() };
-    let nearest = &refusal["nearest"];
+    let record = &said["experiments"][0]["record"];
+    let treatments = record["design"]["treatments"].as_array().unwrap();
+    let arm = treatments.iter().position(|treatment| treatment["name"] == mode).map(|at| at + 2);
+    if arm.is_none_or(|arm| record["dropped"].get(arm.to_string()).is_none()) {
+        return "set".to_owned();
+    }
+    let nearest = &said["subject"]["nearest"][mode];
     if nearest.is_null() {
         return "refused".to_owned();
     }
@@ -118,8 +124,8 @@ fn page() -> String {
     let mut page = String::from(HEAD);
     let said = KERNELS.map(asked);
     head(&mut page, "found");
-    for (index, feature) in said[0]["features"].as_array().unwrap().iter().enumerate() {
-        let state = |kernel: &Value| kernel["features"][index]["state"].as_str().unwrap().to_owned();
+    for (index, feature) in said[0]["subject"]["features"].as_array().unwrap().iter().enumerate() {
+        let state = |kernel: &Value| kernel["subject"]["features"][index]["state"].as_str().unwrap().to_owned();
         row(&mut page, feature["name"].as_str().unwrap(), said.iter().map(state));
     }
     page.push_str(MODES_HEAD);

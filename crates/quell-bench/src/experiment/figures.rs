@@ -25,6 +25,10 @@ pub const PROCESS_CPU: &str = "process-us-per";
 pub const POLLS: &str = "polls-per";
 /// Interrupts of the queues per request or packet.
 pub const IRQS: &str = "irqs-per";
+/// NET_RX softirqs on the server's CPUs per request or packet.
+pub const NET_RX: &str = "net-rx-softirqs-per";
+/// Timer interrupts of the server's CPUs per request or packet.
+pub const TIMER_IRQS: &str = "timer-irqs-per";
 /// Times that a thread of the server slept per request or packet.
 pub const SLEEPS: &str = "sleeps-per";
 /// Share of the polls that found no packet.
@@ -52,7 +56,12 @@ impl Work {
     /// CPU time as a criterion.
     #[must_use]
     pub fn cpu(self) -> Criterion {
-        Criterion::Metric { name: self.name(CPU), goal: Goal::Lowest }
+        self.criterion(CPU)
+    }
+
+    /// A cost as a criterion.
+    pub(crate) fn criterion(self, cost: &str) -> Criterion {
+        Criterion::Metric { name: self.name(cost), goal: Goal::Lowest }
     }
 }
 
@@ -80,6 +89,8 @@ pub fn of_counters(counters: &TrialCounters, requests: Option<u64>, seconds: f64
         (work.name(PROCESS_CPU), us(per_work(counters.server_run_ns))),
         (work.name(POLLS), per_work(counters.polls)),
         (work.name(IRQS), per_work(counters.irqs)),
+        (work.name(NET_RX), per_work(counters.net_rx_softirqs)),
+        (work.name(TIMER_IRQS), per_work(counters.timer_irqs)),
         (work.name(SLEEPS), per_work(counters.server_sleeps)),
         (EMPTY_POLLS.to_owned(), empty.map(|(empty, polls)| empty as f64 / polls as f64)),
         (BUSY.to_owned(), counters.server_cpus.as_ref().and_then(CpuUse::busy_share)),

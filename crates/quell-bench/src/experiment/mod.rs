@@ -31,6 +31,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::facts::{HostFacts, LabFacts, ModelFacts, ServerFacts};
 use crate::offered_load::OfferedLoad;
+use crate::vm::GuestFacts;
 use command::{CommandRunner, CommandSubjectError, StartedCommand};
 use figures::Work;
 use judge::{Judge, JudgeError, PrintedFigures};
@@ -79,6 +80,8 @@ pub enum SubjectFacts {
     },
     /// A server on the model of a host.
     Model(ModelFacts),
+    /// A server in a guest of the vm lab.
+    Guest(GuestFacts),
 }
 
 /// Programs of this host, and who measured them.
@@ -205,7 +208,8 @@ impl ExperimentResult {
 }
 
 /// Times and limits of an experiment.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Timing {
     /// Whole time, ms.
     pub budget_ms: u64,

@@ -80,10 +80,10 @@ pub enum SubjectError {
 }
 
 impl<'a> Programs<'a> {
-    /// A subject from programs that are ready to be switched. `impossible` adds reasons of the caller, by mode.
+    /// A subject from programs that are ready to be switched, or that cannot be and stay under the reference. `impossible` adds reasons of the caller, by mode.
     #[must_use]
     pub fn new(
-        switching: Switching,
+        switching: impl Into<Option<Switching>>,
         plan: &SwitchPlan,
         modes: &[DeliveryMode],
         impossible: &[Option<String>],
@@ -97,7 +97,7 @@ impl<'a> Programs<'a> {
             impossible.get(index).cloned().flatten().or(of_plan)
         };
         Self {
-            switching: Some(switching),
+            switching: switching.into(),
             modes: modes.to_vec(),
             impossible: plan.impossible.iter().enumerate().map(|(index, of_plan)| reason(index, of_plan)).collect(),
             watched,

@@ -1,78 +1,74 @@
-//! Collects the guest's events on the host until every mode has the requested number of undisturbed trials. Only the
-//! host knows whether it kept the emulator waiting. [`super::interrupts`] decides whether a trial with a given waiting
-//! time is valid.
+//! Collects the guest's events on the host. Only the host knows whether it kept the emulator waiting: that share of a slice
+//! is its foreign CPU time.
 
-use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
+use quell_experiment::{SliceObservation, SliceRecord};
 use quell_linux::proc::Schedstat;
 
-use super::interrupts::{InterruptResult, InterruptTrial};
-use super::{Request, Seen, VmLabError};
+use super::{GuestEvent, VmLabError};
+use crate::experiment::{ExperimentResult, LoadExperiment};
 
 /// Events received so far.
-pub(super) struct Collected<'a> {
-    request: &'a Request,
-    result: Option<InterruptResult>,
-    /// Scheduling statistics of the emulator at the start of the current trial.
-    begun: Option<Schedstat>,
+#[derive(Default)]
+pub(super) struct Collected {
+    result: Option<ExperimentResult>,
+    /// Block and arm of the current slice, and scheduling statistics of the emulator at its start.
+    current: Option<(u32, usize, Option<Schedstat>)>,
     unreadable: Option<serde_json::Error>,
 }
 
-impl<'a> Collected<'a> {
-    pub(super) fn new(request: &'a Request) -> Self {
-        Self { request, result: None, begun: None, unreadable: None }
-    }
-
-    /// Processes a line. Breaks when no more trials are needed.
+impl Collected {
+    /// Processes a line. Breaks when it cannot be read.
     pub(super) fn hear(
         &mut self,
         line: &str,
         host: Option<Schedstat>,
-        watch: &mut dyn FnMut(&Seen),
+        watch: &mut dyn FnMut(&GuestEvent),
     ) -> ControlFlow<()> {
-        let seen: Seen = match serde_json::from_str(line) {
-            Ok(seen) => seen,
+        match serde_json::from_str(line) {
+            Ok(event) => {
+                watch(&event);
+                self.take(event, host);
+                ControlFlow::Continue(())
+            }
             Err(error) => {
                 self.unreadable = Some(error);
-                return ControlFlow::Break(());
+                ControlFlow::Break(())
             }
-        };
-        watch(&seen);
-        self.take(seen, host);
-        if self.is_enough() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-
-    fn take(&mut self, seen: Seen, host: Option<Schedstat>) {
-        match (seen, &mut self.result) {
-            (Seen::Up(result), _) => self.result = Some(*result),
-            (Seen::Refused { mode, refusal }, Some(result)) => {
-                result.refused.insert(mode, refusal);
-            }
-            (Seen::Begins { .. }, _) => self.begun = host,
-            (Seen::Ends(trial), Some(result)) => {
-                let host_wait_share = waited_share(self.begun.take(), host);
-                result.trials.push(InterruptTrial { host_wait_share, ..*trial });
-            }
-            (Seen::Refused { .. } | Seen::Ends(_), None) => {}
         }
     }
 
-    fn is_enough(&self) -> bool {
-        let Some(result) = &self.result else { return false };
-        let modes: BTreeSet<String> = self.request.modes.iter().map(ToString::to_string).collect();
-        modes.iter().filter(|mode| !result.refused.contains_key(*mode)).all(|mode| {
-            let sound = result.trials.iter().filter(|trial| trial.mode == *mode && !trial.was_starved());
-            sound.count() >= self.request.repeats as usize
-        })
+    fn take(&mut self, event: GuestEvent, host: Option<Schedstat>) {
+        let experiment = self.result.as_mut().and_then(|result| result.experiments.first_mut());
+        match (event, experiment) {
+            (GuestEvent::Up(result), _) => self.result = Some(*result),
+            (GuestEvent::SliceBegins { block, arm, .. }, _) => self.current = Some((block, arm, host)),
+            (GuestEvent::SliceEnds(observation), Some(experiment)) => {
+                let Some((block, arm, begun)) = self.current.take() else { return };
+                let observation = SliceObservation { foreign_cpu: waited_share(begun, host), ..*observation };
+                experiment.record.slices.push(SliceRecord { block, arm, observation });
+            }
+            (GuestEvent::Dropped { mode, reason }, Some(experiment)) => drop_mode(experiment, &mode, reason),
+            (GuestEvent::Ended(end), Some(experiment)) => experiment.end = end,
+            (GuestEvent::SliceEnds(_) | GuestEvent::Dropped { .. } | GuestEvent::Ended(_), None) => {}
+        }
     }
 
-    pub(super) fn into_result(self) -> Result<InterruptResult, VmLabError> {
+    pub(super) fn into_result(self) -> Result<ExperimentResult, VmLabError> {
         match (self.unreadable, self.result) {
             (Some(error), _) => Err(error.into()),
             (None, Some(result)) => Ok(result),
             (None, None) => Err(VmLabError::NeverUp),
         }
+    }
+}
+
+fn drop_mode(experiment: &mut LoadExperiment, mode: &str, reason: String) {
+    let design = &experiment.record.design;
+    let is_mode = |arm: &usize| design.treatment(*arm).is_some_and(|treatment| treatment.name == mode);
+    if let Some(arm) = (0..design.arms()).find(is_mode) {
+        experiment.record.dropped.insert(arm, reason);
     }
 }
 
@@ -86,54 +82,76 @@ fn waited_share(begun: Option<Schedstat>, ended: Option<Schedstat>) -> Option<f6
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vm::interrupts::tests::{result, trial};
+    use crate::experiment::EndOfExperiment;
+    use crate::vm::earlier::tests::recorded;
+    use quell_experiment::StopReason;
 
     fn host(run_ns: u64, wait_ns: u64) -> Option<Schedstat> {
         Some(Schedstat { run_ns, wait_ns, timeslices: 0 })
     }
 
-    fn hear(collected: &mut Collected<'_>, seen: &Seen, host: Option<Schedstat>) -> ControlFlow<()> {
-        collected.hear(&serde_json::to_string(seen).unwrap(), host, &mut |_| {})
+    fn hear(collected: &mut Collected, event: &GuestEvent, host: Option<Schedstat>) {
+        let line = serde_json::to_string(event).unwrap();
+        assert!(collected.hear(&line, host, &mut |_| {}).is_continue());
     }
 
-    fn request(retries: u32) -> Request {
-        Request { retries, ..Request::new(vec!["base".parse().unwrap()], 1) }
+    fn up() -> Collected {
+        let mut result = recorded();
+        result.experiments[0].record.slices.clear();
+        result.experiments[0].end = EndOfExperiment::Interrupted;
+        let mut collected = Collected::default();
+        hear(&mut collected, &GuestEvent::Up(Box::new(result)), None);
+        collected
     }
 
-    /// A trial of `base` during which the emulator ran for 100 ns and waited for `waited_ns`.
-    fn one_trial(collected: &mut Collected<'_>, waited_ns: u64) -> ControlFlow<()> {
-        assert!(hear(collected, &Seen::Begins { mode: "base".to_owned() }, host(50, 5)).is_continue());
-        hear(collected, &Seen::Ends(Box::new(trial("base", 0, 1_800, 240))), host(150, 5 + waited_ns))
+    fn begins(arm: usize) -> GuestEvent {
+        GuestEvent::SliceBegins { block: 3, arm, mode: String::new(), spent: 0.0 }
     }
 
-    #[test]
-    fn a_trial_with_a_waiting_emulator_is_repeated() {
-        let request = request(3);
-        let mut collected = Collected::new(&request);
-        assert!(hear(&mut collected, &Seen::Up(Box::new(result(vec![]))), None).is_continue());
-        assert!(one_trial(&mut collected, 100).is_continue());
-        assert!(one_trial(&mut collected, 5).is_break());
-        let shares: Vec<_> =
-            collected.into_result().unwrap().trials.iter().map(|trial| trial.host_wait_share.unwrap()).collect();
-        assert_eq!(shares, [0.5, 5.0 / 105.0]);
+    fn experiment(collected: Collected) -> LoadExperiment {
+        collected.into_result().unwrap().experiments.remove(0)
     }
 
     #[test]
-    fn a_host_without_schedstat_does_not_count_as_disturbing() {
-        let request = request(0);
-        let mut collected = Collected::new(&request);
-        hear(&mut collected, &Seen::Up(Box::new(result(vec![]))), None).continue_value().unwrap();
-        let ended = Seen::Ends(Box::new(trial("base", 0, 1_800, 240)));
-        assert!(hear(&mut collected, &ended, None).is_break());
-        assert_eq!(collected.into_result().unwrap().trials[0].host_wait_share, None);
+    fn time_that_the_emulator_waits_is_foreign_time_of_the_slice() {
+        let mut collected = up();
+        hear(&mut collected, &begins(2), host(50, 5));
+        hear(&mut collected, &GuestEvent::SliceEnds(Box::default()), host(150, 105));
+        hear(&mut collected, &begins(0), None);
+        hear(&mut collected, &GuestEvent::SliceEnds(Box::default()), None);
+        hear(&mut collected, &GuestEvent::Ended(EndOfExperiment::Stopped(StopReason::AllDecided)), None);
+        let experiment = experiment(collected);
+        let slices = experiment.record.slices.iter();
+        let seen: Vec<_> = slices.map(|slice| (slice.block, slice.arm, slice.observation.foreign_cpu)).collect();
+        assert_eq!(seen, [(3, 2, Some(0.5)), (3, 0, None)]);
+        assert_eq!(experiment.end, EndOfExperiment::Stopped(StopReason::AllDecided));
+    }
+
+    #[test]
+    fn a_refused_mode_is_left_out_with_its_reason() {
+        let mut collected = up();
+        hear(&mut collected, &begins(3), None);
+        let dropped = GuestEvent::Dropped { mode: "suspend20".to_owned(), reason: "no napi-set".to_owned() };
+        hear(&mut collected, &dropped, None);
+        let dropped = experiment(collected).record.dropped;
+        assert_eq!(dropped.into_iter().collect::<Vec<_>>(), [(3, "no napi-set".to_owned())]);
+    }
+
+    #[test]
+    fn a_guest_that_is_stopped_leaves_the_slices_until_then() {
+        let mut collected = up();
+        hear(&mut collected, &begins(0), None);
+        hear(&mut collected, &GuestEvent::SliceEnds(Box::default()), None);
+        hear(&mut collected, &begins(2), None);
+        let experiment = experiment(collected);
+        assert_eq!((experiment.record.slices.len(), experiment.end), (1, EndOfExperiment::Interrupted));
     }
 
     #[test]
     fn unparsable_guest_output_is_an_error_not_an_empty_result() {
-        let request = request(0);
-        let mut collected = Collected::new(&request);
+        let mut collected = Collected::default();
         assert!(collected.hear("Killed", None, &mut |_| {}).is_break());
         assert!(matches!(collected.into_result(), Err(VmLabError::Unreadable(_))));
-        assert!(matches!(Collected::new(&request).into_result(), Err(VmLabError::NeverUp)));
+        assert!(matches!(Collected::default().into_result(), Err(VmLabError::NeverUp)));
     }
 }

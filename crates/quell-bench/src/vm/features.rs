@@ -2,11 +2,9 @@
 //! functions of the snapshot.
 
 use quell_host::snapshot::{Device, Linked, Provenance, Reading, Why};
-use quell_linux::epoll_params::EpollParamsError;
+use quell_mode::EpollParams;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use crate::server::ServerError;
 
 /// Availability of one feature.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -26,7 +24,7 @@ impl Feature {
 
 /// Features of a device's queues, and of the epolls of the server that listens on it.
 #[must_use]
-pub fn of(device: &Device, epoll: Result<(), &ServerError>) -> Vec<Feature> {
+pub fn of(device: &Device, epoll: Option<&Reading<EpollParams>>) -> Vec<Feature> {
     let napi = device.napis.known_elements().next();
     let of_napi = |name: &str, state: Option<String>| Feature::new(name, state.unwrap_or_else(|| "no".to_owned()));
     let queue = device.rx_queues.known_elements().next();
@@ -34,16 +32,16 @@ pub fn of(device: &Device, epoll: Result<(), &ServerError>) -> Vec<Feature> {
         Feature::new("netlink `napi-get`: NAPI instances", state(&device.napis)),
         Feature::new("netlink `queue-get`: a queue's NAPI", queue.map_or("no".to_owned(), |queue| link(&queue.napi))),
         of_napi("`irq` of a NAPI", napi.map(|napi| link(&napi.irq))),
-        of_napi("`defer-hard-irqs` per NAPI", napi.map(|napi| state(&napi.defer_hard_irqs))),
-        of_napi("`irq-suspend-timeout` per NAPI", napi.map(|napi| state(&napi.irq_suspend_timeout_ns))),
-        of_napi("`threaded` per NAPI", napi.map(|napi| state(&napi.threading))),
+        of_napi("`defer-hard-irqs` per NAPI", napi.map(|napi| state(&napi.defer_hard_irqs).to_owned())),
+        of_napi("`irq-suspend-timeout` per NAPI", napi.map(|napi| state(&napi.irq_suspend_timeout_ns).to_owned())),
+        of_napi("`threaded` per NAPI", napi.map(|napi| state(&napi.threading).to_owned())),
         Feature::new("sysfs `napi_defer_hard_irqs` of a device", state(&device.defaults.defer_hard_irqs)),
-        Feature::new("`EPIOCSPARAMS`: busy-poll parameters of an epoll", epoll_state(epoll)),
+        Feature::new("`EPIOCSPARAMS`: busy-poll parameters of an epoll", epoll.map_or("no", state)),
     ]
 }
 
-fn state<T>(reading: &Reading<T>) -> String {
-    reading.why_unknown().map_or("yes", |unknown| in_words(unknown.why)).to_owned()
+fn state<T>(reading: &Reading<T>) -> &'static str {
+    reading.why_unknown().map_or("yes", |unknown| in_words(unknown.why))
 }
 
 fn link<T>(reading: &Reading<Option<Linked<T>>>) -> String {
@@ -52,7 +50,7 @@ fn link<T>(reading: &Reading<Option<Linked<T>>>) -> String {
         Some(Some(Linked { provenance: Provenance::Name, .. })) => "by its name".to_owned(),
         Some(Some(_)) => "by its place".to_owned(),
         Some(None) => "none".to_owned(),
-        None => state(reading),
+        None => state(reading).to_owned(),
     }
 }
 
@@ -66,15 +64,6 @@ fn in_words(why: Why) -> &'static str {
     }
 }
 
-fn epoll_state(epoll: Result<(), &ServerError>) -> &'static str {
-    match epoll {
-        Ok(()) => "yes",
-        Err(ServerError::Epoll(EpollParamsError::Unsupported | EpollParamsError::NoBusyPoll)) => "not in this kernel",
-        Err(ServerError::Epoll(EpollParamsError::Denied { .. })) => "denied",
-        Err(_) => "could not be read",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,10 +72,7 @@ mod tests {
     fn missing_kernel_features_and_unreported_driver_facts_are_distinguished() {
         let kernel: Reading<u32> = Reading::unknown(Why::UnsupportedByKernel, "");
         let driver: Reading<Option<Linked<u32>>> = Reading::unknown(Why::UnsupportedByDriver, "");
-        assert_eq!(
-            (state(&kernel).as_str(), link(&driver).as_str()),
-            ("not in this kernel", "the driver does not tell")
-        );
+        assert_eq!((state(&kernel), link(&driver).as_str()), ("not in this kernel", "the driver does not tell"));
         assert_eq!(state(&Reading::Known(0_u32)), "yes");
     }
 

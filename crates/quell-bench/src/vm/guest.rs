@@ -1,32 +1,50 @@
 //! The guest side of the vm lab. Server and client use the two NICs, and the plain responder is started like any other
-//! server. Modes are set from outside with the same code as on a host. The kernel's counters are read around each
-//! trial. Nothing is journalled, because the machine ends with the lab.
+//! server. It is the subject of an experiment as on a host ([`Programs`]). Nothing but the switches is journalled, because
+//! the machine ends with the lab.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quell_host::snapshot::{self, Device, Linked, Provenance, Scope, TakeError};
-use quell_linux::kernel;
+use quell_experiment::{
+    Criterion, ExperimentDesign, ExperimentEnd, ExperimentEvent, ExperimentRecord, ExperimentSubject, SetFailure,
+    SliceFlag, SliceObservation, StopReason,
+};
+use quell_host::attach::plan::Impossible;
+use quell_host::attach::{Selection, TargetError, Targets};
+use quell_host::journal::Journal;
+use quell_host::snapshot::{Device, Linked, Provenance, TakeError};
+use quell_host::switching::{SwitchError, SwitchPlan, Switching};
+use quell_linux::InterfaceName;
+use quell_linux::netdev::Netdev;
 use quell_linux::netns::{Namespace, NamespaceError};
-use quell_linux::proc::{ProcError, ProcRoot};
 use quell_linux::process::{Child, Output, ProcessError, Spawn};
 use quell_linux::udp::UdpSocket;
 use quell_load::{
-    Generator, LoadError, LoadSpec, Polling, RequestResponse, RunObserver, RunSpec, Schedule, Transport, Workload,
+    Generator, LoadError, LoadSpec, Polling, RequestResponse, RunSpec, RunningLoad, Schedule, Transport, Workload,
 };
-use quell_mode::DeliveryMode;
+use quell_mode::{DeliveryMode, EpollParams, NapiSettings, Threaded};
 use quell_vm::nic::{End, GuestNic, NicError};
 
-use super::interrupts::{InterruptResult, InterruptTrial, SCHEMA};
-use super::settable::Settable;
-use super::{Request, Seen, features};
-use crate::server::{ServerError, workers_of};
+use super::nearest::NearestFinder;
+use super::{EMULATED, GuestEvent, GuestFacts, GuestRequest, features};
+use crate::counters::Watched;
+use crate::experiment::figures::{IRQS, TIMER_IRQS, Work};
+use crate::experiment::program::{Programs, SubjectError, Traffic};
+use crate::experiment::{
+    ComparisonError, EndOfExperiment, ExperimentResult, LoadExperiment, Preview, SubjectFacts, drive,
+    finished_experiment, needs_launch,
+};
+use crate::lab::napi::Queues;
+use crate::offered_load::OfferedLoad;
 
-pub(super) const SERVER_CPU: u32 = 0;
+const SERVER_CPU: u32 = 0;
 const CLIENT_CPU: u32 = 1;
+/// This CPU exists if a mode needs it: see [`GuestRequest::cpus`].
+const SPARE_CPU: u32 = 2;
 const PORT: u16 = 7_000;
 /// CPU work per request, µs. It is long enough for an emulated NIC to deliver the next requests in the meantime, as a
 /// real NIC does.
@@ -38,7 +56,6 @@ const REQUEST_BYTES: u32 = 64;
 const SOCKETS: u32 = 32;
 /// Response timeout, ms. Emulation is slow, so a late answer does not mean a stuck server.
 const PATIENCE_MS: u32 = 20_000;
-pub(super) const WARM_UP_MS: u32 = 300;
 /// Traffic that gives the server's socket its NAPI ID.
 const LOOK_AROUND: RunSpec = RunSpec { schedule: Schedule::Closed, warm_up_ms: 50, measure_ms: 200 };
 /// Time limit for the responder to listen.
@@ -64,9 +81,15 @@ pub enum GuestLabError {
     /// The snapshot of the guest could not be taken.
     #[error(transparent)]
     Snapshot(#[from] TakeError),
-    /// A file of /proc could not be read.
+    /// The responder could not be found.
     #[error(transparent)]
-    Proc(#[from] ProcError),
+    Target(#[from] TargetError),
+    /// The responder could not be switched between modes.
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
+    /// The experiment could not be made.
+    #[error(transparent)]
+    Experiment(#[from] ComparisonError),
     /// The path of this program is unknown.
     #[error("finding this program: {0}")]
     Program(io::Error),
@@ -79,58 +102,198 @@ pub enum GuestLabError {
     /// The responder does not listen.
     #[error("the responder does not listen; it said: {0}")]
     Deaf(String),
-    /// The responder could not be inspected.
-    #[error(transparent)]
-    Server(#[from] ServerError),
-    /// The responder's epoll was not found.
-    #[error("no epoll of the responder holds a connection that knows its NAPI instance")]
-    NoWorker,
     /// The generator failed.
     #[error(transparent)]
     Load(#[from] LoadError),
 }
 
-/// Sets up the lab in this guest, counts until every round is done, and reports each event as it happens.
+/// Sets up the lab in this guest, runs the experiment, and reports each event as it happens.
 ///
 /// # Errors
-/// See [`GuestLabError`]. A mode that cannot be set is not an error but [`Seen::Refused`].
-pub fn count(request: &Request, tell: &mut dyn FnMut(&Seen)) -> Result<(), GuestLabError> {
-    let server = GuestNic::raise(End::Server, SERVER_CPU)?;
+/// See [`GuestLabError`]. A mode that cannot be set is not an error: the experiment goes on without it.
+pub fn measure(
+    request: &GuestRequest,
+    journal: &Journal,
+    tell: &mut dyn FnMut(&GuestEvent),
+) -> Result<(), GuestLabError> {
+    let nic = GuestNic::raise(End::Server, SERVER_CPU)?;
     let client = Arc::new(GuestNic::raise(End::Client, CLIENT_CPU)?.namespace);
-    let device = snapshot_of_the_server()?;
-    let rx = rx_interrupt(&device, &server)?.ok_or(GuestLabError::NoInterrupt)?;
-
-    let address = SocketAddr::new(server.address, PORT);
-    let mut responder = start_responder(&server.namespace, &client, address)?;
+    let address = SocketAddr::new(nic.address, PORT);
+    let mut responder = start_responder(&nic.namespace, &client, address)?;
     let mut generator = Generator::connect(load(address), Some(client))?;
     generator.run(&LOOK_AROUND, &mut ())?;
-    let workers = workers_of(&ProcRoot::default(), responder.pid())?;
-    let worker = workers.first().ok_or(GuestLabError::NoWorker)?;
+    let targets = Targets::find(Selection::Processes(vec![responder.pid()]))?;
+    let preview = Preview::of(&targets, &request.modes)?;
+    let devices = preview.snapshot.devices.iter();
+    let device = devices.clone().find(|device| device.name == End::Server.name());
+    let device = device.ok_or(GuestLabError::NotInTheSnapshot)?;
+    let rx = rx_interrupt(device, &nic)?.ok_or(GuestLabError::NoInterrupt)?;
 
-    tell(&Seen::Up(Box::new(InterruptResult {
-        schema: SCHEMA.to_owned(),
-        kernel: kernel::Kernel::running().release,
+    let processes = preview.snapshot.processes.iter().filter(|process| process.pid == responder.pid());
+    let epolls: Vec<_> =
+        processes.filter_map(|process| process.files.known()).flat_map(|files| &files.epolls).collect();
+    let plan = switchable(&preview.plan, &request.modes);
+    let finder = NearestFinder {
+        nic: &nic,
+        device: server_device(),
+        server: responder.identity(),
+        epolls: epolls.iter().filter(|epoll| epoll.params.known().is_some()).map(|epoll| epoll.fd).collect(),
+        journal,
+    };
+    let refused = request.modes.iter().zip(&plan.impossible).filter(|(_, impossible)| !impossible.is_empty());
+    let nearest = refused.filter_map(|(mode, _)| Some((mode.to_string(), finder.nearest(mode)?))).collect();
+    let facts = GuestFacts {
         driver: device.driver.known().and_then(|driver| driver.driver.clone()),
         rx_irq: rx.to,
         rx_irq_provenance: rx.provenance,
-        features: features::of(&device, worker.params().as_ref().map(|_| ())),
+        features: features::of(device, epolls.first().map(|epoll| &epoll.params)),
         load: format!("UDP, {SOCKETS} sockets with a request under way each, {WORK_US} µs of work a request"),
-        trials: Vec::new(),
-        refused: BTreeMap::new(),
-    })));
-    let settable = Settable::new(server, responder.pid(), workers);
-    let mut lab = Lab { settable, generator, rx_irq: rx.to, measure_ms: request.measure_ms };
-    lab.rounds(request, tell)?;
-    drop(lab);
+        nearest,
+    };
+    let design = request.design();
+    let mut result = ExperimentResult::begin(SubjectFacts::Guest(facts)).map_err(ComparisonError::from)?;
+    result.not_a_measurement = Some(EMULATED.to_owned());
+    result.experiments.push(LoadExperiment {
+        load: Some(OfferedLoad::Max),
+        offered_per_s: None,
+        record: ExperimentRecord { design: design.clone(), slices: Vec::new(), dropped: BTreeMap::new() },
+        end: EndOfExperiment::Interrupted,
+    });
+    tell(&GuestEvent::Up(Box::new(result)));
+    let running = generator.keep_running(Schedule::Closed)?;
+    let end = experiment(request, &plan, targets, &nic, rx.to, running, design, journal, tell)?;
+    tell(&GuestEvent::Ended(end));
     responder.terminate(Duration::from_secs(2))?;
     Ok(())
 }
 
-fn snapshot_of_the_server() -> Result<Device, GuestLabError> {
-    let name = End::Server.name().to_owned();
-    let scope = Scope { netns: Some(name.clone()), device: Some(name.clone()), ..Scope::default() };
-    let (snapshot, _) = snapshot::take(&scope)?;
-    snapshot.devices.into_iter().find(|device| device.name == name).ok_or(GuestLabError::NotInTheSnapshot)
+/// What modes are compared by.
+pub(super) fn criteria() -> Vec<Criterion> {
+    [IRQS, TIMER_IRQS].map(|cost| Work::Request.criterion(cost)).to_vec()
+}
+
+#[expect(clippy::too_many_arguments, reason = "everything that the lab consists of")]
+fn experiment(
+    request: &GuestRequest,
+    plan: &SwitchPlan,
+    targets: Targets,
+    nic: &GuestNic,
+    rx_irq: u32,
+    running: RunningLoad,
+    design: ExperimentDesign<DeliveryMode>,
+    journal: &Journal,
+    tell: &mut dyn FnMut(&GuestEvent),
+) -> Result<EndOfExperiment, GuestLabError> {
+    let watched = Watched {
+        server: targets.pids().into_iter().collect(),
+        server_napi: Vec::new(),
+        generator: running.generator().tids(),
+        client_napi: Vec::new(),
+        server_cpus: [SERVER_CPU].into_iter().collect(),
+        client_cpus: [CLIENT_CPU].into_iter().collect(),
+        devices: None,
+        irqs: vec![rx_irq],
+    };
+    let launch: Vec<Option<String>> =
+        request.modes.iter().map(|mode| needs_launch(mode).map(|requirement| requirement.to_string())).collect();
+    let switching = match plan.queues.is_empty() {
+        true => None,
+        false => Some(Switching::begin(journal, targets, plan, None)?),
+    };
+    let traffic = Traffic::Generator(running);
+    let tell = RefCell::new(tell);
+    let mut subject = GuestServer {
+        programs: Programs::new(switching, plan, &request.modes, &launch, watched, traffic, &|| false),
+        queues: Netdev::open_in(&nic.namespace)
+            .ok()
+            .and_then(|netdev| Queues::of(netdev, nic.ifindex, End::Server.name(), 1).ok()),
+        tell: &tell,
+    };
+    let mut watch = |event: ExperimentEvent<'_, DeliveryMode>| match event {
+        ExperimentEvent::SliceBegins { slice, spent } => {
+            let mode = slice.treatment.name.clone();
+            (tell.borrow_mut())(&GuestEvent::SliceBegins { block: slice.block, arm: slice.arm, mode, spent });
+        }
+        ExperimentEvent::TreatmentDropped { name, reason } => {
+            let (mode, reason) = (name.to_owned(), reason.to_owned());
+            (tell.borrow_mut())(&GuestEvent::Dropped { mode, reason });
+        }
+        ExperimentEvent::Looked(_) => {}
+    };
+    let finished = drive(&mut subject, design, &mut watch, &|| false).map_err(ComparisonError::from)?;
+    // What an old kernel refuses is a result too.
+    if matches!(finished.end, ExperimentEnd::Stopped(StopReason::NoTreatmentLeft)) {
+        return Ok(EndOfExperiment::Stopped(StopReason::NoTreatmentLeft));
+    }
+    Ok(finished_experiment(finished, Some(OfferedLoad::Max), None)?.end)
+}
+
+/// The plan as this kernel can carry it out. On a kernel that cannot set a queue, the queue has the values of `base`, and
+/// only `base` is possible.
+fn switchable(plan: &SwitchPlan, modes: &[DeliveryMode]) -> SwitchPlan {
+    let mut plan = plan.clone();
+    if !plan.queues.is_empty() {
+        return plan;
+    }
+    for (mode, impossible) in modes.iter().zip(&mut plan.impossible) {
+        if is_base(mode) {
+            impossible.clear();
+        } else if impossible.is_empty() {
+            let why = "the queue of the server is not known".to_owned();
+            impossible.push(Impossible { what: "set the queue".to_owned(), why });
+        }
+    }
+    plan
+}
+
+fn is_base(mode: &DeliveryMode) -> bool {
+    mode.napi() == NapiSettings::default() && mode.epoll().unwrap_or_default() == EpollParams::default()
+}
+
+fn server_device() -> InterfaceName {
+    InterfaceName::new(End::Server.name()).unwrap_or_else(|error| unreachable!("a name of quell_vm's: {error}"))
+}
+
+/// The server in the guest. Its slices are reported as they end, without what emulation distorts.
+struct GuestServer<'a, 'b> {
+    programs: Programs<'a>,
+    /// Absent if the kernel does not report NAPI instances.
+    queues: Option<Queues>,
+    tell: &'a RefCell<&'b mut dyn FnMut(&GuestEvent)>,
+}
+
+impl ExperimentSubject for GuestServer<'_, '_> {
+    type Setting = DeliveryMode;
+    type Error = SubjectError;
+
+    /// A thread that the mode has created is pinned: the kernel does not.
+    fn set(&mut self, mode: &DeliveryMode) -> Result<(), SetFailure<SubjectError>> {
+        self.programs.set(mode)?;
+        let cpu = if mode.napi().threaded == Threaded::BusyPoll { SPARE_CPU } else { SERVER_CPU };
+        let pinned = self.queues.as_mut().map(|queues| queues.pinned_threads(&[cpu]));
+        let failed = |error| SetFailure::NotSettable(SubjectError::Impossible(format!("pinning the thread: {error}")));
+        pinned.transpose().map_err(failed)?;
+        Ok(())
+    }
+
+    fn settle(&mut self, settle_ms: u32) -> Result<(), SubjectError> {
+        self.programs.settle(settle_ms)
+    }
+
+    fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, SubjectError> {
+        let Some(mut observation) = self.programs.observe(slice_ms)? else { return Ok(None) };
+        observation.latency = None;
+        // The host knows the share.
+        observation.foreign_cpu = None;
+        // In a closed loop no request waits to be sent. Those under way at the end of the slice are late, not lost.
+        observation.flags.retain(|flag| *flag == SliceFlag::RequestsFailed);
+        (self.tell.borrow_mut())(&GuestEvent::SliceEnds(Box::new(observation.clone())));
+        Ok(Some(observation))
+    }
+
+    fn restore(&mut self) -> Result<(), SubjectError> {
+        self.programs.restore()
+    }
 }
 
 /// Interrupt of the receive queue, as reported by the kernel. If the kernel does not report NAPI instances, the
@@ -185,102 +348,4 @@ fn answers(probe: &UdpSocket) -> bool {
         let _ = probe.send(&[0; REQUEST_BYTES as usize]);
     }
     answered
-}
-
-/// A lab under load.
-struct Lab {
-    settable: Settable,
-    generator: Generator,
-    rx_irq: u32,
-    measure_ms: u32,
-}
-
-impl Lab {
-    fn rounds(&mut self, request: &Request, tell: &mut dyn FnMut(&Seen)) -> Result<(), GuestLabError> {
-        let mut modes = request.modes.clone();
-        for round in 0..request.rounds() {
-            let mut refused = Vec::new();
-            // Rotates the modes, so each mode follows a different one in each round.
-            for place in 0..modes.len() {
-                let mode = &modes[(place + round as usize) % modes.len()];
-                if !self.trial(mode, round, tell)? {
-                    refused.push(*mode);
-                }
-            }
-            modes.retain(|mode| !refused.contains(mode));
-        }
-        Ok(())
-    }
-
-    /// Measures a mode, or reports that it cannot be set.
-    fn trial(&mut self, mode: &DeliveryMode, repeat: u32, tell: &mut dyn FnMut(&Seen)) -> Result<bool, GuestLabError> {
-        // The server is idle and has answered every request, so no queue is suspended.
-        let settings = match self.settable.set(mode) {
-            Ok(settings) => settings,
-            Err(reason) => {
-                let refusal = self.settable.refusal(mode, reason);
-                tell(&Seen::Refused { mode: mode.to_string(), refusal });
-                return Ok(false);
-            }
-        };
-        tell(&Seen::Begins { mode: mode.to_string() });
-        let run = RunSpec { schedule: Schedule::Closed, warm_up_ms: WARM_UP_MS, measure_ms: self.measure_ms };
-        let mut watch = Counting { rx_irq: self.rx_irq, begun: None, ended: None };
-        let report = self.generator.run(&run, &mut watch)?;
-        let (begun, ended) = (watch.begun.unwrap_or_default(), watch.ended.unwrap_or_default());
-        tell(&Seen::Ends(Box::new(InterruptTrial {
-            mode: mode.to_string(),
-            repeat,
-            settings,
-            answered: report.answered_in_window,
-            duration_ns: report.duration_ns,
-            rx_interrupts: increase(begun.rx_interrupts, ended.rx_interrupts),
-            net_rx_softirqs: increase(begun.net_rx_softirqs, ended.net_rx_softirqs),
-            timer_interrupts: increase(begun.timer_interrupts, ended.timer_interrupts),
-            host_wait_share: None,
-        })));
-        Ok(true)
-    }
-}
-
-/// Values of the counters at one time. Values that could not be read are absent.
-#[derive(Debug, Clone, Copy, Default)]
-struct Counters {
-    rx_interrupts: Option<u64>,
-    net_rx_softirqs: Option<u64>,
-    timer_interrupts: Option<u64>,
-}
-
-/// Reads the counters at the start and end of the measured time.
-struct Counting {
-    rx_irq: u32,
-    begun: Option<Counters>,
-    ended: Option<Counters>,
-}
-
-impl RunObserver for Counting {
-    fn window_started(&mut self) {
-        self.begun = Some(self.read());
-    }
-
-    fn window_ended(&mut self) {
-        self.ended = Some(self.read());
-    }
-}
-
-impl Counting {
-    fn read(&self) -> Counters {
-        let proc = ProcRoot::default();
-        let interrupts = proc.interrupts().ok();
-        let timer = interrupts.as_ref().and_then(|all| all.kind("LOC")?.per_cpu.as_ref()?.get(&SERVER_CPU).copied());
-        Counters {
-            rx_interrupts: interrupts.as_ref().and_then(|all| Some(all.irq(self.rx_irq)?.total)),
-            net_rx_softirqs: proc.softirqs().ok().and_then(|all| all.count("NET_RX", SERVER_CPU)),
-            timer_interrupts: timer,
-        }
-    }
-}
-
-fn increase(from: Option<u64>, to: Option<u64>) -> Option<u64> {
-    Some(to?.saturating_sub(from?))
 }

@@ -1,98 +1,120 @@
 //! The vm lab: server and client in two namespaces of a QEMU guest, on two emulated NICs with real interrupts.
-//! Emulation distorts the cost of an interrupt, so the lab counts and does not time. [`interrupts`] holds the counts,
-//! [`guest`] runs inside the guest, and this file starts it from outside.
+//! Emulation distorts the cost of an interrupt, so the lab counts and does not time. The experiment runs inside the guest
+//! ([`guest`]); this file starts it from outside, and [`checks`] says what has to hold.
 
+pub mod checks;
 mod collect;
+pub mod earlier;
 pub mod features;
 pub mod guest;
-pub mod interrupts;
-mod settable;
+mod nearest;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use quell_mode::{DeliveryMode, Threaded};
+use quell_experiment::{DesignError, ExperimentDesign, SliceObservation};
+use quell_host::snapshot::Provenance;
+use quell_mode::{DeliveryMode, Nearest, Threaded};
 use quell_vm::machine::{Machine, MachineError};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use self::collect::Collected;
-use self::interrupts::{InterruptResult, InterruptTrial, Refusal};
+use self::features::Feature;
+use crate::experiment::{self, EndOfExperiment, ExperimentResult, Timing};
 
-/// Command of this program that runs in the guest. Its one argument is a [`Request`] as JSON.
+/// Command of this program that runs in the guest. Its one argument is a [`GuestRequest`] as JSON.
 pub const GUEST_COMMAND: &str = "vm-lab";
 
-/// What to count.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub struct Request {
-    /// Modes. The guest refuses those that cannot be set.
-    pub modes: Vec<DeliveryMode>,
-    /// Number of measurements per mode, interleaved.
-    pub repeats: u32,
-    /// Total number of trials that may be repeated because the host kept the emulator waiting for CPUs.
-    pub retries: u32,
-    /// Duration of each trial, in milliseconds of the guest.
-    pub measure_ms: u32,
+/// Why a result of a guest is not a measurement of time.
+const EMULATED: &str = "an emulated machine: interrupts are counted, times mean nothing";
+
+/// A server in a guest, on an emulated NIC.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub struct GuestFacts {
+    /// Driver of its NICs. Absent if the kernel does not report it.
+    pub driver: Option<String>,
+    /// The interrupt of the server's receive queue.
+    pub rx_irq: u32,
+    /// Source of the interrupt number.
+    #[serde(rename = "rx-irq-said-by")]
+    pub rx_irq_provenance: Provenance,
+    /// Features of this kernel and driver.
+    pub features: Vec<Feature>,
+    /// Description of the clients' load.
+    pub load: String,
+    /// By mode that cannot be set: the nearest alternative that this kernel accepts. It was set, verified and undone.
+    pub nearest: BTreeMap<String, Nearest>,
 }
 
-impl Request {
-    /// A request with this number of repeats, two seconds per trial and no retries.
-    #[must_use]
-    pub fn new(modes: Vec<DeliveryMode>, repeats: u32) -> Self {
-        Self { modes, repeats, retries: 0, measure_ms: 2_000 }
-    }
+/// What to compare in a guest.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct GuestRequest {
+    /// Modes; the first is the reference. The guest refuses those that cannot be set.
+    pub modes: Vec<DeliveryMode>,
+    /// Times and limits, of the guest's clock.
+    pub timing: Timing,
+}
 
-    /// Number of times that the guest runs all modes unless it is stopped. The guest does not know which trials the
-    /// host disturbed.
-    fn rounds(&self) -> u32 {
-        let modes = u32::try_from(self.modes.len()).unwrap_or(u32::MAX).max(1);
-        self.repeats.saturating_add(self.retries.div_ceil(modes))
-    }
-
-    /// Total measured time without retries.
-    #[must_use]
-    pub fn measured(&self) -> Duration {
-        self.rounds_take(self.repeats)
-    }
-
-    /// Maximum total measured time.
-    #[must_use]
-    pub fn measured_at_most(&self) -> Duration {
-        self.rounds_take(self.rounds())
-    }
-
-    fn rounds_take(&self, rounds: u32) -> Duration {
-        let trials = u32::try_from(self.modes.len()).unwrap_or(u32::MAX).saturating_mul(rounds);
-        Duration::from_millis(u64::from(self.measure_ms) + u64::from(guest::WARM_UP_MS)).saturating_mul(trials)
-    }
-
+impl GuestRequest {
     /// Number of virtual CPUs of the guest: the server's, the client's, and one for a thread that polls continuously.
     #[must_use]
     pub fn cpus(&self) -> u32 {
         let polls = self.modes.iter().any(|mode| mode.napi().threaded == Threaded::BusyPoll);
         2 + u32::from(polls)
     }
+
+    fn design(&self) -> ExperimentDesign<DeliveryMode> {
+        // Only the host knows whether it kept the emulator waiting, and the guest decides when to stop.
+        let design = experiment::design(&self.modes, guest::criteria(), self.timing, 1);
+        ExperimentDesign { foreign_cpu_range_max: 1.0, ..design }
+    }
+
+    /// Checks the design before a guest boots.
+    ///
+    /// # Errors
+    /// See [`DesignError`].
+    pub fn check(&self) -> Result<(), DesignError> {
+        self.design().check()
+    }
+
+    /// Time of the whole experiment at most.
+    #[must_use]
+    pub fn budget(&self) -> Duration {
+        Duration::from_millis(self.timing.budget_ms)
+    }
 }
 
 /// Events that the guest reports as they happen, one line of JSON each.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Seen {
-    /// The lab is up. Carries a result without trials.
-    Up(Box<InterruptResult>),
+pub enum GuestEvent {
+    /// The lab is up. Carries a result with one experiment and no slices.
+    Up(Box<ExperimentResult>),
     /// A mode cannot be set.
-    Refused {
+    Dropped {
         /// Name of the mode.
         mode: String,
-        /// Reason, and the nearest alternative.
-        refusal: Refusal,
+        /// Reason.
+        reason: String,
     },
-    /// A trial begins.
-    Begins {
+    /// A slice begins.
+    SliceBegins {
+        /// Block.
+        block: u32,
+        /// Arm.
+        arm: usize,
         /// Name of the mode.
         mode: String,
+        /// Share of the budget that is spent, 0 to 1.
+        spent: f64,
     },
-    /// A trial has ended.
-    Ends(Box<InterruptTrial>),
+    /// The slice that began last has ended.
+    SliceEnds(Box<SliceObservation>),
+    /// The experiment has ended.
+    Ended(EndOfExperiment),
 }
 
 /// Why the lab has no result.
@@ -118,20 +140,19 @@ pub enum VmLabError {
     NeverUp,
 }
 
-/// Counts in a guest and passes each event of the guest to `watch`. If the host kept the emulator waiting during a
-/// trial, the trial is repeated within the limit of the request. Calls `stopped` often and ends early when it returns
-/// true.
+/// Compares modes in a guest and passes each event of the guest to `watch`. Calls `stopped` often and ends early when it
+/// returns true; the slices until then are the result.
 ///
 /// # Errors
 /// See [`VmLabError`].
-pub fn count(
+pub fn run_guest(
     machine: &Machine,
-    request: &Request,
-    watch: &mut dyn FnMut(&Seen),
+    request: &GuestRequest,
+    watch: &mut dyn FnMut(&GuestEvent),
     stopped: &dyn Fn() -> bool,
-) -> Result<InterruptResult, VmLabError> {
+) -> Result<ExperimentResult, VmLabError> {
     let arguments = [GUEST_COMMAND.to_owned(), serde_json::to_string(request)?];
-    let mut collected = Collected::new(request);
+    let mut collected = Collected::default();
     let ended = machine.run(&arguments, &mut |line, host| collected.hear(line, host, watch), stopped)?;
     if let Some(ended) = ended.filter(|ended| ended.code != Some(0)) {
         return Err(VmLabError::InGuest { code: ended.code, said: ended.diagnostics.trim().to_owned() });

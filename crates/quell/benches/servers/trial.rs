@@ -4,7 +4,6 @@
 use quell_bench::counters::{TrialCounters, Watched};
 use quell_bench::disturbance::{Disturbance, disturbances};
 use quell_bench::lab::veth::{CLIENT_DEVICE, SERVER_DEVICE};
-use quell_bench::server::Worker;
 use quell_linux::bpf::{NapiPollCounter, NapiPolls};
 use quell_linux::kernel;
 use quell_linux::netdev::Napi;
@@ -14,7 +13,7 @@ use quell_load::LoadReport;
 use quell_mode::{DeliveryMode, PartialNapiSettings};
 
 use crate::client::{Effort, Found};
-use crate::lab::{Launch, Server, ServersLab};
+use crate::lab::{Launch, SeenEpoll, Server, ServersLab};
 use crate::program::Program;
 use quell_test_support::wait_until;
 
@@ -197,7 +196,7 @@ impl Seen {
         let mode: DeliveryMode = mode.parse().unwrap();
         let wanted = mode.epoll().unwrap_or_default();
         let epolls = server.epolls();
-        let has_parameters = |epoll: &&Worker| epoll.params().unwrap() == wanted;
+        let has_parameters = |epoll: &&SeenEpoll| epoll.params == wanted;
         let used: Vec<u32> = epolls.iter().flat_map(|epoll| epoll.facts.napi_ids.iter().copied()).collect();
         let queues: Vec<Napi> = lab.queues().into_iter().filter(|queue| used.contains(&queue.id.get())).collect();
         // Threads stand in for interrupts in the lab, whatever the mode.

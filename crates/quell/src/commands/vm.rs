@@ -13,6 +13,7 @@ use quell_vm::{Flavour, KernelName, guest};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure};
+use crate::journals::journal;
 use crate::output;
 use crate::render::progress::Progress;
 
@@ -129,18 +130,18 @@ pub(crate) fn guest_init() -> Result<(), Failure> {
     match never {}
 }
 
-/// Reads counters in this guest and prints each reading as a line of JSON.
+/// Compares modes in this guest and prints each event as a line of JSON.
 ///
 /// # Errors
-/// When the request is invalid, or a counter cannot be read.
+/// When the request is invalid, or the experiment fails.
 pub(crate) fn lab_in_guest(request: &str) -> Result<(), Failure> {
     let request = serde_json::from_str(request).map_err(Failure::usage)?;
     let mut printed = Ok(());
-    let counted = quell_bench::vm::guest::count(&request, &mut |seen| {
-        let line = output::json_line(seen);
+    let measured = quell_bench::vm::guest::measure(&request, &journal(), &mut |event| {
+        let line = output::json_line(event);
         printed = std::mem::replace(&mut printed, Ok(())).and(line);
     });
-    counted.map_err(|error| Failure::new(Exit::KernelRefused, error))?;
+    measured.map_err(|error| Failure::new(Exit::KernelRefused, error))?;
     printed
 }
 

@@ -47,6 +47,9 @@ pub(crate) fn render(result: &ExperimentResult) -> String {
         out.push_str(&answers(experiment, &analysis));
         out.push_str(&table(experiment, &analysis));
         out.push_str(&notes(experiment, &analysis));
+        if let SubjectFacts::Guest(guest) = &result.subject {
+            out.push_str(&super::guest::render(guest, experiment));
+        }
     }
     out.push_str(&legend(result));
     out
@@ -85,6 +88,13 @@ fn subject(result: &ExperimentResult) -> String {
             )
         }
         SubjectFacts::Model(model) => of_model(model),
+        SubjectFacts::Guest(guest) => {
+            let driver = guest.driver.as_deref().map_or_else(|| "a NIC".into(), visible::name);
+            let load = visible::name(&guest.load);
+            let text = format!("{driver} with interrupt {} in a guest; {load}", guest.rx_irq);
+            let kernel = visible::name(&result.host.kernel_release);
+            format!("{}\nLinux {kernel}\n", textwrap::fill(&text, PROSE_COLUMNS))
+        }
     }
 }
 
@@ -230,11 +240,11 @@ fn table(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
 }
 
 /// Without the blanks that fill the last column.
-fn lines(table: &Table) -> String {
+pub(super) fn lines(table: &Table) -> String {
     table.to_string().lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-fn new_table() -> Table {
+pub(super) fn new_table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table
@@ -288,6 +298,10 @@ fn name(criterion: &Criterion) -> String {
         Criterion::Latency { quantile } => format!("p{}", number::plain(quantile * 100.0)),
         Criterion::Metric { name, .. } if *name == Work::Request.name(figures::CPU) => "CPU/request".to_owned(),
         Criterion::Metric { name, .. } if *name == Work::Packet.name(figures::CPU) => "CPU/packet".to_owned(),
+        Criterion::Metric { name, .. } if *name == Work::Request.name(figures::IRQS) => "interrupts/request".to_owned(),
+        Criterion::Metric { name, .. } if *name == Work::Request.name(figures::TIMER_IRQS) => {
+            "timers/request".to_owned()
+        }
         Criterion::Metric { name, .. } if *name == figures::REQUESTS => "requests/s".to_owned(),
         Criterion::Metric { name, .. } => visible::name(name).into_owned(),
     }
@@ -354,7 +368,7 @@ fn notes(experiment: &LoadExperiment, analysis: &SwitchbackAnalysis) -> String {
         EndOfExperiment::Failed(why) => note(format!("ENDED EARLY: {}", visible::name(why))),
     }
     let has_figures = |slice: &quell_experiment::SliceRecord| {
-        slice.observation.metrics.keys().any(|name| name.starts_with(figures::CPU))
+        slice.observation.metrics.keys().any(|name| name.starts_with(figures::CPU) || name.starts_with(figures::IRQS))
     };
     if !experiment.record.slices.is_empty() && !experiment.record.slices.iter().any(has_figures) {
         note(

@@ -9,7 +9,7 @@ pub(crate) mod doctor;
 pub(crate) mod experiment;
 pub(crate) mod explanation;
 pub(crate) mod fit_report;
-pub(crate) mod interrupt_table;
+mod guest;
 pub(crate) mod launch;
 pub(crate) mod load_report;
 pub(crate) mod number;

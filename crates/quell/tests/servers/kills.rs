@@ -186,7 +186,7 @@ fn one_kill(lab: &ServersLab, kill: Kill) {
     // A server that was started with a mode keeps its epolls as they were made.
     if kill.spares_the_server() && kill.during != During::Run {
         for epoll in server.epolls() {
-            assert_eq!(epoll.params().unwrap(), EpollParams::default(), "{said}");
+            assert_eq!(epoll.params, EpollParams::default(), "{said}");
         }
     }
     assert_not_stalled(lab, kill);

@@ -6,13 +6,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use quell_bench::cpus::CpuLayout;
+use quell_bench::facts::WorkerFacts;
 use quell_bench::lab::veth::{VethLab, VethPlan, unique_name};
 use quell_bench::requirements::missing;
-use quell_bench::server::{ServerCommand, Worker, workers_of};
+use quell_bench::server::{ServerCommand, workers_of};
 use quell_host::journal::Journal;
 use quell_linux::CpuList;
 use quell_linux::Pid;
+use quell_linux::epoll_params::{self, EpollParams};
 use quell_linux::netdev::{Napi, Netdev};
+use quell_linux::pidfd::PidFd;
 use quell_linux::proc::{ProcRoot, ProcessIdentity};
 use quell_linux::process::{Child, Output, Spawn, session_members};
 use quell_linux::sched;
@@ -48,6 +51,13 @@ pub(crate) enum Launch<'a> {
     Plain,
     /// By `quell run` with this mode and these options.
     Under(&'a [&'a str]),
+}
+
+/// An epoll of a server, as the kernel reports it.
+#[derive(Debug)]
+pub(crate) struct SeenEpoll {
+    pub(crate) facts: WorkerFacts,
+    pub(crate) params: EpollParams,
 }
 
 /// A server that accepts connections.
@@ -236,19 +246,24 @@ impl Server {
     }
 
     /// The epolls that its connections are in, each once, though a process may have it under several numbers.
-    pub(crate) fn epolls(&self) -> Vec<Worker> {
+    pub(crate) fn epolls(&self) -> Vec<SeenEpoll> {
         let proc = ProcRoot::default();
         let of_process = |pid: Pid| {
             let mut seen = Vec::new();
             let mut epolls = workers_of(&proc, pid).unwrap();
-            epolls.retain(|epoll| {
+            epolls.retain(|facts| {
                 // While it serves, what it watches can change between two looks: then it is counted twice.
-                let watched = proc.process(pid).epoll(epoll.facts.epoll_fd).map(|epoll| epoll.targets).ok();
+                let watched = proc.process(pid).epoll(facts.epoll_fd).map(|epoll| epoll.targets).ok();
                 let is_new = !seen.contains(&watched);
                 seen.push(watched);
                 is_new
             });
-            epolls
+            let pidfd = PidFd::open(pid).unwrap();
+            let with_params = |facts: WorkerFacts| {
+                let params = epoll_params::get(pidfd.duplicate(facts.epoll_fd).unwrap()).unwrap();
+                SeenEpoll { facts, params }
+            };
+            epolls.into_iter().map(with_params).collect::<Vec<_>>()
         };
         self.processes().into_iter().flat_map(of_process).collect()
     }

@@ -21,7 +21,6 @@ use client::Effort;
 use lab::{Launch, ServersLab};
 use program::Program;
 use quell_bench::facts::WorkerFacts;
-use quell_bench::server::Worker;
 use quell_test_support::{Lacks, skip_part, wait_until};
 
 /// Whether `make test-servers` asks, which takes its time; `make test` does not build servers.
@@ -53,7 +52,7 @@ fn every_server_answers_its_real_client_in_the_lab() {
         let server = lab.serve(program, 1, Launch::Plain).unwrap();
         let client = lab.start_client(program.client(), server.address, Effort::WarmUp);
         lab.wait_until_connected(&server);
-        let one_queue = |epolls: &[Worker]| {
+        let one_queue = |epolls: &[lab::SeenEpoll]| {
             let arrive = |facts: &WorkerFacts| facts.connections_without_napi == 0 && facts.napi_ids.len() == 1;
             !epolls.is_empty() && epolls.iter().all(|epoll| arrive(&epoll.facts))
         };

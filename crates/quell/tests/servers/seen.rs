@@ -1,6 +1,5 @@
 //! What the tests of servers under a mode share: the mode, a load, and what can be seen of the mode from outside.
 
-use quell_bench::server::Worker;
 use quell_linux::NapiId;
 use quell_linux::bpf::{NapiPollCounter, NapiPolls};
 use quell_linux::epoll_params::EpollParams;
@@ -8,7 +7,7 @@ use quell_linux::kernel;
 use quell_linux::netdev::Napi;
 
 use crate::client::Effort;
-use crate::lab::{Server, ServersLab};
+use crate::lab::{SeenEpoll, Server, ServersLab};
 use crate::program::Program;
 
 /// The mode of the tests.
@@ -23,9 +22,9 @@ pub(crate) fn is_suspending(queue: &Napi) -> bool {
 }
 
 /// What the epolls are told; of none at all nothing can be said.
-pub(crate) fn parameters(epolls: &[Worker]) -> Vec<EpollParams> {
+pub(crate) fn parameters(epolls: &[SeenEpoll]) -> Vec<EpollParams> {
     assert!(!epolls.is_empty(), "no epoll of the server has connections");
-    epolls.iter().map(|epoll| epoll.params().unwrap()).collect()
+    epolls.iter().map(|epoll| epoll.params).collect()
 }
 
 /// What the mode tells an epoll.

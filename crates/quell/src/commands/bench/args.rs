@@ -73,26 +73,17 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) loads: Option<Vec<OfferedLoad>>,
     /// Time of the whole measurement at most, virtual on the model; it ends early when every comparison is decided [2m;
-    /// 50s with --quick, 6m with --full; on the model 1m, 20s, 3m]
+    /// 50s with --quick, 6m with --full; on the model 1m, 20s, 3m; in a guest 1m]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) budget: Option<Duration>,
     /// How long each mode is observed before the next is set, in milliseconds [200; 1000 with --latency or a COMMAND;
-    /// 100 on the model]
+    /// 100 on the model, 500 in a guest]
     #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(20..=60_000))]
     pub(crate) slice: Option<u32>,
     /// How long each mode acts before it is observed, in milliseconds [20; 300 with a COMMAND; 150 on the model, which
-    /// starts empty]
+    /// starts empty; 200 in a guest]
     #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(0..=60_000))]
     pub(crate) settle: Option<u32>,
-    /// In a guest: how often every mode is measured.
-    #[arg(long, value_name = "N", default_value_t = REPEATS, value_parser = value_parser!(u32).range(1..))]
-    pub(crate) repeats: u32,
-    /// In a guest: how long each mode is measured, in seconds of the guest.
-    #[arg(long, value_name = "S")]
-    pub(crate) seconds: Option<f64>,
-    /// In a guest: how many disturbed trials may be measured again, in all.
-    #[arg(long, value_name = "N", default_value_t = 6)]
-    pub(crate) retries: u32,
     /// Decides the order of the modes and the generator's random choices [from the clock]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
@@ -129,7 +120,7 @@ pub(crate) struct BenchArgs {
     /// Draw the result of --show as an SVG image instead: latency and CPU time per request of each mode.
     #[arg(long, requires = "show", conflicts_with = "json")]
     pub(crate) svg: bool,
-    /// Print the JSON Schema of result files instead of measuring; with --on vm that of a guest.
+    /// Print the JSON Schema of result files instead of measuring.
     #[arg(long, conflicts_with_all = OF_MEASURING, conflicts_with = "json")]
     pub(crate) schema: bool,
     /// Print the result as JSON instead of the table.
@@ -171,12 +162,7 @@ impl BenchArgs {
 
     /// The options among these that mean something in a guest only.
     pub(crate) fn of_guest_only(&self) -> Vec<&'static str> {
-        let given = [
-            (self.repeats != REPEATS, "--repeats"),
-            (self.seconds.is_some(), "--seconds"),
-            (self.kernel.is_some(), "--kernel"),
-            (self.nic.is_some(), "--nic"),
-        ];
+        let given = [(self.kernel.is_some(), "--kernel"), (self.nic.is_some(), "--nic")];
         given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
     }
 
@@ -200,7 +186,6 @@ impl BenchArgs {
             (self.full, "--full"),
             (self.loads.is_some(), "--loads"),
             (self.host.is_some(), "--host"),
-            (self.seed.is_some(), "--seed"),
             (self.queues.is_some(), "--queues"),
             (self.generators.is_some(), "--generators"),
             (self.connections.is_some(), "--connections"),
@@ -211,8 +196,6 @@ impl BenchArgs {
         given.into_iter().filter_map(|(given, name)| given.then_some(name)).collect()
     }
 }
-
-const REPEATS: u32 = 3;
 
 /// Options of a lab, which mean nothing for programs of this host.
 const OF_LAB: [&str; 12] = [
@@ -231,7 +214,7 @@ const OF_LAB: [&str; 12] = [
 ];
 
 /// Options that say nothing where nothing is measured.
-const OF_MEASURING: [&str; 28] = [
+const OF_MEASURING: [&str; 25] = [
     "command",
     "pid",
     "unit",
@@ -249,9 +232,6 @@ const OF_MEASURING: [&str; 28] = [
     "budget",
     "slice",
     "settle",
-    "repeats",
-    "seconds",
-    "retries",
     "seed",
     "queues",
     "generators",

@@ -18,7 +18,7 @@ use quell_bench::experiment::{self, ExperimentResult, Timing};
 use quell_bench::extent::Extent;
 use quell_bench::offered_load::OfferedLoad;
 use quell_bench::run::BenchError;
-use quell_bench::vm::interrupts::{self, InterruptResult};
+use quell_bench::vm::earlier::{self as earlier_guest, InterruptCounts};
 use quell_experiment::ExperimentEvent;
 use quell_linux::visible;
 use quell_mode::DeliveryMode;
@@ -47,19 +47,15 @@ const EARLIER: &str = "A file of an earlier version, which decided by another ru
 /// With the exit code of what went wrong.
 pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     if args.schema {
-        return output::json(&match args.on {
-            Some(Where::Vm) => InterruptResult::json_schema(),
-            Some(Where::Veth | Where::Sim) | None => ExperimentResult::json_schema(),
-        });
+        return output::json(&ExperimentResult::json_schema());
     }
     if let Some(file) = &args.show {
         return show_file(file, if args.svg { Form::Svg } else { Form::of(args.json) }, args.details);
     }
-    if args.on == Some(Where::Vm) {
-        return on_vm::run(args);
-    }
-    if let Some(option) = args.of_guest_only().first() {
-        return Err(Failure::usage(format!("{option} is for a guest (--on vm); everything else takes --budget")));
+    if args.on != Some(Where::Vm)
+        && let Some(option) = args.of_guest_only().first()
+    {
+        return Err(Failure::usage(format!("{option} is for a guest (--on vm)")));
     }
     if args.host.is_some() && args.on != Some(Where::Sim) {
         return Err(Failure::usage("--host is for the model (--on sim)"));
@@ -80,7 +76,12 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     match args.on {
         Some(Where::Sim) => finish(args, &on_sim::run(args)?, &destination),
         Some(Where::Veth) => finish(args, &on_veth::run(args).map_err(on_veth::failure)?, &destination),
-        None | Some(Where::Vm) => wherever_possible(args, &destination),
+        Some(Where::Vm) => {
+            let result = on_vm::run(args)?;
+            finish(args, &result, &destination)?;
+            on_vm::verdict(&result)
+        }
+        None => wherever_possible(args, &destination),
     }
 }
 
@@ -183,18 +184,18 @@ fn under(load: OfferedLoad) -> String {
 fn show_progress(progress: &Progress, under: &str, event: ExperimentEvent<'_, DeliveryMode>) {
     match event {
         ExperimentEvent::SliceBegins { slice, spent } => {
-            let percent = (spent * 100.0).clamp(0.0, 100.0) as usize;
-            progress.step(
-                percent,
-                100,
-                &format!("% of the time, block {}{under}: {}", slice.block + 1, slice.treatment.name),
-            );
+            show_slice(progress, under, spent, slice.block, &slice.treatment.name);
         }
         ExperimentEvent::TreatmentDropped { name, reason } => {
             progress.say(&format!("{} cannot be set here: {reason}", visible::name(name)));
         }
         ExperimentEvent::Looked(_) => {}
     }
+}
+
+fn show_slice(progress: &Progress, under: &str, spent: f64, block: u32, mode: &str) {
+    let percent = (spent * 100.0).clamp(0.0, 100.0) as usize;
+    progress.step(percent, 100, &format!("% of the time, block {}{under}: {mode}", block + 1));
 }
 
 fn extent(args: &BenchArgs) -> Extent {
@@ -210,8 +211,8 @@ fn seed_from_the_clock() -> u64 {
     results::unix_time().as_millis() as u64 % 1_000_000
 }
 
-/// Prints what a file holds: an experiment, a matrix of an earlier version, or a result of a guest. A matrix has too few
-/// repeats for verdicts, so its absolute figures are printed too.
+/// Prints what a file holds: an experiment, or a matrix or counts of an earlier version. A matrix has too few repeats for
+/// verdicts, so its absolute figures are printed too.
 fn show_file(file: &Path, form: Form, details: bool) -> Result<(), Failure> {
     let place = visible::path(file);
     let text = file::read_json(file)?;
@@ -228,13 +229,14 @@ fn show_file(file: &Path, form: Form, details: bool) -> Result<(), Failure> {
             }
             show_experiment(&result, form, true)
         }
-        Some(interrupts::SCHEMA) if form == Form::Svg => Err(Failure::usage(format!(
-            "{place} is a result of the vm lab, which times nothing: there is no latency to draw"
-        ))),
-        Some(interrupts::SCHEMA) => on_vm::show(&serde_json::from_str(&text).map_err(no_result)?, form == Form::Json),
+        Some(earlier_guest::SCHEMA) => {
+            let counts: InterruptCounts = serde_json::from_str(&text).map_err(no_result)?;
+            let result = counts.try_into().map_err(|error| Failure::usage(format!("{place}: {error}")))?;
+            show_experiment(&result, form, details)
+        }
         other => {
             let found = other.map_or_else(|| "no schema".to_owned(), |other| format!("the schema {other:?}"));
-            let known = format!("{:?}, {:?} and {:?}", experiment::SCHEMA, earlier::SCHEMA, interrupts::SCHEMA);
+            let known = format!("{:?}, {:?} and {:?}", experiment::SCHEMA, earlier::SCHEMA, earlier_guest::SCHEMA);
             Err(Failure::usage(format!("{place} has {found}, and this version reads {known}")))
         }
     }

@@ -1,0 +1,77 @@
+//! The part of a guest's result that other subjects do not have: counts per 1,000 requests, nearest alternatives of refused
+//! modes, and the checks.
+
+use comfy_table::CellAlignment;
+use quell_bench::experiment::LoadExperiment;
+use quell_bench::experiment::figures::{self, Work};
+use quell_bench::vm::{GuestFacts, checks};
+use quell_linux::visible;
+use quell_stats::Spread;
+
+use super::experiment::{arms_of, lines, new_table, treatments};
+use super::number::{self, ABSENT};
+
+/// Counts, with their headings.
+const COUNTS: [(&str, &str); 3] =
+    [(figures::IRQS, "rx/k"), (figures::NET_RX, "net_rx/k"), (figures::TIMER_IRQS, "timer/k")];
+
+const LEGEND: &str = "
+  rx/k     interrupts of the server's receive queue, per 1,000 requests: median (lowest to highest)
+  net_rx/k NET_RX softirqs on the server's CPU, per 1,000 requests
+  timer/k  timer interrupts of the server's CPU, per 1,000 requests
+  req/s    only indicates the order of the modes: emulation distorts times
+";
+
+/// Counts, nearest alternatives, starvation, checks.
+#[must_use]
+pub(crate) fn render(facts: &GuestFacts, experiment: &LoadExperiment) -> String {
+    let mut text = format!("\n{}{LEGEND}\n", counts(experiment));
+    for (mode, nearest) in &facts.nearest {
+        text.push_str(&format!("nearest to {}, which is not supported here: {nearest}\n", visible::name(mode)));
+    }
+    let left_out = experiment.record.slices.len() - checks::sound_slices(experiment).count();
+    if left_out > 0 {
+        text.push_str(&format!("{left_out} slices left out above: the emulator had to wait for a CPU of the host\n"));
+    }
+    if let Some(share) = checks::starved_by(experiment) {
+        let percent = (share * 100.0).round();
+        text.push_str(&format!(
+            "the emulator waited for a CPU of the host for up to {percent} % of the time: packets then arrive in bursts,\n\
+             with fewer interrupts and more timers than on an idle host\n"
+        ));
+    }
+    for check in checks::checks(experiment) {
+        let verdict = if check.holds { "ok    " } else { "FAILED" };
+        text.push_str(&format!("{verdict} {}: {}\n", check.claim, check.seen));
+    }
+    text
+}
+
+fn counts(experiment: &LoadExperiment) -> String {
+    let mut table = new_table();
+    table.set_header(std::iter::once("").chain(COUNTS.iter().map(|(_, heading)| *heading)).chain(["req/s"]));
+    for treatment in treatments(experiment) {
+        let arms = arms_of(experiment, treatment);
+        let spread = |metric: &str| {
+            let slices = checks::sound_slices(experiment).filter(|slice| arms.contains(&slice.arm));
+            Spread::of(slices.map(|slice| slice.observation.metric(metric)))
+        };
+        let count = |(cost, _): &(&str, &str)| range(spread(&Work::Request.name(cost)), 1e3);
+        let rate = range(spread(figures::REQUESTS), 1.0);
+        let row = std::iter::once(visible::name(treatment).into_owned()).chain(COUNTS.iter().map(count)).chain([rate]);
+        table.add_row(row);
+    }
+    for column in 1..=COUNTS.len() + 1 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    lines(&table)
+}
+
+/// Median, lowest and highest.
+fn range(spread: Option<Spread>, factor: f64) -> String {
+    let Some(Spread { median, min, max, .. }) = spread else { return ABSENT.to_owned() };
+    let [median, min, max] = [median, min, max].map(|value| number::short(value * factor));
+    if min == max { median } else { format!("{median} ({min} to {max})") }
+}
