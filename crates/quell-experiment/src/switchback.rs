@@ -23,7 +23,7 @@ pub struct ExperimentRecord<S> {
 }
 
 impl<S> ExperimentRecord<S> {
-    /// Values of a metric in the slices of an arm, in their order. `None` where the value is absent.
+    /// Values of a metric in the slices of an arm, in their order. `None` if the value is absent.
     pub fn values<'a>(&'a self, arm: usize, metric: &'a str) -> impl Iterator<Item = Option<f64>> + 'a {
         self.of_arm(arm).map(move |slice| slice.metric(metric))
     }

@@ -51,7 +51,7 @@ pub enum PlaceError {
         action: &'static str,
         /// Path.
         path: PathBuf,
-        /// The kernel's error.
+        /// Error returned by the kernel.
         source: io::Error,
     },
 }

@@ -81,7 +81,7 @@ pub enum ProgramError {
     Unreadable {
         /// Path of the file.
         path: PathBuf,
-        /// The kernel's error.
+        /// Error returned by the kernel.
         source: io::Error,
     },
 }

@@ -11,10 +11,10 @@ use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, NetlinkSocket, Target};
 use crate::netns::Namespace;
 
-/// `IFA_F_NODAD`: usable at once, without duplicate address detection.
+/// `IFA_F_NODAD`: the address is usable at once, without duplicate address detection.
 const IFA_F_NODAD: u8 = 0x02;
 
-/// An address and the length of its network prefix in bits.
+/// An IP address of an interface with the prefix length of its network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct InterfaceAddress {
     ip: IpAddr,
@@ -32,13 +32,13 @@ impl InterfaceAddress {
         Some(Self { ip, prefix_bits })
     }
 
-    /// IP address.
+    /// The IP address without its prefix length.
     #[must_use]
     pub const fn ip(self) -> IpAddr {
         self.ip
     }
 
-    /// Length of the network prefix in bits.
+    /// Prefix length of the network, in bits: 0 to 32 (IPv4) or 128 (IPv6).
     #[must_use]
     pub const fn prefix_bits(self) -> u8 {
         self.prefix_bits
@@ -74,17 +74,17 @@ impl Addresses {
     /// Opens another namespace. The calling thread does not change its namespace.
     ///
     /// # Errors
-    /// [`NetlinkError`], `Denied` without `CAP_SYS_ADMIN`.
+    /// [`NetlinkError`]: `Denied` without `CAP_SYS_ADMIN`.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         let socket = NetlinkSocket::open_in(namespace, NetlinkSocket::open_route)?;
         Ok(Self { socket })
     }
 
-    /// Adds an address to an interface. It is usable as soon as the interface is up. Duplicate address detection
-    /// (DAD) of IPv6 is skipped, because it would take a second or more.
+    /// Adds an address to an interface. It is usable as soon as the interface is up. Duplicate address detection (DAD)
+    /// of IPv6 is skipped, because it would take a second or more.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Exists` if the interface has the address already, `Absent` without the interface.
+    /// [`NetlinkError`]: `Exists` if the interface already has the address, `Absent` if the interface does not exist.
     pub fn add(&mut self, index: Ifindex, address: InterfaceAddress) -> Result<(), NetlinkError> {
         let header = Ifaddrmsg {
             ifa_family: address.family(),
@@ -101,7 +101,7 @@ impl Addresses {
     /// Lists the IPv4 and IPv6 addresses of an interface.
     ///
     /// # Errors
-    /// [`NetlinkError`], `Absent` without the interface.
+    /// [`NetlinkError`]: `Absent` if the interface does not exist.
     pub fn list(&mut self, index: Ifindex) -> Result<Vec<InterfaceAddress>, NetlinkError> {
         let header = Ifaddrmsg { ifa_index: index.get(), ..Ifaddrmsg::default() };
         let request = rt_addr::Request::new().op_getaddr_dump(&header);
@@ -111,7 +111,7 @@ impl Addresses {
     }
 }
 
-/// Decodes an address and its interface. On a point-to-point link `IFA_LOCAL` is the local address.
+/// Decodes an address and the index of its interface. On a point-to-point link, `IFA_LOCAL` is the local address.
 pub(crate) fn decode_address(reply: &[u8]) -> Result<(u32, InterfaceAddress), Malformed> {
     let (header, attributes) = rt_addr::OpGetaddrDump::decode_reply(reply);
     let ip = attributes.get_local().or_else(|_| attributes.get_address()).ok();

@@ -1,12 +1,12 @@
-//! The kernel's hexadecimal bitmap format, `%*pb`: groups of 32 bits, separated by commas, highest first
-//! (`ff,00000001`). Used for CPU masks of queues and IRQs, and for receive queues of XPS.
+//! The kernel's hexadecimal bitmap format, `%*pb`: groups of 32 bits, separated by commas, highest group first
+//! (`ff,00000001`). CPU masks of queues and IRQs have this format, and so do the receive queues in `xps_rxqs`.
 
 use std::collections::BTreeSet;
 
-/// Limit of the numbers in a mask: the highest possible number of CPUs.
+/// Upper limit (exclusive) of the bit numbers in a mask. It equals the highest CPU number that Quell accepts plus one.
 const BITS_MAX: usize = crate::CPU_LIMIT as usize;
 
-/// Parses a mask; `None` if the text is invalid.
+/// Parses a mask into the numbers of its set bits. Returns `None` if the text is invalid.
 pub(crate) fn parse(text: &[u8]) -> Option<BTreeSet<u32>> {
     let digits: Vec<u32> = text
         .trim_ascii()

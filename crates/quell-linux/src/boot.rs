@@ -1,5 +1,6 @@
-//! Tasks of the first process (init): mounts kernel file systems, loads driver modules, opens a serial port,
-//! restarts. Only the guest of the vm lab uses it, where Quell is init; nothing here is called on a host.
+//! Tasks of the init process: mounts kernel file systems, loads driver modules, opens a serial port and restarts the
+//! machine. Only the guest of the vm lab uses this module, because Quell runs as init there. Nothing here is called on
+//! a host.
 
 use std::ffi::CStr;
 use std::fs::{self, File, OpenOptions};
@@ -17,7 +18,7 @@ use thiserror::Error;
 /// `MODULE_INIT_COMPRESSED_FILE` of `include/uapi/linux/module.h`.
 const MODULE_INIT_COMPRESSED_FILE: i32 = 4;
 
-/// Kernel file systems that programs expect, as type and mount point, in mount order.
+/// Kernel file systems that programs expect, each with its type and mount point, in mount order.
 const FILE_SYSTEMS: &[(&str, &str)] = &[
     ("proc", "/proc"),
     ("sysfs", "/sys"),
@@ -27,7 +28,7 @@ const FILE_SYSTEMS: &[(&str, &str)] = &[
     ("tracefs", "/sys/kernel/tracing"),
 ];
 
-/// File systems that a kernel may be built without.
+/// File systems that are optional, because a kernel may be built without them.
 const OPTIONAL: &[&str] = &["tracefs"];
 
 /// A boot step that failed.
@@ -56,7 +57,7 @@ pub fn mount_kernel_file_systems() -> Result<(), BootError> {
         let mounted =
             fs::create_dir_all(place).and_then(|()| Ok(mount(kind, place, kind, MountFlags::empty(), None::<&CStr>)?));
         match mounted {
-            // A kernel with `CONFIG_DEVTMPFS_MOUNT` has mounted devtmpfs already.
+            // A kernel with `CONFIG_DEVTMPFS_MOUNT` already mounted devtmpfs.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => {}
             Err(_) if OPTIONAL.contains(&kind) => {}
             other => other.map_err(BootError::on("mount", place))?,
@@ -72,7 +73,7 @@ pub fn mount_kernel_file_systems() -> Result<(), BootError> {
 pub fn start_further_cpus() -> Result<(), BootError> {
     let cpus = Path::new("/sys/devices/system/cpu");
     for entry in fs::read_dir(cpus).map_err(BootError::on("list", cpus))? {
-        // The boot CPU of most machines has no such file, because it cannot be taken offline.
+        // The boot CPU of most machines has no file `online`, because it cannot be taken offline.
         let switch = entry.map_err(BootError::on("list", cpus))?.path().join("online");
         if fs::read(&switch).is_ok_and(|state| state.starts_with(b"0")) {
             fs::write(&switch, "1").map_err(BootError::on("start the CPU of", &switch))?;
@@ -81,12 +82,12 @@ pub fn start_further_cpus() -> Result<(), BootError> {
     Ok(())
 }
 
-/// Loads a driver module from a file. The kernel decompresses `.ko.xz` and `.ko.zst`. A module that is loaded
-/// already is not an error.
+/// Loads a driver module from a file. The kernel decompresses `.ko.xz` and `.ko.zst`. An already loaded module is not
+/// an error.
 ///
 /// # Errors
-/// The error of `finit_module(2)`. `ENOENT` means that a module it depends on is missing; the kernel log names
-/// it.
+/// The error returned by `finit_module(2)`. `ENOENT` means that a module it depends on is missing; the kernel log names
+/// that module.
 pub fn load_module(path: &Path) -> Result<(), BootError> {
     let compressed = path.extension().is_some_and(|extension| extension != "ko");
     let flags = if compressed { MODULE_INIT_COMPRESSED_FILE } else { 0 };
@@ -120,7 +121,7 @@ pub fn drain_serial_port(port: &File) -> io::Result<()> {
     Ok(tcdrain(port)?)
 }
 
-/// Restarts the machine at once, without writing back file systems: the guest keeps no data.
+/// Restarts the machine at once, without writing back file systems, because the guest stores no data.
 ///
 /// # Errors
 /// When the caller lacks the privilege, or the restart fails.

@@ -1,5 +1,4 @@
-//! Capabilities of this process that Quell needs, with their names for messages. Nothing here raises or drops a
-//! capability.
+//! The capabilities that Quell needs, with their names for messages. This module does not raise or drop any capability.
 
 use std::fmt;
 use std::io;
@@ -10,27 +9,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::proc::{ProcError, ProcRoot};
 
-/// A capability that Quell needs. The numbers are those of `linux/capability.h`.
+/// A capability that Quell needs, with its number in `linux/capability.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Capability {
-    /// NAPI settings, links, busy-poll budgets above 64, `SO_PREFER_BUSY_POLL`.
+    /// `CAP_NET_ADMIN`: NAPI settings, links, busy-poll budgets above 64 and `SO_PREFER_BUSY_POLL`.
     #[serde(rename = "CAP_NET_ADMIN")]
     NetAdmin = 12,
-    /// `/proc` files and `pidfd_getfd` of other users' processes.
+    /// `CAP_SYS_PTRACE`: `/proc` files and `pidfd_getfd(2)` of other users' processes.
     #[serde(rename = "CAP_SYS_PTRACE")]
     SysPtrace = 19,
-    /// Network namespaces.
+    /// `CAP_SYS_ADMIN`: creating and entering network namespaces.
     #[serde(rename = "CAP_SYS_ADMIN")]
     SysAdmin = 21,
-    /// Real-time scheduling classes, CPU affinity of other users' threads.
+    /// `CAP_SYS_NICE`: real-time scheduling classes, and the CPU affinity of other users' threads.
     #[serde(rename = "CAP_SYS_NICE")]
     SysNice = 23,
-    /// Tracepoint programs.
+    /// `CAP_PERFMON`: attaching BPF programs to tracepoints.
     #[serde(rename = "CAP_PERFMON")]
     Perfmon = 38,
-    /// Loading BPF programs.
+    /// `CAP_BPF`: loading BPF programs.
     #[serde(rename = "CAP_BPF")]
     Bpf = 39,
 }
@@ -40,7 +39,7 @@ impl Capability {
     pub const ALL: [Self; 6] =
         [Self::NetAdmin, Self::SysPtrace, Self::SysAdmin, Self::SysNice, Self::Perfmon, Self::Bpf];
 
-    /// Name, as in `capabilities(7)`.
+    /// Name of the capability, as in `capabilities(7)`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -60,7 +59,7 @@ impl fmt::Display for Capability {
     }
 }
 
-/// A set of capabilities, as in `CapEff` of `/proc/PID/status`.
+/// A set of capabilities, as `CapEff` of `/proc/PID/status` shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CapabilitySet(u64);
 
@@ -77,7 +76,7 @@ impl CapabilitySet {
         self.0 & (1 << capability as u8) != 0
     }
 
-    /// Capabilities of `needed` that the set lacks, in the same order.
+    /// Capabilities of `needed` that the set lacks, in the order of `needed`.
     #[must_use]
     pub fn missing(self, needed: &[Capability]) -> Vec<Capability> {
         let lacking = needed.iter().filter(|&&capability| !self.has(capability));
@@ -85,8 +84,8 @@ impl CapabilitySet {
     }
 }
 
-/// Effective capabilities of the calling thread; `None` if the kernel does not report them. They apply to this
-/// thread's user namespace: see [`in_initial_user_namespace`].
+/// Effective capabilities of the calling thread; `None` if the kernel does not report them. They apply to this thread's
+/// user namespace; see [`in_initial_user_namespace`].
 ///
 /// # Errors
 /// When `/proc/thread-self/status` cannot be read.
@@ -94,8 +93,8 @@ pub fn effective(proc: &ProcRoot) -> Result<Option<CapabilitySet>, ProcError> {
     Ok(proc.thread_self().status()?.cap_eff)
 }
 
-/// Whether this process is in the initial user namespace. `napi-set` and most of `bpf(2)` check capabilities
-/// there; root of a container is normally elsewhere.
+/// Whether this process is in the initial user namespace. The kernel checks the capabilities for `napi-set` and for
+/// most of `bpf(2)` in that namespace. The root user of a container usually runs in another one.
 ///
 /// # Errors
 /// When the namespace file cannot be examined.

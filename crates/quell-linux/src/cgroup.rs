@@ -1,5 +1,5 @@
-//! Control groups, read only: a group by path, the group of a systemd unit, and the processes in a group and
-//! below it.
+//! Read access to control groups: finds a group by path or by systemd unit, and lists the processes in a group and its
+//! descendants.
 
 use std::fs;
 use std::io;
@@ -10,12 +10,12 @@ use thiserror::Error;
 use crate::Pid;
 use crate::visible;
 
-/// Mount point of control groups.
+/// Mount point of the cgroup file system.
 const MOUNT: &str = "/sys/fs/cgroup";
-/// Hierarchies that hold the groups of systemd units, relative to the mount point. With cgroup v2 only, it is
-/// the mount point itself; the others exist beside v1 controllers.
+/// Hierarchies that contain the groups of systemd units, relative to the mount point. With cgroup v2 only, the mount
+/// point itself is the hierarchy. The other two exist if cgroup v1 controllers are mounted.
 const HIERARCHIES: [&str; 3] = ["", "unified", "systemd"];
-/// Maximum depth of the search for units; slices may be nested.
+/// Maximum depth of the search for units, because slices may be nested.
 const DEPTH_MAX: u32 = 16;
 
 /// Why a group or its processes could not be found.
@@ -25,9 +25,9 @@ pub enum CgroupError {
     /// The group does not exist.
     #[error("no cgroup {path} in {}", visible::path(mount))]
     NoSuchGroup {
-        /// Path as given.
+        /// Path of the group, as the caller gave it.
         path: String,
-        /// Mount point that was searched.
+        /// Mount point below which the group was searched.
         mount: PathBuf,
     },
     /// No running unit has that name.
@@ -35,17 +35,17 @@ pub enum CgroupError {
     NoSuchUnit {
         /// Name of the unit.
         unit: String,
-        /// Mount point that was searched.
+        /// Mount point below which the unit was searched.
         mount: PathBuf,
     },
-    /// Several groups have the name of the unit.
+    /// Several groups have the unit's name.
     #[error("{} and {} both belong to {unit}: select one with --cgroup", visible::path(first), visible::path(second))]
     Ambiguous {
         /// Name of the unit.
         unit: String,
-        /// First group found.
+        /// First group that was found.
         first: PathBuf,
-        /// Second group found.
+        /// Second group that was found.
         second: PathBuf,
     },
     /// A directory or file could not be read.
@@ -53,12 +53,12 @@ pub enum CgroupError {
     Read {
         /// Path of the directory or file.
         path: PathBuf,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
 }
 
-/// A control group.
+/// A control group, identified by its absolute path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cgroup(PathBuf);
 
@@ -111,13 +111,14 @@ impl Cgroup {
         Err(CgroupError::NoSuchUnit { unit: unit.to_owned(), mount: mount.to_owned() })
     }
 
-    /// Absolute path.
+    /// Absolute path of the group's directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Processes in the group and the groups below it, in ascending order. Empty if the group no longer exists.
+    /// PIDs of the processes in the group and its descendants, in ascending order. Returns an empty list if the group
+    /// no longer exists.
     ///
     /// # Errors
     /// When a group cannot be read.
@@ -157,8 +158,8 @@ fn groups_below(top: &Path, depth: u32, visit: &mut impl FnMut(&Path)) -> Result
     Ok(())
 }
 
-/// Reads `cgroup.procs` of one group. A process outside this pid namespace appears there as 0. A threaded group
-/// returns an error; the group above it lists its processes.
+/// Reads `cgroup.procs` of one group. A process outside this PID namespace appears there as 0. Reading fails for a
+/// threaded group, whose processes are listed in the domain group above it.
 fn processes_of(group: &Path) -> Result<Vec<Pid>, CgroupError> {
     let path = group.join("cgroup.procs");
     match fs::read_to_string(&path) {
@@ -168,7 +169,7 @@ fn processes_of(group: &Path) -> Result<Vec<Pid>, CgroupError> {
     }
 }
 
-/// A group that is being removed returns `ENODEV`.
+/// Whether the error means that the group is being removed: `ENOENT` or `ENODEV`.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
 }

@@ -3,20 +3,20 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds since an unspecified time of this boot, without suspend (`CLOCK_MONOTONIC`, the time stamps of
-/// BPF programs and tracepoints).
+/// Nanoseconds since an unspecified time in this boot, without suspend (`CLOCK_MONOTONIC`). BPF programs and
+/// tracepoints use this clock.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
-/// Nanoseconds since boot, including suspend (`CLOCK_BOOTTIME`, the clock of process start times).
+/// Nanoseconds since boot, including suspend (`CLOCK_BOOTTIME`). The kernel uses this clock for process start times.
 #[must_use]
 pub fn boottime_ns() -> u64 {
     nanoseconds(ClockId::Boottime)
 }
 
-/// Nanoseconds since 1970 (`CLOCK_REALTIME`); jumps when the clock is set.
+/// Nanoseconds since 1970 (`CLOCK_REALTIME`). The value jumps when the clock is set.
 #[must_use]
 pub fn realtime_ns() -> u64 {
     nanoseconds(ClockId::Realtime)
@@ -29,7 +29,8 @@ pub fn process_cpu_ns() -> u64 {
     nanoseconds(ClockId::ProcessCPUTime)
 }
 
-/// A 64-bit count of nanoseconds lasts 584 years; a clock set before 1970 reads 0.
+/// Reads a clock. A 64-bit count of nanoseconds lasts 584 years. If the clock is set to a time before 1970, the result
+/// is 0.
 fn nanoseconds(clock: ClockId) -> u64 {
     let now = clock_gettime(clock);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);

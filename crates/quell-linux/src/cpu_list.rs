@@ -1,5 +1,5 @@
-//! Sets of CPUs in the kernel's list format, `0-3,8`, as in `taskset -c`, `isolcpus=`, cpusets and
-//! `/sys/devices/system/cpu/online`. Topology is not here.
+//! Sets of CPUs in the kernel's list format, for example `0-3,8`. `taskset -c`, `isolcpus=`, cpusets and
+//! `/sys/devices/system/cpu/online` use this format.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// CPU numbers, ordered and without repetition. May be empty (`isolated` usually is).
+/// An ordered set of CPU numbers. It may be empty, as `isolated` usually is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
@@ -25,19 +25,19 @@ pub const CPU_LIMIT: u32 = 65_536;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CpuListError {
-    /// A part between commas is neither a number nor a range.
+    /// A part between commas is neither a CPU number nor a range.
     #[error("CPU list: `{part}` is neither a CPU number nor a range like 0-3")]
     NotARange {
         /// The invalid part.
         part: String,
     },
-    /// A range that ends before it starts.
+    /// A range ends before it starts.
     #[error("CPU list: the range `{part}` ends before it starts")]
     Backwards {
         /// The invalid part.
         part: String,
     },
-    /// A CPU number above the kernel's limit.
+    /// A CPU number exceeds the kernel's limit.
     #[error("CPU list: `{part}` names a CPU above {max}", max = CPU_LIMIT - 1)]
     TooHigh {
         /// The invalid part.
@@ -52,17 +52,17 @@ pub enum CpuSetReadError {
     /// The file could not be read.
     #[error("reading {path}: {source}")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
     /// The file does not hold a CPU list.
     #[error("{path}: {source}")]
     Parse {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Reason.
+        /// Why the content is invalid.
         source: CpuListError,
     },
 }
@@ -103,7 +103,7 @@ impl CpuList {
         Self(self.0.intersection(&other.0).copied().collect())
     }
 
-    /// Online CPUs (`devices/system/cpu/online` below `sys`, normally `/sys`).
+    /// Online CPUs, from `devices/system/cpu/online` below `sys` (normally `/sys`).
     ///
     /// # Errors
     /// When the file cannot be read or parsed.
@@ -111,8 +111,8 @@ impl CpuList {
         Self::read(&sys.join("devices/system/cpu/online"))
     }
 
-    /// CPUs that may come online before the next boot (`devices/system/cpu/possible` below `sys`). The kernel keeps
-    /// this number of per-CPU values.
+    /// CPUs that may come online before the next boot, from `devices/system/cpu/possible` below `sys`. The kernel
+    /// allocates one per-CPU value for each of them.
     ///
     /// # Errors
     /// When the file cannot be read or parsed.
@@ -145,7 +145,7 @@ impl CpuList {
 }
 
 impl FromIterator<u32> for CpuList {
-    /// Collects CPU numbers; those from [`CPU_LIMIT`] on are dropped, because no kernel has them.
+    /// Collects CPU numbers and drops those at or above [`CPU_LIMIT`], which no kernel supports.
     fn from_iter<I: IntoIterator<Item = u32>>(cpus: I) -> Self {
         Self(cpus.into_iter().filter(|&cpu| cpu < CPU_LIMIT).collect())
     }
@@ -154,7 +154,7 @@ impl FromIterator<u32> for CpuList {
 impl FromStr for CpuList {
     type Err = CpuListError;
 
-    /// Parses `0-3,8`. White space around the list is ignored; an empty text is the empty list.
+    /// Parses a list such as `0-3,8`. White space around the list is ignored. An empty text is the empty list.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim();
         if text.is_empty() {

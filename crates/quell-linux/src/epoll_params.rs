@@ -1,6 +1,6 @@
-//! Busy-poll parameters of an epoll, `EPIOCGPARAMS` and `EPIOCSPARAMS` (`fs/eventpoll.c`, Linux 6.9). They
-//! belong to the open file: a duplicate from `pidfd_getfd` accesses the parameters of the program that created
-//! it. The callers decide when to set them, and in which order to undo.
+//! Busy-poll parameters of an epoll, accessed with `EPIOCGPARAMS` and `EPIOCSPARAMS` (`fs/eventpoll.c`, Linux 6.9).
+//! They belong to the open file description. A descriptor duplicated with `pidfd_getfd(2)` therefore accesses the
+//! parameters of the program that created the epoll. Callers decide when to set and restore them.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -26,38 +26,38 @@ pub enum EpollParamsError {
     /// The kernel has the ioctl, but the file is not an epoll.
     #[error("the file is not an epoll")]
     NotAnEpoll,
-    /// The time is above the kernel's limit. Nothing is changed.
+    /// `busy_poll_usecs` exceeds the kernel's limit. The parameters are unchanged.
     #[error(
         "busy_poll_usecs {0} is above the kernel's limit of {max}",
         max = USECS_MAX
     )]
     UsecsTooHigh(u32),
-    /// The budget exceeds the limit of an unprivileged caller. Nothing is changed.
+    /// The budget exceeds the limit for an unprivileged caller. The parameters are unchanged.
     #[error("setting busy_poll_budget {budget}: {source}; above {NAPI_POLL_WEIGHT} it needs CAP_NET_ADMIN")]
     Denied {
-        /// Requested budget.
+        /// Requested budget in packets.
         budget: u16,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
-    /// Other error.
+    /// The kernel returned another error.
     #[error("{action} the busy-poll parameters of an epoll: {source}")]
     Refused {
-        /// Operation: reading or setting.
+        /// Operation that failed: reading or setting.
         action: &'static str,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
 }
 
-/// `struct epoll_params`.
+/// The kernel's `struct epoll_params`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct RawParams {
     busy_poll_usecs: u32,
     busy_poll_budget: u16,
     prefer_busy_poll: u8,
-    /// Must be zero.
+    /// Padding that must be zero.
     pad: u8,
 }
 
@@ -76,8 +76,8 @@ pub fn get(epoll: impl AsFd) -> Result<EpollParams, EpollParamsError> {
 /// Sets all parameters of an epoll at once.
 ///
 /// # Errors
-/// When a value is out of range or needs a capability, the file is not an epoll, or the kernel does not support
-/// the parameters. Nothing is changed then.
+/// When a value is out of range or needs a capability, the file is not an epoll, or the kernel does not support the
+/// parameters. The parameters are then unchanged.
 pub fn set(epoll: impl AsFd, params: EpollParams) -> Result<(), EpollParamsError> {
     if params.busy_poll_usecs > USECS_MAX {
         return Err(EpollParamsError::UsecsTooHigh(params.busy_poll_usecs));
@@ -111,7 +111,8 @@ fn get_raw(epoll: impl AsFd) -> Result<EpollParams, Errno> {
     })
 }
 
-/// An old kernel returns `ENOTTY` for an epoll; any kernel does so for another file.
+/// Classifies the error of an ioctl. A kernel without the ioctl returns `ENOTTY` for an epoll. Every kernel returns it
+/// for other files.
 fn refusal(action: &'static str, errno: Errno) -> EpollParamsError {
     match errno {
         Errno::NOTTY if kernel_knows_the_ioctl() => EpollParamsError::NotAnEpoll,

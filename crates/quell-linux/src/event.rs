@@ -1,9 +1,10 @@
-//! Event primitives for programs that wait on many sockets: an epoll, an event that another thread raises, and
-//! a periodic ticker. `epoll_params` reads and changes the busy-poll parameters of any epoll.
+//! Event primitives for programs that wait on many sockets: an epoll, an event that another thread raises, and a
+//! periodic ticker. `epoll_params` handles the busy-poll parameters of an epoll.
 //!
-//! Epolls are made, and waited for, by the functions of the C library, so that `quell run` has the same hold on `quell
-//! respond` as on other programs. Waits that cannot sleep are raw system calls: in programs with threads the C library's
-//! function takes 56 instructions more, among them two atomic ones, which a generator that spins would pay in each turn.
+//! C library functions create epolls and wait on them, so that the preload library of `quell run` affects `quell
+//! respond` as it affects other programs. Waits that cannot sleep are raw system calls. In a program with threads, the
+//! C library's function executes 56 more instructions, two of them atomic. A load generator that spins would pay for
+//! them in each iteration.
 
 use std::fmt;
 use std::io;
@@ -17,20 +18,21 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::{read, write};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime};
 
-/// Condition under which a registered file is reported.
+/// When an epoll reports a registered file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
-    /// At each wait while it is readable (level-triggered).
+    /// In every wait while the file is readable (level-triggered).
     Level,
-    /// Once when it becomes readable, or writable after a full buffer (`EPOLLET`). The next wait does not examine
-    /// it again.
+    /// Once when the file becomes readable, or writable after a full buffer (`EPOLLET`). Later waits do not examine the
+    /// file until its next event.
     Edge,
-    /// Once when it becomes readable (`EPOLLET`), regardless of writability.
+    /// Once when the file becomes readable (`EPOLLET`), regardless of writability.
     ReadEdge,
-    /// Once when it becomes readable, then disabled until re-armed (`EPOLLONESHOT`).
+    /// Once when the file becomes readable. The file is then disabled until it is re-armed (`EPOLLONESHOT`).
     OneShot,
-    /// Never when readable: the interest mask is 0. The kernel adds errors and hang-ups to every mask (`ep_ctl` in
-    /// `fs/eventpoll.c`); they are reported once. Other waiters on the same file lose no events.
+    /// Never when the file becomes readable, because the interest mask is 0. The kernel adds errors and hang-ups to
+    /// every mask (`ep_ctl` in `fs/eventpoll.c`), so it reports them once. Other waiters on the same file receive all
+    /// events.
     Unrequested,
 }
 
@@ -47,12 +49,12 @@ impl Trigger {
     }
 }
 
-/// An event of one file.
+/// An event that an epoll reported for one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readiness {
-    /// Token from the registration of the file.
+    /// Token that was given when the file was registered.
     pub token: u64,
-    /// The peer closed the connection, or the file has an error: no more data will arrive.
+    /// Whether the peer closed the connection or the file has an error, so that no more data will arrive.
     pub hung_up: bool,
 }
 
@@ -66,7 +68,7 @@ impl Epoll {
     /// Creates an epoll that reports at most `events_max` events per wait.
     ///
     /// # Errors
-    /// The error of `epoll_create1(2)`.
+    /// The error returned by `epoll_create1(2)`.
     pub fn new(events_max: usize) -> io::Result<Self> {
         // SAFETY: the call takes no pointer.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -78,10 +80,10 @@ impl Epoll {
         Ok(Self { fd, events: Vec::with_capacity(events_max.max(1)) })
     }
 
-    /// Registers `file` with `token`. Closing the file removes it.
+    /// Registers `file` with `token`. The kernel removes the registration when the file is closed.
     ///
     /// # Errors
-    /// The error of `epoll_ctl(2)`.
+    /// The error returned by `epoll_ctl(2)`.
     pub fn add(&self, file: impl AsFd, token: u64, trigger: Trigger) -> io::Result<()> {
         Ok(epoll::add(&self.fd, file, EventData::new_u64(token), trigger.flags())?)
     }
@@ -89,15 +91,16 @@ impl Epoll {
     /// Re-arms a registered file (`EPOLL_CTL_MOD`), for example after a one-shot event.
     ///
     /// # Errors
-    /// The error of `epoll_ctl(2)`.
+    /// The error returned by `epoll_ctl(2)`.
     pub fn rearm(&self, file: impl AsFd, token: u64, trigger: Trigger) -> io::Result<()> {
         Ok(epoll::modify(&self.fd, file, EventData::new_u64(token), trigger.flags())?)
     }
 
-    /// Waits for events. `None` waits without limit, zero does not wait. A signal ends the wait without events.
+    /// Waits for events. `None` waits without a time limit, and zero does not wait. A signal ends the wait without
+    /// events.
     ///
     /// # Errors
-    /// The error of `epoll_wait(2)`, or of `epoll_pwait2(2)` for a timeout that is no whole number of ms.
+    /// The error returned by `epoll_wait(2)`, or by `epoll_pwait2(2)` if the timeout is not a whole number of ms.
     #[inline]
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         self.events.clear();
@@ -105,15 +108,15 @@ impl Epoll {
         let room = i32::try_from(room).unwrap_or(i32::MAX);
         let no_mask = ptr::null::<libc::sigset_t>();
         let reported = match whole_ms(timeout) {
-            // SAFETY: the kernel writes at most `room` events, for which there is room.
+            // SAFETY: the kernel writes at most `room` events, and the buffer has space for them.
             Some(0) => unsafe { libc::syscall(libc::SYS_epoll_pwait, fd, events, room, 0, no_mask, 0_usize) },
-            // SAFETY: as above.
+            // SAFETY: the kernel writes at most `room` events, and the buffer has space for them.
             Some(timeout_ms) => unsafe { libc::epoll_wait(fd, events, room, timeout_ms) }.into(),
             None => self.wait_ns(timeout),
         };
         match usize::try_from(reported) {
             Ok(reported) => {
-                // SAFETY: the kernel has written this many events.
+                // SAFETY: the kernel has initialized this number of events.
                 unsafe { self.events.set_len(reported) };
                 Ok(())
             }
@@ -124,7 +127,7 @@ impl Epoll {
         }
     }
 
-    /// By a raw system call, because glibc before 2.35 has no `epoll_pwait2`.
+    /// Waits with a resolution of 1 ns. This is a raw system call, because glibc before 2.35 lacks `epoll_pwait2`.
     #[cold]
     fn wait_ns(&mut self, timeout: Option<Duration>) -> i64 {
         let timeout = timeout.map(|duration| Timespec {
@@ -133,11 +136,11 @@ impl Epoll {
         });
         let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
         let (fd, room, no_mask) = (self.fd.as_raw_fd(), self.events.capacity(), ptr::null::<libc::sigset_t>());
-        // SAFETY: as in `wait`; the timeout lives until the end of the call.
+        // SAFETY: the buffer has space for `room` events, and the timeout outlives the call.
         unsafe { libc::syscall(libc::SYS_epoll_pwait2, fd, self.events.as_mut_ptr(), room, timeout, no_mask, 0_usize) }
     }
 
-    /// Number of events of the last wait.
+    /// Number of events that the last wait returned.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -151,7 +154,7 @@ impl Epoll {
         self.events.is_empty()
     }
 
-    /// Event `index` of the last wait; `None` from [`Epoll::len`] on.
+    /// The event at `index` of the last wait; `None` if the index is at least [`Epoll::len`].
     #[inline]
     #[must_use]
     pub fn get(&self, index: usize) -> Option<Readiness> {
@@ -167,7 +170,8 @@ impl fmt::Debug for Epoll {
     }
 }
 
-/// Timeout of `epoll_wait(2)`, -1 without a limit; `None` if `timeout` is no whole number of ms, or too long.
+/// Converts to a timeout of `epoll_wait(2)` in ms; -1 means no limit. Returns `None` if `timeout` is not a whole number
+/// of ms, or is too long.
 fn whole_ms(timeout: Option<Duration>) -> Option<i32> {
     let Some(timeout) = timeout else { return Some(-1) };
     (timeout.subsec_nanos() % 1_000_000 == 0).then(|| i32::try_from(timeout.as_millis()).ok()).flatten()
@@ -178,7 +182,7 @@ impl Epoll {
     /// registrations and parameters; the epoll exists until both are dropped.
     ///
     /// # Errors
-    /// The error of `fcntl(2)`: too many open files.
+    /// The error returned by `fcntl(2)`, for example too many open files.
     pub fn duplicate(&self) -> io::Result<Self> {
         Ok(Self { fd: self.fd.try_clone()?, events: Vec::with_capacity(self.events.capacity()) })
     }
@@ -190,7 +194,7 @@ impl AsFd for Epoll {
     }
 }
 
-/// An event that one thread raises and the epoll of another thread reports. It stays raised.
+/// An event that one thread raises and another thread's epoll reports. It remains raised.
 #[derive(Debug)]
 pub struct Event(OwnedFd);
 
@@ -198,7 +202,7 @@ impl Event {
     /// Creates an event that is not raised.
     ///
     /// # Errors
-    /// The error of `eventfd2(2)`.
+    /// The error returned by `eventfd2(2)`.
     pub fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
@@ -206,7 +210,7 @@ impl Event {
     /// Raises the event.
     ///
     /// # Errors
-    /// The error of `write(2)`.
+    /// The error returned by `write(2)`.
     pub fn raise(&self) -> io::Result<()> {
         write(&self.0, &1_u64.to_ne_bytes())?;
         Ok(())
@@ -219,16 +223,16 @@ impl AsFd for Event {
     }
 }
 
-/// A timer that becomes ready at regular intervals. A wait that it ends needs no timeout, so the kernel does
-/// not start and cancel a timer at every wait.
+/// A timer that becomes readable at regular intervals. Waits that it ends need no timeout, so the kernel does not start
+/// and cancel a timer for every wait.
 #[derive(Debug)]
 pub struct Ticker(OwnedFd);
 
 impl Ticker {
-    /// Ticks every `interval` from now on; a zero interval never ticks.
+    /// Creates a ticker that ticks every `interval` from now on. A zero interval never ticks.
     ///
     /// # Errors
-    /// The error of `timerfd_create(2)` or `timerfd_settime(2)`.
+    /// The error returned by `timerfd_create(2)` or `timerfd_settime(2)`.
     pub fn new(interval: Duration) -> io::Result<Self> {
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         let interval = Timespec::try_from(interval).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
@@ -236,11 +240,11 @@ impl Ticker {
         Ok(Self(fd))
     }
 
-    /// Consumes the reported tick. There is no further tick before that: `timerfd_read_iter` in `fs/timerfd.c`
-    /// restarts the timer.
+    /// Consumes the reported tick. The next tick comes only after this call, because `timerfd_read_iter` in
+    /// `fs/timerfd.c` restarts the timer.
     ///
     /// # Errors
-    /// The error of `read(2)`; `WouldBlock` without a tick.
+    /// The error returned by `read(2)`; `WouldBlock` if no tick is pending.
     pub fn take(&self) -> io::Result<()> {
         read(&self.0, &mut [0; 8])?;
         Ok(())
@@ -271,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_in_ns_waits_and_reports_as_one_in_ms() {
+    fn a_timeout_in_ns_behaves_like_a_timeout_in_ms() {
         assert_eq!([None, Some(Duration::ZERO), Some(Duration::from_millis(7))].map(whole_ms), [-1, 0, 7].map(Some));
         assert_eq!([Duration::from_nanos(1), Duration::MAX].map(|long| whole_ms(Some(long))), [None, None]);
         let (event, mut epoll) = (Event::new().unwrap(), Epoll::new(4).unwrap());
@@ -312,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_one_shot_event_is_reported_once_though_it_stays_readable() {
+    fn a_one_shot_event_is_reported_once_although_the_file_stays_readable() {
         let event = Event::new().unwrap();
         event.raise().unwrap();
         let mut epoll = Epoll::new(4).unwrap();

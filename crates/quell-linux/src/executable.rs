@@ -16,7 +16,7 @@ use rustix::process::{getegid, geteuid};
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
 const CAPABILITIES: &CStr = c"security.capability";
-/// `sizeof(struct vfs_ns_cap_data)`, the largest value of that attribute (`linux/capability.h`).
+/// `sizeof(struct vfs_ns_cap_data)` in `linux/capability.h`: the maximum size of the attribute `security.capability`.
 const CAPABILITIES_SIZE: usize = 24;
 
 /// Identity of a file, unique while the file exists or is executed.
@@ -35,9 +35,9 @@ impl From<&fs::Metadata> for FileId {
     }
 }
 
-/// Whether executing the file changes the user, group or capabilities of this process. The dynamic linker then
-/// ignores an `LD_PRELOAD` with a path (`AT_SECURE`, `cap_bprm_creds_from_file` in `security/commoncap.c`). A
-/// `nosuid` mount is not considered, although it prevents the change.
+/// Whether executing the file changes the user, group or capabilities of this process. In that case the dynamic linker
+/// ignores paths in `LD_PRELOAD` (`AT_SECURE`, `cap_bprm_creds_from_file` in `security/commoncap.c`). The function does
+/// not check for a `nosuid` mount, which would prevent the change.
 ///
 /// # Errors
 /// When the file cannot be examined.
@@ -48,7 +48,7 @@ pub fn gains_privileges(file: &Path) -> io::Result<bool> {
     if other_user || other_group {
         return Ok(true);
     }
-    // Root gains nothing from file capabilities.
+    // File capabilities do not add to root's capabilities.
     Ok(!geteuid().is_root() && has_capabilities(file)?)
 }
 
@@ -61,7 +61,7 @@ fn has_capabilities(file: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether files in a directory can be mapped as code; not on a `noexec` mount.
+/// Whether files in a directory can be mapped as code, which a `noexec` mount prevents.
 ///
 /// # Errors
 /// When the directory cannot be examined.
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn a_set_user_id_program_of_another_user_gains_privileges() {
         if !geteuid().is_root() {
-            skip(Lacks::Root, "only root can give a file away");
+            skip(Lacks::Root, "only root can change the owner of a file");
             return;
         }
         let file = tempfile::NamedTempFile::new().unwrap();

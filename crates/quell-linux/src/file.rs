@@ -1,5 +1,5 @@
-//! Files of persistent records: reserved disk space, and locks (`flock(2)`) with a bounded wait and a known
-//! holder.
+//! Operations on files that store persistent records: reserving disk space, and file locks (`flock(2)`) with a limited
+//! wait and a known holder.
 
 use std::fmt;
 use std::fs::{File, TryLockError};
@@ -17,12 +17,12 @@ use crate::executable::FileId;
 use crate::proc::{FdKind, ProcDir, ProcRoot};
 use crate::signal::Interruption;
 
-/// First interval between attempts to take a lock that should be free soon.
+/// First interval between attempts to take a lock. It is short, because the lock should be free soon.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Allocates the first `bytes` of a file without changing its length, so that later writes do not fail with a
-/// full disk. File systems without support for this reserve nothing.
+/// Allocates the first `bytes` of a file without changing its length, so that later writes do not fail with a full
+/// disk. A file system that does not support `fallocate(2)` reserves nothing.
 ///
 /// # Errors
 /// When the file system or the quota lacks the space.
@@ -36,7 +36,7 @@ pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
 /// Takes the exclusive lock of a file if it is free.
 ///
 /// # Errors
-/// The error of `flock(2)`.
+/// The error returned by `flock(2)`.
 pub fn try_lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -45,11 +45,11 @@ pub fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Takes the exclusive lock of a file that others hold only briefly. Gives up after `patience`, or when `stop`
-/// returns true. Returns whether the lock was taken.
+/// Takes the exclusive lock of a file that others hold only briefly. Gives up after `patience`, or when `stop` returns
+/// true. Returns whether the lock was taken.
 ///
 /// # Errors
-/// The error of `flock(2)`.
+/// The error returned by `flock(2)`.
 pub fn lock_within(file: &File, patience: Duration, stop: &mut dyn FnMut() -> bool) -> io::Result<bool> {
     let until = Instant::now() + patience;
     let mut pause = FIRST_PAUSE;
@@ -63,18 +63,18 @@ pub fn lock_within(file: &File, patience: Duration, stop: &mut dyn FnMut() -> bo
     Ok(true)
 }
 
-/// Takes the exclusive lock of a file without time limit; after a signal it waits at most `grace`. Returns
+/// Takes the exclusive lock of a file without a time limit. After a signal, it waits for at most `grace`. Returns
 /// whether the lock was taken.
 ///
 /// # Errors
-/// The error of `flock(2)`, or when the kernel refuses to wait.
+/// The error returned by `flock(2)`, or when the kernel refuses to wait.
 pub fn lock_unless_interrupted(file: &File, interruption: &Interruption, grace: Duration) -> io::Result<bool> {
     if try_lock(file)? {
         return Ok(true);
     }
     let (mut reader, mut writer) = io::pipe()?;
-    // A duplicate of the same open file, so the lock belongs to the caller. If the caller gives up, the lock ends
-    // with this duplicate.
+    // A duplicate refers to the same open file description, so the caller owns the lock. If the caller gives up,
+    // closing this duplicate releases the lock.
     let duplicate = file.try_clone()?;
     std::thread::Builder::new().name("lock".into()).spawn(move || {
         let locked = loop {
@@ -84,13 +84,13 @@ pub fn lock_unless_interrupted(file: &File, interruption: &Interruption, grace: 
             }
         };
         if locked.is_ok() {
-            // Without a reader, the caller has given up.
+            // The write fails if the caller gave up and closed its end.
             let _ = writer.write_all(&[1]);
         }
     })?;
     let mut epoll = Epoll::new(2)?;
     epoll.add(&reader, 0, Trigger::Level)?;
-    // One-shot: after the signal, only the lock is awaited.
+    // One-shot: after the signal, this epoll waits only for the lock.
     epoll.add(interruption, 1, Trigger::OneShot)?;
     let mut until = None;
     loop {
@@ -111,11 +111,11 @@ pub fn lock_unless_interrupted(file: &File, interruption: &Interruption, grace: 
 /// A process that holds a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockHolder {
-    /// PID.
+    /// PID of the process.
     pub pid: Pid,
-    /// Name (`comm`), raw bytes.
+    /// Name of the process (`comm`) as raw bytes.
     pub comm: Vec<u8>,
-    /// Whether the process is in a child PID namespace.
+    /// Whether the process runs in a child PID namespace.
     pub is_elsewhere: bool,
 }
 
@@ -125,8 +125,8 @@ impl fmt::Display for LockHolder {
     }
 }
 
-/// Finds the process that locked the file at `path`. `None` if the lock is free, or its holder is not visible
-/// (other PID namespace or user).
+/// Finds the process that locked the file at `path`. Returns `None` if the lock is free, or if its holder is not
+/// visible (another PID namespace or user).
 #[must_use]
 pub fn lock_holder(proc: &ProcRoot, path: &Path) -> Option<LockHolder> {
     let file = file_id(path)?;
@@ -150,8 +150,8 @@ fn file_id(path: &Path) -> Option<FileId> {
     Some(FileId::from(&std::fs::symlink_metadata(path).ok()?))
 }
 
-/// `/proc/locks` is not used: it identifies files by the device of their file system, which differs from that
-/// of `stat(2)` on btrfs and overlayfs.
+/// Whether a process has locked the file, according to its `fdinfo`. `/proc/locks` is unsuitable: its device numbers
+/// differ from those of `stat(2)` on btrfs and overlayfs.
 fn has_locked(proc: &ProcRoot, pid: Pid, file: FileId) -> bool {
     let process = proc.process(pid);
     let Ok(fds) = process.fds() else { return false };
@@ -178,7 +178,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let proc = ProcRoot::default();
         let this = Pid::of_this_process();
-        assert_eq!(lock_holder(&proc, file.path()), None, "it is open and not locked");
+        assert_eq!(lock_holder(&proc, file.path()), None, "the file is open but not locked");
         assert!(try_lock(file.as_file()).unwrap());
         assert_eq!(lock_holder(&proc, file.path()).map(|holder| holder.pid), Some(this));
         assert!(is_locked_by(&proc, file.path(), this));

@@ -1,11 +1,11 @@
-//! Entry points for fuzz targets into decoders that are otherwise private. They exist in instrumented builds
-//! and in unit tests, which run the stored corpus.
+//! Entry points to private decoders for fuzz targets. They exist in instrumented builds and in unit tests, which run
+//! the stored corpus.
 
 use crate::proc::{irq, sysctl};
 use crate::sysfs::{cpu, net_class, queue_files};
 use crate::{address, bit_mask, ethtool, link, netdev, netlink, sock_diag};
 
-/// Decodes bytes as a netlink datagram, and as the payload of every supported reply.
+/// Decodes bytes as a netlink datagram, and as the payload of every reply that Quell decodes.
 pub fn netlink(bytes: &[u8]) {
     netlink::statuses(bytes);
     let _ = netdev::decode_napi(bytes);
@@ -29,7 +29,7 @@ pub fn ethtool_ioctl(bytes: &[u8]) {
     let _ = ethtool::parse_locations(bytes);
 }
 
-/// Parses bytes as a mask; a valid mask must parse to the same numbers after formatting.
+/// Parses bytes as a mask. A valid mask must parse to the same numbers after formatting.
 pub fn bit_mask(bytes: &[u8]) {
     if let Some(numbers) = bit_mask::parse(bytes) {
         assert_eq!(bit_mask::parse(bit_mask::format(numbers.clone()).as_bytes()), Some(numbers));
@@ -63,7 +63,7 @@ mod tests {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
         let files: Vec<Vec<u8>> =
             fs::read_dir(&directory).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap()).collect();
-        assert!(!files.is_empty(), "nothing is kept in {}", directory.display());
+        assert!(!files.is_empty(), "no corpus files in {}", directory.display());
         files
     }
 

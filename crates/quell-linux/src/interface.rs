@@ -1,5 +1,5 @@
-//! Identifiers of network interfaces: index, name and MAC address, as types that hold only values the kernel
-//! accepts. `link` checks whether an interface exists.
+//! Identifiers of network interfaces: index, name and MAC address. The types hold only values that the kernel accepts.
+//! `link` checks whether an interface exists.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -8,14 +8,14 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Index of an interface in its network namespace; 1 to 2³¹−1 (the kernel's `int ifindex`).
+/// Index of an interface in its network namespace, from 1 to 2³¹−1 (the kernel's `int ifindex`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "u32", into = "u32")]
 #[schemars(with = "u32")]
 pub struct Ifindex(NonZeroU32);
 
 impl Ifindex {
-    /// `None` for zero, which means no interface, and above 2³¹−1.
+    /// Creates an index. Returns `None` for zero, which means no interface, and for values above 2³¹−1.
     #[must_use]
     pub const fn new(value: u32) -> Option<Self> {
         if value > i32::MAX as u32 {
@@ -27,7 +27,7 @@ impl Ifindex {
         }
     }
 
-    /// The index; never zero.
+    /// The index as a number; never zero.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0.get()
@@ -45,7 +45,7 @@ impl fmt::Display for Ifindex {
     }
 }
 
-/// A number outside the range of interface indices.
+/// A number that is not a valid interface index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid interface index {0}: expected 1 to {max}", max = i32::MAX)]
 pub struct InvalidIfindex(u32);
@@ -64,10 +64,10 @@ impl From<Ifindex> for u32 {
     }
 }
 
-/// Name of an interface by the kernel's rule (`dev_valid_name` in `net/core/dev.c`): 1 to 15 bytes, without
-/// `/`, `:` and white space, and not `.` or `..`.
+/// Name of an interface by the kernel's rule (`dev_valid_name` in `net/core/dev.c`): 1 to 15 bytes, without `/`, `:`
+/// and white space, and not `.` or `..`.
 ///
-/// `%` is refused too, because the kernel treats it as a pattern and chooses another name.
+/// `%` is also rejected, because the kernel treats it as a pattern and chooses another name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceName(String);
 
@@ -104,11 +104,11 @@ impl InterfaceName {
             return Some("is longer than 15 bytes");
         }
         if name == "." || name == ".." {
-            return Some("is a directory");
+            return Some("is the name of a directory");
         }
-        // `isspace()` of the kernel includes the vertical tab.
+        // The kernel's `isspace()` includes the vertical tab.
         if name.contains(|c| forbidden(c) || c == '\u{b}') {
-            return Some("has one of / : % or white space");
+            return Some("contains /, :, % or white space");
         }
         None
     }
@@ -134,15 +134,15 @@ impl FromStr for InterfaceName {
     }
 }
 
-/// A unicast Ethernet address: not a group address, not all zero.
+/// A unicast Ethernet address: neither a group address nor all zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
 pub struct MacAddress([u8; 6]);
 
 impl MacAddress {
-    /// `None` for a group address (lowest bit of the first byte set) and for all zeros, as in
-    /// `is_valid_ether_addr` of `include/linux/etherdevice.h`.
+    /// Creates an address. Returns `None` for a group address (lowest bit of the first byte) and for all zeros, like
+    /// `is_valid_ether_addr` in `include/linux/etherdevice.h`.
     #[must_use]
     pub const fn new(bytes: [u8; 6]) -> Option<Self> {
         let all_zero = matches!(bytes, [0, 0, 0, 0, 0, 0]);
@@ -152,7 +152,7 @@ impl MacAddress {
         Some(Self(bytes))
     }
 
-    /// Bytes in transmission order.
+    /// Bytes of the address in transmission order.
     #[must_use]
     pub const fn bytes(self) -> [u8; 6] {
         self.0
@@ -166,7 +166,7 @@ impl fmt::Display for MacAddress {
     }
 }
 
-/// An invalid unicast Ethernet address.
+/// Text that is not a unicast Ethernet address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid Ethernet address `{0}`: expected a unicast address such as 02:00:00:00:00:fe")]
 pub struct InvalidMacAddress(String);
@@ -175,7 +175,7 @@ impl TryFrom<String> for MacAddress {
     type Error = InvalidMacAddress;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        // Two digits, because the number parser also accepts a sign.
+        // Require two digits, because the number parser also accepts a sign.
         let is_byte = |part: &str| part.len() == 2 && part.bytes().all(|letter| letter.is_ascii_hexdigit());
         let byte = |part: &str| is_byte(part).then(|| u8::from_str_radix(part, 16).ok()).flatten();
         let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();

@@ -1,6 +1,6 @@
-//! Busy polls one NAPI instance by its id, without a socket that receives from it. An io_uring without requests
-//! polls its registered ids (`io_uring/napi.c`, `IO_URING_NAPI_STATIC_ADD_ID`, Linux 6.13). io_uring has no
-//! other use here; the callers decide when to poll.
+//! Busy polls one NAPI instance by its id, without a socket that receives from it. An io_uring without requests polls
+//! the NAPI ids that are registered with it (`IO_URING_NAPI_STATIC_ADD_ID` in `io_uring/napi.c`, Linux 6.13). Callers
+//! decide when to poll.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,12 +15,12 @@ use thiserror::Error;
 
 use crate::NapiId;
 
-/// `enum io_uring_napi_op` and `enum io_uring_napi_tracking_strategy` of `include/uapi/linux/io_uring.h`.
+/// Values of `enum io_uring_napi_op` and `enum io_uring_napi_tracking_strategy` in `include/uapi/linux/io_uring.h`.
 const IO_URING_NAPI_REGISTER_OP: u8 = 0;
 const IO_URING_NAPI_STATIC_ADD_ID: u8 = 1;
 const IO_URING_NAPI_TRACKING_STATIC: u32 = 1;
 
-/// Timeout of the ring's wait. The ring polls before it waits, and no event ever arrives.
+/// Timeout of the ring's wait in ns. The ring polls before it waits, and no event ever arrives.
 const WAIT_NS: i64 = 1_000_000;
 
 /// Why a NAPI instance could not be polled.
@@ -30,30 +30,30 @@ pub enum NapiPollError {
     /// The kernel lacks io_uring, or its io_uring cannot poll a NAPI instance by id (before Linux 6.13).
     #[error("polling NAPI {napi} by io_uring: not supported by this kernel (needs Linux 6.13)")]
     Unsupported {
-        /// NAPI instance.
+        /// Id of the NAPI instance.
         napi: NapiId,
     },
-    /// This process may not use io_uring: `kernel.io_uring_disabled`, or a seccomp filter.
+    /// This process may not use io_uring, because of `kernel.io_uring_disabled` or a seccomp filter.
     #[error("polling NAPI {napi} by io_uring: {source}; see sysctl kernel.io_uring_disabled, and seccomp filters")]
     Denied {
-        /// NAPI instance.
+        /// Id of the NAPI instance.
         napi: NapiId,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
-    /// Other error.
+    /// The kernel returned another error.
     #[error("polling NAPI {napi} by io_uring: {action}: {source}")]
     Refused {
-        /// NAPI instance.
+        /// Id of the NAPI instance.
         napi: NapiId,
         /// Step that failed.
         action: &'static str,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
 }
 
-/// A ring to which nothing is submitted. It only registers NAPI ids and waits.
+/// A ring without requests. It only registers NAPI ids and waits.
 #[derive(Debug)]
 pub struct Ring(OwnedFd);
 
@@ -61,7 +61,7 @@ impl Ring {
     /// Creates a ring that any thread may use.
     ///
     /// # Errors
-    /// The error of `io_uring_setup(2)`: not supported, not permitted, too many open files.
+    /// The error returned by `io_uring_setup(2)`: io_uring is unsupported or not permitted, or too many files are open.
     pub fn new() -> io::Result<Self> {
         Ok(Self(setup(IoringSetupFlags::empty())?))
     }
@@ -76,20 +76,20 @@ impl AsFd for Ring {
 pub(crate) fn setup(flags: IoringSetupFlags) -> Result<OwnedFd, Errno> {
     let mut params = io_uring_params::default();
     params.flags = flags;
-    // SAFETY: the ring is never mapped and nothing is submitted, so the kernel accesses only `params`, which lives
-    // until the call returns.
+    // SAFETY: the ring is never mapped and has no requests. The kernel accesses only `params`, which lives until the
+    // call returns.
     unsafe { io_uring_setup(1, &mut params) }
 }
 
-/// Polls the instance once with preferred busy polling. At least one packet, if any, reaches its socket. The
-/// timer of the instance is then set to `gro-flush-timeout` (`busy_poll_stop` in `net/core/dev.c`). An id
-/// without an instance is not an error: nothing is polled.
+/// Polls the instance once with preferred busy polling. If packets are waiting, at least one of them reaches its
+/// socket. The kernel then sets the instance's timer to `gro-flush-timeout` (`busy_poll_stop` in `net/core/dev.c`). An
+/// id without an instance is not an error, and no instance is polled.
 ///
 /// # Errors
 /// See [`NapiPollError`].
 pub fn poll_napi_once(napi: NapiId) -> Result<(), NapiPollError> {
     let refused = |action| move |errno| refusal(napi, action, errno);
-    let ring = setup(IoringSetupFlags::empty()).map_err(refused("making a ring"))?;
+    let ring = setup(IoringSetupFlags::empty()).map_err(refused("creating the ring"))?;
     let register = |mut request: io_uring_napi| {
         let argument = (&raw mut request).cast::<std::ffi::c_void>();
         // SAFETY: the kernel reads and writes one `struct io_uring_napi`; `argument` points to it.
@@ -99,17 +99,17 @@ pub fn poll_napi_once(napi: NapiId) -> Result<(), NapiPollError> {
     by_id.prefer_busy_poll = 1;
     by_id.opcode = IO_URING_NAPI_REGISTER_OP;
     by_id.op_param = IO_URING_NAPI_TRACKING_STATIC;
-    register(by_id).map_err(refused("telling the ring to poll by id"))?;
+    register(by_id).map_err(refused("enabling polling by NAPI id"))?;
     let mut id = io_uring_napi::default();
     id.opcode = IO_URING_NAPI_STATIC_ADD_ID;
     id.op_param = napi.get();
-    register(id).map_err(refused("telling the ring the id"))?;
+    register(id).map_err(refused("registering the NAPI id"))?;
 
     let timeout = Timespec { tv_sec: 0, tv_nsec: WAIT_NS };
     let timeout = io_uring_ptr::from((&raw const timeout).cast_mut().cast::<std::ffi::c_void>());
     let wait = io_uring_getevents_arg { ts: timeout, ..Default::default() };
     let flags = IoringEnterFlags::GETEVENTS | IoringEnterFlags::EXT_ARG;
-    // SAFETY: `EXT_ARG` is set, there is no signal mask, and the time that `wait` points to outlives the call.
+    // SAFETY: `EXT_ARG` is set, there is no signal mask, and the timeout that `wait` points to outlives the call.
     match unsafe { io_uring_enter_arg(&ring, 0, 1, flags, Some(&wait)) } {
         Ok(_) | Err(Errno::TIME | Errno::INTR) => Ok(()),
         Err(errno) => Err(refusal(napi, "waiting", errno)),

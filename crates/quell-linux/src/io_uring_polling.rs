@@ -1,5 +1,6 @@
-//! Busy-poll settings of an io_uring, own or duplicated: it polls the NAPI instances of its sockets while it
-//! waits (`IORING_REGISTER_NAPI`, `io_uring/napi.c`, Linux 6.9). The callers select the rings.
+//! Busy-poll settings of an io_uring, through its file descriptor or a duplicate of it. The ring polls the NAPI
+//! instances of its sockets while it waits (`IORING_REGISTER_NAPI` in `io_uring/napi.c`, Linux 6.9). Callers select the
+//! rings.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,16 +13,16 @@ use thiserror::Error;
 
 use crate::proc::{ProcDir, ProcError};
 
-/// Bytes of `struct io_uring_probe` before the operations.
+/// Size of `struct io_uring_probe` in bytes, without the operations that follow it.
 const PROBE_HEADER_BYTES: usize = 16;
 
 /// Busy-poll settings of a ring. It polls the NAPI instances from which its sockets receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub struct RingPolling {
-    /// Busy-poll time of a wait before it sleeps, in µs; the kernel limits it to 10,000.
+    /// Time for which a wait busy polls before it sleeps, in µs. The kernel limits it to 10,000.
     pub busy_poll_us: u32,
-    /// Whether the NAPI owner is asked to yield.
+    /// Whether the ring asks for preferred busy polling (as `SO_PREFER_BUSY_POLL` does for a socket).
     pub prefer_busy_poll: bool,
 }
 
@@ -29,26 +30,26 @@ pub struct RingPolling {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RingPollingError {
-    /// The ring was created with `IORING_SETUP_SINGLE_ISSUER`: only its own thread may configure it.
+    /// The ring was created with `IORING_SETUP_SINGLE_ISSUER`, so only the thread that created it may configure it.
     #[error(
         "the ring has a single issuer (IORING_SETUP_SINGLE_ISSUER): only the thread that created it may configure it"
     )]
     SingleIssuer,
-    /// The kernel does not support it, or the ring polls for disk I/O (`IORING_SETUP_IOPOLL`).
-    #[error("this kernel does not support io_uring busy polling (Linux 6.9), or the ring uses IORING_SETUP_IOPOLL")]
+    /// The kernel does not support busy polling of rings, or the ring polls for disk I/O (`IORING_SETUP_IOPOLL`).
+    #[error("io_uring busy polling is unsupported: it needs Linux 6.9 and a ring without IORING_SETUP_IOPOLL")]
     Unsupported,
-    /// The ring is restricted, or this program may not use io_uring.
+    /// The ring is restricted, or this process may not use io_uring.
     #[error(
         "could not configure polling of an io_uring: {source}; it is restricted, or io_uring is disabled for this process"
     )]
     Denied {
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
-    /// Other error.
+    /// The kernel returned another error.
     #[error("could not configure polling of an io_uring: {source}")]
     Refused {
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
 }
@@ -64,22 +65,21 @@ impl From<Errno> for RingPollingError {
     }
 }
 
-/// Checks whether this thread may configure the ring. Changes nothing.
+/// Checks whether this thread may configure the ring, without changing it.
 ///
 /// # Errors
-/// The reason if it may not.
+/// The reason why the thread may not configure the ring.
 pub fn may_configure(ring: impl AsFd) -> Result<(), RingPollingError> {
     let mut probe = [0_u64; PROBE_HEADER_BYTES / size_of::<u64>()];
-    // SAFETY: the kernel writes a `struct io_uring_probe` with 0 operations to the pointer, which has the size of
-    // the array.
+    // SAFETY: the kernel writes a `struct io_uring_probe` with 0 operations to the pointer. The array has that size.
     let result = unsafe { io_uring_register(ring, IoringRegisterOp::RegisterProbe, probe.as_mut_ptr().cast(), 0) };
     result.map(drop).map_err(RingPollingError::from)
 }
 
-/// Enables busy polling from the ring's next wait on, and replaces earlier settings.
+/// Enables busy polling from the ring's next wait on. This replaces earlier settings.
 ///
 /// # Errors
-/// [`RingPollingError`].
+/// See [`RingPollingError`].
 pub fn set(ring: impl AsFd, polling: RingPolling) -> Result<(), RingPollingError> {
     let mut request = io_uring_napi::default();
     request.busy_poll_to = polling.busy_poll_us;
@@ -90,7 +90,7 @@ pub fn set(ring: impl AsFd, polling: RingPolling) -> Result<(), RingPollingError
 /// Disables busy polling of the ring.
 ///
 /// # Errors
-/// [`RingPollingError`].
+/// See [`RingPollingError`].
 pub fn clear(ring: impl AsFd) -> Result<(), RingPollingError> {
     register(ring, IoringRegisterOp::UnregisterNapi, io_uring_napi::default())
 }
@@ -107,14 +107,15 @@ fn register(ring: impl AsFd, what: IoringRegisterOp, mut request: io_uring_napi)
 pub enum RingPollingInfo {
     /// The ring does not busy poll.
     Off,
-    /// The ring busy polls.
+    /// The ring busy polls with these settings.
     On(RingPolling),
-    /// The kernel does not report it: before 6.13, or the ring was in use during the read.
+    /// The kernel does not report the settings. It is older than 6.13, or the ring was in use during the read.
     Unreported,
 }
 
 impl RingPollingInfo {
-    /// Parses the file (`io_uring/fdinfo.c`, `napi_show_fdinfo`). Missing lines yield [`Self::Unreported`].
+    /// Parses the `fdinfo` file (`napi_show_fdinfo` in `io_uring/fdinfo.c`). If lines are missing, the result is
+    /// [`Self::Unreported`].
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
@@ -139,7 +140,7 @@ impl ProcDir {
     /// Reads the busy-poll state of an io_uring at a file descriptor of this process.
     ///
     /// # Errors
-    /// When it cannot be read (denied without ptrace access).
+    /// When the file cannot be read, which needs ptrace access.
     pub fn ring_polling(&self, fd: i32) -> Result<RingPollingInfo, ProcError> {
         self.read(&format!("fdinfo/{fd}"), |bytes| Ok(RingPollingInfo::parse(bytes)))
     }
@@ -178,7 +179,7 @@ mod tests {
     fn polling_set_by_another_thread_is_reported_and_can_be_cleared() {
         let Some(ring) = ring(IoringSetupFlags::empty()) else { return };
         if info(&ring) == RingPollingInfo::Unreported {
-            return skip(Lacks::KernelFeature, "this kernel does not configure how a ring polls");
+            return skip(Lacks::KernelFeature, "this kernel cannot configure busy polling of a ring");
         }
         from_another_thread(|| may_configure(&ring)).unwrap();
         assert_eq!(info(&ring), RingPollingInfo::Off);
@@ -200,7 +201,7 @@ mod tests {
         assert!(may_configure(std::fs::File::open("/proc/self/stat").unwrap()).is_err());
     }
 
-    /// Format of Linux 6.18, with the relevant lines only.
+    /// Relevant lines of the file on Linux 6.18.
     const ON: &[u8] =
         b"pos:\t0\nNAPI:\tenabled\nnapi tracking:\tdynamic\nnapi_busy_poll_dt:\t50000\nnapi_prefer_busy_poll:\ttrue\n";
 

@@ -1,5 +1,5 @@
-//! Compares open files with `kcmp(2)` (`kernel/kcmp.c`): whether an epoll watches a file (`KCMP_EPOLL_TFD`,
-//! Linux 4.13, `CONFIG_KCMP`). Inodes do not identify epolls, because all epolls share one.
+//! Tests with `kcmp(2)` whether an epoll watches a file (`KCMP_EPOLL_TFD` in `kernel/kcmp.c`, Linux 4.13,
+//! `CONFIG_KCMP`). Inodes do not identify epolls, because all epolls share one inode.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,11 +8,11 @@ use crate::Pid;
 
 /// `enum kcmp_type` of `include/uapi/linux/kcmp.h`.
 const KCMP_EPOLL_TFD: libc::c_int = 7;
-/// Limit of files that an epoll watches under one descriptor number. A file that was closed while a duplicate
-/// existed stays registered, and its number is reused.
+/// Maximum number of files that are checked under one descriptor number. A file that was closed while a duplicate
+/// existed remains registered, and its number is reused.
 const UNDER_ONE_NUMBER_MAX: u32 = 16;
 
-/// `struct kcmp_epoll_slot`.
+/// The kernel's `struct kcmp_epoll_slot`.
 #[repr(C)]
 struct Slot {
     efd: u32,
@@ -23,14 +23,14 @@ struct Slot {
 /// Whether `epoll` watches the open file `file` under the descriptor number `tfd` of its program.
 ///
 /// # Errors
-/// The error of `kcmp(2)`: `ENOSYS` if the kernel lacks it, `EINVAL` if the kernel cannot compare epolls or the
-/// file is not an epoll.
+/// The error returned by `kcmp(2)`: `ENOSYS` if the kernel lacks the system call, `EINVAL` if it cannot compare epolls
+/// or the file is not an epoll.
 pub fn epoll_watches(epoll: impl AsFd, tfd: i32, file: impl AsFd) -> io::Result<bool> {
     let own = Pid::of_this_process().get();
     let (file, efd) = (file.as_fd().as_raw_fd().unsigned_abs(), epoll.as_fd().as_raw_fd().unsigned_abs());
     for toff in 0..UNDER_ONE_NUMBER_MAX {
         let slot = Slot { efd, tfd: tfd.unsigned_abs(), toff };
-        // SAFETY: both PIDs are this process, which has `file` open, and the kernel reads one `Slot` through the last
+        // SAFETY: both PIDs are this process, which has `file` open. The kernel reads one `Slot` through the last
         // argument.
         let compared = unsafe {
             libc::syscall(libc::SYS_kcmp, own, own, KCMP_EPOLL_TFD, libc::c_ulong::from(file), &raw const slot)
@@ -63,9 +63,9 @@ mod tests {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => return skip(Lacks::KernelFeature, &error),
             watches => assert!(watches.unwrap()),
         }
-        assert!(!epoll_watches(&watching, tfd, &writer).unwrap(), "the descriptor is another file");
+        assert!(!epoll_watches(&watching, tfd, &writer).unwrap(), "the descriptor refers to another file");
         assert!(!epoll_watches(&other, tfd, &reader).unwrap());
-        assert!(epoll_watches(&reader, tfd, &reader).is_err(), "no epoll");
+        assert!(epoll_watches(&reader, tfd, &reader).is_err(), "not an epoll");
     }
 
     #[test]
@@ -78,7 +78,7 @@ mod tests {
         drop(first);
         let (second, _second_writer) = rustix::pipe::pipe().unwrap();
         if second.as_raw_fd() != tfd {
-            return skip(Lacks::Machine, "another thread got the number");
+            return skip(Lacks::Machine, "another thread reused the descriptor number");
         }
         epoll.add(&second, 1, Trigger::Level).unwrap();
         match (epoll_watches(&epoll, tfd, &held), epoll_watches(&epoll, tfd, &second)) {

@@ -1,5 +1,5 @@
-//! The running kernel: version for display and result files, mount point of sysfs, and visibility of kernel
-//! threads. Features are never inferred from the version; they are probed where they are used.
+//! The running kernel: its version for display and result files, the mount point of sysfs, and the visibility of kernel
+//! threads. Quell probes for kernel features and never infers them from the version.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::proc::ProcRoot;
 pub struct Kernel {
     /// Release, for example `6.18.4-amd64`.
     pub release: String,
-    /// Build number, options and date, for example `#1 SMP PREEMPT_DYNAMIC …`.
+    /// Build number, build options and date, for example `#1 SMP PREEMPT_DYNAMIC …`.
     pub version: String,
     /// Architecture, for example `x86_64`.
     pub machine: String,
@@ -33,9 +33,9 @@ pub fn sysfs() -> &'static Path {
     Path::new("/sys")
 }
 
-/// Whether kernel threads are visible, which is so in the initial PID namespace, where PID 2 is the parent of
-/// all kernel threads (`rest_init`, `init/main.c`). In a container with its own PID namespace, netlink does not
-/// report NAPI threads, and BPF programs see other PIDs than this process.
+/// Whether kernel threads are visible. In the initial PID namespace, PID 2 is the parent of all kernel threads
+/// (`rest_init` in `init/main.c`). A container with its own PID namespace has no such process. Netlink reports no NAPI
+/// threads there, and BPF programs see PIDs that differ from those in the container.
 #[must_use]
 pub fn threads_are_in_sight(proc: &ProcRoot) -> bool {
     let second = Pid::new(2).unwrap_or_else(|| unreachable!("two is positive"));

@@ -1,8 +1,8 @@
-//! Typed access to every system call, netlink message, /proc and /sys file that Quell uses, with one module per
-//! interface. It contains no policy: the callers interpret values and decide about changes.
+//! Typed access to every system call, netlink message, /proc file and /sys file that Quell uses, with one module per
+//! interface. This crate contains no policy. Its callers interpret values and decide about changes.
 //!
-//! Pure functions parse external bytes once into types that hold only valid values. A value that the kernel
-//! does not report is `None`, never zero.
+//! Pure functions parse external bytes once into types that hold only valid values. A value that the kernel does not
+//! report is `None`, never zero.
 
 pub mod address;
 mod bit_mask;

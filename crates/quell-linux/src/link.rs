@@ -1,5 +1,6 @@
-//! Network interfaces via rtnetlink: listing, finding, creating veth pairs across two namespaces, up and down,
-//! MTU, deletion. Addresses are in `address`, offloads and channels in `ethtool`, queues and NAPI in `netdev`.
+//! Network interfaces via rtnetlink: lists, finds, moves and deletes them, creates veth pairs across two namespaces,
+//! and sets the state and MTU. Addresses are in `address`, offloads and channels in `ethtool`, queues and NAPI in
+//! `netdev`.
 
 use netlink_bindings::rt_link::{self, Ifinfomsg, IterableLinkAttrs, PushLinkAttrs};
 use netlink_bindings::traits::{NetlinkRequest, Pusher};
@@ -13,37 +14,37 @@ use crate::netns::Namespace;
 
 /// `IFLA_INFO_DATA` of `include/uapi/linux/if_link.h`.
 const IFLA_INFO_DATA: u16 = 2;
-/// `VETH_INFO_PEER` of `include/uapi/linux/veth.h`: the peer, as an `ifinfomsg` and its attributes. The
-/// kernel's rt-link specification lacks veth, so it is encoded by hand.
+/// `VETH_INFO_PEER` of `include/uapi/linux/veth.h`: an `ifinfomsg` and the attributes of the peer. Quell encodes it by
+/// hand, because the kernel's rt-link specification lacks veth.
 const VETH_INFO_PEER: u16 = 1;
 /// `XDP_ATTACHED_NONE` of `include/uapi/linux/if_link.h`.
 const XDP_ATTACHED_NONE: u8 = 0;
-/// `RTEXT_FILTER_SKIP_STATS`: omits the counters, which are not used here and are most of a reply.
+/// `RTEXT_FILTER_SKIP_STATS`: omits the counters. Quell does not use them, and they take up most of a reply.
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
 
-/// A network interface as the kernel reports it.
+/// A network interface, as the kernel reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Link {
-    /// Index in its namespace.
+    /// Index of the interface in its namespace.
     pub index: Ifindex,
-    /// Name; bytes that are not UTF-8 become U+FFFD.
+    /// Name of the interface. Bytes that are not UTF-8 become U+FFFD.
     pub name: String,
     /// Kind of a virtual interface (`veth`, `bridge`, …); `None` for hardware and `lo`.
     pub kind: Option<String>,
-    /// MAC address; `None` for other address types.
+    /// MAC address; `None` if the interface has another type of address.
     pub mac: Option<MacAddress>,
     /// MTU in bytes.
     pub mtu: Option<u32>,
-    /// Whether the administrator set it up (`IFF_UP`).
+    /// Whether the administrator set the interface up (`IFF_UP`).
     pub is_up: bool,
     /// Operational state, as the driver reports it (RFC 2863).
     pub operational_state: OperationalState,
-    /// Allocated receive queues; `ethtool` channels are those in use.
+    /// Number of allocated receive queues. The `ethtool` channels give the number in use.
     pub rx_queues: Option<u32>,
-    /// Allocated transmit queues.
+    /// Number of allocated transmit queues.
     pub tx_queues: Option<u32>,
-    /// Peer of a pair, or the lower interface.
+    /// Peer of a pair, or the lower interface of a stacked one.
     pub peer: Option<Peer>,
     /// Bond, bridge, team or VRF of which this interface is a port, in the same namespace.
     pub master: Option<Ifindex>,
@@ -51,33 +52,34 @@ pub struct Link {
     pub has_xdp: Option<bool>,
 }
 
-/// The interface that another one is linked to (`IFLA_LINK`).
+/// The interface to which another one is linked (`IFLA_LINK`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Index in its own namespace.
+    /// Index of the peer in its own namespace.
     pub index: Ifindex,
-    /// Id of the peer's namespace in this namespace (`IFLA_LINK_NETNSID`); `None` for the same namespace.
+    /// Id that this namespace assigned to the peer's namespace (`IFLA_LINK_NETNSID`). `None` if both are in the same
+    /// namespace.
     pub namespace_id: Option<i32>,
 }
 
-/// `IF_OPER_*` of `include/uapi/linux/if.h`.
+/// Operational state of an interface (`IF_OPER_*` in `include/uapi/linux/if.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum OperationalState {
-    /// Not reported, or a state newer than this list.
+    /// The state is not reported, or is newer than this list.
     Unknown,
-    /// The hardware is absent.
+    /// A component such as the hardware is absent.
     NotPresent,
-    /// No carrier.
+    /// The interface has no carrier.
     Down,
     /// The lower interface is down.
     LowerLayerDown,
-    /// Test mode.
+    /// The interface is in test mode.
     Testing,
-    /// Waits for an external event, such as authentication.
+    /// The interface waits for an external event, such as authentication.
     Dormant,
-    /// Ready for packets.
+    /// The interface can pass packets.
     Up,
 }
 
@@ -98,22 +100,22 @@ impl OperationalState {
 /// One end of a veth pair to create.
 #[derive(Debug, Clone)]
 pub struct VethEnd<'a> {
-    /// Namespace in which it is created directly.
+    /// Namespace in which the kernel creates this end.
     pub namespace: &'a Namespace,
-    /// Name in that namespace.
+    /// Name of this end in its namespace.
     pub name: InterfaceName,
-    /// MAC address; the kernel generates one for `None`.
+    /// MAC address. With `None`, the kernel generates one.
     pub mac: Option<MacAddress>,
-    /// Number of receive queues and of transmit queues; 1 to 4,096 (`rtnl_create_link`).
+    /// Number of receive queues, and of transmit queues; 1 to 4,096 (`rtnl_create_link`).
     pub queues: u32,
 }
 
-/// Indices of a new pair, each in the namespace of its end.
+/// Interface indices of a new veth pair. Each index belongs to the namespace of its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VethPair {
-    /// First end.
+    /// Index of the first end.
     pub left: Ifindex,
-    /// Second end.
+    /// Index of the second end.
     pub right: Ifindex,
 }
 
@@ -135,7 +137,7 @@ impl Links {
     /// Opens another namespace. The calling thread does not change its namespace.
     ///
     /// # Errors
-    /// [`NetlinkError`], `Denied` without `CAP_SYS_ADMIN`.
+    /// [`NetlinkError`]: `Denied` without `CAP_SYS_ADMIN`.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         let socket = NetlinkSocket::open_in(namespace, NetlinkSocket::open_route)?;
         Ok(Self { socket })
@@ -154,7 +156,7 @@ impl Links {
     /// Finds an interface by name.
     ///
     /// # Errors
-    /// [`NetlinkError`], `Absent` if it does not exist.
+    /// [`NetlinkError`]: `Absent` if it does not exist.
     pub fn by_name(&mut self, name: &InterfaceName) -> Result<Link, NetlinkError> {
         let mut request = rt_link::Request::new().op_getlink_do(&Ifinfomsg::new());
         request.encode().push_ifname_bytes(name.as_str().as_bytes()).push_ext_mask(RTEXT_FILTER_SKIP_STATS);
@@ -164,17 +166,18 @@ impl Links {
     /// Finds an interface by index.
     ///
     /// # Errors
-    /// [`NetlinkError`], `Absent` if it does not exist.
+    /// [`NetlinkError`]: `Absent` if it does not exist.
     pub fn by_index(&mut self, index: Ifindex) -> Result<Link, NetlinkError> {
         let mut request = rt_link::Request::new().op_getlink_do(&header(index));
         request.encode().push_ext_mask(RTEXT_FILTER_SKIP_STATS);
         self.socket.get("read state of", &Target::Index(index), &request, decode_link)
     }
 
-    /// Creates a veth pair, each end directly in its own namespace, both down.
+    /// Creates a veth pair, with each end directly in its own namespace. Both ends are down.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Exists` if a name is in use, `Denied`, `Unsupported` without veth.
+    /// [`NetlinkError`]: `Exists` if a name is in use, `Denied` without `CAP_NET_ADMIN`, `Unsupported` if the kernel
+    /// lacks veth.
     pub fn create_veth(&mut self, left: &VethEnd<'_>, right: &VethEnd<'_>) -> Result<VethPair, NetlinkError> {
         let mut left_links = Self::open_in(left.namespace)?;
         let mut right_links = Self::open_in(right.namespace)?;
@@ -199,7 +202,7 @@ impl Links {
         self.set_flag_up(index, true)
     }
 
-    /// Sets an interface down. Drivers without persistent configuration lose their NAPI settings.
+    /// Sets an interface down. Drivers that do not store NAPI settings persistently lose them.
     ///
     /// # Errors
     /// [`NetlinkError`].
@@ -220,7 +223,7 @@ impl Links {
     /// Sets the MTU in bytes.
     ///
     /// # Errors
-    /// [`NetlinkError`], `Invalid` beyond the driver's limits, with the kernel's message.
+    /// [`NetlinkError`]: `Invalid` with the kernel's message if the driver does not support the MTU.
     pub fn set_mtu(&mut self, index: Ifindex, mtu: u32) -> Result<(), NetlinkError> {
         let mut request = rt_link::Request::new().op_setlink_do(&header(index));
         request.encode().push_mtu(mtu);
@@ -230,8 +233,8 @@ impl Links {
     /// Moves an interface that is down to another namespace and renames it to `name`.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Exists` if the name is in use there, `Denied`, `Invalid` if the interface cannot be
-    /// moved.
+    /// [`NetlinkError`]: `Exists` if the name is in use there, `Invalid` if the interface cannot be moved, `Denied`
+    /// without `CAP_NET_ADMIN`.
     pub fn move_to(&mut self, index: Ifindex, namespace: &Namespace, name: &InterfaceName) -> Result<(), NetlinkError> {
         let namespace_fd = namespace.as_fd().as_raw_fd().cast_unsigned();
         let mut request = rt_link::Request::new().op_setlink_do(&header(index));
@@ -239,10 +242,10 @@ impl Links {
         self.socket.act("move to another namespace", &Target::Index(index), &request)
     }
 
-    /// Deletes an interface; this includes the peer of a pair.
+    /// Deletes an interface. Deleting one end of a veth pair also deletes the other end.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Absent` if it does not exist, `Unsupported` for hardware.
+    /// [`NetlinkError`]: `Absent` if the interface does not exist, `Unsupported` for hardware.
     pub fn delete(&mut self, index: Ifindex) -> Result<(), NetlinkError> {
         let request = rt_link::Request::new().op_dellink_do(&header(index));
         self.socket.act("delete", &Target::Index(index), &request)

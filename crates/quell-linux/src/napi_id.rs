@@ -1,5 +1,5 @@
-//! Identity of a NAPI instance. Netlink, sockets, epoll and the tracepoint use the same number, so this is its
-//! only type. Settings and state of an instance are in `netdev`.
+//! Identity of a NAPI instance. Netlink, sockets, epolls and the tracepoint use the same number, so Quell has one type
+//! for it. `netdev` has the settings and the state of instances.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -7,19 +7,19 @@ use std::num::NonZeroU32;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Id of a NAPI instance, as in the netdev family's `id` and `SO_INCOMING_NAPI_ID`.
+/// Id of a NAPI instance, as in the attribute `id` of the netdev family and in `SO_INCOMING_NAPI_ID`.
 ///
-/// The kernel assigns ids from `MIN_NAPI_ID` = `NR_CPUS` + 1 on, because a field of a packet holds first the
-/// sending CPU's number and later an id (`include/net/busy_poll.h`). `NR_CPUS` is fixed at build time and not
-/// visible to user space, so zero is the only number that is certainly invalid. The interfaces that report ids
-/// filter the others: `SO_INCOMING_NAPI_ID` reads 0 for anything below `MIN_NAPI_ID` (`net/core/sock.c`).
+/// The kernel assigns ids from `MIN_NAPI_ID` = `NR_CPUS` + 1 on. One field of a packet first holds the sending CPU's
+/// number and later an id (`include/net/busy_poll.h`). `NR_CPUS` is fixed at build time and not visible to user space,
+/// so zero is the only number that is certainly invalid. The kernel filters other invalid numbers itself:
+/// `SO_INCOMING_NAPI_ID` returns 0 for values below `MIN_NAPI_ID` (`net/core/sock.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "u32", into = "u32")]
 #[schemars(with = "u32")]
 pub struct NapiId(NonZeroU32);
 
 impl NapiId {
-    /// Id from a value that the kernel reported; `None` for zero, which means no instance.
+    /// Creates an id from a value that the kernel reported. Returns `None` for zero, which means no instance.
     #[must_use]
     pub const fn from_kernel(value: u32) -> Option<Self> {
         match NonZeroU32::new(value) {
@@ -35,7 +35,7 @@ impl NapiId {
     }
 }
 
-/// Zero, which is not a valid id.
+/// The error for zero, which is not a valid id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("0 is not a NAPI ID")]
 pub struct InvalidNapiId;

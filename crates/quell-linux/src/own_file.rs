@@ -1,5 +1,5 @@
-//! Files and directories that no other user can replace during use. They protect default paths in places that
-//! may belong to others (`/tmp`, the home directory of the user who called `sudo`).
+//! Files and directories that no other user can replace while they are in use. They protect default paths in
+//! directories that may belong to other users, for example `/tmp`, or the home directory of the user who called `sudo`.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -21,33 +21,33 @@ pub enum NotOwn {
     /// Another user owns a directory or link on the path.
     #[error("{path} is owned by user {owner}, who could replace its contents", path = visible::path(.path))]
     Owner {
-        /// Directory or link.
+        /// Path of the directory or link.
         path: PathBuf,
         /// User id of the owner.
         owner: u32,
     },
-    /// Others may write to a directory on the path.
+    /// Other users may write to a directory on the path.
     #[error("{path} is writable by others, who could replace its contents", path = visible::path(.path))]
     Writable {
-        /// Directory.
+        /// Path of the directory.
         path: PathBuf,
     },
     /// A part of the path cannot be examined.
     #[error("could not inspect {path}: {source}", path = visible::path(.path))]
     Look {
-        /// Path that was examined.
+        /// Path that could not be examined.
         path: PathBuf,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
 }
 
-/// Refuses a directory that users other than this one and root could replace. Such users own a directory or
-/// link on the path, or may write to a directory on it. The directory need not exist. A path that passes stays
-/// safe, because nobody else can change it.
+/// Rejects a directory that users other than this one and root could replace. Such a user owns a directory or link on
+/// the path, or may write to a directory on it. The directory itself need not exist. A path that passes the check
+/// remains safe, because nobody else can change it.
 ///
 /// # Errors
-/// [`NotOwn`], with the first untrusted part.
+/// [`NotOwn`] with the first untrusted part of the path.
 pub fn check_directory(path: &Path) -> Result<(), NotOwn> {
     let failed = |path: &Path, source| NotOwn::Look { path: path.to_owned(), source };
     let path = std::path::absolute(path).map_err(|error| failed(path, error))?;
@@ -71,17 +71,19 @@ fn check(path: &Path, metadata: &Metadata) -> Result<(), NotOwn> {
     }
     let is_own_group = [0, getegid().as_raw()].contains(&metadata.gid());
     let by_others = mode & WRITABLE_BY_OTHERS != 0 || (mode & WRITABLE_BY_GROUP != 0 && !is_own_group);
-    // In a sticky directory, users cannot replace files of others.
+    // In a sticky directory, users cannot replace files that belong to others.
     if by_others && !metadata.is_symlink() && mode & STICKY == 0 {
         return Err(NotOwn::Writable { path: path.to_owned() });
     }
     Ok(())
 }
 
-/// Opens a file for writing, either new or owned only by this user. Follows no link and does not truncate.
+/// Opens a file for writing. The file is new or belongs only to this user. The function does not follow a link and does
+/// not truncate the file.
 ///
 /// # Errors
-/// The error of `open(2)`, `ELOOP` for a link; or that others have access to the file.
+/// The error returned by `open(2)`, for example `ELOOP` for a link. `PermissionDenied` if others have access to the
+/// file.
 pub fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o644).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
@@ -104,17 +106,17 @@ mod tests {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Whether the process can change the owner of files.
+    /// Whether this process may change the owner of files.
     fn is_root() -> bool {
         let is_root = geteuid().is_root();
         if !is_root {
-            skip(Lacks::Root, "needs root, to give files to another user");
+            skip(Lacks::Root, "needs root to change the owner of files");
         }
         is_root
     }
 
     #[test]
-    fn a_directory_below_an_own_one_is_trusted_whether_it_exists_or_not() {
+    fn a_directory_below_one_of_this_user_is_trusted_even_if_it_does_not_exist() {
         let dir = tempfile::tempdir().unwrap();
         check_directory(dir.path()).unwrap();
         check_directory(&dir.path().join("not/yet")).unwrap();

@@ -1,5 +1,5 @@
-//! PIDs and TIDs, as seen in the caller's pid namespace. The kernel reuses them;
-//! [`crate::proc::ProcessIdentity`] detects reuse.
+//! PIDs and TIDs in the caller's PID namespace. The kernel reuses them, and [`crate::proc::ProcessIdentity`] detects
+//! reuse.
 
 use std::fmt;
 use std::num::{NonZeroI32, ParseIntError};
@@ -9,13 +9,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A process or thread id: positive, at most 2²² (`PID_MAX_LIMIT`).
+/// A process or thread id, from 1 to 2²² (`PID_MAX_LIMIT`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "i32", into = "i32")]
 #[schemars(with = "i32")]
 pub struct Pid(NonZeroI32);
 
-/// An invalid process id.
+/// The error for text that is not a process id.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("invalid process ID `{text}`: expected a number from 1 to {max}", max = i32::MAX)]
 pub struct PidParseError {
@@ -23,7 +23,7 @@ pub struct PidParseError {
 }
 
 impl Pid {
-    /// Creates an id; `None` for zero and negative numbers.
+    /// Creates an id. Returns `None` for zero and negative numbers.
     #[must_use]
     pub const fn new(value: i32) -> Option<Self> {
         match NonZeroI32::new(value) {
@@ -32,7 +32,7 @@ impl Pid {
         }
     }
 
-    /// Creates an id from an unsigned netlink attribute; `None` for zero and values out of range.
+    /// Creates an id from an unsigned netlink attribute. Returns `None` for zero and for values out of range.
     #[must_use]
     pub fn from_kernel(value: u32) -> Option<Self> {
         i32::try_from(value).ok().and_then(Self::new)
@@ -50,7 +50,7 @@ impl Pid {
         Self::from_rustix(rustix::thread::gettid())
     }
 
-    /// The id; always positive.
+    /// The id as a number; always positive.
     #[must_use]
     pub const fn get(self) -> i32 {
         self.0.get()
@@ -61,7 +61,7 @@ impl Pid {
     }
 
     pub(crate) fn as_rustix(self) -> rustix::process::Pid {
-        // SAFETY: `Pid` holds a positive number, as rustix requires.
+        // SAFETY: `Pid` holds a positive number, which is what rustix requires.
         unsafe { rustix::process::Pid::from_raw_unchecked(self.get()) }
     }
 }
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_main_thread_of_a_process_has_its_id() {
+    fn the_main_thread_has_the_id_of_its_process() {
         assert_eq!(Pid::of_this_process().to_string(), std::process::id().to_string());
     }
 }

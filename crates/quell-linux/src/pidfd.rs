@@ -1,5 +1,5 @@
-//! Handles to processes. A pidfd refers to one process even if its PID is reused. It serves to send signals,
-//! wait for exit, and duplicate open files.
+//! Handles to processes. A pidfd refers to the same process even if the PID is reused. It is used to send signals, to
+//! wait for the exit, and to duplicate file descriptors.
 
 use std::io;
 use std::ops::Deref;
@@ -23,37 +23,37 @@ pub enum PidFdError {
     /// The process exited or never existed.
     #[error("{action} process {pid}: it does not exist")]
     Gone {
-        /// Operation.
+        /// Operation that failed.
         action: &'static str,
-        /// Process.
+        /// PID of the process.
         pid: Pid,
     },
     /// The caller lacks permission.
     #[error("{action} process {pid}: {source}; needs its user, or CAP_SYS_PTRACE for its files")]
     Denied {
-        /// Operation.
+        /// Operation that failed.
         action: &'static str,
-        /// Process.
+        /// PID of the process.
         pid: Pid,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
     /// The process does not have this file descriptor.
     #[error("process {pid} has no file descriptor {fd}")]
     NoSuchFd {
-        /// Process.
+        /// PID of the process.
         pid: Pid,
-        /// Number of the file descriptor.
+        /// Number of the file descriptor in the process.
         fd: i32,
     },
-    /// Other error.
+    /// The kernel returned another error.
     #[error("{action} process {pid}: {source}")]
     Refused {
-        /// Operation.
+        /// Operation that failed.
         action: &'static str,
-        /// Process.
+        /// PID of the process.
         pid: Pid,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
 }
@@ -82,15 +82,15 @@ pub struct PidFd {
     fd: OwnedFd,
 }
 
-/// A duplicate of another process's file descriptor, which shares the open file and its state. It keeps the
-/// file open after the owner closed it, so drop it soon.
+/// A duplicate of another process's file descriptor. Both share the open file description and its state. The duplicate
+/// keeps the file open after the owner closed it, so drop it soon.
 #[derive(Debug)]
 pub struct DuplicatedFd(OwnedFd);
 
-/// A duplicate that is closed before its thread gives up its CPU.
+/// A duplicate that is closed before the kernel can preempt its thread.
 #[derive(Debug)]
 pub struct BriefDuplicate {
-    // Fields are dropped in this order.
+    // Rust drops the fields in this order: the file is closed before the protection ends.
     file: DuplicatedFd,
     _unpreempted: Unpreempted,
 }
@@ -114,27 +114,27 @@ impl PidFd {
     /// [`ProcessIdentity`](crate::proc::ProcessIdentity) after opening.
     ///
     /// # Errors
-    /// When the process does not exist, or the number is the TID of a thread other than a main thread.
+    /// When the process does not exist, or the number is the TID of a thread that is not a main thread.
     pub fn open(pid: Pid) -> Result<Self, PidFdError> {
         pidfd_open(pid.as_rustix(), PidfdFlags::empty())
             .map(|fd| Self { pid, fd })
             .map_err(|errno| PidFdError::new("opening", pid, errno))
     }
 
-    /// Opens a process through one of its threads (`PIDFD_THREAD`, Linux 6.9). Files of a process whose main thread has
-    /// exited are reached through another thread only.
+    /// Opens a process through one of its threads (`PIDFD_THREAD`, Linux 6.9). If the main thread of a process has
+    /// exited, its files are accessible only through another thread.
     ///
     /// # Errors
-    /// When there is no such thread, or the kernel opens main threads only.
+    /// When there is no such thread, or the kernel supports main threads only.
     pub fn open_thread(tid: Pid) -> Result<Self, PidFdError> {
-        // `PIDFD_THREAD` is `O_EXCL` in linux/pidfd.h; rustix has no name for it.
+        // `PIDFD_THREAD` has the value of `O_EXCL` in `linux/pidfd.h`. rustix has no constant for it.
         let thread = PidfdFlags::from_bits_retain(rustix::fs::OFlags::EXCL.bits());
         pidfd_open(tid.as_rustix(), thread)
             .map(|fd| Self { pid: tid, fd })
             .map_err(|errno| PidFdError::new("opening thread", tid, errno))
     }
 
-    /// PID of the process, also after its exit.
+    /// PID of the process. It is also valid after the process exits.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.pid
@@ -150,12 +150,12 @@ impl PidFd {
 
     /// Duplicates a file descriptor of the process (`pidfd_getfd`, Linux 5.6).
     ///
-    /// An epoll removes a file automatically only when its last descriptor is closed (`epoll(7)`). If the process
-    /// closes its descriptor without `EPOLL_CTL_DEL` while a duplicate exists, its epoll continues to report the
-    /// file. Drop the duplicate as soon as possible.
+    /// An epoll removes a file only when the last descriptor of that file is closed (`epoll(7)`). If the process closes
+    /// its descriptor without `EPOLL_CTL_DEL` while a duplicate exists, its epoll continues to report the file. Drop
+    /// the duplicate as soon as possible.
     ///
     /// # Errors
-    /// When the process lacks the file descriptor, has exited, or the caller lacks ptrace access.
+    /// When the process lacks the file descriptor or has exited, or the caller lacks ptrace access.
     pub fn duplicate(&self, fd: i32) -> Result<DuplicatedFd, PidFdError> {
         let result = pidfd_getfd(&self.fd, fd, PidfdGetfdFlags::empty());
         result.map(DuplicatedFd).map_err(|errno| match errno {
@@ -164,18 +164,19 @@ impl PidFd {
         })
     }
 
-    /// As [`Self::duplicate`], for a few non-blocking system calls. Until it is dropped, only real-time threads preempt
-    /// the calling thread. Otherwise the duplicate would stay open while other threads run.
+    /// Duplicates a file descriptor like [`Self::duplicate`], for a few non-blocking system calls. Until the result is
+    /// dropped, only real-time threads preempt the calling thread. The duplicate therefore does not stay open while
+    /// other threads run.
     ///
     /// # Errors
-    /// As [`Self::duplicate`].
+    /// The same errors as [`Self::duplicate`].
     pub fn duplicate_briefly(&self, fd: i32) -> Result<BriefDuplicate, PidFdError> {
         let unpreempted = Unpreempted::begin();
         Ok(BriefDuplicate { file: self.duplicate(fd)?, _unpreempted: unpreempted })
     }
 
-    /// Waits up to `timeout` until all threads of the process exited; returns whether they did. It does not reap
-    /// the process, which is the parent's task.
+    /// Waits up to `timeout` for the exit of all threads of the process, and returns whether they exited. It does not
+    /// reap the process, because that is the parent's task.
     ///
     /// # Errors
     /// When the kernel refuses to wait.
@@ -185,7 +186,7 @@ impl PidFd {
 }
 
 impl DuplicatedFd {
-    /// File descriptor number in this process.
+    /// Number of the duplicate in this process.
     #[must_use]
     pub fn number(&self) -> i32 {
         self.0.as_raw_fd()
@@ -194,18 +195,18 @@ impl DuplicatedFd {
     /// Inode of the file; for a socket, the number in `socket:[…]`.
     ///
     /// # Errors
-    /// The error of `fstat(2)`.
+    /// The error returned by `fstat(2)`.
     pub fn inode(&self) -> io::Result<u64> {
         Ok(rustix::fs::fstat(&self.0)?.st_ino)
     }
 
-    /// Whether one of these events (`EPOLLIN` and similar; flags such as `EPOLLET` are ignored) or an error is
-    /// pending. The event stays pending for other waiters.
+    /// Whether one of these events or an error is pending. The events are `EPOLLIN` and similar; flags such as
+    /// `EPOLLET` are ignored. The event stays pending for other waiters.
     ///
     /// # Errors
-    /// The error of `poll(2)`.
+    /// The error returned by `poll(2)`.
     pub fn is_ready(&self, events: u32) -> io::Result<bool> {
-        // The low 16 bits of epoll events are those of poll (`include/uapi/linux/eventpoll.h`).
+        // The low 16 bits of epoll events equal those of `poll(2)` (`include/uapi/linux/eventpoll.h`).
         let wanted = PollFlags::from_bits_truncate(events as u16);
         let ready = poll(&mut [PollFd::new(self, wanted)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
         Ok(ready > 0)
@@ -224,7 +225,7 @@ impl AsFd for DuplicatedFd {
     }
 }
 
-/// Waits up to `timeout` (`None`: without limit) until a file is readable; returns whether it is.
+/// Waits up to `timeout` until a file is readable, and returns whether it is. `None` waits without a time limit.
 pub(crate) fn poll_readable(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<bool, Errno> {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
@@ -245,7 +246,7 @@ mod tests {
     use crate::event::{Epoll, Trigger};
 
     #[test]
-    fn an_own_file_is_duplicated() {
+    fn a_file_of_this_process_is_duplicated() {
         let this = PidFd::open(Pid::of_this_process()).unwrap();
         let file = tempfile::tempfile().unwrap();
         let number = std::os::fd::AsRawFd::as_raw_fd(&file);
@@ -277,7 +278,7 @@ mod tests {
         };
         let duplicate = PidFd::open(Pid::of_this_process()).unwrap().duplicate(reader.as_raw_fd()).unwrap();
         drop(reader);
-        assert!(reports(), "whose number is closed");
+        assert!(reports(), "the epoll still reports the file although its descriptor is closed");
         drop(duplicate);
         assert!(!reports());
     }

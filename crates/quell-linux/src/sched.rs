@@ -1,6 +1,5 @@
-//! CPU affinity and scheduling policy of threads, including those of other processes and kernel threads
-//! (`napi/veth-1`). Reads everything that is needed to restore them exactly. The callers select CPUs and
-//! policies.
+//! CPU affinity and scheduling policy of threads, including threads of other processes and kernel threads
+//! (`napi/veth-1`). It reads everything that is needed to restore them exactly. Callers select CPUs and policies.
 
 use std::io;
 
@@ -17,30 +16,30 @@ use crate::{CPU_LIMIT, CpuList, Pid};
 pub enum Policy {
     /// `SCHED_OTHER`, the default.
     Other {
-        /// Nice value, -20 (highest share) to 19.
+        /// Nice value from -20 (highest CPU share) to 19.
         nice: i32,
     },
     /// `SCHED_BATCH`.
     Batch {
-        /// Nice value, -20 (highest share) to 19.
+        /// Nice value from -20 (highest CPU share) to 19.
         nice: i32,
     },
     /// `SCHED_IDLE`.
     Idle {
-        /// Nice value, -20 to 19; applies again under another policy.
+        /// Nice value from -20 to 19. It takes effect again under another policy.
         nice: i32,
     },
-    /// `SCHED_FIFO`: runs until it waits or a thread of higher priority preempts it.
+    /// `SCHED_FIFO`: runs until the thread waits, or a thread of higher priority preempts it.
     Fifo {
-        /// Priority, 1 to 99 (highest).
+        /// Priority from 1 to 99 (highest).
         priority: u32,
     },
-    /// `SCHED_RR`: as FIFO, with time slices among threads of the same priority.
+    /// `SCHED_RR`: like `SCHED_FIFO`, with time slices among threads of the same priority.
     RoundRobin {
-        /// Priority, 1 to 99 (highest).
+        /// Priority from 1 to 99 (highest).
         priority: u32,
     },
-    /// `SCHED_DEADLINE`; read only.
+    /// `SCHED_DEADLINE`, which Quell can read but not set.
     Deadline {
         /// CPU time per period, in ns.
         runtime_ns: u64,
@@ -49,9 +48,9 @@ pub enum Policy {
         /// Period in ns.
         period_ns: u64,
     },
-    /// Other policy (`SCHED_EXT` is 7); read only.
+    /// Another policy, for example `SCHED_EXT` (7). Quell can read it but not set it.
     Unknown {
-        /// Number in the kernel.
+        /// Number of the policy in the kernel.
         number: u32,
     },
 }
@@ -60,9 +59,9 @@ pub enum Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Scheduling {
-    /// Policy.
+    /// Scheduling policy of the thread.
     pub policy: Policy,
-    /// Whether its children start with the default policy (`SCHED_RESET_ON_FORK`).
+    /// Whether child threads and processes start with the default policy (`SCHED_RESET_ON_FORK`).
     pub reset_on_fork: bool,
 }
 
@@ -73,46 +72,46 @@ pub enum SchedError {
     /// The thread exited or never existed.
     #[error("{action} thread {tid}: it does not exist")]
     Gone {
-        /// Operation.
+        /// Operation that failed.
         action: &'static str,
-        /// Thread.
+        /// TID of the thread.
         tid: Pid,
     },
     /// The caller lacks permission.
     #[error("{action} thread {tid}: {source}; needs its user, or CAP_SYS_NICE")]
     Denied {
-        /// Operation.
+        /// Operation that failed.
         action: &'static str,
-        /// Thread.
+        /// TID of the thread.
         tid: Pid,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
-    /// Empty list of CPUs. Nothing is changed.
+    /// The list of CPUs is empty. The affinity is unchanged.
     #[error("thread {tid} cannot be pinned to an empty list of CPUs")]
     NoCpu {
-        /// Thread.
+        /// TID of the thread.
         tid: Pid,
     },
-    /// A policy that cannot be set. Nothing is changed.
+    /// The policy cannot be set. The scheduling is unchanged.
     #[error("thread {tid}: setting {policy:?} is not supported")]
     ReadOnly {
-        /// Thread.
+        /// TID of the thread.
         tid: Pid,
         /// Requested policy.
         policy: Policy,
     },
-    /// Other error. `EINVAL`: the CPUs are offline or outside the thread's cpuset, a value is out of range, or the
-    /// affinity of a kernel thread is fixed.
+    /// The kernel returned another error. `EINVAL`: the CPUs are offline or outside the thread's cpuset, a value is out
+    /// of range, or the affinity of a kernel thread is fixed.
     #[error("{action} thread {tid}{detail}: {source}")]
     Refused {
-        /// Operation.
+        /// Operation that failed.
         action: &'static str,
-        /// Thread.
+        /// TID of the thread.
         tid: Pid,
-        /// Value.
+        /// Value that was set, as a part of the error message.
         detail: String,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
 }
@@ -127,7 +126,7 @@ impl SchedError {
     }
 }
 
-/// A CPU mask in the kernel's format: bit *n* is CPU *n*. It is created before a `fork` and can be applied
+/// A CPU mask in the kernel's format, in which bit *n* is CPU *n*. It is created before a `fork` and can be applied
 /// after it.
 #[derive(Clone, Debug)]
 pub(crate) struct CpuMask(Vec<libc::c_ulong>);
@@ -144,7 +143,8 @@ impl CpuMask {
         Self(mask)
     }
 
-    /// Sets the affinity of a thread; 0 is the calling one. Async-signal-safe: one system call.
+    /// Sets the affinity of a thread; 0 is the calling thread. It is async-signal-safe, because it makes only one
+    /// system call.
     pub(crate) fn apply(&self, tid: libc::pid_t) -> io::Result<()> {
         let bytes = size_of_val(self.0.as_slice());
         // SAFETY: the kernel reads `bytes` bytes from the pointer, which is the size of the vector.
@@ -159,7 +159,7 @@ impl CpuMask {
     }
 }
 
-/// CPU affinity of a thread.
+/// Reads the CPU affinity of a thread.
 ///
 /// # Errors
 /// When the thread does not exist.
@@ -175,8 +175,8 @@ pub fn affinity(tid: Pid) -> Result<CpuList, SchedError> {
     Ok(mask.to_list())
 }
 
-/// Sets the CPU affinity of a thread. The kernel drops CPUs that are offline or outside its cpuset, and refuses
-/// if no CPU remains. Compare with [`affinity`] afterwards.
+/// Sets the CPU affinity of a thread. The kernel drops CPUs that are offline or outside the thread's cpuset, and fails
+/// if no CPU remains. Compare the result with [`affinity`] afterwards.
 ///
 /// # Errors
 /// When the thread does not exist, its affinity cannot be changed, or no CPU is usable.
@@ -189,7 +189,7 @@ pub fn set_affinity(tid: Pid, cpus: &CpuList) -> Result<(), SchedError> {
         .map_err(|source| SchedError::new("binding", tid, format!(" to CPUs {cpus}"), source))
 }
 
-/// Scheduling parameters of a thread.
+/// Reads the scheduling parameters of a thread.
 ///
 /// # Errors
 /// When the thread does not exist.
@@ -241,7 +241,7 @@ pub fn set_scheduling(tid: Pid, scheduling: Scheduling) -> Result<(), SchedError
     raw.sched_nice = nice;
     raw.sched_priority = priority;
     raw.sched_flags = if scheduling.reset_on_fork { RESET_ON_FORK } else { 0 };
-    // SAFETY: the kernel reads the structure, which contains its size.
+    // SAFETY: the kernel reads the structure, whose size is a field of the structure.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, tid.get(), &raw const raw, 0) };
     if result < 0 {
         let source = io::Error::last_os_error();
@@ -253,7 +253,7 @@ pub fn set_scheduling(tid: Pid, scheduling: Scheduling) -> Result<(), SchedError
 
 const RESET_ON_FORK: u64 = libc::SCHED_FLAG_RESET_ON_FORK as u64;
 
-/// A `struct sched_attr` of `SCHED_ATTR_SIZE_VER0`, which is sufficient here.
+/// Creates a `struct sched_attr` of size `SCHED_ATTR_SIZE_VER0`, which has all fields that Quell needs.
 fn empty_attr() -> libc::sched_attr {
     libc::sched_attr {
         size: size_of::<libc::sched_attr>() as u32,
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_real_time_policy_reads_back_its_priority() {
+    fn a_real_time_priority_reads_back_as_set() {
         in_a_thread(|tid| {
             let fifo = Scheduling { policy: Policy::Fifo { priority: 7 }, reset_on_fork: false };
             match set_scheduling(tid, fifo) {

@@ -1,6 +1,6 @@
 //! Notifies the service manager of this program's state (`sd_notify(3)`), with datagrams to the socket in
-//! `NOTIFY_SOCKET`. Without that variable nothing is sent, which is not an error. Also tells whether standard error is
-//! its journal.
+//! `NOTIFY_SOCKET`. If that variable is not set, nothing is sent, which is not an error. The module also detects
+//! whether stderr is connected to the service manager's journal.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sd_notify::NotifyState;
 
-/// Notifies that startup is complete, with a sentence for `systemctl status`.
+/// Notifies the service manager that startup is complete, with a sentence for `systemctl status`.
 ///
 /// # Errors
 /// When the socket cannot be written to.
@@ -16,7 +16,7 @@ pub fn ready(status: &str) -> io::Result<()> {
     sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(status)])
 }
 
-/// Notifies of the current state, as a sentence for `systemctl status`.
+/// Notifies the service manager of the current state, as a sentence for `systemctl status`.
 ///
 /// # Errors
 /// When the socket cannot be written to.
@@ -24,7 +24,7 @@ pub fn status(status: &str) -> io::Result<()> {
     sd_notify::notify(&[NotifyState::Status(status)])
 }
 
-/// Notifies that this program is about to exit.
+/// Notifies the service manager that this program is about to exit.
 ///
 /// # Errors
 /// When the socket cannot be written to.
@@ -32,7 +32,7 @@ pub fn stopping() -> io::Result<()> {
     sd_notify::notify(&[NotifyState::Stopping])
 }
 
-/// Whether `stderr` is connected to the journal: `JOURNAL_STREAM` holds the device and inode of standard error
+/// Whether `stderr` is connected to the journal. `JOURNAL_STREAM` contains the device and inode of the journal's stream
 /// (`systemd.exec(5)`). The journal reads a priority `<N>` at the start of each line (`sd-daemon(3)`).
 #[must_use]
 pub fn is_the_journal(stderr: &impl AsFd) -> bool {
@@ -40,7 +40,7 @@ pub fn is_the_journal(stderr: &impl AsFd) -> bool {
     std::env::var("JOURNAL_STREAM").is_ok_and(|stream| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
-/// Whether `stderr` takes a line now. A full pipe, whose reader does not read, does not.
+/// Whether a write of a line to `stderr` would not block. It would block if `stderr` is a full pipe.
 #[must_use]
 pub fn takes_a_line(stderr: &impl AsFd) -> bool {
     let mut fds = [PollFd::new(stderr, PollFlags::OUT)];

@@ -1,5 +1,5 @@
-//! Makes SIGINT, SIGTERM, SIGHUP or other signals available to waits and checks, so that a run can end in
-//! order. Other signals, such as SIGPIPE, are unchanged.
+//! Makes SIGINT, SIGTERM, SIGHUP or other signals available to waits and checks, so that a run can end in an orderly
+//! way. The handling of other signals, such as SIGPIPE, is unchanged.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,7 +15,7 @@ use crate::pidfd::{Signal, poll_readable};
 
 const NONE: usize = 0;
 
-/// Requests of the user or the system to end this program, since [`Interruption::listen`].
+/// Signals that request the end of this program, from [`Interruption::listen`] on.
 #[derive(Debug)]
 pub struct Interruption {
     flag: InterruptionFlag,
@@ -23,7 +23,7 @@ pub struct Interruption {
     handlers: Vec<SigId>,
 }
 
-/// Whether a signal arrived: one atomic load, for loops and other threads.
+/// Tells whether a signal arrived, with one atomic load. It is for loops and other threads.
 #[derive(Clone, Debug)]
 pub struct InterruptionFlag(Arc<AtomicUsize>);
 
@@ -32,13 +32,13 @@ pub struct InterruptionFlag(Arc<AtomicUsize>);
 pub struct InterruptionSignal(i32);
 
 impl InterruptionSignal {
-    /// Signal number. By convention, a program that it ends exits with 128 plus the number.
+    /// Signal number. By convention, a program that a signal ended exits with 128 plus this number.
     #[must_use]
     pub fn number(self) -> i32 {
         self.0
     }
 
-    /// Name, for example `SIGINT`.
+    /// Name of the signal, for example `SIGINT`.
     #[must_use]
     pub fn name(self) -> &'static str {
         signal_name(self.0).unwrap_or("a signal")
@@ -57,7 +57,7 @@ impl InterruptionFlag {
 }
 
 impl Interruption {
-    /// Starts to listen. From now on, also after the value is dropped, these signals no longer end the program.
+    /// Starts to listen. From now on these signals do not end the program, even after this value is dropped.
     ///
     /// # Errors
     /// When the kernel refuses a socket pair or a signal handler.
@@ -65,7 +65,7 @@ impl Interruption {
         Self::listen_to(&[Signal::INT, Signal::TERM, Signal::HUP])
     }
 
-    /// Starts to listen to other signals than the default ones.
+    /// Starts to listen to these signals instead of the default ones.
     ///
     /// # Errors
     /// When the kernel refuses a socket pair or a signal handler, as for SIGKILL and SIGSTOP.
@@ -75,7 +75,7 @@ impl Interruption {
         wake.set_nonblocking(true)?;
         let mut listening = Self { flag: InterruptionFlag(Arc::clone(&flag)), wake, handlers: Vec::new() };
         for signal in signals.iter().map(|signal| signal.as_raw()) {
-            // Handlers run in this order: a woken thread finds the flag set.
+            // The handlers run in this order, so that a woken thread finds the flag set.
             let number = signal.unsigned_abs() as usize;
             let set = signal_hook::flag::register_usize(signal, Arc::clone(&flag), number)?;
             listening.handlers.push(set);
@@ -85,14 +85,14 @@ impl Interruption {
         Ok(listening)
     }
 
-    /// Flag for loops and other threads.
+    /// Returns the flag, for loops and other threads.
     #[must_use]
     pub fn flag(&self) -> InterruptionFlag {
         self.flag.clone()
     }
 
-    /// Waits up to `timeout` for a signal. Returns the last signal that arrived, if any; returns at once if one
-    /// arrived before.
+    /// Waits up to `timeout` for a signal, and returns the last signal that arrived, if any. If a signal arrived before
+    /// the call, it returns at once.
     ///
     /// # Errors
     /// When the kernel refuses to wait.
@@ -103,10 +103,10 @@ impl Interruption {
         Ok(self.flag.get())
     }
 
-    /// Clears the flag and pending wake-ups, so that a second signal is distinguished from the first.
+    /// Clears the flag and pending wake-ups, so that a later signal is distinguished from an earlier one.
     ///
     /// # Errors
-    /// When the kernel refuses to read the bytes of the handlers.
+    /// When the kernel refuses to read the bytes that the handlers wrote.
     pub fn reset(&self) -> io::Result<()> {
         let mut wake = &self.wake;
         let mut bytes = [0; 64];
@@ -125,7 +125,7 @@ impl Interruption {
 }
 
 impl AsFd for Interruption {
-    /// Readable after a signal arrived, for use with other files in `poll` or `epoll`.
+    /// The descriptor becomes readable after a signal arrived. It can be used with other files in `poll` or `epoll`.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
     use signal_hook::consts::SIGHUP;
 
-    /// A single test, because signals belong to the whole process.
+    /// This module has a single test, because signals belong to the whole process.
     #[test]
     fn a_signal_wakes_and_sets_the_flag_until_it_is_reset() {
         let interruption = Interruption::listen().unwrap();

@@ -1,5 +1,5 @@
-//! A queue of signals with their senders (`signalfd(2)`), for a program that forwards signals to another. The
-//! callers decide which to forward.
+//! A queue of signals with their senders (`signalfd(2)`), for a program that forwards signals to another program.
+//! Callers decide which signals to forward.
 
 use std::fmt;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::Pid;
 use crate::pidfd::Signal;
 
-/// Blocked signals, which wait to be taken instead of running their action.
+/// Blocked signals. They wait in a queue instead of causing their action.
 pub struct SignalQueue {
     fd: OwnedFd,
     mask_before: libc::sigset_t,
@@ -21,30 +21,30 @@ pub struct SignalQueue {
 /// A signal that arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrived {
-    /// Signal.
+    /// The signal that arrived.
     pub signal: Signal,
-    /// Sender.
+    /// Sender of the signal.
     pub from: Sender,
 }
 
 /// Sender of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sender {
-    /// The kernel: a terminal key, sent to the whole foreground process group, or a timer.
+    /// The kernel, because of a timer or a terminal key. A terminal key signals the whole foreground process group.
     Kernel,
-    /// A process; `None` if it has no PID in this pid namespace.
+    /// A process; `None` if it has no PID in this PID namespace.
     Process(Option<Pid>),
 }
 
 impl SignalQueue {
-    /// Blocks `signals` in the calling thread and in threads that it starts later, so call it while there is only
-    /// one thread. Ignored signals stay ignored and never arrive.
+    /// Blocks `signals` in the calling thread and in threads that it starts later. Call this while the process has only
+    /// one thread. Ignored signals remain ignored and never arrive.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// When the kernel refuses a call.
     pub fn of(signals: &[Signal]) -> io::Result<Self> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: `sigemptyset` initializes the set; then numbers of real signals are added.
+        // SAFETY: `sigemptyset` initializes the set. The numbers that are added are valid signals.
         let set = unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             for signal in signals {
@@ -53,28 +53,28 @@ impl SignalQueue {
             set.assume_init()
         };
         let mut mask_before = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: the set is initialized, and there is space for the previous one.
+        // SAFETY: the set is initialized, and `mask_before` has space for the previous mask.
         let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, mask_before.as_mut_ptr()) };
         if blocked != 0 {
             return Err(io::Error::from_raw_os_error(blocked));
         }
-        // SAFETY: written by the call, which succeeded.
+        // SAFETY: the call succeeded, so it initialized the mask.
         let mask_before = unsafe { mask_before.assume_init() };
         // SAFETY: the set is initialized.
         let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel just created this file descriptor, so it is owned here.
+        // SAFETY: the kernel has just created this file descriptor, so this value is its only owner.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, mask_before })
     }
 
-    /// Returns a function that blocks in the calling thread exactly the signals that were blocked before this
-    /// queue. It makes one system call, so it can run in the child of a `fork`.
+    /// Returns a function that blocks exactly the signals that were blocked before this queue was created. The function
+    /// affects the calling thread. It makes one system call, so it can run in the child after a `fork`.
     pub(crate) fn mask_before(&self) -> impl Fn() -> io::Result<()> + Send + Sync + 'static {
         let mask = self.mask_before;
         move || {
-            // SAFETY: the set comes from the kernel; the current one is not requested.
+            // SAFETY: the kernel wrote this set. The call does not request the current one.
             match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, null_mut()) } {
                 0 => Ok(()),
                 error => Err(io::Error::from_raw_os_error(error)),
@@ -82,28 +82,29 @@ impl SignalQueue {
         }
     }
 
-    /// Takes the next signal, if any.
+    /// Takes the next signal from the queue, if there is one.
     ///
     /// # Errors
     /// When the kernel refuses to read.
     pub fn take(&self) -> io::Result<Option<Arrived>> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = size_of::<libc::signalfd_siginfo>();
-        // SAFETY: the kernel writes at most `size` bytes, into a value of that size.
+        // SAFETY: the kernel writes at most `size` bytes to `info`, which has that size.
         let read = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size) };
         if read < 0 {
             let error = io::Error::last_os_error();
             return if Errno::from_io_error(&error) == Some(Errno::AGAIN) { Ok(None) } else { Err(error) };
         }
         if read.unsigned_abs() != size {
-            return Err(io::Error::other(format!("a signalfd gave {read} bytes instead of {size}")));
+            return Err(io::Error::other(format!("read {read} bytes from a signalfd, expected {size}")));
         }
-        // SAFETY: the kernel has written the whole value.
+        // SAFETY: the kernel has initialized the whole value.
         Ok(arrived(&unsafe { info.assume_init() }))
     }
 }
 
-/// The kernel uses codes above 0 (`include/uapi/asm-generic/siginfo.h`).
+/// Converts the kernel's record. Codes above 0 mean that the kernel sent the signal
+/// (`include/uapi/asm-generic/siginfo.h`).
 fn arrived(info: &libc::signalfd_siginfo) -> Option<Arrived> {
     let signal = i32::try_from(info.ssi_signo).ok().and_then(Signal::from_named_raw)?;
     let from = if info.ssi_code > 0 { Sender::Kernel } else { Sender::Process(Pid::from_kernel(info.ssi_pid)) };
@@ -117,7 +118,7 @@ impl fmt::Debug for SignalQueue {
 }
 
 impl AsFd for SignalQueue {
-    /// Readable while a signal is queued.
+    /// The descriptor is readable while a signal is queued.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -132,9 +133,9 @@ mod tests {
         let queue = SignalQueue::of(&[Signal::USR1, Signal::WINCH]).unwrap();
         assert_eq!(queue.take().unwrap(), None);
         let this = crate::pidfd::PidFd::open(Pid::of_this_process()).unwrap();
-        // Other threads of the test binary do not block the signal; its default action ignores it there.
+        // Other threads of the test binary do not block this signal. They ignore it, which is its default action.
         this.signal(Signal::WINCH).unwrap();
-        // SAFETY: sends a signal only to this thread, which blocks it.
+        // SAFETY: the call signals only this thread, which blocks the signal.
         assert_eq!(unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGUSR1) }, 0);
         let first =
             std::iter::from_fn(|| queue.take().unwrap()).find(|arrived| arrived.signal == Signal::USR1).unwrap();
@@ -143,7 +144,7 @@ mod tests {
 
     #[test]
     fn signals_of_the_terminal_come_from_the_kernel() {
-        // SAFETY: all-zero is a valid value of this type.
+        // SAFETY: all zeros is a valid value of this type.
         let mut info: libc::signalfd_siginfo = unsafe { MaybeUninit::zeroed().assume_init() };
         info.ssi_signo = libc::SIGINT.unsigned_abs();
         info.ssi_code = 0x80;

@@ -1,6 +1,6 @@
-//! Lists TCP and UDP sockets of a network namespace with addresses, states and inodes, via netlink
+//! Lists TCP and UDP sockets of a network namespace with their addresses, states and inodes, via netlink
 //! (`NETLINK_SOCK_DIAG`, `net/ipv4/inet_diag.c`). The inode identifies a socket among the files of a process.
-//! `socket_options` reads what netlink does not report (`SO_INCOMING_NAPI_ID`) from the socket itself.
+//! `socket_options` reads values that netlink does not report, such as `SO_INCOMING_NAPI_ID`, from the socket itself.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -10,21 +10,21 @@ use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, NetlinkSocket, Target};
 use crate::netns::Namespace;
 
-/// Closed connections in TIME_WAIT (`include/net/tcp_states.h`) are not listed. Handshakes without a socket are
-/// listed with `SYN_RECV` (`inet_diag_dump_icsk`), as state 3 and without an inode.
+/// State bits of sockets that are not listed: closed connections in TIME_WAIT (`include/net/tcp_states.h`). Handshakes
+/// without a socket are included in the state `SYN_RECV` (`inet_diag_dump_icsk`). They have state 3 and no inode.
 const NOT_LISTED: u32 = 1 << TIME_WAIT;
 const TIME_WAIT: u8 = 6;
 
 /// Transport protocol of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum InetProtocol {
-    /// TCP.
+    /// Transmission Control Protocol.
     Tcp,
-    /// UDP.
+    /// User Datagram Protocol.
     Udp,
 }
 
-/// Address family of a socket. An IPv6 socket may also serve IPv4, with addresses such as `::ffff:192.0.2.1`.
+/// Address family of a socket. An IPv6 socket may also serve IPv4. Its addresses then look like `::ffff:192.0.2.1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum InetFamily {
     /// `AF_INET`.
@@ -37,21 +37,22 @@ pub enum InetFamily {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InetSocket {
-    /// Inode in sockfs. 0 if no process holds it: closed, waiting to be accepted, or in a handshake.
+    /// Inode number in sockfs. It is 0 if no process holds the socket. Such a socket is closed, waits to be accepted,
+    /// or is in a handshake.
     pub inode: u32,
-    /// State, a number of `include/net/tcp_states.h`. A connected UDP socket is 1, an unconnected one 7.
+    /// State, numbered as in `include/net/tcp_states.h`. A connected UDP socket has state 1, an unconnected one 7.
     pub state: u8,
     /// Local address and port.
     pub local: SocketAddr,
-    /// Remote address and port; `None` if it is not connected.
+    /// Remote address and port; `None` if the socket is not connected.
     pub remote: Option<SocketAddr>,
-    /// Interface to which it is bound.
+    /// Interface to which the socket is bound.
     pub bound_to: Option<Ifindex>,
-    /// Bytes received and not yet read; for a listening socket, connections not yet accepted.
+    /// Number of bytes received but not yet read. For a listening socket, the number of connections not yet accepted.
     pub receive_queue: u32,
-    /// Bytes sent and not yet acknowledged; for a listening socket, the maximum backlog.
+    /// Number of bytes sent but not yet acknowledged. For a listening socket, the maximum backlog.
     pub send_queue: u32,
-    /// User id of its creator.
+    /// User id of the socket's creator.
     pub uid: u32,
 }
 
@@ -73,13 +74,13 @@ impl SockDiag {
     /// Opens another namespace. The calling thread does not change its namespace.
     ///
     /// # Errors
-    /// [`NetlinkError`], `Denied` without `CAP_SYS_ADMIN`.
+    /// [`NetlinkError`]: `Denied` without `CAP_SYS_ADMIN`.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_in(namespace, NetlinkSocket::open_sock_diag)? })
     }
 
     /// Passes every socket of a protocol and family to `take`, in the kernel's order. If sockets change during the
-    /// call, one can be listed twice or not at all.
+    /// call, a socket can be listed twice or not at all.
     ///
     /// # Errors
     /// [`NetlinkError`]: `Absent` if the kernel lacks the module of the protocol (`CONFIG_INET_DIAG`,
@@ -100,7 +101,7 @@ impl SockDiag {
             InetProtocol::Udp => libc::IPPROTO_UDP as u8,
         };
         header.states = !NOT_LISTED;
-        // The header selects the protocol; the two requests of the bindings are otherwise identical.
+        // The two requests in the bindings are identical, and the header selects the protocol.
         let request = Request::new().op_tcp_diag_dump(&header);
         let decode = |reply: &[u8]| decode_socket(reply).map(&mut take);
         self.socket.collect("list sockets of", &Target::Namespace, &request, decode).map(drop)
@@ -108,7 +109,7 @@ impl SockDiag {
 }
 
 pub(crate) fn decode_socket(reply: &[u8]) -> Result<InetSocket, Malformed> {
-    // Attributes may follow.
+    // Attributes may follow the message.
     let message = reply.get(..Msg::len()).and_then(Msg::new_from_slice);
     let message = message.ok_or(Malformed("a socket message is truncated"))?;
     let address = |bytes: [u8; 16], port_be: u16| match i32::from(message.family) {
@@ -129,7 +130,7 @@ pub(crate) fn decode_socket(reply: &[u8]) -> Result<InetSocket, Malformed> {
     })
 }
 
-/// An IPv4 address, in the first four of sixteen bytes.
+/// Reads an IPv4 address from the first four of sixteen bytes.
 fn v4([a, b, c, d, ..]: [u8; 16]) -> IpAddr {
     Ipv4Addr::new(a, b, c, d).into()
 }
@@ -167,7 +168,7 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let seen = find(InetProtocol::Tcp, InetFamily::V4, inode(&listener));
         assert_eq!((seen.state, seen.local, seen.remote), (LISTEN, listener.local_addr().unwrap(), None));
-        assert_eq!(seen.receive_queue, 1, "one connection waits to be accepted");
+        assert_eq!(seen.receive_queue, 1, "one connection is not yet accepted");
         let seen = find(InetProtocol::Tcp, InetFamily::V4, inode(&client));
         assert_eq!((seen.state, seen.local), (ESTABLISHED, client.local_addr().unwrap()));
         assert_eq!(seen.remote, Some(client.peer_addr().unwrap()));
@@ -175,14 +176,14 @@ mod tests {
 
     #[test]
     fn an_ipv6_socket_and_its_waiting_connections_are_listed() {
-        let Ok(socket) = UdpSocket::bind("[::1]:0") else { return skip(Lacks::Machine, "no IPv6 here") };
+        let Ok(socket) = UdpSocket::bind("[::1]:0") else { return skip(Lacks::Machine, "no IPv6 on this machine") };
         socket.send_to(b"four", socket.local_addr().unwrap()).unwrap();
         let seen = find(InetProtocol::Udp, InetFamily::V6, inode(&socket));
         assert_eq!((seen.state, seen.local, seen.remote), (CLOSE, socket.local_addr().unwrap(), None));
         assert!(seen.receive_queue >= 4, "{seen:?}");
     }
 
-    /// Recorded reply of Linux 6.18 for the server's end of a connection from 192.0.2.2 to 192.0.2.1, port 11211.
+    /// Reply for the server's end of a connection from 192.0.2.2 to 192.0.2.1, port 11211, recorded on Linux 6.18.
     const RECORDED: &[u8] = include_bytes!("../tests/recordings/netlink/inet_diag_tcp4");
 
     #[test]

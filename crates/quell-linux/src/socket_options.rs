@@ -1,5 +1,5 @@
-//! Socket options that control or report how packets reach a socket (`net/core/sock.c`), for own sockets and
-//! for duplicates of other programs' sockets. Other options are set where sockets are created.
+//! Socket options that control or report how packets reach a socket (`net/core/sock.c`). They apply to sockets of this
+//! process and to duplicates of other programs' sockets. Other options are set where sockets are created.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::NapiId;
 
-/// A socket option, by its number in `asm-generic/socket.h`.
+/// A socket option, numbered as in `asm-generic/socket.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 enum SocketOption {
@@ -41,32 +41,32 @@ impl SocketOption {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SocketOptionError {
-    /// The kernel does not support the option: it is too old, or built without busy polling.
+    /// The kernel does not support the option. It is too old, or was built without busy polling.
     #[error("{action} {option}: not supported by this kernel")]
     Unsupported {
-        /// Operation: reading or setting.
+        /// Operation that failed: reading or setting.
         action: &'static str,
-        /// Socket option.
+        /// Name of the socket option.
         option: &'static str,
     },
     /// The caller lacks permission.
     #[error("{action} {option}: {source}; needs CAP_NET_ADMIN")]
     Denied {
-        /// Operation: reading or setting.
+        /// Operation that failed: reading or setting.
         action: &'static str,
-        /// Socket option.
+        /// Name of the socket option.
         option: &'static str,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
-    /// Other error; `ENOTSOCK` if the file is not a socket.
+    /// The kernel returned another error, for example `ENOTSOCK` if the file is not a socket.
     #[error("{action} {option}: {source}")]
     Refused {
-        /// Operation: reading or setting.
+        /// Operation that failed: reading or setting.
         action: &'static str,
-        /// Socket option.
+        /// Name of the socket option.
         option: &'static str,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
 }
@@ -87,8 +87,8 @@ pub fn is_listening(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok(get(socket, SocketOption::AcceptConn)? != 0)
 }
 
-/// NAPI instance that delivered the socket's last packet. `None` before the first packet, and for packets
-/// without an instance (loopback, a veth whose peer sends TSO frames).
+/// NAPI instance that delivered the socket's last packet. `None` before the first packet, and for packets that no NAPI
+/// instance delivered (loopback, or a veth whose peer sends TSO frames).
 ///
 /// # Errors
 /// When the file is not a socket or the kernel does not support the option.
@@ -97,7 +97,7 @@ pub fn incoming_napi_id(socket: impl AsFd) -> Result<Option<NapiId>, SocketOptio
     Ok(NapiId::from_kernel(value.cast_unsigned()))
 }
 
-/// CPU that processed the socket's last packet; `None` before the first.
+/// CPU that processed the socket's last packet; `None` before the first packet.
 ///
 /// # Errors
 /// When the file is not a socket or the kernel does not support the option.
@@ -105,7 +105,7 @@ pub fn incoming_cpu(socket: impl AsFd) -> Result<Option<u32>, SocketOptionError>
     Ok(u32::try_from(get(socket, SocketOption::IncomingCpu)?).ok())
 }
 
-/// Whether the socket shares its address with others (`SO_REUSEPORT`).
+/// Whether the socket may share its address with other sockets (`SO_REUSEPORT`).
 ///
 /// # Errors
 /// When the file is not a socket.
@@ -113,8 +113,8 @@ pub fn reuse_port(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok(get(socket, SocketOption::ReusePort)? != 0)
 }
 
-/// Whether the socket uses IPv4 or IPv6. A Unix socket never has a NAPI instance, which looks like a socket
-/// before its first packet.
+/// Whether the socket uses IPv4 or IPv6. The check excludes Unix sockets, which never have a NAPI instance and thus
+/// look like sockets before their first packet.
 ///
 /// # Errors
 /// When the file is not a socket.
@@ -122,7 +122,7 @@ pub fn is_inet(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok([libc::AF_INET, libc::AF_INET6].contains(&get(socket, SocketOption::Domain)?))
 }
 
-/// Whether this is an AF_XDP socket.
+/// Whether the socket is an AF_XDP socket.
 ///
 /// # Errors
 /// When the file is not a socket.
@@ -130,7 +130,7 @@ pub fn is_xdp(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok(get(socket, SocketOption::Domain)? == libc::AF_XDP)
 }
 
-/// Busy-poll time of a blocking receive before it sleeps, in µs. New sockets inherit the sysctl
+/// Time for which a blocking receive busy polls before it sleeps, in µs. A new socket starts with the sysctl
 /// `net.core.busy_read`.
 ///
 /// # Errors
@@ -139,15 +139,15 @@ pub fn busy_poll_us(socket: impl AsFd) -> Result<u32, SocketOptionError> {
     get(socket, SocketOption::BusyPoll).map(i32::cast_unsigned)
 }
 
-/// Sets the busy-poll time of a blocking receive, in µs, at most 2³¹−1.
+/// Sets the time for which a blocking receive busy polls, in µs, at most 2³¹−1.
 ///
 /// # Errors
-/// When the value is out of range, the file is not a socket or the kernel does not support the option.
+/// When the value is out of range, the file is not a socket, or the kernel does not support the option.
 pub fn set_busy_poll_us(socket: impl AsFd, microseconds: u32) -> Result<(), SocketOptionError> {
     set(socket, SocketOption::BusyPoll, microseconds.cast_signed())
 }
 
-/// Whether busy polling of the socket asks the NAPI owner to yield.
+/// Whether the socket prefers busy polling to softirq processing (`SO_PREFER_BUSY_POLL`).
 ///
 /// # Errors
 /// When the file is not a socket or the kernel does not support the option.
@@ -155,28 +155,28 @@ pub fn prefer_busy_poll(socket: impl AsFd) -> Result<bool, SocketOptionError> {
     Ok(get(socket, SocketOption::PreferBusyPoll)? != 0)
 }
 
-/// Sets preferred busy polling; `true` needs CAP_NET_ADMIN.
+/// Sets preferred busy polling. Setting it to `true` needs CAP_NET_ADMIN.
 ///
 /// # Errors
-/// When it is denied, the file is not a socket or the kernel does not support the option.
+/// When the caller lacks the capability, the file is not a socket, or the kernel does not support the option.
 pub fn set_prefer_busy_poll(socket: impl AsFd, prefer: bool) -> Result<(), SocketOptionError> {
     set(socket, SocketOption::PreferBusyPoll, prefer.into())
 }
 
-/// Sets the busy-poll budget of the socket in packets; 0 means 8. Raising it needs CAP_NET_ADMIN. The kernel
-/// does not allow reading it.
+/// Sets the socket's busy-poll budget in packets; 0 means 8. Raising it needs CAP_NET_ADMIN. The kernel has no way to
+/// read it.
 ///
 /// # Errors
-/// When it is denied, the file is not a socket or the kernel does not support the option.
+/// When the caller lacks the capability, the file is not a socket, or the kernel does not support the option.
 pub fn set_busy_poll_budget(socket: impl AsFd, packets: u16) -> Result<(), SocketOptionError> {
     set(socket, SocketOption::BusyPollBudget, packets.into())
 }
 
-/// Sets whether this UDP socket accepts merged datagrams (`UDP_GRO`, `udp(7)`). GRO then delays datagrams to
+/// Sets whether this UDP socket accepts merged datagrams (`UDP_GRO` in `udp(7)`). If it does, GRO delays datagrams to
 /// merge them with later ones.
 ///
 /// # Errors
-/// When the file is not a UDP socket or the kernel does not support the option (before Linux 5.0).
+/// When the file is not a UDP socket, or the kernel does not support the option (before Linux 5.0).
 pub fn set_udp_gro(socket: impl AsFd, merged: bool) -> Result<(), SocketOptionError> {
     let value = libc::c_int::from(merged);
     // SAFETY: the kernel reads one `int` from the pointer.
@@ -222,12 +222,12 @@ fn set(socket: impl AsFd, option: SocketOption, value: i32) -> Result<(), Socket
     if result < 0 { Err(refusal("setting", option)) } else { Ok(()) }
 }
 
-/// Reads `errno` of the failed call.
+/// Converts `errno` of the failed call to an error.
 fn refusal(action: &'static str, option: SocketOption) -> SocketOptionError {
     refused_by_name(action, option.name())
 }
 
-/// Reads `errno` of the failed call.
+/// Converts `errno` of the failed call to an error, for an option given by name.
 fn refused_by_name(action: &'static str, option: &'static str) -> SocketOptionError {
     let source = io::Error::last_os_error();
     match source.raw_os_error() {
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_af_xdp_socket_is_configured_as_others_are() {
+    fn an_af_xdp_socket_is_configured_like_other_sockets() {
         let family = rustix::net::AddressFamily::from_raw(libc::AF_XDP as u16);
         let Ok(socket) = rustix::net::socket(family, rustix::net::SocketType::RAW, None) else {
             return skip(Lacks::Root, "could not create an AF_XDP socket (needs CAP_NET_RAW)");
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn merging_is_only_for_udp_sockets() {
+    fn only_udp_sockets_accept_merged_datagrams() {
         set_udp_gro(socket(), true).unwrap();
         let error = set_udp_gro(std::net::TcpListener::bind("127.0.0.1:0").unwrap(), true).unwrap_err();
         assert!(error.to_string().starts_with("setting UDP_GRO: "), "{error}");

@@ -1,5 +1,5 @@
-//! TCP sockets for load generation, with one system call per operation. Errors of the kernel are returned
-//! unchanged, because a generator counts them by kind.
+//! TCP sockets for load generation, with one system call per operation. Errors of the kernel are returned unchanged,
+//! because a load generator counts them by kind.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ pub enum Blocking {
     No,
 }
 
-/// An end of a TCP connection with `TCP_NODELAY`: a request is transmitted when it is sent.
+/// An end of a TCP connection with `TCP_NODELAY`, which transmits a request as soon as it is sent.
 #[derive(Debug)]
 pub struct TcpConnection(OwnedFd);
 
@@ -30,7 +30,7 @@ impl TcpConnection {
     /// Starts to connect without waiting; [`TcpConnection::is_established`] reports completion.
     ///
     /// # Errors
-    /// The error of `socket(2)` or `connect(2)`, except that the connection is in progress.
+    /// The error returned by `socket(2)` or `connect(2)`. `EINPROGRESS` is not an error.
     pub fn start(address: SocketAddr) -> io::Result<Self> {
         let socket = new_socket(address, Blocking::No)?;
         sockopt::set_tcp_nodelay(&socket, true)?;
@@ -40,10 +40,10 @@ impl TcpConnection {
         }
     }
 
-    /// Connects and waits up to `timeout`; the connection is non-blocking.
+    /// Connects and waits up to `timeout`. The connection is non-blocking.
     ///
     /// # Errors
-    /// The error of the kernel; `TimedOut` without a reply in time.
+    /// The error returned by the kernel; `TimedOut` if no reply arrived in time.
     pub fn connect(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
         let connection = Self::start(address)?;
         let give_up = Instant::now() + timeout;
@@ -60,7 +60,7 @@ impl TcpConnection {
     /// Whether the handshake is complete.
     ///
     /// # Errors
-    /// Why it failed: `ConnectionRefused`, an unreachable network, and so on.
+    /// The reason why the handshake failed, for example `ConnectionRefused` or an unreachable network.
     pub fn is_established(&self) -> io::Result<bool> {
         sockopt::socket_error(&self.0)??;
         match getpeername(&self.0) {
@@ -70,10 +70,10 @@ impl TcpConnection {
         }
     }
 
-    /// Receives available bytes, up to the size of `buffer`; 0 means that the peer closed the connection.
+    /// Receives available bytes, up to the size of `buffer`. A result of 0 means that the peer closed the connection.
     ///
     /// # Errors
-    /// The error of `recv(2)`; `WouldBlock` if nothing is available on a non-blocking socket.
+    /// The error returned by `recv(2)`; `WouldBlock` if nothing is available on a non-blocking socket.
     #[inline]
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let (length, _) = recv(&self.0, buffer, RecvFlags::empty())?;
@@ -83,16 +83,16 @@ impl TcpConnection {
     /// Sends as much of `bytes` as fits the socket buffer, without `SIGPIPE`.
     ///
     /// # Errors
-    /// The error of `send(2)`; `WouldBlock` if the buffer of a non-blocking socket is full.
+    /// The error returned by `send(2)`; `WouldBlock` if the buffer of a non-blocking socket is full.
     #[inline]
     pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
         Ok(send(&self.0, bytes, SendFlags::NOSIGNAL)?)
     }
 
-    /// Shuts down both directions; a thread that waits in [`TcpConnection::receive`] reads the end.
+    /// Shuts down both directions. A thread that waits in [`TcpConnection::receive`] then reads the end of the stream.
     ///
     /// # Errors
-    /// The error of `shutdown(2)`, for example that the connection is closed already.
+    /// The error returned by `shutdown(2)`, for example that the connection is already closed.
     pub fn shut_down(&self) -> io::Result<()> {
         Ok(shutdown(&self.0, Shutdown::Both)?)
     }
@@ -109,15 +109,15 @@ impl AsFd for TcpConnection {
 pub struct TcpListener(OwnedFd);
 
 impl TcpListener {
-    /// Maximum number of connections that wait to be accepted; the kernel limits it to `net.core.somaxconn`.
+    /// Maximum number of connections that wait to be accepted. The kernel limits it to `net.core.somaxconn`.
     const BACKLOG: i32 = 4096;
 
-    /// Listens at `address` with `SO_REUSEADDR`; for port 0 the kernel selects the port. With `share_port`
-    /// (`SO_REUSEPORT`) several listeners of a user may share the address, and the kernel distributes connections
-    /// over them.
+    /// Listens at `address` with `SO_REUSEADDR`. For port 0 the kernel selects the port. With `share_port`
+    /// (`SO_REUSEPORT`), several listeners of a user may share the address, and the kernel distributes connections over
+    /// them.
     ///
     /// # Errors
-    /// The error of `bind(2)` or `listen(2)`.
+    /// The error returned by `bind(2)` or `listen(2)`.
     pub fn bind(address: SocketAddr, share_port: bool, blocking: Blocking) -> io::Result<Self> {
         let socket = new_socket(address, blocking)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -130,7 +130,7 @@ impl TcpListener {
     /// Local address, with the port that the kernel selected.
     ///
     /// # Errors
-    /// The error of `getsockname(2)`.
+    /// The error returned by `getsockname(2)`.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         local_address(&self.0)
     }
@@ -138,19 +138,19 @@ impl TcpListener {
     /// Accepts one connection.
     ///
     /// # Errors
-    /// The error of `accept4(2)`; `WouldBlock` if no connection waits on a non-blocking listener; `InvalidInput`
+    /// The error returned by `accept4(2)`; `WouldBlock` if no connection waits on a non-blocking listener; `InvalidInput`
     /// after [`TcpListener::shut_down`].
     pub fn accept(&self, blocking: Blocking) -> io::Result<TcpConnection> {
         let connection = accept_with(&self.0, flags(blocking))?;
-        // A connection that has ended already does not stop the listener.
+        // A connection that has already ended is an error of this connection only, not of the listener.
         sockopt::set_tcp_nodelay(&connection, true).map_err(|_| io::ErrorKind::ConnectionAborted)?;
         Ok(TcpConnection(connection))
     }
 
-    /// Stops listening; a thread that waits in [`TcpListener::accept`] gets an error.
+    /// Stops listening. A thread that waits in [`TcpListener::accept`] gets an error.
     ///
     /// # Errors
-    /// The error of `shutdown(2)`.
+    /// The error returned by `shutdown(2)`.
     pub fn shut_down(&self) -> io::Result<()> {
         Ok(shutdown(&self.0, Shutdown::Both)?)
     }
@@ -162,21 +162,21 @@ impl AsFd for TcpListener {
     }
 }
 
-/// Meaning of an error of [`TcpListener::accept`] for a server that continues.
+/// Meaning of an error from [`TcpListener::accept`] for a server that continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcceptFailure {
-    /// No connection is waiting.
+    /// No connection waits to be accepted.
     NoneWaits,
-    /// One connection is lost; accepting can continue at once.
+    /// One connection is lost. The server can accept the next one at once.
     ConnectionLost,
-    /// File descriptors or memory are exhausted: connections wait until some are freed.
+    /// File descriptors or memory are exhausted. Connections wait until some are freed.
     Exhausted,
     /// The listener accepts no more connections.
     Final,
 }
 
 impl AcceptFailure {
-    /// Classifies an error per `accept(2)`.
+    /// Classifies an error as `accept(2)` documents it.
     #[must_use]
     pub fn of(error: &io::Error) -> Self {
         match Errno::from_io_error(error) {
@@ -197,17 +197,17 @@ pub(crate) fn flags(blocking: Blocking) -> SocketFlags {
     }
 }
 
-/// Creates a socket by the C library's function, which a preload library can interpose.
+/// Creates a socket with the C library's function, which a preload library can intercept.
 pub(crate) fn socket(address: SocketAddr, kind: i32, blocking: Blocking) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    // SocketFlags are bits of the type (socket(2)).
+    // `socket(2)` accepts these flags as bits of the type.
     let kind = kind | flags(blocking).bits().cast_signed();
     // SAFETY: the call takes no pointer.
     let fd = unsafe { libc::socket(family, kind, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the new descriptor has no other owner.
+    // SAFETY: the kernel has just created this file descriptor, so this value is its only owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -1,5 +1,5 @@
-//! UDP sockets for load generation: connected ones for the generator and bound ones for the responder. Errors
-//! of the kernel are returned unchanged; datagrams are not interpreted.
+//! UDP sockets for load generation: connected sockets for the generator and bound sockets for the responder. Errors of
+//! the kernel are returned unchanged. Datagrams are not interpreted.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,22 +15,21 @@ use crate::tcp::{Blocking, local_address, socket};
 pub struct UdpSocket(OwnedFd);
 
 impl UdpSocket {
-    /// Creates a non-blocking socket that sends to, and receives from, only `address`.
+    /// Creates a non-blocking socket that exchanges datagrams only with `address`.
     ///
     /// # Errors
-    /// The error of `socket(2)` or `connect(2)`.
+    /// The error returned by `socket(2)` or `connect(2)`.
     pub fn connect(address: SocketAddr) -> io::Result<Self> {
         let socket = new_socket(address, Blocking::No)?;
         connect(&socket, &address)?;
         Ok(Self(socket))
     }
 
-    /// Creates a socket that receives from any sender; for port 0 the kernel selects the port. With `share_port`
-    /// (`SO_REUSEPORT`) several sockets of a user may share the address, and the kernel distributes senders over
-    /// them.
+    /// Creates a socket that receives from any sender. For port 0 the kernel selects the port. With `share_port`
+    /// (`SO_REUSEPORT`), several sockets of a user may share the address, and the kernel distributes senders over them.
     ///
     /// # Errors
-    /// The error of `bind(2)`.
+    /// The error returned by `bind(2)`.
     pub fn bind(address: SocketAddr, share_port: bool, blocking: Blocking) -> io::Result<Self> {
         let socket = new_socket(address, blocking)?;
         sockopt::set_socket_reuseport(&socket, share_port)?;
@@ -41,7 +40,7 @@ impl UdpSocket {
     /// Sets the timeout after which a blocking receive returns `WouldBlock`.
     ///
     /// # Errors
-    /// The error of `setsockopt(2)`; a zero timeout is invalid.
+    /// The error returned by `setsockopt(2)`; a zero timeout is invalid.
     pub fn set_receive_timeout(&self, timeout: Duration) -> io::Result<()> {
         Ok(sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, Some(timeout))?)
     }
@@ -49,7 +48,7 @@ impl UdpSocket {
     /// Local address, with the port that the kernel selected.
     ///
     /// # Errors
-    /// The error of `getsockname(2)`.
+    /// The error returned by `getsockname(2)`.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         local_address(&self.0)
     }
@@ -57,7 +56,7 @@ impl UdpSocket {
     /// Receives one datagram. Returns its full length, even if that exceeds the buffer.
     ///
     /// # Errors
-    /// The error of `recv(2)`; `WouldBlock` if nothing is available on a non-blocking socket; `ConnectionRefused`
+    /// The error returned by `recv(2)`; `WouldBlock` if nothing is available on a non-blocking socket; `ConnectionRefused`
     /// if the peer's host reported a closed port.
     #[inline]
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -65,10 +64,10 @@ impl UdpSocket {
         Ok(length)
     }
 
-    /// Receives one datagram and its sender; `None` for a sender without an address.
+    /// Receives one datagram and the address of its sender. The address is `None` if the sender has none.
     ///
     /// # Errors
-    /// As [`UdpSocket::receive`].
+    /// The same errors as [`UdpSocket::receive`].
     #[inline]
     pub fn receive_from(&self, buffer: &mut [u8]) -> io::Result<(usize, Option<SocketAddr>)> {
         let (_, length, sender) = recvfrom(&self.0, buffer, RecvFlags::TRUNC)?;
@@ -78,7 +77,7 @@ impl UdpSocket {
     /// Sends one datagram to the connected peer.
     ///
     /// # Errors
-    /// The error of `send(2)`; `WouldBlock` if the buffer of a non-blocking socket is full.
+    /// The error returned by `send(2)`; `WouldBlock` if the buffer of a non-blocking socket is full.
     #[inline]
     pub fn send(&self, datagram: &[u8]) -> io::Result<usize> {
         Ok(send(&self.0, datagram, SendFlags::NOSIGNAL)?)
@@ -87,7 +86,7 @@ impl UdpSocket {
     /// Sends one datagram to `address`.
     ///
     /// # Errors
-    /// As [`UdpSocket::send`].
+    /// The same errors as [`UdpSocket::send`].
     #[inline]
     pub fn send_to(&self, datagram: &[u8], address: SocketAddr) -> io::Result<usize> {
         Ok(sendto(&self.0, datagram, SendFlags::NOSIGNAL, &address)?)

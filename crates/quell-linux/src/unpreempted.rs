@@ -1,6 +1,6 @@
 //! Prevents preemption of a thread for a short time, so that it holds a resource only for microseconds on a busy
-//! machine. Best effort: it needs `CAP_SYS_NICE` or `RLIMIT_RTPRIO`, and real-time threads and interrupts still
-//! have precedence.
+//! machine. This is best effort. It needs `CAP_SYS_NICE` or `RLIMIT_RTPRIO`, and does not prevent preemption by
+//! real-time threads and interrupts.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use crate::Pid;
 use crate::sched::{Policy, Scheduling, scheduling, set_scheduling};
 
-/// Sufficient to preempt every thread that is not real-time.
+/// The lowest real-time priority, which is sufficient to preempt every other thread.
 const LOWEST_PRIORITY: u32 = 1;
 
 thread_local! {
@@ -18,17 +18,17 @@ thread_local! {
 #[derive(Clone, Copy)]
 struct Stretch {
     nested: u32,
-    /// Scheduling to restore; `None` if it was not changed.
+    /// Scheduling parameters to restore; `None` if they were not changed.
     before: Option<Scheduling>,
 }
 
-/// Guard: until it is dropped, only real-time threads preempt the calling thread. Use it for a few non-blocking
-/// system calls, because other threads of the CPU do not run.
+/// A guard: until it is dropped, only real-time threads preempt the calling thread. Use it for a few non-blocking
+/// system calls only, because no other thread can run on the CPU.
 #[derive(Debug)]
 pub(crate) struct Unpreempted(PhantomData<*const ()>);
 
 impl Unpreempted {
-    /// Starts the protection, or nests in that of the thread.
+    /// Starts the protection. Guards of the same thread can be nested.
     pub(crate) fn begin() -> Self {
         let Stretch { nested, before } = STRETCH.get();
         let before = if nested == 0 { raise() } else { before };
@@ -53,7 +53,7 @@ impl Drop for Unpreempted {
         let Stretch { nested, before } = STRETCH.get();
         STRETCH.set(Stretch { nested: nested.saturating_sub(1), before });
         if let (1, Some(before)) = (nested, before) {
-            // Lowering the priority needs no privilege, so this does not fail.
+            // This does not fail, because lowering the priority needs no privilege.
             let _ = set_scheduling(Pid::of_this_thread(), before);
         }
     }

@@ -1,23 +1,23 @@
-//! Escapes foreign text for terminals. The kernel lets any process choose its name, and users choose names of
-//! interfaces and files. Such names may contain escape sequences, line ends and bidirectional overrides, and
-//! could forge output of this program. Each such character is replaced by its code, as `\u{1b}`.
+//! Escapes text from other sources for terminals. The kernel lets any process choose its name, and users choose the
+//! names of interfaces and files. Such names may contain escape sequences, line breaks and bidirectional overrides,
+//! which could forge output of this program. Each such character is replaced by its code, for example `\u{1b}`.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Characters that are not escaped.
+/// Control characters that are printed unescaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
-    /// No control characters: the text is a name within a line.
+    /// No control characters. The text is a name within a line.
     Nothing,
-    /// Line ends and tabs.
+    /// Line breaks and tabs.
     Layout,
-    /// Line ends, tabs, and color sequences (SGR).
+    /// Line breaks, tabs, and color sequences (SGR).
     LayoutAndStyle,
 }
 
-/// Escapes a foreign name for one line.
+/// Escapes a name from another source for a single line.
 #[must_use]
 pub fn name(name: &str) -> Cow<'_, str> {
     text(name, Kept::Nothing)
@@ -29,7 +29,7 @@ pub fn path(path: &Path) -> String {
     name(&path.to_string_lossy()).into_owned()
 }
 
-/// Escapes a text of this program that may contain foreign names.
+/// Escapes a text of this program that may contain names from other sources.
 #[must_use]
 pub fn text(text: &str, kept: Kept) -> Cow<'_, str> {
     if text.chars().all(is_visible) {
@@ -51,8 +51,8 @@ pub fn text(text: &str, kept: Kept) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Escapes characters in JSON that a terminal would interpret or hide. They occur only in strings; line ends
-/// between values are unchanged.
+/// Escapes characters in JSON that a terminal would interpret or hide. They occur only in strings. Line breaks between
+/// values are unchanged.
 #[must_use]
 pub fn json(text: &str) -> Cow<'_, str> {
     let is_fine = |letter: char| letter == '\n' || is_visible(letter);
@@ -72,8 +72,8 @@ pub fn json(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Escapes control characters, including line ends, in the strings of foreign JSON as text. Values that are
-/// read from the result stay on one output line.
+/// Escapes control characters, including line breaks, in the strings of JSON from another source. Values that are read
+/// from the result then stay on one output line.
 #[must_use]
 pub fn json_of_others(text: &str) -> Cow<'_, str> {
     if !text.contains('\\') {
@@ -81,7 +81,7 @@ pub fn json_of_others(text: &str) -> Cow<'_, str> {
     }
     let mut out = String::with_capacity(text.len() + 16);
     let mut rest = text;
-    // Backslashes occur only in strings, each with the character that it escapes.
+    // Backslashes occur only in strings, each followed by the character that it escapes.
     while let Some(at) = rest.find('\\') {
         let (before, escape) = rest.split_at(at);
         out.push_str(before);
@@ -96,25 +96,25 @@ pub fn json_of_others(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Whether a character is printed unescaped. It must not be a control character (C0, DEL, C1), invisible, or
-/// change the direction of text (format characters, line and paragraph separators).
+/// Whether a character is printed unescaped. It must not be a control character (C0, DEL, C1), be invisible, or change
+/// the direction of text (format characters, line and paragraph separators).
 fn is_visible(letter: char) -> bool {
     match letter {
         ' '..='~' => true,
         '\u{0}'..='\u{9f}' => false,
-        // Combining characters are visible within a name; `escape_debug` escapes them only at its start.
+        // Combining characters are visible within a name. `escape_debug` escapes them only at the start of a string.
         _ => letter.escape_debug().len() == 1 || is_combining(letter),
     }
 }
 
-/// Whether a character extends the previous one and is not a format character. Format characters are always
+/// Whether a character combines with the previous one and is not a format character. Format characters are always
 /// escaped.
 fn is_combining(letter: char) -> bool {
     let behind_a_letter = ['a', letter].iter().collect::<String>();
     behind_a_letter.escape_debug().count() == 2
 }
 
-/// Length of the color sequence at the start of `text`, 0 if there is none.
+/// Length in bytes of the color sequence at the start of `text`; 0 if there is none.
 fn style_bytes(text: &str) -> usize {
     let Some(parameters) = text.strip_prefix("\u{1b}[") else { return 0 };
     match parameters.find(|letter: char| !letter.is_ascii_digit() && letter != ';') {

@@ -1,4 +1,4 @@
-//! Counts the results of epoll waits of a process on the live kernel.
+//! Counts a process's epoll waits by their result, on the live kernel.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -11,7 +11,7 @@ use quell_linux::kernel::sysfs;
 use quell_test_support::{Lacks, skip};
 
 #[test]
-fn only_waits_that_return_events_are_counted_with_their_events() {
+fn only_waits_that_return_events_count_as_successful() {
     let this = Pid::of_this_process();
     let counter = match EpollWaitCounter::attach(sysfs(), &[this]) {
         Err(error @ (CounterError::Denied { .. } | CounterError::Unsupported(_) | CounterError::InContainer)) => {
@@ -26,7 +26,7 @@ fn only_waits_that_return_events_are_counted_with_their_events() {
         epoll.add(event, token, Trigger::Level).unwrap();
     }
     epoll.wait(Some(Duration::ZERO)).unwrap();
-    assert_eq!(counter.read().unwrap()[&this].successful, 0, "a wait that found nothing");
+    assert_eq!(counter.read().unwrap()[&this].successful, 0, "a wait without events");
     for event in &events {
         event.raise().unwrap();
     }
@@ -34,7 +34,7 @@ fn only_waits_that_return_events_are_counted_with_their_events() {
         epoll.wait(Some(Duration::ZERO)).unwrap();
     }
     let waits = counter.read().unwrap()[&this];
-    // Counters are not locked: a count is lost if the thread migrates at the wrong moment.
+    // Counters are updated without locking. A count is lost if the thread migrates during the update.
     assert!((99..=100).contains(&waits.successful), "{waits:?}");
     assert!((297..=300).contains(&waits.events), "{waits:?}");
 }

@@ -17,7 +17,7 @@ use quell_linux::netlink::{Failure, NetlinkError};
 use quell_linux::{Ifindex, InterfaceName};
 use quell_test_support::{Lacks, skip};
 
-/// An index that no interface of a new namespace has.
+/// An interface index that does not exist in a new namespace.
 fn no_interface() -> Ifindex {
     Ifindex::new(4_000_000).unwrap()
 }
@@ -40,7 +40,7 @@ fn rule() -> FlowRule {
     FlowRule { matches, action: FlowAction::Queue(0) }
 }
 
-/// A namespace with a TAP device, the only virtual device with coalescing.
+/// Creates a namespace with a TAP device, the only virtual device that supports coalescing.
 fn tap() -> Option<(LabNamespace, Ifindex)> {
     if !can_make_namespaces() {
         return None;
@@ -88,7 +88,7 @@ fn settings_that_veth_lacks_are_unsupported_and_missing_objects_are_absent() {
 }
 
 #[test]
-fn coalescing_reads_back_as_set_without_parameters_that_the_driver_lacks() {
+fn coalescing_reads_back_as_set_and_omits_parameters_that_the_driver_lacks() {
     let Some((lab, index)) = tap() else { return };
     let mut ethtool = Ethtool::open_in(&lab.namespace).unwrap();
     ethtool.set_coalescing(index, &rx_max_frames(16)).unwrap();

@@ -15,7 +15,7 @@ use quell_test_support::{Lacks, skip};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A memcached with two workers; `None`, with the reason on stderr, if it is not installed.
+/// Starts a memcached with two workers. Returns `None` and prints the reason to stderr if it is not installed.
 fn memcached(netns: &common::LabNamespace) -> Option<Child> {
     let args = ["-u", "nobody", "-t", "2", "-U", "0", "-l", "127.0.0.1", "-p", "11211"];
     let spawn = Spawn::new("memcached").args(args).netns(&netns.namespace);
@@ -28,7 +28,8 @@ fn memcached(netns: &common::LabNamespace) -> Option<Child> {
     }
 }
 
-/// File descriptors of the child's epolls, once it listens and its main thread and both workers have theirs.
+/// Waits until the child listens and its main thread and both workers have epolls. Returns the file descriptors of the
+/// epolls.
 fn epolls(child: &mut Child) -> Vec<i32> {
     let dir = ProcRoot::default().process(child.pid());
     let deadline = Instant::now() + LONG;
@@ -40,7 +41,7 @@ fn epolls(child: &mut Child) -> Vec<i32> {
         }
         let ended = child.wait(Duration::from_millis(1)).unwrap();
         assert_eq!(ended, None, "{:?}", child.stderr_tail());
-        assert!(Instant::now() < deadline, "memcached has {fds:?}");
+        assert!(Instant::now() < deadline, "memcached has only these epolls: {fds:?}");
     }
 }
 

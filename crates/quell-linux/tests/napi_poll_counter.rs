@@ -1,4 +1,4 @@
-//! Counts polls on the live kernel: only the receiving NAPI instance has polls.
+//! Counts polls on the live kernel. Only the receiving NAPI instance has polls.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -23,7 +23,8 @@ fn id(number: u32) -> NapiId {
     NapiId::from_kernel(number).unwrap()
 }
 
-/// The counter; `None`, with the reason on stderr, if the kernel or missing capabilities prevent it.
+/// Attaches the counter. Returns `None` and prints the reason to stderr if the kernel or missing capabilities prevent
+/// it.
 fn attach(watched: &[NapiId]) -> Option<NapiPollCounter> {
     match NapiPollCounter::attach(Path::new("/sys"), watched) {
         Err(error @ (CounterError::Denied { .. } | CounterError::Unsupported(_))) => {
@@ -57,10 +58,10 @@ fn a_missing_napi_has_no_polls() {
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
-/// Long enough for a machine that stalls.
+/// Time limit that is long enough for a machine that stalls.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(60);
 
-/// Packets from a veth with segmentation offload bypass the NAPI instance of its peer.
+/// Features that are switched off, because segmented packets from a veth bypass the NAPI instance of its peer.
 const TSO: [(&str, bool); 4] = [
     ("tx-tcp-segmentation", false),
     ("tx-tcp-ecn-segmentation", false),
@@ -68,7 +69,7 @@ const TSO: [(&str, bool); 4] = [
     ("tx-tcp6-segmentation", false),
 ];
 
-/// A lab in which the server's only queue has a NAPI instance; `None` if it cannot be created.
+/// Creates a lab in which the server's only queue has a NAPI instance. Returns `None` if the lab cannot be created.
 fn lab_with_napi() -> Option<(LabPair, NapiId)> {
     let lab = LabPair::create(1)?;
     for (end, index, address) in [(&lab.server, lab.server_index, SERVER), (&lab.client, lab.client_index, CLIENT)] {
@@ -84,7 +85,7 @@ fn lab_with_napi() -> Option<(LabPair, NapiId)> {
     Some((lab, napi))
 }
 
-/// Sends datagrams to the server one by one, each after the previous one was received.
+/// Sends datagrams to the server one by one. Each datagram is sent after the server received the previous one.
 fn send_and_receive(lab: &LabPair, datagrams: u32) {
     let bind = |address: Ipv4Addr| move || UdpSocket::bind((address, 0)).unwrap();
     let server = lab.server.namespace.run(bind(SERVER)).unwrap();
@@ -107,7 +108,7 @@ fn packets_are_counted_only_for_the_napi_that_polled_them() {
     let after = counter.read().unwrap();
 
     let moved = after[&busy_id].since(&before[&busy_id]);
-    // Besides the datagrams there may be a few packets of address resolution.
+    // Address resolution may add a few packets to the datagrams.
     assert!((500..550).contains(&moved.packets), "{moved:?}");
     assert!(moved.polls - moved.empty <= moved.packets, "{moved:?}");
     assert_eq!((moved.by_thread, moved.by_busy_poll), (0, 0));
@@ -131,8 +132,8 @@ fn polls_by_the_napi_thread_are_distinguished() {
     assert_eq!(polls.by_thread, polls.polls, "{polls:?}");
 }
 
-/// Counters of a program with preferred busy polling that waits for datagrams. Each datagram arrived before its
-/// wait; a further wait without a datagram follows. `None` if the kernel rejects the settings.
+/// Counters of a program that waits for datagrams with preferred busy polling. Each datagram arrives before the program
+/// waits for it, and a final wait finds no datagram. Returns `None` if the kernel rejects the settings.
 fn polls_of_a_waiting_program(budget: u16, defer_hard_irqs: u32, irq_suspend_timeout: Duration) -> Option<NapiPolls> {
     let (lab, id) = lab_with_napi()?;
     let change = PartialNapiSettings {
@@ -157,17 +158,17 @@ fn polls_of_a_waiting_program(budget: u16, defer_hard_irqs: u32, irq_suspend_tim
         client.send_to(b"x", server.local_addr().unwrap()).unwrap();
         epoll.wait(Some(ARRIVES_WITHIN)).unwrap();
         server.recv(&mut [0; 8]).unwrap();
-        // Nothing is ready, so it busy polls.
+        // The wait busy polls, because no event is ready.
         epoll.wait(Some(Duration::from_millis(1))).unwrap();
     }
     Some(counter.read().unwrap()[&id])
 }
 
 #[test]
-fn the_last_poll_of_a_busy_poll_is_distinguished_from_a_softirq_by_its_budget() {
+fn the_final_poll_of_a_busy_poll_loop_is_distinguished_from_a_softirq_by_its_budget() {
     let Some(own_budget) = polls_of_a_waiting_program(32, 1_000, Duration::ZERO) else { return };
     if own_budget.last_of_busy_poll == 0 {
-        return skip(Lacks::Machine, "this kernel ends a busy poll without a last poll (Linux 7.3)");
+        return skip(Lacks::Machine, "this kernel ends busy-poll loops without a final poll (Linux 7.3)");
     }
     assert!(own_budget.last_of_busy_poll <= own_budget.by_softirq_or_last_of_busy_poll(), "{own_budget:?}");
     let Some(of_the_weight) = polls_of_a_waiting_program(64, 1_000, Duration::ZERO) else { return };
@@ -185,7 +186,7 @@ fn polls_with_suspended_irq_are_distinguished_from_those_with_deferred_irq() {
 }
 
 #[test]
-fn an_irq_without_deferral_is_not_counted_as_suspended_though_the_timer_runs() {
+fn an_irq_without_deferral_is_not_counted_as_suspended_although_the_timer_runs() {
     let Some(undeferred) = polls_of_a_waiting_program(64, 0, Duration::from_millis(500)) else { return };
     assert!(undeferred.by_busy_poll > 0, "{undeferred:?}");
     assert_eq!(undeferred.found_suspended, Some(0), "{undeferred:?}");

@@ -11,7 +11,8 @@ use quell_linux::netlink::Failure;
 use quell_linux::{Ifindex, NapiId};
 use quell_test_support::{Lacks, kernel_threads_are_out_of_sight, skip};
 
-/// A lab whose server end has GRO enabled, and its NAPI instances; `None` if it cannot be created.
+/// Creates a lab in which the server's end has GRO enabled, and returns its NAPI instances. Returns `None` if the lab
+/// cannot be created.
 fn lab_with_napis(queues: u32) -> Option<(LabPair, Netdev, Vec<Napi>)> {
     let lab = LabPair::create(queues)?;
     set_gro(&lab, true);
@@ -32,11 +33,11 @@ fn set_gro(lab: &LabPair, on: bool) {
     ethtool.set_features(lab.server_index, &[("rx-gro", on)]).unwrap();
 }
 
-/// Whether the kernel has per-NAPI settings (6.13); otherwise prints a message to stderr.
+/// Whether the kernel has per-NAPI settings (Linux 6.13). If not, prints a message to stderr.
 fn has_settings(napi: &Napi) -> bool {
     let has = napi.settings.irq_suspend_timeout_ns.is_some();
     if !has {
-        skip(Lacks::KernelFeature, "no per-NAPI settings before Linux 6.13");
+        skip(Lacks::KernelFeature, "per-NAPI settings need Linux 6.13");
     }
     has
 }
@@ -73,7 +74,7 @@ fn settings_read_back_as_set() {
     assert_eq!(set.settings.defer_hard_irqs, Some(100));
     assert_eq!(set.settings.gro_flush_timeout_ns, Some(20_000));
     assert_eq!(set.settings.irq_suspend_timeout_ns, Some(u64::MAX));
-    assert_eq!(netdev.napi(napis[1].id).unwrap(), napis[1], "the other queue keeps its settings");
+    assert_eq!(netdev.napi(napis[1].id).unwrap(), napis[1], "the settings of the other instance are unchanged");
 
     let only_one = PartialNapiSettings { irq_suspend_timeout_ns: Some(20_000_000), ..PartialNapiSettings::default() };
     netdev.set_napi(napis[0].id, &only_one).unwrap();
@@ -129,7 +130,7 @@ fn a_threaded_napi_has_a_thread() {
     }
     let Some((_lab, mut netdev, napis)) = lab_with_napis(1) else { return };
     let Some(before) = napis[0].settings.threaded else {
-        skip(Lacks::KernelFeature, "no per-NAPI threaded on this kernel");
+        skip(Lacks::KernelFeature, "this kernel does not support threaded NAPI per instance");
         return;
     };
     assert_eq!((before, napis[0].pid), (NapiThreading::Disabled, None));
@@ -172,7 +173,7 @@ fn queues_of_a_veth_are_listed_without_a_napi() {
     let Some((lab, mut netdev, _)) = lab_with_napis(2) else { return };
     let queues = netdev.queues(lab.server_index).unwrap();
     assert_eq!(queues.len(), 4, "{queues:?}");
-    assert!(queues.iter().all(|queue| queue.napi_id.is_none()), "veth does not report it");
+    assert!(queues.iter().all(|queue| queue.napi_id.is_none()), "veth does not report NAPI instances of queues");
 }
 
 #[test]

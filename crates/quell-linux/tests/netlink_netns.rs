@@ -43,7 +43,7 @@ fn an_existing_name_is_refused_and_unchanged() {
     }
     let lab = LabNamespace::create("taken");
     let error = Namespace::create_named(&lab.name).unwrap_err();
-    assert!(error.to_string().contains("exists already"), "{error}");
+    assert!(error.to_string().contains("already exists"), "{error}");
     assert_eq!(Namespace::open_named(&lab.name).unwrap(), lab.namespace);
 }
 
@@ -92,7 +92,7 @@ fn a_new_namespace_has_only_the_loopback() {
     }
     let lab = LabNamespace::create("lo");
     let names: Vec<_> = Links::open_in(&lab.namespace).unwrap().list().unwrap();
-    // Some kernels add the fallback tunnels of built-in modules.
+    // Some kernels add fallback tunnel devices of built-in modules.
     assert_eq!(names.first().map(|link| link.name.as_str()), Some("lo"));
     assert!(!names.iter().any(|link| link.name == "eth0"));
 }
@@ -145,13 +145,13 @@ fn a_namespace_created_later_under_the_same_name_has_another_cookie() {
         let made = Namespace::create_named(&name).unwrap();
         let found = Namespace::open_named(&name).unwrap();
         let cookie = made.cookie();
-        assert_eq!(found.cookie(), cookie, "however it was found");
+        assert_eq!(found.cookie(), cookie, "the cookie does not depend on how the namespace was opened");
         Namespace::delete_named(&name).unwrap();
         cookie
     };
     let (first, second) = (make(), make());
     if matches!(first, Err(NamespaceError::NoCookie { .. })) {
-        skip(Lacks::KernelFeature, "before Linux 5.14");
+        skip(Lacks::KernelFeature, "needs Linux 5.14");
         return;
     }
     assert_ne!(first.unwrap(), second.unwrap());

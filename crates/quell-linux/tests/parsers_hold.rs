@@ -110,7 +110,7 @@ fn the_fuzzing_corpus_does_not_panic() {
     files(&corpus.join("btf")).iter().for_each(|bytes| parsers::btf(bytes));
 }
 
-/// A recording with some modified bytes and a missing part.
+/// Generates a recording with some modified bytes and a missing part.
 fn damaged() -> impl Strategy<Value = Vec<u8>> {
     let bytes = prop::collection::vec((any::<Index>(), any::<u8>()), 0..8);
     (prop::sample::select(files(&recordings())), bytes, any::<Index>(), 0..40usize).prop_map(
@@ -127,7 +127,7 @@ fn damaged() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// BTF with a valid header and arbitrary types, mostly of known kinds.
+/// Generates BTF with a valid header and arbitrary types, mostly of known kinds.
 fn btf_of_anything() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![0..9u32, (1..20u32, 0..4u32).prop_map(|(kind, n)| kind << 24 | n), any::<u32>()];
     (prop::collection::vec(word, 0..60), 0..300u32).prop_map(|(words, length)| {

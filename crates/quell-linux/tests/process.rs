@@ -26,7 +26,7 @@ fn output(mut child: Child) -> String {
     String::from_utf8(child.stdout_tail().unwrap()).unwrap()
 }
 
-/// Processes of a child's session, once there are `wanted` of them.
+/// Processes of a child's session. Waits until there are `wanted` of them.
 fn members(leader: &ProcessIdentity, wanted: usize) -> Vec<Pid> {
     let deadline = Instant::now() + LONG;
     loop {
@@ -34,7 +34,7 @@ fn members(leader: &ProcessIdentity, wanted: usize) -> Vec<Pid> {
         if found.len() == wanted {
             return found.into_iter().map(|member| member.identity.pid).collect();
         }
-        assert!(Instant::now() < deadline, "{wanted} processes wanted, {found:?}");
+        assert!(Instant::now() < deadline, "expected {wanted} processes, found {found:?}");
         std::thread::yield_now();
     }
 }
@@ -97,7 +97,7 @@ fn a_child_that_ignores_sigterm_is_killed_after_the_grace() {
 }
 
 #[test]
-fn a_child_that_handles_sigterm_by_default_ends_by_it() {
+fn a_child_without_a_sigterm_handler_is_ended_by_sigterm() {
     let mut child = Spawn::new("sleep").args(["1000"]).start().unwrap();
     assert_eq!(child.terminate(LONG).unwrap().to_string(), "signal: 15 (SIGTERM)");
 }
@@ -113,7 +113,7 @@ fn dropping_a_child_kills_its_session() {
 
 #[test]
 fn a_session_is_killed_after_its_leader_died() {
-    // `setsid` runs as a separate program; this test does not wait for its exit.
+    // This test does not wait for `setsid`, which runs as a separate program.
     let script = "setsid sh -c 'sleep 1000 & sleep 1000 & echo $$; wait' & read never";
     let mut outer = Command::new("sh")
         .args(["-c", script])
@@ -140,7 +140,7 @@ fn a_session_is_killed_after_its_leader_died() {
 }
 
 #[test]
-fn a_session_with_a_reused_leader_pid_is_left_alone() {
+fn a_session_with_a_reused_leader_pid_is_not_killed() {
     let mut child = Spawn::new("sleep").args(["1000"]).start().unwrap();
     let mut earlier = child.identity();
     earlier.starttime.0 -= 1;

@@ -15,7 +15,7 @@ fn cpus(list: &str) -> CpuList {
 }
 
 #[test]
-fn masks_read_back_as_set_also_from_another_namespace() {
+fn masks_read_back_as_set_even_from_another_namespace() {
     let Some(lab) = LabPair::create(4) else { return };
     let sysfs = Sysfs::of(&lab.server.namespace).unwrap();
     let veth = sysfs.net_class(&InterfaceName::new("srv0").unwrap());

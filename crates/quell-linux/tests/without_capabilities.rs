@@ -1,5 +1,5 @@
-//! Errors for a caller without capabilities: they name the missing capability. Each test drops the capabilities
-//! of its own thread only.
+//! Errors for a caller without capabilities. They name the missing capability. Each test drops the capabilities of its
+//! own thread only.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -89,7 +89,7 @@ fn the_files_of_another_users_process_are_denied() {
     let init = Pid::new(1).unwrap();
     let error = match without_capabilities(move || ProcRoot::default().process(init).fds()) {
         Ok(_) => {
-            skip(Lacks::Machine, "process 1 belongs to this user and has no more rights");
+            skip(Lacks::Machine, "process 1 belongs to this user and has no additional privileges");
             return;
         }
         Err(error) => error,

@@ -1,4 +1,4 @@
-//! A TCP port that an XDP program serves, with the kernel's TCP as the client.
+//! A TCP port that an XDP program serves. The client is the kernel's TCP.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
@@ -18,7 +18,7 @@ const PORT: u16 = 7000;
 const SERVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(10, 99, 8, 1)), PORT);
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A veth pair with addresses and a responder; `None` if it cannot be created.
+/// Creates a veth pair with addresses and a responder. Returns `None` if it cannot be created.
 fn lab() -> Option<(LabPair, XdpEcho)> {
     let pair = LabPair::create(1)?;
     let sides = [(&pair.server, pair.server_index, 1), (&pair.client, pair.client_index, 2)];
@@ -51,7 +51,7 @@ fn an_ordinary_stream_receives_every_byte_it_sent() {
     let Some((pair, _echo)) = lab() else { return };
     let asked_again = pair.client.namespace.run(|| {
         let mut stream = connect();
-        // Odd lengths, lengths with carries in their checksums, a full segment.
+        // Odd lengths, lengths whose checksums have carries, and a full segment.
         for length in (1..=70).chain([255, 256, 999, 1448]) {
             let request: Vec<u8> = (0..length).map(|at| (at * 37 + length) as u8).collect();
             let mut response = vec![0; length];
@@ -61,10 +61,10 @@ fn an_ordinary_stream_receives_every_byte_it_sent() {
         }
         retransmitted()
     });
-    assert_eq!(asked_again.unwrap(), 0, "answers came at once, so that no segment was sent twice");
+    assert_eq!(asked_again.unwrap(), 0, "responses arrived at once, so no segment was retransmitted");
 }
 
-/// `RetransSegs` in the calling thread's namespace.
+/// Value of `RetransSegs` in the calling thread's namespace.
 fn retransmitted() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
@@ -96,7 +96,7 @@ fn concurrent_connections_are_distinguished_and_end_when_closed() {
 }
 
 #[test]
-fn other_ports_belong_to_the_kernel_and_this_one_after_detaching() {
+fn other_ports_belong_to_the_kernel_and_so_does_this_one_after_detaching() {
     let Some((pair, echo)) = lab() else { return };
     let refusal = |port| {
         let address = SocketAddr::new(SERVER.ip(), port);

@@ -79,7 +79,7 @@ pub enum FetchError {
     Run {
         /// Name of the program.
         program: &'static str,
-        /// The system's error.
+        /// Error returned by the kernel.
         source: io::Error,
     },
     /// A program failed.
@@ -117,7 +117,7 @@ pub enum FetchError {
     Unpack {
         /// Path of the package.
         package: PathBuf,
-        /// The system's error.
+        /// Error returned by the kernel.
         source: io::Error,
     },
     /// No package contains a kernel.
@@ -139,7 +139,7 @@ pub enum FetchError {
     Prepare {
         /// File or directory.
         path: PathBuf,
-        /// The system's error.
+        /// Error returned by the kernel.
         source: io::Error,
     },
 }

@@ -61,7 +61,7 @@ pub enum GuestError {
     Command {
         /// Path of the program.
         program: &'static str,
-        /// The kernel's error.
+        /// Error returned by the kernel.
         source: io::Error,
     },
     /// A message could not be sent to the host.

@@ -38,7 +38,7 @@ pub enum MachineError {
     Prepare {
         /// Path of the file.
         path: PathBuf,
-        /// The system's error.
+        /// Error returned by the kernel.
         source: io::Error,
     },
     /// No shell is available for the guest.

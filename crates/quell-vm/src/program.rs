@@ -29,7 +29,7 @@ pub enum ProgramError {
     Read {
         /// Path of the file.
         path: PathBuf,
-        /// The kernel's error.
+        /// Error returned by the kernel.
         source: io::Error,
     },
     /// The program file was replaced or removed after the start.

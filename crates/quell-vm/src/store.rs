@@ -80,7 +80,7 @@ pub enum StoreError {
         action: &'static str,
         /// Path.
         path: PathBuf,
-        /// The system's error.
+        /// Error returned by the kernel.
         source: io::Error,
     },
     /// The cache contains a file that this program did not write.

@@ -1,6 +1,6 @@
 //! Assembler for the BPF instructions that the programs of this crate use
-//! (`Documentation/bpf/standardization/instruction-set.rst`). Only forward jumps exist; their offset is filled
-//! in at the target.
+//! (`Documentation/bpf/standardization/instruction-set.rst`). It supports forward jumps only, and fills in their
+//! offsets at the target.
 
 /// A BPF instruction (`struct bpf_insn`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,13 +26,13 @@ pub(super) enum Register {
     R3 = 3,
     /// Fourth argument.
     R4 = 4,
-    /// Callee-saved.
+    /// First callee-saved register; keeps its value across helper calls.
     R6 = 6,
-    /// Callee-saved.
+    /// Second callee-saved register.
     R7 = 7,
-    /// Callee-saved.
+    /// Third callee-saved register.
     R8 = 8,
-    /// Callee-saved.
+    /// Fourth callee-saved register.
     R9 = 9,
     /// Frame pointer, read-only.
     R10 = 10,
@@ -95,11 +95,11 @@ const EXIT: u8 = 0x95;
 /// Source register of a 64-bit load whose immediate value is the file descriptor of a map.
 const PSEUDO_MAP_FD: u8 = 1;
 
-/// A jump without target; [`Assembler::land`] sets it.
+/// A jump whose target is still unknown; [`Assembler::land`] sets it.
 #[must_use]
 pub(super) struct Jump(usize);
 
-/// A program under construction.
+/// A BPF program under construction.
 #[derive(Default)]
 pub(super) struct Assembler(Vec<Instruction>);
 
@@ -163,7 +163,7 @@ impl Assembler {
         self.push(ALU32 | BYTE_ORDER | FROM_REGISTER, register as u8, 0, 0, bits);
     }
 
-    /// `to = map`; takes two instructions.
+    /// `to = map`. The instruction occupies two slots (`BPF_LD_IMM64`).
     pub(super) fn load_map(&mut self, to: Register, map_fd: i32) {
         self.push(LD_IMM64, to as u8, PSEUDO_MAP_FD, 0, map_fd);
         self.push(0, 0, 0, 0, 0);
@@ -207,8 +207,8 @@ impl Assembler {
     }
 }
 
-/// Instructions on the longest path of a program. All jumps go forward, so one pass from the end visits each
-/// instruction once.
+/// Number of instructions on the longest path through a program. All jumps go forward, so one pass from the end visits
+/// each instruction once.
 #[cfg(test)]
 pub(super) fn longest_run(program: &[Instruction]) -> usize {
     const JUMP_ALWAYS: u8 = JMP | Condition::Always as u8;

@@ -1,5 +1,5 @@
-//! BTF of the running kernel, `/sys/kernel/btf/vmlinux` (`Documentation/bpf/btf.rst`): offsets of members,
-//! values of enumerators, ids of types. The content is untrusted: invalid bytes are an error, never a panic.
+//! Reads the BTF of the running kernel, `/sys/kernel/btf/vmlinux` (`Documentation/bpf/btf.rst`): offsets of structure
+//! members, values of enumerators and type ids. The content is untrusted. Invalid bytes cause an error, never a panic.
 
 use std::fs;
 use std::io;
@@ -14,25 +14,25 @@ pub enum BtfError {
     /// The kernel is built without `CONFIG_DEBUG_INFO_BTF`.
     #[error("{path}: {source}; the kernel needs CONFIG_DEBUG_INFO_BTF")]
     Absent {
-        /// BTF file.
+        /// Path of the BTF file.
         path: PathBuf,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
     /// The file could not be read.
     #[error("reading {path}: {source}")]
     Read {
-        /// BTF file.
+        /// Path of the BTF file.
         path: PathBuf,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
     /// The bytes are not BTF in the byte order of this machine.
     #[error("byte {offset} of the kernel's BTF: expected {expected}")]
     Malformed {
-        /// Offset in bytes.
+        /// Offset of the invalid bytes from the start of the file.
         offset: usize,
-        /// Description of valid content.
+        /// Description of valid content at this offset.
         expected: &'static str,
     },
     /// The running kernel has no type, member or enumerator of this name.
@@ -64,16 +64,17 @@ mod kind {
 
 const MAGIC: u16 = 0xEB9F;
 const VERSION: u8 = 1;
-/// Bytes of the fixed part of a type: name, info, size or type.
+/// Size of the fixed part of a type in bytes: name, info, and size or referenced type.
 const TYPE_BYTES: usize = 12;
-/// Limit for nested anonymous structures. Real types nest a few levels; deeper nesting means invalid BTF.
+/// Maximum depth of nested anonymous structures. Real types nest a few levels; deeper nesting means that the BTF is
+/// invalid.
 const NESTING_MAX: u32 = 16;
 
-/// Types of a kernel.
+/// The BTF types of a kernel.
 #[derive(Debug)]
 pub struct Btf {
     bytes: Vec<u8>,
-    /// Offset of each type; id 1 is the first.
+    /// Offset of each type in the file. The first entry has type id 1.
     types: Vec<usize>,
     strings: std::ops::Range<usize>,
 }
@@ -86,15 +87,15 @@ struct Type {
     kind: u32,
     /// Number of members, enumerators or parameters that follow.
     length: u32,
-    /// `kind_flag`. Structure: member offsets hold the width of a bit field in their upper 8 bits. Enum: values are
-    /// signed.
+    /// `kind_flag` of the type. For a structure: the upper 8 bits of a member's offset hold the width of a bit field.
+    /// For an enum: its values are signed.
     flag: bool,
-    /// Size in bytes or, for a reference, id of the referenced type.
+    /// Size in bytes or, for a reference, the id of the referenced type.
     size_or_type: u32,
 }
 
 impl Type {
-    /// Bytes that follow the fixed part; `None` for an unknown kind.
+    /// Number of bytes that follow the fixed part. `None` if the kind is unknown.
     fn trailer(self) -> Option<usize> {
         let each = match self.kind {
             kind::INT | kind::VAR | kind::DECL_TAG => return Some(4),
@@ -141,10 +142,8 @@ impl Btf {
         Ok(btf)
     }
 
-    /// Offset of a member in bytes. Members of anonymous structures and unions belong to the enclosing structure.
-    ///
-    /// # Errors
-    /// When the structure or member does not exist, or the member is a bit field.
+    /// Offset of a structure member in bytes. Members of anonymous structures and unions count as members of the
+    /// enclosing structure.
     pub fn member_offset(&self, structure: &str, member: &str) -> Result<u32, BtfError> {
         let what = || BtfError::NotFound { what: format!("`{member}` in `struct {structure}`") };
         for ty in self.all() {
@@ -161,10 +160,7 @@ impl Btf {
         Err(what())
     }
 
-    /// Value of an enumerator of any enum.
-    ///
-    /// # Errors
-    /// When no enumerator has this name.
+    /// Value of an enumerator, searched in all enums.
     pub fn enumerator(&self, name: &str) -> Result<u32, BtfError> {
         for ty in self.all() {
             let ty = ty?;
@@ -242,8 +238,8 @@ impl Btf {
         offset.map(|&offset| self.type_at(offset)).transpose()
     }
 
-    /// Offset of a member in a structure or union, in bits. Each type is searched once, so recursive types cost no
-    /// more than their size.
+    /// Offset of a member in a structure or union, in bits. Each type is searched once, so a recursive type does not
+    /// prolong the search.
     fn member_bits(
         &self,
         ty: Type,
@@ -276,7 +272,7 @@ impl Btf {
         Ok(None)
     }
 
-    /// The structure or union of an unnamed member, with qualifiers skipped.
+    /// Structure or union that is the type of an unnamed member, after skipping qualifiers.
     fn anonymous_composite(&self, mut id: u32) -> Result<Option<Type>, BtfError> {
         for _ in 0..NESTING_MAX {
             let Some(ty) = self.type_by_id(id)? else {
@@ -319,7 +315,7 @@ mod tests {
     use super::*;
     use quell_test_support::{Lacks, skip};
 
-    /// BTF with the given type section and strings.
+    /// Creates BTF with this type section and these strings.
     fn btf(types: &[u32], strings: &str) -> Vec<u8> {
         let types: Vec<u8> = types.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let mut bytes = Vec::from(MAGIC.to_ne_bytes());

@@ -21,7 +21,7 @@ pub enum CounterError {
     /// The kernel has no BTF or lacks the tracepoint.
     #[error("counting at a tracepoint: {0}")]
     Unsupported(#[source] BtfError),
-    /// BPF programs see PIDs of the initial pid namespace, which differ from those of this process.
+    /// BPF programs see PIDs of the initial PID namespace, which differ from those of this process.
     #[error("counting at a tracepoint, by process: PIDs of this PID namespace differ from the kernel's")]
     InContainer,
     /// BTF of the kernel is unreadable or malformed.
@@ -41,23 +41,23 @@ pub enum CounterError {
     Denied {
         /// Step that failed.
         action: &'static str,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
     /// The verifier rejected the program.
     #[error("counting at a tracepoint: the kernel refused the program: {source}; it says: {log}")]
     Rejected {
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
         /// Log of the verifier.
         log: String,
     },
-    /// Other error.
+    /// The kernel returned another error.
     #[error("counting at a tracepoint: {action}: {source}")]
     Refused {
         /// Step that failed.
         action: &'static str,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
 }

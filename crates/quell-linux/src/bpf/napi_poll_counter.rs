@@ -1,5 +1,5 @@
-//! Counts the polls of selected NAPI instances at the tracepoint `napi:napi_poll`. It only observes; its
-//! instructions are its only effect on polling.
+//! Counts the polls of selected NAPI instances at the tracepoint `napi:napi_poll`. The program only observes. Its only
+//! effect on polling is the time that its instructions take.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,41 +10,40 @@ use super::counter::{CounterError, TracepointCounter};
 use super::napi_poll_program::{COUNTERS, Counter, Layout, assemble};
 use crate::{NapiId, kernel};
 
-/// Upper limit of the instructions for a poll of a watched instance; a test enforces it.
+/// Maximum number of BPF instructions that a poll of a watched instance executes. A test enforces it.
 #[cfg(test)]
 pub(super) const LONGEST_RUN: usize = 48;
 
-/// Polls of a NAPI instance since the counter was attached.
+/// Number of polls of a NAPI instance since the counter was attached, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NapiPolls {
     /// Number of polls.
     pub polls: u64,
-    /// Packets that the polls reported as work done. A driver that also frees transmitted packets in its poll does
-    /// not count them.
+    /// Packets that the polls reported as work done. Most drivers do not include freed transmit packets in that number.
     pub packets: u64,
     /// Polls that reported no work.
     pub empty: u64,
     /// Polls that used their full budget.
     pub full_budget: u64,
-    /// Polls by the instance's kernel thread, including one that busy polls (`threaded` of 2, Linux 6.19).
+    /// Polls by the instance's kernel thread. This includes busy polls of the thread (`threaded` of 2, Linux 6.19).
     pub by_thread: u64,
-    /// Busy polls by a user thread. The last poll of a busy poll is not counted here: the kernel clears the state
-    /// before it (`busy_poll_stop`).
+    /// Busy polls by a user thread. The final poll of a busy-poll loop is not included, because the kernel clears the
+    /// busy-poll state before it (`busy_poll_stop`).
     pub by_busy_poll: u64,
-    /// Last polls of busy polls, recognized by their budget. 0 if that equals the weight of the instance (64 for
-    /// most drivers), because softirqs poll with the weight. Before Linux 7.3, a busy poll that yields to another
-    /// thread ends with one each time.
+    /// Final polls of busy-poll loops, recognized by their budget. The counter stays 0 if that budget equals the weight
+    /// of the instance (64 for most drivers), because softirqs poll with the weight. Before Linux 7.3, a busy-poll loop
+    /// that yields to another thread also ends with a final poll.
     pub last_of_busy_poll: u64,
-    /// Polls by a user thread that found IRQs suspended: the timer that ends a suspension was running and due later
-    /// than deferral ever sets it. `None` where the kernel does not suspend IRQs (before Linux 6.13).
+    /// Polls by a user thread that found IRQs suspended. The program recognizes a suspension by the timer that ends it:
+    /// it expires later than the deferral timeout allows. `None` if the kernel cannot suspend IRQs (before Linux 6.13).
     ///
-    /// The counter is 0 for an instance without IRQ deferral, which cannot suspend. It is also 0 if the suspension
+    /// The counter is 0 for an instance without IRQ deferral, which cannot suspend IRQs. It is also 0 if the suspension
     /// timeout does not exceed the deferral timeout, because the two are then indistinguishable.
     pub found_suspended: Option<u64>,
 }
 
 impl NapiPolls {
-    /// Polls in softirq, plus the last poll of each busy poll.
+    /// Polls in softirq context, plus the final poll of each busy-poll loop.
     #[must_use]
     pub fn by_softirq_or_last_of_busy_poll(&self) -> u64 {
         self.polls.saturating_sub(self.by_thread).saturating_sub(self.by_busy_poll)
@@ -65,7 +64,7 @@ impl NapiPolls {
         }
     }
 
-    /// Difference to an earlier reading of the same counter.
+    /// Difference from an earlier reading of the same counter.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -84,14 +83,11 @@ impl NapiPolls {
     }
 }
 
-/// A program that counts at the tracepoint until it is dropped.
+/// Counts polls at the tracepoint until it is dropped.
 ///
-/// Cost: 14 BPF instructions, including a hash lookup, for a poll of an instance that is not watched. Every
-/// instance of the machine pays this. A poll of a watched instance costs at most 48, including three calls.
-///
-/// Measured for a watched instance on a virtual machine at 2.1 GHz, one packet per poll: 79 ns, the median of
-/// ten runs (60 to 92). On a busier day it was 96 ns (90 to 133). These times include two clock reads of the
-/// kernel's BPF statistics.
+/// For a poll of an unwatched instance, the program executes 14 BPF instructions, including a hash lookup. Every NAPI
+/// instance of the machine pays this cost. For a poll of a watched instance, it executes at most 48 instructions,
+/// including three calls. That took about 80 ns at 2.1 GHz.
 #[derive(Debug)]
 pub struct NapiPollCounter {
     counter: TracepointCounter<COUNTERS>,
@@ -126,8 +122,8 @@ impl NapiPollCounter {
     }
 }
 
-/// Offsets in the kernel's structures. BTF of the running kernel is parsed once, because it is large and does
-/// not change.
+/// Offsets in the kernel's structures. The BTF is parsed only once per process, because it is large and does not change
+/// while the kernel runs.
 fn layout(sys: &Path) -> Result<Layout, CounterError> {
     static OF_THIS_KERNEL: OnceLock<Layout> = OnceLock::new();
     if let Some(layout) = OF_THIS_KERNEL.get().filter(|_| sys == kernel::sysfs()) {
@@ -135,7 +131,7 @@ fn layout(sys: &Path) -> Result<Layout, CounterError> {
     }
     let layout = Layout::find(&Btf::of_kernel(sys)?)?;
     if sys == kernel::sysfs() {
-        // If another thread was first, it stored the same layout.
+        // If another thread stored a layout first, it stored the same one.
         let _ = OF_THIS_KERNEL.set(layout);
     }
     Ok(layout)

@@ -1,5 +1,5 @@
-//! The program at the tracepoint `napi:napi_poll`. It increments the counters of the polled instance if that is
-//! watched. [`NapiPolls`](super::NapiPolls) defines the counters.
+//! The BPF program at the tracepoint `napi:napi_poll`. It increments the counters of the polled NAPI instance if that
+//! instance is watched. [`NapiPolls`](super::NapiPolls) defines the counters.
 
 use super::assembler::Register::{R0, R1, R2, R6, R7, R8, R9, R10};
 use super::assembler::{Assembler, Condition, Helper, Instruction, Jump, Register, Width};
@@ -28,7 +28,7 @@ impl Counter {
     }
 }
 
-/// Offsets and constants of the running kernel.
+/// Offsets and constants of the running kernel that the program contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     napi_id: i16,
@@ -36,13 +36,13 @@ pub(super) struct Layout {
     weight: i16,
     thread: i16,
     in_busy_poll: i32,
-    /// `None` where the kernel does not suspend IRQs.
+    /// Layout of IRQ suspension; `None` if the kernel does not support it.
     pub(super) suspension: Option<SuspensionLayout>,
-    /// Id of the tracepoint's typedef.
+    /// BTF id of the tracepoint's typedef.
     pub(super) tracepoint: u32,
 }
 
-/// Offsets of IRQ deferral, IRQ suspension and the timer in `struct napi_struct`, since Linux 6.13.
+/// Offsets of the IRQ deferral count, the IRQ suspension timeout and the timer in `struct napi_struct` (Linux 6.13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SuspensionLayout {
     defer_hard_irqs: i16,
@@ -94,7 +94,7 @@ fn offset(btf: &Btf, structure: &str, name: &str) -> Result<i16, BtfError> {
     i16::try_from(offset).map_err(too_far)
 }
 
-/// Mask of a bit of `napi_struct.state`. The kernel's enumerator is the bit number.
+/// Mask of a bit of `napi_struct.state`. The kernel's enumerator gives the bit number.
 fn state_mask(btf: &Btf, name: &str) -> Result<i32, BtfError> {
     let bit = btf.enumerator(name)?;
     if bit > 30 {
@@ -103,8 +103,8 @@ fn state_mask(btf: &Btf, name: &str) -> Result<i32, BtfError> {
     Ok(1 << bit)
 }
 
-/// Assembles the program. Counters are incremented without locking: a value belongs to one CPU, and a poll runs
-/// with softirqs disabled until after the tracepoint.
+/// Assembles the program. It increments counters without locking. Each CPU has its own value, and softirqs stay
+/// disabled from the start of a poll until after the tracepoint.
 pub(super) fn assemble(layout: Layout, map_fd: i32) -> Vec<Instruction> {
     const KEY: i16 = -4;
     const NAPI: Register = R6;
@@ -113,7 +113,7 @@ pub(super) fn assemble(layout: Layout, map_fd: i32) -> Vec<Instruction> {
     const COUNTERS: Register = R9;
     let mut asm = Assembler::default();
 
-    // Arguments, eight bytes each: `struct napi_struct *napi, int work, int budget`.
+    // The tracepoint has three arguments of eight bytes each: `struct napi_struct *napi, int work, int budget`.
     asm.load(Width::Double, NAPI, R1, 0);
     asm.load(Width::Double, WORK, R1, 8);
     asm.load(Width::Double, BUDGET, R1, 16);
@@ -143,7 +143,8 @@ pub(super) fn assemble(layout: Layout, map_fd: i32) -> Vec<Instruction> {
     asm.land(empty);
     asm.land(below_budget);
 
-    // Check the NAPI thread first: one that busy polls also sets the busy-poll state (`napi_threaded_poll`).
+    // Check for the NAPI thread first, because a thread that busy polls also sets the busy-poll state
+    // (`napi_threaded_poll`).
     asm.call(Helper::GetCurrentTask);
     asm.load(Width::Double, R1, NAPI, layout.thread);
     let not_its_thread = asm.jump_if_registers(Condition::NotEqual, R0, R1);
@@ -161,7 +162,7 @@ pub(super) fn assemble(layout: Layout, map_fd: i32) -> Vec<Instruction> {
     }
     end(&mut asm);
 
-    // A softirq polls with the instance's weight; the last poll of a busy poll uses the busy-poll budget.
+    // A softirq polls with the instance's weight. The final poll of a busy-poll loop uses the busy-poll budget.
     asm.land(not_busy);
     asm.load(Width::Word, R1, NAPI, layout.weight);
     let by_softirq = asm.jump_if_registers(Condition::Equal, BUDGET, R1);
@@ -182,10 +183,10 @@ fn count(asm: &mut Assembler, counters: Register, counter: Counter) {
     asm.store(Width::Double, counters, counter.offset(), R1);
 }
 
-/// Counts a poll that found IRQs suspended. While a program processes events, the timer of the instance ends
-/// the suspension (`napi_suspend_irqs`); otherwise it is due after the deferral timeout (`napi_complete_done`,
-/// `busy_poll_stop`). A poll that finds it due later ends a suspension. Without deferral the timer is armed as
-/// well, but the IRQ is not masked.
+/// Counts a poll that found IRQs suspended. While a program processes events, the instance's timer limits the
+/// suspension (`napi_suspend_irqs`). Otherwise the timer expires after the deferral timeout (`napi_complete_done`,
+/// `busy_poll_stop`). A poll that finds a later expiry therefore ends a suspension. Without deferral the kernel also
+/// arms the timer, but does not mask the IRQ.
 fn count_if_suspended(asm: &mut Assembler, napi: Register, counters: Register, layout: SuspensionLayout) {
     asm.load(Width::Word, R1, napi, layout.defer_hard_irqs);
     let never_defers = asm.jump_if(Condition::Equal, R1, 0);
@@ -203,7 +204,7 @@ fn count_if_suspended(asm: &mut Assembler, napi: Register, counters: Register, l
     }
 }
 
-/// Continues if the state has a bit of the mask; jumps if not.
+/// Emits a test of the state: continues if a bit of the mask is set, otherwise jumps.
 fn in_state(asm: &mut Assembler, napi: Register, state: i16, mask: i32) -> Jump {
     asm.load(Width::Double, R1, napi, state);
     asm.and(R1, mask);

@@ -1,5 +1,5 @@
-//! The commands of `bpf(2)` that are used, each with the prefix of `union bpf_attr` that it reads
-//! (`linux/bpf.h`). All objects end with their file descriptor.
+//! The `bpf(2)` commands that Quell uses, each with the prefix of `union bpf_attr` that it reads (`linux/bpf.h`). A BPF
+//! object exists as long as its file descriptor is open.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -18,22 +18,22 @@ const LINK_CREATE: libc::c_int = 28;
 const MAP_TYPE_PERCPU_HASH: u32 = 5;
 const PROG_TYPE_XDP: u32 = 6;
 const PROG_TYPE_TRACING: u32 = 26;
-/// `BPF_TRACE_RAW_TP`: a tracepoint with typed arguments, per BTF.
+/// `BPF_TRACE_RAW_TP`: a tracepoint program whose arguments are typed by BTF.
 const ATTACH_TYPE_TRACE_RAW_TP: u32 = 23;
 const ATTACH_TYPE_XDP: u32 = 37;
-/// `XDP_FLAGS_DRV_MODE`: in the driver, never generic XDP.
+/// `XDP_FLAGS_DRV_MODE`: runs the program in the driver and rejects the generic fallback.
 const XDP_IN_DRIVER: u32 = 1 << 2;
 const LOG_BYTES: usize = 64 * 1024;
 
-/// Fallback where sysfs does not report the possible CPUs: the largest `NR_CPUS` (x86 with `MAXSMP`). The
-/// kernel copies a per-CPU value for each possible CPU.
+/// Assumed number of possible CPUs if sysfs does not report it: the largest `NR_CPUS` (x86 with `MAXSMP`). The kernel
+/// copies one value of a per-CPU map for each possible CPU.
 const POSSIBLE_CPUS_MAX: usize = 8192;
 
-/// A map from `u32` to `N` values of type `u64` per CPU.
+/// A per-CPU hash map with keys of type `u32` and values of type `[u64; N]`.
 #[derive(Debug)]
 pub(super) struct PerCpuHash<const N: usize> {
     fd: OwnedFd,
-    /// Number of per-CPU values of a key that the kernel reads and writes.
+    /// Number of per-CPU values that the kernel reads or writes for a key.
     values: usize,
 }
 
@@ -56,15 +56,15 @@ impl<const N: usize> PerCpuHash<N> {
         };
         // SAFETY: the command reads only `attr` and returns a new file descriptor.
         let fd = unsafe { bpf_fd(MAP_CREATE, &attr) }?;
-        // At least the kernel's number of possible CPUs. A buffer of maximum size costs a hundred page faults per
-        // read.
+        // The buffer needs one value for each possible CPU. A buffer for the largest `NR_CPUS` costs a hundred page
+        // faults per read.
         let values = CpuList::possible(kernel::sysfs()).map_or(POSSIBLE_CPUS_MAX, |cpus| cpus.len().max(1));
         Ok(Self { fd, values })
     }
 
-    /// Inserts a key with zero on all CPUs.
+    /// Inserts a key whose value is zero on all CPUs.
     pub(super) fn insert_zero(&self, key: u32) -> io::Result<()> {
-        // The kernel reads one value per possible CPU.
+        // The kernel reads one value for each possible CPU.
         let zeroes = self.value_of_all_cpus();
         let attr = self.element(&key, zeroes.as_ptr().cast_mut());
         // SAFETY: the command reads the key and one value per possible CPU; both pointers refer to buffers of that
@@ -72,7 +72,7 @@ impl<const N: usize> PerCpuHash<N> {
         unsafe { bpf(MAP_UPDATE_ELEM, &attr) }.map(drop)
     }
 
-    /// Sum over all CPUs; `None` if the map lacks the key.
+    /// Sum of a key's values over all CPUs; `None` if the map lacks the key.
     pub(super) fn sum(&self, key: u32) -> io::Result<Option<[u64; N]>> {
         let mut values = self.value_of_all_cpus();
         let attr = self.element(&key, values.as_mut_ptr());
@@ -122,7 +122,7 @@ struct ElementAttr {
     flags: u64,
 }
 
-/// Why a program was not loaded: the error and, if the verifier rejected it, its log.
+/// Error from loading a program, with the verifier's log if the verifier rejected the program.
 #[derive(Debug)]
 pub(super) struct LoadError {
     pub(super) source: io::Error,
@@ -216,7 +216,7 @@ fn load(
     attr.log_level = 1;
     attr.log_size = LOG_BYTES as u32;
     attr.log_buf = log.as_mut_ptr() as u64;
-    // SAFETY: as above; the command also writes at most `log_size` bytes to `log`.
+    // SAFETY: the command reads `attr`, the instructions and the license, and writes at most `log_size` bytes to `log`.
     match unsafe { bpf_fd(PROG_LOAD, &attr) } {
         Ok(program) => Ok(program),
         Err(_) => Err(LoadError { source: refused, log: text(&log) }),
@@ -232,7 +232,7 @@ fn text(log: &[u8]) -> String {
 pub(super) fn attach_tracepoint(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Attr {
-        /// Null: the program was loaded for its tracepoint.
+        /// Null, because the program was loaded for its tracepoint.
         name: u64,
         prog_fd: u32,
         padding: u32,
@@ -242,7 +242,8 @@ pub(super) fn attach_tracepoint(program: BorrowedFd<'_>) -> io::Result<OwnedFd> 
     unsafe { bpf_fd(RAW_TRACEPOINT_OPEN, &attr) }
 }
 
-/// Attaches a loaded XDP program to an interface of the calling thread's namespace until the result is dropped.
+/// Attaches a loaded XDP program to an interface in the calling thread's network namespace, until the result is
+/// dropped.
 pub(super) fn attach_xdp(program: BorrowedFd<'_>, interface: Ifindex) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Attr {
@@ -264,7 +265,7 @@ pub(super) fn attach_xdp(program: BorrowedFd<'_>, interface: Ifindex) -> io::Res
 /// Calls `bpf(2)`.
 ///
 /// # Safety
-/// `attr` starts as the command's part of `union bpf_attr`, and its pointers are valid for the command.
+/// `attr` has the layout of the command's part of `union bpf_attr`, and its pointers are valid for the command.
 unsafe fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<libc::c_long> {
     // SAFETY: the kernel reads `size` bytes from `attr`; the caller guarantees the pointers in it.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<T>()) };
@@ -274,11 +275,11 @@ unsafe fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<libc::c_long> {
 /// Calls `bpf(2)` with a command that returns a file descriptor.
 ///
 /// # Safety
-/// As for [`bpf`]; the command returns a new file descriptor.
+/// The requirements of [`bpf`] apply, and the command returns a new file descriptor.
 unsafe fn bpf_fd<T>(command: libc::c_int, attr: &T) -> io::Result<OwnedFd> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the caller guarantees the requirements of `bpf`.
     let fd = unsafe { bpf(command, attr) }?;
-    // SAFETY: the kernel just created this file descriptor, so it is owned here; every file descriptor fits the
-    // type.
+    // SAFETY: the kernel has just created this file descriptor, so this value is its only owner. Every file descriptor
+    // fits the type.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }

@@ -1,6 +1,6 @@
-//! A TCP peer without a server, for benchmarks and tests. An XDP program at one end of a veth pair returns
-//! every request as its own response, so the other end measures against the cheapest possible server. It is not
-//! a TCP implementation: it is stateless and serves only Linux clients.
+//! A TCP peer without a server program, for benchmarks and tests. An XDP program at one end of a veth pair returns
+//! every request as its response. The other end therefore measures against the cheapest possible server. It is not a
+//! TCP implementation: it is stateless and serves only Linux clients.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,19 +13,19 @@ use super::xdp_echo_program::{assemble, assemble_pass};
 use crate::Ifindex;
 use crate::netns::{Namespace, NamespaceError};
 
-/// Why no responder could be attached to a veth pair.
+/// Why the responder could not be attached to a veth pair.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum XdpEchoError {
-    /// The network namespace of an end cannot be entered.
+    /// The network namespace of a veth end cannot be entered.
     #[error("XDP echo: {0}")]
     Namespace(#[from] NamespaceError),
     /// The verifier rejected the program.
-    #[error("XDP echo: the kernel refused the program: {source}; it says: {log}")]
+    #[error("XDP echo: the kernel rejected the program: {source}; verifier log: {log}")]
     Rejected {
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
-        /// Log of the verifier.
+        /// The verifier's log.
         log: String,
     },
     /// The caller lacks permission.
@@ -33,15 +33,15 @@ pub enum XdpEchoError {
     Denied {
         /// Step that failed.
         action: &'static str,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
-    /// Other error.
+    /// The kernel returned another error.
     #[error("XDP echo: {action}: {source}")]
     Refused {
         /// Step that failed.
         action: &'static str,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
 }
@@ -65,21 +65,21 @@ impl From<LoadError> for XdpEchoError {
 /// One end of a veth pair.
 #[derive(Clone, Copy, Debug)]
 pub struct VethSide<'a> {
-    /// Network namespace of the end.
+    /// Network namespace that contains this end.
     pub namespace: &'a Namespace,
-    /// Interface index in that namespace.
+    /// Interface index of this end in its namespace.
     pub interface: Ifindex,
 }
 
-/// A TCP port that returns every request as its response, until it is dropped.
+/// A TCP port whose XDP program returns every request as its response, until this value is dropped.
 ///
-/// It handles TCP over IPv4 to that port. A SYN from any sender is accepted. Data are returned unchanged. A FIN
-/// ends the connection with a reset. Everything else to the port is dropped; other ports go to the kernel.
-/// Responses use the sequence numbers that the client expects, so no state is needed.
+/// The program handles TCP over IPv4 to that port. It accepts a SYN from any sender, returns data unchanged, and
+/// answers a FIN with a reset. It drops all other segments to the port, and passes packets for other ports to the
+/// kernel. Responses contain the sequence numbers that the client expects, so the program needs no state.
 ///
-/// The client must be Linux with TCP timestamps enabled (`net.ipv4.tcp_timestamps`, the default). It must send
-/// complete checksums, with `tx-checksum-ip-generic` off at its end; otherwise its kernel drops every response.
-/// A request must not exceed the segment size, because a response is segmented like its request.
+/// The client must be Linux with TCP timestamps enabled (`net.ipv4.tcp_timestamps`, the default). It must send complete
+/// checksums, so its end needs `tx-checksum-ip-generic` off. Otherwise the client's kernel drops every response. A
+/// request must fit one TCP segment, because the program returns each segment separately.
 #[derive(Debug)]
 pub struct XdpEcho {
     /// The programs stay loaded and attached while these file descriptors are open.
@@ -87,13 +87,12 @@ pub struct XdpEcho {
 }
 
 impl XdpEcho {
-    /// Attaches the responder for `port` at `server`, and a program that passes every packet at `client`. Without
-    /// the latter, veth does not deliver frames that the XDP program of the peer sends (`veth_xdp_flush` in
+    /// Attaches the responder for `port` at `server`, and at `client` a program that passes every packet. Without the
+    /// second program, veth does not deliver frames that the XDP program of the peer sends (`veth_xdp_flush` in
     /// `drivers/net/veth.c`).
     ///
     /// # Errors
-    /// When the caller lacks permission or an end does not support XDP in its driver. Nothing stays attached
-    /// then.
+    /// When the caller lacks permission or an end does not support XDP in its driver. Both ends then have no program.
     pub fn attach(server: VethSide<'_>, client: VethSide<'_>, port: u16) -> Result<Self, XdpEchoError> {
         let receiving = attach(client, "quell_pass", &assemble_pass())?;
         let answering = attach(server, "quell_echo", &assemble(port))?;
@@ -103,7 +102,7 @@ impl XdpEcho {
 
 fn attach(side: VethSide<'_>, name: &str, program: &[Instruction]) -> Result<OwnedFd, XdpEchoError> {
     let program = syscall::load_xdp_program(name, program)?;
-    // The interface index is resolved in the namespace of the calling thread.
+    // The kernel resolves the interface index in the network namespace of the calling thread.
     side.namespace
         .run(|| syscall::attach_xdp(program.as_fd(), side.interface))?
         .map_err(|source| XdpEchoError::new("attaching the program", source))

@@ -1,4 +1,4 @@
-//! The XDP program of `xdp_echo`: selects frames and rewrites each into its response, in place.
+//! The XDP program of `xdp_echo`. It selects frames and rewrites each of them into its response, in place.
 
 use super::assembler::Register::{R0, R1, R2, R3, R4, R6, R7, R8, R9};
 use super::assembler::{Assembler, Condition, Instruction, Jump, Register, Width};
@@ -12,7 +12,7 @@ const XDP_TX: i32 = 3;
 const DATA: i16 = 0;
 const DATA_END: i16 = 4;
 
-// Offsets in a frame: Ethernet, IPv4 without options, TCP.
+// Offsets in a frame with an Ethernet header, an IPv4 header without options, and a TCP header.
 const ETHERNET_TO: i16 = 0;
 const ETHERNET_FROM: i16 = 6;
 const ETHERNET_TYPE: i16 = 12;
@@ -25,11 +25,11 @@ const TCP_FROM: i16 = 34;
 const TCP_TO: i16 = 36;
 const TCP_SEQUENCE: i16 = 38;
 const TCP_ACKNOWLEDGED: i16 = 42;
-/// TCP header length in words (4 bits), reserved bits, flags.
+/// TCP header length in 32-bit words (4 bits), reserved bits and flags.
 const TCP_LENGTH_AND_FLAGS: i16 = 46;
 const TCP_CHECKSUM: i16 = 50;
-/// Offsets of TSval and TSecr. Linux places two NOP bytes before them; in a SYN, the MSS and SACK-permitted
-/// options.
+/// Offsets of TSval and TSecr. Linux places two NOP bytes before the timestamp option. In a SYN, the MSS and
+/// SACK-permitted options precede it.
 const STAMPS: (i16, i16) = (58, 62);
 const SYN_STAMPS: (i16, i16) = (62, 66);
 
@@ -46,7 +46,7 @@ const ACK: i32 = 0x10;
 
 const FRAME: Register = R6;
 const END: Register = R7;
-/// Length of the frame in sequence space: payload, plus one for SYN or FIN.
+/// Register with the length of the frame in sequence space: payload bytes, plus one for SYN or FIN.
 const TAKEN: Register = R4;
 const FLAGS: Register = R8;
 const ANSWER_FLAGS: Register = R9;
@@ -94,7 +94,8 @@ pub(super) fn assemble(port: u16) -> Vec<Instruction> {
     asm.finish()
 }
 
-/// Passes everything. A veth interface needs an XDP program to receive the frames of the other program.
+/// Assembles a program that passes every frame. A veth interface needs an XDP program to receive frames that the peer's
+/// XDP program sends.
 pub(super) fn assemble_pass() -> Vec<Instruction> {
     let mut asm = Assembler::default();
     finish_with(&mut asm, XDP_PASS);
@@ -130,16 +131,17 @@ fn drop_unless_words(asm: &mut Assembler, words: i32) -> Jump {
     asm.jump_if(Condition::NotEqual, R1, words)
 }
 
-/// Returns the frame to its sender: the acknowledged number becomes the sequence number, and the received data
-/// are acknowledged.
+/// Returns the frame to its sender. The received acknowledgement number becomes the sequence number, and the received
+/// data are acknowledged.
 fn turn_round(asm: &mut Assembler) {
     swap(asm, Width::Word, ETHERNET_TO, ETHERNET_FROM);
     swap(asm, Width::Half, ETHERNET_TO + 4, ETHERNET_FROM + 4);
     swap(asm, Width::Word, IP_FROM, IP_TO);
     swap(asm, Width::Half, TCP_FROM, TCP_TO);
 
-    // RFC 1624: ~old checksum + ~old words + new words, carries folded at the end. The other words only moved. The
-    // sum uses 32-bit words, because 2¹⁶ is 1 modulo 2¹⁶ − 1.
+    // RFC 1624: the new checksum is the complement of (~old checksum + ~old words + new words), with carries folded at
+    // the end. Only changed words are added, because moving a word does not change the sum. The sum uses 32-bit words,
+    // because 2¹⁶ is 1 modulo 2¹⁶ − 1.
     asm.load(Width::Half, R0, FRAME, TCP_CHECKSUM);
     asm.swap_to_network(R0, 16);
     asm.xor(R0, 0xFFFF);

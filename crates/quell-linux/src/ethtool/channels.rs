@@ -1,4 +1,4 @@
-//! Channels: number of receive and transmit queues of an interface, and the maximum.
+//! Channels of an interface: the current and maximum number of receive and transmit queues.
 
 use netlink_bindings::ethtool as bindings;
 use netlink_bindings::traits::NetlinkRequest;
@@ -9,34 +9,34 @@ use super::{ETHTOOL_MSG_CHANNELS_GET, ETHTOOL_MSG_CHANNELS_SET, Ethtool, address
 use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, Target};
 
-/// Channels of an interface. A driver has separate receive and transmit channels (veth), combined channels
-/// (most hardware), or both. `None`: the driver does not have this kind.
+/// Channel counts of an interface. A driver has separate receive and transmit channels (veth), combined channels (most
+/// hardware), or both. A field is `None` if the driver does not have that kind of channel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Channels {
     /// Receive channels in use.
     pub rx_count: Option<u32>,
-    /// Maximum of receive channels.
+    /// Maximum number of receive channels.
     pub rx_max: Option<u32>,
     /// Transmit channels in use.
     pub tx_count: Option<u32>,
-    /// Maximum of transmit channels.
+    /// Maximum number of transmit channels.
     pub tx_max: Option<u32>,
     /// Combined channels in use, each with a receive and a transmit queue.
     pub combined_count: Option<u32>,
-    /// Maximum of combined channels.
+    /// Maximum number of combined channels.
     pub combined_max: Option<u32>,
 }
 
-/// Channel counts to set; `None` is unchanged.
+/// Channel counts to set. `None` leaves a count unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChannelRequest {
-    /// Receive channels.
+    /// Number of receive channels.
     pub rx: Option<u32>,
-    /// Transmit channels.
+    /// Number of transmit channels.
     pub tx: Option<u32>,
-    /// Combined channels.
+    /// Number of combined channels.
     pub combined: Option<u32>,
 }
 
@@ -44,7 +44,8 @@ impl Ethtool {
     /// Reads the channels of an interface.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Unsupported` if the driver does not report channels, `Absent`.
+    /// [`NetlinkError`]: `Unsupported` if the driver does not report channels, `Absent` if the interface does not
+    /// exist.
     pub fn channels(&mut self, index: Ifindex) -> Result<Channels, NetlinkError> {
         let mut request = bindings::Request::new().op_channels_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_CHANNELS_GET;
@@ -52,10 +53,10 @@ impl Ethtool {
         self.socket.get("read channels of", &Target::Index(index), &request, decode_channels)
     }
 
-    /// Sets the number of channels.
+    /// Sets the channel counts of an interface.
     ///
     /// # Errors
-    /// [`NetlinkError`], `Invalid` above the maximum, with the kernel's message.
+    /// [`NetlinkError`]: `Invalid` with the kernel's message if a count exceeds the maximum.
     pub fn set_channels(&mut self, index: Ifindex, counts: ChannelRequest) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_channels_set_do();
         request.header_mut().cmd = ETHTOOL_MSG_CHANNELS_SET;

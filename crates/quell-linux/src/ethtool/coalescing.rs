@@ -1,5 +1,5 @@
-//! Interrupt coalescing of an interface: the delay in µs or the number of frames before the device raises an
-//! interrupt. Set via netlink for all queues; `queue_coalescing` handles single queues.
+//! Interrupt coalescing of an interface: the delay in µs, or the number of frames, before the device raises an
+//! interrupt. These settings apply to all queues and use netlink. `queue_coalescing` handles single queues.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,11 +13,11 @@ use super::{ETHTOOL_MSG_COALESCE_GET, ETHTOOL_MSG_COALESCE_SET, Ethtool, address
 use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, Target, attributes, push};
 
-/// Declares the parameters: number in `ETHTOOL_A_COALESCE_*`, name and meaning.
+/// Declares the parameters, each with its number in `ETHTOOL_A_COALESCE_*`, its name and its meaning.
 macro_rules! parameters {
     ($($(#[doc = $doc:literal])+ $name:ident = $attribute:literal, $spelling:literal;)+) => {
-        /// A coalescing parameter (`include/uapi/linux/ethtool_netlink.h`), numbered as its netlink attribute. Times
-        /// are in microseconds, switches are 0 or 1.
+        /// A coalescing parameter, numbered as its netlink attribute in `include/uapi/linux/ethtool_netlink.h`. Times
+        /// are in microseconds. Switches are 0 or 1.
         #[derive(
             Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
         )]
@@ -31,7 +31,7 @@ macro_rules! parameters {
             /// All parameters, in the kernel's order.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
-            /// Name in the kernel's specification.
+            /// Name in the kernel's netlink specification.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -43,59 +43,61 @@ macro_rules! parameters {
 }
 
 parameters! {
-    /// Delay of a receive interrupt after a packet.
+    /// Delay from the arrival of a packet to the receive interrupt, in µs.
     RxUsecs = 2, "rx-usecs";
-    /// Packets after which a receive interrupt is raised.
+    /// Number of packets after which the device raises a receive interrupt.
     RxMaxFrames = 3, "rx-max-frames";
-    /// As `rx-usecs`, while an interrupt is serviced.
+    /// `rx-usecs` while the host services an interrupt.
     RxUsecsIrq = 4, "rx-usecs-irq";
-    /// As `rx-max-frames`, while an interrupt is serviced.
+    /// `rx-max-frames` while the host services an interrupt.
     RxMaxFramesIrq = 5, "rx-max-frames-irq";
-    /// Delay of a transmit-completion interrupt.
+    /// Delay from the transmission of a packet to the completion interrupt, in µs.
     TxUsecs = 6, "tx-usecs";
-    /// Packets after which a transmit-completion interrupt is raised.
+    /// Number of packets after which the device raises a transmit-completion interrupt.
     TxMaxFrames = 7, "tx-max-frames";
-    /// As `tx-usecs`, while an interrupt is serviced.
+    /// `tx-usecs` while the host services an interrupt.
     TxUsecsIrq = 8, "tx-usecs-irq";
-    /// As `tx-max-frames`, while an interrupt is serviced.
+    /// `tx-max-frames` while the host services an interrupt.
     TxMaxFramesIrq = 9, "tx-max-frames-irq";
-    /// Delay of statistics updates.
+    /// Delay of statistics updates, in µs.
     StatsBlockUsecs = 10, "stats-block-usecs";
-    /// Whether the receive delay follows the load.
+    /// Whether the driver adapts the receive delay to the load.
     UseAdaptiveRx = 11, "use-adaptive-rx";
-    /// Whether the transmit delay follows the load.
+    /// Whether the driver adapts the transmit delay to the load.
     UseAdaptiveTx = 12, "use-adaptive-tx";
-    /// Packets per second below which the values `-low` apply.
+    /// Packet rate per second below which the `-low` values apply.
     PktRateLow = 13, "pkt-rate-low";
-    /// As `rx-usecs`, at a low packet rate.
+    /// `rx-usecs` at a low packet rate.
     RxUsecsLow = 14, "rx-usecs-low";
-    /// As `rx-max-frames`, at a low packet rate.
+    /// `rx-max-frames` at a low packet rate.
     RxMaxFramesLow = 15, "rx-max-frames-low";
-    /// As `tx-usecs`, at a low packet rate.
+    /// `tx-usecs` at a low packet rate.
     TxUsecsLow = 16, "tx-usecs-low";
-    /// As `tx-max-frames`, at a low packet rate.
+    /// `tx-max-frames` at a low packet rate.
     TxMaxFramesLow = 17, "tx-max-frames-low";
-    /// Packets per second above which the values `-high` apply.
+    /// Packet rate per second above which the `-high` values apply.
     PktRateHigh = 18, "pkt-rate-high";
-    /// As `rx-usecs`, at a high packet rate.
+    /// `rx-usecs` at a high packet rate.
     RxUsecsHigh = 19, "rx-usecs-high";
-    /// As `rx-max-frames`, at a high packet rate.
+    /// `rx-max-frames` at a high packet rate.
     RxMaxFramesHigh = 20, "rx-max-frames-high";
-    /// As `tx-usecs`, at a high packet rate.
+    /// `tx-usecs` at a high packet rate.
     TxUsecsHigh = 21, "tx-usecs-high";
-    /// As `tx-max-frames`, at a high packet rate.
+    /// `tx-max-frames` at a high packet rate.
     TxMaxFramesHigh = 22, "tx-max-frames-high";
-    /// Seconds between two samples of the packet rate.
+    /// Interval between two samples of the packet rate, in seconds.
     RateSampleInterval = 23, "rate-sample-interval";
-    /// Whether each completion restarts the transmit delay (CQE mode); otherwise the first starts it (EQE mode).
+    /// Whether every transmit completion restarts the delay (CQE mode). Otherwise the first completion starts it (EQE
+    /// mode).
     UseCqeModeTx = 24, "use-cqe-mode-tx";
-    /// Whether each completion restarts the receive delay (CQE mode); otherwise the first starts it (EQE mode).
+    /// Whether every receive completion restarts the delay (CQE mode). Otherwise the first completion starts it (EQE
+    /// mode).
     UseCqeModeRx = 25, "use-cqe-mode-rx";
-    /// Most bytes of packets that are aggregated for sending.
+    /// Maximum size of an aggregate of transmit packets, in bytes.
     TxAggrMaxBytes = 26, "tx-aggr-max-bytes";
-    /// Most packets that are aggregated for sending.
+    /// Maximum number of packets in a transmit aggregate.
     TxAggrMaxFrames = 27, "tx-aggr-max-frames";
-    /// Longest wait for packets to aggregate.
+    /// Maximum time that a packet waits for others to aggregate with, in µs.
     TxAggrTimeUsecs = 28, "tx-aggr-time-usecs";
 }
 
@@ -104,7 +106,7 @@ impl CoalesceParameter {
         self as u16
     }
 
-    /// Whether it is one byte in netlink, 0 or 1.
+    /// Whether netlink encodes the parameter as one byte with the value 0 or 1.
     #[must_use]
     pub const fn is_switch(self) -> bool {
         matches!(self, Self::UseAdaptiveRx | Self::UseAdaptiveTx | Self::UseCqeModeTx | Self::UseCqeModeRx)
@@ -121,7 +123,7 @@ impl fmt::Display for CoalesceParameter {
     }
 }
 
-/// Values of coalescing parameters, without parameters that the driver lacks.
+/// Values of coalescing parameters. Parameters that the driver lacks are not included.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Coalescing {
@@ -140,7 +142,7 @@ impl Coalescing {
         self.values.iter().map(|(parameter, value)| (*parameter, *value))
     }
 
-    /// Whether it contains no parameter.
+    /// Whether no parameter is included.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
@@ -154,11 +156,12 @@ impl FromIterator<(CoalesceParameter, u32)> for Coalescing {
 }
 
 impl Ethtool {
-    /// Reads the coalescing parameters of an interface. The kernel omits parameters that are zero and that the
-    /// driver does not declare.
+    /// Reads the coalescing parameters of an interface. The kernel omits a parameter if its value is zero and the
+    /// driver does not declare it.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Unsupported` if the driver has no coalescing (veth), `Absent`.
+    /// [`NetlinkError`]: `Unsupported` if the driver has no coalescing (veth), `Absent` if the interface does not
+    /// exist.
     pub fn coalescing(&mut self, index: Ifindex) -> Result<Coalescing, NetlinkError> {
         let mut request = bindings::Request::new().op_coalesce_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_COALESCE_GET;
@@ -166,11 +169,11 @@ impl Ethtool {
         self.socket.get("read coalescing of", &Target::Index(index), &request, decode_coalescing)
     }
 
-    /// Sets the parameters in `changes`; others are unchanged.
+    /// Sets the parameters in `changes` and leaves the others unchanged. On an error, nothing is changed.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Invalid` for a parameter that the driver lacks (the kernel names it) or a value that it
-    /// rejects, `Unsupported` if the driver has no coalescing, `Denied`. Nothing is changed then.
+    /// [`NetlinkError`]: `Invalid` if the driver lacks a parameter (the kernel names it) or rejects a value.
+    /// `Unsupported` if the driver has no coalescing. `Denied` without `CAP_NET_ADMIN`.
     pub fn set_coalescing(&mut self, index: Ifindex, changes: &Coalescing) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_coalesce_set_do();
         request.header_mut().cmd = ETHTOOL_MSG_COALESCE_SET;
@@ -208,7 +211,7 @@ mod tests {
     use crate::netlink::any_reply;
     use proptest::prelude::*;
 
-    /// Recorded reply of virtio_net in Linux 6.18: adaptive-rx off, 1 frame, 0 µs.
+    /// Reply of virtio_net, recorded on Linux 6.18: adaptive-rx off, 1 frame, 0 µs.
     const VIRTIO_NET: &[u8] = &[
         20, 1, 0, 0, 24, 0, 1, 128, 8, 0, 1, 0, 4, 0, 0, 0, 9, 0, 2, 0, 101, 116, 104, 48, 0, 0, 0, 0, 8, 0, 2, 0, 0,
         0, 0, 0, 8, 0, 3, 0, 1, 0, 0, 0, 8, 0, 6, 0, 0, 0, 0, 0, 8, 0, 7, 0, 1, 0, 0, 0, 5, 0, 11, 0, 0, 0, 0, 0,

@@ -1,5 +1,5 @@
-//! Driver of an interface and bus address of its device (`ETHTOOL_GDRVINFO`). Devices without a bus (veth, TAP)
-//! have a driver too, which sysfs does not show.
+//! Driver of an interface and bus address of its device, read with `ETHTOOL_GDRVINFO`. Devices without a bus (veth,
+//! TAP) also have a driver, but sysfs does not show it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,22 +10,22 @@ use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, Target};
 
 pub(super) const ETHTOOL_GDRVINFO: u32 = 0x0000_0003;
-/// Bytes of `struct ethtool_drvinfo`: command, five texts, reserved bytes, five counts.
+/// Size of `struct ethtool_drvinfo` in bytes: command, five texts, reserved bytes and five counts.
 pub(super) const DRVINFO_BYTES: usize = 4 + 5 * TEXT_BYTES + 12 + 5 * 4;
 const TEXT_BYTES: usize = 32;
 
-/// Driver information. An empty text is `None`.
+/// Driver information of an interface. A field is `None` if the driver reports an empty text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub struct DriverInfo {
     /// Name of the driver, for example `virtio_net`.
     pub driver: Option<String>,
-    /// Version of the driver, usually that of the kernel.
+    /// Version of the driver, usually the kernel's version.
     pub version: Option<String>,
     /// Version of the firmware.
     pub firmware_version: Option<String>,
-    /// Bus address, for example `0000:00:03.0`.
+    /// Bus address of the device, for example `0000:00:03.0`.
     pub bus_info: Option<String>,
 }
 
@@ -33,7 +33,7 @@ impl Ethtool {
     /// Reads the driver information of an interface.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Absent`; `Unsupported` for devices without a driver.
+    /// [`NetlinkError`]: `Absent` if the interface does not exist, `Unsupported` if its device has no driver.
     pub fn driver_info(&mut self, index: Ifindex) -> Result<DriverInfo, NetlinkError> {
         let mut buffer = vec![0; DRVINFO_BYTES];
         put(&mut buffer, 0, &ETHTOOL_GDRVINFO.to_ne_bytes());

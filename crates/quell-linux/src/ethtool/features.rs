@@ -1,5 +1,5 @@
-//! Offload features by their kernel names (`rx-gro`, `tx-tcp-segmentation`, …, as in `net/ethtool/common.c`):
-//! reading, setting and verifying.
+//! Offload features by their kernel names (`rx-gro`, `tx-tcp-segmentation` and others in `net/ethtool/common.c`):
+//! reads, sets and verifies them.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -13,15 +13,15 @@ use super::{ETHTOOL_MSG_FEATURES_GET, ETHTOOL_MSG_FEATURES_SET, Ethtool, address
 use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, Target};
 
-/// State of a feature.
+/// State of an offload feature.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Feature {
     /// Whether the feature is in effect.
     pub active: bool,
-    /// Whether the feature is requested, by default of the driver or by a user. Other features can prevent it.
+    /// Whether the driver's default or a user requests the feature. Another feature can still keep it off.
     pub wanted: bool,
-    /// Whether the driver allows switching it: in `hw` and not in `nochange`.
+    /// Whether the driver allows switching the feature: it is in `hw` and not in `nochange`.
     pub changeable: bool,
 }
 
@@ -44,13 +44,13 @@ impl Features {
         self.by_name.iter().map(|(name, feature)| (name.as_str(), *feature))
     }
 
-    /// Changes that remain to be made; an error if one is impossible.
+    /// Selects the features that must be switched. Fails if a feature cannot be switched.
     fn plan<'a>(&self, index: Ifindex, changes: &[(&'a str, bool)]) -> Result<Vec<(&'a str, bool)>, FeatureError> {
         let mut todo = Vec::new();
         for &(name, on) in changes {
             let name_text = || name.to_owned();
             let feature = self.get(name).ok_or_else(|| FeatureError::Unknown { name: name_text(), index })?;
-            // A requested feature that another prevents: requesting it again has no effect.
+            // Another feature prevents this one from taking effect. Requesting it again has no effect.
             if feature.active == on && feature.wanted == on {
                 continue;
             }
@@ -65,7 +65,7 @@ impl Features {
         Ok(todo)
     }
 
-    /// Features of `changes` whose state differs from the request.
+    /// Names of the features in `changes` whose state differs from the request.
     fn unmet(&self, changes: &[(&str, bool)]) -> Vec<String> {
         let differs = |(name, on): &&(&str, bool)| self.get(name).map(|f| f.active) != Some(*on);
         changes.iter().filter(differs).map(|(name, _)| (*name).to_owned()).collect()
@@ -76,33 +76,33 @@ impl Features {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FeatureError {
-    /// The request failed.
+    /// The netlink request failed.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// The kernel has no feature of that name.
+    /// The kernel has no feature with this name.
     #[error("set feature {name} of interface {index}: this kernel has no such feature")]
     Unknown {
-        /// Name as given.
+        /// Name of the requested feature.
         name: String,
-        /// Interface.
+        /// Index of the interface.
         index: Ifindex,
     },
-    /// The driver fixes the feature in the other state. Nothing is changed.
+    /// The driver does not allow switching the feature. No feature is changed.
     #[error("set feature {name} of interface {index}: the driver keeps it {}", if *.active { "on" } else { "off" })]
     NotChangeable {
         /// Name of the feature.
         name: String,
-        /// Interface.
+        /// Index of the interface.
         index: Ifindex,
-        /// Fixed state.
+        /// State in which the driver keeps the feature.
         active: bool,
     },
     /// The kernel accepted the request, but other features prevent its effect.
     #[error("set features of interface {index}: accepted, but not in effect for {}", names.join(", "))]
     NotInEffect {
-        /// Features whose state differs from the request.
+        /// Names of the features whose state differs from the request.
         names: Vec<String>,
-        /// Interface.
+        /// Index of the interface.
         index: Ifindex,
     },
 }
@@ -111,7 +111,7 @@ impl Ethtool {
     /// Reads all features of an interface.
     ///
     /// # Errors
-    /// [`NetlinkError`], `Absent` without the interface.
+    /// [`NetlinkError`]: `Absent` if the interface does not exist.
     pub fn features(&mut self, index: Ifindex) -> Result<Features, NetlinkError> {
         let mut request = bindings::Request::new().op_features_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_FEATURES_GET;
@@ -119,8 +119,8 @@ impl Ethtool {
         self.socket.get("read features of", &Target::Index(index), &request, decode_features)
     }
 
-    /// Switches features by name, and returns the resulting state of all features. If one cannot be switched,
-    /// nothing is changed.
+    /// Switches features by name, and returns the resulting state of all features. If a feature cannot be switched, no
+    /// feature is changed.
     ///
     /// # Errors
     /// [`FeatureError`].
@@ -149,7 +149,7 @@ pub(crate) fn decode_features(reply: &[u8]) -> Result<Features, Malformed> {
     let attributes = bindings::OpFeaturesGetDo::decode_reply(reply);
     let missing = |_| Malformed("features without one of the four bit sets");
     let mut features = Features::default();
-    // `hw` is the only set with a mask, so it lists every name that the kernel knows.
+    // `hw` is the only bit set with a mask, so it lists every name that the kernel knows.
     for (name, set) in bits(&attributes.get_hw().map_err(missing)?)? {
         features.by_name.insert(text(name), Feature { changeable: set, ..Feature::default() });
     }
@@ -165,7 +165,7 @@ pub(crate) fn decode_features(reply: &[u8]) -> Result<Features, Malformed> {
     Ok(features)
 }
 
-/// Names and bits of a verbose bit set. A set without a mask lists only set bits and omits their value
+/// Names and values of a verbose bit set. A bit set without a mask lists only set bits and omits their value
 /// (`ETHTOOL_A_BITSET_NOMASK`).
 fn bits<'a>(bitset: &IterableBitset<'a>) -> Result<Vec<(&'a CStr, bool)>, Malformed> {
     let is_list = bitset.get_nomask().is_ok();

@@ -1,5 +1,5 @@
-//! Flow rules (ntuple filters, `struct ethtool_rx_flow_spec`): direct TCP or UDP packets to a queue or RSS
-//! context by address and port. Types and their binary format only.
+//! Flow rules (ntuple filters, `struct ethtool_rx_flow_spec`). They direct TCP or UDP packets to a queue or an RSS
+//! context by address and port. This module contains only the types and their binary format.
 
 use std::fmt;
 use std::mem::offset_of;
@@ -20,7 +20,7 @@ const UDP_V6_FLOW: u32 = 0x06;
 const FLOW_RSS: u32 = 0x2000_0000;
 const RX_CLS_FLOW_DISC: u64 = u64::MAX;
 
-/// Layout of `struct ethtool_rx_flow_spec`; only its offsets are used.
+/// Layout of `struct ethtool_rx_flow_spec`, used for field offsets only.
 #[repr(C)]
 pub(super) struct FlowSpecLayout {
     flow_type: u32,
@@ -36,17 +36,17 @@ const VALUE: usize = offset_of!(FlowSpecLayout, value);
 const MASK: usize = offset_of!(FlowSpecLayout, mask);
 const MATCH_BYTES: usize = 52;
 
-/// Transport protocol of a rule.
+/// Transport protocol that a rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
-    /// TCP.
+    /// Transmission Control Protocol.
     Tcp,
-    /// UDP.
+    /// User Datagram Protocol.
     Udp,
 }
 
-/// Addresses with a common prefix.
+/// A set of addresses with a common prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String", bound = "A: Address")]
 #[schemars(with = "String")]
@@ -55,13 +55,13 @@ pub struct Prefix<A> {
     bits: u8,
 }
 
-/// Address family of a rule.
+/// An IP address of either family.
 pub trait Address: Copy + Into<IpAddr> + fmt::Display + FromStr {
-    /// Bits of an address.
+    /// Length of an address in bits.
     const BITS: u8;
-    /// Address as a number of [`Self::BITS`] bits.
+    /// The address as a number of [`Self::BITS`] bits.
     fn to_number(self) -> u128;
-    /// Address from a number; higher bits are discarded.
+    /// Creates an address from a number; bits above [`Self::BITS`] are discarded.
     fn from_number(number: u128) -> Self;
 }
 
@@ -90,21 +90,22 @@ impl Address for Ipv6Addr {
 }
 
 impl<A: Address> Prefix<A> {
-    /// Prefix of a single address.
+    /// Creates a prefix that contains only this address.
     #[must_use]
     pub fn host(address: A) -> Self {
         Self { address, bits: A::BITS }
     }
 
-    /// Addresses that share the first `bits` bits of `address`. `None` if `bits` exceeds the address, if it is 0
-    /// (omit the prefix instead), or if `address` has further bits set.
+    /// Creates the prefix of all addresses that share the first `bits` bits of `address`. Returns `None` if `bits` is 0
+    /// or exceeds the address length, or if `address` has bits set after the prefix. A rule for any address has no
+    /// prefix.
     #[must_use]
     pub fn new(address: A, bits: u8) -> Option<Self> {
         let fits = (1..=A::BITS).contains(&bits) && address.to_number() & !mask::<A>(bits) == 0;
         fits.then_some(Self { address, bits })
     }
 
-    /// First address.
+    /// First address of the prefix.
     #[must_use]
     pub fn address(self) -> A {
         self.address
@@ -123,7 +124,7 @@ impl<A: Address> fmt::Display for Prefix<A> {
     }
 }
 
-/// An invalid prefix.
+/// Text of a prefix that is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid prefix `{0}`: expected ADDRESS/LENGTH without bits set after the prefix")]
 pub struct InvalidPrefix(String);
@@ -150,18 +151,18 @@ fn mask<A: Address>(bits: u8) -> u128 {
     all & !(all.checked_shr(bits.into()).unwrap_or(0))
 }
 
-/// Addresses of a rule, in one family; `None` matches any.
+/// Source and destination prefixes of a rule, both in one address family. `None` matches any address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum FlowAddresses {
-    /// IPv4.
+    /// IPv4 prefixes.
     V4 {
         /// Source prefix.
         source: Option<Prefix<Ipv4Addr>>,
         /// Destination prefix.
         destination: Option<Prefix<Ipv4Addr>>,
     },
-    /// IPv6.
+    /// IPv6 prefixes.
     V6 {
         /// Source prefix.
         source: Option<Prefix<Ipv6Addr>>,
@@ -170,13 +171,13 @@ pub enum FlowAddresses {
     },
 }
 
-/// Packets that a rule matches; `None` matches any.
+/// Conditions that a packet must meet. `None` matches any port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct FlowMatch {
-    /// TCP or UDP.
+    /// Transport protocol of the packet.
     pub transport: Transport,
-    /// Address family and addresses.
+    /// Address family and prefixes.
     pub addresses: FlowAddresses,
     /// Source port.
     pub source_port: Option<u16>,
@@ -184,15 +185,15 @@ pub struct FlowMatch {
     pub destination_port: Option<u16>,
 }
 
-/// Action on matching packets.
+/// What the device does with matching packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FlowAction {
-    /// Delivers them to this receive queue.
+    /// Delivers packets to this receive queue.
     Queue(u32),
-    /// Delivers them to a queue of this RSS context.
+    /// Delivers packets to a queue of this RSS context.
     Context(RssContextId),
-    /// Drops them.
+    /// Drops packets.
     Discard,
 }
 
@@ -200,24 +201,24 @@ pub enum FlowAction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct FlowRule {
-    /// Packets that it matches.
+    /// Conditions that a packet must meet.
     pub matches: FlowMatch,
-    /// Action on these packets.
+    /// What the device does with matching packets.
     pub action: FlowAction,
 }
 
-/// A flow rule in the table of a device.
+/// A flow rule in a device's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct InstalledFlowRule {
-    /// Location. If several rules match, the one with the lowest location applies.
+    /// Index of the rule in the table. If several rules match a packet, the rule with the lowest index applies.
     pub location: u32,
-    /// The rule. `None` if Quell cannot express it: VLAN, MAC address, partial mask, other protocol, virtual
-    /// function. Quell does not change such rules.
+    /// The rule. `None` if Quell cannot express it, because it matches a VLAN, a MAC address, a partial mask or another
+    /// protocol, or selects a virtual function. Quell does not change such a rule.
     pub rule: Option<FlowRule>,
 }
 
-/// Offset of the ports behind the addresses in `ethtool_tcpip4_spec` and `ethtool_tcpip6_spec`.
+/// Offset of the ports, which follow the addresses in `ethtool_tcpip4_spec` and `ethtool_tcpip6_spec`.
 const fn ports_at(address_bits: u8) -> usize {
     address_bits as usize / 8 * 2
 }
@@ -237,7 +238,8 @@ pub(crate) fn parse_rule(spec: &[u8], context: u32) -> Result<InstalledFlowRule,
     Ok(InstalledFlowRule { location, rule })
 }
 
-/// Action of a ring cookie; `None` for a virtual function, wake-up, or an RSS context with an offset.
+/// Converts a ring cookie to an action. Returns `None` for a virtual function, a wake-up rule, or an RSS context with a
+/// queue offset.
 fn parse_action(by_context: bool, cookie: u64, context: u32) -> Option<FlowAction> {
     match (by_context, cookie) {
         (false, RX_CLS_FLOW_DISC) => Some(FlowAction::Discard),
@@ -247,7 +249,7 @@ fn parse_action(by_context: bool, cookie: u64, context: u32) -> Option<FlowActio
     }
 }
 
-/// Parses value and mask; `None` if [`FlowMatch`] cannot express them.
+/// Parses the value and mask of a rule. Returns `None` if [`FlowMatch`] cannot express them.
 fn parse_match(flow_type: u32, value: &[u8], mask: &[u8]) -> Option<FlowMatch> {
     let (transport, is_v4) = match flow_type {
         TCP_V4_FLOW => (Transport::Tcp, true),
@@ -271,13 +273,13 @@ fn parse_match(flow_type: u32, value: &[u8], mask: &[u8]) -> Option<FlowMatch> {
     Some(FlowMatch { transport, addresses, source_port, destination_port })
 }
 
-/// Reads address-sized field `number` in network byte order.
+/// Reads the address-sized field `number`, which is in network byte order.
 fn field<A: Address>(bytes: &[u8], number: usize) -> u128 {
     let length = usize::from(A::BITS / 8);
     bytes[number * length..][..length].iter().fold(0, |sum, &byte| sum << 8 | u128::from(byte))
 }
 
-/// Outer `None`: the mask is not a prefix. Inner `None`: any address.
+/// Parses an address field. The outer `None` means that the mask is not a prefix. The inner `None` means any address.
 fn prefix<A: Address>(value: &[u8], mask_bytes: &[u8], number: usize) -> Option<Option<Prefix<A>>> {
     let found = field::<A>(mask_bytes, number);
     let bits = found.count_ones() as u8;
@@ -288,7 +290,8 @@ fn prefix<A: Address>(value: &[u8], mask_bytes: &[u8], number: usize) -> Option<
     (found == mask::<A>(bits)).then_some(Some(Prefix { address, bits }))
 }
 
-/// As [`prefix`]; the mask of a port must be all ones or zero.
+/// Parses a port field. The outer `None` means that the mask is neither all ones nor zero. The inner `None` means any
+/// port.
 fn port(value: &[u8], mask: &[u8], offset: usize) -> Option<Option<u16>> {
     match [mask[offset], mask[offset + 1]] {
         [0, 0] => Some(None),
@@ -297,8 +300,8 @@ fn port(value: &[u8], mask: &[u8], offset: usize) -> Option<Option<u16>> {
     }
 }
 
-/// Encodes a rule with its location as `struct ethtool_rx_flow_spec`, and returns the RSS context for `struct
-/// ethtool_rxnfc`.
+/// Encodes a rule and its location as `struct ethtool_rx_flow_spec`. Also returns the RSS context, which belongs in
+/// `struct ethtool_rxnfc`.
 pub(super) fn encode_rule(rule: &FlowRule, location: u32) -> (Vec<u8>, u32) {
     let mut spec = vec![0; size_of::<FlowSpecLayout>()];
     let (cookie, context) = match rule.action {
@@ -313,7 +316,7 @@ pub(super) fn encode_rule(rule: &FlowRule, location: u32) -> (Vec<u8>, u32) {
     (spec, context.map_or(0, RssContextId::get))
 }
 
-/// Writes value and mask; returns the flow type.
+/// Writes the value and mask of a rule into `spec`, and returns the flow type.
 fn encode_match(matches: &FlowMatch, spec: &mut [u8]) -> u32 {
     let (flow_type, ports) = match (matches.addresses, matches.transport) {
         (FlowAddresses::V4 { source, destination }, transport) => {

@@ -1,5 +1,5 @@
-//! Table of flow rules of an interface: lists, adds and deletes rules via ioctl (`ETHTOOL_GRXCLSRLALL` and
-//! related), because netlink does not support them. `flow_rule` defines a rule.
+//! Table of flow rules of an interface. Rules are listed, added and deleted by ioctl (`ETHTOOL_GRXCLSRLALL` and related
+//! commands), because netlink does not support them. `flow_rule` defines a rule.
 
 use std::mem::offset_of;
 
@@ -14,20 +14,21 @@ pub(super) const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
 pub(super) const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
 pub(super) const ETHTOOL_SRXCLSRLDEL: u32 = 0x31;
 pub(super) const ETHTOOL_SRXCLSRLINS: u32 = 0x32;
-/// In the reply to the count: the driver selects locations. In a location: kind of selection.
+/// Flag with two meanings. In the reply to a count, the driver selects locations. In a location, the lower bits select
+/// a kind of location.
 const RX_CLS_LOC_SPECIAL: u32 = 0x8000_0000;
 const RX_CLS_LOC_ANY: u32 = u32::MAX;
-/// Limit for the number of rules; a larger count is invalid, because no device has so many.
+/// Maximum number of rules. A larger count is treated as invalid, because no device has so many rules.
 const RULES_MAX: u32 = 1 << 20;
 
-/// Layout of `struct ethtool_rxnfc`; only its offsets and size are used.
+/// Layout of `struct ethtool_rxnfc`, used for its size and field offsets only.
 #[repr(C)]
 struct RxnfcLayout {
     cmd: u32,
     flow_type: u32,
     data: u64,
     spec: FlowSpecLayout,
-    /// Also the RSS context.
+    /// Number of rules, or the RSS context of a rule (a union in the kernel).
     rule_cnt: u32,
     rule_locs: [u32; 0],
 }
@@ -35,7 +36,7 @@ struct RxnfcLayout {
 const SPEC: usize = offset_of!(RxnfcLayout, spec);
 const LOCATION: usize = SPEC + offset_of!(FlowSpecLayout, location);
 pub(super) const RULE_COUNT: usize = offset_of!(RxnfcLayout, rule_cnt);
-/// Size without the array of rule locations that follows.
+/// Size of the struct without the array of rule locations that follows it.
 pub(super) const RXNFC_BYTES: usize = size_of::<RxnfcLayout>();
 const RULE_LOCATIONS: usize = offset_of!(RxnfcLayout, rule_locs);
 
@@ -45,15 +46,15 @@ const RULE_LOCATIONS: usize = offset_of!(RxnfcLayout, rule_locs);
 pub struct FlowRules {
     /// Rules in ascending order of location.
     pub rules: Vec<InstalledFlowRule>,
-    /// Size of the table; `None` if the driver does not report it.
+    /// Number of locations in the table; `None` if the driver does not report it.
     pub places: Option<u32>,
     /// Whether the driver selects the location of a new rule.
     pub chooses_places: bool,
 }
 
 impl FlowRules {
-    /// Location of a new rule: selected by the driver, or the last free one. `None` if the table is full or its
-    /// size unknown. The last one, because rules at lower locations have precedence.
+    /// Location for a new rule: one that the driver selects, or else the last free one. The last one is used because
+    /// rules at lower locations have precedence. Returns `None` if the table is full or its size is unknown.
     fn free_place(&self) -> Option<u32> {
         if self.chooses_places {
             return Some(RX_CLS_LOC_ANY);
@@ -67,8 +68,8 @@ impl Ethtool {
     /// Reads the flow rules of an interface.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Unsupported` if the driver has no flow rules (veth, virtio-net), `Absent`, `Busy` if the
-    /// rules change during the call.
+    /// [`NetlinkError`]: `Unsupported` if the driver has no flow rules (veth, virtio-net), `Absent` if the interface
+    /// does not exist, `Busy` if the rules change during the call.
     pub fn flow_rules(&mut self, index: Ifindex) -> Result<FlowRules, NetlinkError> {
         const ACTION: &str = "list flow rules of";
         let failed = |cause: Cause| NetlinkError::new(ACTION, Target::Index(index), cause);
@@ -93,23 +94,23 @@ impl Ethtool {
         rule.map_err(|malformed| NetlinkError::new(ACTION, Target::Index(index), malformed.into()))
     }
 
-    /// Adds a rule at a location that the driver selects, or at the last free one. Returns the location. The
-    /// feature `rx-ntuple-filter` must be on. Not verified on hardware.
+    /// Adds a rule at a location that the driver selects, or else at the last free one. Returns the location. The
+    /// feature `rx-ntuple-filter` must be on. Not tested on hardware.
     ///
     /// # Errors
-    /// [`NetlinkError`]: as [`Ethtool::flow_rules`]; `Denied`, `Exists`; `Invalid` if the queue or context does not
-    /// exist or the device cannot match the combination.
+    /// [`NetlinkError`]: the errors of [`Ethtool::flow_rules`], and `Denied` and `Exists`. `Invalid` if the queue or
+    /// RSS context does not exist, or if the device does not support the combination of conditions.
     pub fn add_flow_rule(&mut self, index: Ifindex, rule: &FlowRule) -> Result<u32, NetlinkError> {
         const ACTION: &str = "add a flow rule to";
-        let full = Cause::Inexpressible("the table of flow rules has no free place");
+        let full = Cause::Inexpressible("the flow rule table is full");
         let failed = |cause| NetlinkError::new(ACTION, Target::Index(index), cause);
         let place = self.flow_rules(index)?.free_place().ok_or_else(|| failed(full))?;
         let mut buffer = insertion(rule, place);
         self.ioctl(ACTION, index, "ETHTOOL_SRXCLSRLINS", &mut buffer)?;
-        u32_at(&buffer, LOCATION).ok_or_else(|| failed(Malformed("a flow rule without a place").into()))
+        u32_at(&buffer, LOCATION).ok_or_else(|| failed(Malformed("a flow rule without a location").into()))
     }
 
-    /// Deletes the rule at a location. Not verified on hardware.
+    /// Deletes the rule at a location. Not tested on hardware.
     ///
     /// # Errors
     /// [`NetlinkError`]: `Absent` or `Invalid` if the location is free (drivers differ), `Denied`, `Unsupported`.
@@ -120,7 +121,7 @@ impl Ethtool {
     }
 }
 
-/// A `struct ethtool_rxnfc` with space for the locations of `rules` rules.
+/// Creates a `struct ethtool_rxnfc` with space for the locations of `rules` rules.
 fn command(number: u32, rules: u32) -> Vec<u8> {
     let mut buffer = vec![0; RXNFC_BYTES + rules as usize * 4];
     put(&mut buffer, 0, &number.to_ne_bytes());

@@ -1,6 +1,6 @@
-//! The ioctl interface of ethtool, `SIOCETHTOOL`. It is used for what netlink lacks (coalescing of single
-//! queues, flow rules, driver name) or supports only since 6.17 (RSS contexts). This module transfers bytes;
-//! its callers interpret them.
+//! The ethtool ioctl, `SIOCETHTOOL`. Quell uses it for functions that netlink lacks (coalescing of single queues, flow
+//! rules, driver name) or supports only since Linux 6.17 (RSS contexts). This module transfers bytes; its callers
+//! interpret them.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -20,14 +20,14 @@ use super::rss_ioctl::{
 use crate::interface::Ifindex;
 use crate::netlink::Cause;
 
-/// Error of a command on an interface. `call` is the kernel's name of the command.
+/// Creates the error of a command. `call` is the kernel's name of the command.
 fn failed(call: &'static str, error: &std::io::Error) -> Cause {
     Cause::Transport { call, errno: error.raw_os_error().unwrap_or(libc::EIO) }
 }
 
-/// Upper limit of the bytes that the kernel reads and writes for the command in the first four bytes of
-/// `buffer`. It is the size of the struct plus the array that its counts announce (`net/ethtool/ioctl.c`).
-/// `None` for commands that are not used here.
+/// Maximum number of bytes that the kernel reads and writes for the command in the first four bytes of `buffer`. This
+/// is the size of the struct plus the array whose length the struct contains (`net/ethtool/ioctl.c`). Returns `None`
+/// for commands that Quell does not use.
 fn bytes_used(buffer: &[u8]) -> Option<usize> {
     let count = |offset| Some(u32_at(buffer, offset)? as usize);
     match u32_at(buffer, 0)? {
@@ -43,7 +43,7 @@ fn bytes_used(buffer: &[u8]) -> Option<usize> {
             let (table, key) = (u32_at(buffer, INDIRECTION_SIZE)?, count(KEY_SIZE)?);
             let entries = match table {
                 SAME_TABLE => 0,
-                // Kernels differ in the location of the key in this case.
+                // If there is a key but no table, the location of the key depends on the kernel version.
                 0 if key > 0 => return None,
                 entries => entries as usize,
             };
@@ -53,12 +53,12 @@ fn bytes_used(buffer: &[u8]) -> Option<usize> {
     }
 }
 
-/// Runs the command in the first four bytes of `buffer` on an interface of the socket's network namespace. Any
-/// socket is suitable. The reply is written to `buffer`. A buffer that is shorter than the kernel's access is
-/// refused.
+/// Runs the command in the first four bytes of `buffer` on an interface of the socket's network namespace. The socket
+/// may be of any type. The kernel writes its reply to `buffer`. A buffer that is shorter than the kernel's access is
+/// rejected.
 pub(super) fn call(socket: impl AsFd, index: Ifindex, command: &'static str, buffer: &mut [u8]) -> Result<(), Cause> {
     if bytes_used(buffer).is_none_or(|used| used > buffer.len()) {
-        return Err(Cause::Inexpressible("the request is shorter than what its command uses"));
+        return Err(Cause::Inexpressible("the request is shorter than its command requires"));
     }
     let socket = socket.as_fd();
     let name = netdevice::index_to_name(socket, index.get()).map_err(|errno| failed("SIOCGIFNAME", &errno.into()))?;
@@ -78,17 +78,17 @@ pub(super) fn call(socket: impl AsFd, index: Ifindex, command: &'static str, buf
     Ok(())
 }
 
-/// Reads the native-endian number at `offset`; `None` beyond the end.
+/// Reads the native-endian 32-bit number at `offset`; `None` beyond the end.
 pub(super) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// As [`u32_at`].
+/// Reads the native-endian 64-bit number at `offset`; `None` beyond the end.
 pub(super) fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// Writes a part of a struct. The callers guarantee that it is within bounds.
+/// Writes `value` at `offset`. The caller guarantees that it is within bounds.
 pub(super) fn put(bytes: &mut [u8], offset: usize, value: &[u8]) {
     bytes[offset..offset + value.len()].copy_from_slice(value);
 }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A request of `bytes` bytes, with numbers at the given offsets.
+    /// Creates a request of `bytes` bytes that contains numbers at the given offsets.
     fn request(bytes: usize, words: &[(usize, u32)]) -> Vec<u8> {
         let mut buffer = vec![0; bytes];
         words.iter().for_each(|(offset, word)| put(&mut buffer, *offset, &word.to_ne_bytes()));

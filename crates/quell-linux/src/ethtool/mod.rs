@@ -1,6 +1,6 @@
-//! ethtool settings that decide how packets reach NAPI and the CPU: offload features, channels, rings,
-//! coalescing, receive-side scaling, flow rules, and the driver. Netlink is used where the family supports a
-//! command, otherwise the ioctl; this is transparent to callers.
+//! ethtool settings that decide how packets reach NAPI and the CPU: offload features, channels, rings, coalescing, RSS,
+//! flow rules and the driver. The module uses netlink if the ethtool family supports a command, otherwise the ioctl.
+//! Callers do not see the difference.
 
 mod channels;
 mod coalescing;
@@ -39,9 +39,8 @@ use crate::interface::Ifindex;
 use crate::netlink::{NetlinkError, NetlinkSocket, Target};
 use crate::netns::Namespace;
 
-/// `ETHTOOL_MSG_*` of `include/uapi/linux/ethtool_netlink.h`. The bindings (0.3.5) number these commands
-/// incorrectly, because this family numbers requests and replies separately. Each request therefore uses a
-/// number from here.
+/// `ETHTOOL_MSG_*` of `include/uapi/linux/ethtool_netlink.h`. This family numbers requests and replies separately, so
+/// `netlink-bindings` 0.3.5 numbers its commands incorrectly. Each request uses one of these constants instead.
 const ETHTOOL_MSG_FEATURES_GET: u8 = 11;
 const ETHTOOL_MSG_FEATURES_SET: u8 = 12;
 const ETHTOOL_MSG_RINGS_GET: u8 = 15;
@@ -65,7 +64,7 @@ impl Ethtool {
     /// Opens the namespace of the calling thread. The handle stays in it if the thread enters another namespace.
     ///
     /// # Errors
-    /// [`NetlinkError`], `Unsupported` if the kernel lacks the family.
+    /// [`NetlinkError`]: `Unsupported` if the kernel lacks the family.
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { socket: open_socket()? })
     }
@@ -73,12 +72,12 @@ impl Ethtool {
     /// Opens another namespace. The calling thread does not change its namespace.
     ///
     /// # Errors
-    /// As [`Ethtool::open`], and `Denied` without `CAP_SYS_ADMIN`.
+    /// The same errors as [`Ethtool::open`], and `Denied` without `CAP_SYS_ADMIN`.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_in(namespace, open_socket)? })
     }
 
-    /// Runs a command that netlink lacks; see [`ioctl::call`].
+    /// Runs an ioctl command; see [`ioctl::call`].
     fn ioctl(
         &mut self,
         action: &'static str,
@@ -95,7 +94,7 @@ fn open_socket() -> Result<NetlinkSocket, NetlinkError> {
     NetlinkSocket::open_generic("ethtool")
 }
 
-/// Writes the interface into the header that every request of the family has.
+/// Writes the interface index into the header that every request of the family has.
 fn address_to<P: Pusher>(header: PushHeader<P>, index: Ifindex) -> P {
     header.push_dev_index(index.get()).end_nested()
 }

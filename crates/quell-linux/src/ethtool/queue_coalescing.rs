@@ -1,4 +1,4 @@
-//! Interrupt coalescing of single queues (`ETHTOOL_PERQUEUE`), which netlink lacks. `coalescing` handles all
+//! Interrupt coalescing of single queues (`ETHTOOL_PERQUEUE`), which netlink does not support. `coalescing` handles all
 //! queues of an interface.
 
 use super::Ethtool;
@@ -12,23 +12,24 @@ pub(super) const ETHTOOL_SCOALESCE: u32 = 0x0000_000f;
 pub(super) const ETHTOOL_PERQUEUE: u32 = 0x0000_004b;
 /// `MAX_NUM_QUEUE` of `include/uapi/linux/ethtool.h`.
 const QUEUES_MAX: u32 = 4096;
-/// Bytes of `struct ethtool_per_queue_op` before its data: two commands and one bit per queue.
+/// Size of `struct ethtool_per_queue_op` in bytes without its data: two commands and one bit per queue.
 pub(super) const HEADER_BYTES: usize = 8 + QUEUES_MAX as usize / 8;
-/// Bytes of `struct ethtool_coalesce`: command and 22 parameters.
+/// Size of `struct ethtool_coalesce` in bytes: the command and 22 parameters.
 pub(super) const COALESCE_BYTES: usize = 4 + 22 * 4;
-/// The struct holds the parameters with netlink numbers 2 to 23, in the same order.
+/// First parameter in `struct ethtool_coalesce`. The struct contains the parameters with netlink numbers 2 to 23, in
+/// the same order.
 const FIRST_PARAMETER: u16 = CoalesceParameter::RxUsecs as u16;
 const LAST_PARAMETER: u16 = CoalesceParameter::RateSampleInterval as u16;
 
 impl Ethtool {
-    /// Reads the coalescing parameters of a queue, receive and transmit side.
+    /// Reads the coalescing parameters of a queue, for both directions.
     ///
-    /// The kernel returns zero for parameters that the driver lacks. `device`, the parameters of the interface
-    /// ([`Ethtool::coalescing`]), therefore selects the valid ones. The CQE modes exist only per interface.
+    /// The kernel returns zero for parameters that the driver lacks. `device` contains the parameters of the interface
+    /// ([`Ethtool::coalescing`]) and selects the valid ones. The CQE modes exist only per interface.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Unsupported` if the driver has coalescing only per interface, `Absent`, `Invalid` if the
-    /// queue does not exist.
+    /// [`NetlinkError`]: `Unsupported` if the driver has coalescing only per interface, `Absent` if the interface does
+    /// not exist, `Invalid` if the queue does not exist.
     pub fn queue_coalescing(
         &mut self,
         index: Ifindex,
@@ -41,11 +42,11 @@ impl Ethtool {
             .map_err(|malformed| NetlinkError::new(ACTION, Target::Index(index), malformed.into()))
     }
 
-    /// Sets the parameters in `changes` on a queue; others are unchanged. Not verified on hardware.
+    /// Sets the parameters in `changes` on a queue and leaves the others unchanged. Not tested on hardware.
     ///
     /// # Errors
-    /// [`NetlinkError`]: as [`Ethtool::queue_coalescing`]; `Invalid` for a parameter that exists only per interface
-    /// or a value that the driver rejects; `Denied`.
+    /// [`NetlinkError`]: the errors of [`Ethtool::queue_coalescing`]. `Invalid` for a parameter that exists only per
+    /// interface, or a value that the driver rejects. `Denied` without `CAP_NET_ADMIN`.
     pub fn set_queue_coalescing(
         &mut self,
         index: Ifindex,
@@ -71,10 +72,10 @@ impl Ethtool {
 }
 
 fn no_such_queue(action: &'static str, index: Ifindex) -> NetlinkError {
-    NetlinkError::new(action, Target::Index(index), Cause::Inexpressible("queue numbers end at 4095"))
+    NetlinkError::new(action, Target::Index(index), Cause::Inexpressible("the highest queue number is 4095"))
 }
 
-/// A request for one queue, with space for its parameters; `None` beyond the last possible queue.
+/// Creates a request for one queue, with space for its parameters. Returns `None` if the queue number is too large.
 fn request(sub_command: u32, queue: u32) -> Option<Vec<u8>> {
     if queue >= QUEUES_MAX {
         return None;
@@ -87,7 +88,7 @@ fn request(sub_command: u32, queue: u32) -> Option<Vec<u8>> {
     Some(buffer)
 }
 
-/// Offset of a parameter in `struct ethtool_coalesce`; `None` if it exists only per interface.
+/// Offset of a parameter in `struct ethtool_coalesce`. Returns `None` for a parameter that exists only per interface.
 fn offset(parameter: CoalesceParameter) -> Option<usize> {
     let number = parameter.attribute();
     (FIRST_PARAMETER..=LAST_PARAMETER).contains(&number).then(|| usize::from(number - FIRST_PARAMETER + 1) * 4)
@@ -108,7 +109,7 @@ pub(crate) fn parse_words(words: &[u8], device: &Coalescing) -> Result<Coalescin
 fn change_words(words: &mut [u8], changes: &Coalescing) -> Result<(), Cause> {
     for (parameter, value) in changes.iter() {
         let offset =
-            offset(parameter).ok_or(Cause::Inexpressible("the CQE modes and aggregation are per interface only"))?;
+            offset(parameter).ok_or(Cause::Inexpressible("CQE modes and aggregation can be set per interface only"))?;
         put(words, offset, &value.to_ne_bytes());
     }
     Ok(())

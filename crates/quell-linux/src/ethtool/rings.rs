@@ -1,4 +1,4 @@
-//! Rings: number of descriptors in the receive and transmit queues of an interface.
+//! Ring sizes of an interface: the number of descriptors in its receive and transmit queues.
 
 use netlink_bindings::ethtool as bindings;
 use netlink_bindings::traits::NetlinkRequest;
@@ -9,31 +9,32 @@ use super::{ETHTOOL_MSG_RINGS_GET, ETHTOOL_MSG_RINGS_SET, Ethtool, address_to};
 use crate::interface::Ifindex;
 use crate::netlink::{Malformed, NetlinkError, Target};
 
-/// Ring sizes of an interface in descriptors; `None` if the driver does not report a value.
+/// Ring sizes of an interface. A field is `None` if the driver does not report the value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Rings {
-    /// Descriptors of each receive ring.
+    /// Number of descriptors in each receive ring.
     pub rx: Option<u32>,
-    /// Maximum of a receive ring.
+    /// Maximum number of descriptors in a receive ring.
     pub rx_max: Option<u32>,
-    /// Descriptors of each transmit ring.
+    /// Number of descriptors in each transmit ring.
     pub tx: Option<u32>,
-    /// Maximum of a transmit ring.
+    /// Maximum number of descriptors in a transmit ring.
     pub tx_max: Option<u32>,
     /// Size of a receive buffer in bytes.
     pub rx_buf_len: Option<u32>,
-    /// Whether packet headers go to separate buffers (`tcp-data-split`); `None` also if the driver does not know.
+    /// Whether the device places packet headers in separate buffers (`tcp-data-split`). `None` if the driver does not
+    /// report it or does not know.
     pub tcp_data_split: Option<bool>,
 }
 
-/// Ring sizes to set; `None` is unchanged.
+/// Ring sizes to set. `None` leaves a size unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RingRequest {
-    /// Descriptors of each receive ring.
+    /// Number of descriptors in each receive ring.
     pub rx: Option<u32>,
-    /// Descriptors of each transmit ring.
+    /// Number of descriptors in each transmit ring.
     pub tx: Option<u32>,
 }
 
@@ -41,7 +42,8 @@ impl Ethtool {
     /// Reads the ring sizes of an interface.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Unsupported` if the driver does not report ring sizes (veth), `Absent`.
+    /// [`NetlinkError`]: `Unsupported` if the driver does not report ring sizes (veth), `Absent` if the interface does
+    /// not exist.
     pub fn rings(&mut self, index: Ifindex) -> Result<Rings, NetlinkError> {
         let mut request = bindings::Request::new().op_rings_get_do();
         request.header_mut().cmd = ETHTOOL_MSG_RINGS_GET;
@@ -52,7 +54,8 @@ impl Ethtool {
     /// Sets ring sizes. Most drivers take the link down briefly and recreate their queues.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Invalid` above the maximum, with the kernel's message, `Unsupported`, `Denied`.
+    /// [`NetlinkError`]: `Invalid` with the kernel's message if a size exceeds the maximum. `Unsupported` if the driver
+    /// has fixed ring sizes. `Denied` without `CAP_NET_ADMIN`.
     pub fn set_rings(&mut self, index: Ifindex, sizes: RingRequest) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_rings_set_do();
         request.header_mut().cmd = ETHTOOL_MSG_RINGS_SET;

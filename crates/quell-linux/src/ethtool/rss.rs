@@ -1,6 +1,6 @@
-//! Receive-side scaling (RSS): selects the queue of a packet by a hash of its addresses and ports. Context 0
-//! applies to the interface; flow rules can select other contexts. Reading uses netlink; so does writing since
-//! Linux 6.17, and `rss_ioctl` before.
+//! Receive-side scaling (RSS): the device selects a packet's queue by a hash of its addresses and ports. Context 0
+//! applies to the interface, and flow rules can select other contexts. This module uses netlink for reading, and for
+//! writing since Linux 6.17. Older kernels write via `rss_ioctl`.
 
 use std::fmt;
 
@@ -16,22 +16,22 @@ use super::{
 use crate::interface::Ifindex;
 use crate::netlink::{Failure, Malformed, NetlinkError, Target};
 
-/// Number of an RSS context in its interface; 0 is the default context.
+/// Id of an RSS context of an interface. 0 is the default context.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct RssContextId(u32);
 
 impl RssContextId {
-    /// Default context: all packets without a flow rule.
+    /// The default context, for all packets that no flow rule sends to another context.
     pub const MAIN: Self = Self(0);
 
-    /// Creates an id; `None` for 2³²−1, with which the kernel requests a new context.
+    /// Creates an id. Returns `None` for 2³²−1, which the kernel uses to request a new context.
     #[must_use]
     pub const fn new(number: u32) -> Option<Self> {
         if number == u32::MAX { None } else { Some(Self(number)) }
     }
 
-    /// Number in the kernel.
+    /// The id as the kernel's number.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
@@ -44,7 +44,7 @@ impl fmt::Display for RssContextId {
     }
 }
 
-/// Hash function of packet addresses (`ETH_RSS_HASH_*`).
+/// Hash function that the device applies to packet addresses (`ETH_RSS_HASH_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -55,12 +55,12 @@ pub enum HashFunction {
     Xor,
     /// CRC32.
     Crc32,
-    /// Unknown bit.
+    /// A hash function with this bit, which Quell does not know.
     Other(u32),
 }
 
 impl HashFunction {
-    /// Bit in the kernel.
+    /// The hash function as the kernel's bit.
     #[must_use]
     pub const fn as_kernel(self) -> u32 {
         match self {
@@ -71,7 +71,7 @@ impl HashFunction {
         }
     }
 
-    /// Hash function of the kernel's bit; `None` for 0, which means unknown.
+    /// Converts the kernel's bit to a hash function. Returns `None` for 0, which means unknown.
     #[must_use]
     pub const fn from_kernel(bits: u32) -> Option<Self> {
         match bits {
@@ -84,31 +84,31 @@ impl HashFunction {
     }
 }
 
-/// An RSS context; `None` where the driver does not report a value.
+/// An RSS context. A field is `None` if the driver does not report the value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RssContext {
-    /// Number of the context.
+    /// Id of the context.
     pub id: RssContextId,
     /// Hash function.
     pub hash_function: Option<HashFunction>,
-    /// Indirection table: queue for each hash value modulo the length of the table.
+    /// Indirection table. An entry is the queue for one hash value, taken modulo the table's length.
     pub indirection: Option<Vec<u32>>,
-    /// Hash key.
+    /// Key of the hash function.
     pub key: Option<Vec<u8>>,
 }
 
-/// Changes to an RSS context, or the parameters of a new one. `None` is unchanged, or the default of the
-/// driver.
+/// Changes to an RSS context, or the parameters of a new one. `None` leaves a value unchanged, or selects the driver's
+/// default for a new context.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RssRequest {
-    /// Hash function.
+    /// Hash function to use.
     pub hash_function: Option<HashFunction>,
-    /// Indirection table. Via netlink, the kernel repeats a table whose length divides that of the device. An empty
-    /// table restores the default: all queues in turn.
+    /// Indirection table to use. Via netlink, the kernel repeats a table whose length divides that of the device's
+    /// table. An empty table restores the default, which assigns all queues in turn.
     pub indirection: Option<Vec<u32>>,
-    /// Hash key, with the key length of the device.
+    /// Hash key to use. It must have the device's key length.
     pub key: Option<Vec<u8>>,
 }
 
@@ -129,7 +129,7 @@ impl Ethtool {
     /// the default context is returned.
     ///
     /// # Errors
-    /// As [`Ethtool::rss`].
+    /// The same errors as [`Ethtool::rss`].
     pub fn rss_contexts(&mut self, index: Ifindex) -> Result<Vec<RssContext>, NetlinkError> {
         let mut request = bindings::Request::new().op_rss_get_dump();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_GET;
@@ -148,11 +148,11 @@ impl Ethtool {
         Ok(vec![self.rss(index, RssContextId::MAIN)?])
     }
 
-    /// Changes an RSS context. Not verified on hardware.
+    /// Changes an RSS context. Not tested on hardware.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Unsupported`, `Absent`, `Denied`, `Invalid` if a queue does not exist or the length of
-    /// table or key differs from that of the device.
+    /// [`NetlinkError`]: `Invalid` if a queue does not exist, or the table or key does not have the device's length.
+    /// `Unsupported` without RSS, `Absent` if the context does not exist, `Denied` without `CAP_NET_ADMIN`.
     pub fn set_rss(&mut self, index: Ifindex, context: RssContextId, change: &RssRequest) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_rss_set_do();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_SET;
@@ -164,10 +164,10 @@ impl Ethtool {
         }
     }
 
-    /// Creates an RSS context and returns its number. Not verified on hardware.
+    /// Creates an RSS context and returns its id. Not tested on hardware.
     ///
     /// # Errors
-    /// As [`Ethtool::set_rss`].
+    /// The same errors as [`Ethtool::set_rss`].
     pub fn create_rss_context(&mut self, index: Ifindex, new: &RssRequest) -> Result<RssContextId, NetlinkError> {
         let mut request = bindings::Request::new().op_rss_create_act_do();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_CREATE_ACT;
@@ -179,10 +179,10 @@ impl Ethtool {
         }
     }
 
-    /// Deletes an RSS context. Delete flow rules that use it first. Not verified on hardware.
+    /// Deletes an RSS context. Flow rules that use it must be deleted first. Not tested on hardware.
     ///
     /// # Errors
-    /// As [`Ethtool::set_rss`], and `Busy` while a flow rule uses it.
+    /// The same errors as [`Ethtool::set_rss`], and `Busy` while a flow rule uses the context.
     pub fn delete_rss_context(&mut self, index: Ifindex, context: RssContextId) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_rss_delete_act_do();
         request.header_mut().cmd = ETHTOOL_MSG_RSS_DELETE_ACT;
@@ -196,7 +196,8 @@ impl Ethtool {
 
 type RssAttributes<'a> = bindings::PushRss<&'a mut Vec<u8>>;
 
-/// Omits the attribute for the default context, because drivers without further contexts reject it.
+/// Omits the context attribute for the default context, because drivers that support only the default context reject
+/// the attribute.
 fn push_context(attributes: RssAttributes<'_>, context: RssContextId) -> RssAttributes<'_> {
     match context {
         RssContextId::MAIN => attributes,
@@ -220,8 +221,8 @@ fn push_request(mut attributes: RssAttributes<'_>, request: &RssRequest) {
 
 pub(crate) fn decode_rss(reply: &[u8]) -> Result<RssContext, Malformed> {
     let attributes = bindings::OpRssGetDo::decode_reply(reply);
-    let id =
-        RssContextId::new(attributes.get_context().unwrap_or(0)).ok_or(Malformed("an RSS context of no number"))?;
+    let id = RssContextId::new(attributes.get_context().unwrap_or(0))
+        .ok_or(Malformed("an RSS context with an invalid id"))?;
     let indirection = attributes.get_indir().ok().map(queues).transpose()?;
     Ok(RssContext {
         id,
@@ -235,7 +236,7 @@ pub(crate) fn decode_rss(reply: &[u8]) -> Result<RssContext, Malformed> {
 fn queues(bytes: &[u8]) -> Result<Vec<u32>, Malformed> {
     let (words, rest) = bytes.as_chunks();
     if !rest.is_empty() {
-        return Err(Malformed("an indirection table that ends within a number"));
+        return Err(Malformed("a truncated indirection table"));
     }
     Ok(words.iter().copied().map(u32::from_ne_bytes).collect())
 }
@@ -246,8 +247,8 @@ mod tests {
     use crate::netlink::{any_reply, push};
     use proptest::prelude::*;
 
-    /// Recorded reply of virtio_net without RSS on Linux 6.18, without its last attribute (hashed fields per
-    /// protocol).
+    /// Reply of virtio_net without RSS, recorded on Linux 6.18. The last attribute (hashed fields per protocol) is
+    /// removed.
     const WITHOUT_RSS: &[u8] = &[
         38, 1, 0, 0, 24, 0, 1, 128, 8, 0, 1, 0, 4, 0, 0, 0, 9, 0, 2, 0, 101, 116, 104, 48, 0, 0, 0, 0, 8, 0, 3, 0, 1,
         0, 0, 0,

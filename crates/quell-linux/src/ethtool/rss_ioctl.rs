@@ -1,5 +1,5 @@
-//! Writes RSS contexts via ioctl (`ETHTOOL_SRSSH`), before Linux 6.17 and for drivers that netlink does not
-//! support. Table and key must have the exact lengths of the device.
+//! Writes RSS contexts by ioctl (`ETHTOOL_SRSSH`), for kernels before Linux 6.17 and for drivers that do not support
+//! the netlink command. The table and the key must have exactly the device's lengths.
 
 use super::ioctl::{put, u32_at};
 use super::{Ethtool, RssContextId, RssRequest};
@@ -8,21 +8,21 @@ use crate::netlink::{Cause, NetlinkError, Target};
 
 pub(super) const ETHTOOL_GRSSH: u32 = 0x0000_0046;
 pub(super) const ETHTOOL_SRSSH: u32 = 0x0000_0047;
-/// Bytes of `struct ethtool_rxfh` before the table and the key.
+/// Size of `struct ethtool_rxfh` in bytes, without the table and the key that follow it.
 pub(super) const HEADER_BYTES: usize = 24;
 const CONTEXT: usize = 4;
 pub(super) const INDIRECTION_SIZE: usize = 8;
 pub(super) const KEY_SIZE: usize = 12;
 const HASH_FUNCTION: usize = 16;
 const INPUT_TRANSFORM: usize = 17;
-/// `ETH_RXFH_CONTEXT_ALLOC`.
+/// `ETH_RXFH_CONTEXT_ALLOC`: requests a new context.
 const NEW_CONTEXT: u32 = u32::MAX;
-/// `ETH_RXFH_INDIR_NO_CHANGE`.
+/// `ETH_RXFH_INDIR_NO_CHANGE`: leaves the indirection table unchanged.
 pub(super) const SAME_TABLE: u32 = u32::MAX;
-/// `RXH_XFRM_NO_CHANGE`.
+/// `RXH_XFRM_NO_CHANGE`: leaves the input transformation unchanged.
 const SAME_TRANSFORM: u8 = u8::MAX;
 
-/// Lengths of the device's indirection table (in queues) and hash key (in bytes).
+/// Lengths of the device's indirection table (in entries) and hash key (in bytes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Lengths {
     table: u32,
@@ -46,7 +46,7 @@ impl Ethtool {
     ) -> Result<RssContextId, NetlinkError> {
         const ACTION: &str = "create an RSS context of";
         let number = self.write_rss(ACTION, index, NEW_CONTEXT, new)?;
-        let inexpressible = Cause::Inexpressible("the driver made a context without a number");
+        let inexpressible = Cause::Inexpressible("the driver created a context with an invalid id");
         RssContextId::new(number).ok_or_else(|| NetlinkError::new(ACTION, Target::Index(index), inexpressible))
     }
 
@@ -55,7 +55,7 @@ impl Ethtool {
         index: Ifindex,
         context: RssContextId,
     ) -> Result<(), NetlinkError> {
-        // A table of length zero deletes a context other than the default.
+        // A table of length zero deletes a context, unless it is the default context.
         let mut buffer = header(ETHTOOL_SRSSH, context.get(), 0, 0, 0);
         self.ioctl("delete an RSS context of", index, "ETHTOOL_SRSSH", &mut buffer)
     }
@@ -68,7 +68,7 @@ impl Ethtool {
         change: &RssRequest,
     ) -> Result<u32, NetlinkError> {
         let failed = |cause| NetlinkError::new(action, Target::Index(index), cause);
-        // With lengths of zero, the kernel returns the lengths.
+        // If both lengths are zero, the kernel returns the device's lengths.
         let mut sizes = header(ETHTOOL_GRSSH, 0, 0, 0, 0);
         self.ioctl(action, index, "ETHTOOL_GRSSH", &mut sizes)?;
         let length = |offset| u32_at(&sizes, offset).unwrap_or(0);
@@ -95,10 +95,10 @@ fn encode(context: u32, change: &RssRequest, lengths: Lengths) -> Result<Vec<u8>
     let table = change.indirection.as_deref().map(|table| whole_table(table, lengths)).transpose()?;
     let key = change.key.as_deref().unwrap_or_default();
     if !key.is_empty() && key.len() != lengths.key as usize {
-        return Err(Cause::Inexpressible("the key has another length than the device's"));
+        return Err(Cause::Inexpressible("the key does not have the device's key length"));
     }
     let function = u8::try_from(change.hash_function.map_or(0, super::HashFunction::as_kernel))
-        .map_err(|_| Cause::Inexpressible("the hash function has no number in this interface"))?;
+        .map_err(|_| Cause::Inexpressible("this ioctl does not support the hash function"))?;
     let table_length = table.as_ref().map_or(SAME_TABLE, |table| table.len() as u32);
     let mut buffer = header(ETHTOOL_SRSSH, context, table_length, key.len() as u32, function);
     buffer.extend(table.unwrap_or_default().into_iter().flat_map(u32::to_ne_bytes));
@@ -106,11 +106,11 @@ fn encode(context: u32, change: &RssRequest, lengths: Lengths) -> Result<Vec<u8>
     Ok(buffer)
 }
 
-/// Repeats a table to the length of the device, as the kernel does via netlink.
+/// Repeats a table up to the device's table length, as the kernel does via netlink.
 fn whole_table(table: &[u32], lengths: Lengths) -> Result<Vec<u32>, Cause> {
     let device = lengths.table as usize;
     if !table.is_empty() && !device.is_multiple_of(table.len()) {
-        return Err(Cause::Inexpressible("the length of the table does not divide that of the device's"));
+        return Err(Cause::Inexpressible("the table length does not divide the device's table length"));
     }
     Ok(table.iter().copied().cycle().take(if table.is_empty() { 0 } else { device }).collect())
 }

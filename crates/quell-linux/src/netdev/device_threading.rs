@@ -1,6 +1,6 @@
-//! Threaded NAPI per device, via `/sys/class/net/NAME/threaded`. Linux 6.17 introduced the setting per NAPI
-//! instance via netlink; before, this is the only way. A write overwrites the value of every instance, so it is
-//! refused where netlink supports the setting.
+//! Threaded NAPI of a whole device, via `/sys/class/net/NAME/threaded`. Linux 6.17 introduced the setting per NAPI
+//! instance via netlink; older kernels have only the sysfs file. A write changes every instance of the device. Quell
+//! therefore refuses it if netlink supports the setting.
 
 use std::fs;
 use std::io;
@@ -18,16 +18,18 @@ use crate::visible;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceThreadingError {
-    /// This kernel has the setting per NAPI instance. Nothing is written.
-    #[error("set threaded of interface {name} by sysfs: this kernel sets it per NAPI by netlink, use that")]
+    /// This kernel has the setting per NAPI instance, so Quell does not write the file.
+    #[error(
+        "set threaded of interface {name} via sysfs: refused, because this kernel supports the setting per NAPI via netlink"
+    )]
     NetlinkHasIt {
-        /// Interface.
+        /// Name of the interface.
         name: InterfaceName,
     },
-    /// Without a NAPI instance, netlink support cannot be determined. Nothing is written.
-    #[error("set threaded of interface {name} by sysfs: it has no NAPI; set it up, on veth with GRO")]
+    /// The device has no NAPI instance, so Quell cannot detect netlink support. The file is not written.
+    #[error("set threaded of interface {name} via sysfs: it has no NAPI; set it up and, on veth, enable GRO")]
     NoNapi {
-        /// Interface.
+        /// Name of the interface.
         name: InterfaceName,
     },
     /// A system call failed.
@@ -35,23 +37,23 @@ pub enum DeviceThreadingError {
     System {
         /// Operation that failed.
         action: &'static str,
-        /// File.
+        /// Path of the file.
         path: PathBuf,
-        /// Error number.
+        /// Error number (`errno`).
         errno: i32,
     },
-    /// The file contains a value other than 0 and 1.
+    /// The file contains neither 0 nor 1.
     #[error("read {path}: {text:?} is neither 0 nor 1", path = visible::path(path))]
     Unknown {
-        /// File.
+        /// Path of the file.
         path: PathBuf,
-        /// Content.
+        /// Content of the file.
         text: String,
     },
-    /// sysfs of the namespace is not accessible.
+    /// The namespace's sysfs is not accessible.
     #[error(transparent)]
     Sysfs(#[from] SysfsError),
-    /// Netlink support could not be determined.
+    /// Quell could not detect netlink support.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
 }
@@ -66,7 +68,7 @@ impl DeviceThreadingError {
 /// Whether threaded NAPI is enabled for a device.
 ///
 /// # Errors
-/// [`DeviceThreadingError`]. Another namespace than that of the caller needs `CAP_SYS_ADMIN`.
+/// See [`DeviceThreadingError`]. A namespace other than the caller's needs `CAP_SYS_ADMIN`.
 pub fn device_threading(namespace: &Namespace, name: &InterfaceName) -> Result<bool, DeviceThreadingError> {
     let sysfs = Sysfs::of(namespace)?;
     let path = threaded_file(&sysfs, name);
@@ -78,10 +80,10 @@ pub fn device_threading(namespace: &Namespace, name: &InterfaceName) -> Result<b
     }
 }
 
-/// Enables or disables threaded NAPI for all instances of a device, where netlink cannot.
+/// Enables or disables threaded NAPI for all instances of a device, on kernels that cannot do so via netlink.
 ///
 /// # Errors
-/// [`DeviceThreadingError`]; `NetlinkHasIt` since Linux 6.17.
+/// See [`DeviceThreadingError`]; `NetlinkHasIt` since Linux 6.17.
 pub fn set_device_threading(
     namespace: &Namespace,
     name: &InterfaceName,
@@ -89,7 +91,7 @@ pub fn set_device_threading(
 ) -> Result<(), DeviceThreadingError> {
     let index = Links::open_in(namespace)?.by_name(name)?.index;
     let napis = match Netdev::open_in(namespace).and_then(|mut netdev| netdev.napis(index)) {
-        // Before Linux 6.8, netlink does not support NAPI instances.
+        // Before Linux 6.8, netlink does not report NAPI instances.
         Err(error) if error.is_family_absent() => return write_threaded(namespace, name, threaded),
         napis => napis?,
     };
@@ -124,7 +126,7 @@ mod tests {
     use crate::proc::ProcRoot;
     use quell_test_support::{Lacks, skip};
 
-    /// A namespace with a veth pair, which ends with this value; `None` without root.
+    /// Creates a namespace with a veth pair; both are deleted when the value is dropped. Returns `None` without root.
     fn lab() -> Option<(Namespace, InterfaceName)> {
         let name = NamespaceName::new(format!("qt-{}-threaded", std::process::id())).unwrap();
         let namespace = match Namespace::create_named(&name) {
@@ -146,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn sysfs_of_another_namespace_is_written_there_and_only_where_netlink_cannot() {
+    fn a_device_of_another_namespace_is_written_only_if_netlink_lacks_the_setting() {
         let Some((namespace, name)) = lab() else { return };
         let index = Links::open_in(&namespace).unwrap().by_name(&name).unwrap().index;
         let mut netdev = Netdev::open_in(&namespace).unwrap();
@@ -164,7 +166,7 @@ mod tests {
         }
         write_threaded(&namespace, &name, false).unwrap();
         assert!(!device_threading(&namespace, &name).unwrap());
-        assert!(!Path::new("/sys/class/net/left").exists(), "the caller's /sys is as before");
+        assert!(!Path::new("/sys/class/net/left").exists(), "the caller's /sys is unchanged");
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! The generic netlink family `netdev` (`Documentation/netlink/specs/netdev.yaml`): NAPI instances with their
-//! settings, queues, and per-queue statistics; also the one setting that older kernels have only in sysfs. It
-//! contains no policy.
+//! The generic netlink family `netdev` (`Documentation/netlink/specs/netdev.yaml`): NAPI instances with their settings,
+//! queues, and per-queue statistics. The module also handles threaded NAPI of a device, which older kernels support
+//! only in sysfs.
 
 mod device_threading;
 mod napi;
@@ -30,7 +30,7 @@ impl Netdev {
     /// Opens the namespace of the calling thread. The handle stays in it if the thread enters another namespace.
     ///
     /// # Errors
-    /// [`NetlinkError`], `Unsupported` if the kernel lacks the family (before 6.3).
+    /// [`NetlinkError`]: `Unsupported` if the kernel lacks the family (before Linux 6.3).
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self { socket: open_socket()? })
     }
@@ -38,7 +38,7 @@ impl Netdev {
     /// Opens another namespace. The calling thread does not change its namespace.
     ///
     /// # Errors
-    /// As [`Netdev::open`], and `Denied` without `CAP_SYS_ADMIN`.
+    /// The same errors as [`Netdev::open`], and `Denied` without `CAP_SYS_ADMIN`.
     pub fn open_in(namespace: &Namespace) -> Result<Self, NetlinkError> {
         Ok(Self { socket: NetlinkSocket::open_in(namespace, open_socket)? })
     }

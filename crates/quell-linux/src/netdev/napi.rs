@@ -1,4 +1,4 @@
-//! NAPI instances: reading (`napi-get`) and changing settings (`napi-set`).
+//! NAPI instances: reads them (`napi-get`) and changes their settings (`napi-set`).
 
 use netlink_bindings::netdev as bindings;
 use netlink_bindings::traits::{NetlinkRequest, Pusher};
@@ -11,8 +11,8 @@ use crate::napi_id::NapiId;
 use crate::netlink::{Malformed, NetlinkError, Target, push_uint, uint};
 use crate::pid::Pid;
 
-/// `NETDEV_A_NAPI_*` of `include/uapi/linux/netdev.h`: the two attributes of type `uint`, which the bindings
-/// would truncate to 32 bits (4.29 s).
+/// `NETDEV_A_NAPI_*` of `include/uapi/linux/netdev.h`: the two attributes of type `uint`. The bindings would truncate
+/// them to 32 bits, which is 4.29 s.
 const NETDEV_A_NAPI_GRO_FLUSH_TIMEOUT: u16 = 6;
 const NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT: u16 = 7;
 
@@ -22,11 +22,11 @@ const NETDEV_A_NAPI_IRQ_SUSPEND_TIMEOUT: u16 = 7;
 pub struct Napi {
     /// Id of the instance.
     pub id: NapiId,
-    /// Interface of the instance.
+    /// Index of the interface to which the instance belongs.
     pub ifindex: Ifindex,
     /// IRQ number; `None` on veth and virtio-net.
     pub irq: Option<u32>,
-    /// PID of its kernel thread in the initial pid namespace; `None` if it is not threaded.
+    /// PID of the instance's kernel thread, in the initial PID namespace. `None` if the instance is not threaded.
     pub pid: Option<Pid>,
     /// Settings that the kernel reports.
     pub settings: PartialNapiSettings,
@@ -47,7 +47,7 @@ impl Netdev {
     /// without GRO, has no instances.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Absent` without the interface, `Unsupported` before Linux 6.8.
+    /// [`NetlinkError`]: `Absent` if the interface does not exist, `Unsupported` before Linux 6.8.
     pub fn napis(&mut self, ifindex: Ifindex) -> Result<Vec<Napi>, NetlinkError> {
         let mut request = bindings::Request::new().op_napi_get_dump();
         request.encode().push_ifindex(ifindex.get());
@@ -57,11 +57,12 @@ impl Netdev {
         Ok(napis)
     }
 
-    /// Changes the settings that are present. If a value is out of range or unknown to the kernel, nothing is changed.
+    /// Changes the settings that are present in `change`. If a value is out of range or unknown to the kernel, nothing
+    /// is changed.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Denied` without `CAP_NET_ADMIN` in the initial user namespace, `Absent`, `Invalid`,
-    /// `Unsupported` before Linux 6.13.
+    /// [`NetlinkError`]: `Denied` without `CAP_NET_ADMIN` in the initial user namespace, `Absent` if the instance does
+    /// not exist, `Invalid` for an invalid value, `Unsupported` before Linux 6.13.
     pub fn set_napi(&mut self, id: NapiId, change: &PartialNapiSettings) -> Result<(), NetlinkError> {
         let mut request = bindings::Request::new().op_napi_set_do();
         let mut attributes = request.encode().push_id(id.get());
@@ -110,7 +111,7 @@ mod tests {
     use crate::netlink::{any_reply, push};
     use proptest::prelude::*;
 
-    /// A reply of the kernel: generic netlink header and attributes.
+    /// Creates a reply of the kernel: a generic netlink header and attributes.
     fn reply(attributes: &[(u16, &[u8])]) -> Vec<u8> {
         let mut bytes = vec![11, 1, 0, 0];
         for (kind, payload) in attributes {

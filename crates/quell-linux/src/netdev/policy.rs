@@ -1,5 +1,5 @@
-//! Values that `napi-set` accepts, from the policy of the request (`CTRL_CMD_GETPOLICY`). They are queried, not
-//! inferred from the kernel version. This needs no privilege and changes nothing.
+//! Values that `napi-set` accepts, according to the kernel's policy for the request (`CTRL_CMD_GETPOLICY`). Quell
+//! queries them and does not infer them from the kernel version. The query needs no privilege and changes nothing.
 
 use netlink_bindings::nlctrl;
 use netlink_bindings::utils::find_attr;
@@ -9,15 +9,15 @@ use crate::netlink::{Malformed, NetlinkError, Target};
 
 /// `NETDEV_CMD_NAPI_SET` of `include/uapi/linux/netdev.h`.
 const NETDEV_CMD_NAPI_SET: u32 = 14;
-/// `NETDEV_A_NAPI_THREADED` of the same file.
+/// `NETDEV_A_NAPI_THREADED` of `include/uapi/linux/netdev.h`.
 const NETDEV_A_NAPI_THREADED: u16 = 8;
 /// `CTRL_ATTR_POLICY` of `include/uapi/linux/genetlink.h`: limits by policy number and attribute number.
 const CTRL_ATTR_POLICY: u16 = 8;
-/// The policy of the request itself; others belong to nested attributes.
+/// Number of the policy for the request itself. Other policies belong to nested attributes.
 const OF_THE_REQUEST: u16 = 0;
 /// `NL_POLICY_TYPE_ATTR_MAX_VALUE_U` of `include/uapi/linux/netlink.h`.
 const NL_POLICY_TYPE_ATTR_MAX_VALUE_U: u16 = 5;
-/// Bytes of `struct genlmsghdr`.
+/// Size of `struct genlmsghdr` in bytes.
 const GENERIC_HEADER_BYTES: usize = 4;
 
 impl Netdev {
@@ -34,7 +34,7 @@ impl Netdev {
     }
 }
 
-/// Maximum of `threaded`; `None` in messages about other attributes.
+/// Maximum value of `threaded`. Returns `None` if the message describes another attribute.
 pub(crate) fn threaded_max(reply: &[u8]) -> Result<Option<u64>, Malformed> {
     let attributes = reply.get(GENERIC_HEADER_BYTES..).ok_or(Malformed("a policy without a header"))?;
     let path = [CTRL_ATTR_POLICY, OF_THE_REQUEST, NETDEV_A_NAPI_THREADED, NL_POLICY_TYPE_ATTR_MAX_VALUE_U];
@@ -55,7 +55,7 @@ mod tests {
         bytes
     }
 
-    /// The message about an attribute of `napi-set`, as in Linux 6.18.
+    /// Creates the message about an attribute of `napi-set`, as Linux 6.18 sends it.
     fn message(attribute_kind: u16, max: u64) -> Vec<u8> {
         const NLA_F_NESTED: u16 = 1 << 15;
         let limits = attribute(NL_POLICY_TYPE_ATTR_MAX_VALUE_U, &max.to_ne_bytes());
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn this_kernel_replies() {
         match Netdev::open().and_then(|mut netdev| netdev.takes_threaded_busy_poll()) {
-            Ok(takes) => println!("threaded=2 is taken: {takes}"),
+            Ok(takes) => println!("kernel accepts threaded=2: {takes}"),
             Err(error) => println!("skipped: {error}"),
         }
     }

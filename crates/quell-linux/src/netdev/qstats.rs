@@ -18,10 +18,10 @@ const NETDEV_A_QSTATS_QUEUE_ID: u16 = 3;
 const NETDEV_A_QSTATS_SCOPE: u16 = 4;
 
 /// Generates the struct of counters and its decoder, with the attribute numbers `NETDEV_A_QSTATS_*` of
-/// `include/uapi/linux/netdev.h`. All are `uint`, which the bindings would truncate to 32 bits.
+/// `include/uapi/linux/netdev.h`. All attributes have the type `uint`, which the bindings would truncate to 32 bits.
 macro_rules! counters {
     ($($kind:literal $field:ident $doc:literal;)+) => {
-        /// Counters of a queue or an interface; `None`: not reported.
+        /// Counters of a queue or an interface. A counter is `None` if the driver does not report it.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
         #[serde(rename_all = "kebab-case", deny_unknown_fields)]
         #[non_exhaustive]
@@ -41,41 +41,41 @@ macro_rules! counters {
 }
 
 counters! {
-    8 rx_packets "Packets received, as they reached the stack.";
+    8 rx_packets "Packets that the device passed to the network stack.";
     9 rx_bytes "Bytes received.";
     10 tx_packets "Packets sent.";
     11 tx_bytes "Bytes sent.";
-    12 rx_alloc_fail "Failed allocations on the receive side; packets may or may not be lost.";
-    13 rx_hw_drops "Packets that the hardware dropped, for whatever reason.";
-    14 rx_hw_drop_overruns "Packets that the hardware dropped for want of buffers.";
-    15 rx_csum_complete "Packets with a checksum that the hardware computed in full.";
-    16 rx_csum_unnecessary "Packets whose checksum the hardware found right.";
-    17 rx_csum_none "Packets whose checksum the hardware did not look at.";
-    18 rx_csum_bad "Packets with a bad checksum.";
-    19 rx_hw_gro_packets "Packets that the hardware had coalesced, as they reached the stack.";
-    20 rx_hw_gro_bytes "Bytes of those.";
-    21 rx_hw_gro_wire_packets "Packets on the wire that the hardware coalesced.";
-    22 rx_hw_gro_wire_bytes "Bytes of those.";
-    23 rx_hw_drop_ratelimits "Packets that the hardware dropped at a rate limit.";
-    24 tx_hw_drops "Packets to send that the hardware dropped.";
-    25 tx_hw_drop_errors "Packets to send that the hardware dropped as malformed.";
-    26 tx_csum_none "Packets sent that needed no checksum from the hardware.";
-    27 tx_needs_csum "Packets sent that needed a checksum from the hardware.";
-    28 tx_hw_gso_packets "Packets handed to the hardware for segmentation.";
-    29 tx_hw_gso_bytes "Bytes of those.";
-    30 tx_hw_gso_wire_packets "Packets on the wire that came from segmentation.";
-    31 tx_hw_gso_wire_bytes "Bytes of those.";
-    32 tx_hw_drop_ratelimits "Packets to send that the hardware dropped at a rate limit.";
-    33 tx_stop "Times that the transmit queue was stopped, being full.";
-    34 tx_wake "Times that it was woken again.";
+    12 rx_alloc_fail "Failed memory allocations on receive. A failure does not always drop a packet.";
+    13 rx_hw_drops "Received packets that the hardware dropped for any reason.";
+    14 rx_hw_drop_overruns "Received packets that the hardware dropped because it had no buffer.";
+    15 rx_csum_complete "Received packets for which the hardware computed the full checksum.";
+    16 rx_csum_unnecessary "Received packets whose checksum the hardware verified as correct.";
+    17 rx_csum_none "Received packets whose checksum the hardware did not verify.";
+    18 rx_csum_bad "Received packets with an incorrect checksum.";
+    19 rx_hw_gro_packets "Coalesced packets that hardware GRO passed to the network stack.";
+    20 rx_hw_gro_bytes "Bytes of the coalesced packets.";
+    21 rx_hw_gro_wire_packets "Packets on the wire that hardware GRO coalesced.";
+    22 rx_hw_gro_wire_bytes "Bytes of the packets that hardware GRO coalesced.";
+    23 rx_hw_drop_ratelimits "Received packets that the hardware dropped because of a rate limit.";
+    24 tx_hw_drops "Transmit packets that the hardware dropped.";
+    25 tx_hw_drop_errors "Transmit packets that the hardware dropped because they were malformed.";
+    26 tx_csum_none "Transmit packets that needed no checksum from the hardware.";
+    27 tx_needs_csum "Transmit packets that needed a checksum from the hardware.";
+    28 tx_hw_gso_packets "Packets that the stack passed to the hardware for segmentation.";
+    29 tx_hw_gso_bytes "Bytes of the packets passed to the hardware for segmentation.";
+    30 tx_hw_gso_wire_packets "Packets on the wire that resulted from hardware segmentation.";
+    31 tx_hw_gso_wire_bytes "Bytes of the packets that resulted from hardware segmentation.";
+    32 tx_hw_drop_ratelimits "Transmit packets that the hardware dropped because of a rate limit.";
+    33 tx_stop "Number of times that the driver stopped the transmit queue because it was full.";
+    34 tx_wake "Number of times that the driver restarted the transmit queue.";
 }
 
 /// Statistics of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceStats {
-    /// Interface.
+    /// Index of the interface.
     pub ifindex: Ifindex,
-    /// Sums over all queues, including removed ones.
+    /// Sums over all queues, including removed queues.
     pub counters: QueueCounters,
 }
 
@@ -84,7 +84,7 @@ pub struct DeviceStats {
 pub struct QueueStats {
     /// Direction of the queue.
     pub kind: QueueKind,
-    /// Index of the queue in its direction, from 0.
+    /// Index of the queue among those of its direction, from 0.
     pub id: u32,
     /// Counters of the queue.
     pub counters: QueueCounters,
@@ -94,7 +94,8 @@ impl Netdev {
     /// Reads the statistics of an interface.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Unsupported` if the driver reports none (veth, as of 6.18), `Absent`.
+    /// [`NetlinkError`]: `Unsupported` if the driver reports no statistics (veth, as of Linux 6.18), `Absent` if the
+    /// interface does not exist.
     pub fn device_stats(&mut self, ifindex: Ifindex) -> Result<DeviceStats, NetlinkError> {
         let request = request(ifindex, None);
         let target = Target::Index(ifindex);
@@ -105,7 +106,7 @@ impl Netdev {
     /// Reads the statistics of each queue of an interface, receive queues first.
     ///
     /// # Errors
-    /// As [`Netdev::device_stats`].
+    /// The same errors as [`Netdev::device_stats`].
     pub fn queue_stats(&mut self, ifindex: Ifindex) -> Result<Vec<QueueStats>, NetlinkError> {
         let request = request(ifindex, Some(NETDEV_QSTATS_SCOPE_QUEUE));
         let target = Target::Index(ifindex);

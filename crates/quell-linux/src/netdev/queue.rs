@@ -1,4 +1,4 @@
-//! Queues of an interface and their NAPI instances (`queue-get`).
+//! Queues of an interface and the NAPI instances that serve them (`queue-get`).
 
 use netlink_bindings::netdev as bindings;
 use netlink_bindings::traits::NetlinkRequest;
@@ -11,9 +11,9 @@ use crate::netlink::{Malformed, NetlinkError, Target};
 /// Direction of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QueueKind {
-    /// Receive.
+    /// Receive queue.
     Rx,
-    /// Transmit.
+    /// Transmit queue.
     Tx,
 }
 
@@ -31,9 +31,9 @@ impl QueueKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Queue {
-    /// Direction.
+    /// Direction of the queue.
     pub kind: QueueKind,
-    /// Index in its direction, from 0.
+    /// Index of the queue among those of its direction, from 0.
     pub id: u32,
     /// NAPI instance that serves the queue; `None` if the driver does not report it (veth).
     pub napi_id: Option<NapiId>,
@@ -43,7 +43,7 @@ impl Netdev {
     /// Lists the queues of an interface, receive queues first. An interface that is down has no queues.
     ///
     /// # Errors
-    /// [`NetlinkError`]: `Absent` without the interface, `Unsupported` before Linux 6.8.
+    /// [`NetlinkError`]: `Absent` if the interface does not exist, `Unsupported` before Linux 6.8.
     pub fn queues(&mut self, ifindex: Ifindex) -> Result<Vec<Queue>, NetlinkError> {
         let mut request = bindings::Request::new().op_queue_get_dump();
         request.encode().push_ifindex(ifindex.get());

@@ -1,12 +1,12 @@
-//! Replies for property tests: arbitrary bytes, and valid attributes (also nested) of arbitrary types and
-//! lengths, which get past the first check of a decoder.
+//! Generates replies for property tests: arbitrary bytes, and valid attributes (also nested) of arbitrary types and
+//! lengths. Valid attributes pass a decoder's first check.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::push;
 
-/// A reply behind a family header of `header_bytes` bytes.
+/// Generates a reply with a family header of `header_bytes` bytes.
 pub(crate) fn any_reply(header_bytes: usize) -> impl Strategy<Value = Vec<u8>> {
     let attributed = (vec(any::<u8>(), header_bytes), any_attributes()).prop_map(|(mut bytes, attributes)| {
         bytes.extend(attributes);

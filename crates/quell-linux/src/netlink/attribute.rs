@@ -1,10 +1,10 @@
-//! Reads and writes single netlink attributes of types that `netlink-bindings` lacks.
+//! Reads and writes single netlink attributes whose types `netlink-bindings` does not support.
 
 use netlink_bindings::utils::{self, IterableChunks};
 
 use super::Malformed;
 
-/// Attributes in `bytes` as type and payload, up to the first invalid length.
+/// Iterates over the attributes in `bytes`, as type and payload, up to the first invalid length.
 pub(crate) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     IterableChunks::new(bytes).map(|(header, payload)| (header.r#type, payload))
 }
@@ -19,10 +19,10 @@ pub(crate) fn uint(payload: &[u8]) -> Result<u64, Malformed> {
     .ok_or(Malformed("a uint attribute is not 4 or 8 bytes long"))
 }
 
-/// Appends an attribute.
+/// Appends an attribute to `buffer`.
 pub(crate) fn push(buffer: &mut Vec<u8>, kind: u16, payload: &[u8]) {
     let length = u16::try_from(payload.len()).unwrap_or(u16::MAX - 4);
-    debug_assert_eq!(usize::from(length), payload.len(), "no caller sends that much");
+    debug_assert_eq!(usize::from(length), payload.len(), "attributes are shorter than 64 KiB");
     utils::push_header(buffer, kind, length);
     buffer.extend_from_slice(&payload[..usize::from(length)]);
     utils::align(buffer);
@@ -36,7 +36,7 @@ pub(crate) fn push_uint(buffer: &mut Vec<u8>, kind: u16, value: u64) {
     }
 }
 
-/// Opens a nested attribute, which contains everything appended until [`end_nested`].
+/// Opens a nested attribute. It contains everything that is appended before [`end_nested`].
 pub(crate) fn begin_nested(buffer: &mut Vec<u8>, kind: u16) -> usize {
     utils::push_nested_header(buffer, kind)
 }

@@ -1,6 +1,6 @@
-//! The error type of all netlink requests, and of the ioctl that netlink replaced. It holds operation, target,
-//! cause, and the kernel's message (extended acknowledgement) if there is one. It classifies the failure; the
-//! callers decide how to react.
+//! Error type of all netlink requests and of the ethtool ioctl. It contains the operation, the target, the cause, and
+//! the kernel's message (extended acknowledgement) if there is one. It classifies the failure, and callers decide how
+//! to react.
 
 use std::fmt;
 use std::io;
@@ -14,13 +14,13 @@ use crate::netns::NamespaceError;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Target {
-    /// The network namespace of the handle.
+    /// The network namespace to which the handle belongs.
     Namespace,
-    /// Interface by index.
+    /// Interface by its index.
     Index(Ifindex),
-    /// Interface by name.
+    /// Interface by its name.
     Name(InterfaceName),
-    /// A NAPI instance.
+    /// NAPI instance by its id.
     Napi(NapiId),
 }
 
@@ -43,15 +43,15 @@ pub enum Failure {
     Absent,
     /// The kernel or the driver does not support the operation (`EOPNOTSUPP`, unknown family).
     Unsupported,
-    /// Permission is missing (`EPERM`, `EACCES`).
+    /// The caller lacks permission (`EPERM`, `EACCES`).
     Denied,
     /// The object is in use (`EBUSY`, `EAGAIN`).
     Busy,
-    /// The object exists already (`EEXIST`).
+    /// The object already exists (`EEXIST`).
     Exists,
     /// The kernel rejects a value (`EINVAL`, `ERANGE`).
     Invalid,
-    /// Any other failure: transport, memory, invalid reply.
+    /// Any other failure, for example of the transport, for lack of memory, or an invalid reply.
     Other,
 }
 
@@ -63,24 +63,24 @@ pub struct NetlinkError {
     cause: Cause,
 }
 
-/// A reply that violates its specification.
+/// A reply that violates its specification, with a description of the violation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
 /// Cause of a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// The kernel refused, with its message and the offending attribute.
+    /// The kernel rejected the request. The fields are its message, the offending attribute, and the valid range.
     Refused { errno: i32, message: Option<String>, attribute: Option<String>, range: Option<(u64, u64)> },
-    /// The socket or an ioctl on it failed.
+    /// A call on the socket failed.
     Transport { call: &'static str, errno: i32 },
     /// The kernel lacks the generic netlink family.
     FamilyAbsent { family: &'static str },
-    /// The reply is malformed.
+    /// The reply violates its specification.
     Malformed(Malformed),
     /// The listed objects changed during every attempt.
     DumpInterrupted { attempts: u32 },
-    /// The request cannot be encoded; nothing was sent.
+    /// The request cannot be encoded, so it was not sent.
     Inexpressible(&'static str),
     /// The network namespace could not be entered.
     Namespace(NamespaceError),
@@ -111,25 +111,25 @@ impl NetlinkError {
         }
     }
 
-    /// Whether the kernel lacks the generic netlink family. Otherwise, `Unsupported` refers to the driver.
+    /// Whether the kernel lacks the generic netlink family. If not, `Unsupported` refers to the driver.
     #[must_use]
     pub fn is_family_absent(&self) -> bool {
         matches!(self.cause, Cause::FamilyAbsent { .. })
     }
 
-    /// Operation, for example `change settings of`; [`NetlinkError::target`] completes it.
+    /// Operation that failed, for example `change settings of`. [`NetlinkError::target`] is its object.
     #[must_use]
     pub fn action(&self) -> &'static str {
         self.action
     }
 
-    /// Target of the operation.
+    /// Target of the failed operation.
     #[must_use]
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Error number, if the cause has one.
+    /// Error number of the cause, if it has one.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self.cause {
@@ -138,7 +138,7 @@ impl NetlinkError {
         }
     }
 
-    /// Message of the kernel (`NLMSGERR_ATTR_MSG`), if it sent one.
+    /// The kernel's message (`NLMSGERR_ATTR_MSG`), if it sent one.
     #[must_use]
     pub fn kernel_message(&self) -> Option<&str> {
         match &self.cause {
@@ -156,8 +156,7 @@ impl NetlinkError {
         }
     }
 
-    /// Offending attribute, with the name of the kernel's specification (`NLMSGERR_ATTR_OFFS`,
-    /// `NLMSGERR_ATTR_MISS_TYPE`).
+    /// Name of the offending attribute in the kernel's specification (`NLMSGERR_ATTR_OFFS`, `NLMSGERR_ATTR_MISS_TYPE`).
     #[must_use]
     pub fn attribute(&self) -> Option<&str> {
         match &self.cause {
@@ -184,7 +183,7 @@ impl fmt::Display for NetlinkError {
         write!(f, "{} {}: {}", self.action, self.target, self.cause)?;
         match self.failure() {
             Failure::Denied => f.write_str("; this needs root (CAP_NET_ADMIN)"),
-            Failure::Unsupported => f.write_str("; this kernel or driver does not have it"),
+            Failure::Unsupported => f.write_str("; not supported by this kernel or driver"),
             _ => Ok(()),
         }
     }
@@ -202,7 +201,7 @@ impl fmt::Display for Cause {
                     write!(f, " (attribute {attribute})")?;
                 }
                 match range {
-                    Some((least, greatest)) => write!(f, "; allowed is {least} to {greatest}"),
+                    Some((least, greatest)) => write!(f, "; the valid range is {least} to {greatest}"),
                     None => Ok(()),
                 }
             }
@@ -210,10 +209,10 @@ impl fmt::Display for Cause {
                 write!(f, "{call}: {}", io::Error::from_raw_os_error(*errno))
             }
             Self::FamilyAbsent { family } => write!(f, "no netlink family {family:?}"),
-            Self::Malformed(Malformed(what)) => write!(f, "the answer makes no sense: {what}"),
+            Self::Malformed(Malformed(what)) => write!(f, "invalid reply: {what}"),
             Self::Inexpressible(why) => f.write_str(why),
             Self::DumpInterrupted { attempts } => {
-                write!(f, "changed while it was listed, {attempts} times in a row; try again")
+                write!(f, "the objects changed during each of {attempts} attempts to list them; try again")
             }
             Self::Namespace(error) => error.fmt(f),
         }

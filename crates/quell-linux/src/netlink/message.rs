@@ -1,14 +1,14 @@
-//! Framing of netlink: splits datagrams into messages, and parses the two that end an exchange (`NLMSG_ERROR`,
-//! `NLMSG_DONE`) with their extended acknowledgement.
+//! Framing of netlink: splits datagrams into messages, and parses the two messages that end an exchange (`NLMSG_ERROR`
+//! and `NLMSG_DONE`) with their extended acknowledgement.
 
 use netlink_bindings::builtin::{IterablePolicyTypeAttrs, NlmsgerrAttrs};
 use netlink_bindings::utils;
 
 use super::Malformed;
 
-/// Bytes of `struct nlmsghdr`.
+/// Size of `struct nlmsghdr` in bytes.
 pub(super) const HEADER_BYTES: usize = 16;
-/// Bytes of the error number at the start of both closing messages.
+/// Size of the error number in bytes. Both messages that end an exchange start with it.
 const ERRNO_BYTES: usize = 4;
 
 /// A message from the kernel.
@@ -26,15 +26,15 @@ pub(super) struct Status {
     /// Error number; 0 for success.
     pub(super) errno: i32,
     pub(super) message: Option<String>,
-    /// Offset of the offending attribute in the request, from its `nlmsghdr` on.
+    /// Offset of the offending attribute in the request, counted from the start of its `nlmsghdr`.
     pub(super) offset: Option<usize>,
-    /// Type of a missing attribute, and the offset of the nest that lacks it.
+    /// Type of a missing attribute, and the offset of the nested attribute that lacks it.
     pub(super) missing: Option<(u16, Option<usize>)>,
-    /// Minimum and maximum of the offending attribute.
+    /// Minimum and maximum value of the offending attribute.
     pub(super) range: Option<(u64, u64)>,
 }
 
-/// Splits off the next message of `rest`; `None` at the end.
+/// Splits off the next message of `rest`. Returns `None` at the end.
 pub(super) fn next_message<'a>(rest: &mut &'a [u8]) -> Option<Result<Message<'a>, Malformed>> {
     if rest.is_empty() {
         return None;
@@ -60,7 +60,7 @@ fn split_message<'a>(rest: &mut &'a [u8]) -> Option<Message<'a>> {
 }
 
 impl Message<'_> {
-    /// Result in a closing message; `None` for a message with content.
+    /// Result in a message that ends an exchange. `None` for a message with content.
     pub(super) fn status(&self) -> Option<Result<Status, Malformed>> {
         let is_error = match i32::from(self.kind) {
             libc::NLMSG_ERROR => true,
@@ -80,7 +80,8 @@ impl Message<'_> {
         Some(status)
     }
 
-    /// Length of the request that `NLMSG_ERROR` echoes; only its header if the capped flag is set.
+    /// Length of the request that `NLMSG_ERROR` echoes. If the flag `NLM_F_CAPPED` is set, only the request's header is
+    /// echoed.
     fn echoed_request_bytes(&self) -> Option<usize> {
         if self.has_flag(libc::NLM_F_CAPPED) {
             return Some(HEADER_BYTES);
@@ -95,7 +96,7 @@ impl Message<'_> {
 }
 
 impl Status {
-    /// Parses an extended acknowledgement. It only explains an error, so invalid parts are ignored.
+    /// Parses an extended acknowledgement. Invalid parts are ignored, because it only explains an error.
     fn read_extended_ack(&mut self, bytes: &[u8]) {
         let attributes = NlmsgerrAttrs::new(bytes);
         let position = |offset: u32| usize::try_from(offset).ok();

@@ -1,10 +1,10 @@
-//! Netlink transport of `link`, `address`, `ethtool` and `netdev`: a socket, the framing of messages, and the
-//! error type. Those modules define the requests.
+//! Netlink transport for `link`, `address`, `ethtool` and `netdev`: a socket, the framing of messages, and the error
+//! type. Those modules define the requests.
 //!
-//! The crate `netlink-bindings` supplies the kernel's message formats. Its companion socket (as of 0.3.5) is
-//! not used, for three reasons. It reports a dump that the kernel refuses (an error in `NLMSG_DONE`) as a short
-//! packet, hides `NLM_F_DUMP_INTR`, and panics on a message above 8 KiB. The bindings also read the
-//! specification type `uint`, 4 or 8 bytes on the wire, as 4 bytes; `attribute` handles it.
+//! The crate `netlink-bindings` supplies the kernel's message formats. Quell does not use the socket of its companion
+//! crate (as of 0.3.5), for three reasons. It reports a dump that the kernel rejected (an error in `NLMSG_DONE`) as a
+//! short packet. It hides `NLM_F_DUMP_INTR`. It panics on a message above 8 KiB. The bindings also read the type
+//! `uint`, which has 4 or 8 bytes on the wire, as 4 bytes; `attribute` decodes it correctly.
 
 #[cfg(test)]
 mod any_reply;

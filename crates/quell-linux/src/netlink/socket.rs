@@ -1,5 +1,5 @@
-//! A netlink socket and its request-reply exchange, up to the acknowledgement. It stays in the network
-//! namespace of the thread that opened it.
+//! A netlink socket and its exchange of requests and replies, up to the acknowledgement. The socket remains in the
+//! network namespace of the thread that opened it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -14,7 +14,7 @@ use super::message::{HEADER_BYTES, Message, Status, next_message};
 use super::{Cause, Failure, Malformed, NetlinkError, Target};
 use crate::netns::Namespace;
 
-/// Maximum number of attempts for a dump that changes interrupt.
+/// Maximum number of attempts to read a dump that concurrent changes interrupt.
 const DUMP_ATTEMPTS_MAX: u32 = 8;
 
 /// A netlink socket for rtnetlink or for one generic family.
@@ -22,14 +22,14 @@ const DUMP_ATTEMPTS_MAX: u32 = 8;
 pub(crate) struct NetlinkSocket {
     fd: OwnedFd,
     sequence: u32,
-    /// Message type of generic requests; unused for rtnetlink.
+    /// Message type of generic requests. rtnetlink does not use it.
     family_id: u16,
     buffer: Vec<u8>,
 }
 
 /// Why an attempt to read a dump failed.
 enum Interruption {
-    /// `NLM_F_DUMP_INTR`: the reply is inconsistent and must be requested again.
+    /// `NLM_F_DUMP_INTR`: objects changed during the dump, so the request must be repeated.
     Changed,
     Failed(Cause),
 }
@@ -37,7 +37,7 @@ enum Interruption {
 impl NetlinkSocket {
     /// Opens a socket for links and addresses.
     pub(crate) fn open_route() -> Result<Self, NetlinkError> {
-        // NETLINK_ROUTE is protocol 0, the default in rustix.
+        // `None` means NETLINK_ROUTE, which is protocol 0.
         Self::open(None)
     }
 
@@ -66,7 +66,7 @@ impl NetlinkSocket {
         Ok(socket)
     }
 
-    /// Opens a socket with `open` in another network namespace.
+    /// Opens a socket in another network namespace by calling `open` there.
     pub(crate) fn open_in(
         namespace: &Namespace,
         open: impl FnOnce() -> Result<Self, NetlinkError> + Send,
@@ -84,22 +84,22 @@ impl NetlinkSocket {
     fn open_socket(protocol: Option<Protocol>) -> Result<Self, Cause> {
         let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)
             .map_err(|errno| transport("socket", errno))?;
-        // A connected socket receives only from the kernel (port 0).
+        // A connected socket receives messages only from the kernel, which has port 0.
         rustix::net::connect(&fd, &SocketAddrNetlink::new(0, 0)).map_err(|errno| transport("connect", errno))?;
-        // Enables error messages, disables the echo of requests, and makes the kernel reject dump filters that it does
-        // not support.
+        // Enables extended acknowledgements, disables the echo of requests, and makes the kernel reject dump filters
+        // that it does not support.
         for option in [libc::NETLINK_EXT_ACK, libc::NETLINK_CAP_ACK, libc::NETLINK_GET_STRICT_CHK] {
             enable(&fd, option)?;
         }
         Ok(Self { fd, sequence: 0, family_id: 0, buffer: Vec::new() })
     }
 
-    /// The socket, for calls that need any socket of this namespace.
+    /// The socket, for calls that accept any socket of this namespace.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Sends a request whose reply is only an acknowledgement, or is not needed.
+    /// Sends a request and waits for its acknowledgement. The content of a reply is discarded.
     pub(crate) fn act<R: NetlinkRequest>(
         &mut self,
         action: &'static str,
@@ -109,7 +109,7 @@ impl NetlinkSocket {
         let answer = self.collect(action, target, request, |_| Ok(())).map(drop);
         match &answer {
             Ok(()) => debug!(action, %target, "netlink request acknowledged"),
-            Err(error) => debug!(%error, "netlink request refused"),
+            Err(error) => debug!(%error, "netlink request failed"),
         }
         answer
     }
@@ -130,8 +130,8 @@ impl NetlinkSocket {
         })
     }
 
-    /// Sends a request and decodes every message of the reply. A dump that changes interrupt is repeated, a limited
-    /// number of times.
+    /// Sends a request and decodes every message of the reply. If concurrent changes interrupt a dump, it is repeated a
+    /// limited number of times.
     pub(crate) fn collect<R: NetlinkRequest, T>(
         &mut self,
         action: &'static str,
@@ -145,7 +145,9 @@ impl NetlinkSocket {
                     trace!(action, %target, replies = replies.len(), "netlink request answered");
                     return Ok(replies);
                 }
-                Err(Interruption::Changed) => debug!(action, %target, "changed while it was listed: asking again"),
+                Err(Interruption::Changed) => {
+                    debug!(action, %target, "the objects changed during the dump; repeating it")
+                }
                 Err(Interruption::Failed(cause)) => {
                     let error = NetlinkError::new(action, target.clone(), cause);
                     trace!(%error, "netlink request failed");
@@ -172,14 +174,15 @@ impl NetlinkSocket {
             while let Some(message) = next_message(&mut rest) {
                 let message = message.map_err(failed_malformed)?;
                 if message.sequence != self.sequence {
-                    continue; // Remainder of an earlier exchange that failed.
+                    continue; // The message belongs to an earlier exchange that failed.
                 }
                 interrupted |= message.has_flag(libc::NLM_F_DUMP_INTR);
                 if let Some(status) = message.status() {
                     let status = status.map_err(failed_malformed)?;
                     return finish(request, status, interrupted, first_malformed, replies);
                 }
-                // Read the reply to its end even if a part is malformed, so that the socket stays usable.
+                // Read the reply to its end even if a part is malformed. Otherwise the next exchange would receive the
+                // rest.
                 match decode_content(&message, decode) {
                     Ok(reply) => replies.push(reply),
                     Err(malformed) => first_malformed = first_malformed.or(Some(malformed)),
@@ -204,7 +207,7 @@ impl NetlinkSocket {
         self.buffer.extend(self.sequence.to_ne_bytes());
         self.buffer.extend(0_u32.to_ne_bytes());
         self.buffer.extend(request.payload());
-        // A datagram is sent completely or not at all.
+        // The kernel accepts a datagram completely or not at all.
         rustix::io::retry_on_intr(|| rustix::net::send(&self.fd, &self.buffer, SendFlags::empty()))
             .map(drop)
             .map_err(|errno| transport("send", errno))
@@ -227,13 +230,13 @@ impl NetlinkSocket {
     }
 }
 
-/// `NLMSG_NOOP` and other control messages below `NLMSG_MIN_TYPE` are not content.
+/// Decodes a message with content. `NLMSG_NOOP` and other control messages (types below `NLMSG_MIN_TYPE`) have none.
 fn decode_content<T>(
     message: &Message<'_>,
     decode: &mut impl FnMut(&[u8]) -> Result<T, Malformed>,
 ) -> Result<T, Malformed> {
     if i32::from(message.kind) < libc::NLMSG_MIN_TYPE {
-        return Err(Malformed("a control message within an answer"));
+        return Err(Malformed("an unexpected control message"));
     }
     decode(message.payload)
 }
@@ -262,19 +265,19 @@ fn refusal<R: NetlinkRequest>(request: &R, status: Status) -> Cause {
     Cause::Refused { errno: status.errno, message: status.message, attribute, range: status.range }
 }
 
-/// Name of the offending or missing attribute.
+/// Name of the attribute that is invalid or missing.
 fn blamed_attribute<R: NetlinkRequest>(payload: &[u8], status: &Status) -> Option<String> {
     let in_payload = |offset: usize| offset.checked_sub(HEADER_BYTES);
     if let Some((kind, nest)) = status.missing {
         let (_, name) = R::lookup(payload, in_payload(nest.unwrap_or(HEADER_BYTES))?, Some(kind));
         let name = name.map_or_else(|| kind.to_string(), kernel_spelling);
-        return Some(format!("{name}, which is missing"));
+        return Some(format!("{name}, missing"));
     }
     let (trace, _) = R::lookup(payload, in_payload(status.offset?)?, None);
     trace.first().map(|(name, _)| kernel_spelling(name))
 }
 
-/// Converts a name of the bindings (`DeferHardIrqs`) to that of the kernel's specification (`defer-hard-irqs`).
+/// Converts an attribute name of the bindings (`DeferHardIrqs`) to the kernel's specification name (`defer-hard-irqs`).
 fn kernel_spelling(name: &str) -> String {
     let mut spelled = String::with_capacity(name.len() + 4);
     for letter in name.chars() {
@@ -294,7 +297,7 @@ fn transport(call: &'static str, errno: Errno) -> Cause {
     Cause::Transport { call, errno: errno.raw_os_error() }
 }
 
-/// Sets a boolean option of level `SOL_NETLINK`, which rustix lacks.
+/// Sets a boolean option at level `SOL_NETLINK`. rustix does not support these options.
 fn enable(fd: &OwnedFd, option: i32) -> Result<(), Cause> {
     let on: libc::c_int = 1;
     // SAFETY: pointer and length describe `on`, which outlives the call.

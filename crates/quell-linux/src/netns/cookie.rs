@@ -1,5 +1,5 @@
-//! The cookie of a network namespace, which is unique during a boot. Inode numbers are not: nsfs reuses them at
-//! once.
+//! The cookie of a network namespace, which is unique during a boot. An inode number is not unique, because nsfs reuses
+//! it at once.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,12 +8,12 @@ use std::os::unix::net::UnixDatagram;
 use super::{Namespace, NamespaceError};
 
 impl Namespace {
-    /// Number of this namespace, unique until reboot: `net_cookie` of `struct net` (`net/core/net_namespace.c`),
-    /// read with `SO_NETNS_COOKIE` from a socket in the namespace.
+    /// Number of this namespace, unique until reboot (`net_cookie` of `struct net` in `net/core/net_namespace.c`). It
+    /// is read with `SO_NETNS_COOKIE` from a socket in the namespace.
     ///
     /// # Errors
-    /// [`NamespaceError::NoCookie`] before Linux 5.14; [`NamespaceError::System`] when the namespace cannot be
-    /// entered (`CAP_SYS_ADMIN`).
+    /// [`NamespaceError::NoCookie`] before Linux 5.14; [`NamespaceError::System`] if the namespace cannot be entered
+    /// (`CAP_SYS_ADMIN`).
     pub fn cookie(&self) -> Result<u64, NamespaceError> {
         let read = self.run(|| UnixDatagram::unbound().and_then(netns_cookie))?;
         read.map_err(|error| self.refusal(&error))
@@ -58,7 +58,7 @@ mod tests {
         let cookie = || netns_cookie(UnixDatagram::unbound().unwrap());
         match cookie() {
             Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
-                skip(Lacks::KernelFeature, "before Linux 5.14")
+                skip(Lacks::KernelFeature, "needs Linux 5.14")
             }
             first => assert_eq!(first.unwrap(), cookie().unwrap()),
         }

@@ -13,16 +13,16 @@ use crate::visible;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NamespaceError {
-    /// An invalid name for `/run/netns`.
+    /// The name is not valid for a file in `/run/netns`.
     #[error("network namespace name {name:?}: {reason}")]
     InvalidName {
-        /// Name as given.
+        /// Name, as the caller gave it.
         name: String,
-        /// Rule that it violates.
+        /// Rule that the name violates.
         reason: &'static str,
     },
-    /// The name exists already.
-    #[error("network namespace {name}: exists already; choose another name or delete it")]
+    /// A namespace with this name already exists.
+    #[error("network namespace {name}: already exists; choose another name or delete it")]
     Exists {
         /// Requested name.
         name: NamespaceName,
@@ -33,28 +33,29 @@ pub enum NamespaceError {
         /// Requested name or path.
         what: String,
     },
-    /// No namespace is mounted on the file, as after a crash between the creation of the file and the mount.
-    #[error("{path}: a file, but no network namespace is mounted on it; delete it", path = visible::path(path))]
+    /// The file exists, but no namespace is mounted on it. A crash between the creation of the file and the mount has
+    /// this effect.
+    #[error("{path}: no network namespace is mounted on this file; delete it", path = visible::path(path))]
     NotANamespace {
-        /// File.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The kernel does not support cookies of namespaces.
+    /// The kernel does not support namespace cookies.
     #[error(
         "read the cookie of network namespace {what}: not supported by this kernel; needs Linux 5.14 (SO_NETNS_COOKIE)"
     )]
     NoCookie {
-        /// Namespace.
+        /// Namespace, as in error messages.
         what: String,
     },
     /// A system call failed.
     #[error("{action} {what}: {text}{hint}", text = io::Error::from_raw_os_error(*errno), hint = hint(*errno))]
     System {
-        /// Operation.
+        /// Operation that failed.
         action: &'static str,
-        /// Object of the operation.
+        /// Object of the operation, as in error messages.
         what: String,
-        /// Error number.
+        /// Error number (`errno`).
         errno: i32,
     },
 }

@@ -1,10 +1,8 @@
-//! Network namespaces: creates, finds, enters and deletes them. The layout is that of `ip netns`
-//! (`/run/netns/NAME`), so each tool sees the namespaces of the other. The callers decide on their content, and
-//! when to delete them.
+//! Network namespaces: creates, finds, enters and deletes them. Names are files `/run/netns/NAME`, as for `ip netns`,
+//! so each tool sees the other's namespaces. Callers decide on the content of a namespace, and when to delete it.
 //!
-//! The calling thread never changes its namespace by accident. Work in another namespace runs on a new thread
-//! that ends afterwards ([`Namespace::run`]), so neither a panic nor an error leaves the caller in the wrong
-//! namespace.
+//! The calling thread never changes its namespace by accident. Work in another namespace runs on a new thread that ends
+//! afterwards ([`Namespace::run`]), so a panic or an error cannot leave the caller in the wrong namespace.
 
 mod cookie;
 mod error;
@@ -30,9 +28,9 @@ pub use error::NamespaceError;
 
 /// Directory of `ip netns` (`NETNS_RUN_DIR` of iproute2, below `/var/run`).
 const NAMED_DIRECTORY: &str = "/run/netns";
-/// `NSFS_MAGIC` of `include/uapi/linux/magic.h`: file system type of a namespace in `fstatfs(2)`.
+/// `NSFS_MAGIC` of `include/uapi/linux/magic.h`: the file system type that `fstatfs(2)` returns for a namespace.
 const NSFS_MAGIC: i64 = 0x6e73_6673;
-/// Maximum of stacked mounts on a name that are unmounted. A faulty tool can mount more than one.
+/// Maximum number of stacked mounts that are removed from a name. A faulty tool can create more than one mount.
 const STACKED_MOUNTS_MAX: usize = 16;
 
 /// Name of a namespace in `/run/netns`: a file name other than `.` and `..`.
@@ -54,9 +52,9 @@ impl NamespaceName {
         } else if name.len() > Self::MAX_BYTES {
             "is longer than 255 bytes"
         } else if name == "." || name == ".." {
-            "is a directory"
+            "is the name of a directory"
         } else if name.contains(['/', '\0']) {
-            "has a slash or a zero byte"
+            "contains a slash or a zero byte"
         } else {
             return Ok(Self(name));
         };
@@ -91,23 +89,23 @@ impl FromStr for NamespaceName {
 /// Result of [`Namespace::delete_named`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
-    /// The name existed and is deleted. The namespace exists while a process, a socket or a file descriptor refers
+    /// The name existed and was deleted. The namespace itself exists until no process, socket or file descriptor refers
     /// to it.
     Deleted,
     /// The name did not exist.
     WasAbsent,
 }
 
-/// Processes of a namespace, as far as this process may read them.
+/// Processes in a namespace, as far as this process may read their namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceProcesses {
-    /// PIDs of processes with their main thread in the namespace, ascending.
+    /// PIDs of the processes whose main thread is in the namespace, in ascending order.
     pub pids: Vec<Pid>,
-    /// PIDs of processes whose namespace is unreadable without ptrace access.
+    /// PIDs of the processes whose namespace this process cannot read, for lack of ptrace access.
     pub unreadable: Vec<Pid>,
 }
 
-/// A network namespace. An open file descriptor keeps it in existence.
+/// A network namespace. The open file descriptor in this value keeps the namespace alive.
 ///
 /// Two values are equal if they refer to the same namespace.
 #[derive(Debug)]
@@ -133,9 +131,9 @@ impl AsFd for Namespace {
 impl Namespace {
     /// Creates an empty namespace with a name, as `ip netns add` does.
     ///
-    /// The file of the name is created before the namespace is mounted on it. A crash in between leaves an empty
-    /// file, which [`Namespace::delete_named`] removes, and never a namespace without a name. `/run/netns` becomes
-    /// a shared mount if necessary, so that other mount namespaces see the namespace and can delete it.
+    /// The file `/run/netns/NAME` is created first, and then the namespace is mounted on it. A crash in between leaves
+    /// an empty file, which [`Namespace::delete_named`] removes, and never a namespace without a name. `/run/netns`
+    /// becomes a shared mount if necessary. Other mount namespaces therefore see the namespace and can delete it.
     ///
     /// # Errors
     /// [`NamespaceError::Exists`]; [`NamespaceError::System`], in particular without `CAP_SYS_ADMIN`.
@@ -153,7 +151,7 @@ impl Namespace {
         let mounted = in_own_thread(|| mount_new_namespace(&path));
         let opened = mounted.and_then(|()| Self::open_named(name));
         if opened.is_err() {
-            // Report the first error; `list_named` shows a file that remains.
+            // Return the first error. `list_named` shows the file if it could not be deleted.
             let _ = Self::delete_named(name);
         }
         opened
@@ -220,7 +218,7 @@ impl Namespace {
         Ok(names)
     }
 
-    /// Deletes a name, as `ip netns delete` does. A missing name is not an error.
+    /// Deletes a name, as `ip netns delete` does. It is not an error if the name does not exist.
     ///
     /// # Errors
     /// [`NamespaceError::System`], in particular without `CAP_SYS_ADMIN`.
@@ -241,22 +239,22 @@ impl Namespace {
         }
     }
 
-    /// Inode number in `net:[4026531840]` of `/proc/PID/ns/net`. It is unique only while the namespace exists; the
-    /// kernel reuses it at once. Use the [`cookie`](Self::cookie) to recognize a namespace later.
+    /// Inode number of the namespace, as in `net:[4026531840]` of `/proc/PID/ns/net`. It is unique only while the
+    /// namespace exists, because the kernel reuses it at once. To recognize a namespace later, use the
+    /// [`cookie`](Self::cookie).
     #[must_use]
     pub const fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// Runs `work` on a new thread in this namespace and returns its result.
+    /// Runs `work` on a new thread in this namespace, and returns its result.
     ///
-    /// Sockets and processes that `work` creates stay in this namespace. A process with `PR_SET_PDEATHSIG` would
-    /// receive its signal at once, because the thread that started it ends. A panic in `work` continues in the
-    /// caller.
+    /// Sockets and processes that `work` creates stay in this namespace. The thread ends with `work`. A process with
+    /// `PR_SET_PDEATHSIG` therefore receives its signal at once. A panic in `work` continues in the caller.
     ///
     /// # Errors
-    /// [`NamespaceError::System`] when the namespace cannot be entered (needs `CAP_SYS_ADMIN`, except for the
-    /// caller's own); `work` has not run then.
+    /// [`NamespaceError::System`] if the namespace cannot be entered; `work` does not run then. Entering needs
+    /// `CAP_SYS_ADMIN`, except for the caller's own namespace.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NamespaceError> {
         in_own_thread(|| {
             self.move_calling_thread()?;
@@ -264,11 +262,11 @@ impl Namespace {
         })
     }
 
-    /// Moves the calling thread into this namespace permanently, for threads that work only there. Others use
+    /// Moves the calling thread into this namespace permanently. This is for threads that work only there; others use
     /// [`Namespace::run`].
     ///
     /// # Errors
-    /// [`NamespaceError::System`]; the thread has not moved then.
+    /// [`NamespaceError::System`]; the thread then stays in its namespace.
     pub fn move_calling_thread(&self) -> Result<(), NamespaceError> {
         // `setns(2)` needs a capability even for the current namespace.
         if Self::current().is_ok_and(|here| here == *self) {
@@ -278,11 +276,11 @@ impl Namespace {
             .map_err(|errno| NamespaceError::system("enter network namespace", self, errno))
     }
 
-    /// Finds the processes in this namespace by `PID/ns/net` below `proc_root`, normally `/proc`. Processes that
-    /// exit during the search are skipped.
+    /// Finds the processes in this namespace, by the links `PID/ns/net` below `proc_root` (normally `/proc`). Processes
+    /// that exit during the search are skipped.
     ///
     /// # Errors
-    /// [`NamespaceError::System`] when `proc_root` cannot be listed.
+    /// [`NamespaceError::System`] if `proc_root` cannot be listed.
     pub fn processes(&self, proc_root: &Path) -> Result<NamespaceProcesses, NamespaceError> {
         let list_error = |error: io::Error| NamespaceError::io("list", proc_root, &error);
         let mut found = NamespaceProcesses::default();
@@ -311,14 +309,14 @@ impl fmt::Display for Namespace {
     }
 }
 
-/// Parses the inode number in a `/proc/PID/ns/net` link.
+/// Parses the inode number from the target of a link `/proc/PID/ns/net`.
 pub(crate) fn parse_namespace_link(link: &Path) -> Option<u64> {
     link.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Runs `work` on a new thread, so that changes to the thread end with it.
+/// Runs `work` on a new thread. Changes that `work` makes to the thread end with it.
 fn in_own_thread<T: Send>(work: impl FnOnce() -> Result<T, NamespaceError> + Send) -> Result<T, NamespaceError> {
-    // Spans belong to a thread.
+    // Enter the caller's span again, because spans belong to a thread.
     let span = tracing::Span::current();
     thread::scope(|scope| {
         let spawned = thread::Builder::new()
@@ -331,14 +329,14 @@ fn in_own_thread<T: Send>(work: impl FnOnce() -> Result<T, NamespaceError> + Sen
 
 /// Moves the calling thread into a new namespace and mounts it on `path`.
 fn mount_new_namespace(path: &Path) -> Result<(), NamespaceError> {
-    // SAFETY: only `FILES` is unsafe, and it is not requested; the thread ends after this.
+    // SAFETY: only the flag `FILES` is unsafe, and it is not used.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
         .map_err(|errno| NamespaceError::system("unshare", "the network namespace", errno))?;
     rustix::mount::mount_bind("/proc/thread-self/ns/net", path)
         .map_err(|errno| NamespaceError::system("mount the network namespace on", visible::path(path), errno))
 }
 
-/// Makes `/run/netns` a shared mount, under the lock that iproute2 uses for it.
+/// Makes `/run/netns` a shared mount. This holds the lock that iproute2 uses for the same purpose.
 fn share_named_directory() -> Result<(), NamespaceError> {
     let path = Path::new(NAMED_DIRECTORY);
     fs::DirBuilder::new()
@@ -355,7 +353,7 @@ fn share_named_directory() -> Result<(), NamespaceError> {
     };
     match share() {
         Ok(()) => return Ok(()),
-        Err(Errno::INVAL) => {} // Not a mount point yet.
+        Err(Errno::INVAL) => {} // The directory is not a mount point yet.
         Err(errno) => return Err(NamespaceError::system("share", visible::path(path), errno)),
     }
     rustix::mount::mount_bind_recursive(path, path)

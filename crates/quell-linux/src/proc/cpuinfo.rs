@@ -1,11 +1,11 @@
-//! `/proc/cpuinfo` and `/proc/cmdline`, for the machine description in result files. CPU features and topology
-//! are not read.
+//! `/proc/cpuinfo` and `/proc/cmdline`, for the machine description in result files. This module does not read CPU
+//! features or topology.
 
 use super::text::{Malformed, lines};
 use super::{ProcError, ProcRoot};
 
-/// Name of the processor (`model name` of the first CPU); `None` on architectures without it, for example
-/// arm64.
+/// Parses the processor's name (`model name` of the first CPU). Returns `None` on architectures without that field, for
+/// example arm64.
 #[must_use]
 pub fn parse_model_name(bytes: &[u8]) -> Option<String> {
     lines(bytes).find_map(|line| {
@@ -16,7 +16,7 @@ pub fn parse_model_name(bytes: &[u8]) -> Option<String> {
 }
 
 impl ProcRoot {
-    /// Reads the name of the processor; `None` if the kernel does not report it.
+    /// Reads the processor's name; `None` if the kernel does not report it.
     ///
     /// # Errors
     /// When `/proc/cpuinfo` cannot be read.
@@ -24,8 +24,7 @@ impl ProcRoot {
         self.read("cpuinfo", |bytes| Ok::<_, Malformed>(parse_model_name(bytes)))
     }
 
-    /// Reads the kernel command line. It may contain information that the owner of the machine does not want to
-    /// publish.
+    /// Reads the kernel command line. It may contain private information about the machine.
     ///
     /// # Errors
     /// When `/proc/cmdline` cannot be read.

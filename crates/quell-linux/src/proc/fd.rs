@@ -1,4 +1,4 @@
-//! `/proc/PID/fd`: open files of a process, by the kernel's name of each file.
+//! `/proc/PID/fd`: the open files of a process, identified by the kernel's name for each file.
 
 use std::ffi::OsString;
 use std::mem::MaybeUninit;
@@ -11,18 +11,18 @@ use rustix::io::Errno;
 use super::text::number;
 use super::{ProcDir, ProcError};
 
-/// Target of a file descriptor (`/proc/PID/fd/N`).
+/// Kind of file behind a descriptor, from the link `/proc/PID/fd/N`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FdKind {
-    /// A socket, by its sockfs inode, as in `sock_diag` and `/proc/net/tcp`.
+    /// A socket. Its sockfs inode also appears in `sock_diag` and `/proc/net/tcp`.
     Socket {
-        /// Inode.
+        /// Inode number of the socket.
         inode: u64,
     },
     /// A pipe.
     Pipe {
-        /// Inode.
+        /// Inode number of the pipe.
         inode: u64,
     },
     /// An epoll.
@@ -35,16 +35,16 @@ pub enum FdKind {
     SignalFd,
     /// An io_uring.
     IoUring,
-    /// Another anonymous file (`anon_inode:`), by its kind.
+    /// Another anonymous file (`anon_inode:`), with the kernel's name of its kind.
     AnonInode(String),
-    /// A file by path; a deleted file ends with ` (deleted)`.
+    /// A file with a path. The path of a deleted file ends with ` (deleted)`.
     Path(PathBuf),
-    /// Another target, by the kernel's name.
+    /// Any other file, with the kernel's name for it.
     Other(OsString),
 }
 
 impl FdKind {
-    /// Parses the kernel's name of a file.
+    /// Parses the kernel's name for a file.
     #[must_use]
     pub fn parse(target: &[u8]) -> Self {
         if target.first() == Some(&b'/') {
@@ -81,22 +81,22 @@ fn bracketed<'a>(target: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
 /// An open file descriptor of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fd {
-    /// Number in that process.
+    /// Number of the descriptor in that process.
     pub number: i32,
-    /// Target.
+    /// Kind of file behind the descriptor.
     pub kind: FdKind,
 }
 
-/// Buffer in bytes for the directory entries of one system call: about three hundred files.
+/// Buffer size for directory entries in bytes. One system call returns about three hundred files.
 const LISTED_AT_ONCE: usize = 8 << 10;
-/// Maximum length of the kernel's name of a file (`include/uapi/linux/limits.h`).
+/// Maximum length of the kernel's name for a file (`include/uapi/linux/limits.h`).
 const PATH_MAX: usize = 4_096;
 
 impl ProcDir {
-    /// Lists the open file descriptors in ascending order. One that is closed during the call is skipped.
+    /// Lists the open file descriptors in ascending order. A descriptor that is closed during the call is skipped.
     ///
     /// # Errors
-    /// When the directory or a link cannot be read; denied without ptrace access.
+    /// When the directory or a link cannot be read, which needs ptrace access.
     pub fn fds(&self) -> Result<Vec<Fd>, ProcError> {
         let path = self.path().join("fd");
         let failed = |errno: Errno| ProcError::refused(&path, errno.into());
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_named_like_a_socket_is_a_path() {
+    fn a_file_with_a_name_like_a_socket_is_a_path() {
         let kind = FdKind::parse(b"/tmp/socket:[4242]");
         assert_eq!(kind, FdKind::Path("/tmp/socket:[4242]".into()));
     }

@@ -1,5 +1,5 @@
-//! `/proc/PID/fdinfo/FD` of an epoll: the files that it watches (`fs/eventpoll.c`, `ep_show_fdinfo`). It does
-//! not contain the busy-poll parameters; see [`crate::epoll_params`].
+//! `/proc/PID/fdinfo/FD` of an epoll: the files that it watches (`ep_show_fdinfo` in `fs/eventpoll.c`). The busy-poll
+//! parameters are not in this file; see [`crate::epoll_params`].
 
 use super::text::{Line, Malformed, lines};
 use super::{ProcDir, ProcError};
@@ -7,12 +7,12 @@ use super::{ProcDir, ProcError};
 /// A file that an epoll watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpollTarget {
-    /// Descriptor number in the process that registered the file. The process may have closed and reused it while
-    /// the epoll still watches the file.
+    /// Descriptor number in the process that registered the file. The process may have closed and reused the number
+    /// while the epoll still watches the file.
     pub tfd: i32,
-    /// Events of interest as in `epoll_ctl(2)`, including flags such as `EPOLLET`.
+    /// Requested events as in `epoll_ctl(2)`, including flags such as `EPOLLET`.
     pub events: u32,
-    /// User data of the registration.
+    /// User data that was given with the registration.
     pub data: u64,
     /// Inode of the watched file; `None` on kernels before 4.7.
     pub inode: Option<u64>,
@@ -28,10 +28,10 @@ pub struct EpollInfo {
 }
 
 impl EpollInfo {
-    /// Parses the file. Other kinds of files have no targets.
+    /// Parses the file. For files other than epolls, the list of targets is empty.
     ///
     /// # Errors
-    /// When the line of a target lacks descriptor number, events or data, or contains an invalid number.
+    /// When a target's line lacks the descriptor number, events or data, or contains an invalid number.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let targets =
             lines(bytes).filter(|line| line.bytes.starts_with(b"tfd:")).map(target).collect::<Result<_, _>>()?;
@@ -67,7 +67,7 @@ fn target(line: Line<'_>) -> Result<EpollTarget, Malformed> {
     })
 }
 
-/// Value after a key; the kernel pads some keys with blanks.
+/// Returns the value after a key. The kernel pads some keys with blanks.
 fn value<'a>(line: Line<'a>, key: &[u8]) -> Option<&'a [u8]> {
     let mut fields = line.fields();
     let field = fields.find(|field| field.starts_with(key))?;
@@ -81,7 +81,7 @@ impl ProcDir {
     /// Reads the files that the epoll at a file descriptor of this process watches.
     ///
     /// # Errors
-    /// When the file cannot be read (denied without ptrace access) or parsed.
+    /// When the file cannot be read, which needs ptrace access, or cannot be parsed.
     pub fn epoll(&self, fd: i32) -> Result<EpollInfo, ProcError> {
         self.read(&format!("fdinfo/{fd}"), EpollInfo::parse)
     }

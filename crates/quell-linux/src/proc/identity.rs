@@ -1,5 +1,5 @@
-//! Identity of a process that is robust against PID reuse: PID, start time and boot id. The journal stores it,
-//! to find processes after a crash or a reboot.
+//! Identity of a process that is safe against PID reuse: PID, start time and boot id. The journal stores it to find
+//! processes again after a crash or a reboot.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ use crate::Pid;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BootId(u128);
 
-/// An invalid boot id.
+/// The error for text that is not a boot id.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("invalid boot ID `{text}`: expected 8-4-4-4-12 hexadecimal digits")]
 pub struct BootIdError {
@@ -23,7 +23,7 @@ pub struct BootIdError {
 }
 
 impl BootId {
-    /// Parses the file.
+    /// Parses the content of `boot_id`.
     ///
     /// # Errors
     /// When its first line is not a boot id.
@@ -59,14 +59,14 @@ impl fmt::Display for BootId {
     }
 }
 
-/// Identity of a process, distinct from all others with the same PID.
+/// Identity of a process, which no other process with the same PID has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessIdentity {
-    /// PID.
+    /// PID of the process.
     pub pid: Pid,
     /// Start time since boot.
     pub starttime: Ticks,
-    /// Boot in which it ran.
+    /// Boot in which the process runs or ran.
     pub boot_id: BootId,
 }
 
@@ -83,7 +83,7 @@ impl ProcessIdentity {
     /// Whether the process is running; a zombie is not.
     ///
     /// # Errors
-    /// When /proc cannot be read for another reason than the exit of the process.
+    /// When /proc cannot be read for a reason other than the exit of the process.
     pub fn is_running(&self, proc: &ProcRoot) -> Result<bool, ProcError> {
         if proc.boot_id()? != self.boot_id {
             return Ok(false);
@@ -100,7 +100,7 @@ impl ProcRoot {
     /// Reads the id of this boot.
     ///
     /// # Errors
-    /// When it cannot be read or parsed.
+    /// When the file cannot be read or parsed.
     pub fn boot_id(&self) -> Result<BootId, ProcError> {
         self.read("sys/kernel/random/boot_id", BootId::parse)
     }

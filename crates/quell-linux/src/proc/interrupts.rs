@@ -1,22 +1,22 @@
-//! `/proc/interrupts`: counts of each interrupt per CPU. The purpose of an interrupt is known only by the name
-//! from its driver; netlink reports its NAPI instance.
+//! `/proc/interrupts`: the number of each interrupt per CPU. Only the name from the driver tells the purpose of an
+//! interrupt. Netlink reports its NAPI instance.
 
 use std::collections::BTreeMap;
 
 use super::text::{Line, Malformed, lines, number};
 use super::{ProcError, ProcRoot};
 
-/// A line: an IRQ by number, or an architecture-specific kind (`LOC`, `RES`).
+/// A line of the file: an IRQ with its number, or an architecture-specific kind (`LOC`, `RES`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterruptLine {
-    /// Label without its colon: IRQ number or abbreviation.
+    /// Label without its colon: the IRQ number or an abbreviation.
     pub label: String,
-    /// Count by CPU. `None` if the line does not have one count per CPU of the head line. This applies to kinds
-    /// with a single count (`ERR`, `MIS`), and to CPU hotplug during the read.
+    /// Counts by CPU. `None` if the line does not have one count for each CPU in the first line. That is the case for
+    /// kinds with a single count (`ERR`, `MIS`), and after CPU hotplug during the read.
     pub per_cpu: Option<BTreeMap<u32, u64>>,
-    /// Sum of the counts.
+    /// Sum of the line's counts.
     pub total: u64,
-    /// Text after the counts: chip, line and trigger, then the names from the drivers.
+    /// Text after the counts: interrupt chip, hardware line and trigger, then the names from the drivers.
     pub description: String,
 }
 
@@ -27,8 +27,8 @@ impl InterruptLine {
         number(self.label.as_bytes())
     }
 
-    /// Names from the drivers, for example `eth0-TxRx-3`; a shared interrupt has several, separated by commas. Two
-    /// blanks precede them in the file.
+    /// Names from the drivers, for example `eth0-TxRx-3`. A shared interrupt has several names, separated by commas.
+    /// Two blanks precede the names in the file.
     #[must_use]
     pub fn name(&self) -> &str {
         let last = self.description.rsplit("  ").next();
@@ -36,7 +36,7 @@ impl InterruptLine {
     }
 }
 
-/// All interrupts.
+/// All lines of `/proc/interrupts`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interrupts {
     /// Lines, in the kernel's order.
@@ -47,7 +47,7 @@ impl Interrupts {
     /// Parses the file.
     ///
     /// # Errors
-    /// When the head line does not list CPUs, or a line lacks its label or counts.
+    /// When the first line does not list CPUs, or another line lacks its label or counts.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut lines = lines(bytes);
         let Some(head) = lines.next() else {
@@ -61,7 +61,7 @@ impl Interrupts {
         Ok(Self { lines })
     }
 
-    /// Line of an IRQ number.
+    /// Line of the IRQ with this number.
     #[must_use]
     pub fn irq(&self, irq: u32) -> Option<&InterruptLine> {
         self.lines.iter().find(|line| line.irq() == Some(irq))
@@ -74,7 +74,7 @@ impl Interrupts {
     }
 }
 
-/// CPU numbers in a head line such as `CPU0 CPU1`. With hotplug they need not be contiguous.
+/// CPU numbers in the first line, for example `CPU0 CPU1`. After CPU hotplug they need not be contiguous.
 pub(super) fn cpu_columns(head: Line<'_>) -> Result<Vec<u32>, Malformed> {
     head.fields()
         .map(|field| {
@@ -84,7 +84,7 @@ pub(super) fn cpu_columns(head: Line<'_>) -> Result<Vec<u32>, Malformed> {
         .collect()
 }
 
-/// Label of a line without its colon, and the text after it.
+/// Splits a line into its label, without the colon, and the text after it.
 pub(super) fn label(line: Line<'_>) -> Result<(String, Line<'_>), Malformed> {
     let Some(colon) = line.bytes.iter().position(|&byte| byte == b':') else {
         return Err(line.malformed("a label and a colon", line.bytes));
@@ -94,7 +94,7 @@ pub(super) fn label(line: Line<'_>) -> Result<(String, Line<'_>), Malformed> {
     Ok((label, rest))
 }
 
-/// Counts by CPU, if there is one per CPU.
+/// Counts by CPU; `None` if the number of counts differs from the number of CPUs.
 pub(super) fn by_cpu(cpus: &[u32], counts: &[u64]) -> Option<BTreeMap<u32, u64>> {
     (cpus.len() == counts.len()).then(|| cpus.iter().copied().zip(counts.iter().copied()).collect())
 }
@@ -124,7 +124,7 @@ impl ProcRoot {
     /// Reads `/proc/interrupts`.
     ///
     /// # Errors
-    /// When it cannot be read or parsed.
+    /// When the file cannot be read or parsed.
     pub fn interrupts(&self) -> Result<Interrupts, ProcError> {
         self.read("interrupts", Interrupts::parse)
     }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_belong_to_the_cpus_of_the_head_line() {
+    fn counts_belong_to_the_cpus_of_the_first_line() {
         let table = parse(" CPU0  CPU2\n 24:  1  5  IO-APIC   5-edge      eth0-rx-0, eth0-tx-0\n");
         let line = table.irq(24).unwrap();
         assert_eq!(line.per_cpu, Some(BTreeMap::from([(0, 1), (2, 5)])));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_does_not_match_the_head_line_has_only_a_total() {
+    fn a_line_with_too_few_or_too_many_counts_has_only_a_total() {
         let table = parse(" CPU0  CPU1\nERR:  3\nLOC:  1  2  4  Local timer interrupts\n");
         let err = table.kind("ERR").unwrap();
         assert_eq!((err.per_cpu.as_ref(), err.total), (None, 3));

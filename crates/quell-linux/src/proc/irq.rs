@@ -1,4 +1,4 @@
-//! `/proc/irq/N`: configured and effective CPU affinity of interrupts. The callers select CPUs.
+//! `/proc/irq/N`: configured and effective CPU affinity of interrupts. Callers select the CPUs.
 
 use std::fs;
 use std::io;
@@ -17,27 +17,27 @@ pub enum ProcWriteError {
     /// The caller lacks permission.
     #[error("writing {value:?} to {path}: {source}; this needs root")]
     Denied {
-        /// File.
+        /// Path of the file.
         path: std::path::PathBuf,
-        /// Value to write.
+        /// Value that was written.
         value: String,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
-    /// The kernel refused the value.
+    /// The kernel rejected the value.
     #[error("writing {value:?} to {path}: {source}")]
     Refused {
-        /// File.
+        /// Path of the file.
         path: std::path::PathBuf,
-        /// Value to write.
+        /// Value that was written.
         value: String,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
 }
 
 impl ProcWriteError {
-    /// Whether the file does not exist: this kernel or namespace lacks the interrupt or sysctl.
+    /// Whether the file does not exist, because this kernel or namespace lacks the interrupt or sysctl.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::Refused { source, .. } if source.kind() == io::ErrorKind::NotFound)
@@ -63,26 +63,27 @@ pub(crate) fn parse_mask(bytes: &[u8]) -> Result<CpuList, Malformed> {
 }
 
 impl ProcRoot {
-    /// `smp_affinity_list`: CPUs that may handle an interrupt.
+    /// `smp_affinity_list`: the CPUs that may handle an interrupt.
     ///
     /// # Errors
-    /// When it cannot be read or parsed; absent if the interrupt does not exist.
+    /// When the file cannot be read or parsed, or the interrupt does not exist.
     pub fn irq_affinity(&self, irq: u32) -> Result<CpuList, ProcError> {
         self.read(&format!("irq/{irq}/smp_affinity_list"), parse_list)
     }
 
-    /// `effective_affinity_list`: CPUs that handle an interrupt, usually one.
+    /// `effective_affinity_list`: the CPUs that handle an interrupt, usually a single one.
     ///
     /// # Errors
-    /// As [`Self::irq_affinity`]; also absent on architectures that do not report it.
+    /// The same errors as [`Self::irq_affinity`]. The file does not exist on architectures that do not report the
+    /// effective affinity.
     pub fn irq_effective_affinity(&self, irq: u32) -> Result<CpuList, ProcError> {
         self.read(&format!("irq/{irq}/effective_affinity_list"), parse_list)
     }
 
-    /// `default_smp_affinity`: CPUs of interrupts without configured affinity.
+    /// `default_smp_affinity`: the initial affinity of new interrupts.
     ///
     /// # Errors
-    /// When it cannot be read or parsed.
+    /// When the file cannot be read or parsed.
     pub fn default_irq_affinity(&self) -> Result<CpuList, ProcError> {
         self.read("irq/default_smp_affinity", parse_mask)
     }
@@ -90,13 +91,13 @@ impl ProcRoot {
     /// Sets the CPUs that may handle an interrupt.
     ///
     /// # Errors
-    /// [`ProcWriteError`]: `EINVAL` if no CPU is online; `EPERM` (denied, also for root) or `EIO` if the kernel
-    /// manages the interrupt itself or the chip cannot move it.
+    /// [`ProcWriteError`]: `EINVAL` if none of the CPUs is online. `EPERM` (also for root) or `EIO` if the kernel
+    /// manages the interrupt's affinity or the chip cannot change it.
     pub fn set_irq_affinity(&self, irq: u32, cpus: &CpuList) -> Result<(), ProcWriteError> {
         self.write(&format!("irq/{irq}/smp_affinity_list"), &cpus.to_string())
     }
 
-    /// Writes an existing file.
+    /// Writes a value to an existing file.
     pub(super) fn write(&self, name: &str, value: &str) -> Result<(), ProcWriteError> {
         let path = self.path().join(name);
         let written = fs::OpenOptions::new()

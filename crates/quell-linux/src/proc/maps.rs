@@ -1,4 +1,5 @@
-//! `/proc/PID/maps`: files from which a process executes code, and the address at which one is loaded; `/proc/PID/mem`.
+//! `/proc/PID/maps` and `/proc/PID/mem`: the files from which a process executes code, the address at which a file is
+//! loaded, and memory contents.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,18 +10,19 @@ use std::path::PathBuf;
 use super::text::{Malformed, lines};
 use super::{ProcDir, ProcError};
 
-/// Fields before the path: address range, permissions, offset, device and inode.
+/// Number of fields before the path: address range, permissions, offset, device and inode.
 const FIELDS_BEFORE_PATH: usize = 5;
 
-/// Parses the file. Returns the paths of executable mappings, each once, in order of address. Mappings without
-/// a file (`[vdso]`) and deleted files are skipped.
+/// Parses the file and returns the paths of executable mappings, each once, in order of address. Mappings without a
+/// file (`[vdso]`) and deleted files are skipped.
 ///
 /// # Errors
 /// When a line lacks permissions.
 pub fn parse_executable_files(bytes: &[u8]) -> Result<Vec<PathBuf>, Malformed> {
     let mut files = Vec::new();
     for line in lines(bytes) {
-        let rights = line.fields().nth(1).ok_or_else(|| line.malformed("address and rights", line.bytes))?;
+        let rights =
+            line.fields().nth(1).ok_or_else(|| line.malformed("an address range and permissions", line.bytes))?;
         let Some(path) = path(line.bytes) else { continue };
         let path = PathBuf::from(OsStr::from_bytes(path));
         if rights.contains(&b'x') && !files.contains(&path) {
@@ -30,8 +32,8 @@ pub fn parse_executable_files(bytes: &[u8]) -> Result<Vec<PathBuf>, Malformed> {
     Ok(files)
 }
 
-/// Parses the file. Returns the address at which the beginning of the file with this name, in any directory, is mapped;
-/// `None` if it is not mapped.
+/// Parses the file and returns the address at which the beginning of a file with this name is mapped. The directory of
+/// the file does not matter. Returns `None` if the file is not mapped.
 ///
 /// # Errors
 /// When a line lacks an address.
@@ -69,7 +71,7 @@ impl ProcDir {
         self.read("maps", parse_executable_files)
     }
 
-    /// Address at which the file with this name is loaded in the process; `None` if it is not.
+    /// Address at which a file with this name is loaded in the process; `None` if it is not loaded.
     ///
     /// # Errors
     /// When `maps` cannot be read or parsed.
@@ -77,7 +79,7 @@ impl ProcDir {
         self.read("maps", |bytes| parse_load_address(bytes, file_name))
     }
 
-    /// `N` bytes of the memory of the process.
+    /// Reads `N` bytes of the process's memory.
     ///
     /// # Errors
     /// When the caller lacks ptrace access, or the process has no memory at this address.
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_what_a_process_has_at_an_address() {
+    fn memory_of_a_process_is_read_at_an_address() {
         let value = Box::new(0x1234_5678_9abc_def0_u64);
         let own = ProcRoot::default().process(Pid::of_this_process());
         let bytes: [u8; 8] = own.memory(std::ptr::from_ref(&*value).addr() as u64).unwrap();

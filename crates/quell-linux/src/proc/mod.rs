@@ -1,9 +1,10 @@
-//! The /proc files that Quell reads, one module per interface, each with a `parse` function for bytes and a
-//! reader on [`ProcRoot`] or [`ProcDir`]. Only IRQ affinities and sysctls are written. The callers interpret
-//! the values.
+//! Readers for /proc files, one module per file. Each module has a `parse` function for bytes and a method of
+//! [`ProcRoot`] or [`ProcDir`] that reads the file. Quell writes only IRQ affinities and sysctls. Callers interpret the
+//! values.
 //!
-//! No crate is used. Values that the kernel does not report must be absent, and command names may be any bytes.
-//! Most of the files (`interrupts`, `softirqs`, `netstat`, an epoll's `fdinfo`) have no typed reader elsewhere.
+//! No crate fits, for two reasons. A value that the kernel does not report must be absent, and command names may
+//! contain any bytes. Existing crates also lack typed readers for most of these files (`interrupts`, `softirqs`,
+//! `netstat`, an epoll's `fdinfo`).
 
 mod cpuinfo;
 mod fd;
@@ -55,39 +56,39 @@ pub use syscall::{CurrentSyscall, EpollTimeout, EpollWaitCall};
 pub use sysctl::{InvalidSysctlName, SysctlName};
 pub use text::Malformed;
 
-/// A /proc file that could not be read, or has an undocumented format.
+/// Why a /proc file could not be read or parsed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProcError {
     /// The caller lacks permission.
     #[error("reading {path}: {source}; needs the process's user, or CAP_SYS_PTRACE")]
     Denied {
-        /// File or directory.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
     /// The read failed for another reason.
     #[error("reading {path}: {source}")]
     Read {
-        /// File or directory.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
     /// The content does not have the documented format.
     #[error("{path}, {source}")]
     Parse {
-        /// File.
+        /// Path of the file.
         path: PathBuf,
-        /// Position and expected content.
+        /// Line number, expected content and actual content.
         source: Malformed,
     },
 }
 
 impl ProcError {
-    /// Whether the file, process or thread does not exist, or this kernel is built without the file: `ENOENT`,
-    /// `ESRCH`.
+    /// Whether the file, process or thread does not exist (`ENOENT`, `ESRCH`). The kernel may also be built without the
+    /// file.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         let Self::Read { source, .. } = self else {
@@ -111,7 +112,7 @@ impl ProcError {
     }
 }
 
-/// Mount point of /proc: `/proc`, or a copy in a test.
+/// Mount point of /proc, or a copy of it in a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcRoot(PathBuf);
 
@@ -122,7 +123,7 @@ impl Default for ProcRoot {
 }
 
 impl ProcRoot {
-    /// Uses the /proc at this path.
+    /// Creates a value for the /proc at this path.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
@@ -133,14 +134,14 @@ impl ProcRoot {
         &self.0
     }
 
-    /// Directory of a process, by PID or by the TID of one of its threads. With a TID, the per-thread files
-    /// (`schedstat`, `stat`) are those of the thread.
+    /// Directory of a process, selected by its PID or by the TID of one of its threads. With a TID, per-thread files
+    /// (`schedstat`, `stat`) contain the values of that thread.
     #[must_use]
     pub fn process(&self, pid: Pid) -> ProcDir {
         ProcDir(self.0.join(pid.to_string()))
     }
 
-    /// Directory of the calling thread, in its current namespaces.
+    /// Directory of the calling thread, in the thread's current namespaces.
     #[must_use]
     pub fn thread_self(&self) -> ProcDir {
         ProcDir(self.0.join("thread-self"))
@@ -163,9 +164,9 @@ impl ProcRoot {
     }
 }
 
-/// Directory of a process (`/proc/PID`) or of a thread (`/proc/PID/task/TID`), which contain the same files. It
-/// is not kept open: if the process exits and its PID is reused, later reads return data of the new process.
-/// Compare [`ProcessIdentity`] where that matters.
+/// Directory of a process (`/proc/PID`) or of a thread (`/proc/PID/task/TID`); both contain the same files. The
+/// directory is not kept open. If the process exits and its PID is reused, later reads return data of the new process.
+/// Callers that must detect this compare [`ProcessIdentity`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcDir(PathBuf);
 
@@ -176,10 +177,10 @@ impl ProcDir {
         &self.0
     }
 
-    /// File that the process executes (`/proc/PID/exe`).
+    /// Identity of the file that the process executes (`/proc/PID/exe`).
     ///
     /// # Errors
-    /// When it cannot be examined; denied without ptrace access.
+    /// When the link cannot be examined, which needs ptrace access.
     pub fn executable(&self) -> Result<FileId, ProcError> {
         let path = self.0.join("exe");
         fs::metadata(&path).map(|metadata| FileId::from(&metadata)).map_err(|source| ProcError::refused(&path, source))
@@ -201,7 +202,7 @@ fn read_file<T>(path: PathBuf, parse: impl FnOnce(&[u8]) -> Result<T, Malformed>
     }
 }
 
-/// Entries of a directory with ids as names: processes, or threads of a process.
+/// Lists the entries of a directory whose names are ids: processes, or threads of a process.
 fn numbered_entries(path: &Path) -> Result<Vec<Pid>, ProcError> {
     let failed = |source| ProcError::refused(path, source);
     let mut ids = Vec::new();

@@ -1,4 +1,4 @@
-//! `/proc/PID/ns/net`: network namespace of a process. [`crate::netns`] enters namespaces.
+//! `/proc/PID/ns/net`: the network namespace of a process. [`crate::netns`] enters namespaces.
 
 use std::fs;
 use std::io;
@@ -7,10 +7,10 @@ use super::{ProcDir, ProcError};
 use crate::netns::parse_namespace_link;
 
 impl ProcDir {
-    /// Inode of the network namespace of this process or thread, the number in `net:[…]`.
+    /// Inode number of this process's or thread's network namespace, as in `net:[…]`.
     ///
     /// # Errors
-    /// When the link cannot be read: denied without ptrace access, absent after the exit of the process.
+    /// When the link cannot be read. Reading needs ptrace access, and fails after the exit of the process.
     pub fn net_namespace(&self) -> Result<u64, ProcError> {
         let path = self.path().join("ns/net");
         let link = fs::read_link(&path).map_err(|source| ProcError::refused(&path, source))?;
@@ -28,7 +28,7 @@ mod tests {
     use crate::proc::ProcRoot;
 
     #[test]
-    fn this_process_is_in_its_own_namespace() {
+    fn this_process_is_in_its_current_namespace() {
         let here = ProcRoot::default().process(Pid::of_this_process()).net_namespace().unwrap();
         assert_eq!(here, Namespace::current().unwrap().inode());
     }

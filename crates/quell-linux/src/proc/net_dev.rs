@@ -1,5 +1,5 @@
-//! `/proc/net/dev`: packets and drops of every interface of a network namespace (`dev_seq_printf_stats` in
-//! `net/core/net-procfs.c`). The namespace is that of the process whose directory contains the file.
+//! `/proc/net/dev`: packets and drops of every interface in a network namespace (`dev_seq_printf_stats` in
+//! `net/core/net-procfs.c`). The namespace is that of the process in whose directory the file is read.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,18 @@ use serde::{Deserialize, Serialize};
 use super::text::{Line, Malformed, lines};
 use super::{ProcDir, ProcError};
 
-/// Counters of an interface since its creation.
+/// Counters of an interface since the interface was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TrafficCounters {
-    /// Received packets.
+    /// Number of received packets.
     pub rx_packets: u64,
-    /// Packets dropped on receive.
+    /// Number of packets that were dropped on receive.
     pub rx_dropped: u64,
-    /// Sent packets.
+    /// Number of sent packets.
     pub tx_packets: u64,
-    /// Packets dropped on transmit; for veth, this includes packets that did not fit the peer's ring.
+    /// Number of packets that were dropped on transmit. For veth, this includes packets that did not fit the peer's
+    /// ring.
     pub tx_dropped: u64,
 }
 
@@ -30,7 +31,7 @@ pub struct NetDev {
 }
 
 impl NetDev {
-    /// Parses the file: two head lines, then one line per interface.
+    /// Parses the file, which has two header lines and then one line per interface.
     ///
     /// # Errors
     /// When a line lacks its colon or one of its first twelve numbers.
@@ -47,7 +48,7 @@ impl NetDev {
 }
 
 fn interface(line: Line<'_>) -> Result<(String, TrafficCounters), Malformed> {
-    // A name may contain a colon; numbers do not.
+    // An interface name may contain a colon, so search from the end of the line.
     let colon = line.bytes.iter().rposition(|&byte| byte == b':');
     let colon = colon.ok_or_else(|| line.malformed("an interface and a colon", line.bytes))?;
     let name = String::from_utf8_lossy(line.bytes[..colon].trim_ascii_start()).into_owned();
@@ -60,10 +61,10 @@ fn interface(line: Line<'_>) -> Result<(String, TrafficCounters), Malformed> {
 }
 
 impl ProcDir {
-    /// Reads the counters of the interfaces in the network namespace of this process or thread.
+    /// Reads the counters of all interfaces in the network namespace of this process or thread.
     ///
     /// # Errors
-    /// When it cannot be read or parsed.
+    /// When the file cannot be read or parsed.
     pub fn net_dev(&self) -> Result<NetDev, ProcError> {
         self.read("net/dev", NetDev::parse)
     }

@@ -1,38 +1,38 @@
-//! `/proc/net/netstat`, `/proc/net/snmp` and `/proc/net/snmp6`: protocol counters of a network namespace by
-//! name. The namespace is that of the process whose directory contains the file: see [`ProcDir::netstat`].
+//! `/proc/net/netstat`, `/proc/net/snmp` and `/proc/net/snmp6`: protocol counters of a network namespace by name. The
+//! namespace is that of the process in whose directory the file is read; see [`ProcDir::netstat`].
 
 use std::collections::BTreeMap;
 
 use super::text::{Line, Malformed, lines};
 use super::{ProcDir, ProcError};
 
-/// Packets without ECN, and with each of its three codepoints.
+/// Counters of received packets without ECN, and with each of the three ECN codepoints.
 const ECN_COUNTERS: [&str; 4] = ["InNoECTPkts", "InECT1Pkts", "InECT0Pkts", "InCEPkts"];
 
-/// Counters of a network namespace, by group (`TcpExt`) and name.
+/// Counters of a network namespace, identified by group (for example `TcpExt`) and name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Netstat {
     groups: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 impl Netstat {
-    /// Parses the file: pairs of lines, names above values.
+    /// Parses the file, which consists of pairs of lines: names, and values below them.
     ///
     /// # Errors
-    /// When lines do not match, or a value is missing, surplus or invalid.
+    /// When the lines of a pair do not match, or a value is missing, surplus or invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut netstat = Self::default();
         let mut lines = lines(bytes);
         while let Some(names) = lines.next() {
             let Some(values) = lines.next() else {
-                return Err(names.malformed("a line of values below it", names.bytes));
+                return Err(names.malformed("a line of values after it", names.bytes));
             };
             netstat.add_group(names, values)?;
         }
         Ok(netstat)
     }
 
-    /// Parses the IPv6 file: one name and value per line.
+    /// Parses the IPv6 file, which has one name and one value per line.
     ///
     /// # Errors
     /// When a value is missing or invalid.
@@ -46,33 +46,33 @@ impl Netstat {
         Ok(Self { groups: BTreeMap::from([("Ip6".to_owned(), counters)]) })
     }
 
-    /// Value of a counter since the creation of the namespace; `None` if this kernel lacks it.
+    /// Value of a counter since the namespace was created; `None` if this kernel lacks the counter.
     #[must_use]
     pub fn get(&self, group: &str, name: &str) -> Option<u64> {
         self.groups.get(group)?.get(name).copied()
     }
 
-    /// `TcpExt BusyPollRxPackets`: packets received by busy polling. It is a lower bound, because it omits packets
-    /// of the last poll of each busy poll (`net/core/dev.c`, `busy_poll_stop`).
+    /// `TcpExt BusyPollRxPackets`: packets received by busy polling. It is a lower bound, because it omits the packets
+    /// of the final poll of each busy-poll loop (`busy_poll_stop` in `net/core/dev.c`).
     #[must_use]
     pub fn busy_poll_rx_packets(&self) -> Option<u64> {
         self.get("TcpExt", "BusyPollRxPackets")
     }
 
-    /// Received IPv4 packets, as counted on the wire. It is the sum of the four ECN counters `IpExt In…Pkts`.
-    /// `ip_rcv_core` in `net/ipv4/ip_input.c` counts every packet there, and a merged one (GRO) once per segment.
+    /// Number of received IPv4 packets on the wire, the sum of the four ECN counters `IpExt In…Pkts`. `ip_rcv_core` in
+    /// `net/ipv4/ip_input.c` counts every packet in one of them. It counts a packet merged by GRO once per segment.
     #[must_use]
     pub fn ipv4_rx_packets(&self) -> Option<u64> {
         ECN_COUNTERS.iter().map(|name| self.get("IpExt", name)).sum()
     }
 
-    /// As [`Self::ipv4_rx_packets`], for IPv6.
+    /// Number of received IPv6 packets on the wire; see [`Self::ipv4_rx_packets`].
     #[must_use]
     pub fn ipv6_rx_packets(&self) -> Option<u64> {
         ECN_COUNTERS.iter().map(|name| self.get("Ip6", &format!("Ip6{name}"))).sum()
     }
 
-    /// `Tcp RetransSegs` of snmp: retransmitted segments.
+    /// `Tcp RetransSegs`: the number of retransmitted segments.
     #[must_use]
     pub fn retransmitted_segments(&self) -> Option<u64> {
         self.get("Tcp", "RetransSegs")
@@ -89,7 +89,7 @@ impl Netstat {
         let counters = self.groups.entry(text(group)).or_default();
         for name in name {
             let count: i128 = values.next_number(&mut value, "a value for each name")?;
-            // `Tcp MaxConn` of snmp is -1 (no limit), and not a count.
+            // `Tcp MaxConn` is -1 (no limit). It is not a count, so it is omitted.
             counters.extend(u64::try_from(count).ok().map(|count| (text(name), count)));
         }
         match value.next() {
@@ -104,24 +104,24 @@ fn text(bytes: &[u8]) -> String {
 }
 
 impl ProcDir {
-    /// Reads the counters of the network namespace of this process or thread. For the calling thread use
-    /// [`thread_self`](super::ProcRoot::thread_self), which follows `setns(2)`.
+    /// Reads the counters of the network namespace of this process or thread. For the calling thread, use
+    /// [`thread_self`](super::ProcRoot::thread_self), which reflects `setns(2)`.
     ///
     /// # Errors
-    /// When it cannot be read or parsed.
+    /// When the file cannot be read or parsed.
     pub fn netstat(&self) -> Result<Netstat, ProcError> {
         self.read("net/netstat", Netstat::parse)
     }
 
-    /// Reads `net/snmp6`, the IPv6 counters, as group `Ip6`.
+    /// Reads the IPv6 counters in `net/snmp6` as group `Ip6`.
     ///
     /// # Errors
-    /// When it cannot be read or parsed; absent on a kernel without IPv6.
+    /// When the file cannot be read or parsed. It does not exist on a kernel without IPv6.
     pub fn snmp6(&self) -> Result<Netstat, ProcError> {
         self.read("net/snmp6", Netstat::parse_snmp6)
     }
 
-    /// Received IP packets of both versions, as counted on the wire; `None` if this kernel does not count them.
+    /// Number of received IPv4 and IPv6 packets on the wire; `None` if this kernel does not count them.
     ///
     /// # Errors
     /// When the files cannot be read or parsed.
@@ -135,10 +135,10 @@ impl ProcDir {
         Ok(ipv4.zip(ipv6).map(|(ipv4, ipv6)| ipv4 + ipv6))
     }
 
-    /// Reads `net/snmp`, the standard counters of the same namespace.
+    /// Reads the SNMP counters in `net/snmp`.
     ///
     /// # Errors
-    /// When it cannot be read or parsed.
+    /// When the file cannot be read or parsed.
     pub fn snmp(&self) -> Result<Netstat, ProcError> {
         self.read("net/snmp", Netstat::parse)
     }

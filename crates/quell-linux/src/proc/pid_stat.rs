@@ -1,5 +1,5 @@
-//! `/proc/PID/stat`: name, parent, session, start time, last CPU and scheduling policy of a process or thread.
-//! The name is that of the thread and may contain any bytes, including parentheses and line ends.
+//! `/proc/PID/stat`: name, parent, session, start time, last CPU and scheduling policy of a process or thread. The name
+//! belongs to the thread and may contain any bytes, including parentheses and line breaks.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use super::text::{Line, Malformed};
 use super::{ProcDir, ProcError};
 use crate::Pid;
 
-/// State of a task (`fs/proc/array.c`, `task_state_array`).
+/// State of a task (`task_state_array` in `fs/proc/array.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -30,7 +30,7 @@ pub enum ProcessState {
     Idle,
     /// `P`: parked kernel thread.
     Parked,
-    /// Unknown letter.
+    /// A state letter that Quell does not know.
     Other(u8),
 }
 
@@ -50,57 +50,57 @@ impl ProcessState {
     }
 }
 
-/// Fields of `/proc/PID/stat` that Quell uses, with the names of `proc_pid_stat(5)`.
+/// Fields of `/proc/PID/stat` that Quell uses, named as in `proc_pid_stat(5)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PidStat {
     /// PID or TID.
     pub pid: Pid,
-    /// Name, raw bytes: at most 15, or 63 for kernel threads.
+    /// Name as raw bytes: at most 15 bytes, or 63 for kernel threads.
     pub comm: Vec<u8>,
-    /// State.
+    /// State of the task.
     pub state: ProcessState,
-    /// PID of the parent; `None` for processes that the kernel started.
+    /// PID of the parent; `None` for a process that the kernel started.
     pub ppid: Option<Pid>,
-    /// Session leader; `None` for kernel threads.
+    /// PID of the session leader; `None` for kernel threads.
     pub session: Option<Pid>,
-    /// User time.
+    /// CPU time in user mode.
     pub utime: Ticks,
-    /// Kernel time.
+    /// CPU time in kernel mode.
     pub stime: Ticks,
-    /// Number of threads of its process.
+    /// Number of threads of the process.
     pub num_threads: u64,
     /// Start time since boot.
     pub starttime: Ticks,
-    /// CPU on which it last ran.
+    /// CPU on which the task last ran; `None` if the kernel does not report it.
     pub processor: Option<u32>,
     /// Number of the scheduling policy (`SCHED_OTHER` and others).
     pub policy: Option<u32>,
 }
 
 impl PidStat {
-    /// Name in the format of `Name:` in `/proc/PID/status`: a line end becomes a backslash and `n`, a backslash is
-    /// doubled (`proc_task_name` in `fs/proc/array.c`). The result fits on one line.
+    /// Name in the format of the field `Name:` in `/proc/PID/status`. A line break becomes a backslash and `n`, and a
+    /// backslash is doubled (`proc_task_name` in `fs/proc/array.c`). The result fits on one line.
     #[must_use]
     pub fn name(&self) -> String {
         String::from_utf8_lossy(&self.comm).replace('\\', r"\\").replace('\n', r"\n")
     }
 
-    /// Whether the whole process has exited and awaits reaping. A main thread that exits first is also a zombie,
+    /// Whether the whole process has exited and waits to be reaped. A main thread that exits first is also a zombie,
     /// but its process continues.
     #[must_use]
     pub fn process_has_ended(&self) -> bool {
         self.thread_has_ended() && self.num_threads <= 1
     }
 
-    /// Whether the main thread has exited while others run. The kernel shows the files of a process through its
-    /// main thread, which has none then: `/proc/PID/fd` is empty, and nothing can be duplicated (`fs/proc/fd.c`,
+    /// Whether the main thread has exited while other threads run. The kernel shows a process's files through its main
+    /// thread. After the exit, `/proc/PID/fd` is empty, and no descriptor can be duplicated (`fs/proc/fd.c`,
     /// `kernel/pid.c`).
     #[must_use]
     pub fn runs_without_main_thread(&self) -> bool {
         self.thread_has_ended() && self.num_threads > 1
     }
 
-    /// Whether the thread, of a process its main thread, has ended.
+    /// Whether the thread has exited. For a process, this is its main thread.
     #[must_use]
     pub fn thread_has_ended(&self) -> bool {
         matches!(self.state, ProcessState::Zombie | ProcessState::Dead)
@@ -109,9 +109,9 @@ impl PidStat {
     /// Parses the file.
     ///
     /// # Errors
-    /// When the name is not in parentheses, or a field up to the start time is missing or invalid.
+    /// When the name is not in parentheses, or a field before or including the start time is missing or invalid.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
-        // The name may contain line ends, so the whole file is one record.
+        // Treat the whole file as one record, because the name may contain line breaks.
         let record = Line { number: 1, bytes };
         let open = bytes.iter().position(|&byte| byte == b'(');
         let close = bytes.iter().rposition(|&byte| byte == b')');
@@ -129,7 +129,7 @@ impl PidStat {
 
     fn parse_after_name(pid: Pid, comm: &[u8], line: Line<'_>) -> Result<Self, Malformed> {
         let fields: Vec<&[u8]> = line.fields().collect();
-        // Field numbers of the manual page, where the state is field 3.
+        // Use the field numbers of `proc_pid_stat(5)`, in which the state is field 3.
         let field = |number: usize| fields.get(number - 3).copied();
         let required = |number, expected| {
             let found = field(number).unwrap_or_default();
@@ -137,7 +137,7 @@ impl PidStat {
         };
         let &[letter] = field(3).unwrap_or_default() else {
             let found = field(3).unwrap_or_default();
-            return Err(line.malformed("a state of one letter", found));
+            return Err(line.malformed("a one-letter state", found));
         };
         let task = |number, expected| {
             let found = field(number).unwrap_or_default();
@@ -167,7 +167,7 @@ impl ProcDir {
     /// Reads `stat` of this process or thread.
     ///
     /// # Errors
-    /// When it cannot be read or parsed.
+    /// When the file cannot be read or parsed.
     pub fn stat(&self) -> Result<PidStat, ProcError> {
         self.read("stat", PidStat::parse)
     }
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_contain_parentheses_spaces_and_line_ends() {
+    fn a_name_may_contain_parentheses_spaces_and_line_breaks() {
         for name in ["a) R 1 (b", "x y\nz", "((", "))", ""] {
             assert_eq!(parse(name).comm, name.as_bytes());
         }

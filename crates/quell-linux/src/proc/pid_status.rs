@@ -6,20 +6,20 @@ use super::{ProcDir, ProcError};
 use crate::CpuList;
 use crate::capability::CapabilitySet;
 
-/// Fields of `/proc/PID/status` that Quell uses; `None` if this kernel does not report a field.
+/// Fields of `/proc/PID/status` that Quell uses. A field is `None` if this kernel does not report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PidStatus {
-    /// Number of threads of the process.
+    /// Number of threads in the process.
     pub threads: Option<u64>,
     /// Peak resident memory in KiB (`VmHWM`); `None` for kernel threads.
     pub peak_rss_kib: Option<u64>,
     /// Effective capabilities.
     pub cap_eff: Option<CapabilitySet>,
-    /// CPU affinity.
+    /// CPUs on which the task may run.
     pub cpus_allowed: Option<CpuList>,
-    /// Voluntary context switches: the task waited.
+    /// Number of voluntary context switches, in which the task waited.
     pub voluntary_ctxt_switches: Option<u64>,
-    /// Involuntary context switches: the task was preempted.
+    /// Number of involuntary context switches, in which the task was preempted.
     pub nonvoluntary_ctxt_switches: Option<u64>,
 }
 
@@ -75,7 +75,7 @@ impl ProcDir {
     /// Reads `status` of this process or thread.
     ///
     /// # Errors
-    /// When it cannot be read or parsed.
+    /// When the file cannot be read or parsed.
     pub fn status(&self) -> Result<PidStatus, ProcError> {
         self.read("status", PidStatus::parse)
     }

@@ -1,19 +1,19 @@
-//! `/proc/PID/schedstat` and `/proc/PID/task/TID/schedstat`: exact (not sampled) run time of a thread. The file
-//! of a process covers only its main thread; [`ProcDir::schedstat_of_all_threads`] sums all threads.
+//! `/proc/PID/schedstat` and `/proc/PID/task/TID/schedstat`: the exact (not sampled) run time of a thread. A process's
+//! file covers only its main thread. [`ProcDir::schedstat_of_all_threads`] sums all threads.
 
 use std::time::Duration;
 
 use super::text::{Malformed, first_line};
 use super::{ProcDir, ProcError};
 
-/// Scheduling statistics of a thread since its start (`kernel/sched/stats.c`, `proc_pid_schedstat`).
+/// Scheduling statistics of a thread since its start (`proc_pid_schedstat` in `fs/proc/base.c`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Schedstat {
-    /// Time on a CPU, in ns.
+    /// Time that the thread ran on a CPU, in ns.
     pub run_ns: u64,
-    /// Time runnable but waiting for a CPU, in ns.
+    /// Time that the runnable thread waited for a CPU, in ns.
     pub wait_ns: u64,
-    /// Number of times that it was scheduled on a CPU.
+    /// Number of times that the thread was scheduled on a CPU.
     pub timeslices: u64,
 }
 
@@ -32,7 +32,7 @@ impl Schedstat {
         })
     }
 
-    /// Time on a CPU.
+    /// Time that the thread ran on a CPU.
     #[must_use]
     pub fn run(self) -> Duration {
         Duration::from_nanos(self.run_ns)
@@ -51,13 +51,13 @@ impl ProcDir {
     /// Reads `schedstat` of this thread, or of the main thread of the process.
     ///
     /// # Errors
-    /// When it cannot be read or parsed; also absent on a kernel without `CONFIG_SCHED_INFO`.
+    /// When the file cannot be read or parsed. It does not exist on a kernel without `CONFIG_SCHED_INFO`.
     pub fn schedstat(&self) -> Result<Schedstat, ProcError> {
         self.read("schedstat", Schedstat::parse)
     }
 
-    /// Sum over the current threads of the process. Threads that exited are not included, so the difference of two
-    /// sums is too small if threads exited in between.
+    /// Sum over the current threads of the process. Threads that have exited are not included. If threads exit between
+    /// two readings, the difference of the sums is therefore too small.
     ///
     /// # Errors
     /// When the threads cannot be listed, or the file of an existing thread cannot be read.

@@ -1,5 +1,5 @@
-//! `/proc/softirqs`: counts of each kind of softirq per CPU. `NET_RX` counts runs of `net_rx_action`, not
-//! polls: one run may poll several NAPI instances.
+//! `/proc/softirqs`: the number of softirqs of each kind per CPU. `NET_RX` counts runs of `net_rx_action`, not polls,
+//! because one run may poll several NAPI instances.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::interrupts::{by_cpu, cpu_columns, label};
 use super::text::{Line, Malformed, lines};
 use super::{ProcError, ProcRoot};
 
-/// Softirq counts since boot, by the kernel's name of the kind and by CPU.
+/// Softirq counts since boot, by the kernel's name for the kind and by CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Softirqs {
     kinds: BTreeMap<String, BTreeMap<u32, u64>>,
@@ -17,7 +17,7 @@ impl Softirqs {
     /// Parses the file.
     ///
     /// # Errors
-    /// When the head line does not list CPUs, or a line does not have one count per CPU.
+    /// When the first line does not list CPUs, or a line does not have one count per CPU.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut lines = lines(bytes);
         let Some(head) = lines.next() else {
@@ -28,13 +28,13 @@ impl Softirqs {
         Ok(Self { kinds })
     }
 
-    /// Count of a kind (`NET_RX`, `TIMER`) on a CPU; `None` if the kernel lacks the kind or the CPU.
+    /// Count of a kind (for example `NET_RX`) on a CPU; `None` if the kernel lacks the kind or the CPU.
     #[must_use]
     pub fn count(&self, kind: &str, cpu: u32) -> Option<u64> {
         self.kinds.get(kind)?.get(&cpu).copied()
     }
 
-    /// Names of the kinds.
+    /// Names of all kinds of softirqs.
     pub fn kinds(&self) -> impl Iterator<Item = &str> {
         self.kinds.keys().map(String::as_str)
     }
@@ -53,7 +53,7 @@ impl ProcRoot {
     /// Reads `/proc/softirqs`.
     ///
     /// # Errors
-    /// When it cannot be read or parsed.
+    /// When the file cannot be read or parsed.
     pub fn softirqs(&self) -> Result<Softirqs, ProcError> {
         self.read("softirqs", Softirqs::parse)
     }

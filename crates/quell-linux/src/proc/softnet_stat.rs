@@ -1,19 +1,19 @@
-//! `/proc/net/softnet_stat`: packets that each CPU processed from queues and from its backlog
-//! (`softnet_seq_show` in `net/core/net-procfs.c`). The counters cover the whole host, in every namespace.
+//! `/proc/net/softnet_stat`: packets that each CPU processed from queues and from its backlog (`softnet_seq_show` in
+//! `net/core/net-procfs.c`). The counters cover the whole host, not one network namespace.
 
 use super::text::{Line, Malformed, lines};
 use super::{ProcError, ProcRoot};
 
-/// Counters of a CPU since boot; they are 32 bits wide and wrap to 0.
+/// Counters of a CPU since boot. They are 32 bits wide and wrap to 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SoftnetCpu {
-    /// CPU number; `None` on kernels before 5.10, which do not report it.
+    /// CPU number; `None` before Linux 5.10, which does not report it.
     pub cpu: Option<u32>,
-    /// Packets processed.
+    /// Number of processed packets.
     pub processed: u32,
-    /// Packets dropped because the backlog was full.
+    /// Number of packets dropped because the backlog was full.
     pub dropped: u32,
-    /// Runs of `net_rx_action` that ended with work remaining.
+    /// Number of runs of `net_rx_action` that ended with work remaining.
     pub time_squeeze: u32,
 }
 
@@ -33,7 +33,7 @@ impl SoftnetStat {
         Ok(Self { cpus: lines(bytes).map(cpu).collect::<Result<_, _>>()? })
     }
 
-    /// Counters of a CPU; `None` if it is offline or the kernel does not report CPU numbers.
+    /// Counters of a CPU. `None` if the CPU is offline, or the kernel does not report CPU numbers.
     #[must_use]
     pub fn cpu(&self, number: u32) -> Option<SoftnetCpu> {
         self.cpus.iter().find(|cpu| cpu.cpu == Some(number)).copied()
@@ -59,7 +59,7 @@ impl ProcRoot {
     /// Reads the file.
     ///
     /// # Errors
-    /// When it cannot be read or parsed.
+    /// When the file cannot be read or parsed.
     pub fn softnet_stat(&self) -> Result<SoftnetStat, ProcError> {
         self.read("thread-self/net/softnet_stat", SoftnetStat::parse)
     }

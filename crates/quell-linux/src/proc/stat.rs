@@ -1,6 +1,6 @@
-//! `/proc/stat`: CPU time by kind, in ticks of `USER_HZ`. Only idle time is measured; the other kinds are
-//! sampled at the timer tick, unless the kernel has precise accounting (`VIRT_CPU_ACCOUNTING_GEN`). Over short
-//! windows the values do not prove CPU use.
+//! `/proc/stat`: CPU time by kind, in ticks of `USER_HZ`. The kernel measures idle time. It samples the other kinds at
+//! the timer tick, unless it has precise accounting (`VIRT_CPU_ACCOUNTING_GEN`). The sampled values are too coarse for
+//! short intervals.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::{ProcError, ProcRoot};
 pub struct Ticks(pub u64);
 
 impl Ticks {
-    /// The time as a duration, with this kernel's `USER_HZ` (`getauxval(AT_CLKTCK)`).
+    /// Converts the time to a duration with this kernel's `USER_HZ` (`getauxval(AT_CLKTCK)`).
     #[must_use]
     pub fn duration(self) -> Duration {
         let user_hz = rustix::param::clock_ticks_per_second().max(1);
@@ -21,45 +21,45 @@ impl Ticks {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// Difference to an earlier reading. Zero if the kernel's counter decreased, as documented for `iowait` and
-    /// `idle`.
+    /// Difference from an earlier reading. It is zero if the counter decreased, which the kernel's documentation allows
+    /// for `iowait` and `idle`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// Times of a CPU since boot; `None` if this kernel does not report a kind.
+/// Times of a CPU since boot, by kind. A time is `None` if this kernel does not report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuTimes {
-    /// User mode, including `guest`.
+    /// Time in user mode, including `guest`.
     pub user: Ticks,
-    /// User mode of niced tasks, including `guest_nice`.
+    /// Time of niced tasks in user mode, including `guest_nice`.
     pub nice: Ticks,
-    /// Kernel mode, without interrupts.
+    /// Time in kernel mode, without interrupts and softirqs.
     pub system: Ticks,
-    /// Idle.
+    /// Idle time.
     pub idle: Ticks,
-    /// Idle while a task of this CPU waits for a block device.
+    /// Idle time while a task of this CPU waits for a block device.
     pub iowait: Option<Ticks>,
-    /// Interrupt handlers.
+    /// Time in hardware interrupt handlers.
     pub irq: Option<Ticks>,
-    /// Softirqs outside `ksoftirqd`.
+    /// Time in softirqs outside `ksoftirqd`.
     pub softirq: Option<Ticks>,
-    /// Runnable while the hypervisor ran another guest.
+    /// Time that the virtual CPU was runnable while the hypervisor ran something else.
     pub steal: Option<Ticks>,
-    /// Running a guest; included in `user`.
+    /// Time running a guest; `user` includes it.
     pub guest: Option<Ticks>,
-    /// Running a niced guest; included in `nice`.
+    /// Time running a niced guest; `nice` includes it.
     pub guest_nice: Option<Ticks>,
 }
 
 /// The parts of `/proc/stat` that Quell uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Times of each online CPU by number.
+    /// Times of each online CPU, by CPU number.
     pub cpus: BTreeMap<u32, CpuTimes>,
-    /// Context switches since boot.
+    /// Number of context switches since boot.
     pub context_switches: Option<u64>,
 }
 
@@ -67,7 +67,7 @@ impl Stat {
     /// Parses the file.
     ///
     /// # Errors
-    /// When the line of a CPU lacks its number or one of its first four times, or contains an invalid number.
+    /// When a CPU's line lacks the CPU number or one of the first four times, or contains an invalid number.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut stat = Self { cpus: BTreeMap::new(), context_switches: None };
         for line in lines(bytes) {
@@ -111,7 +111,7 @@ impl ProcRoot {
     /// Reads `/proc/stat`.
     ///
     /// # Errors
-    /// When it cannot be read or parsed.
+    /// When the file cannot be read or parsed.
     pub fn stat(&self) -> Result<Stat, ProcError> {
         self.read("stat", Stat::parse)
     }

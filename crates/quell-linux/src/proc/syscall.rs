@@ -1,18 +1,18 @@
-//! `/proc/PID/task/TID/syscall`: system call of a thread with its arguments (`proc_pid_syscall` in
-//! `fs/proc/base.c`). It identifies the epoll on which a thread sleeps. Numbers of x86-64 and of the generic
-//! table are known; on other architectures no call is recognized.
+//! `/proc/PID/task/TID/syscall`: the system call in which a thread sleeps, with its arguments (`proc_pid_syscall` in
+//! `fs/proc/base.c`). It identifies the epoll on which a thread waits. Quell knows the call numbers of x86-64 and of
+//! the generic table. On other architectures it recognizes no call.
 
 use super::text::{Malformed, first_line};
 use super::{ProcDir, ProcError};
 
-/// State of a thread when the file was read.
+/// What a thread was doing when the file was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CurrentSyscall {
-    /// Running; the kernel does not report the call.
+    /// The thread was running; the kernel does not report its call.
     Running,
-    /// Sleeping outside a system call.
+    /// The thread slept outside a system call.
     None,
-    /// Sleeping in a system call.
+    /// The thread slept in a system call.
     Blocked {
         /// System call number on this architecture.
         number: u64,
@@ -24,22 +24,22 @@ pub enum CurrentSyscall {
 /// A call of `epoll_wait`, `epoll_pwait` or `epoll_pwait2` in which a thread sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpollWaitCall {
-    /// File descriptor of the epoll in the process.
+    /// File descriptor of the epoll in the thread's process.
     pub epoll_fd: i32,
-    /// Maximum number of returned events.
+    /// Maximum number of events that the call returns.
     pub max_events: i32,
-    /// Timeout of the wait.
+    /// Timeout of the call.
     pub timeout: EpollTimeout,
 }
 
-/// Timeout of a wait on an epoll.
+/// Timeout of a call that waits on an epoll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EpollTimeout {
-    /// No timeout.
+    /// The call waits without a time limit.
     Forever,
     /// Timeout in ms.
     Milliseconds(u32),
-    /// A `timespec` in memory of the thread, which is not read.
+    /// The timeout is a `timespec` in the thread's memory, which Quell does not read.
     InMemory,
 }
 
@@ -47,7 +47,8 @@ impl CurrentSyscall {
     /// Parses the file.
     ///
     /// # Errors
-    /// When it is neither `running` nor starts with a number and, for a system call, six arguments.
+    /// When the content is neither `running` nor a number. When the number is a system call and not all six arguments
+    /// follow it.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         const EXPECTED: &str = "`running`, or the number of a system call and its arguments";
         let line = first_line(bytes);
@@ -67,7 +68,7 @@ impl CurrentSyscall {
         Ok(Self::Blocked { number, arguments })
     }
 
-    /// The wait on an epoll in which the thread sleeps; `None` otherwise.
+    /// The epoll wait in which the thread sleeps; `None` if it does not wait on an epoll.
     #[must_use]
     pub fn epoll_wait(self) -> Option<EpollWaitCall> {
         let Self::Blocked { number, arguments: [epoll, _, max_events, timeout, ..] } = self else { return None };
@@ -76,7 +77,7 @@ impl CurrentSyscall {
             return None;
         }
         let timeout = if number == libc::SYS_epoll_pwait2 { by_pointer(timeout) } else { by_value(timeout) };
-        // An `int` in a register: the upper 32 bits are undefined.
+        // An `int` argument uses the lower 32 bits of its register. The upper bits are undefined.
         Some(EpollWaitCall { epoll_fd: epoll as i32, max_events: max_events as i32, timeout })
     }
 }
@@ -98,7 +99,7 @@ impl ProcDir {
     /// Reads the system call of this thread.
     ///
     /// # Errors
-    /// When the file cannot be read (needs ptrace access) or parsed.
+    /// When the file cannot be read, which needs ptrace access, or cannot be parsed.
     pub fn syscall(&self) -> Result<CurrentSyscall, ProcError> {
         self.read("syscall", CurrentSyscall::parse)
     }

@@ -1,6 +1,6 @@
-//! `/proc/sys/net`: any network sysctl by name, as text, and those of packet delivery with their types
-//! (`net/core/sysctl_net_core.c`). Two of them enable busy polling for the whole machine, regardless of epoll
-//! and socket settings. All are those of the calling thread's network namespace; some exist only in the initial
+//! Network sysctls in `/proc/sys/net`: any of them by name, as text, and those of packet delivery with their types
+//! (`net/core/sysctl_net_core.c`). Two of them enable busy polling for the whole machine, regardless of epoll and
+//! socket settings. All sysctls belong to the calling thread's network namespace, and some exist only in the initial
 //! one.
 
 use std::fmt;
@@ -12,13 +12,13 @@ use super::irq::ProcWriteError;
 use super::text::{Malformed, first_line};
 use super::{ProcError, ProcRoot};
 
-/// Name of a network sysctl with dots, as in `sysctl(8)`: `net.core.busy_poll`. A dot within a component is
-/// written as a slash (`net.ipv4.conf.eth0/100.rp_filter`). Other sysctls are excluded, because some can run
-/// programs (`kernel.core_pattern`).
+/// Name of a network sysctl with dots, as in `sysctl(8)`, for example `net.core.busy_poll`. A dot within a component is
+/// written as a slash (`net.ipv4.conf.eth0/100.rp_filter`). Sysctls outside `net` are rejected, because some of them
+/// can run programs (`kernel.core_pattern`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SysctlName(String);
 
-/// An invalid name of a network sysctl.
+/// Text that is not the name of a network sysctl.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("invalid network sysctl {0:?}: expected net.* with parts of letters, digits, `_`, `-` and `/`")]
 pub struct InvalidSysctlName(String);
@@ -61,7 +61,7 @@ impl fmt::Display for SysctlName {
     }
 }
 
-/// Value in the format of `sysctl(8)`: fields separated by one tab, without line end.
+/// Parses a value in the format of `sysctl(8)`: fields separated by one tab, without a line break.
 pub(crate) fn parse_text(bytes: &[u8]) -> Result<String, Malformed> {
     let line = first_line(bytes);
     let text = std::str::from_utf8(line.bytes).map_err(|_| line.malformed("a text", line.bytes))?;
@@ -74,10 +74,10 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<u32, Malformed> {
 }
 
 impl ProcRoot {
-    /// Reads a sysctl, the first line as text.
+    /// Reads a sysctl as text; only the first line is used.
     ///
     /// # Errors
-    /// When it cannot be read; absent if this kernel or namespace lacks it.
+    /// When the file cannot be read. It does not exist if this kernel or namespace lacks the sysctl.
     pub fn sysctl(&self, name: &SysctlName) -> Result<String, ProcError> {
         self.read(&name.file(), parse_text)
     }
@@ -85,32 +85,35 @@ impl ProcRoot {
     /// Sets a sysctl.
     ///
     /// # Errors
-    /// [`ProcWriteError`]: absent, denied, or `EINVAL` for an invalid value.
+    /// [`ProcWriteError`]: the sysctl does not exist, the caller lacks permission, or the value is invalid (`EINVAL`).
     pub fn set_sysctl(&self, name: &SysctlName, value: &str) -> Result<(), ProcWriteError> {
         self.write(&name.file(), value)
     }
 
-    /// `net.core.busy_poll`: busy-poll time of `poll`, `select`, and of `epoll_wait` without own parameters, in µs.
-    /// If it is not 0, an epoll with parameters 0/0/0 also busy polls (`ep_busy_loop_on` in `fs/eventpoll.c`).
+    /// `net.core.busy_poll`: busy-poll time in µs of `poll`, `select`, and of `epoll_wait` on epolls without
+    /// parameters. If it is not 0, an epoll with parameters 0/0/0 also busy polls (`ep_busy_loop_on` in
+    /// `fs/eventpoll.c`).
     ///
     /// # Errors
-    /// When it cannot be read or parsed; absent on kernels without busy polling and outside the initial namespace.
+    /// When the file cannot be read or parsed. It does not exist on kernels without busy polling and outside the
+    /// initial network namespace.
     pub fn busy_poll_us(&self) -> Result<u32, ProcError> {
         self.read("sys/net/core/busy_poll", parse)
     }
 
-    /// `net.core.busy_read`: default of `SO_BUSY_POLL` on new sockets, in µs.
+    /// `net.core.busy_read`: the default of `SO_BUSY_POLL` for new sockets, in µs.
     ///
     /// # Errors
-    /// As [`Self::busy_poll_us`].
+    /// The same errors as [`Self::busy_poll_us`].
     pub fn busy_read_us(&self) -> Result<u32, ProcError> {
         self.read("sys/net/core/busy_read", parse)
     }
 
-    /// Reads another number of `net.core`, by name: `netdev_budget`, `dev_weight`, `netdev_max_backlog`, …
+    /// Reads another numeric sysctl of `net.core` by name, for example `netdev_budget`, `dev_weight` or
+    /// `netdev_max_backlog`.
     ///
     /// # Errors
-    /// As [`Self::busy_poll_us`].
+    /// The same errors as [`Self::busy_poll_us`].
     pub fn net_core(&self, name: &str) -> Result<u32, ProcError> {
         self.read(&format!("sys/net/core/{name}"), parse)
     }

@@ -4,7 +4,7 @@ use super::{ProcDir, ProcError, numbered_entries};
 use crate::Pid;
 
 impl ProcDir {
-    /// TIDs of the process's threads, in ascending order, which is usually the order of creation.
+    /// TIDs of the process's threads in ascending order, which is usually the order of their creation.
     ///
     /// # Errors
     /// When the directory cannot be listed.
@@ -14,8 +14,8 @@ impl ProcDir {
         Ok(tids)
     }
 
-    /// The thread through which the kernel shows the files of this process: the main thread, or where that has exited one
-    /// that runs.
+    /// TID of a thread through which the kernel shows the files of this process. This is the main thread, or a running
+    /// thread if the main thread has exited.
     ///
     /// # Errors
     /// When the process or its threads cannot be read.

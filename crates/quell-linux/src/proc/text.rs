@@ -1,17 +1,17 @@
-//! Common parts of the /proc parsers: numbered lines, fields separated by white space, numbers, and the error
-//! with its position.
+//! Common parts of the /proc parsers: numbered lines, fields separated by white space, numbers, and an error with a
+//! position.
 
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// A file with invalid content: position, expected and actual content.
+/// Error for a file with invalid content: the position, and the expected and actual content.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("line {line}: expected {expected}, found `{found}`")]
 pub struct Malformed {
     /// Line number, from 1.
     pub line: usize,
-    /// Expected content.
+    /// Description of the expected content.
     pub expected: &'static str,
     /// Actual content, truncated, with unprintable characters escaped.
     pub found: String,
@@ -19,7 +19,7 @@ pub struct Malformed {
 
 const FOUND_MAX: usize = 60;
 
-/// A line and its number, from 1.
+/// A line of a file and its number, from 1.
 #[derive(Clone, Copy)]
 pub(crate) struct Line<'a> {
     pub(crate) number: usize,
@@ -27,7 +27,7 @@ pub(crate) struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Fields, separated by white space.
+    /// Fields of the line, separated by white space.
     pub(crate) fn fields(self) -> impl Iterator<Item = &'a [u8]> {
         self.bytes.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty())
     }
@@ -51,7 +51,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Lines of a file, without line ends. A final line end does not start another line.
+/// Lines of a file, without line breaks. A line break at the end of the file does not start another line.
 pub(crate) fn lines(bytes: &[u8]) -> impl Iterator<Item = Line<'_>> {
     let content = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let some = !content.is_empty();
@@ -62,7 +62,7 @@ pub(crate) fn lines(bytes: &[u8]) -> impl Iterator<Item = Line<'_>> {
         .map(|(index, bytes)| Line { number: index + 1, bytes })
 }
 
-/// First line, which may be empty.
+/// First line of a file; it may be empty.
 pub(crate) fn first_line(bytes: &[u8]) -> Line<'_> {
     lines(bytes).next().unwrap_or(Line { number: 1, bytes: b"" })
 }

@@ -1,5 +1,5 @@
-//! Starts a program in place of this one. It gets the terminal, open files and process group of this process,
-//! so that keys, job control and pipes work as if it had been started directly.
+//! Starts a program in place of this one. The program gets this process's terminal, open files and process group. Keys,
+//! job control and pipes therefore work as if the program had been started directly.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -18,7 +18,7 @@ use crate::pidfd::PidFd;
 use crate::proc::ProcessIdentity;
 use crate::signal_queue::SignalQueue;
 
-/// A running program that replaced this one. It continues after this value is dropped, and after this process
+/// A running program that replaced this one. It continues to run after this value is dropped and after this process
 /// exits.
 #[derive(Debug)]
 pub struct Foreground {
@@ -28,14 +28,14 @@ pub struct Foreground {
 }
 
 impl Foreground {
-    /// Starts the program at `path` with `words[0]` as `argv[0]`. It inherits everything as this process inherited
-    /// it, except for `environment`. This includes the signals that this process blocks for `signals`.
+    /// Starts the program at `path` with `words[0]` as `argv[0]`. The program inherits what this process inherited,
+    /// with the variables of `environment` set. Signals that this process blocks for `signals` are not blocked in the
+    /// program.
     ///
-    /// This process no longer ignores SIGCHLD afterwards, because it could not read the exit status of the program
-    /// otherwise.
+    /// From this call on, this process does not ignore SIGCHLD. Otherwise it could not read the program's exit status.
     ///
     /// # Errors
-    /// When it cannot be executed; [`ProcessError::Spawn`] contains the error.
+    /// When the program cannot be executed; [`ProcessError::Spawn`] contains the error.
     pub fn start(
         path: &Path,
         words: &[OsString],
@@ -53,7 +53,7 @@ impl Foreground {
             unblock()?;
             Err(image.execute())
         };
-        // SAFETY: the child makes only system calls, on values that existed before the fork.
+        // SAFETY: the child makes only system calls. All values that they use were created before the fork.
         unsafe { command.pre_exec(in_child) };
         let mut process = command.spawn().map_err(failed)?;
         match handle(&process) {
@@ -66,25 +66,25 @@ impl Foreground {
         }
     }
 
-    /// PID.
+    /// PID of the program.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.identity.pid
     }
 
-    /// Identity, which is robust against PID reuse.
+    /// Identity of the program, which is safe against PID reuse.
     #[must_use]
     pub fn identity(&self) -> ProcessIdentity {
         self.identity
     }
 
-    /// Handle; readable after the exit of the program.
+    /// Handle to the program; it becomes readable when the program exits.
     #[must_use]
     pub fn pidfd(&self) -> &PidFd {
         &self.pidfd
     }
 
-    /// Waits for its exit.
+    /// Waits for the program's exit.
     ///
     /// # Errors
     /// When the kernel refuses to wait.
@@ -94,13 +94,13 @@ impl Foreground {
     }
 }
 
-/// Ends this process with the signal that ended the program, but without a core dump. Returns only if the
-/// signal does not end it.
+/// Ends this process with the signal that ended the program, but without a core dump. The function returns only if the
+/// signal does not end this process.
 pub fn end_by(signal: i32) {
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the default action always exists, and `sigemptyset` initializes the set before its use. For an
-    // invalid signal number the calls fail, which is harmless.
+    // SAFETY: the default action always exists, and `sigemptyset` initializes the set before it is used. If the signal
+    // number is invalid, the calls fail without effect.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         libc::sigemptyset(set.as_mut_ptr());
@@ -110,19 +110,19 @@ pub fn end_by(signal: i32) {
     }
 }
 
-/// Whether this process is the leader of its session. On terminal hangup the kernel sends SIGHUP only to the
-/// session leader (`tty_signal_session_leader` in `drivers/tty/tty_jobctrl.c`).
+/// Whether this process leads its session. When the terminal hangs up, the kernel sends SIGHUP only to the session
+/// leader (`tty_signal_session_leader` in `drivers/tty/tty_jobctrl.c`).
 #[must_use]
 pub fn leads_its_session() -> bool {
-    // rustix's `getsid` does not support the result 0. The kernel returns it if the leader is outside this PID
-    // namespace, or no ancestor started a session (`setsid(2)`).
-    // SAFETY: the call takes a number and accesses no memory.
+    // rustix's `getsid` does not support the result 0. The kernel returns 0 if the leader is outside this PID
+    // namespace, or no ancestor started a session (`setsid(2)`). SAFETY: the call takes a number and accesses no
+    // memory.
     let session = unsafe { libc::getsid(0) };
     session == rustix::process::getpid().as_raw_pid()
 }
 
-/// Whether a program was not found, as opposed to not executable. A shell distinguishes these by exit status
-/// 127 and 126.
+/// Whether the error means that the program was not found, rather than not executable. Shells return exit status 127 or
+/// 126 for these errors.
 #[must_use]
 pub fn is_not_found(error: &ProcessError) -> bool {
     matches!(error, ProcessError::Spawn { source, .. } if source.kind() == io::ErrorKind::NotFound)

@@ -1,6 +1,6 @@
-//! Restores what this process inherited, for a program that it starts in its place. The runtime of the standard
-//! library (`std::rt::init`) ignores SIGPIPE before `main`, and opens `/dev/null` for closed standard files.
-//! `Command` sets SIGPIPE to the default in each child, and sorts the environment.
+//! Restores the state that this process inherited, for a program that it starts in its place. Before `main`, the
+//! runtime of the standard library (`std::rt::init`) ignores SIGPIPE and opens `/dev/null` for closed standard files.
+//! In each child, `Command` sets SIGPIPE to the default and sorts the environment.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char};
 use std::io;
@@ -12,18 +12,18 @@ use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 use super::{ProcessError, Step};
 
 unsafe extern "C" {
-    /// Environment of the C library. Until a variable is set, it is the array from `exec`.
+    /// Environment in the C library. Until a variable is set, it is the array that `exec` created.
     static environ: *const *const c_char;
 }
 
-/// Kernel mask of the signals that were ignored at startup.
+/// Bit mask of the signals that were ignored at startup, in the kernel's format.
 static IGNORED: AtomicU64 = AtomicU64::new(0);
-/// Bit mask of the files 0, 1 and 2 that were closed at startup.
+/// Bit mask of the standard files (0, 1 and 2) that were closed at startup.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
-/// Parent-death signal at startup, 0 for none.
+/// Parent-death signal at startup; 0 means none.
 static DEATH_SIGNAL: AtomicI32 = AtomicI32::new(0);
 
-/// Constructors run before the runtime's `main`.
+/// Constructor of the program, which runs before the Rust runtime starts.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = record;
@@ -32,13 +32,13 @@ extern "C" fn record() {
     let ignored = SIGNALS.filter(|signal| handler(*signal) == Some(libc::SIG_IGN)).fold(0, |set, it| set | bit(it));
     IGNORED.store(ignored, Ordering::Relaxed);
     for fd in 0..3 {
-        // SAFETY: reads a flag of a file descriptor, open or not.
+        // SAFETY: the call reads a flag of a file descriptor, which need not be open.
         if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
             CLOSED.fetch_or(1 << fd, Ordering::Relaxed);
         }
     }
     let mut signal: libc::c_int = 0;
-    // SAFETY: writes one int.
+    // SAFETY: the call writes one `int` to `signal`.
     if unsafe { libc::prctl(libc::PR_GET_PDEATHSIG, &raw mut signal) } == 0 {
         DEATH_SIGNAL.store(signal, Ordering::Relaxed);
     }
@@ -51,14 +51,14 @@ const fn bit(signal: libc::c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// The kernel's `struct sigaction` starts with the handler; flags, restorer and mask follow.
+/// The kernel's `struct sigaction`, which starts with the handler. The flags, the restorer and the mask follow.
 type Action = [libc::sighandler_t; 4];
 
-/// Handler of a signal. It uses the system call, because the C library hides and changes the handlers of its
-/// own signals (32 and 33).
+/// Reads the handler of a signal with a raw system call. The C library hides and changes the handlers of the signals
+/// that it uses itself (32 and 33).
 fn handler(signal: libc::c_int) -> Option<libc::sighandler_t> {
     let mut action = Action::default();
-    // SAFETY: the kernel writes the current action, which fits the type; no action is set.
+    // SAFETY: the kernel writes the current action, which fits the type. The call sets no action.
     let result =
         unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, null::<Action>(), &raw mut action, size_of::<u64>()) };
     (result == 0).then_some(action[0])
@@ -66,64 +66,65 @@ fn handler(signal: libc::c_int) -> Option<libc::sighandler_t> {
 
 fn ignore(signal: libc::c_int) {
     let action: Action = [libc::SIG_IGN, 0, 0, 0];
-    // SAFETY: sets the ignore action, which always exists. The kernel refuses SIGKILL and SIGSTOP, but these are
-    // never ignored.
+    // SAFETY: the call sets the ignore action, which always exists. The kernel rejects SIGKILL and SIGSTOP, but these
+    // are never ignored.
     unsafe {
         libc::syscall(libc::SYS_rt_sigaction, signal, &raw const action, null::<Action>(), size_of::<u64>());
     }
 }
 
-/// Whether stdout was closed at startup. Output is then lost without an error, because the runtime opened
-/// `/dev/null` in its place.
+/// Whether stdout was closed at startup. Output is then lost without an error, because the runtime opened `/dev/null`
+/// as stdout.
 #[must_use]
 pub fn stdout_was_closed() -> bool {
     CLOSED.load(Ordering::Relaxed) & (1 << libc::STDOUT_FILENO) != 0
 }
 
-/// Resets SIGCHLD to the default, so that this process can wait for its children. If SIGCHLD is ignored, which
-/// is inherited, the kernel discards exit statuses (`wait(2)`).
+/// Sets SIGCHLD to the default action, so that this process can wait for its children. If a process inherits an ignored
+/// SIGCHLD, the kernel discards the exit statuses of its children (`wait(2)`).
 pub(super) fn remember_children() {
     if IGNORED.load(Ordering::Relaxed) & bit(libc::SIGCHLD) != 0 {
-        // SAFETY: sets the default action, which always exists.
+        // SAFETY: the call sets the default action, which always exists.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     }
 }
 
-/// Restores in the calling process what its parent inherited. Makes only system calls, because it runs in the
-/// child between `fork` and `exec`.
+/// Restores in the calling process the state that its parent inherited. It makes only system calls, because it runs in
+/// the child between `fork` and `exec`.
 pub(super) fn give_back() -> io::Result<()> {
     let ignored = IGNORED.load(Ordering::Relaxed);
     SIGNALS.filter(|signal| ignored & bit(*signal) != 0).for_each(ignore);
     let closed = CLOSED.load(Ordering::Relaxed);
     for fd in (0..3).filter(|fd| closed & (1 << fd) != 0) {
-        // SAFETY: runs in the child. The runtime opened this file in place of a closed one, and the following code
-        // uses no file.
+        // SAFETY: the call runs in the child. The runtime opened this file in place of a closed one, and no later code
+        // uses it.
         unsafe { libc::close(fd) };
     }
     match DEATH_SIGNAL.load(Ordering::Relaxed) {
         0 => Ok(()),
-        // SAFETY: takes a number.
+        // SAFETY: the call takes a number.
         signal if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) } == 0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Program, arguments and environment in the format of `exec`: created before a `fork`, used after it.
+/// A program with its arguments and environment, in the format of `exec`. It is created before a `fork` and used after
+/// it.
 pub(super) struct Image {
     path: CString,
     words: Vector,
     environment: Vector,
 }
 
-/// Strings and their null-terminated array of pointers.
+/// Strings, and the null-terminated array of pointers to them.
 struct Vector {
     _strings: Vec<CString>,
     pointers: Vec<*const c_char>,
 }
 
-// SAFETY: the pointers refer to the strings beside them, which never change.
+// SAFETY: the pointers refer to the strings in the same struct, which never change.
 unsafe impl Send for Vector {}
-// SAFETY: as above.
+// SAFETY: the pointers refer to the strings in the same struct, which never change.
 unsafe impl Sync for Vector {}
 
 impl Vector {
@@ -134,8 +135,8 @@ impl Vector {
 }
 
 impl Image {
-    /// Creates an image of the program at `path`, with `words[0]` as `argv[0]` and the environment of this process
-    /// with `variables` set.
+    /// Creates an image of the program at `path`. `words[0]` is its `argv[0]`, and its environment is that of this
+    /// process with `variables` set.
     pub(super) fn new(
         path: &Path,
         words: &[OsString],
@@ -154,10 +155,10 @@ impl Image {
         prepare().map_err(|error| ProcessError::Spawn { program, step: Step::Exec, source: error.into() })
     }
 
-    /// Executes the program in place of the calling process; returns only on error. A file without a known header
-    /// is executed by the shell, as `execvp(3)` does.
+    /// Executes the program in place of the calling process. The function returns only on an error. A shell executes a
+    /// file without a known header, as with `execvp(3)`.
     pub(super) fn execute(&self) -> io::Error {
-        // SAFETY: the path ends with a null byte, both arrays with a null pointer.
+        // SAFETY: the path ends with a null byte, and both arrays end with a null pointer.
         unsafe {
             libc::execvpe(self.path.as_ptr(), self.words.pointers.as_ptr(), self.environment.pointers.as_ptr());
         }
@@ -165,11 +166,10 @@ impl Image {
     }
 }
 
-/// All strings of this process's environment in their order, including malformed ones.
+/// All strings of this process's environment in their order, including malformed strings.
 fn environment() -> Vec<CString> {
     let mut strings = Vec::new();
-    // SAFETY: the array contains null-terminated strings and ends with a null pointer; this program sets no
-    // variables.
+    // SAFETY: the array contains null-terminated strings and ends with a null pointer. This program sets no variables.
     unsafe {
         let mut next = environ;
         while !next.is_null() && !(*next).is_null() {
@@ -180,7 +180,7 @@ fn environment() -> Vec<CString> {
     strings
 }
 
-/// Sets a variable at its existing position and removes duplicates.
+/// Sets a variable at its current position in the environment, and removes duplicates.
 fn set(environment: &mut Vec<CString>, name: CString, value: &CStr) {
     let mut whole = name.into_bytes();
     whole.push(b'=');

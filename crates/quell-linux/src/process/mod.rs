@@ -1,5 +1,5 @@
-//! Starts programs in a network namespace and ends them reliably. Each child leads its own session. The
-//! processes of a session can be found and killed after its leader, or this program, has exited.
+//! Starts programs in a network namespace and ends them reliably. Each child leads its own session. Quell can find and
+//! kill the processes of a session even if their leader, or the instance of Quell that started them, has exited.
 
 mod foreground;
 mod inherited;
@@ -29,20 +29,20 @@ pub use spawn::{Output, Spawn, Step};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProcessError {
-    /// The process could not be prepared, or the program not executed.
+    /// The process could not be prepared, or the program could not be executed.
     #[error("starting `{program}`: {step}: {source}")]
     Spawn {
-        /// Program.
+        /// Name or path of the program.
         program: String,
         /// Step that failed.
         step: Step,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
     /// The list of CPUs for the program is empty.
     #[error("starting `{program}`: the list of CPUs to bind it to is empty")]
     NoCpu {
-        /// Program.
+        /// Name or path of the program.
         program: String,
     },
     /// Waiting for a child failed.
@@ -50,17 +50,18 @@ pub enum ProcessError {
     Wait {
         /// PID of the child.
         pid: Pid,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
-    /// Killed processes of a session did not exit: they hang in the kernel, or fork faster than they can be killed.
+    /// Processes of a session did not exit after SIGKILL. They hang in the kernel, or fork faster than Quell can kill
+    /// them.
     #[error("session {leader}: {pids} did not exit within {within:?} after SIGKILL", pids = list(.left))]
     StillThere {
-        /// Leader of the session.
+        /// PID of the session's leader.
         leader: Pid,
-        /// Remaining processes.
+        /// PIDs of the remaining processes.
         left: Vec<Pid>,
-        /// Time limit.
+        /// Time limit that expired.
         within: Duration,
     },
     /// A pidfd could not be opened or used.
@@ -76,7 +77,7 @@ fn list(pids: &[Pid]) -> String {
     names.join(", ")
 }
 
-/// Time limit for the exit of killed processes.
+/// Time limit for the exit of processes after SIGKILL.
 const KILL_BOUND: Duration = Duration::from_secs(5);
 
 /// Whether this process is root in its user namespace.
@@ -85,7 +86,7 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A running child and its session. Dropping it kills the whole session.
+/// A running child and its session. Dropping this value kills the whole session.
 #[derive(Debug)]
 pub struct Child {
     process: std::process::Child,
@@ -97,47 +98,47 @@ pub struct Child {
 }
 
 impl Child {
-    /// PID, which is also the session id.
+    /// PID of the child, which is also its session id.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.identity.pid
     }
 
-    /// Identity, which is robust against PID reuse and sufficient to find the session after a crash.
+    /// Identity of the child, which is safe against PID reuse. It is sufficient to find the session after a crash.
     #[must_use]
     pub fn identity(&self) -> ProcessIdentity {
         self.identity
     }
 
-    /// Handle to the process.
+    /// Handle to the child.
     #[must_use]
     pub fn pidfd(&self) -> &PidFd {
         &self.pidfd
     }
 
-    /// Last bytes of stdout with [`Output::Tail`].
+    /// Last bytes of the child's stdout, if it is an [`Output::Tail`].
     #[must_use]
     pub fn stdout_tail(&self) -> Option<Vec<u8>> {
         self.stdout.as_ref().map(OutputTail::bytes)
     }
 
-    /// Last bytes of stderr with [`Output::Tail`].
+    /// Last bytes of the child's stderr, if it is an [`Output::Tail`].
     #[must_use]
     pub fn stderr_tail(&self) -> Option<Vec<u8>> {
         self.stderr.as_ref().map(OutputTail::bytes)
     }
 
-    /// Leaves the child running after this value is dropped and after this program exits.
+    /// Leaves the child running. It continues after this value is dropped and after this program exits.
     #[must_use]
     pub fn leave_running(self) -> ProcessIdentity {
         let identity = self.identity;
-        // Skips the destructor, which would end the child. Its pipes close when this program exits.
+        // Skip the destructor, which would kill the child. The child's pipes close when this program exits.
         std::mem::forget(self);
         identity
     }
 
-    /// Waits up to `timeout`; `None` if the child is still running. After its exit the tails are complete, unless
-    /// others of its session hold its output open.
+    /// Waits up to `timeout` for the child's exit; `None` if it is still running. After the exit the tails are
+    /// complete, unless other processes of its session hold its output open.
     ///
     /// # Errors
     /// When the kernel refuses to wait.
@@ -148,7 +149,7 @@ impl Child {
         Ok(self.exit)
     }
 
-    /// Ends the child with SIGTERM, and with SIGKILL after `grace`, then kills the rest of its session.
+    /// Ends the child with SIGTERM, or with SIGKILL after `grace`. Then kills the rest of its session.
     ///
     /// # Errors
     /// When a process cannot be killed.
@@ -159,7 +160,7 @@ impl Child {
         }
         ignore_gone(self.pidfd.signal(Signal::TERM))?;
         self.pidfd.wait_for_exit(grace)?;
-        // Reap the leader last: until then its PID, and the session id, cannot be reused.
+        // Reap the leader last. The kernel cannot reuse its PID, which is also the session id, before that.
         self.kill_session()?;
         self.reap()
     }
@@ -181,7 +182,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // A destructor cannot report an error; a journal's clean-up finds the remaining processes.
+        // A destructor cannot report an error. The clean-up of a journal finds the remaining processes.
         if self.kill_session().is_ok() && self.exit.is_none() {
             let _ = self.reap();
         }

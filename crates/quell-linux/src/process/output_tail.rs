@@ -1,5 +1,5 @@
-//! Stores the last bytes of a child's output, for error messages. A thread reads all output, so that the child
-//! never blocks on a full pipe.
+//! Stores the last bytes of a child's output, for error messages. A thread reads all output, so that a full pipe never
+//! blocks the child.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Time limit for the end of a dead child's output, which a grandchild may hold open.
+/// Time limit for the end of a dead child's output. A descendant of the child may hold the output open.
 const SETTLE_BOUND: Duration = Duration::from_millis(200);
 
 /// Last bytes of an output.
@@ -19,13 +19,13 @@ pub(super) struct OutputTail {
 }
 
 impl OutputTail {
-    /// Starts a thread that reads to the end and stores the last `limit` bytes.
+    /// Starts a thread that reads the output to its end and stores the last `limit` bytes.
     pub(super) fn follow(mut source: impl Read + Send + 'static, limit: usize) -> Self {
         let kept = Arc::new(Mutex::new(VecDeque::new()));
         let (end, ended) = channel::<()>();
         let tail = Self { kept: Arc::clone(&kept), ended };
         thread::spawn(move || {
-            // Dropped at the end of the thread, which `settle` awaits.
+            // The end of the thread drops this value, and `settle` waits for that.
             let _end = end;
             let mut chunk = [0; 4096];
             while let Ok(count @ 1..) = source.read(&mut chunk) {
@@ -39,7 +39,7 @@ impl OutputTail {
         lock(&self.kept).iter().copied().collect()
     }
 
-    /// Waits for the end of the output, up to a time limit.
+    /// Waits for the end of the output, but not longer than the time limit.
     pub(super) fn settle(&mut self) {
         let _ = self.ended.recv_timeout(SETTLE_BOUND);
     }

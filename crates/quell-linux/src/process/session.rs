@@ -1,4 +1,4 @@
-//! Finds and kills the processes of a session by the recorded identity of its leader. It serves to clean up
+//! Finds and kills the processes of a session, given the recorded identity of its leader. Quell uses this to clean up
 //! after a crash, when the leader may have exited and its PID may be reused.
 
 use std::time::{Duration, Instant};
@@ -11,20 +11,20 @@ use crate::proc::{PidStat, ProcError, ProcRoot, ProcessIdentity};
 /// A process of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionMember {
-    /// Identity.
+    /// Identity of the process.
     pub identity: ProcessIdentity,
-    /// Name (`comm`), raw bytes.
+    /// Name of the process (`comm`) as raw bytes.
     pub comm: Vec<u8>,
 }
 
-/// Running processes of the session that `leader` led, in no particular order.
+/// Finds the running processes of the session that `leader` led, in no particular order.
 ///
-/// The kernel does not reuse a leader's PID while its session has processes. A process with that PID but
-/// another start time therefore proves that the session has ended. Processes that are older than the leader, or
-/// of another boot, are not included.
+/// The kernel does not reuse a leader's PID while its session has processes. If a process has that PID but another
+/// start time, the session has ended. Processes that are older than the leader, or belong to another boot, are not
+/// included.
 ///
-/// One ambiguity remains. If the session ended, another session's leader may have got the PID and exited before
-/// its members. These members are then included.
+/// One ambiguity remains. After the session ended, a new session leader may have received the PID and exited before its
+/// members. Those members are then included.
 ///
 /// # Errors
 /// When /proc cannot be read.
@@ -48,8 +48,8 @@ pub fn session_members(proc: &ProcRoot, leader: &ProcessIdentity) -> Result<Vec<
     Ok(members)
 }
 
-/// Kills all processes of the session that `leader` led with SIGKILL, including those that start during the
-/// call. Waits for their exit up to `bound`. Returns the number of killed processes.
+/// Kills all processes of the session that `leader` led with SIGKILL, including those that start during the call. Waits
+/// for their exit, up to `bound`. Returns the number of killed processes.
 ///
 /// # Errors
 /// When a process cannot be killed, or does not exit in time.
@@ -62,7 +62,7 @@ pub fn kill_session(proc: &ProcRoot, leader: &ProcessIdentity, bound: Duration) 
             return Ok(killed);
         }
         if started.elapsed() > bound {
-            // They fork faster than they can be killed.
+            // The processes fork faster than Quell can kill them.
             let left = members.iter().map(|member| member.identity.pid).collect();
             return Err(ProcessError::StillThere { leader: leader.pid, left, within: bound });
         }
@@ -83,14 +83,14 @@ pub fn kill_session(proc: &ProcRoot, leader: &ProcessIdentity, bound: Duration) 
     }
 }
 
-/// Kills a member if it is unchanged since it was found.
+/// Kills a member of a session, unless its PID was reused since the search.
 fn kill(proc: &ProcRoot, member: &SessionMember, leader: &ProcessIdentity) -> Result<Option<PidFd>, ProcessError> {
     let pidfd = match PidFd::open(member.identity.pid) {
         Ok(pidfd) => pidfd,
         Err(error) if error.is_gone() => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    // Read while the handle is open, so the values belong to the process of the handle.
+    // Read the values while the handle is open, so that they belong to the process of the handle.
     let unchanged = stat_if_there(proc, member.identity.pid)?
         .is_some_and(|stat| stat.starttime == member.identity.starttime && belongs_to(&stat, leader));
     if !unchanged {

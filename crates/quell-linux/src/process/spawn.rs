@@ -1,6 +1,6 @@
-//! Prepares a child before it executes its program: namespace, CPUs, session, files, and a signal when this
-//! program dies. Between `fork` and `exec` it makes only system calls and allocates nothing, because other
-//! threads of this program may hold locks.
+//! Prepares a child before it executes its program: network namespace, CPUs, session, files, and a signal for the case
+//! that this program dies. Between `fork` and `exec` the child makes only system calls and allocates nothing, because
+//! other threads of this program may hold locks.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -23,7 +23,7 @@ use crate::sched::CpuMask;
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Step {
-    /// Creating the process, or executing the program, which may be missing or not executable.
+    /// Creating the process, or executing the program. The program may be missing or not executable.
     Exec = 0,
     /// Creating a session.
     Session = 1,
@@ -49,32 +49,32 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Exec => "executing it",
-            Self::Session => "making a session for it",
+            Self::Session => "creating a session for it",
             Self::NetworkNamespace => "moving it into its network namespace",
             Self::Affinity => "binding it to its CPUs",
-            Self::DeathSignal => "having it killed should this program die",
+            Self::DeathSignal => "setting its parent-death signal",
             Self::CloseFiles => "closing inherited files",
         })
     }
 }
 
-/// Destination of a child's output.
+/// Destination of a child's stdout or stderr.
 #[derive(Debug, Default)]
 pub enum Output {
-    /// Discarded.
+    /// Written to `/dev/null`.
     #[default]
     Null,
-    /// Written to where this program's output of the same number goes.
+    /// Written to the same destination as this program's output with the same number.
     Inherit,
-    /// Written to a file.
+    /// Written to this file.
     File(File),
-    /// Written to a pipe that another reads.
+    /// Written to a pipe that another process or thread reads.
     Pipe(io::PipeWriter),
-    /// The last bytes are stored in memory, at most this number.
+    /// Kept in memory, up to this number of the last bytes.
     Tail(usize),
 }
 
-/// A program to start, with its settings. Its stdin is empty. It inherits no open files of this program except
+/// A program to start, with its settings. Its stdin is `/dev/null`. It inherits no open files of this program except
 /// its output.
 #[derive(Debug)]
 pub struct Spawn<'a> {
@@ -110,7 +110,7 @@ impl<'a> Spawn<'a> {
         self
     }
 
-    /// Sets an environment variable; the others are those of this program.
+    /// Sets an environment variable. The child inherits the other variables from this program.
     #[must_use]
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.env.push((name.as_ref().into(), value.as_ref().into()));
@@ -124,7 +124,7 @@ impl<'a> Spawn<'a> {
         self
     }
 
-    /// Sets the CPU affinity before the program starts, so that all its threads inherit it.
+    /// Sets the CPU affinity before the program starts, so that all threads of the program inherit it.
     #[must_use]
     pub fn cpus(mut self, cpus: CpuList) -> Self {
         self.cpus = Some(cpus);
@@ -145,9 +145,9 @@ impl<'a> Spawn<'a> {
         self
     }
 
-    /// Kills the child when the **thread** that started it exits (`PR_SET_PDEATHSIG`), which includes the death of
-    /// this program. Start it from a thread that outlives it. The setting does not apply to the child's children,
-    /// and a set-user-id program clears it.
+    /// Kills the child when the **thread** that started it exits (`PR_SET_PDEATHSIG`). This includes the death of this
+    /// program. Call [`Self::start`] from a thread that outlives the child. The setting does not apply to the child's
+    /// children, and a set-user-id program clears it.
     #[must_use]
     pub fn dies_with_this_thread(mut self) -> Self {
         self.dies_with_this_thread = true;
@@ -157,7 +157,7 @@ impl<'a> Spawn<'a> {
     /// Starts the program.
     ///
     /// # Errors
-    /// When a step fails; no process remains then.
+    /// When a step fails; the child is then killed and reaped.
     pub fn start(self) -> Result<Child, ProcessError> {
         let program = self.program.to_string_lossy().into_owned();
         if self.cpus.as_ref().is_some_and(CpuList::is_empty) {
@@ -178,17 +178,18 @@ impl<'a> Spawn<'a> {
             parent: self.dies_with_this_thread.then(getpid),
             reporter: reporter.as_raw_fd(),
         };
-        // SAFETY: `in_child` makes only system calls; its two file descriptors are open until `spawn` returns.
+        // SAFETY: `in_child` makes only system calls. Its two file descriptors stay open until `spawn` returns.
         unsafe { command.pre_exec(move || preparation.in_child()) };
         let spawned = command.spawn();
-        // Also closes our write ends of the outputs; otherwise the readers would never see their end.
+        // This also closes this process's write ends of the outputs. Otherwise the readers would never see the end of
+        // the output.
         drop((command, reporter));
         let process = spawned.map_err(|source| failed(reported_step(report), source))?;
         adopt(process, stdout_tail, stderr_tail)
     }
 }
 
-/// Takes ownership of a new process; kills it on failure.
+/// Takes ownership of a new process, or kills it on an error.
 fn adopt(
     mut process: std::process::Child,
     stdout: Option<OutputTail>,
@@ -204,11 +205,11 @@ fn adopt(
     }
 }
 
-/// A child keeps its PID until it is reaped, so both values refer to the same process.
+/// Opens a handle to a child. The child keeps its PID until it is reaped, so both values refer to the same process.
 pub(super) fn handle(process: &std::process::Child) -> Result<(ProcessIdentity, PidFd), ProcessError> {
     let pid = Pid::from_kernel(process.id()).ok_or_else(|| ProcessError::Wait {
         pid: Pid::of_this_process(),
-        source: io::Error::other(format!("the child has the odd number {}", process.id())),
+        source: io::Error::other(format!("the child has the invalid PID {}", process.id())),
     })?;
     let identity = ProcessIdentity::of(&ProcRoot::default(), pid)?;
     Ok((identity, PidFd::open(pid)?))
@@ -255,7 +256,7 @@ impl Preparation {
         self.step(Step::CloseFiles, close_files_at_exec)
     }
 
-    /// Runs a step, and reports it to the parent on failure.
+    /// Runs a step. On failure, reports the step to the parent.
     fn step(&self, step: Step, action: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let result = action();
         if result.is_err() {
@@ -282,18 +283,19 @@ impl Preparation {
         };
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if getppid() != Some(parent) {
-            // The parent died before the signal was configured, so the signal never arrives.
+            // The parent died before the child set the signal, so the signal will never arrive.
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         Ok(())
     }
 }
 
-/// Marks all except the standard files close-on-exec, so that a failure can still be reported.
+/// Marks all files except the standard files as close-on-exec. They stay open until `exec`, so that the child can still
+/// report a failure.
 fn close_files_at_exec() -> io::Result<()> {
     const FIRST_INHERITED: libc::c_uint = 3;
     let flags = libc::CLOSE_RANGE_CLOEXEC;
-    // SAFETY: changes file descriptors of the child, in which no other code runs.
+    // SAFETY: the call changes file descriptors of the child, in which no other code runs.
     let result = unsafe { libc::syscall(libc::SYS_close_range, FIRST_INHERITED, libc::c_uint::MAX, flags) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

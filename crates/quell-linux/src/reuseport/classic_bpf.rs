@@ -1,10 +1,10 @@
-//! Compiles a steering to classic BPF (`Documentation/networking/filter.rst`): the required instructions and
-//! forward jumps. Tests compare the program with the rule in an interpreter, and with the delivery of the
-//! kernel.
+//! Compiles a [`QueueSteering`] to classic BPF (`Documentation/networking/filter.rst`). The module contains only the
+//! required instructions and forward jumps. Tests compare the program with the rule in an interpreter, and with the
+//! kernel's delivery.
 
 use super::steering::QueueSteering;
 
-/// Metadata of a packet, by its offset (`SKF_AD_*` of `linux/filter.h`).
+/// Metadata of a packet that a filter can load, by its offset (`SKF_AD_*` in `linux/filter.h`).
 #[derive(Clone, Copy)]
 #[repr(i32)]
 enum Ancillary {
@@ -29,13 +29,13 @@ const MODULO_X: u16 = (libc::BPF_ALU | libc::BPF_MOD | libc::BPF_X) as u16;
 const COPY_TO_X: u16 = (libc::BPF_MISC | libc::BPF_TAX) as u16;
 const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
 const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
-/// `BPF_A` of `linux/filter.h`.
+/// Returns register A (`BPF_A` in `linux/filter.h`).
 const RETURN_A: u16 = libc::BPF_RET as u16 | 0x10;
 
 const PLACE: u32 = 0;
 const START: u32 = 1;
 
-/// Compiles the program that returns [`QueueSteering::index`] of a packet.
+/// Compiles a program that returns [`QueueSteering::index`] for a packet.
 pub(super) fn assemble(steering: &QueueSteering) -> Vec<libc::sock_filter> {
     let mut asm = Assembler::default();
     asm.load(Ancillary::Ifindex);
@@ -75,7 +75,7 @@ pub(super) fn assemble(steering: &QueueSteering) -> Vec<libc::sock_filter> {
     asm.0
 }
 
-/// A jump without target.
+/// A jump whose target is still unknown.
 #[must_use]
 struct Jump(usize);
 
@@ -92,7 +92,7 @@ impl Assembler {
         self.push(LOAD_WORD, (libc::SKF_AD_OFF + what as i32).cast_unsigned());
     }
 
-    /// Continues if `A == value`; otherwise jumps forward by at most 255 instructions.
+    /// Continues if `A == value`. Otherwise jumps forward by at most 255 instructions.
     fn skip_unless_equal(&mut self, value: u32) -> Jump {
         self.push(JUMP_IF_EQUAL, value);
         Jump(self.0.len() - 1)
@@ -102,7 +102,7 @@ impl Assembler {
         self.0[jump.0].jf = (self.0.len() - jump.0 - 1) as u8;
     }
 
-    /// Jumps forward over any distance.
+    /// Jumps forward by any distance.
     fn jump(&mut self) -> Jump {
         self.push(JUMP, 0);
         Jump(self.0.len() - 1)
@@ -126,8 +126,8 @@ mod tests {
         flow_hash: u32,
     }
 
-    /// Interprets a program per `Documentation/networking/filter.rst`, with the instructions above. Panics on other
-    /// instructions, and at a jump out of the program.
+    /// Interprets a program as `Documentation/networking/filter.rst` specifies. Panics on an instruction that the
+    /// compiler does not emit, and on a jump out of the program.
     fn interpret(program: &[libc::sock_filter], packet: &Packet) -> u32 {
         let ancillary = |k: u32| match k.cast_signed() - libc::SKF_AD_OFF {
             libc::SKF_AD_IFINDEX => packet.ifindex,
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// Some interfaces, a few of which share their queues.
+    /// Generates interfaces, of which a few share their queues.
     fn interfaces() -> impl Strategy<Value = Vec<SeenQueues>> {
         let interface = (1_u32..64, 1_u32..70, any::<bool>());
         prop::collection::vec(interface, 1..90).prop_map(|interfaces| {
@@ -195,7 +195,7 @@ mod tests {
             let packet = Packet { ifindex, queue_mapping, flow_hash };
             let index = interpret(&assemble(&steering), &packet);
             prop_assert_eq!(index, steering.index(ifindex, queue_mapping, flow_hash));
-            prop_assert!(index < steering.sockets(), "the kernel is never left to its own choice");
+            prop_assert!(index < steering.sockets(), "the index is never out of range, so the kernel never falls back to hashing");
         }
 
         #[test]

@@ -1,8 +1,7 @@
-//! The filter of a reuseport group (`net/core/sock_reuseport.c`): attached and detached through any socket of
-//! the group, own or duplicated. It selects sockets by [`QueueSteering`]. The callers decide which groups get a
-//! filter.
+//! The filter of a reuseport group (`net/core/sock_reuseport.c`). It is attached or detached through any socket of the
+//! group, or a duplicate of it. It selects sockets by [`QueueSteering`]. Callers decide which groups get a filter.
 //!
-//! The kernel cannot report whether a group has a filter, return it, or restore one that was replaced.
+//! The kernel does not report whether a group has a filter, does not return it, and cannot restore a replaced filter.
 
 mod classic_bpf;
 mod steering;
@@ -18,30 +17,30 @@ pub use steering::{InvalidSteering, QueueSteering, SeenQueues};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReuseportError {
-    /// The socket is not in a group: it was bound without `SO_REUSEPORT`.
+    /// The socket does not belong to a group, because it was bound without `SO_REUSEPORT`.
     #[error("{action} {option}: the socket was bound without SO_REUSEPORT, so it has no group")]
     NoGroup {
-        /// Operation: setting or removing.
+        /// Operation that failed: setting or removing.
         action: &'static str,
-        /// Socket option.
+        /// Name of the socket option.
         option: &'static str,
     },
-    /// The kernel does not support it: detaching needs Linux 5.3.
+    /// The kernel does not support the operation. Detaching needs Linux 5.3.
     #[error("{action} {option}: not supported by this kernel (needs Linux 5.3)")]
     Unsupported {
-        /// Operation: setting or removing.
+        /// Operation that failed: setting or removing.
         action: &'static str,
-        /// Socket option.
+        /// Name of the socket option.
         option: &'static str,
     },
-    /// Other error; `ENOTSOCK` if the file is not a socket.
+    /// The kernel returned another error, for example `ENOTSOCK` if the file is not a socket.
     #[error("{action} {option}: {source}")]
     Refused {
-        /// Operation: setting or removing.
+        /// Operation that failed: setting or removing.
         action: &'static str,
-        /// Socket option.
+        /// Name of the socket option.
         option: &'static str,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
 }
@@ -49,27 +48,27 @@ pub enum ReuseportError {
 /// Result of detaching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detachment {
-    /// The filter, regardless of its owner, was detached.
+    /// The group's filter was detached. Any program may have attached it.
     Detached,
     /// The group had no filter.
     WasAbsent,
 }
 
-/// Attaches the filter to the group of this socket and replaces any other (`SO_ATTACH_REUSEPORT_CBPF`). It
-/// applies to new connections and datagrams, also on sockets that join the group later, and ends with the
-/// group's last socket.
+/// Attaches the filter to the group of this socket and replaces any other filter (`SO_ATTACH_REUSEPORT_CBPF`). It
+/// applies to new connections and datagrams, also on sockets that join the group later. It ends with the group's last
+/// socket.
 ///
 /// # Errors
-/// [`ReuseportError`]; the filter of the group is unchanged then.
+/// [`ReuseportError`]; the group then keeps its previous filter.
 pub fn attach(socket: impl AsFd, steering: &QueueSteering) -> Result<(), ReuseportError> {
     let program = classic_bpf::assemble(steering);
     let header = libc::sock_fprog {
-        // The constructor refuses a steering with too long a program.
+        // The length fits, because the constructor of `QueueSteering` rejects rules with too long a program.
         len: program.len() as libc::c_ushort,
         filter: program.as_ptr().cast_mut(),
     };
-    // SAFETY: the kernel reads one `struct sock_fprog` from the pointer, and `len` instructions from its pointer,
-    // which is the length of the vector; it copies them.
+    // SAFETY: the kernel reads one `struct sock_fprog` and copies `len` instructions, which is the length of the
+    // vector.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -82,8 +81,8 @@ pub fn attach(socket: impl AsFd, steering: &QueueSteering) -> Result<(), Reusepo
     if result < 0 { Err(refusal("setting", "SO_ATTACH_REUSEPORT_CBPF")) } else { Ok(()) }
 }
 
-/// Detaches the filter from the group of this socket, regardless of its owner (`SO_DETACH_REUSEPORT_BPF`). The
-/// kernel then selects sockets by hash.
+/// Detaches the filter from the group of this socket, regardless of the program that attached it
+/// (`SO_DETACH_REUSEPORT_BPF`). The kernel then selects sockets by hash.
 ///
 /// # Errors
 /// [`ReuseportError`].
@@ -108,7 +107,7 @@ pub fn detach(socket: impl AsFd) -> Result<Detachment, ReuseportError> {
     Err(refusal("setting", "SO_DETACH_REUSEPORT_BPF"))
 }
 
-/// Reads `errno` of the failed call.
+/// Converts `errno` of the failed call to an error.
 fn refusal(action: &'static str, option: &'static str) -> ReuseportError {
     let source = io::Error::last_os_error();
     match source.raw_os_error() {
@@ -135,7 +134,7 @@ mod tests {
         (std::iter::once(first).chain(others.collect::<Vec<_>>()).collect(), address)
     }
 
-    /// Steers everything from the loopback interface to the socket at `place`.
+    /// Steers all packets of the loopback interface to the socket at index `place`.
     fn loopback_to(place: u32, sockets: u32) -> QueueSteering {
         let loopback = |first| SeenQueues { ifindex: Ifindex::new(1).unwrap(), first, queues: 1 };
         let elsewhere = SeenQueues { ifindex: Ifindex::new(u32::MAX >> 1).unwrap(), first: 0, queues: sockets };

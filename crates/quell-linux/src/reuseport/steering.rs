@@ -1,35 +1,37 @@
-//! Rule that maps the receive queues of interfaces to sockets of a reuseport group. The filter in the kernel
-//! computes the same rule. The callers select the queues.
+//! Rule that maps the receive queues of interfaces to sockets of a reuseport group. The filter in the kernel computes
+//! the same rule. Callers select the queues.
 
 use thiserror::Error;
 
 use crate::Ifindex;
 
-/// The kernel counts the sockets of a group with 16 bits (`struct sock_reuseport`).
+/// Maximum number of sockets in a group, because the kernel counts them with 16 bits (`struct sock_reuseport`).
 const SOCKETS_MAX: u32 = u16::MAX as u32;
-/// As many places as sockets; the product of both fits 32 bits.
+/// Maximum number of queue positions. The product of positions and sockets fits 32 bits.
 const PLACES_MAX: u32 = u16::MAX as u32;
-/// The filter has five instructions per interface, and at most 4,096 (`BPF_MAXINSNS`).
+/// Maximum number of interfaces. A filter has five instructions per interface, and at most 4,096 instructions
+/// (`BPF_MAXINSNS`).
 const INTERFACES_MAX: usize = 800;
 
-/// Queues of an interface as a filter sees them.
+/// Queues of an interface, as a filter sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeenQueues {
-    /// Interface of the packet (`skb->dev`): for a VLAN the VLAN interface, for a bond the bond.
+    /// Interface of the packet (`skb->dev`). For a VLAN this is the VLAN interface, for a bond the bond.
     pub ifindex: Ifindex,
-    /// Place of its first queue among all queues; equal for interfaces that share their queues.
+    /// Position of the interface's first queue among all queues. Interfaces that share their queues have the same
+    /// position.
     pub first: u32,
-    /// Number of queues, at least 1.
+    /// Number of the interface's queues, at least 1.
     pub queues: u32,
 }
 
-/// Maps queues to sockets. With enough sockets, each queue has one or more of its own; otherwise the queues are
-/// distributed evenly.
+/// Maps queues to sockets. If there are enough sockets, each queue has one or more sockets of its own. Otherwise the
+/// queues are distributed evenly.
 ///
-/// A filter reads the queue (`SKF_AD_QUEUE`) from `skb->queue_mapping`. This is the queue number plus 1 if the
-/// driver records it (`skb_record_rx_queue`), and the queue number on a veth. The value is taken modulo the
-/// interface's number of queues. Either way, each queue has its own place; only the order of places differs. If
-/// a driver records nothing (0), all queues of an interface look like one.
+/// A filter reads `skb->queue_mapping` (`SKF_AD_QUEUE`). This is the queue number plus 1 if the driver records it
+/// (`skb_record_rx_queue`), and the queue number on a veth. The filter takes the value modulo the interface's number of
+/// queues. Each queue has a distinct position in both cases, although the order differs. If a driver records nothing
+/// (0), all queues of an interface have the same position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueSteering {
     interfaces: Vec<SeenQueues>,
@@ -41,32 +43,32 @@ pub struct QueueSteering {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InvalidSteering {
-    /// No socket, or more than a group supports.
+    /// There is no socket, or there are more sockets than a group supports.
     #[error("a reuseport group has between 1 and {SOCKETS_MAX} sockets, not {sockets}")]
     Sockets {
         /// Number of sockets.
         sockets: u32,
     },
-    /// No interface, or more than a filter supports.
+    /// There is no interface, or there are more interfaces than a filter supports.
     #[error("a filter distinguishes between 1 and {INTERFACES_MAX} interfaces, not {interfaces}")]
     Interfaces {
         /// Number of interfaces.
         interfaces: usize,
     },
-    /// An interface without queues, or beyond the last place.
+    /// An interface has no queues, or its queues exceed the last position.
     #[error("interface {ifindex} has {queues} queues from position {first}; positions are 0 to {PLACES_MAX}")]
     Queues {
-        /// Interface.
+        /// Index of the interface.
         ifindex: Ifindex,
-        /// Place of its first queue.
+        /// Position of the interface's first queue.
         first: u32,
-        /// Number of queues.
+        /// Number of the interface's queues.
         queues: u32,
     },
-    /// An interface is listed twice.
-    #[error("interface {ifindex} is named twice")]
+    /// An interface occurs twice.
+    #[error("interface {ifindex} is listed twice")]
     Twice {
-        /// Interface.
+        /// Index of the interface.
         ifindex: Ifindex,
     },
 }
@@ -75,7 +77,7 @@ impl QueueSteering {
     /// Distributes queues over a group of `sockets` sockets.
     ///
     /// # Errors
-    /// [`InvalidSteering`].
+    /// See [`InvalidSteering`].
     pub fn new(interfaces: Vec<SeenQueues>, sockets: u32) -> Result<Self, InvalidSteering> {
         if sockets == 0 || sockets > SOCKETS_MAX {
             return Err(InvalidSteering::Sockets { sockets });
@@ -94,13 +96,13 @@ impl QueueSteering {
         Ok(Self { interfaces, places, sockets })
     }
 
-    /// Interfaces whose queues are distinguished.
+    /// Interfaces whose queues the filter distinguishes.
     #[must_use]
     pub fn interfaces(&self) -> &[SeenQueues] {
         &self.interfaces
     }
 
-    /// Number of places of queues.
+    /// Number of queue positions.
     #[must_use]
     pub fn places(&self) -> u32 {
         self.places
@@ -112,8 +114,8 @@ impl QueueSteering {
         self.sockets
     }
 
-    /// Indices of the sockets that receive from the queue at this place; one if there are no more sockets than
-    /// places.
+    /// Indices of the sockets that receive from the queue at this position. There is exactly one if the group has no
+    /// more sockets than positions.
     #[must_use]
     pub fn sockets_of(&self, place: u32) -> std::ops::Range<u32> {
         let start = place * self.sockets / self.places;
@@ -123,23 +125,22 @@ impl QueueSteering {
         }
     }
 
-    /// Index in the group for a packet with this interface, `queue_mapping` and flow hash, as the filter in the
-    /// kernel returns it. Packets of other interfaces (including `lo`) are distributed by hash, as without a
-    /// filter.
+    /// Index in the group for a packet with this interface, `queue_mapping` and flow hash, as the filter in the kernel
+    /// computes it. Packets of other interfaces (including `lo`) are distributed by hash, as without a filter.
     #[must_use]
     pub fn index(&self, ifindex: u32, queue_mapping: u32, flow_hash: u32) -> u32 {
         let Some(seen) = self.interfaces.iter().find(|seen| seen.ifindex.get() == ifindex) else {
             return flow_hash % self.sockets;
         };
         let sockets = self.sockets_of(seen.first + queue_mapping % seen.queues);
-        // RSS selected the queue by the lower bits of the same hash.
+        // Use the upper bits, because RSS selected the queue by the lower bits of the same hash.
         sockets.start + (flow_hash >> Self::HASH_BITS_OF_RSS) % (sockets.end - sockets.start)
     }
 
-    /// Bits of the flow hash that select an RSS table entry, rounded up generously.
+    /// Number of low bits of the flow hash that are assumed to select an RSS table entry. Real tables use fewer bits.
     pub(super) const HASH_BITS_OF_RSS: u32 = 16;
 
-    /// Whether there are more sockets than queues, so that some queues have several.
+    /// Whether there are more sockets than queues, so that some queues have several sockets.
     pub(super) fn shares_queues(&self) -> bool {
         self.sockets > self.places
     }
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_counts_from_one_uses_as_many_sockets_in_another_order() {
+    fn a_driver_that_counts_from_one_uses_all_sockets_in_another_order() {
         let steering = two_devices(2, 4);
         assert_eq!(indices(&steering, 2, 1..3), [1, 0]);
         assert_eq!(indices(&steering, 3, 1..3), [3, 2]);

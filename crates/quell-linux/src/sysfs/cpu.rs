@@ -1,5 +1,5 @@
-//! `/sys/devices/system/cpu/cpuN` and `/sys/devices/system/node`: frequency governor, idle states and NUMA
-//! nodes. [`CpuList`] reads the lists of CPUs.
+//! `/sys/devices/system/cpu/cpuN` and `/sys/devices/system/node`: frequency governor, idle states and NUMA nodes.
+//! [`CpuList`] reads lists of CPUs.
 
 use std::fs;
 use std::io;
@@ -14,9 +14,9 @@ use crate::proc::text::{first_line, number};
 /// An idle state of a CPU (`Documentation/admin-guide/pm/cpuidle.rst`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuIdleState {
-    /// Name from the driver, for example `C6`.
+    /// Name from the cpuidle driver, for example `C6`.
     pub name: String,
-    /// Exit latency in µs.
+    /// Exit latency of the state, in µs.
     pub exit_latency_us: u32,
     /// Whether the state is disabled.
     pub is_disabled: bool,
@@ -25,7 +25,7 @@ pub struct CpuIdleState {
 /// A NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NumaNode {
-    /// Number.
+    /// Number of the node.
     pub number: u32,
     /// CPUs of the node; may be empty.
     pub cpus: CpuList,
@@ -35,15 +35,15 @@ impl Sysfs {
     /// Frequency governor of a CPU (`scaling_governor`).
     ///
     /// # Errors
-    /// [`SysfsError`]; absent without frequency scaling, as in most virtual machines.
+    /// [`SysfsError`]. The file does not exist without frequency scaling, as in most virtual machines.
     pub fn cpu_governor(&self, cpu: u32) -> Result<String, SysfsError> {
         self.read(format!("devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"), parse_word)
     }
 
-    /// Idle states of a CPU, lightest first.
+    /// Idle states of a CPU, from the lightest to the deepest.
     ///
     /// # Errors
-    /// [`SysfsError`]; absent without a cpuidle driver, as in most virtual machines.
+    /// [`SysfsError`]. The directory does not exist without a cpuidle driver, as in most virtual machines.
     pub fn cpu_idle_states(&self, cpu: u32) -> Result<Vec<CpuIdleState>, SysfsError> {
         let directory = format!("devices/system/cpu/cpu{cpu}/cpuidle");
         let state = |number: u32| {
@@ -60,7 +60,7 @@ impl Sysfs {
     /// NUMA nodes in ascending order.
     ///
     /// # Errors
-    /// [`SysfsError`]; absent on kernels without NUMA.
+    /// [`SysfsError`]. The directory does not exist on kernels without NUMA.
     pub fn numa_nodes(&self) -> Result<Vec<NumaNode>, SysfsError> {
         let directory = "devices/system/node";
         let node = |number: u32| {
@@ -70,15 +70,15 @@ impl Sysfs {
         self.numbered(directory, "node")?.into_iter().map(node).collect()
     }
 
-    /// CPUs whose tick stops while one task runs (`nohz_full=`).
+    /// CPUs that stop their tick while one task runs (`nohz_full=`).
     ///
     /// # Errors
-    /// [`SysfsError`]; absent on kernels without it.
+    /// [`SysfsError`]. The file does not exist on kernels without this function.
     pub fn cpus_without_tick(&self) -> Result<CpuList, SysfsError> {
         self.read("devices/system/cpu/nohz_full", parse_cpu_list_or_null)
     }
 
-    /// Numbers of the directory entries that consist of `prefix` and a number, ascending.
+    /// Lists the numbers of the directory entries whose names are `prefix` and a number, in ascending order.
     fn numbered(&self, directory: &str, prefix: &str) -> Result<Vec<u32>, SysfsError> {
         let path = self.path().join(directory);
         let failed = |error: io::Error| SysfsError::new("list", &path, error);
@@ -107,7 +107,7 @@ fn parse_cpu_list(bytes: &[u8]) -> Result<CpuList, Malformed> {
     list.ok_or_else(|| line.malformed("a CPU list", line.bytes))
 }
 
-/// Kernels with CONFIG_CPUMASK_OFFSTACK print a mask that was never allocated as `(null)`.
+/// Parses a list of CPUs. A kernel with `CONFIG_CPUMASK_OFFSTACK` prints a mask that was never allocated as `(null)`.
 pub(crate) fn parse_cpu_list_or_null(bytes: &[u8]) -> Result<CpuList, Malformed> {
     if bytes.trim_ascii() == b"(null)" { Ok(CpuList::default()) } else { parse_cpu_list(bytes) }
 }

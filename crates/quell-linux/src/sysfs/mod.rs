@@ -1,8 +1,8 @@
-//! The sysfs of a network namespace: mounting it and reading its files. Other modules interpret single files.
+//! The sysfs of a network namespace: mounts it and reads its files. Other modules interpret the files.
 //!
-//! `/sys/class/net` shows the interfaces of the namespace in which the sysfs was mounted, for every reader. For
-//! another namespace, a sysfs is mounted without a mount point (`fsmount(2)`). Only its file descriptor gives
-//! access to it, and it ends with that.
+//! `/sys/class/net` shows the interfaces of the namespace in which the sysfs was mounted, independently of the reader's
+//! namespace. For another namespace, Quell creates a sysfs mount without a mount point (`fsmount(2)`). The mount is
+//! accessible only through its file descriptor, and ends when that is closed.
 
 pub(crate) mod cpu;
 pub(crate) mod net_class;
@@ -29,7 +29,7 @@ pub use net_class::NetClass;
 #[derive(Debug)]
 pub struct Sysfs {
     root: PathBuf,
-    /// Keeps the mount that `root` refers to via `/proc/self/fd`.
+    /// The mount that `root` refers to via `/proc/self/fd`. It must stay open.
     _mount: Option<OwnedFd>,
 }
 
@@ -40,29 +40,29 @@ pub enum SysfsError {
     /// The caller lacks permission.
     #[error("{action} {path}: {source}; this needs root")]
     Denied {
-        /// Operation.
+        /// Operation that failed.
         action: &'static str,
-        /// File or directory.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
-    /// Other error.
+    /// The kernel returned another error.
     #[error("{action} {path}: {source}")]
     Refused {
-        /// Operation.
+        /// Operation that failed.
         action: &'static str,
-        /// File or directory.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Error of the system call.
+        /// Error returned by the system call.
         source: io::Error,
     },
     /// The content does not have the documented format.
     #[error("{path}, {source}")]
     Parse {
-        /// File.
+        /// Path of the file.
         path: PathBuf,
-        /// Position and expected content.
+        /// Line number, expected content and actual content.
         source: Malformed,
     },
     /// The network namespace could not be entered.
@@ -105,24 +105,24 @@ impl SysfsError {
 }
 
 impl Default for Sysfs {
-    /// Uses `/sys`, which usually shows the namespace in which it was mounted at boot.
+    /// Uses `/sys`. It usually shows the network namespace in which it was mounted at boot.
     fn default() -> Self {
         Self::at("/sys")
     }
 }
 
 impl Sysfs {
-    /// Uses a sysfs that is mounted at this path, or a copy in a test.
+    /// Uses a sysfs that is mounted at this path, or a copy of it in a test.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into(), _mount: None }
     }
 
-    /// Opens the sysfs of a namespace, with a new mount. Without `CAP_SYS_ADMIN`, `/sys` is used for the caller's
-    /// namespace if it shows the same devices. After `nsenter --net` it does not, because `/sys` shows the
-    /// namespace in which it was mounted.
+    /// Opens the sysfs of a namespace, with a new mount. Without `CAP_SYS_ADMIN`, it falls back to `/sys` for the
+    /// caller's namespace, if `/sys` shows the same devices. After `nsenter --net` it does not, because `/sys` shows
+    /// the namespace in which it was mounted.
     ///
     /// # Errors
-    /// [`SysfsError`]; another namespace than that of the caller needs `CAP_SYS_ADMIN`.
+    /// [`SysfsError`]. A namespace other than the caller's needs `CAP_SYS_ADMIN`.
     pub fn of(namespace: &Namespace) -> Result<Self, SysfsError> {
         match Self::mount_of(namespace) {
             Err(error) if error.is_denied() && *namespace == Namespace::current()? => {
@@ -133,7 +133,7 @@ impl Sysfs {
         }
     }
 
-    /// Whether every device of the namespace is here, with the same ifindex and address.
+    /// Whether this sysfs shows every device of the namespace, with the same ifindex and address.
     fn shows_devices_of(&self, namespace: &Namespace) -> bool {
         let shows = |link: Link| {
             let Ok(name) = InterfaceName::new(link.name.as_str()) else { return false };
@@ -147,7 +147,7 @@ impl Sysfs {
     /// Mounts the sysfs of a namespace.
     ///
     /// # Errors
-    /// [`SysfsError`]; needs `CAP_SYS_ADMIN`.
+    /// [`SysfsError`]. Mounting needs `CAP_SYS_ADMIN`.
     fn mount_of(namespace: &Namespace) -> Result<Self, SysfsError> {
         let mount = namespace.run(mount_nowhere)??;
         // The file descriptor belongs to the process, so this path is valid in all threads.
@@ -161,7 +161,7 @@ impl Sysfs {
         &self.root
     }
 
-    /// Reads a file; its path is relative to the root.
+    /// Reads a file whose path is relative to the root.
     pub(crate) fn read<T>(
         &self,
         file: impl AsRef<Path>,
@@ -179,7 +179,7 @@ impl Sysfs {
 fn mount_nowhere() -> Result<OwnedFd, SysfsError> {
     let failed = |action| move |errno: Errno| SysfsError::new(action, Path::new("sysfs"), errno.into());
     let context = rustix::mount::fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed("prepare a mount of"))?;
-    rustix::mount::fsconfig_create(&context).map_err(failed("make a mount of"))?;
+    rustix::mount::fsconfig_create(&context).map_err(failed("create a mount of"))?;
     rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).map_err(failed("mount"))
 }
 
@@ -198,7 +198,7 @@ mod tests {
             let unshared = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) };
             unshared.map(|()| {
                 let own = Namespace::current().unwrap();
-                // Two namespaces with only `lo` are indistinguishable.
+                // If both namespaces have only `lo`, they are indistinguishable.
                 let lo_alone = Links::open_in(&here).unwrap().list().unwrap().len() == 1;
                 let sysfs = Sysfs::of(&own).unwrap();
                 (lo_alone || !sysfs.shows_devices_of(&here)) && sysfs.shows_devices_of(&own)
@@ -221,7 +221,7 @@ mod tests {
         let sysfs = Sysfs::of(&namespace).unwrap();
         let interfaces = fs::read_dir(sysfs.path().join("class/net")).unwrap();
         let names: Vec<_> = interfaces.map(|entry| entry.unwrap().file_name()).collect();
-        // A module may add its own interfaces to every namespace; hardware stays in its namespace.
+        // A kernel module may add its own interfaces to every namespace. Hardware stays in its namespace.
         assert!(names.iter().any(|name| name == "lo") && !names.iter().any(|name| name == "eth0"), "{names:?}");
     }
 

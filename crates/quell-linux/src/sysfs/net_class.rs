@@ -1,5 +1,5 @@
-//! `/sys/class/net/NAME`: speed, bus, NUMA node and IRQs of an interface, and the NAPI settings of the device,
-//! which predate those of each instance. `queue_files` handles queues and their CPU masks.
+//! `/sys/class/net/NAME`: speed, bus, NUMA node and IRQs of an interface, and the NAPI settings of its device. The
+//! device settings are older than those of single instances. `queue_files` handles queues and their CPU masks.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use crate::interface::{InterfaceName, MacAddress};
 use crate::proc::Malformed;
 use crate::proc::text::{Line, first_line, number};
 
-/// Directory of an interface.
+/// Directory of an interface in `/sys/class/net`.
 #[derive(Debug, Clone)]
 pub struct NetClass<'a> {
     sysfs: &'a Sysfs,
@@ -22,7 +22,7 @@ pub struct NetClass<'a> {
 }
 
 impl Sysfs {
-    /// Directory of an interface. Whether the interface exists is detected on the first read.
+    /// Returns the directory of an interface. The first read detects whether the interface exists.
     #[must_use]
     pub fn net_class(&self, name: &InterfaceName) -> NetClass<'_> {
         NetClass { sysfs: self, directory: Path::new("class/net").join(name.as_str()) }
@@ -30,7 +30,7 @@ impl Sysfs {
 }
 
 impl Sysfs {
-    /// Interface whose directory has this inode ([`NetClass::inode`]).
+    /// Finds the interface whose directory has this inode number ([`NetClass::inode`]).
     ///
     /// # Errors
     /// [`SysfsError`].
@@ -39,12 +39,12 @@ impl Sysfs {
         let failed = |error| SysfsError::new("list", &directory, error);
         for entry in fs::read_dir(&directory).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
-            // `bonding_masters` is a file here, not an interface.
+            // `bonding_masters` is a file in this directory, not an interface.
             let Some(name) = name.to_str().and_then(|name| InterfaceName::new(name).ok()) else { continue };
             match self.net_class(&name).inode() {
                 Ok(found) if found == inode => return Ok(Some(name)),
                 Err(error) if !error.is_absent() => return Err(error),
-                // Deleted or renamed after listing.
+                // The interface was deleted or renamed after the directory was listed.
                 Ok(_) | Err(_) => {}
             }
         }
@@ -53,9 +53,9 @@ impl Sysfs {
 }
 
 impl NetClass<'_> {
-    /// Inode of the directory, which identifies the device during a boot. The kernel numbers sysfs nodes with 64
-    /// bits and never reuses a number (`__kernfs_new_node` in `fs/kernfs/dir.c`). Renaming a device, or moving it
-    /// to another network namespace, keeps the node (`kernfs_rename_ns`).
+    /// Inode number of the directory, which identifies the device during a boot. The kernel numbers sysfs nodes with 64
+    /// bits and never reuses a number (`__kernfs_new_node` in `fs/kernfs/dir.c`). Renaming a device, or moving it to
+    /// another network namespace, keeps the node (`kernfs_rename_ns`).
     ///
     /// # Errors
     /// [`SysfsError`].
@@ -63,7 +63,7 @@ impl NetClass<'_> {
         let path = self.sysfs.path().join(&self.directory);
         match fs::metadata(&path) {
             Ok(metadata) => Ok(metadata.ino()),
-            Err(error) => Err(SysfsError::new("look at", &path, error)),
+            Err(error) => Err(SysfsError::new("examine", &path, error)),
         }
     }
 
@@ -72,7 +72,7 @@ impl NetClass<'_> {
         self.read("ifindex", parse_number)
     }
 
-    /// MAC address; `None` for other address types.
+    /// MAC address; `None` if the interface has another type of address.
     ///
     /// # Errors
     /// [`SysfsError`].
@@ -80,19 +80,20 @@ impl NetClass<'_> {
         self.read("address", |text| Ok(String::from_utf8_lossy(text).trim_end().to_owned().try_into().ok()))
     }
 
-    /// Link speed in Mbit/s; `None` if unknown: without a cable, on virtual interfaces.
+    /// Link speed in Mbit/s. `None` if it is unknown, as without a cable and on virtual interfaces.
     ///
     /// # Errors
     /// [`SysfsError`].
     pub fn speed_mbit(&self) -> Result<Option<u32>, SysfsError> {
         match self.read("speed", parse_or_minus_one) {
-            // `speed_show` in `net/core/net-sysfs.c`: the driver lacks the operation, or the interface is down.
+            // `speed_show` in `net/core/net-sysfs.c` returns this error if the driver lacks the operation or the
+            // interface is down.
             Err(error) if error.errno() == Some(Errno::INVAL) => Ok(None),
             speed => speed,
         }
     }
 
-    /// NUMA node of the bus device; `None` if the platform does not report it, and for interfaces without a bus.
+    /// NUMA node of the bus device. `None` if the platform does not report it, or the interface has no bus.
     ///
     /// # Errors
     /// [`SysfsError`].
@@ -104,8 +105,8 @@ impl NetClass<'_> {
         }
     }
 
-    /// IRQs of the bus device, ascending: one per queue on most hardware, and others that serve no queue. `None`
-    /// for interfaces without a bus.
+    /// IRQs of the bus device in ascending order. Most hardware has one IRQ per queue, and others that serve no queue.
+    /// `None` if the interface has no bus.
     ///
     /// # Errors
     /// [`SysfsError`].
@@ -126,8 +127,8 @@ impl NetClass<'_> {
         Ok(Some(irqs))
     }
 
-    /// Name of the device on its bus, for example `0000:3b:00.0` or `virtio2`, as in the IRQ names of drivers.
-    /// `None` for interfaces without a bus.
+    /// Name of the device on its bus, for example `0000:3b:00.0` or `virtio2`. Drivers use it in the names of IRQs.
+    /// `None` if the interface has no bus.
     ///
     /// # Errors
     /// [`SysfsError`].
@@ -135,15 +136,15 @@ impl NetClass<'_> {
         self.link_name("device")
     }
 
-    /// `napi_defer_hard_irqs`: default of new NAPI instances. It does not show the values of single instances.
+    /// `napi_defer_hard_irqs`: the default for new NAPI instances. The values of existing instances can differ.
     ///
     /// # Errors
-    /// [`SysfsError`], absent before Linux 5.11.
+    /// [`SysfsError`]. The file does not exist before Linux 5.11.
     pub fn napi_defer_hard_irqs(&self) -> Result<u32, SysfsError> {
         self.read("napi_defer_hard_irqs", parse_number)
     }
 
-    /// `gro_flush_timeout` in ns: default of new NAPI instances. It does not show the values of single instances.
+    /// `gro_flush_timeout` in ns: the default for new NAPI instances. The values of existing instances can differ.
     ///
     /// # Errors
     /// [`SysfsError`].
@@ -151,8 +152,8 @@ impl NetClass<'_> {
         self.read("gro_flush_timeout", parse_number)
     }
 
-    /// Sets `napi_defer_hard_irqs`. The value overwrites that of **every** NAPI instance of the device, including
-    /// values set via netlink. Use it only where netlink cannot configure single instances.
+    /// Sets `napi_defer_hard_irqs`. This overwrites the value of **every** NAPI instance of the device, including
+    /// values that were set via netlink. Use it only if netlink cannot configure single instances.
     ///
     /// # Errors
     /// [`SysfsError`].
@@ -172,21 +173,21 @@ impl NetClass<'_> {
     /// `threaded`: whether kernel threads poll the NAPI instances.
     ///
     /// # Errors
-    /// [`SysfsError`], absent before Linux 5.12.
+    /// [`SysfsError`]. The file does not exist before Linux 5.12.
     pub fn threaded(&self) -> Result<bool, SysfsError> {
         self.read("threaded", |bytes| Ok(parse_number::<u32>(bytes)? != 0))
     }
 
-    /// Bus device with the IRQs and the NUMA node of the interface. A virtio device has neither; the PCI function
-    /// below it does.
+    /// Bus device that has the IRQs and the NUMA node of the interface. A virtio device has neither, so this is the PCI
+    /// function below it.
     fn bus_device(&self) -> Result<Option<PathBuf>, SysfsError> {
         let Some(subsystem) = self.link_name("device/subsystem")? else { return Ok(None) };
         let device = self.directory.join("device");
-        // The kernel resolves `..` from the target of the link `device`.
+        // The kernel resolves `..` relative to the target of the link `device`.
         Ok(Some(if subsystem == "virtio" { device.join("..") } else { device }))
     }
 
-    /// IRQ of a device without message-signalled interrupts; a device without an IRQ reports 0.
+    /// IRQ of a device without message-signalled interrupts. A device without an IRQ reports 0.
     fn line_irq(&self, device: &Path) -> Result<Vec<u32>, SysfsError> {
         match self.sysfs.read(device.join("irq"), parse_number::<u32>) {
             Ok(0) => Ok(Vec::new()),
@@ -235,7 +236,7 @@ pub(crate) fn parse_number<T: std::str::FromStr>(bytes: &[u8]) -> Result<T, Malf
     line.number(line.bytes.trim_ascii(), "a number")
 }
 
-/// A number, or -1 for none.
+/// Parses a number; -1 means that there is none.
 pub(crate) fn parse_or_minus_one(bytes: &[u8]) -> Result<Option<u32>, Malformed> {
     let line: Line<'_> = first_line(bytes);
     match line.bytes.trim_ascii() {
@@ -248,7 +249,7 @@ pub(crate) fn parse_or_minus_one(bytes: &[u8]) -> Result<Option<u32>, Malformed>
 mod tests {
     use super::*;
 
-    /// A sysfs with one PCI NIC and one virtio NIC.
+    /// Creates a sysfs with one PCI NIC and one virtio NIC.
     fn fixture() -> (tempfile::TempDir, Sysfs) {
         let root = tempfile::tempdir().unwrap();
         let file = |path: &str, content: &str| {

@@ -1,5 +1,5 @@
-//! `/sys/class/net/NAME/queues`: RPS (CPUs that process the packets of a receive queue) and XPS (CPUs or
-//! receive queues that select a transmit queue). Reading and writing; netlink does not support them.
+//! `/sys/class/net/NAME/queues`: RPS (CPUs that process the packets of a receive queue) and XPS (CPUs or receive queues
+//! that select a transmit queue). Netlink does not support these settings.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::proc::Malformed;
 use crate::proc::text::first_line;
 
 impl NetClass<'_> {
-    /// Numbers of the active queues of one kind, ascending.
+    /// Numbers of the active queues of one direction, in ascending order.
     ///
     /// # Errors
     /// [`SysfsError`].
@@ -31,10 +31,11 @@ impl NetClass<'_> {
         Ok(numbers)
     }
 
-    /// `rps_cpus` of a receive queue: CPUs to which RPS steers its packets; empty: off.
+    /// `rps_cpus` of a receive queue: the CPUs to which RPS steers the queue's packets. An empty list means that RPS is
+    /// off.
     ///
     /// # Errors
-    /// [`SysfsError`], absent if the queue does not exist or the kernel lacks RPS.
+    /// [`SysfsError`]. The file does not exist if the queue does not exist or the kernel lacks RPS.
     pub fn rps_cpus(&self, queue: u32) -> Result<CpuList, SysfsError> {
         self.read_queue(QueueKind::Rx, queue, "rps_cpus", parse_mask).map(CpuList::from_iter)
     }
@@ -42,20 +43,20 @@ impl NetClass<'_> {
     /// Sets `rps_cpus` of a receive queue.
     ///
     /// # Errors
-    /// [`SysfsError`]; `EINVAL` if all CPUs are isolated (`rps_cpumask_housekeeping` of `net/core/net-sysfs.c`).
+    /// [`SysfsError`]; `EINVAL` if all CPUs are isolated (`rps_cpumask_housekeeping` in `net/core/net-sysfs.c`).
     pub fn set_rps_cpus(&self, queue: u32, cpus: &CpuList) -> Result<(), SysfsError> {
         self.write_queue(QueueKind::Rx, queue, "rps_cpus", &bit_mask::format(cpus.iter()))
     }
 
-    /// `rps_flow_cnt` of a receive queue: size of its RFS flow table in entries; 0: off.
+    /// `rps_flow_cnt` of a receive queue: the size of the queue's RFS flow table in entries. 0 means that RFS is off.
     ///
     /// # Errors
-    /// As [`Self::rps_cpus`].
+    /// The same errors as [`Self::rps_cpus`].
     pub fn rps_flow_cnt(&self, queue: u32) -> Result<u32, SysfsError> {
         self.read_queue(QueueKind::Rx, queue, "rps_flow_cnt", parse_number)
     }
 
-    /// Sets `rps_flow_cnt` of a receive queue; the kernel rounds up to a power of two.
+    /// Sets `rps_flow_cnt` of a receive queue. The kernel rounds the value up to a power of two.
     ///
     /// # Errors
     /// [`SysfsError`].
@@ -63,15 +64,15 @@ impl NetClass<'_> {
         self.write_queue(QueueKind::Rx, queue, "rps_flow_cnt", &entries.to_string())
     }
 
-    /// `xps_cpus` of a transmit queue: CPUs that send through it. `None` if the interface supports only one
-    /// transmit queue, so that there is no choice.
+    /// `xps_cpus` of a transmit queue: the CPUs that send through the queue. `None` if the interface supports only one
+    /// transmit queue, because then there is no choice.
     ///
     /// # Errors
-    /// [`SysfsError`], absent if the queue does not exist.
+    /// [`SysfsError`]. The file does not exist if the queue does not exist.
     pub fn xps_cpus(&self, queue: u32) -> Result<Option<CpuList>, SysfsError> {
         let file = queue_file(QueueKind::Tx, queue, "xps_cpus");
         match self.read(&file, parse_mask) {
-            // The file exists, but cannot be read (`xps_cpus_show` of `net/core/net-sysfs.c`).
+            // The file exists but cannot be read (`xps_cpus_show` in `net/core/net-sysfs.c`).
             Err(error) if error.errno() == Some(Errno::NOENT) && self.absolute(&file).exists() => Ok(None),
             cpus => cpus.map(|cpus| Some(CpuList::from_iter(cpus))),
         }
@@ -85,10 +86,11 @@ impl NetClass<'_> {
         self.write_queue(QueueKind::Tx, queue, "xps_cpus", &bit_mask::format(cpus.iter()))
     }
 
-    /// `xps_rxqs` of a transmit queue: receive queues whose sockets send through it, ascending.
+    /// `xps_rxqs` of a transmit queue, in ascending order. Sockets that receive from these queues send through the
+    /// transmit queue.
     ///
     /// # Errors
-    /// [`SysfsError`], absent if the queue does not exist.
+    /// [`SysfsError`]. The file does not exist if the queue does not exist.
     pub fn xps_rxqs(&self, queue: u32) -> Result<Vec<u32>, SysfsError> {
         let queues = self.read_queue(QueueKind::Tx, queue, "xps_rxqs", parse_mask)?;
         Ok(queues.into_iter().collect())

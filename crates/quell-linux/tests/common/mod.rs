@@ -1,8 +1,8 @@
-//! Common parts of the live tests: a check whether they can run here, and a lab with two namespaces and a veth
-//! pair, deleted when dropped.
+//! Common parts of the tests on a live kernel: a check whether they can run here, and a lab with two namespaces and a
+//! veth pair. Dropping the lab deletes it.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
-#![allow(clippy::print_stderr, reason = "says what is left behind")]
+#![allow(clippy::print_stderr, reason = "reports namespaces that could not be deleted")]
 
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +12,7 @@ use quell_linux::netns::{Namespace, NamespaceName};
 use quell_linux::{Ifindex, InterfaceName};
 use quell_test_support::{Lacks, skip};
 
-/// Whether this process may create namespaces; otherwise prints the reason for skipping to stderr.
+/// Whether this process may create namespaces. If not, prints the reason for skipping to stderr.
 pub(crate) fn can_make_namespaces() -> bool {
     let name = fresh_name("probe");
     match Namespace::create_named(&name) {
@@ -28,7 +28,7 @@ pub(crate) fn can_make_namespaces() -> bool {
     }
 }
 
-/// A unique namespace name across tests and processes.
+/// Creates a namespace name that is unique across tests and processes.
 pub(crate) fn fresh_name(what: &str) -> NamespaceName {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -52,12 +52,12 @@ impl LabNamespace {
 impl Drop for LabNamespace {
     fn drop(&mut self) {
         if let Err(error) = Namespace::delete_named(&self.name) {
-            eprintln!("left behind: {error}");
+            eprintln!("could not delete a test namespace: {error}");
         }
     }
 }
 
-/// Two namespaces and a veth pair between them, both ends up.
+/// Two namespaces and a veth pair between them, with both ends up.
 pub(crate) struct LabPair {
     pub(crate) server: LabNamespace,
     pub(crate) client: LabNamespace,
@@ -66,8 +66,8 @@ pub(crate) struct LabPair {
 }
 
 impl LabPair {
-    /// Creates the pair with this number of queues at each end. Returns `None`, with the reason on stderr, if this
-    /// process may not.
+    /// Creates the pair with this number of queues at each end. Returns `None` and prints the reason to stderr if this
+    /// process may not create namespaces.
     pub(crate) fn create(queues: u32) -> Option<Self> {
         if !can_make_namespaces() {
             return None;
@@ -84,7 +84,7 @@ impl LabPair {
     }
 }
 
-/// Drops all capabilities of the calling thread, which must end soon.
+/// Drops all capabilities of the calling thread. The thread must end soon.
 pub(crate) fn drop_all_capabilities() {
     let none = rustix::thread::CapabilitySets {
         effective: rustix::thread::CapabilitySet::empty(),

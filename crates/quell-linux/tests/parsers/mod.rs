@@ -1,7 +1,7 @@
-//! All parsers of external bytes, with invariants of accepted input. Shared by property tests, the stored
-//! corpus and fuzz targets.
+//! All parsers of external bytes, with invariants that accepted input must satisfy. Property tests, the stored corpus
+//! and fuzz targets share them.
 
-#![allow(clippy::unwrap_used, reason = "a panic is how a broken property is reported")]
+#![allow(clippy::unwrap_used, reason = "a panic reports a violated property")]
 
 use std::ffi::OsStr;
 
@@ -37,7 +37,7 @@ pub(crate) fn proc_files(bytes: &[u8]) {
     let _ = parse_model_name(bytes);
 }
 
-/// A valid list parses to the same list after formatting.
+/// Parses a list. A valid list must parse to the same list after formatting.
 pub(crate) fn cpu_list(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Ok(list) = text.parse::<CpuList>() {
@@ -45,7 +45,7 @@ pub(crate) fn cpu_list(bytes: &[u8]) {
     }
 }
 
-/// Looks up the types that the tracepoint program needs.
+/// Parses BTF and looks up the types that the tracepoint program needs.
 pub(crate) fn btf(bytes: &[u8]) {
     let Ok(btf) = Btf::parse(bytes.to_vec()) else { return };
     let _ = btf.member_offset("napi_struct", "napi_id");
