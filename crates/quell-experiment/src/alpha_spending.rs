@@ -1,20 +1,20 @@
-//! Critical values of a group sequential test: alpha spending of Lan and DeMets (Biometrika 70, 1983) with a spending
-//! function of O'Brien and Fleming's type. The probability of crossing is integrated numerically from look to look
+//! Critical values of a group sequential test. Method: alpha spending by Lan and DeMets (Biometrika 70, 1983) with a
+//! spending function of the O'Brien-Fleming type. The crossing probability is integrated numerically from look to look
 //! (Armitage, McPherson and Rowe, Journal of the Royal Statistical Society A 132, 1969).
 
 use crate::permutation::{bisect, upper_quantile, upper_tail};
 
-/// Critical values from look to look. The standardised statistics of the looks are those of a Brownian motion at the
-/// times of the looks, which are shares of the budget.
+/// Computes the critical value of each look. The standardized statistics of the looks follow a Brownian motion at the
+/// times of the looks, given as shares of the budget.
 #[derive(Debug, Clone)]
 pub(crate) struct AlphaSpending {
-    /// Probability of a crossing at any look, two-sided.
+    /// Two-sided probability of a crossing at any look.
     alpha: f64,
-    /// Time of the last look; 0 before the first.
+    /// Time of the last look; 0 before the first look.
     time: f64,
-    /// Probability of a crossing at one of the looks so far.
+    /// Probability of a crossing at one of the previous looks.
     spent: f64,
-    /// Density of the motion at the last look on the paths that never crossed. Before the first look it is a point at 0.
+    /// Density of the motion at the last look, for paths that never crossed. Before the first look, it is a point at 0.
     density: Option<Density>,
 }
 
@@ -25,10 +25,10 @@ struct Density {
     values: Vec<f64>,
 }
 
-/// Number of intervals of the integration, even for Simpson's rule.
+/// Number of intervals for the integration. Simpson's rule requires an even number.
 const INTERVALS: usize = 200;
 
-/// Highest critical value. Probabilities beyond it are below 10⁻¹⁵ and cannot be integrated.
+/// Largest critical value. Probabilities beyond it are below 10⁻¹⁵, which is too small to integrate.
 const Z_MAX: f64 = 8.0;
 
 impl AlphaSpending {
@@ -36,8 +36,8 @@ impl AlphaSpending {
         Self { alpha, time: 0.0, spent: 0.0, density: None }
     }
 
-    /// Critical value of the look at `time`, a share of the budget above that of the last look. At the time 1 all that is
-    /// left is spent.
+    /// Critical value of the look at `time`, a share of the budget that must exceed that of the last look. At time 1,
+    /// the rest of the error probability is spent.
     pub(crate) fn next(&mut self, time: f64) -> f64 {
         let time = time.clamp(self.time + 1e-6, 1.0_f64.max(self.time + 1e-6));
         let target = spending(self.alpha, time.min(1.0)) - self.spent;
@@ -50,7 +50,7 @@ impl AlphaSpending {
         z
     }
 
-    /// Probability that the motion has not crossed before and is beyond ±`limit` now.
+    /// Probability that the motion did not cross before and exceeds ±`limit` at this look.
     fn crossing(&self, limit: f64, deviation: f64) -> f64 {
         let beyond = |from: f64| upper_tail((limit - from) / deviation) + upper_tail((limit + from) / deviation);
         match &self.density {
@@ -90,8 +90,8 @@ fn points(limit: f64) -> impl Iterator<Item = f64> {
     (0..=INTERVALS).map(move |at| limit * (2.0 * at as f64 / INTERVALS as f64 - 1.0))
 }
 
-/// Error probability that may be spent by `time`: on each side 2 (1 − Φ(z(α/4) / √time)). Little is spent early, so that
-/// the last look is almost as sharp as that of a test without looks.
+/// Error probability that may be spent by `time`: on each side 2 (1 − Φ(z(α/4) / √time)). Early looks spend little of
+/// it, so that the last look is almost as powerful as a test without interim looks.
 fn spending(alpha: f64, time: f64) -> f64 {
     4.0 * upper_tail(upper_quantile(alpha / 4.0) / time.sqrt())
 }
@@ -105,7 +105,8 @@ mod tests {
         (1..=looks).map(|look| spending.next(f64::from(look) / f64::from(looks))).collect()
     }
 
-    /// Values of Reboussin, DeMets, Kim and Lan, Controlled Clinical Trials 21 (2000), and of the R package `ldbounds`.
+    /// The expected values come from Reboussin, DeMets, Kim and Lan, Controlled Clinical Trials 21 (2000), and from the
+    /// R package `ldbounds`.
     #[test]
     fn five_equal_looks_have_the_published_boundaries() {
         let published = [4.8769, 3.3569, 2.6803, 2.2898, 2.0310];

@@ -1,5 +1,5 @@
-//! From the slices of an experiment to verdicts. Everything follows from the record: the looks of a running experiment and
-//! those of a stored one are the same.
+//! Derives verdicts from the slices of an experiment. The record determines all results, so an analysis of a stored
+//! record makes the same looks as the running experiment.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,18 +15,18 @@ use crate::switchback::ExperimentRecord;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SwitchbackAnalysis {
-    /// Each pair of treatments by each criterion, in the order of the design.
+    /// Result for each pair of treatments by each criterion, in the order of the design.
     pub contrasts: Vec<ContrastResult>,
-    /// The reference compared with itself by each criterion.
+    /// Result of comparing the reference with itself, by each criterion.
     pub controls: Vec<ControlResult>,
-    /// Latencies of each treatment over all its slices, the reference first. They describe and have no verdict: a single
-    /// disturbance can decide a high quantile. Empty if no latencies were observed.
+    /// Latencies of each treatment over all its slices, with the reference first. They are descriptive and have no
+    /// verdict, because a single disturbance can determine a high quantile. Empty if no latencies were observed.
     pub pooled_latency: Vec<PooledLatency>,
-    /// Analyses that were made, in order.
+    /// Looks that were made, in order.
     pub looks: Vec<Look>,
-    /// Number of complete blocks, with those that were dropped.
+    /// Number of complete blocks, including dropped blocks.
     pub blocks: u32,
-    /// Number of blocks dropped because other programs disturbed their slices unequally.
+    /// Number of blocks that were dropped because other programs disturbed their slices unequally.
     pub blocks_dropped: u32,
 }
 
@@ -34,69 +34,69 @@ pub struct SwitchbackAnalysis {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Look {
-    /// Number of complete blocks.
+    /// Number of complete blocks at this look.
     pub blocks: u32,
-    /// Share of the budget that was spent, 0 to 1.
+    /// Share of the budget that was spent, from 0 to 1.
     pub time: f64,
-    /// Critical value of the standardised statistic of each contrast, two-sided.
+    /// Two-sided critical value of each contrast's standardized statistic.
     pub critical: f64,
     /// Number of contrasts with a verdict after this look.
     pub decided: usize,
 }
 
-/// Latencies of a treatment over all its slices in blocks that count.
+/// Latencies of a treatment over all its slices in the blocks that count.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PooledLatency {
     /// Name of the treatment.
     pub treatment: String,
-    /// Number of requests.
+    /// Number of requests with a latency.
     pub requests: u64,
-    /// The quantiles 0.5, 0.99, 0.999 and 0.9999, without those that fewer than 5 requests exceed.
+    /// The quantiles 0.5, 0.99, 0.999 and 0.9999. A quantile that fewer than 5 requests exceed is omitted.
     pub quantiles: Vec<PooledQuantile>,
 }
 
-/// A quantile of the latencies of a treatment.
+/// A quantile of a treatment's latencies.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PooledQuantile {
     /// Quantile, above 0 and below 1.
     pub quantile: f64,
-    /// Latency in ns.
+    /// Latency at the quantile, in ns.
     pub ns: u64,
 }
 
-/// A treatment compared with another by one criterion.
+/// Comparison of a treatment with another one by one criterion.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ContrastResult {
-    /// Quantity.
+    /// Criterion of the comparison.
     pub criterion: Criterion,
     /// Name of the treatment.
     pub treatment: String,
-    /// Name of the treatment that it is compared with.
+    /// Name of the other treatment.
     pub against: String,
-    /// Ratio of the treatment to the other. Absent if there are too few values.
+    /// Ratio of the treatment to the other one. Absent if there are too few values.
     pub estimate: Option<RatioEstimate>,
     /// Verdict about the treatment.
     pub verdict: ContrastVerdict,
-    /// Index of the look that decided. Absent without a decision.
+    /// Index of the look that led to the verdict. Absent if there is no verdict.
     pub decided_at: Option<u32>,
 }
 
-/// A ratio with its confidence interval. All intervals of an experiment, at all looks, contain their true ratios together
-/// with a probability of 1 minus the error rate of the design.
+/// A ratio with its confidence interval. With a probability of 1 minus the design's error rate, all intervals of an
+/// experiment, at all looks, contain their true ratios.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RatioEstimate {
     /// Estimated ratio.
     pub ratio: f64,
-    /// Lower end of the interval; 0 if so few blocks support none.
+    /// Lower end of the interval; 0 if there are too few blocks for a lower end.
     pub low: f64,
-    /// Upper end of the interval. Absent if so few blocks support none.
+    /// Upper end of the interval. Absent if there are too few blocks for an upper end.
     pub high: Option<f64>,
-    /// Number of blocks that the estimate is based on. A latency quantile that single slices have too few requests for is
-    /// based on groups of blocks, and this is their number.
+    /// Number of blocks behind the estimate. If single slices have too few requests for a latency quantile, the
+    /// estimate uses groups of blocks, and this is the number of groups.
     pub blocks: u32,
 }
 
@@ -104,18 +104,18 @@ pub struct RatioEstimate {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ContrastVerdict {
-    /// It is better.
+    /// The treatment is better than the other one.
     Better,
-    /// It is worse.
+    /// The treatment is worse than the other one.
     Worse,
-    /// It does not differ by more than the margin, in either direction.
+    /// The difference does not exceed the margin in either direction.
     NoDifferenceLargerThan {
         /// Margin of the design.
         margin: f64,
     },
     /// There is no verdict.
     Undecided {
-        /// Cause.
+        /// Reason why there is no verdict.
         reason: WhyUndecided,
     },
 }
@@ -125,47 +125,48 @@ pub enum ContrastVerdict {
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum WhyUndecided {
-    /// The interval contains 1 and ratios beyond the margin.
-    #[error("the interval contains 1 and differences that matter; a longer experiment narrows it")]
+    /// The interval contains both 1 and ratios beyond the margin.
+    #[error("the interval contains 1 and differences above the margin; a longer experiment narrows it")]
     IntervalTooWide,
     /// The treatment could not be set.
     #[error("a treatment of this pair could not be set")]
     TreatmentDropped,
-    /// Too few blocks have a value of both.
-    #[error("{blocks} blocks have a value of both, {needed} are needed")]
+    /// Too few blocks have a value for both treatments.
+    #[error("{blocks} blocks have a value for both treatments, but {needed} are needed")]
     TooFewBlocks {
-        /// Number of blocks.
+        /// Number of blocks with a value for both treatments.
         blocks: u32,
-        /// Fewest blocks.
+        /// Minimum number of blocks.
         needed: u32,
     },
     /// Too few requests are slower than the quantile.
-    #[error("{beyond} requests of a treatment are slower than this quantile, {needed} are needed")]
+    #[error("{beyond} requests of a treatment are slower than this quantile, but {needed} are needed")]
     TooFewRequests {
         /// Number of requests of one treatment beyond the quantile.
         beyond: u32,
-        /// Fewest requests.
+        /// Minimum number of requests.
         needed: u32,
     },
-    /// Every value is 0, so there is no ratio.
+    /// All values are 0, so there is no ratio.
     #[error("every value is 0, which has no ratio")]
     AllZero,
-    /// The reference differs from itself by this criterion, so the measurement is wrong.
-    #[error("the reference differs from itself: something other than the treatments decides this value")]
+    /// By this criterion, the reference differs from itself. Something other than the treatments affects the
+    /// measurement.
+    #[error("the reference differs from itself, so something other than the treatments affects this value")]
     ControlDiffers,
-    /// The treatment looks better, but more requests fail under it.
-    #[error("it looks better, but requests fail more often")]
+    /// The treatment looks better, but more requests fail with it.
+    #[error("the treatment looks better, but requests fail more often")]
     RequestsFail,
-    /// The treatment looks better, but the server falls behind under it, so its slowest requests are missing.
-    #[error("it looks better, but the server falls behind, and its slowest requests are missing")]
+    /// The treatment looks better, but the server falls behind, so the latencies of its slowest requests are missing.
+    #[error("the treatment looks better, but the server falls behind, so its slowest requests are missing")]
     Saturated,
 }
 
-/// The reference compared with itself: the A/A control.
+/// Comparison of the reference with itself: the A/A control.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ControlResult {
-    /// Quantity.
+    /// Criterion of the comparison.
     pub criterion: Criterion,
     /// Ratio of the second slice of a block to the first. Absent if there are too few values.
     pub estimate: Option<RatioEstimate>,
@@ -174,8 +175,8 @@ pub struct ControlResult {
 }
 
 impl SwitchbackAnalysis {
-    /// Treatments that no other is better than by `criterion`, among those that were compared. It takes
-    /// [`ContrastSet::AllPairs`](crate::ContrastSet::AllPairs) to separate treatments from each other.
+    /// Treatments that no other compared treatment beats by `criterion`. Treatments can be separated from each other
+    /// only with [`ContrastSet::AllPairs`](crate::ContrastSet::AllPairs).
     #[must_use]
     pub fn not_beaten(&self, criterion: &Criterion) -> Vec<&str> {
         let contrasts = || self.contrasts.iter().filter(|contrast| contrast.criterion == *criterion);
@@ -196,7 +197,7 @@ impl SwitchbackAnalysis {
     }
 }
 
-/// Analyses a record: makes each look that the running experiment made, and a last one of all complete blocks.
+/// Analyzes a record. It makes each look that the running experiment made, and a final look at all complete blocks.
 #[must_use]
 pub fn analyse<S>(record: &ExperimentRecord<S>) -> SwitchbackAnalysis {
     let mut looks = Looks::new(&record.design);
@@ -210,12 +211,12 @@ pub fn analyse<S>(record: &ExperimentRecord<S>) -> SwitchbackAnalysis {
     looks.finish(record, spent.len() as u32, spent.last().copied().unwrap_or(0.0))
 }
 
-/// The looks of one experiment.
+/// The looks of an experiment in progress.
 #[derive(Debug, Clone)]
 pub(crate) struct Looks {
     spending: AlphaSpending,
     looks: Vec<Look>,
-    /// By contrast: the verdict, the look and its interval.
+    /// For each decided contrast: its verdict, the index of the look, and the interval.
     decided: Vec<Option<(ContrastVerdict, u32, RatioEstimate)>>,
 }
 
@@ -229,8 +230,8 @@ impl Looks {
         }
     }
 
-    /// Time of the look that is due after `blocks` complete blocks, as a share of the budget. 1 if no further block fits
-    /// the budget. `None` if no look is due.
+    /// Time of the look that is due after `blocks` complete blocks, as a share of the budget. The time is 1 if no
+    /// further block fits the budget. `None` if no look is due.
     pub(crate) fn due<S>(&self, design: &ExperimentDesign<S>, blocks: u32, spent_ms: f64) -> Option<f64> {
         let budget_ms = design.budget_ms as f64;
         if spent_ms + spent_ms / f64::from(blocks.max(1)) > budget_ms {
@@ -242,7 +243,7 @@ impl Looks {
         (intervals(time) > intervals(last) && blocks >= MIN_BLOCKS).then_some(time)
     }
 
-    /// Looks at the first `blocks` blocks.
+    /// Makes a look at the first `blocks` blocks.
     pub(crate) fn look<S>(&mut self, record: &ExperimentRecord<S>, blocks: u32, time: f64) -> &Look {
         let design = &record.design;
         let critical = self.spending.next(time);
@@ -264,18 +265,18 @@ impl Looks {
         &self.looks[look as usize]
     }
 
-    /// The last look.
+    /// The last look, if there was one.
     pub(crate) fn last(&self) -> Option<Look> {
         self.looks.last().copied()
     }
 
-    /// Whether every contrast that can still be decided is decided.
+    /// Whether every contrast that can still get a verdict has one.
     pub(crate) fn all_decided<S>(&self, record: &ExperimentRecord<S>) -> bool {
         let open = |(decided, (pair, _)): (&Option<_>, (Pair, usize))| decided.is_none() && !record.has_dropped(pair);
         !self.decided.is_empty() && !self.decided.iter().zip(contrasts(&record.design)).any(open)
     }
 
-    /// The results, after a last look if there are blocks that no look has seen.
+    /// Returns the results. If there are blocks that no look included, it makes a final look first.
     pub(crate) fn finish<S>(mut self, record: &ExperimentRecord<S>, blocks: u32, spent_ms: f64) -> SwitchbackAnalysis {
         let design = &record.design;
         if blocks > self.looks.last().map_or(0, |look| look.blocks) {
@@ -327,9 +328,9 @@ impl Looks {
 }
 
 impl RatioEstimate {
-    /// This estimate with the part of its interval that lies in an earlier one: both contain the true ratio. If they have
-    /// nothing in common, the ratio changed during the experiment, and the earlier interval, which led to the verdict,
-    /// stays.
+    /// Restricts this estimate's interval to an earlier interval, because both contain the true ratio. If they do not
+    /// overlap, the ratio changed during the experiment. The earlier interval, which led to the verdict, is then
+    /// returned.
     fn within(self, then: Self) -> Self {
         let low = self.low.max(then.low);
         let high = [self.high, then.high].into_iter().flatten().min_by(f64::total_cmp);
@@ -347,7 +348,7 @@ impl From<WhyUndecided> for ContrastVerdict {
     }
 }
 
-/// Every pair by every criterion, as the pair and the index of the criterion.
+/// Iterates over every pair by every criterion, as the pair and the index of the criterion.
 fn contrasts<S>(design: &ExperimentDesign<S>) -> impl Iterator<Item = (Pair, usize)> + use<'_, S> {
     let pairs = design.pairs();
     (0..design.criteria.len()).flat_map(move |criterion| {
@@ -355,7 +356,7 @@ fn contrasts<S>(design: &ExperimentDesign<S>) -> impl Iterator<Item = (Pair, usi
     })
 }
 
-/// By criterion: whether the reference differs from itself.
+/// Whether the reference differs from itself, for each criterion.
 fn control_differs<S>(record: &ExperimentRecord<S>, data: &Blocks<'_>, critical: f64) -> Vec<bool> {
     let differs = |criterion| {
         Statistic::new(record, data, Pair::CONTROL, criterion).is_ok_and(|statistic| statistic.z(0.0).abs() > critical)
@@ -377,7 +378,7 @@ fn pooled_latency<S>(design: &ExperimentDesign<S>, data: &Blocks<'_>) -> Vec<Poo
     (0..design.arms()).filter(|arm| *arm != CONTROL).map(of_arm).filter(|pooled| pooled.requests > 0).collect()
 }
 
-/// What a pair is compared by.
+/// Test statistic of a pair by one criterion.
 struct Statistic {
     pair: Pair,
     goal: Goal,
@@ -409,13 +410,13 @@ impl Statistic {
         Ok(Self { pair, goal: criterion.goal(), blocks, is_latency, values })
     }
 
-    /// Standardised statistic of the hypothesis that the log ratio is `shift`.
+    /// Standardized statistic for the hypothesis that the log ratio is `shift`.
     fn z(&self, shift: f64) -> f64 {
         self.values.z(shift)
     }
 
-    /// Verdict by tests of three hypotheses: no difference, and a difference of the margin in either direction. The
-    /// verdicts are those of the interval that [`Self::estimate`] computes at a higher cost.
+    /// Determines the verdict by testing three hypotheses: no difference, and a difference equal to the margin in
+    /// either direction. The result agrees with the interval of [`Self::estimate`], which takes longer to compute.
     fn verdict<S>(&self, design: &ExperimentDesign<S>, data: &Blocks<'_>, critical: f64) -> ContrastVerdict {
         let z = self.z(0.0);
         if z.abs() > critical {
@@ -462,7 +463,7 @@ impl<S> ExperimentRecord<S> {
         self.dropped.contains_key(&pair.treatment) || self.dropped.contains_key(&pair.against)
     }
 
-    /// Whether no treatment is left to compare with the reference.
+    /// Whether no treatment remains to compare with the reference.
     pub(crate) fn has_dropped_every_treatment(&self) -> bool {
         let mut treatments = self.design.pairs().into_iter().filter(|(_, against)| *against == REFERENCE).peekable();
         treatments.peek().is_some() && treatments.all(|(treatment, _)| self.dropped.contains_key(&treatment))

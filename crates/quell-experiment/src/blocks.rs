@@ -1,4 +1,4 @@
-//! The blocks of an experiment: which of them count, and what their slices say about a pair of arms.
+//! The blocks of an experiment: which blocks count, and the values that their slices give for a pair of arms.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +10,22 @@ use crate::latency_counts::LatencyCounts;
 use crate::observation::{SliceFlag, SliceObservation, SliceRecord};
 use crate::permutation::{ContrastBlock, stratified_z};
 
-/// Most blocks that may be dropped because other programs disturbed them, as a share of all blocks.
+/// Maximum share of blocks that may be dropped because other programs disturbed them.
 const DROPPED_MAX: f64 = 0.25;
 
-/// Fewest requests beyond a quantile that give a value of it.
+/// Minimum number of requests beyond a quantile. With fewer requests, the quantile has no value.
 pub(crate) const BEYOND_MIN: f64 = 5.0;
 
-/// Requests beyond a quantile that a typical value has. The excess over [`BEYOND_MIN`] is for slices with fewer requests.
+/// Expected number of requests beyond a quantile in a typical slice. The excess over [`BEYOND_MIN`] allows for slices
+/// with fewer requests.
 const BEYOND_TYPICAL: f64 = 6.0;
 
-/// Blocks that count.
+/// The blocks that count in the analysis.
 #[derive(Debug)]
 pub(crate) struct Blocks<'a> {
-    /// Observations by arm.
+    /// Observations of each block, by arm.
     blocks: Vec<BTreeMap<usize, &'a SliceObservation>>,
-    /// Number of blocks that were dropped as disturbed.
+    /// Number of blocks that were dropped because they were disturbed.
     pub(crate) dropped: usize,
 }
 
@@ -38,7 +39,7 @@ pub(crate) struct Pair {
 impl Pair {
     pub(crate) const CONTROL: Self = Self { treatment: CONTROL, against: REFERENCE };
 
-    /// Arms that the treatment is compared with: of the reference both slices.
+    /// Arms that the treatment is compared with. For the reference, these are both of its arms.
     fn against(&self) -> &[usize] {
         match *self {
             Self::CONTROL => &[REFERENCE],
@@ -49,9 +50,9 @@ impl Pair {
 }
 
 impl<'a> Blocks<'a> {
-    /// Drops the most disturbed blocks: those in which the foreign share of CPU time differs by more than
-    /// `foreign_cpu_range_max` between the slices, at most a quarter of all. The rule does not ask which slice had which
-    /// treatment, so it cannot favour one.
+    /// Drops the most disturbed blocks. In such a block, the CPU share of other programs differs between slices by more
+    /// than `foreign_cpu_range_max`. At most a quarter of all blocks is dropped. The rule ignores which slice had which
+    /// treatment, so it favors no treatment.
     pub(crate) fn new(slices: &'a [SliceRecord], blocks: u32, foreign_cpu_range_max: f64) -> Self {
         let mut by_block: BTreeMap<u32, BTreeMap<usize, &SliceObservation>> = BTreeMap::new();
         for slice in slices.iter().filter(|slice| slice.block < blocks) {
@@ -70,13 +71,13 @@ impl<'a> Blocks<'a> {
         Self { blocks: by_block.into_values().collect(), dropped: ranges.len() }
     }
 
-    /// Values of a pair in each block that has the treatment and at least one slice to compare with.
+    /// Values of a pair in each block that has the treatment and at least one slice to compare it with.
     fn of_pair(&self, pair: Pair, value: impl Fn(&SliceObservation) -> Option<f64>) -> Vec<ContrastBlock> {
         self.of_groups(1, pair, |slices| slices.first().and_then(|slice| value(slice)))
     }
 
-    /// Values of a pair in each group of consecutive blocks. A value belongs to the slices of one arm. As in single blocks,
-    /// each exchange of arms was equally probable: their orders were independent.
+    /// Values of a pair in each group of consecutive blocks. A value is computed from the slices of one arm. As in
+    /// single blocks, each exchange of arms was equally probable, because the blocks were ordered independently.
     fn of_groups(
         &self,
         blocks: usize,
@@ -98,8 +99,8 @@ impl<'a> Blocks<'a> {
         self.of_pair(pair, |slice| slice.metric(name))
     }
 
-    /// A latency quantile of each slice. Where slices have too few requests beyond it, of the slices of as few consecutive
-    /// blocks as have enough.
+    /// A latency quantile of each slice. If a slice has too few requests beyond the quantile, slices of consecutive
+    /// blocks are combined, as few as possible.
     pub(crate) fn latency_quantile(&self, pair: Pair, quantile: f64) -> Result<Vec<ContrastBlock>, WhyUndecided> {
         let latencies = || self.blocks.iter().flat_map(BTreeMap::values).filter_map(|slice| slice.latency.as_ref());
         let requests: u64 = latencies().map(LatencyCounts::count).sum();
@@ -115,7 +116,7 @@ impl<'a> Blocks<'a> {
         }))
     }
 
-    /// Latencies of all slices of some arms together.
+    /// Latencies of all slices of the given arms together.
     pub(crate) fn pooled_latency(&self, arms: &[usize]) -> LatencyHistogram {
         let mut pooled = LatencyHistogram::new();
         let slices = self.blocks.iter().flat_map(|block| arms.iter().filter_map(|arm| block.get(arm)));
@@ -123,15 +124,15 @@ impl<'a> Blocks<'a> {
         pooled
     }
 
-    /// Whether the treatment has a flag more often than chance explains: a one-sided test at 5 %, without correction,
-    /// because a missed flag is worse than a false one.
+    /// Whether the treatment has a flag more often than chance explains. This is a one-sided test at 5 % without
+    /// correction for multiple tests, because a missed flag is worse than a false one.
     pub(crate) fn flagged_more_often(&self, pair: Pair, flag: SliceFlag) -> bool {
         let indicator = |slice: &SliceObservation| Some(f64::from(u8::from(slice.flags.contains(&flag))));
         stratified_z(self.of_pair(pair, indicator)) > 1.645
     }
 }
 
-/// Difference between the largest and the smallest foreign share of CPU time; 0 where it is unknown.
+/// Difference between the largest and the smallest CPU share of other programs in a block; 0 if the share is unknown.
 fn foreign_cpu_range(block: &BTreeMap<usize, &SliceObservation>) -> f64 {
     let shares = || block.values().filter_map(|slice| slice.foreign_cpu);
     let low = shares().fold(f64::INFINITY, f64::min);
@@ -176,7 +177,7 @@ mod tests {
         assert_eq!(blocks.metric(Pair { treatment: 2, against: REFERENCE }, "no such metric"), []);
     }
 
-    /// Slices of three arms with `requests` latencies each, slower in later blocks.
+    /// Slices of three arms with `requests` latencies each. Later blocks are slower.
     fn with_latencies(blocks: u32, requests: u64) -> Vec<SliceRecord> {
         let of_slice = |at: u32| {
             let mut record = slice(at / 3, at as usize % 3, None);
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_is_that_of_each_slice_or_of_as_few_blocks_as_have_enough_requests() {
+    fn a_quantile_uses_single_slices_or_else_the_fewest_blocks_with_enough_requests() {
         let pair = Pair { treatment: 2, against: REFERENCE };
         let values = |quantile: f64| Blocks::new(&with_latencies(12, 400), 12, 0.1).latency_quantile(pair, quantile);
         let of_slices = values(0.5).unwrap();

@@ -1,16 +1,16 @@
-//! The design of a switchback experiment, fixed before the first slice. The order of the slices is a pure function of the
-//! seed.
+//! The design of a switchback experiment, which is fixed before the first slice. The seed alone determines the order of
+//! the slices.
 
 use rand::seq::SliceRandom as _;
 use rand_pcg::Pcg64;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A setting of the subject, with the name that results call it by.
+/// A setting of the subject, and its name in the results.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Treatment<S> {
-    /// Text of the mode, unique within a design.
+    /// Name of the treatment in the results, unique within a design.
     pub name: String,
     /// Value that [`ExperimentSubject::set`](crate::ExperimentSubject::set) receives.
     pub setting: S,
@@ -26,20 +26,20 @@ pub enum Goal {
     Highest,
 }
 
-/// A quantity that treatments are compared by.
+/// A quantity by which treatments are compared.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Criterion {
     /// A metric with one value per slice.
     Metric {
-        /// Name in [`SliceObservation::metrics`](crate::SliceObservation::metrics).
+        /// Name of the metric in [`SliceObservation::metrics`](crate::SliceObservation::metrics).
         name: String,
         /// Whether low or high values are better.
         goal: Goal,
     },
-    /// A quantile of the latencies of the typical slice. Less is better.
+    /// A quantile of the latencies in a typical slice. Lower values are better.
     Latency {
-        /// Quantile, above 0 and below 1.
+        /// Level of the quantile, above 0 and below 1.
         quantile: f64,
     },
 }
@@ -69,71 +69,71 @@ pub enum ContrastSet {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ExperimentDesign<S> {
-    /// Treatment that the others are compared with. It has two slices per block: the second is the A/A control.
+    /// Treatment with which the others are compared. It has two slices per block, and the second is the A/A control.
     pub reference: Treatment<S>,
     /// Other treatments. Each has one slice per block.
     pub treatments: Vec<Treatment<S>>,
-    /// Quantities that treatments are compared by.
+    /// Criteria by which treatments are compared.
     pub criteria: Vec<Criterion>,
     /// Pairs of treatments that are compared.
     pub contrasts: ContrastSet,
-    /// Observed time of each slice, in milliseconds.
+    /// Time for which each slice is observed, in milliseconds.
     pub slice_ms: u32,
-    /// Time between setting a treatment and the observed time, in milliseconds.
+    /// Time between setting a treatment and observing it, in milliseconds.
     pub settle_ms: u32,
-    /// Time of the whole experiment with setting and settling, in milliseconds.
+    /// Maximum time of the whole experiment, including setting and settling, in milliseconds.
     pub budget_ms: u64,
-    /// Number of planned analyses. The experiment may stop at each.
+    /// Number of planned analyses. The experiment may stop after each of them.
     pub looks: u32,
-    /// Probability that at least one verdict of the experiment is wrong, at most. Several experiments that answer
-    /// together share one rate: give each its part.
+    /// Maximum probability that at least one verdict of the experiment is wrong. If several experiments answer one
+    /// question together, divide the rate among them.
     pub error_rate: f64,
-    /// Relative difference that does not matter: 0.05 permits the verdict "no difference larger than 5 %".
+    /// Relative difference that does not matter. A margin of 0.05 permits the verdict "no difference larger than 5 %".
     pub margin: f64,
-    /// Largest difference of the foreign share of CPU time between slices of a block. Blocks above it may be dropped, at
-    /// most a quarter of all blocks: those with the largest differences.
+    /// Maximum difference between the slices of a block in the CPU share of other programs. Blocks above it may be
+    /// dropped, at most a quarter of all blocks. Those with the largest differences are dropped first.
     pub foreign_cpu_range_max: f64,
-    /// Seed of the order of the slices.
+    /// Seed that determines the order of the slices.
     pub seed: u64,
 }
 
 /// Why a design is invalid.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum DesignError {
-    /// A treatment is listed twice.
-    #[error("the treatment {0} is listed twice; the reference is measured twice without being listed again")]
+    /// A treatment occurs twice.
+    #[error("the treatment {0} is listed twice; list the reference only once")]
     RepeatedTreatment(String),
     /// A value is outside its range.
     #[error("{field} is {value}; it must be {expected}")]
     OutOfRange {
-        /// Field of the design.
+        /// Name of the field in the design.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         value: f64,
-        /// Permitted range.
+        /// Description of the valid range.
         expected: &'static str,
     },
-    /// Nothing is compared.
+    /// The design has no criterion.
     #[error("the experiment has no criterion: name at least one metric or latency quantile")]
     NoCriterion,
-    /// A criterion is listed twice.
+    /// A criterion occurs twice.
     #[error("a criterion is listed twice: {0:?}")]
     RepeatedCriterion(Criterion),
-    /// The budget is too short.
+    /// The budget is too short for the minimum number of blocks.
     #[error("the budget of {budget_ms} ms has time for {blocks} blocks of {block_ms} ms; at least {needed} are needed")]
     BudgetTooShort {
-        /// Budget.
+        /// Budget in milliseconds.
         budget_ms: u64,
-        /// Duration of one block.
+        /// Duration of one block in milliseconds.
         block_ms: u64,
-        /// Number of blocks in the budget.
+        /// Number of blocks that fit the budget.
         blocks: u64,
-        /// Fewest blocks.
+        /// Minimum number of blocks.
         needed: u64,
     },
 }
 
-/// Fewest blocks of an experiment. With fewer, an interval of 95 % has no ends.
+/// Minimum number of blocks in an experiment. With fewer blocks, a 95 % interval has no ends.
 pub(crate) const MIN_BLOCKS: u32 = 6;
 /// Arm of the reference.
 pub(crate) const REFERENCE: usize = 0;
@@ -143,8 +143,8 @@ pub(crate) const CONTROL: usize = 1;
 pub(crate) const TREATMENTS_FROM: usize = 2;
 
 impl<S> ExperimentDesign<S> {
-    /// A design with slices of 200 ms, 20 ms to settle, a budget of 2 minutes, 10 looks, an error rate of 5 % and a
-    /// margin of 5 %. Every treatment is compared with the reference.
+    /// Creates a design with slices of 200 ms, a settling time of 20 ms, a budget of 2 minutes, 10 looks, an error rate
+    /// of 5 % and a margin of 5 %. Every treatment is compared with the reference.
     #[must_use]
     pub fn new(reference: Treatment<S>, treatments: Vec<Treatment<S>>, criteria: Vec<Criterion>, seed: u64) -> Self {
         Self {
@@ -163,7 +163,8 @@ impl<S> ExperimentDesign<S> {
         }
     }
 
-    /// Number of arms: the reference twice, then the treatments. Arm 0 is the reference, arm 1 its control.
+    /// Number of arms: two for the reference, and one for each treatment. Arm 0 is the reference, and arm 1 is its
+    /// control.
     #[must_use]
     pub fn arms(&self) -> usize {
         TREATMENTS_FROM + self.treatments.len()
@@ -184,7 +185,7 @@ impl<S> ExperimentDesign<S> {
         self.arms() as u64 * (u64::from(self.slice_ms) + u64::from(self.settle_ms))
     }
 
-    /// Arms of a block in the order of their slices. Each block has its own random order.
+    /// Arms of a block in the order of their slices. Each block has a different random order.
     #[must_use]
     pub fn order(&self, block: u32) -> Vec<usize> {
         let mut arms: Vec<usize> = (0..self.arms()).collect();
@@ -192,7 +193,7 @@ impl<S> ExperimentDesign<S> {
         arms
     }
 
-    /// Compared pairs of arms: the treatment, then the arm it is compared with.
+    /// Pairs of arms that are compared: the treatment, and the arm with which it is compared.
     pub(crate) fn pairs(&self) -> Vec<(usize, usize)> {
         let treatments = TREATMENTS_FROM..self.arms();
         let with_reference = treatments.clone().map(|arm| (arm, REFERENCE));
@@ -204,13 +205,13 @@ impl<S> ExperimentDesign<S> {
         }
     }
 
-    /// Error rate of one contrast by one criterion: Bonferroni's equal part.
+    /// Error rate of one contrast by one criterion. All contrasts get an equal part (Bonferroni).
     pub(crate) fn error_rate_per_contrast(&self) -> f64 {
         let contrasts = (self.pairs().len() * self.criteria.len()).max(1);
         self.error_rate / contrasts as f64
     }
 
-    /// Checks what the type cannot hold.
+    /// Checks the conditions that the type does not enforce.
     ///
     /// # Errors
     /// See [`DesignError`].

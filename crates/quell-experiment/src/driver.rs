@@ -1,4 +1,5 @@
-//! Drives a subject through an experiment. The order is fixed here: set, settle, observe; and restore on every path.
+//! Runs an experiment on a subject. For each slice it sets the treatment, waits for it to settle, and observes the
+//! subject. It restores the subject on every path.
 
 use std::ops::ControlFlow;
 
@@ -7,46 +8,47 @@ use crate::design::{DesignError, ExperimentDesign};
 use crate::observation::{InvalidObservation, SliceObservation};
 use crate::switchback::{Decision, ExperimentRecord, NextSlice, StopReason, Switchback};
 
-/// Something that is switched between treatments: a lab, a guest, a model, a program on this host, a started command.
+/// A system that is switched between treatments: a lab, a guest, a model, a program on this host, or a started command.
 pub trait ExperimentSubject {
-    /// What a treatment sets.
+    /// Type of a treatment's setting.
     type Setting;
-    /// Why the subject failed.
+    /// Error type of the subject.
     type Error;
 
-    /// Sets a treatment, and verifies it, while the load goes on. Every slice begins with it, also when the treatment stays
-    /// the same: all slices are to have the same past.
+    /// Sets and verifies a treatment while the load continues. Every slice begins with this call, even if the treatment
+    /// stays the same, so that all slices have the same history.
     ///
     /// # Errors
-    /// See [`SetFailure`]. After [`SetFailure::NotSettable`] the next treatment is set.
+    /// See [`SetFailure`]. After [`SetFailure::NotSettable`], the next treatment is set.
     fn set(&mut self, setting: &Self::Setting) -> Result<(), SetFailure<Self::Error>>;
 
     /// Lets the subject run until the effects of the last treatment are over.
     ///
     /// # Errors
-    /// The subject failed; the experiment ends.
+    /// When the subject failed. The experiment then ends.
     fn settle(&mut self, settle_ms: u32) -> Result<(), Self::Error>;
 
-    /// Observes the subject. `None` if it was asked to stop before the slice was over; the experiment ends as interrupted.
+    /// Observes the subject. Returns `None` if the subject was asked to stop before the end of the slice. The
+    /// experiment then ends as interrupted.
     ///
     /// # Errors
-    /// The subject failed; the experiment ends.
+    /// When the subject failed. The experiment then ends.
     fn observe(&mut self, slice_ms: u32) -> Result<Option<SliceObservation>, Self::Error>;
 
-    /// Restores what the subject had before the first treatment. Called once, on every path, also after a failure and
-    /// during a panic.
+    /// Restores the state that the subject had before the first treatment. It is called once on every path, even after
+    /// a failure and during a panic.
     ///
     /// # Errors
-    /// Something was not restored.
+    /// When something could not be restored.
     fn restore(&mut self) -> Result<(), Self::Error>;
 }
 
 /// Why a treatment was not set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetFailure<E> {
-    /// This treatment cannot be set here. It is dropped, and the experiment goes on.
+    /// This treatment cannot be set. It is dropped, and the experiment continues.
     NotSettable(E),
-    /// The subject failed. The experiment ends.
+    /// The subject failed, so the experiment ends.
     SubjectFailed(E),
 }
 
@@ -55,16 +57,16 @@ pub enum SetFailure<E> {
 pub enum ExperimentEvent<'a, S> {
     /// A slice begins.
     SliceBegins {
-        /// Slice.
+        /// The slice that begins.
         slice: NextSlice<'a, S>,
-        /// Share of the budget that is spent, 0 to 1.
+        /// Share of the budget that is spent, from 0 to 1.
         spent: f64,
     },
     /// A treatment could not be set and was dropped.
     TreatmentDropped {
         /// Name of the treatment.
         name: &'a str,
-        /// Reason.
+        /// Why the treatment could not be set.
         reason: &'a str,
     },
     /// An analysis was made.
@@ -74,41 +76,41 @@ pub enum ExperimentEvent<'a, S> {
 /// How an experiment ended.
 #[derive(Debug, PartialEq)]
 pub enum ExperimentEnd<E> {
-    /// By its own rule.
+    /// The experiment's own stopping rule ended it.
     Stopped(StopReason),
     /// The caller or the subject was asked to stop.
     Interrupted,
-    /// The reference cannot be set, so nothing can be compared.
+    /// The reference cannot be set, so no comparison is possible.
     ReferenceNotSettable(E),
     /// The subject failed under a treatment.
     SubjectFailed {
         /// Name of the treatment.
         treatment: String,
-        /// Cause.
+        /// Error of the subject.
         error: E,
     },
     /// The subject reported a negative or infinite value.
     InvalidObservation(InvalidObservation),
 }
 
-/// An experiment that has ended, however it ended. What was observed until then is valid.
+/// Result of an experiment, for every way in which it can end. Earlier observations are valid even after a failure.
 #[derive(Debug)]
-#[must_use = "it says whether the subject was restored"]
+#[must_use = "it tells whether the subject was restored"]
 pub struct FinishedExperiment<S, E> {
-    /// Design and slices.
+    /// Design of the experiment and its slices.
     pub record: ExperimentRecord<S>,
-    /// Results.
+    /// Results of the analysis.
     pub analysis: SwitchbackAnalysis,
-    /// How it ended.
+    /// How the experiment ended.
     pub end: ExperimentEnd<E>,
     /// Whether the subject was restored.
     pub restored: Result<(), E>,
 }
 
-/// Runs an experiment on a subject. Reports events to `watch`, which ends the experiment by breaking.
+/// Runs an experiment on a subject. It reports events to `watch`, which can end the experiment by returning `Break`.
 ///
 /// # Errors
-/// The design is invalid; the subject was not touched.
+/// When the design is invalid. The subject was not changed.
 pub fn run<T: ExperimentSubject>(
     subject: &mut T,
     design: ExperimentDesign<T::Setting>,
@@ -177,7 +179,7 @@ where
     }
 }
 
-/// Restores the subject once; during a panic when it is dropped.
+/// Restores the subject exactly once. If a panic drops this value, it restores the subject then.
 struct RestoreGuard<'a, T: ExperimentSubject> {
     subject: &'a mut T,
     is_restored: bool,
@@ -193,7 +195,7 @@ impl<T: ExperimentSubject> RestoreGuard<'_, T> {
 impl<T: ExperimentSubject> Drop for RestoreGuard<'_, T> {
     fn drop(&mut self) {
         if !self.is_restored {
-            // Only a panic comes here. It is reported; a second failure could not be.
+            // Only a panic leads here. The panic is reported, so a second error is ignored.
             let _ = self.restore();
         }
     }

@@ -1,13 +1,15 @@
-//! Latencies of one slice, in a fraction of the memory of a [`LatencyHistogram`]: an experiment keeps hundreds of them.
+//! Latencies of one slice, in a fraction of the memory of a [`LatencyHistogram`]. An experiment stores hundreds of
+//! them.
 
 use quell_stats::LatencyHistogram;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The slots of a [`LatencyHistogram`] that are not empty. Lossless; serialised as the histogram.
+/// The slots of a [`LatencyHistogram`] that are not empty. The conversion is lossless, and the value is serialized as a
+/// histogram.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LatencyCounts {
-    /// Upper end of the slot in ns, and number of latencies; ascending.
+    /// Upper end of each slot in ns, and the number of latencies in it, in ascending order.
     slots: Box<[(u64, u32)]>,
 }
 
@@ -18,14 +20,14 @@ impl LatencyCounts {
         self.slots.iter().map(|(_, count)| u64::from(*count)).sum()
     }
 
-    /// Each slot that is not empty, in ascending order: its upper end in ns, and the number of latencies in it.
+    /// Slots that are not empty, in ascending order: the upper end in ns, and the number of latencies.
     #[must_use]
     pub fn slots(&self) -> &[(u64, u32)] {
         &self.slots
     }
 
-    /// Quantile of all latencies of `parts` together, in ns, as [`LatencyHistogram::quantile`]. `None` if fewer than `beyond`
-    /// are expected above it.
+    /// Quantile of the latencies of all `parts` together, in ns; see [`LatencyHistogram::quantile`]. `None` if fewer
+    /// than `beyond` latencies are expected above it.
     pub(crate) fn quantile_of<'a>(parts: impl Iterator<Item = &'a Self>, quantile: f64, beyond: f64) -> Option<u64> {
         let mut slots: Vec<(u64, u32)> = parts.flat_map(|part| part.slots()).copied().collect();
         slots.sort_unstable_by_key(|(ns, _)| *ns);

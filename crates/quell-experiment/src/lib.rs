@@ -1,12 +1,12 @@
-//! Switchback experiments: one running subject is switched between treatments in short slices, in randomised blocks that
-//! contain every treatment once and the reference twice. The crate holds the design, the order, the stopping rule and the
-//! analysis. An [`ExperimentSubject`] does everything that touches the world. `docs/statistics.md` names each method and
+//! Switchback experiments. A running subject is switched between treatments in short slices. Randomized blocks contain
+//! every treatment once and the reference twice. This crate contains the design, the order, the stopping rule and the
+//! analysis. An [`ExperimentSubject`] implements all access to the system. `docs/statistics.md` names each method and
 //! its source.
 //!
-//! - [`ExperimentDesign`]: treatments, criteria, slices, budget, error rate. Checked by [`Switchback::new`].
-//! - [`Switchback`]: the state machine. It names the next slice, takes its observation and decides when to stop.
-//! - [`run`]: drives a subject through a [`Switchback`] and restores it on every path.
-//! - [`analyse`]: the results of an [`ExperimentRecord`], the same at any later time.
+//! - [`ExperimentDesign`]: treatments, criteria, slices, budget, error rate. [`Switchback::new`] checks it.
+//! - [`Switchback`]: the state machine. It selects the next slice, records its observation and decides when to stop.
+//! - [`run`]: runs a [`Switchback`] on a subject, and restores the subject on every path.
+//! - [`analyse`]: computes the results of an [`ExperimentRecord`], which are the same at any later time.
 
 #![forbid(unsafe_code)]
 

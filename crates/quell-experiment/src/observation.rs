@@ -7,47 +7,47 @@ use serde::{Deserialize, Serialize};
 
 use crate::latency_counts::LatencyCounts;
 
-/// Observation of one slice.
+/// Values that were observed in one slice.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SliceObservation {
-    /// Time that the slice took with setting and settling, in milliseconds. It counts against the budget.
+    /// Total time of the slice, including setting and settling, in milliseconds. It counts against the budget.
     pub spent_ms: f64,
-    /// Values by name, such as CPU time per request. A value that could not be read has no entry.
+    /// Metrics by name, for example the CPU time per request. A metric that could not be read has no entry.
     pub metrics: BTreeMap<String, f64>,
-    /// Latencies of the requests of this slice. Absent if nobody measured them.
+    /// Latencies of the requests in this slice. Absent if they were not measured.
     pub latency: Option<LatencyCounts>,
-    /// Share of the CPU time that other programs used or the hypervisor stole, 0 to 1. Absent if it is unknown.
+    /// Share of the CPU time that other programs used or the hypervisor stole, from 0 to 1. Absent if it is unknown.
     pub foreign_cpu: Option<f64>,
-    /// Events that limit what the slice shows.
+    /// Events that limit the validity of the slice.
     pub flags: BTreeSet<SliceFlag>,
 }
 
-/// An event that limits what a slice shows.
+/// An event that limits the validity of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum SliceFlag {
-    /// The server was slower than the offered rate: the slowest latencies are missing. A treatment with more such slices
-    /// than its counterpart is never better by latency.
+    /// The server was slower than the offered rate, so the slowest latencies are missing. A treatment with more such
+    /// slices than the other one is never better by latency.
     Saturated,
-    /// Requests failed. A treatment with more such slices than its counterpart is never better.
+    /// Requests failed. A treatment with more such slices than the other one is never better.
     RequestsFailed,
-    /// The load generator sent late. It limits no verdict by itself.
+    /// The load generator sent requests late. This alone prevents no verdict.
     LoadWasLate,
 }
 
-/// A value that cannot be compared by ratio.
+/// An observed value that is negative, infinite or not a number.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("the subject reported {value} for {name}: a value is finite and 0 or more, and an absent value has no entry")]
+#[error("the subject reported {value} for {name}; expected a finite value of at least 0")]
 pub struct InvalidObservation {
-    /// Metric or field.
+    /// Name of the metric or field.
     pub name: String,
-    /// Value.
+    /// Reported value.
     pub value: f64,
 }
 
 impl SliceObservation {
-    /// Adds a metric, unless its value is absent.
+    /// Adds a metric if it has a value.
     #[must_use]
     pub fn with_metric(mut self, name: &str, value: Option<f64>) -> Self {
         if let Some(value) = value {
@@ -73,14 +73,15 @@ impl SliceObservation {
     }
 }
 
-/// A slice with its place in the experiment.
+/// A slice and its position in the experiment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SliceRecord {
-    /// Block, from 0.
+    /// Number of the block, from 0.
     pub block: u32,
-    /// Arm: 0 is the reference, 1 its control, the others are the treatments in the order of the design.
+    /// Number of the arm. 0 is the reference, 1 is its control, and the others are the treatments in the order of the
+    /// design.
     pub arm: usize,
-    /// Observation.
+    /// Observed values of the slice.
     pub observation: SliceObservation,
 }

@@ -1,27 +1,28 @@
-//! The permutation test of a randomised block design. The order within a block is random, so without a difference every
-//! assignment of the treatments to its slices was equally probable, whatever the noise of the machine is. Scores of the
-//! slices are compared within their blocks with those of all assignments (Pitman, Biometrika 29, 1938).
+//! The permutation test of a randomized block design. The order within a block is random. Without a difference, every
+//! assignment of the treatments to slices was therefore equally probable, regardless of the machine's noise. The test
+//! compares the scores of the slices within their blocks with those of all assignments (Pitman, Biometrika 29, 1938).
 
 use libm::erfc;
 
-/// Values of one block: the slice of the treatment and the slices that it is compared with.
+/// Values of one block: the value of the treatment's slice, and the values that it is compared with.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ContrastBlock {
     pub(crate) treatment: f64,
     pub(crate) against: Vec<f64>,
 }
 
-/// Most blocks whose assignments are counted exactly. With more, the normal approximation serves.
+/// Maximum number of blocks for which assignments are counted exactly. With more blocks, the normal approximation is
+/// used.
 const EXACT_BLOCKS_MAX: usize = 20;
 
-/// Highest log ratio that intervals reach: a ratio of 9 million.
+/// Maximum log ratio at the end of an interval, which is a ratio of 9 million.
 const LOG_RATIO_MAX: f64 = 16.0;
 
-/// Precision of log ratios.
+/// Absolute precision of log ratios.
 const TOLERANCE: f64 = 1e-6;
 
-/// Standardised sum over the blocks of the treatment's score minus the mean score of the block. It is about standard
-/// normal if the treatment makes no difference. 0 if all scores of every block are equal.
+/// Standardized sum over all blocks of the treatment's score minus the block's mean score. It has about a standard
+/// normal distribution if the treatment makes no difference. It is 0 if the scores within each block are equal.
 pub(crate) fn stratified_z(blocks: impl IntoIterator<Item = ContrastBlock>) -> f64 {
     let (mut sum, mut variance) = (0.0, 0.0);
     for block in blocks {
@@ -34,14 +35,14 @@ pub(crate) fn stratified_z(blocks: impl IntoIterator<Item = ContrastBlock>) -> f
     if variance > 0.0 { sum / variance.sqrt() } else { 0.0 }
 }
 
-/// As [`stratified_z`] for ranks, without approximation: the z with the probability that a random assignment has a rank sum
-/// as extreme as the observed one. The distribution of the sum is convolved from block to block (Pagano and Tritchler,
+/// Exact version of [`stratified_z`] for ranks. It returns the z whose tail probability equals that of a rank sum as
+/// extreme as the observed one. The distribution of the sum is convolved from block to block (Pagano and Tritchler,
 /// Journal of the American Statistical Association 78, 1983).
 fn exact_z(blocks: &[ContrastBlock]) -> f64 {
     let mut probabilities = vec![1.0];
     let mut observed = 0;
     for block in blocks {
-        // Mean ranks of ties are multiples of one half.
+        // Mean ranks of ties are multiples of one half, so doubled ranks are integers.
         let doubled = |rank: f64| (2.0 * rank).round() as usize;
         let ranks = || block.against.iter().chain([&block.treatment]).map(|rank| doubled(*rank));
         let (low, high) = ranks().fold((usize::MAX, 0), |(low, high), rank| (low.min(rank), high.max(rank)));
@@ -60,23 +61,25 @@ fn exact_z(blocks: &[ContrastBlock]) -> f64 {
     if at_most < at_least { -z } else { z }
 }
 
-/// P(Z > z) of a standard normal Z.
+/// P(Z > z) for a standard normal Z.
 pub(crate) fn upper_tail(z: f64) -> f64 {
     0.5 * erfc(z / std::f64::consts::SQRT_2)
 }
 
-/// The z with P(Z > z) = `probability`, which is at most ½.
+/// The z for which P(Z > z) equals `probability`, which is at most ½.
 pub(crate) fn upper_quantile(probability: f64) -> f64 {
     bisect(0.0, 40.0, 1e-12, |z| upper_tail(z) > probability)
 }
 
-/// Logarithms of a metric, compared by aligned ranks (Hodges and Lehmann, Annals of Mathematical Statistics 33, 1962): the
-/// mean of its block is subtracted from each value, then all values are ranked together. Outliers count by their rank.
+/// Logarithms of a metric, compared by aligned ranks (Hodges and Lehmann, Annals of Mathematical Statistics 33, 1962).
+/// The mean of its block is subtracted from each value, and then all values are ranked together. Only the rank of an
+/// outlier matters.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct LogValues(Vec<ContrastBlock>);
 
 impl LogValues {
-    /// Takes logarithms. A 0 counts as half of the smallest positive value. `None` without a positive value.
+    /// Takes logarithms. A value of 0 counts as half of the smallest positive value. Returns `None` if there is no
+    /// positive value.
     pub(crate) fn new(mut blocks: Vec<ContrastBlock>) -> Option<Self> {
         let values = blocks.iter().flat_map(|block| block.against.iter().chain([&block.treatment])).copied();
         let smallest = values.filter(|value| *value > 0.0).min_by(f64::total_cmp)?;
@@ -88,13 +91,13 @@ impl LogValues {
         Some(Self(blocks))
     }
 
-    /// Standardised statistic of the hypothesis that the log ratio is `shift`. It does not increase with `shift`.
+    /// Standardized statistic for the hypothesis that the log ratio is `shift`. It does not increase with `shift`.
     pub(crate) fn z(&self, shift: f64) -> f64 {
         let ranks = self.aligned_ranks(shift);
         if ranks.len() <= EXACT_BLOCKS_MAX { exact_z(&ranks) } else { stratified_z(ranks) }
     }
 
-    /// Ranks of the values after the treatment's were divided by the ratio of the hypothesis.
+    /// Ranks of the values, after the treatment's values are divided by the ratio of the hypothesis.
     fn aligned_ranks(&self, shift: f64) -> Vec<ContrastBlock> {
         let mut aligned: Vec<(f64, usize)> = Vec::with_capacity(self.0.len() * 3);
         for block in &self.0 {
@@ -114,7 +117,7 @@ impl LogValues {
         self.0.iter().map(of_block).collect()
     }
 
-    /// Log ratio at which the statistic is 0: the estimate of Hodges and Lehmann.
+    /// Log ratio at which the statistic is 0, which is the estimate of Hodges and Lehmann.
     pub(crate) fn estimate(&self) -> f64 {
         let differences = self
             .0
@@ -126,7 +129,7 @@ impl LogValues {
         if high - low < 1e-12 {
             return low;
         }
-        // The statistic is a step function: where it is 0 on a stretch, the estimate is the middle.
+        // The statistic is a step function. If it is 0 on an interval, the estimate is the middle of that interval.
         let excess = |shift| stratified_z(self.aligned_ranks(shift));
         let from = bisect(low, high, TOLERANCE, |shift| excess(shift) > 0.0);
         let to = bisect(from, high, TOLERANCE, |shift| excess(shift) >= 0.0);
@@ -134,7 +137,7 @@ impl LogValues {
     }
 }
 
-/// Ranks by value from 1; equal values share the mean of their ranks. In the order of the indices.
+/// Ranks by value, from 1. Equal values share the mean of their ranks. The result is in the order of the indices.
 fn ranks(mut values: Vec<(f64, usize)>) -> Vec<f64> {
     values.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
     let mut ranks = vec![0.0; values.len()];
@@ -149,7 +152,7 @@ fn ranks(mut values: Vec<(f64, usize)>) -> Vec<f64> {
 }
 
 /// Confidence interval of a log ratio: the hypotheses that the test does not reject at the critical value `critical`.
-/// `None` at an end where no hypothesis is rejected.
+/// An end is `None` if no hypothesis in its direction is rejected.
 pub(crate) fn invert(estimate: f64, critical: f64, z: impl Fn(f64) -> f64) -> (Option<f64>, Option<f64>) {
     let end = |direction: f64| {
         let rejected = |distance: f64| z(estimate + direction * distance) * -direction > critical;
@@ -165,7 +168,7 @@ pub(crate) fn invert(estimate: f64, critical: f64, z: impl Fn(f64) -> f64) -> (O
     (end(-1.0), end(1.0))
 }
 
-/// Where `holds` changes from true at `low` to false at `high`.
+/// Finds the point at which `holds` changes from true at `low` to false at `high`.
 pub(crate) fn bisect(mut low: f64, mut high: f64, tolerance: f64, holds: impl Fn(f64) -> bool) -> f64 {
     while high - low > tolerance {
         let middle = f64::midpoint(low, high);
@@ -189,7 +192,7 @@ mod tests {
 
     #[test]
     fn the_variance_is_that_of_all_assignments() {
-        // Scores 0, 0, 3: the treatment has the mean 1 and the variance 2 over the three assignments.
+        // The scores are 0, 0 and 3. Over the three assignments, the treatment's score has mean 1 and variance 2.
         let z = stratified_z([block(3.0, &[0.0, 0.0])]);
         assert!((z - 2.0 / 2.0_f64.sqrt()).abs() < 1e-12);
         assert_eq!(stratified_z([block(1.0, &[1.0])]), 0.0);
@@ -216,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_ratio_is_found_exactly_whatever_the_blocks_have_in_common() {
+    fn a_constant_ratio_is_found_exactly_regardless_of_block_effects() {
         let blocks = (1..=20).map(|at| block(f64::from(at) * 0.8, &[f64::from(at); 2])).collect();
         let values = LogValues::new(blocks).unwrap();
         assert!((values.estimate().exp() - 0.8).abs() < 1e-6);
@@ -225,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_that_so_few_blocks_cannot_support_has_no_ends() {
+    fn an_interval_from_too_few_blocks_has_no_ends() {
         let values = LogValues::new(vec![block(1.0, &[2.0, 3.0]), block(1.0, &[1.5, 4.0])]).unwrap();
         assert_eq!(invert(values.estimate(), 2.5, |shift| values.z(shift)), (None, None));
     }

@@ -1,5 +1,5 @@
-//! The state machine of a switchback experiment: which slice comes next, and when to stop. It knows neither the subject nor
-//! a clock.
+//! The state machine of a switchback experiment. It selects the next slice and decides when to stop. It has no access
+//! to the subject or to a clock.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,30 +10,30 @@ use crate::analysis::{Look, Looks, SwitchbackAnalysis};
 use crate::design::{CONTROL, DesignError, ExperimentDesign, REFERENCE, Treatment};
 use crate::observation::{InvalidObservation, SliceObservation, SliceRecord};
 
-/// Everything that the results follow from.
+/// The data that determine all results of an experiment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ExperimentRecord<S> {
-    /// Design.
+    /// Design of the experiment.
     pub design: ExperimentDesign<S>,
-    /// Slices in the order of their observation.
+    /// Slices in the order in which they were observed.
     pub slices: Vec<SliceRecord>,
     /// Treatments that could not be set, by arm, with the reason.
     pub dropped: BTreeMap<usize, String>,
 }
 
 impl<S> ExperimentRecord<S> {
-    /// Values of a metric in the slices of an arm, in their order. `None` if the value is absent.
+    /// Values of a metric in the slices of an arm, in order. A value is `None` if it is absent.
     pub fn values<'a>(&'a self, arm: usize, metric: &'a str) -> impl Iterator<Item = Option<f64>> + 'a {
         self.of_arm(arm).map(move |slice| slice.metric(metric))
     }
 
-    /// Observations of an arm, in their order.
+    /// Observations of an arm, in order.
     pub fn of_arm(&self, arm: usize) -> impl Iterator<Item = &SliceObservation> {
         self.slices.iter().filter(move |slice| slice.arm == arm).map(|slice| &slice.observation)
     }
 
-    /// Time spent until the end of each complete block, in milliseconds.
+    /// Time that was spent until the end of each complete block, in milliseconds.
     pub(crate) fn spent_ms_after_each_block(&self) -> Vec<f64> {
         let mut spent_ms = 0.0;
         let mut blocks = Vec::new();
@@ -60,7 +60,7 @@ impl<S> ExperimentRecord<S> {
 #[derive(Debug, Clone)]
 pub struct Switchback<S> {
     record: ExperimentRecord<S>,
-    /// Current block.
+    /// Number of the current block.
     block: u32,
     /// Arms of the current block that have no slice yet.
     queue: VecDeque<usize>,
@@ -69,27 +69,27 @@ pub struct Switchback<S> {
     stopped: Option<StopReason>,
 }
 
-/// The next slice.
+/// The slice that must be observed next.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NextSlice<'a, S> {
-    /// Block, from 0.
+    /// Number of the block, from 0.
     pub block: u32,
-    /// Arm: 0 is the reference, 1 its control.
+    /// Number of the arm. 0 is the reference, and 1 is its control.
     pub arm: usize,
-    /// Treatment to set.
+    /// Treatment that must be set.
     pub treatment: &'a Treatment<S>,
 }
 
-/// Whether the experiment goes on.
+/// Whether the experiment continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// Another slice follows.
     Continue,
-    /// The experiment is over.
+    /// The experiment has ended.
     Stop(StopReason),
 }
 
-/// Why an experiment is over.
+/// Why an experiment has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum StopReason {
@@ -102,10 +102,10 @@ pub enum StopReason {
 }
 
 impl<S> Switchback<S> {
-    /// Begins an experiment.
+    /// Starts an experiment.
     ///
     /// # Errors
-    /// The design is invalid.
+    /// When the design is invalid.
     pub fn new(design: ExperimentDesign<S>) -> Result<Self, DesignError> {
         design.check()?;
         Ok(Self {
@@ -118,7 +118,7 @@ impl<S> Switchback<S> {
         })
     }
 
-    /// The next slice. `None` when the experiment is over.
+    /// The next slice. `None` if the experiment has ended.
     #[must_use]
     pub fn next_slice(&self) -> Option<NextSlice<'_, S>> {
         let arm = *self.queue.front().filter(|_| self.stopped.is_none())?;
@@ -128,7 +128,7 @@ impl<S> Switchback<S> {
     /// Records the observation of the next slice.
     ///
     /// # Errors
-    /// A value is below 0, infinite or not a number. The slice remains the next one.
+    /// When a value is below 0, infinite or not a number. The slice then remains the next one.
     pub fn record(&mut self, observation: SliceObservation) -> Result<(), InvalidObservation> {
         observation.check()?;
         if self.stopped.is_some() {
@@ -141,8 +141,8 @@ impl<S> Switchback<S> {
         Ok(())
     }
 
-    /// Drops the treatment of the next slice, which could not be set, for the rest of the experiment. Its contrasts stay
-    /// undecided. Returns whether it was dropped: the reference cannot be.
+    /// Drops the next slice's treatment for the rest of the experiment, because it could not be set. Its contrasts get
+    /// no verdict. Returns whether it was dropped; the reference cannot be dropped.
     pub fn drop_treatment(&mut self, reason: String) -> bool {
         let Some(arm) = self.queue.front().copied().filter(|arm| ![REFERENCE, CONTROL].contains(arm)) else {
             return false;
@@ -156,32 +156,32 @@ impl<S> Switchback<S> {
         true
     }
 
-    /// Whether the experiment goes on.
+    /// Whether the experiment continues.
     #[must_use]
     pub fn decide(&self) -> Decision {
         self.stopped.map_or(Decision::Continue, Decision::Stop)
     }
 
-    /// Share of the budget that is spent, 0 to 1.
+    /// Share of the budget that is spent, from 0 to 1.
     #[must_use]
     pub fn spent(&self) -> f64 {
         (self.spent_ms / self.record.design.budget_ms as f64).min(1.0)
     }
 
-    /// The last look. `None` before the first.
+    /// The last look. `None` before the first look.
     #[must_use]
     pub fn last_look(&self) -> Option<Look> {
         self.looks.last()
     }
 
-    /// Design and slices so far.
+    /// The design and all slices so far.
     #[must_use]
     pub fn so_far(&self) -> &ExperimentRecord<S> {
         &self.record
     }
 
-    /// Ends the experiment: its record and results. An experiment that has not stopped by itself is analysed with what it
-    /// has.
+    /// Ends the experiment, and returns its record and results. If the experiment has not stopped by itself, the
+    /// analysis uses the available slices.
     #[must_use]
     pub fn finish(self) -> (ExperimentRecord<S>, SwitchbackAnalysis) {
         let spent = self.record.spent_ms_after_each_block();

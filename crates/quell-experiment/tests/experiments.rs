@@ -1,4 +1,5 @@
-//! Experiments on subjects of this file: the order of calls, failures, and what is found. No clock, no kernel.
+//! Experiments on simulated subjects: the order of calls, failures, and the differences that are found. They use no
+//! clock and do not depend on the kernel.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -15,7 +16,7 @@ use quell_stats::LatencyHistogram;
 use rand::SeedableRng as _;
 use rand_pcg::Pcg64;
 
-/// Factors on the CPU time and on the latency under a treatment.
+/// Factors by which a treatment changes CPU time and latency.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Effect {
     cpu: f64,
@@ -33,16 +34,16 @@ impl fmt::Display for Died {
     }
 }
 
-/// A server on a machine whose speed drifts and that other programs disturb now and then.
+/// A server on a machine whose speed drifts and that other programs occasionally disturb.
 struct Simulated {
     random: Pcg64,
     drift: f64,
     effect: Option<Effect>,
     slices: u32,
     calls: Vec<&'static str>,
-    /// A CPU factor that cannot be set, from a slice on.
+    /// A CPU factor that cannot be set, and the slice from which on it fails.
     not_settable: Option<(f64, u32)>,
-    /// The slice in which the subject dies.
+    /// The slice in which the subject fails.
     dies_at: Option<u32>,
     panics_at: Option<u32>,
     flag_below_cpu: Option<(f64, SliceFlag)>,
@@ -63,7 +64,7 @@ impl Simulated {
         }
     }
 
-    /// About normal: the sum of 12 uniform numbers.
+    /// Approximately normal noise: the sum of 12 uniform numbers.
     fn noise(&mut self, deviation: f64) -> f64 {
         let sum: f64 = (0..12).map(|_| self.random.random::<f64>()).sum();
         (sum - 6.0) * deviation
@@ -94,7 +95,7 @@ impl ExperimentSubject for Simulated {
         if self.dies_at == Some(self.slices) {
             return Err(Died);
         }
-        assert_ne!(self.panics_at, Some(self.slices), "as the test wants");
+        assert_ne!(self.panics_at, Some(self.slices), "panic that the test requests");
         let Effect { cpu, latency } = self.effect.unwrap();
         self.drift = 0.99 * self.drift + self.noise(0.03);
         let disturbance = if self.random.random::<f64>() < 0.1 { 0.3 } else { 0.0 };
@@ -334,7 +335,7 @@ fn a_difference_of_a_latency_quantile_is_found_and_latencies_of_all_slices_are_d
 }
 
 #[test]
-fn all_pairs_name_the_treatments_that_none_beats() {
+fn with_all_pairs_the_unbeaten_treatments_are_listed() {
     let treatments =
         vec![treatment("saves", 0.7, 1.0), treatment("saves as much", 0.7, 1.0), treatment("slow", 1.3, 1.0)];
     let design = ExperimentDesign { contrasts: ContrastSet::AllPairs, criteria: vec![cpu()], ..design(treatments, 3) };
@@ -363,7 +364,7 @@ fn a_stored_record_has_the_same_results() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(30))]
 
-    /// Whatever is recorded, the machine neither panics nor exceeds its budget by more than a block.
+    /// For any observations, the state machine does not panic, and exceeds its budget by at most one block.
     #[test]
     fn any_observations_are_analysed(
         values in prop::collection::vec(

@@ -1,5 +1,6 @@
-//! Experiments without a difference, replayed from recorded noise: few of them may call one. The seeds are fixed, so the
-//! result is always the same. `cargo bench -p quell-experiment --bench method` runs more of them and measures the power.
+//! Experiments without a difference, replayed from recorded noise. Only a few of them may report a difference. The
+//! seeds are fixed, so the result is reproducible. `cargo bench -p quell-experiment --bench method` runs more of these
+//! experiments and measures the power.
 
 mod replay;
 
@@ -9,7 +10,7 @@ use replay::{Recording, cpu, design, latency};
 const EXPERIMENTS_PER_RECORDING: u64 = 10;
 
 #[test]
-fn experiments_on_recorded_noise_call_no_difference() {
+fn experiments_on_recorded_noise_report_no_difference() {
     let design = design(&[1.0; 4], vec![cpu(), latency(0.5), latency(0.99), latency(0.999)], 30);
     let is_difference = |verdict: ContrastVerdict| matches!(verdict, ContrastVerdict::Better | ContrastVerdict::Worse);
     let mut false_positives = Vec::new();

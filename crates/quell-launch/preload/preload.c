@@ -1,11 +1,12 @@
-/* The library that `quell run` preloads into a program. It interposes six functions of the C library and does in the
- * program what cannot be done from outside; README.md beside it says what, and what that costs. Without settings in the
- * environment, or with settings that it does not understand whole, it does nothing.
+/* The library that `quell run` preloads into a program. It intercepts six functions of the C library and makes the
+ * changes that are impossible from outside the program. README.md in this directory describes the changes and their
+ * cost. Without valid settings in the environment, the library does nothing.
  *
- * It lives in programs of others: it allocates nothing, prints nothing, opens nothing, keeps nothing per thread, and calls
- * only what a signal handler and a child of fork() may call. Every function here may be left at any instruction: a wait is
- * a cancellation point, glibc unwinds a cancelled thread through the frames here, and handlers of signals may longjmp()
- * over them. So it is C, for which that is defined, with unwind tables for each instruction. */
+ * The library runs in other people's programs. It allocates no memory, prints nothing, opens no file and has no
+ * per-thread state. It calls only functions that are safe in a signal handler and in a child of fork(). Control may
+ * leave each function at any instruction. A wait is a cancellation point, so glibc may unwind a cancelled thread
+ * through these frames, and signal handlers may longjmp() over them. C defines this behavior, so the library is written
+ * in C, with unwind tables for each instruction. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -27,7 +28,7 @@
 #define EXPORTED __attribute__((visibility("default")))
 #define SLOW __attribute__((noinline))
 
-/* Headers older than the kernels that know them. */
+/* Definitions for kernel headers that predate these features. */
 #ifndef SYS_epoll_pwait2
 #define SYS_epoll_pwait2 441
 #endif
@@ -44,7 +45,7 @@
 
 /* Settings */
 
-/* `struct epoll_params` of linux/eventpoll.h; sockets have the same three. */
+/* `struct epoll_params` of linux/eventpoll.h. Sockets have the same three parameters. */
 struct busy_poll {
 	uint32_t usecs;
 	uint16_t budget;
@@ -59,19 +60,20 @@ struct busy_poll {
 #define FOREVER UINT64_MAX
 
 static struct settings {
-	/* What new epolls and new internet sockets get. */
+	/* Parameters for new epolls, and options for new internet sockets. */
 	bool has_epoll, has_sockets;
 	struct busy_poll epoll, sockets;
-	/* A wait with timeout zero becomes one of 1 ns: in one of zero the kernel neither polls nor resumes interrupts
-	 * (ep_poll() in fs/eventpoll.c), so that under suspension a program that spins would wait for a timeout. */
+	/* Whether waits with timeout zero become waits of 1 ns. With timeout zero, the kernel neither polls the queue
+	 * nor resumes interrupts (ep_poll() in fs/eventpoll.c). Under IRQ suspension, a program that spins would then
+	 * get packets only after the suspend timeout. */
 	bool timed_zero_waits;
-	/* Longer waits are made of pieces of at most this long; FOREVER leaves them whole. */
+	/* Maximum length of one part of a wait. Longer waits are split; FOREVER does not split them. */
 	uint64_t piece_ns;
-	/* Longer waits spin this long before they sleep. */
+	/* Time for which a longer wait spins before it sleeps. */
 	uint64_t spin_ns;
-	/* Either of these two. */
+	/* Whether a wait may need several calls, because it is split or spins. */
 	bool several_calls;
-	/* Most events that a wait returns. */
+	/* Maximum number of events that a wait returns. */
 	int events_max;
 } settings;
 
@@ -84,7 +86,7 @@ static bool take(const char **text, const char *word)
 	return true;
 }
 
-/* Digits alone: strtoul() would take signs and spaces too. */
+/* Accept digits only, because strtoul() also accepts signs and spaces. */
 static bool take_number(const char **text, uint32_t least, uint32_t most, uint32_t *number)
 {
 	const char *digit = *text;
@@ -131,7 +133,7 @@ static bool take_setting(const char **text, struct settings *to)
 		to->several_calls = true;
 		return true;
 	}
-	/* EP_MAX_EVENTS of fs/eventpoll.c, with 12 bytes each. */
+	/* The limit is EP_MAX_EVENTS of fs/eventpoll.c, for events of 12 bytes. */
 	if (take(text, ",events-max=") && to->events_max == INT_MAX && take_number(text, 1, INT_MAX / 12, &number)) {
 		to->events_max = (int)number;
 		return true;
@@ -139,8 +141,8 @@ static bool take_setting(const char **text, struct settings *to)
 	return false;
 }
 
-/* The text that src/preload_settings.rs writes. What is unknown, out of range or given twice makes all of it void: half of
- * the settings could be worse than none. */
+/* Parses the text that src/preload_settings.rs writes. If any setting is unknown, out of range or repeated, the whole
+ * text is ignored, because a part of the settings could be worse than none. */
 static struct settings parse(const char *text)
 {
 	const struct settings nothing = { .piece_ns = FOREVER, .events_max = INT_MAX };
@@ -153,8 +155,9 @@ static struct settings parse(const char *text)
 	return read;
 }
 
-/* Report: which of its functions the program has called. The launcher reads it from the program's memory, by the name of
- * the symbol (src/library_report.rs). A child of fork() gets a page of zeros, or it would report its parent's calls. */
+/* Report: the functions of this library that the program has called. The launcher finds it by its symbol and reads it
+ * from the program's memory (src/library_report.rs). A child of fork() gets a page of zeros, so that it does not report
+ * its parent's calls. */
 
 #ifdef __x86_64__
 #define PAGE 4096
@@ -164,7 +167,7 @@ static struct settings parse(const char *text)
 
 static union {
 	struct {
-		/* The page could not be set up so. */
+		/* Whether children of fork() inherit the page, because the kernel does not support MADV_WIPEONFORK. */
 		bool is_inherited;
 		bool waited, made_socket, refused_socket;
 	};
@@ -173,7 +176,7 @@ static union {
 
 extern EXPORTED __typeof__(report) quell_report __attribute__((alias("report")));
 
-/* Written once: each write takes the cache line from the other threads. */
+/* Writes a flag only once, because each write would take the cache line from the other threads. */
 static inline void note(bool *fact)
 {
 	if (!__atomic_load_n(fact, __ATOMIC_RELAXED))
@@ -196,11 +199,12 @@ struct functions {
 	socket_fn *socket;
 };
 
-/* Those of the libraries behind this one. */
+/* The functions of the next libraries in symbol search order. */
 static struct functions next;
 
-/* Where calls go. A function that does nothing to its calls is the next library's, so that they cost one jump. Before this
- * library's constructor has run, constructors of others may call. */
+/* Targets of the intercepted functions. If the settings do not change a function, its target is the next library's
+ * function, so a call costs only one more jump. Constructors of other libraries may call these functions before this
+ * library's constructor has run. */
 static create_fn first_epoll_create, first_epoll_create1;
 static wait_fn first_epoll_wait;
 static pwait_fn first_epoll_pwait;
@@ -244,8 +248,8 @@ EXPORTED int socket(int domain, int type, int protocol)
 	return TARGET(socket)(domain, type, protocol);
 }
 
-/* Births. A kernel that does not know the parameters, or a program that may not set them any more, goes without: the
- * launcher looks from outside and says so. */
+/* Creation of epolls and sockets. If the kernel does not support the parameters, or the program may no longer set them,
+ * the object is created without them. The launcher detects this from outside and reports it. */
 
 static int with_params(int epfd)
 {
@@ -272,7 +276,7 @@ static int set_option(int fd, int option, int value)
 	return setsockopt(fd, SOL_SOCKET, option, &value, sizeof value);
 }
 
-/* Connections that a listening socket accepts have its options from it (sk_clone_lock() in net/core/sock.c). */
+/* Accepted connections inherit the options of the listening socket (sk_clone_lock() in net/core/sock.c). */
 static int polling_socket(int domain, int type, int protocol)
 {
 	int before = errno, fd = next.socket(domain, type, protocol);
@@ -287,22 +291,22 @@ static int polling_socket(int domain, int type, int protocol)
 	return fd;
 }
 
-/* Waits. The program must not see a difference: a wait ends when an event is there, when the time that it asked for is
- * over, when a signal was handled, or when the thread is cancelled. */
+/* Waits. The program must not notice a difference. A wait ends if an event is ready, its time is over, a signal was
+ * handled, or the thread is cancelled. */
 
-/* A wait of the program, besides its time. */
+/* Arguments of a wait, except for its time. */
 struct call {
 	struct epoll_event *events;
-	/* Mask during the wait, or NULL. */
+	/* Signal mask during the wait, or NULL. */
 	const sigset_t *mask;
 	int epfd, maxevents;
-	/* Asked for by epoll_pwait2(), whose times are in ns. */
+	/* Whether the program called epoll_pwait2(), whose timeout is in ns. */
 	bool is_exact;
 };
 
-/* Waits for this long, by a function of the C library, which is a cancellation point, with times as exact as the program's.
- * Without epoll_pwait2(), which a program's filter of system calls may not know, they are rounded up to ms: no wait ends
- * too early. */
+/* Waits for this time with a function of the C library, which is a cancellation point. The timeout is as exact as that
+ * of the program's call. Without epoll_pwait2(), which a seccomp filter may not allow, it is rounded up to ms, so that
+ * no wait ends too early. */
 static int wait_once(const struct call *call, uint64_t ns)
 {
 	if (call->is_exact) {
@@ -314,7 +318,7 @@ static int wait_once(const struct call *call, uint64_t ns)
 	return next.epoll_pwait(call->epfd, call->events, call->maxevents, timeout, call->mask);
 }
 
-/* Takes what is ready; does not wait. */
+/* Returns ready events without waiting. */
 static inline int take_ready(const struct call *call)
 {
 	static const struct timespec at_once;
@@ -330,15 +334,16 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
-/* The shortest wait in which the kernel polls the queue, and resumes interrupts when it finds nothing. As one of zero it
- * is not ended by a signal. */
+/* The shortest wait in which the kernel polls the queue, and resumes interrupts if it finds nothing. Like a wait with
+ * timeout zero, it does not end with EINTR. */
 static SLOW int zero_wait(const struct call *call)
 {
 	struct call exact = *call;
 	int before = errno;
 	exact.is_exact = true;
 	int result = wait_once(&exact, 1);
-	/* An old filter of system calls does not know epoll_pwait2(). Longer, but no wait of zero either. */
+	/* An old seccomp filter does not allow epoll_pwait2(). This wait is longer, but it is not a wait with timeout
+	 * zero. */
 	if (result < 0 && (errno == ENOSYS || errno == EPERM) && !call->is_exact)
 		result = wait_once(call, NS_PER_MS);
 	if (result < 0 && errno == EINTR) {
@@ -348,10 +353,10 @@ static SLOW int zero_wait(const struct call *call)
 	return result;
 }
 
-/* A signal between two calls of one wait would be handled without ending it. So signals are blocked between the calls, and
- * let in by epoll_pwait(), which they end. */
+/* If a signal were handled between two calls of one wait, it would not end the wait. Signals are therefore blocked
+ * between the calls. epoll_pwait() unblocks them, and they end that call. */
 
-/* Until the mask is read, `before` is full; the kernel's never has SIGKILL. */
+/* Until the previous mask has been read, `before` is full. The kernel's mask never contains SIGKILL. */
 static void unblock(void *before)
 {
 	int result = errno;
@@ -360,7 +365,7 @@ static void unblock(void *before)
 	errno = result;
 }
 
-/* The bit that the kernel has of signal n in the first word of a set. */
+/* The bit of signal n in the first word of the kernel's signal set. */
 #define BIT(n) (UINT64_C(1) << ((n) - 1))
 
 static uint64_t first_word(const sigset_t *set)
@@ -380,8 +385,8 @@ static bool is_ignored(int number)
 	return action.sa_handler == SIG_IGN;
 }
 
-/* Whether a signal has come that would have ended the wait. One that is ignored would not have: while it is blocked the
- * kernel keeps it all the same (sig_ignored() in kernel/signal.c), so it is thrown away here, or it would end the next
+/* Whether a pending signal would have ended the wait. An ignored signal would not. While it is blocked, the kernel
+ * queues it anyway (sig_ignored() in kernel/signal.c), so this function discards it. Otherwise it would end the next
  * call. */
 static bool is_interrupted(const struct call *call, const sigset_t *before)
 {
@@ -401,7 +406,7 @@ static bool is_interrupted(const struct call *call, const sigset_t *before)
 	return waiting & ~ignored;
 }
 
-/* Asks until an event is there, a signal came, or the spin is over, then waits for what is left. */
+/* Polls until an event is ready, a signal is pending, or the spin time is over. Then waits for the rest of the time. */
 static int spin(const struct call *call, const sigset_t *before, uint64_t asked_ns)
 {
 	uint64_t begin = now_ns(), spin_ns = settings.spin_ns < asked_ns ? settings.spin_ns : asked_ns;
@@ -415,7 +420,7 @@ static int spin(const struct call *call, const sigset_t *before, uint64_t asked_
 			continue;
 		if (asked_ns == FOREVER)
 			return wait_once(call, FOREVER);
-		/* A signal that came in time ends the wait, as it ends one that sleeps. */
+		/* A signal that arrived in time ends the wait, as it would end a sleeping wait. */
 		if (spun_ns >= asked_ns)
 			return interrupted ? wait_once(call, 1) : 0;
 		return wait_once(call, asked_ns - spun_ns);
@@ -438,7 +443,7 @@ static int wait_in_pieces(const struct call *call, const sigset_t *before, uint6
 	}
 }
 
-/* `before` is full. */
+/* Waits with signals blocked. The caller passes a full set in `before`. */
 static int wait_with_signals_blocked(const struct call *call, uint64_t asked_ns, sigset_t *before)
 {
 	struct call within = *call;
@@ -451,9 +456,9 @@ static int wait_with_signals_blocked(const struct call *call, uint64_t asked_ns,
 	return result;
 }
 
-/* The C library's own list of what is to be done when a thread is unwound, or a longjmp() leaves a frame: programs from
- * before 2003 are made of it, so it stays, and the list needs neither exceptions nor libgcc_s. Absent, in glibc before 2.34,
- * where a program has no libpthread, and so nothing that could be cancelled. */
+/* The C library's list of handlers for the unwinding of a thread, or for a longjmp() out of a frame. It needs neither
+ * exceptions nor libgcc_s. Programs from before 2003 depend on it, so glibc will not remove it. In glibc before 2.34,
+ * it is absent from a program without libpthread, in which nothing can be cancelled. */
 #pragma weak pthread_testcancel
 struct cleanup {
 	void (*routine)(void *);
@@ -477,8 +482,8 @@ static SLOW int wait_longer(const struct call *call, uint64_t asked_ns)
 	return result;
 }
 
-/* What is ready costs one system call, as without this library. Signals are not blocked in it: one that comes then is as
- * one that came before the wait. */
+/* If events are ready, the wait costs one system call, as without this library. Signals are not blocked during that
+ * call. A signal that arrives then is like a signal before the wait. */
 static inline int changed_wait(const struct call *call, uint64_t asked_ns)
 {
 	if (!asked_ns)
@@ -487,7 +492,7 @@ static inline int changed_wait(const struct call *call, uint64_t asked_ns)
 	return result ? result : wait_longer(call, asked_ns);
 }
 
-/* Whether one call is enough, with the time that the program asked for. */
+/* Whether one call with the program's timeout is sufficient. */
 static inline bool is_as_written(bool is_zero)
 {
 	return is_zero ? !settings.timed_zero_waits : !settings.several_calls;
@@ -503,7 +508,7 @@ static inline uint64_t ns_of_ms(int timeout)
 	return timeout < 0 ? FOREVER : (uint64_t)timeout * NS_PER_MS;
 }
 
-/* Functions of their own, so that calls which stay as they are need no frame. */
+/* Separate functions, so that calls without a change need no stack frame. */
 static SLOW int changed_epoll_pwait(int epfd, struct epoll_event *events, int maxevents, int timeout, const sigset_t *mask)
 {
 	struct call call = { .epfd = epfd, .events = events, .maxevents = maxevents, .mask = mask };
@@ -534,13 +539,13 @@ static int touched_epoll_pwait(int epfd, struct epoll_event *events, int maxeven
 	return changed_epoll_pwait(epfd, events, maxevents, timeout, mask);
 }
 
-/* A time that is invalid is the kernel's to refuse. */
+/* Whether a timeout is valid. The kernel rejects an invalid one. */
 static bool is_valid(const struct timespec *time)
 {
 	return time->tv_sec >= 0 && time->tv_nsec >= 0 && (uint64_t)time->tv_nsec < NS_PER_S;
 }
 
-/* Times beyond what 64 bits hold in ns, 584 years, are without an end. */
+/* Converts a timeout to ns. A timeout that exceeds 64 bits (584 years) never expires. */
 static uint64_t ns_of_time(const struct timespec *time)
 {
 	uint64_t ns;
@@ -565,7 +570,7 @@ static int touched_epoll_pwait2(int epfd, struct epoll_event *events, int maxeve
 
 /* At load, or at the first call */
 
-/* For C libraries without this function (glibc before 2.35), in which a wait of 1 ns is a cancellation point too. */
+/* For C libraries without epoll_pwait2() (glibc before 2.35). It makes a wait of 1 ns a cancellation point too. */
 static int epoll_pwait2_by_system_call(int epfd, struct epoll_event *events, int maxevents,
 				       const struct timespec *timeout, const sigset_t *mask)
 {
@@ -574,7 +579,8 @@ static int epoll_pwait2_by_system_call(int epfd, struct epoll_event *events, int
 	return (int)syscall(SYS_epoll_pwait2, epfd, events, maxevents, timeout, mask, 8);
 }
 
-/* False where there is no next library. Two threads may do this at once: both store the same. */
+/* Returns false if there is no next library. Two threads may run this concurrently, because both store the same
+ * values. */
 static bool load(void)
 {
 	struct functions found = {

@@ -1,16 +1,16 @@
-//! Checks of settings: contradictions, which are errors, and settings that the kernel accepts without
-//! effect, which are warnings ([`Concern`]).
+//! Checks of settings. Contradictions are errors. Settings that the kernel accepts but that have no effect are warnings
+//! ([`Concern`]).
 
 use crate::key::{SettingKey, Settings};
 use crate::kind::ModeKind;
 use crate::napi::Threaded;
 use crate::refusal::Refusal;
 
-/// Settings that the kernel accepts, but that do not have the effect they suggest.
+/// Settings that the kernel accepts, but that do not have the effect that their names suggest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Concern {
-    /// Only one of the two values of deferral is set.
+    /// Only one of the two deferral settings is above 0.
     #[error(
         "interrupts are not deferred: deferral needs both defer-hard-irqs and gro-flush-timeout, and \
          one of them is 0"
@@ -22,10 +22,10 @@ pub enum Concern {
          competes with busy polling; set defer-hard-irqs and gro-flush-timeout"
     )]
     PreferWithoutDeferral,
-    /// Suspension would end no later than deferral.
+    /// The suspension timeout does not exceed the deferral timeout.
     #[error(
         "irq-suspend-timeout is not above gro-flush-timeout: suspension ends no later than \
-         deferral would have, so it brings nothing"
+         deferral would have, so it has no effect"
     )]
     SuspendTimeoutNotAboveGroFlush,
 }
@@ -45,7 +45,7 @@ pub(crate) fn concerns(settings: &Settings) -> Vec<Concern> {
     .collect()
 }
 
-/// A contradiction, and the settings whose overrides can have caused it, most likely first.
+/// A contradiction, and the settings whose overrides can have caused it. The most likely cause comes first.
 pub(crate) type Contradiction = (Refusal, &'static [SettingKey]);
 
 /// Finds a contradiction between `settings`, or between them and the name of `kind`.

@@ -1,4 +1,5 @@
-//! Settings that a mode's text can override, with the kernel's names, and the text form of their values.
+//! Settings that the text of a mode can override. They have the kernel's names. The module also defines the text form
+//! of their values.
 
 use std::fmt;
 
@@ -7,17 +8,17 @@ use crate::refusal::Refusal;
 use crate::settings::{EpollParams, USECS_MAX};
 use crate::timeout::{TimeoutError, parse_timeout_ns, timeout_text};
 
-/// A setting that a mode's text can override.
+/// A setting that the text of a mode can override.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum SettingKey {
-    /// `defer-hard-irqs` of the NAPI.
+    /// `defer-hard-irqs` of the NAPI instance.
     DeferHardIrqs,
-    /// `gro-flush-timeout` of the NAPI.
+    /// `gro-flush-timeout` of the NAPI instance.
     GroFlushTimeout,
-    /// `irq-suspend-timeout` of the NAPI.
+    /// `irq-suspend-timeout` of the NAPI instance.
     IrqSuspendTimeout,
-    /// `threaded` of the NAPI.
+    /// `threaded` of the NAPI instance.
     Threaded,
     /// `busy_poll_usecs` of the epoll.
     BusyPollUsecs,
@@ -28,7 +29,7 @@ pub enum SettingKey {
 }
 
 impl SettingKey {
-    /// All keys, in their order in canonical text.
+    /// All keys, in the order in which canonical text lists them.
     pub const ALL: [Self; 7] = [
         Self::DeferHardIrqs,
         Self::GroFlushTimeout,
@@ -39,7 +40,7 @@ impl SettingKey {
         Self::PreferBusyPoll,
     ];
 
-    /// Name in a mode's text.
+    /// Name of the setting in the text of a mode.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -88,11 +89,11 @@ impl fmt::Display for SettingKey {
     }
 }
 
-/// Settings of a mode: all that a [`SettingKey`] can name.
+/// All settings of a mode that a [`SettingKey`] can select.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Settings {
     pub(crate) napi: NapiSettings,
-    /// `None` if the mode leaves epolls unchanged.
+    /// Busy-poll parameters of epolls; `None` if the mode leaves them unchanged.
     pub(crate) epoll: Option<EpollParams>,
 }
 
@@ -122,7 +123,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Text of the value of `key`; `None` for an epoll setting if the mode leaves epolls unchanged.
+    /// Value of `key` as text. `None` for an epoll setting if the mode leaves epolls unchanged.
     pub(crate) fn text_of(&self, key: SettingKey) -> Option<String> {
         let napi = &self.napi;
         match key {

@@ -1,4 +1,4 @@
-//! The kinds of delivery mode, and the settings that each stands for without overrides.
+//! The kinds of delivery mode, and the settings of each kind without overrides.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
@@ -13,62 +13,62 @@ const NAPIBUSY_GRO_FLUSH_TIMEOUT_NS: u64 = 200_000;
 const FULLBUSY_GRO_FLUSH_TIMEOUT_NS: u64 = 5_000_000;
 const FULLBUSY_LONGEST_WAIT: Duration = Duration::from_millis(1);
 
-/// A busy-poll time in µs: 1 to [`USECS_MAX`].
+/// A busy-poll time in µs, from 1 to [`USECS_MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PollUsecs(NonZeroU32);
 
 impl PollUsecs {
-    /// `None` for 0 and above [`USECS_MAX`].
+    /// Creates a busy-poll time. Returns `None` for 0 and for values above [`USECS_MAX`].
     #[must_use]
     pub fn new(usecs: u32) -> Option<Self> {
         NonZeroU32::new(usecs).filter(|usecs| usecs.get() <= USECS_MAX).map(Self)
     }
 
-    /// The time in µs.
+    /// The busy-poll time in µs.
     #[must_use]
     pub fn get(self) -> u32 {
         self.0.get()
     }
 }
 
-/// How packets get from a queue to the program.
+/// The way in which packets get from a queue to the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum ModeKind {
-    /// `base`: an interrupt announces packets, NET_RX softirq polls the queue.
+    /// `base`: an interrupt announces packets, and the NET_RX softirq polls the queue.
     Base,
-    /// `deferN`: after an interrupt, a timer of N µs polls the queue while packets keep arriving.
+    /// `deferN`: after an interrupt, a timer of N µs polls the queue as long as packets arrive.
     Defer {
-        /// N in ns.
+        /// N of the name, in ns.
         gro_flush_timeout_ns: NonZeroU64,
     },
     /// `napibusy`: `epoll_wait` busy polls for 64 µs before it sleeps.
     NapiBusy,
-    /// `fullbusy`: `epoll_wait` busy polls all the time; no wait of the program sleeps longer than 1 ms.
+    /// `fullbusy`: `epoll_wait` busy polls permanently. No wait of the program sleeps longer than 1 ms.
     FullBusy,
-    /// `suspendN`: interrupts are suspended while the program is busy, and prompt while it is idle.
+    /// `suspendN`: interrupts are suspended while the program is busy. An idle program gets them without delay.
     Suspend {
-        /// N in ns.
+        /// N of the name, in ns.
         gro_flush_timeout_ns: NonZeroU64,
     },
-    /// `threaded`: the queue's NAPI thread polls instead of softirq.
+    /// `threaded`: the queue's NAPI thread polls the queue instead of the softirq.
     Threaded,
-    /// `threadedbusy`: the NAPI thread busy polls without end (Linux 6.19).
+    /// `threadedbusy`: the queue's NAPI thread busy polls permanently (Linux 6.19).
     ThreadedBusy,
     /// `sockpollN`: a blocking `recv` busy polls for N µs (`SO_BUSY_POLL`), without epoll.
     SockPoll {
-        /// N.
+        /// N of the name.
         usecs: PollUsecs,
     },
     /// `eventspinN`: the program calls `epoll_wait` with timeout 0 for N µs before it sleeps.
     EventSpin {
-        /// N.
+        /// N of the name.
         usecs: PollUsecs,
     },
 }
 
 impl ModeKind {
-    /// Name without N.
+    /// Name of the kind without N.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -84,7 +84,7 @@ impl ModeKind {
         }
     }
 
-    /// One line for tables and help.
+    /// Description of the kind in one line, for tables and help.
     #[must_use]
     pub fn description(self) -> &'static str {
         match self {
@@ -100,7 +100,7 @@ impl ModeKind {
         }
     }
 
-    /// How the program's own waits change.
+    /// How the kind changes the program's own waits.
     #[must_use]
     pub fn program_wait(self) -> ProgramWait {
         match self {

@@ -1,6 +1,6 @@
-//! Delivery modes: the NAPI, epoll and socket settings that each mode stands for, their text form,
-//! contradictions, and requirements on the kernel. Also profiles, which configure a whole host. Types
-//! and pure functions: this crate neither reads nor changes the kernel.
+//! Delivery modes: the NAPI, epoll and socket settings of each mode, their text form, contradictions, and requirements
+//! on the kernel. The crate also contains profiles, which configure a whole host. It consists of types and pure
+//! functions, and does not access the kernel.
 //!
 //! ```
 //! use quell_mode::DeliveryMode;

@@ -1,4 +1,4 @@
-//! A delivery mode: a kind with its overrides, free of contradictions, and its canonical text.
+//! A delivery mode: a kind with its overrides, and its canonical text. A mode contains no contradictions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,17 +12,16 @@ use crate::refusal::ParseModeError;
 use crate::requirement::Requirement;
 use crate::settings::{EpollParams, ProgramWait};
 
-/// How packets are delivered: settings of NAPI instances, epolls and sockets, and waits of the program.
+/// How packets are delivered: the settings of NAPI instances, epolls and sockets, and changes to the program's waits.
 ///
-/// The text form is a name, N where the name takes one, and overrides: `suspend20,defer-hard-irqs=10`.
-/// N of `deferN` and `suspendN` is the gro-flush-timeout in µs, with up to three decimals (`defer0.5`
-/// is 500 ns). N of `sockpollN` and `eventspinN` is whole µs. A timeout in an override is in ns, as in
-/// the kernel, unless it has a unit (`ns`, `us`, `ms`, `s`).
+/// The text form is a name, a number N if the name takes one, and overrides, for example
+/// `suspend20,defer-hard-irqs=10`. N of `deferN` and `suspendN` is the gro-flush-timeout in µs, with up to three
+/// decimals (`defer0.5` is 500 ns). N of `sockpollN` and `eventspinN` is a whole number of µs. A timeout in an override
+/// is in ns, as in the kernel, unless it has a unit (`ns`, `us`, `ms`, `s`).
 ///
-/// `Display` prints the canonical text: overrides in the order of [`SettingKey::ALL`], without those
-/// that equal the default of the name. It parses to an equal mode, and equal modes have equal texts. A
-/// mode is free of contradictions; whether a kernel supports it is a matter of
-/// [`requirements`](Self::requirements).
+/// `Display` prints the canonical text. It has the overrides in the order of [`SettingKey::ALL`], without overrides
+/// that equal the name's default. It parses to an equal mode, and equal modes have equal texts. A mode contains no
+/// contradictions, but a kernel may not support it; see [`requirements`](Self::requirements).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeliveryMode {
     kind: ModeKind,
@@ -34,42 +33,41 @@ impl DeliveryMode {
         Self { kind, settings }
     }
 
-    /// Parses modes separated by commas, each with its overrides:
-    /// `base,suspend20,defer-hard-irqs=10,fullbusy` are three. An item with a `=` belongs to the mode
-    /// before it.
+    /// Parses modes that are separated by commas, each with its overrides. `base,suspend20,defer-hard-irqs=10,fullbusy`
+    /// consists of three modes. An item with a `=` belongs to the mode before it.
     ///
     /// # Errors
     ///
-    /// The first invalid mode, with its position in the list.
+    /// The error of the first invalid mode, with its position in the list.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, ParseModeError> {
         parse::modes(text)
     }
 
-    /// Kind, with N.
+    /// Kind of the mode, with N.
     #[must_use]
     pub fn kind(&self) -> ModeKind {
         self.kind
     }
 
-    /// Name with N, without overrides: `suspend20`.
+    /// Name of the mode with N, but without overrides, for example `suspend20`.
     #[must_use]
     pub fn name(&self) -> String {
         Name(self.kind).to_string()
     }
 
-    /// One line for tables and help.
+    /// Description of the mode in one line, for tables and help.
     #[must_use]
     pub fn description(&self) -> &'static str {
         self.kind.description()
     }
 
-    /// Settings of every NAPI instance that serves the program.
+    /// Settings of each NAPI instance that serves the program.
     #[must_use]
     pub fn napi(&self) -> NapiSettings {
         self.settings.napi
     }
 
-    /// Settings of every epoll of the program; `None` if the mode leaves epolls as the program set them.
+    /// Busy-poll parameters of every epoll of the program. `None` if the mode does not change them.
     #[must_use]
     pub fn epoll(&self) -> Option<EpollParams> {
         self.settings.epoll
@@ -84,25 +82,26 @@ impl DeliveryMode {
         }
     }
 
-    /// How the program's own waits change.
+    /// How the mode changes the program's own waits.
     #[must_use]
     pub fn program_wait(&self) -> ProgramWait {
         self.kind.program_wait()
     }
 
-    /// Settings that the kernel accepts without the effect they suggest. Print them as warnings.
+    /// Settings that the kernel accepts but that do not have the effect that their names suggest. Print them as
+    /// warnings.
     #[must_use]
     pub fn concerns(&self) -> Vec<check::Concern> {
         check::concerns(&self.settings)
     }
 
-    /// What the mode needs from the kernel, the host and the program. Probe for it before any change.
+    /// What the mode requires from the kernel, the host and the program. Check this before any change.
     #[must_use]
     pub fn requirements(&self) -> Vec<Requirement> {
         Requirement::of(self)
     }
 
-    /// Settings that differ from the defaults of the name, in canonical order.
+    /// Settings that differ from the name's defaults, in canonical order.
     fn overrides(&self) -> impl Iterator<Item = (SettingKey, String)> + '_ {
         let named = self.kind.settings();
         SettingKey::ALL.into_iter().filter_map(move |key| {
@@ -140,7 +139,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// `ns` in µs with as many decimals as needed, at most three.
+/// Formats `ns` in µs with as many decimals as needed, at most three.
 fn write_usecs(f: &mut fmt::Formatter<'_>, ns: u64) -> fmt::Result {
     write!(f, "{}", ns / 1000)?;
     match ns % 1000 {

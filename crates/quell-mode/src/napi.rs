@@ -1,4 +1,4 @@
-//! Settings of a NAPI instance, complete and partial, in the kernel's terms and units.
+//! Settings of a NAPI instance, complete and partial, with the kernel's names and units.
 
 use std::fmt;
 
@@ -13,15 +13,14 @@ pub const DEFER_HARD_IRQS_MAX: u32 = i32::MAX as u32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct NapiSettings {
-    /// Number of empty polls before the interrupt is enabled again; 0 to [`DEFER_HARD_IRQS_MAX`], 0
-    /// disables deferral.
-    pub defer_hard_irqs: u32,
-    /// Timeout of the timer that polls the queue while its interrupt is deferred, in ns; 0 disables
+    /// Number of empty polls before the interrupt is enabled again, from 0 to [`DEFER_HARD_IRQS_MAX`]. 0 disables
     /// deferral.
+    pub defer_hard_irqs: u32,
+    /// Timeout of the timer that polls the queue while its interrupt is deferred, in ns. 0 disables deferral.
     #[serde(rename = "gro-flush-timeout")]
     pub gro_flush_timeout_ns: u64,
-    /// Longest time that the interrupt stays masked while the application processes events from
-    /// `epoll_wait`, in ns; 0 disables suspension.
+    /// Maximum time for which the interrupt stays masked while the application processes events from `epoll_wait`, in
+    /// ns. 0 disables suspension.
     #[serde(rename = "irq-suspend-timeout")]
     pub irq_suspend_timeout_ns: u64,
     /// Whether a kernel thread polls the queue.
@@ -29,24 +28,24 @@ pub struct NapiSettings {
 }
 
 impl NapiSettings {
-    /// Whether interrupts are deferred: both values must be set (`napi_complete_done()` in
-    /// `net/core/dev.c`).
+    /// Whether interrupts are deferred, which requires that both deferral settings are above 0 (`napi_complete_done()`
+    /// in `net/core/dev.c`).
     #[must_use]
     pub fn defers(&self) -> bool {
         self.defer_hard_irqs > 0 && self.gro_flush_timeout_ns > 0
     }
 }
 
-/// Who polls a queue: the attribute `threaded` of `napi-set`.
+/// The context that polls a queue, from the attribute `threaded` of `napi-set`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Threaded {
-    /// NET_RX softirq (0).
+    /// The NET_RX softirq (attribute value 0).
     #[default]
     Off,
-    /// The queue's NAPI thread, woken by the interrupt (1).
+    /// The queue's NAPI thread, which the interrupt wakes (attribute value 1).
     Thread,
-    /// The queue's NAPI thread, which busy polls without end and takes a whole CPU (2, Linux 6.19).
+    /// The queue's NAPI thread, which busy polls permanently and takes a whole CPU (attribute value 2, Linux 6.19).
     BusyPoll,
 }
 
@@ -57,24 +56,24 @@ impl Threaded {
         NapiThreading::from(self).as_kernel()
     }
 
-    /// Meaning of a value of the netlink attribute; `None` for a value that no known kernel uses.
+    /// Converts a value of the netlink attribute. Returns `None` for a value that no known kernel uses.
     #[must_use]
     pub fn from_kernel_value(value: u32) -> Option<Self> {
         NapiThreading::from_kernel(value).known()
     }
 }
 
-/// Where a NAPI instance is polled (`threaded`).
+/// The context in which a NAPI instance is polled (`threaded`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum NapiThreading {
-    /// 0: in softirq context.
+    /// The instance is polled in softirq context (0).
     Disabled,
-    /// 1: in its own kernel thread.
+    /// The instance is polled in its own kernel thread (1).
     Enabled,
-    /// 2: in its own kernel thread, which busy polls (Linux 6.19).
+    /// The instance is polled in its own kernel thread, which busy polls (2, Linux 6.19).
     BusyPoll,
-    /// Unknown value.
+    /// A value that Quell does not know.
     Other(u32),
 }
 
@@ -90,7 +89,7 @@ impl NapiThreading {
         }
     }
 
-    /// Variant for a value of the netlink attribute.
+    /// Converts a value of the netlink attribute.
     #[must_use]
     pub const fn from_kernel(value: u32) -> Self {
         match value {
@@ -101,7 +100,7 @@ impl NapiThreading {
         }
     }
 
-    /// The same as a setting of a mode; `None` for an unknown value.
+    /// Converts to the setting of a mode. Returns `None` for an unknown value.
     #[must_use]
     pub const fn known(self) -> Option<Threaded> {
         match self {
@@ -123,22 +122,22 @@ impl From<Threaded> for NapiThreading {
     }
 }
 
-/// Some settings of a NAPI instance. Absent values are not reported by the kernel (it predates the attribute), or not
-/// part of a change.
+/// Some settings of a NAPI instance. An absent value is not reported by the kernel (it predates the attribute), or is
+/// not part of a change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PartialNapiSettings {
-    /// As [`NapiSettings::defer_hard_irqs`] (Linux 6.13).
+    /// See [`NapiSettings::defer_hard_irqs`] (Linux 6.13).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub defer_hard_irqs: Option<u32>,
-    /// As [`NapiSettings::gro_flush_timeout_ns`] (Linux 6.13).
+    /// See [`NapiSettings::gro_flush_timeout_ns`] (Linux 6.13).
     #[serde(rename = "gro-flush-timeout", default, skip_serializing_if = "Option::is_none")]
     pub gro_flush_timeout_ns: Option<u64>,
-    /// As [`NapiSettings::irq_suspend_timeout_ns`] (Linux 6.13).
+    /// See [`NapiSettings::irq_suspend_timeout_ns`] (Linux 6.13).
     #[serde(rename = "irq-suspend-timeout", default, skip_serializing_if = "Option::is_none")]
     pub irq_suspend_timeout_ns: Option<u64>,
-    /// As [`NapiSettings::threaded`] (Linux 6.17; before, a setting of the whole device). As text the number of the
-    /// netlink attribute.
+    /// See [`NapiSettings::threaded`]. It is per instance since Linux 6.17, and a setting of the whole device before.
+    /// It is serialized as the number of the netlink attribute.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "threading_as_number")]
     pub threaded: Option<NapiThreading>,
 }
@@ -170,11 +169,11 @@ impl From<NapiSettings> for PartialNapiSettings {
 }
 
 impl PartialNapiSettings {
-    /// All absent.
+    /// Settings in which all values are absent.
     pub const NONE: Self =
         Self { defer_hard_irqs: None, gro_flush_timeout_ns: None, irq_suspend_timeout_ns: None, threaded: None };
 
-    /// The settings if none is absent and `threaded` has a known value.
+    /// Converts to complete settings. Returns `None` if a value is absent or `threaded` is unknown.
     #[must_use]
     pub fn complete(&self) -> Option<NapiSettings> {
         Some(NapiSettings {
@@ -191,13 +190,13 @@ impl PartialNapiSettings {
         *self == Self::NONE
     }
 
-    /// Whether interrupts are deferred, as [`NapiSettings::defers`]; an absent value counts as 0.
+    /// Whether interrupts are deferred; see [`NapiSettings::defers`]. An absent value counts as 0.
     #[must_use]
     pub fn defers(&self) -> bool {
         self.defer_hard_irqs > Some(0) && self.gro_flush_timeout_ns > Some(0)
     }
 
-    /// Present values that differ from `other`.
+    /// Returns the present values that differ from those of `other`.
     #[must_use]
     pub fn unlike(&self, other: &Self) -> Self {
         fn differing<T: Copy + PartialEq>(this: Option<T>, other: Option<T>) -> Option<T> {
@@ -211,13 +210,13 @@ impl PartialNapiSettings {
         }
     }
 
-    /// Present values that `other` has too.
+    /// Returns the present values that equal those of `other`.
     #[must_use]
     pub fn where_equal(&self, other: &Self) -> Self {
         self.unlike(&self.unlike(other))
     }
 
-    /// Values of those fields that are present in `other`.
+    /// Returns the values of the fields that are present in `other`.
     #[must_use]
     pub fn where_present_in(&self, other: &Self) -> Self {
         Self {
@@ -228,7 +227,7 @@ impl PartialNapiSettings {
         }
     }
 
-    /// These values, overwritten by those present in `change`.
+    /// Returns these values, overwritten by the values that are present in `change`.
     #[must_use]
     pub fn changed_by(&self, change: &Self) -> Self {
         Self {
@@ -239,8 +238,8 @@ impl PartialNapiSettings {
         }
     }
 
-    /// Whether the change to `after` can leave a suspended queue stalled: the suspension gets shorter, or the deferral
-    /// that it depends on ends (`napi_complete_done` in `net/core/dev.c`).
+    /// Whether a change to `after` can stall a suspended queue. This happens if the suspension timeout becomes shorter,
+    /// or the deferral that the suspension depends on ends (`napi_complete_done` in `net/core/dev.c`).
     #[must_use]
     pub fn can_stall_on_the_way_to(&self, after: &Self) -> bool {
         let suspends = self.irq_suspend_timeout_ns.unwrap_or(0);
@@ -295,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn taking_away_suspension_or_deferral_can_stall() {
+    fn disabling_suspension_or_deferral_can_stall_a_queue() {
         let ends = [
             PartialNapiSettings { irq_suspend_timeout_ns: Some(0), ..SUSPENDING },
             PartialNapiSettings { irq_suspend_timeout_ns: Some(19_999_999), ..SUSPENDING },
@@ -308,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lengthens_or_leaves_a_suspension_stalls_nobody() {
+    fn a_longer_or_unchanged_suspension_cannot_stall_a_queue() {
         let longer = PartialNapiSettings {
             irq_suspend_timeout_ns: Some(u64::MAX),
             threaded: Some(NapiThreading::Enabled),

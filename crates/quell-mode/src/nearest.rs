@@ -1,5 +1,6 @@
-//! The nearest settings to a mode on a kernel without settings per NAPI instance (`napi-set`): settings of the whole
-//! device, and busy polling of epolls or sockets. Users are shown that these settings are not the mode itself.
+//! The settings nearest to a mode on a kernel without settings per NAPI instance (`napi-set`): settings of the whole
+//! device, and busy polling of epolls or sockets. Callers must tell the user that these settings are not the mode
+//! itself.
 
 use std::fmt;
 
@@ -12,35 +13,38 @@ use crate::napi::{NapiSettings, Threaded};
 use crate::settings::EpollParams;
 use crate::timeout::timeout_text;
 
-/// Interfaces of a kernel beside `napi-set`.
+/// Kernel interfaces that are available besides `napi-set`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offered {
-    /// `napi_defer_hard_irqs` and `gro_flush_timeout` of a device in sysfs (Linux 5.11).
+    /// Whether sysfs has `napi_defer_hard_irqs` and `gro_flush_timeout` of a device (Linux 5.11).
     pub device_deferral: bool,
-    /// `threaded` of a device in sysfs (Linux 5.12).
+    /// Whether sysfs has `threaded` of a device (Linux 5.12).
     pub device_threads: bool,
-    /// `EPIOCSPARAMS` (Linux 6.9).
+    /// Whether epolls have `EPIOCSPARAMS` (Linux 6.9).
     pub epoll_parameters: bool,
-    /// `SO_BUSY_POLL` and `SO_PREFER_BUSY_POLL` (Linux 5.11).
+    /// Whether sockets have `SO_BUSY_POLL` and `SO_PREFER_BUSY_POLL` (Linux 5.11).
     pub socket_busy_poll: bool,
 }
 
-/// Settings that replace a mode.
+/// Settings that replace a mode on an older kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Nearest {
-    /// All NAPI instances of the device, by sysfs. `irq-suspend-timeout` is 0.
+    /// Settings of all NAPI instances of the device, via sysfs. `irq-suspend-timeout` is 0.
     pub device: NapiSettings,
-    /// Epolls of the program.
+    /// Busy-poll parameters of the program's epolls.
     pub epoll: EpollParams,
-    /// `SO_BUSY_POLL`, in µs, with `SO_PREFER_BUSY_POLL`, for sockets of the program that blocking `recv` reads.
+    /// `SO_BUSY_POLL` in µs, together with `SO_PREFER_BUSY_POLL`. It applies to sockets that the program reads with a
+    /// blocking `recv`.
     pub socket_busy_poll_usecs: Option<u32>,
 }
 
 impl DeliveryMode {
-    /// Nearest settings that `offered` allows; `None` when there are none, or for `base`.
+    /// Returns the nearest settings that the interfaces in `offered` allow. `None` if there are none, or the mode is
+    /// `base`.
     ///
-    /// Suspension needs `napi-set`. Nearest to it is `napibusy`: busy polling while there is work, deferral otherwise.
+    /// Suspension needs `napi-set`. Its replacement is `napibusy`, which busy polls while there is work and defers
+    /// interrupts otherwise.
     #[must_use]
     pub fn nearest(&self, offered: Offered) -> Option<Nearest> {
         let wanted = if self.napi().irq_suspend_timeout_ns > 0 { ModeKind::NapiBusy.into() } else { *self };
@@ -82,10 +86,10 @@ impl fmt::Display for Nearest {
 mod tests {
     use super::*;
 
-    /// Linux 6.12.
+    /// Interfaces of Linux 6.12.
     const EPOLLS: Offered =
         Offered { device_deferral: true, device_threads: true, epoll_parameters: true, socket_busy_poll: true };
-    /// Linux 6.1.
+    /// Interfaces of Linux 6.1.
     const SOCKETS: Offered = Offered { epoll_parameters: false, ..EPOLLS };
 
     fn nearest(mode: &str, offered: Offered) -> Option<String> {

@@ -1,4 +1,4 @@
-//! Parser of delivery modes: name, N, overrides, and for every error the bytes that it is about.
+//! Parser for delivery modes: name, N and overrides. Every error has the range of bytes that it refers to.
 
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -37,14 +37,14 @@ impl<'a> Token<'a> {
     }
 }
 
-/// A refusal and its bytes in the input.
+/// An error and the range of input bytes that it refers to.
 type Located = (Range<usize>, Refusal);
 
 pub(crate) fn mode(input: &str) -> Result<DeliveryMode, ParseModeError> {
     parse(Token { text: input, start: 0 }).map_err(|(span, refusal)| ParseModeError::new(input, span, refusal))
 }
 
-/// Parses a list of modes. Overrides are recognized by their `=`.
+/// Parses a list of modes. An item with a `=` is an override.
 pub(crate) fn modes(input: &str) -> Result<Vec<DeliveryMode>, ParseModeError> {
     let mut bounds: Vec<Range<usize>> = Vec::new();
     let mut start = 0;
@@ -143,7 +143,7 @@ fn kind(head: Token<'_>) -> Result<ModeKind, Located> {
     kind.map_err(|refusal| (number.span(), refusal))
 }
 
-/// N of `deferN` and `suspendN`: µs with up to three decimals.
+/// Parses N of `deferN` and `suspendN`: µs with up to three decimals.
 fn usecs_as_ns(mode: &'static str, number: Token<'_>) -> Result<NonZeroU64, Located> {
     let refused = |refusal| Err((number.span(), refusal));
     if number.text.is_empty() {
@@ -171,7 +171,7 @@ fn usecs_as_ns(mode: &'static str, number: Token<'_>) -> Result<NonZeroU64, Loca
     }
 }
 
-/// N of `sockpollN` and `eventspinN`: whole µs, 1 to [`USECS_MAX`].
+/// Parses N of `sockpollN` and `eventspinN`: whole µs from 1 to [`USECS_MAX`].
 fn whole_usecs(mode: &'static str, number: Token<'_>) -> Result<PollUsecs, Located> {
     let refused = |refusal| Err((number.span(), refusal));
     if number.text.is_empty() {
@@ -195,7 +195,7 @@ fn too_large(mode: &'static str, number: Token<'_>, max: u64) -> Refusal {
     Refusal::NumberTooLarge { mode, number: number.text.to_owned(), max }
 }
 
-/// Known word that is most similar to `word`, with at most a third of its letters different.
+/// Known word that is most similar to `word`. At most a third of its letters may differ.
 fn nearest(word: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
     known
         .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))

@@ -1,5 +1,5 @@
-//! Requirements of a mode on the kernel, the host and the program. Other crates probe for them. Kernel
-//! versions are for messages only; they are never compared.
+//! What a mode requires from the kernel, the host and the program. Other crates test for these requirements. Kernel
+//! versions appear in messages only and are never compared.
 
 use crate::kind::ModeKind;
 use crate::mode::DeliveryMode;
@@ -39,25 +39,25 @@ pub enum Requirement {
     /// `EPIOCSPARAMS`.
     #[error("busy-poll parameters of an epoll: EPIOCSPARAMS (Linux 6.9)")]
     EpollParameters,
-    /// CAP_NET_ADMIN in the initial user namespace; `napi-set` fails with EPERM without it.
+    /// CAP_NET_ADMIN in the initial user namespace. Without it, `napi-set` fails with EPERM.
     #[error("CAP_NET_ADMIN in the initial user namespace, to set a NAPI")]
     NetAdminForNapi,
-    /// CAP_NET_ADMIN for a poll of more than 64 packets.
+    /// CAP_NET_ADMIN for a busy-poll budget above 64 packets.
     #[error("CAP_NET_ADMIN, for a busy-poll-budget above {NAPI_POLL_WEIGHT}")]
     NetAdminForBudget,
-    /// The program's waits are shortened, so Quell must launch it.
-    #[error("the program's cooperation: its waits are shortened, so that it has to be started with `quell run`")]
+    /// The mode shortens the program's waits, so Quell must launch the program.
+    #[error("shorter waits in the program: start it with `quell run`")]
     ShorterWaits,
-    /// The program spins before it sleeps, so Quell must launch it.
-    #[error("the program's cooperation: it spins before sleeping, so that it has to be started with `quell run`")]
+    /// The program must spin before it sleeps, so Quell must launch it.
+    #[error("spinning in the program before it sleeps: start it with `quell run`")]
     SpinBeforeSleep,
-    /// The program's sockets get `SO_BUSY_POLL`, so Quell must launch it.
-    #[error("the program's cooperation: SO_BUSY_POLL on its sockets, read by blocking recv")]
+    /// The program's sockets need `SO_BUSY_POLL`, so Quell must launch the program.
+    #[error("SO_BUSY_POLL on the program's sockets, which it must read with a blocking recv")]
     SocketBusyPoll,
 }
 
 impl Requirement {
-    /// Requirements of `mode` beyond what every kernel has. Resetting a setting to 0 is not counted.
+    /// Requirements of `mode` that not every kernel meets. Resetting a setting to 0 has no requirement.
     pub(crate) fn of(mode: &DeliveryMode) -> Vec<Self> {
         let napi = mode.napi();
         let epoll = mode.epoll().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Busy-poll parameters of an epoll, and how a program waits.
+//! Busy-poll parameters of an epoll, and changes to a program's waits.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,34 +6,34 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Highest busy-poll time in µs: `busy_poll_usecs` above `S32_MAX` is refused by
-/// `ep_eventpoll_bp_ioctl()` in `fs/eventpoll.c`, and `SO_BUSY_POLL` is a signed int.
+/// Maximum busy-poll time in µs. `ep_eventpoll_bp_ioctl()` in `fs/eventpoll.c` rejects a `busy_poll_usecs` above
+/// `S32_MAX`, and `SO_BUSY_POLL` is a signed int.
 pub const USECS_MAX: u32 = i32::MAX as u32;
 
-/// Most packets per poll in a softirq (`include/linux/netdevice.h`), and highest `busy_poll_budget` without
-/// CAP_NET_ADMIN.
+/// Maximum number of packets per poll in a softirq (`include/linux/netdevice.h`). It is also the maximum
+/// `busy_poll_budget` without CAP_NET_ADMIN.
 pub const NAPI_POLL_WEIGHT: u16 = 64;
 
 /// Busy-poll parameters of an epoll (`EPIOCSPARAMS`, `struct epoll_params`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EpollParams {
-    /// Time that `epoll_wait` busy polls before it sleeps, in units of 1,024 ns; 0 to [`USECS_MAX`].
-    /// With 0 it polls once if `prefer_busy_poll` is set and `net.core.busy_poll` is 0.
+    /// Time for which `epoll_wait` busy polls before it sleeps, in units of 1,024 ns, from 0 to [`USECS_MAX`]. With 0,
+    /// it polls once if `prefer_busy_poll` is set and `net.core.busy_poll` is 0.
     #[serde(alias = "busy-poll-usecs")]
     pub busy_poll_usecs: u32,
-    /// Most packets per poll; 0 is the kernel's default of 8, more than [`NAPI_POLL_WEIGHT`]
+    /// Maximum number of packets per poll. 0 selects the kernel's default of 8. A value above [`NAPI_POLL_WEIGHT`]
     /// needs CAP_NET_ADMIN.
     #[serde(alias = "busy-poll-budget")]
     pub busy_poll_budget: u16,
-    /// Whether busy polling by the application takes precedence over softirq. Also required for IRQ
-    /// suspension.
+    /// Whether busy polling by the application takes precedence over softirq processing. IRQ suspension requires it.
     #[serde(alias = "prefer-busy-poll")]
     pub prefer_busy_poll: bool,
 }
 
 impl EpollParams {
-    /// `busy_poll_usecs/busy_poll_budget/prefer_busy_poll`, as in tables and in the settings of the preload library.
+    /// Short form `busy_poll_usecs/busy_poll_budget/prefer_busy_poll`. Tables and the settings of the preload library
+    /// use it.
     #[must_use]
     pub fn short(&self) -> String {
         format!("{}/{}/{}", self.busy_poll_usecs, self.busy_poll_budget, u8::from(self.prefer_busy_poll))
@@ -48,15 +48,15 @@ impl fmt::Display for EpollParams {
     }
 }
 
-/// How the program's own waits change. Some modes need this to have their effect.
+/// How the program's own waits change. Some modes take effect only with such a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ProgramWait {
     /// Waits are unchanged.
     AsWritten,
-    /// No wait takes longer than this, because a sleeping program does not busy poll.
+    /// No wait takes longer than this time, because a sleeping program does not busy poll.
     AtMost(Duration),
-    /// The program polls with timeout 0 for this long before it sleeps.
+    /// The program polls with timeout 0 for this time before it sleeps.
     SpinBeforeSleep(Duration),
 }

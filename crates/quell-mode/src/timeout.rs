@@ -1,14 +1,14 @@
-//! Text form of timeouts: a whole number of ns, or a whole number with a unit.
+//! Text form of timeouts: a whole number of ns, or a whole number followed by a unit.
 
-/// Units, largest first, in ns.
+/// Units and their values in ns. The largest unit comes first.
 const UNITS: [(&str, u64); 4] = [("ms", 1_000_000), ("us", 1_000), ("ns", 1), ("s", 1_000_000_000)];
 
 /// Why a text is not a timeout.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum TimeoutError {
-    /// Not a whole number with an optional unit.
+    /// The text is not a whole number with an optional unit.
     Malformed,
-    /// More than 2⁶⁴ − 1 ns.
+    /// The timeout exceeds 2⁶⁴ − 1 ns.
     TooLarge,
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn parse_timeout_ns(text: &str) -> Result<u64, TimeoutError> {
     number.parse::<u64>().ok().and_then(|count| count.checked_mul(unit_ns)).ok_or(TimeoutError::TooLarge)
 }
 
-/// Formats with the largest unit that leaves a whole number; `0` has no unit.
+/// Formats a timeout with the largest unit that gives a whole number. `0` has no unit.
 pub(crate) fn timeout_text(ns: u64) -> String {
     match ns {
         0 => "0".to_owned(),

@@ -1,11 +1,11 @@
-//! The reference of profile keys: every example is valid, and `docs/profile-keys.md` is current.
+//! Tests of the profile key reference: every example is valid, and `docs/profile-keys.md` is current.
 
 #![allow(clippy::unwrap_used, reason = "a file that cannot be read fails the test")]
 
 use quell_mode::profile::keys::{ProfileTable, TABLES, markdown};
 use quell_mode::profile::{Profile, ProfileRefusal, Source};
 
-/// A valid profile with `key = value` in the table at `path`.
+/// Creates a valid profile with `key = value` in the table at `path`.
 fn profile_with(path: &str, key: &str, value: &str) -> String {
     let table = path.replace("LABEL", "main");
     let line = format!("{key} = {value}\n");
@@ -45,7 +45,7 @@ fn every_example_is_valid() {
 }
 
 #[test]
-fn a_misspelt_key_is_refused_with_the_key_it_resembles() {
+fn a_misspelled_key_is_refused_with_a_suggestion() {
     for table in TABLES {
         for path in paths(table) {
             for key in table.keys {
@@ -63,7 +63,7 @@ fn a_misspelt_key_is_refused_with_the_key_it_resembles() {
     }
 }
 
-/// `QUELL_WRITE_DOCS=1` writes the page.
+/// `QUELL_WRITE_DOCS=1` writes the page instead of comparing it.
 #[test]
 fn the_published_reference_is_current() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/profile-keys.md");

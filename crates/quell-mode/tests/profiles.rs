@@ -52,7 +52,7 @@ fn a_profile_can_have_settings_of_a_program() {
         let profile = Profile::parse(&[Source::new(name, fs::read_to_string(path).unwrap())]).unwrap();
         let mode = profile.program.unwrap_or_else(|| panic!("{name}")).mode;
         let queues = profile.devices[0].queues[0].mode.as_ref();
-        assert_eq!(mode.map(|mode| mode.value), queues.map(|mode| mode.value), "{name}: its queues have another mode");
+        assert_eq!(mode.map(|mode| mode.value), queues.map(|mode| mode.value), "{name}: the queues have another mode");
     }
 }
 
@@ -112,7 +112,7 @@ fn all_settings_of_a_device_are_read() {
     assert_eq!(nic.coalescing[&CoalesceKey::AdaptiveRx].value, 0);
     assert_eq!(nic.rss[0].queues.value, QueueSet::These(vec![2, 3]));
     assert_eq!(nic.flows[0].families, [FlowFamily::V4, FlowFamily::V6]);
-    assert_eq!(nic.flows[1].families, [FlowFamily::V4], "that of the address");
+    assert_eq!(nic.flows[1].families, [FlowFamily::V4], "the family of the address");
     assert_eq!(nic.flows[1].target.value, FlowTarget::Queue(1));
     let group = &nic.queues[0];
     assert_eq!(group.irq_cpus.as_ref().unwrap().value, CpuPolicy::These(vec![4, 6]));
@@ -265,7 +265,7 @@ fn a_profile_with_too_many_tables_is_refused_quickly() {
     let flow = |n: usize| format!("[device.a.flow.f{n}]\nprotocol = 'tcp'\nport = 1\nto-queue = 1\n");
     assert!(sections(20_000, &flow).unwrap_err().to_string().ends_with("`flow` has more than 1000 tables"));
     assert!(parse(&(0..20_000).map(|n| format!("[device.d{n}]\nname = 'a'\n")).collect::<String>()).is_err());
-    // Groups as large as they can be that have nothing in common.
+    // Groups of maximum size that have no setting in common.
     let group = |n: usize| format!("[device.a.queues.g{n}]\nqueues = '0-65535'\n");
     assert!(sections(100, &group).is_ok());
     assert!(parse(&format!("[device.a.queues.g]\nqueues = '{}'", "0-65535,".repeat(100_000))).is_err());

@@ -1,4 +1,4 @@
-//! Refused texts: the reason, and the bytes that it points at.
+//! Tests of invalid texts: the reason of the error, and the bytes that it refers to.
 
 use quell_mode::{DeliveryMode, ParseModeError, Refusal, SettingKey};
 
@@ -9,7 +9,7 @@ fn refused(text: &str) -> ParseModeError {
     }
 }
 
-/// Asserts the reason, and that it points at `place`.
+/// Asserts that a text is rejected for this reason, and that the error refers to `place`.
 #[track_caller]
 fn assert_refused(text: &str, place: &str, refusal: Refusal) {
     let error = refused(text);
@@ -195,7 +195,7 @@ fn threaded_busy_polling_with_epoll_polling_is_refused() {
 }
 
 #[test]
-fn a_setting_of_epoll_is_refused_where_epoll_is_not_used() {
+fn an_epoll_setting_is_refused_in_a_mode_that_does_not_use_epoll() {
     for (text, mode) in [
         ("sockpoll50,prefer-busy-poll=1", "sockpoll"),
         ("eventspin50,prefer-busy-poll=1", "eventspin"),

@@ -113,7 +113,7 @@ fn kinds() -> impl Strategy<Value = ModeKind> {
     ]
 }
 
-/// An optional value for each key, in random order.
+/// Generates an optional value for each key, in random order.
 fn overrides() -> impl Strategy<Value = Vec<String>> {
     let timeout = || {
         prop_oneof![

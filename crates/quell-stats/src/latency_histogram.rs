@@ -1,5 +1,5 @@
-//! HDR histograms of latencies, all of one range and precision, so that any two can be merged and
-//! recording costs the same everywhere. The arithmetic is that of the `hdrhistogram` crate.
+//! HDR histograms of latencies. All have the same range and precision, so any two can be merged, and recording always
+//! has the same cost. The crate `hdrhistogram` does the arithmetic.
 
 use std::fmt;
 use std::io::Read;
@@ -12,8 +12,8 @@ use flate2::read::ZlibDecoder;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 
-/// Counters of `u32` halve the cache lines that recording touches. Filling one takes half a day at
-/// 100,000 latencies per second.
+/// Counters of type `u32` halve the number of cache lines that recording touches. A counter overflows after half a day
+/// at 100,000 latencies per second.
 type Counts = Histogram<u32>;
 
 const LOWEST_DISCERNIBLE_NS: u64 = 1;
@@ -22,15 +22,15 @@ const SIGNIFICANT_DIGITS: u8 = 3;
 
 /// Histogram of latencies from 0 to 68.7 s, in ns, with a relative error of at most 1/1,024.
 ///
-/// Values below 2,048 ns are exact. Each doubling of the latency takes 4 KiB of counters, the whole
-/// histogram 108 KiB, allocated once. Latencies from 30 to 500 µs, nearly all of a run, share 16 KiB,
-/// half of a typical L1 data cache. Recording neither allocates nor fails.
+/// Values below 2,048 ns are exact. Each doubling of the latency takes 4 KiB of counters. The whole histogram takes 108
+/// KiB, which are allocated once. The counters for 30 to 500 µs, which cover nearly all latencies of a run, take 16
+/// KiB. That is half of a typical L1 data cache. Recording neither allocates memory nor fails.
 ///
 /// Latencies above [`LatencyHistogram::LIMIT`] are counted in the last slot and reported by
-/// [`overflowed`](LatencyHistogram::overflowed). A quantile that falls there is a lower bound.
+/// [`overflowed`](LatencyHistogram::overflowed). A quantile in the last slot is a lower bound.
 ///
-/// The string form, also used by serde, is the compressed HDR V2 encoding in base64, which the
-/// HdrHistogram tools of other languages read.
+/// The string form, which serde also uses, is the compressed HDR V2 encoding in base64. HdrHistogram tools in other
+/// languages can read it.
 #[derive(Clone, PartialEq)]
 pub struct LatencyHistogram {
     counts: Counts,
@@ -40,10 +40,10 @@ impl LatencyHistogram {
     /// Lower end of the last slot: 2³⁶ − 2²⁵ ns, 68.69 s.
     pub const LIMIT: Duration = Duration::from_nanos((1 << 36) - (1 << 25));
 
-    /// Highest width of a slot relative to the latencies in it.
+    /// Maximum width of a slot, relative to the latencies in it.
     pub const RELATIVE_ERROR: f64 = 1.0 / 1024.0;
 
-    /// An empty histogram.
+    /// Creates an empty histogram.
     #[must_use]
     pub fn new() -> Self {
         let counts = Counts::new_with_bounds(LOWEST_DISCERNIBLE_NS, HIGHEST_TRACKABLE_NS, SIGNIFICANT_DIGITS)
@@ -81,7 +81,7 @@ impl LatencyHistogram {
         self.counts.len()
     }
 
-    /// Whether nothing was recorded.
+    /// Whether no latency was recorded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty()
@@ -93,7 +93,7 @@ impl LatencyHistogram {
         u64::from(self.counts.count_at(HIGHEST_TRACKABLE_NS))
     }
 
-    /// Mean, with each latency at the middle of its slot; `None` when empty.
+    /// Mean latency, with each latency taken at the middle of its slot. `None` if the histogram is empty.
     #[must_use]
     pub fn mean(&self) -> Option<Duration> {
         self.unless_empty(|counts| counts.mean().round() as u64)
@@ -111,8 +111,8 @@ impl LatencyHistogram {
         self.unless_empty(Counts::max)
     }
 
-    /// Quantile (0 to 1) of the recorded latencies, as the upper end of its slot; `None` when empty or
-    /// when `quantile` is outside 0 to 1.
+    /// Quantile of the recorded latencies, from 0 to 1, as the upper end of its slot. `None` if the histogram is empty,
+    /// or `quantile` is outside 0 to 1.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> Option<Duration> {
         if !(0.0..=1.0).contains(&quantile) {
@@ -145,8 +145,8 @@ impl LatencyHistogram {
         self.quantile(0.999)
     }
 
-    /// Each slot that is not empty, in ascending order: its upper end in ns, and the number of latencies in it.
-    /// Recorded with [`record_n`](Self::record_n), they make an equal histogram.
+    /// Slots that are not empty, in ascending order: the upper end in ns, and the number of latencies. Recording them
+    /// with [`record_n`](Self::record_n) creates an equal histogram.
     pub fn slots(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.counts.iter_recorded().map(|slot| (slot.value_iterated_to(), slot.count_at_value()))
     }
@@ -187,30 +187,30 @@ impl fmt::Debug for LatencyHistogram {
 #[non_exhaustive]
 pub enum ParseHistogramError {
     /// The text is not base64.
-    #[error("a latency histogram is base64 text: {0}")]
+    #[error("the latency histogram is not valid base64: {0}")]
     Base64(#[from] base64::DecodeError),
     /// The bytes are not a compressed HDR V2 histogram.
     #[error("not a compressed HDR V2 histogram: {0}")]
     Malformed(String),
-    /// A histogram of another range or precision, which cannot be merged.
+    /// The histogram has another range or precision, so it cannot be merged.
     #[error(
         "a histogram of {digits} significant digits from {lowest} to {highest} ns; \
          latency histograms have 3 digits from 1 to 68719476735 ns"
     )]
     OtherShape {
-        /// Its significant decimal digits.
+        /// Number of significant decimal digits.
         digits: u32,
-        /// Its lowest discernible value, in ns.
+        /// Lowest discernible value, in ns.
         lowest: u64,
-        /// Its highest trackable value, in ns.
+        /// Highest trackable value, in ns.
         highest: u64,
     },
     /// The header claims more bytes of counts than a histogram of this range can have.
-    #[error("the histogram claims {claimed} bytes of counts, at most {limit} are possible")]
+    #[error("the histogram's header claims {claimed} bytes of counts, but at most {limit} are possible")]
     TooLong {
-        /// The claimed length, in bytes.
+        /// Claimed length in bytes.
         claimed: u32,
-        /// The largest possible length, in bytes.
+        /// Maximum possible length in bytes.
         limit: u32,
     },
 }
@@ -226,9 +226,10 @@ struct Header {
 impl Header {
     /// Cookie and length of the compressed envelope (4 bytes each).
     const ENVELOPE_BYTES: usize = 8;
-    /// Cookie, payload length, normalising offset, digits (4 bytes each), lowest, highest (8 each).
+    /// Size of the header: cookie, payload length, normalizing offset and digits (4 bytes each), lowest and highest
+    /// value (8 bytes each).
     const BYTES: usize = 32;
-    /// 27 half buckets of 1,024 slots, at most 9 bytes each.
+    /// Maximum payload length: 27 half buckets of 1,024 slots with at most 9 bytes each.
     const PAYLOAD_LIMIT: u32 = 27 * 1024 * 9;
 
     fn read(bytes: &[u8]) -> Result<Self, ParseHistogramError> {
@@ -258,7 +259,7 @@ impl Header {
 }
 
 impl fmt::Display for LatencyHistogram {
-    /// Base64 of the compressed HDR V2 encoding.
+    /// Writes the compressed HDR V2 encoding in base64.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut bytes = Vec::new();
         V2DeflateSerializer::new().serialize(&self.counts, &mut bytes).map_err(|_| fmt::Error)?;

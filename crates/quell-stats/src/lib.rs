@@ -1,5 +1,5 @@
-//! Statistics of measurements: latency histograms and the spread of repeated measurements. Pure computation: no I/O, no
-//! clock, no formatting.
+//! Statistics of measurements: latency histograms and the spread of repeated measurements. The crate only computes: it
+//! has no I/O, no clock and no formatting.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,9 @@
-//! Median and range of repeated measurements. A handful of repeats supports no assumption about their
-//! distribution.
+//! Median and range of repeated measurements. A few repeats do not support an assumption about their distribution.
 
 /// Median and range of repeated measurements of a metric, in its unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
-    /// Median; of an even number of values, the mean of the middle two.
+    /// Median of the values. For an even number of values, it is the mean of the middle two.
     pub median: f64,
     /// Smallest value.
     pub min: f64,
@@ -12,12 +11,12 @@ pub struct Spread {
     pub max: f64,
     /// Number of values.
     pub n: usize,
-    /// Number of repeats whose value could not be read or is not finite.
+    /// Number of repeats whose value is absent or not finite.
     pub absent: usize,
 }
 
 impl Spread {
-    /// Computes the spread of `values`; `None` when no value is present.
+    /// Computes the spread of `values`. Returns `None` if no value is present.
     #[must_use]
     pub fn of(values: impl IntoIterator<Item = Option<f64>>) -> Option<Self> {
         let mut absent = 0;
@@ -40,7 +39,7 @@ impl Spread {
     }
 }
 
-/// Median of ascending `sorted`; `None` when empty.
+/// Median of values in ascending order; `None` if there are none.
 fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
     let upper = *sorted.get(sorted.len() / 2)?;
     if sorted.len() % 2 == 1 {

@@ -1,4 +1,4 @@
-//! The latency histogram through its public interface: range, precision, empty histograms, string form.
+//! Tests of the latency histogram through the public interface: range, precision, empty histograms and the string form.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn a_latency_of_zero_is_recorded() {
 }
 
 #[test]
-fn named_quantiles_of_a_thousand_even_steps_are_exact() {
+fn named_quantiles_of_a_thousand_equal_steps_are_exact() {
     let histogram = of(&(1..=1000).collect::<Vec<_>>());
     assert_eq!(histogram.p50(), Some(Duration::from_nanos(500)));
     assert_eq!(histogram.p95(), Some(Duration::from_nanos(950)));

@@ -1,5 +1,5 @@
-//! Experiments on recorded slices: what the analysis says about noise of a real machine, with differences of known size.
-//! The recordings are in `data/`; `record_noise` of `quell-bench` wrote them.
+//! Experiments on recorded slices. They test the analysis with noise of a real machine and differences of known size.
+//! The benchmark `record_noise` of `quell-bench` wrote the recordings in `data/`.
 
 #![allow(dead_code, clippy::unwrap_used, reason = "shared by a test and a benchmark, which fail by panicking")]
 
@@ -12,16 +12,17 @@ use quell_stats::LatencyHistogram;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64;
 
-/// Time that a recorded slice took, with setting and settling, ms.
+/// Time of a recorded slice in ms, including setting and settling.
 pub(crate) const SPENT_MS: f64 = 230.0;
 
-/// Slices of a bootstrap block: 14 s, so that drift and what lasts for seconds survives.
+/// Number of slices in a bootstrap block. It covers 14 s, so that drift and disturbances of several seconds are
+/// preserved.
 const BOOTSTRAP_SLICES: usize = 60;
 
-/// Levels of the quantiles of a recording.
+/// Levels of the quantiles in a recording.
 const LEVELS: [f64; 6] = [0.25, 0.5, 0.9, 0.99, 0.999, 1.0];
 
-/// Recorded slices in their order.
+/// Recorded slices, in order.
 pub(crate) struct Recording {
     pub(crate) name: String,
     slices: Vec<RecordedSlice>,
@@ -30,13 +31,13 @@ pub(crate) struct Recording {
 struct RecordedSlice {
     cpu_ns: f64,
     foreign_cpu: f64,
-    /// Latencies as counts at growing values, in ns.
+    /// Latencies in ns in ascending order, each with its count.
     latencies: Vec<(f64, u32)>,
     counts: LatencyCounts,
 }
 
 impl Recording {
-    /// Every recording of the crate.
+    /// All recordings of this crate.
     pub(crate) fn all() -> Vec<Self> {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
         let mut paths: Vec<_> = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -63,7 +64,7 @@ impl Recording {
         self.slices.len()
     }
 
-    /// An observation of the recorded slice `at`, with everything that the server does multiplied by `factor`.
+    /// An observation of the recorded slice `at`. `factor` multiplies the latency and the CPU time of the server.
     pub(crate) fn observation(&self, at: usize, factor: f64) -> SliceObservation {
         let slice = &self.slices[at];
         let latency = if factor == 1.0 { slice.counts.clone() } else { counts(&slice.latencies, factor) };
@@ -76,7 +77,7 @@ impl Recording {
         observation.with_metric("cpu", Some(slice.cpu_ns * factor))
     }
 
-    /// Indices of `count` slices: random stretches of the recording, one after the other (a block bootstrap).
+    /// Indices of `count` slices. They form consecutive random sections of the recording (a block bootstrap).
     pub(crate) fn bootstrap(&self, count: usize, seed: u64) -> Vec<usize> {
         let mut random = Pcg64::seed_from_u64(seed);
         let mut indices = Vec::with_capacity(count + BOOTSTRAP_SLICES);
@@ -87,13 +88,13 @@ impl Recording {
         indices
     }
 
-    /// The results of an experiment on bootstrapped slices, with one treatment per factor.
+    /// Results of an experiment on bootstrapped slices, with one treatment per factor.
     pub(crate) fn experiment(&self, design: &ExperimentDesign<f64>, seed: u64) -> SwitchbackAnalysis {
         self.experiment_on(&self.bootstrap(slices(design), seed), design, seed)
     }
 
-    /// The results of experiments on each stretch of the recording once. The recorder set the mode before every slice, so
-    /// without differences they are what a running lab would have had.
+    /// Results of experiments on consecutive sections of the recording. The recorder set the mode before every slice.
+    /// Without differences, a running lab would therefore have had the same results.
     pub(crate) fn consecutive_experiments(&self, design: &ExperimentDesign<f64>) -> Vec<SwitchbackAnalysis> {
         let indices: Vec<usize> = (0..self.slices.len()).collect();
         let stretches = indices.chunks_exact(slices(design)).enumerate();
@@ -110,7 +111,7 @@ impl Recording {
     }
 }
 
-/// Slices that fit the budget.
+/// Number of slices that fit the budget.
 fn slices(design: &ExperimentDesign<f64>) -> usize {
     (design.budget_ms as f64 / SPENT_MS) as usize
 }
@@ -121,8 +122,8 @@ fn counts(latencies: &[(f64, u32)], factor: f64) -> LatencyCounts {
     LatencyCounts::from(&histogram)
 }
 
-/// Counts of `requests` latencies with the given quantiles. Between them the logarithm of the latency is linear in that of
-/// the share of slower requests.
+/// Counts of `requests` latencies with the given quantiles. Between two quantiles, the logarithm of the latency is
+/// linear in the logarithm of the share of slower requests.
 fn latencies(requests: u32, quantiles: &[f64]) -> Vec<(f64, u32)> {
     const PARTS: u32 = 12;
     let slower = |level: f64| (1.0 - level).max(1.0 / f64::from(requests.max(1)));
@@ -154,7 +155,7 @@ pub(crate) fn latency(quantile: f64) -> Criterion {
     Criterion::Latency { quantile }
 }
 
-/// A design with a treatment for each factor.
+/// Creates a design with one treatment for each factor.
 pub(crate) fn design(factors: &[f64], criteria: Vec<Criterion>, budget_s: u64) -> ExperimentDesign<f64> {
     let named = |(at, factor): (usize, &f64)| Treatment { name: at.to_string(), setting: *factor };
     let treatments = factors.iter().enumerate().map(named).collect();

@@ -1,4 +1,4 @@
-//! Contradictions in a well-formed profile. The error points at the later of the two settings.
+//! Finds contradictions in a syntactically valid profile. The error refers to the later of the two settings.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ fn check_coalescing(values: &BTreeMap<CoalesceKey, Placed<u32>>) -> Checked {
 fn check_group(group: &QueueGroup) -> Checked {
     check_coalescing(&group.coalescing)?;
     if let Some((key, value)) = group.coalescing.iter().find(|(key, _)| !key.is_per_queue()) {
-        let refusal = ProfileRefusal::Value { key: key.to_string(), expected: "set for the whole device only" };
+        let refusal = ProfileRefusal::Value { key: key.to_string(), expected: "valid for the whole device only" };
         return Err(ProfileError::new(&value.place, refusal));
     }
     if let Some(mode) = &group.mode
@@ -56,7 +56,7 @@ fn check_group(group: &QueueGroup) -> Checked {
     {
         return refuse(&mode.place, Contradiction::ModeOfPrograms { mode: mode.value.name() });
     }
-    // Without a mode the queues may have threads already.
+    // Without a mode in the group, the queues may already have NAPI threads.
     let has_no_thread = group.mode.as_ref().is_some_and(|mode| mode.value.napi().threaded == Threaded::Off);
     let cpus = group.thread_cpus.as_ref().map(|cpus| &cpus.place);
     let place_of_thread = cpus.or(group.thread_scheduling.as_ref().map(|scheduling| &scheduling.place));
@@ -76,7 +76,7 @@ fn check_gro(device: &DeviceProfile, group: &QueueGroup) -> Checked {
     }
 }
 
-/// Settings of a group that no other group may set for the same queue.
+/// Settings of a group that no other group may change for the same queue.
 fn settings(group: &QueueGroup) -> impl Iterator<Item = (&'static str, &Place)> {
     let coalescing = group.coalescing.iter().map(|(key, value)| (key.name(), &value.place));
     let others = [
@@ -89,7 +89,8 @@ fn settings(group: &QueueGroup) -> impl Iterator<Item = (&'static str, &Place)> 
     coalescing.chain(others.into_iter().filter_map(|(key, place)| Some((key, place?))))
 }
 
-/// A group of all queues sets defaults for the other groups. Other groups must not overlap.
+/// Checks that groups do not overlap. A group of all queues is an exception, because it sets defaults for the other
+/// groups.
 fn check_twice(groups: &[QueueGroup]) -> Checked {
     for (position, group) in groups.iter().enumerate() {
         for other in &groups[..position] {
@@ -107,7 +108,7 @@ fn common_queue(one: &QueueSet, other: &QueueSet) -> Option<u32> {
     match (one, other) {
         (QueueSet::All, QueueSet::All) => Some(0),
         (QueueSet::These(one), QueueSet::These(other)) => {
-            // Both ascend.
+            // The binary search is possible because both lists are in ascending order.
             one.iter().copied().find(|queue| other.binary_search(queue).is_ok())
         }
         _ => None,

@@ -1,4 +1,4 @@
-//! The part of a profile about a device, or about all devices that a pattern selects.
+//! The part of a profile for a device, or for all devices that a pattern selects.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,13 +15,13 @@ use super::section::{Labelled, Section, wrong};
 use super::tree::Table;
 use crate::mode::DeliveryMode;
 
-/// Configuration of the devices that it selects.
+/// Configuration of the devices that the profile entry selects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceProfile {
-    /// Label in the profile.
+    /// Label of the device entry in the profile.
     pub label: String,
-    /// Position in the profile.
+    /// Position of the device entry in the profile.
     pub place: Place,
     /// Selects devices by name.
     pub name: Option<Placed<Pattern>>,
@@ -31,34 +31,34 @@ pub struct DeviceProfile {
     pub channels: Channels,
     /// Ring sizes.
     pub rings: Rings,
-    /// Offload features, with the kernel's names.
+    /// Offload features by their kernel names.
     pub features: BTreeMap<String, Placed<bool>>,
-    /// Coalescing of all queues.
+    /// Coalescing parameters for all queues.
     pub coalescing: BTreeMap<CoalesceKey, Placed<u32>>,
-    /// RSS contexts. `main` is the default context of the device.
+    /// RSS contexts. The label `main` selects the device's default context.
     pub rss: Vec<RssProfile>,
     /// Whether all other RSS contexts are deleted.
     pub only_these_rss_contexts: Option<Placed<bool>>,
-    /// Flow rules.
+    /// Flow rules of the device.
     pub flows: Vec<FlowProfile>,
     /// Whether all other flow rules are deleted.
     pub only_these_flow_rules: Option<Placed<bool>>,
-    /// Settings of queues.
+    /// Settings of groups of queues.
     pub queues: Vec<QueueGroup>,
 }
 
-/// Channel counts; `None` is unchanged.
+/// Channel counts to set. `None` leaves a count unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Channels {
-    /// Channels with a receive and a transmit queue.
+    /// Number of channels with a receive and a transmit queue.
     pub combined: Option<Placed<u32>>,
-    /// Channels with a receive queue only.
+    /// Number of channels with a receive queue only.
     pub rx: Option<Placed<u32>>,
-    /// Channels with a transmit queue only.
+    /// Number of channels with a transmit queue only.
     pub tx: Option<Placed<u32>>,
 }
 
-/// Ring sizes in descriptors; `None` is unchanged.
+/// Ring sizes in descriptors. `None` leaves a size unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rings {
     /// Ring size of each receive queue.
@@ -70,9 +70,9 @@ pub struct Rings {
 /// An RSS context, which distributes packets over queues by their hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RssProfile {
-    /// Label in the profile; `main` is the default context of the device.
+    /// Label in the profile. `main` selects the device's default context.
     pub label: String,
-    /// Queues, with equal weights.
+    /// Queues of the context, which all have the same weight.
     pub queues: Placed<QueueSet>,
 }
 
@@ -85,19 +85,20 @@ impl RssProfile {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueGroup {
-    /// Label in the profile.
+    /// Label of the group in the profile.
     pub label: String,
-    /// Position in the profile.
+    /// Position of the group in the profile.
     pub place: Place,
-    /// Queues; default: all.
+    /// Queues of the group. The default is all queues.
     pub queues: QueueSet,
-    /// Delivery mode whose NAPI settings apply. Its epoll settings apply when a program is launched or attached.
+    /// Delivery mode whose NAPI settings apply to the queues. Its epoll settings apply when a program is launched or
+    /// attached.
     pub mode: Option<Placed<DeliveryMode>>,
-    /// Coalescing of these queues.
+    /// Coalescing parameters of these queues.
     pub coalescing: BTreeMap<CoalesceKey, Placed<u32>>,
-    /// IRQ affinity.
+    /// CPUs for the IRQs of these queues.
     pub irq_cpus: Option<Placed<CpuPolicy>>,
-    /// XPS.
+    /// XPS settings of these queues.
     pub xps: Option<Placed<XpsPolicy>>,
     /// Position of the key that turns RPS off.
     pub rps_off: Option<Place>,
@@ -110,26 +111,26 @@ pub struct QueueGroup {
 /// A coalescing parameter, with ethtool's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CoalesceKey {
-    /// The driver adapts the receive delay to the load; 0 or 1.
+    /// Whether the driver adapts the receive delay to the load; 0 or 1.
     AdaptiveRx,
-    /// The driver adapts the transmit delay to the load; 0 or 1.
+    /// Whether the driver adapts the transmit delay to the load; 0 or 1.
     AdaptiveTx,
-    /// Delay of a receive interrupt, in µs.
+    /// Delay from the arrival of a packet to the receive interrupt, in µs.
     RxUsecs,
-    /// Packets after which a receive interrupt is immediate.
+    /// Number of packets after which the device raises a receive interrupt.
     RxFrames,
-    /// Delay of a transmit-completion interrupt, in µs.
+    /// Delay from the transmission of a packet to the completion interrupt, in µs.
     TxUsecs,
-    /// Packets after which a transmit-completion interrupt is immediate.
+    /// Number of packets after which the device raises a transmit-completion interrupt.
     TxFrames,
-    /// Each completion restarts the receive delay; 0 or 1.
+    /// Whether every receive completion restarts the delay; 0 or 1.
     CqeModeRx,
-    /// Each completion restarts the transmit delay; 0 or 1.
+    /// Whether every transmit completion restarts the delay; 0 or 1.
     CqeModeTx,
 }
 
 impl CoalesceKey {
-    /// All keys, in the order of setting: a switch precedes the values that it affects.
+    /// All keys, in the order in which they are set. A switch precedes the values that it affects.
     pub const ALL: [Self; 8] = [
         Self::AdaptiveRx,
         Self::AdaptiveTx,
@@ -141,19 +142,19 @@ impl CoalesceKey {
         Self::CqeModeTx,
     ];
 
-    /// Name in a profile.
+    /// Name of the parameter in a profile.
     #[must_use]
     pub const fn name(self) -> &'static str {
         keys::COALESCING.keys[self as usize].name
     }
 
-    /// Whether its value is true or false.
+    /// Whether the value of the parameter is true or false.
     #[must_use]
     pub const fn is_switch(self) -> bool {
         matches!(self, Self::AdaptiveRx | Self::AdaptiveTx | Self::CqeModeRx | Self::CqeModeTx)
     }
 
-    /// Whether it can be set per queue (`struct ethtool_coalesce` has no CQE modes).
+    /// Whether the parameter can be set per queue. `struct ethtool_coalesce` has no CQE modes.
     #[must_use]
     pub const fn is_per_queue(self) -> bool {
         !matches!(self, Self::CqeModeRx | Self::CqeModeTx)
@@ -230,7 +231,7 @@ fn read_rss(context: Labelled<'_>) -> Result<RssProfile, ProfileError> {
     Ok(RssProfile { label: context.label.to_owned(), queues })
 }
 
-/// `"all"`, or numbers.
+/// Reads `queues`, which is `"all"` or a set of numbers.
 fn read_queues(section: &Section<'_>) -> Result<Option<Placed<QueueSet>>, ProfileError> {
     if let Ok(Some(Placed { value, place })) = section.text("queues")
         && value == "all"
@@ -268,7 +269,7 @@ pub(super) fn read_mode(text: Placed<String>) -> Result<Placed<DeliveryMode>, Pr
         Ok(value) => Ok(Placed { value, place: text.place }),
         Err(error) => {
             let written = text.place.written();
-            // Within the quotes, where the text is written as it is meant.
+            // The position of an error refers to the text within the quotes.
             let place = match written.find(error.input()) {
                 Some(start) if !error.input().is_empty() => {
                     text.place.part(start + error.span().start..start + error.span().end)

@@ -1,9 +1,9 @@
-//! Errors in profiles, with their position.
+//! Errors in profiles. Every error has a position.
 
 use super::place::Place;
 use crate::refusal::Refusal;
 
-/// An invalid profile. `Display` includes the position; [`ProfileError::caret`] shows the line.
+/// An invalid profile. `Display` includes the position, and [`ProfileError::caret`] shows the line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {}", on_one_line(refusal))]
 pub struct ProfileError {
@@ -16,26 +16,26 @@ impl ProfileError {
         Self { place: place.clone(), refusal: Box::new(refusal) }
     }
 
-    /// Position.
+    /// Position of the error.
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// Error.
+    /// Kind of the error.
     #[must_use]
     pub fn refusal(&self) -> &ProfileRefusal {
         &self.refusal
     }
 
-    /// The line, and below it carets under the position.
+    /// The line with the error, and carets below the position.
     #[must_use]
     pub fn caret(&self) -> String {
         self.place.caret()
     }
 }
 
-/// Keys and values of a file of others are quoted in it.
+/// Formats an error on one line. It may quote keys and values from the profile, which may contain line breaks.
 fn on_one_line(refusal: &ProfileRefusal) -> String {
     let escaped = |letter: char| match letter.is_control() {
         true => letter.escape_default().to_string(),
@@ -51,50 +51,50 @@ pub enum ProfileRefusal {
     /// Invalid TOML.
     #[error("{0}")]
     Syntax(String),
-    /// Unknown key.
+    /// The table does not have this key.
     #[error("unknown key `{key}`{}", nearest.map_or_else(String::new, |near| format!("; did you mean `{near}`?")))]
     UnknownKey {
-        /// The key.
+        /// Name of the key.
         key: String,
-        /// Most similar known key.
+        /// Most similar known key; `None` if no key is similar.
         nearest: Option<&'static str>,
     },
-    /// A value of the wrong type.
+    /// The value has the wrong type.
     #[error("`{key}` is {expected}, not {found}")]
     WrongType {
-        /// The key.
+        /// Name of the key.
         key: String,
         /// Description of a valid value.
         expected: &'static str,
         /// Type of the value.
         found: &'static str,
     },
-    /// An invalid value of the right type.
+    /// The value has the right type, but is invalid.
     #[error("`{key}` is {expected}")]
     Value {
-        /// The key.
+        /// Name of the key.
         key: String,
         /// Description of a valid value.
         expected: &'static str,
     },
-    /// More tables under one key than any host needs.
+    /// There are more tables under one key than any host needs.
     #[error("`{key}` has more than {max} tables")]
     TooMany {
-        /// The key.
+        /// Name of the key.
         key: &'static str,
-        /// Most tables.
+        /// Maximum number of tables.
         max: usize,
     },
     /// A required key is missing.
     #[error("`{key}` is missing")]
     Missing {
-        /// The key, or the keys of which one is required.
+        /// Name of the key, or the keys of which one is required.
         key: &'static str,
     },
     /// An invalid delivery mode.
     #[error(transparent)]
     Mode(Refusal),
-    /// A contradiction.
+    /// Two settings contradict each other.
     #[error(transparent)]
     Contradiction(Contradiction),
 }
@@ -103,16 +103,16 @@ pub enum ProfileRefusal {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Contradiction {
-    /// A mode that applies to programs only.
+    /// The mode applies to programs only.
     #[error("{mode} is set on a program's sockets, not on a queue: use `quell run {mode} -- COMMAND`")]
     ModeOfPrograms {
-        /// The mode.
+        /// Text of the mode.
         mode: String,
     },
-    /// CPUs or scheduling of a NAPI thread that the mode does not have.
+    /// The mode has no NAPI thread, so CPUs or scheduling of the thread cannot be set.
     #[error("the mode of these queues has no thread: add `mode = \"threaded\"`, or threaded=1 to the mode")]
     NoThread,
-    /// A delay is set although the driver adapts it.
+    /// A delay is set although the driver adapts it to the load.
     #[error("`{adaptive}` lets the driver choose `{given}`: remove one of them")]
     AdaptiveAndGiven {
         /// The key that enables adaptation.
@@ -123,17 +123,17 @@ pub enum Contradiction {
     /// Two groups set the same key of a queue.
     #[error("queue {queue} is also in the queue group `{other}`, and both set `{key}`")]
     QueueTwice {
-        /// The queue.
+        /// Number of the queue.
         queue: u32,
-        /// The other group.
+        /// Label of the other group.
         other: String,
-        /// The key.
+        /// Name of the key.
         key: &'static str,
     },
-    /// A queue above the channel count of the same profile.
+    /// A queue number exceeds the channel count in the same profile.
     #[error("queue {queue} is not among the {channels} channels of this profile (numbered from 0)")]
     QueueBeyondChannels {
-        /// The queue.
+        /// Number of the queue.
         queue: u32,
         /// Number of channels.
         channels: u32,
@@ -141,24 +141,24 @@ pub enum Contradiction {
     /// A flow rule refers to an unknown RSS context.
     #[error("unknown RSS context `{label}`: add a table [device.NAME.rss.{label}]")]
     NoSuchContext {
-        /// The label.
+        /// Label of the RSS context.
         label: String,
     },
-    /// A flow rule refers to the main context, where packets go by default.
+    /// A flow rule refers to the main RSS context, which receives packets by default.
     #[error(
         "packets that match no rule go to the main context by default: direct the rule to a queue or another context"
     )]
     RuleToMain,
-    /// Flow rules on a device whose filters the profile turns off.
+    /// The device has flow rules, but the profile turns their feature off.
     #[error("flow rules need the feature rx-ntuple-filter, which this profile turns off")]
     FlowRulesOff,
-    /// Deferral without GRO.
+    /// Interrupts are deferred although the profile turns GRO off.
     #[error("deferral relies on GRO, which this profile turns off: leave rx-gro on, or use base")]
     DeferralWithoutGro,
-    /// Two rules for the same packets.
+    /// Two flow rules match the same packets.
     #[error("the flow rule `{other}` matches the same packets")]
     RuleTwice {
-        /// The other rule.
+        /// Label of the other rule.
         other: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Flow rules of a profile: the queue or RSS context of some packets.
+//! Flow rules of a profile. A rule selects the queue or RSS context for some packets.
 
 use std::net::IpAddr;
 
@@ -7,30 +7,30 @@ use super::keys;
 use super::place::{Place, Placed};
 use super::section::{Labelled, Section, wrong};
 
-/// Transport protocol of a rule.
+/// Transport protocol that a rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FlowProtocol {
-    /// TCP.
+    /// Transmission Control Protocol.
     Tcp,
-    /// UDP.
+    /// User Datagram Protocol.
     Udp,
 }
 
-/// Address family of a rule.
+/// Address family that a rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FlowFamily {
-    /// IPv4.
+    /// Internet Protocol version 4.
     V4,
-    /// IPv6.
+    /// Internet Protocol version 6.
     V6,
 }
 
-/// Destination of packets.
+/// Destination of the packets that a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FlowTarget {
     /// A receive queue.
     Queue(u32),
-    /// An RSS context of the same profile, by its label.
+    /// An RSS context of the same profile, selected by its label.
     Rss(String),
 }
 
@@ -38,19 +38,19 @@ pub enum FlowTarget {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FlowProfile {
-    /// Label in the profile.
+    /// Label of the rule in the profile.
     pub label: String,
-    /// Position in the profile.
+    /// Position of the rule in the profile.
     pub place: Place,
-    /// TCP or UDP.
+    /// Transport protocol of the packets.
     pub protocol: FlowProtocol,
-    /// Address families, with one rule each. Default: both, or that of `address`.
+    /// Address families, with one flow rule each. The default is both families, or the family of `address`.
     pub families: Vec<FlowFamily>,
-    /// Destination port; `None`: any.
+    /// Destination port; `None` matches any port.
     pub port: Option<u16>,
-    /// Destination address; `None`: any.
+    /// Destination address; `None` matches any address.
     pub address: Option<IpAddr>,
-    /// Destination.
+    /// Destination of the packets.
     pub target: Placed<FlowTarget>,
 }
 
@@ -89,14 +89,14 @@ fn port_of(number: Placed<u32>) -> Result<u16, ProfileError> {
 
 fn families(section: &Section<'_>, address: Option<&Placed<IpAddr>>) -> Result<Vec<FlowFamily>, ProfileError> {
     let of_address = address.map(|address| if address.value.is_ipv4() { FlowFamily::V4 } else { FlowFamily::V6 });
-    let given = section.parsed("family", "\"ipv4\" or \"ipv6\"; both when it is left out", |text| match text {
+    let given = section.parsed("family", "\"ipv4\" or \"ipv6\"; the default is both", |text| match text {
         "ipv4" => Some(FlowFamily::V4),
         "ipv6" => Some(FlowFamily::V6),
         _ => None,
     })?;
     match (given, of_address) {
         (Some(given), Some(of_address)) if given.value != of_address => {
-            Err(wrong("family", "that of the address, or left out", &given.place))
+            Err(wrong("family", "the family of the address, if present", &given.place))
         }
         (Some(Placed { value, .. }), _) | (None, Some(value)) => Ok(vec![value]),
         (None, None) => Ok(vec![FlowFamily::V4, FlowFamily::V6]),

@@ -1,14 +1,14 @@
-//! Every key of a profile. The reader accepts exactly these keys, and `docs/profile-keys.md` is made from them, so that
-//! the reference is complete.
+//! All keys of a profile. The parser accepts exactly these keys, and `docs/profile-keys.md` is generated from them. The
+//! reference is therefore complete.
 
 use std::fmt::Write as _;
 
-/// A table of a profile, with its keys.
+/// A table of a profile, and the keys that it accepts.
 #[derive(Debug)]
 pub struct ProfileTable {
-    /// Path of the table. Words in capitals are labels that the author chooses.
+    /// Path of the table. Components in capitals are labels that the author of a profile chooses.
     pub path: &'static str,
-    /// Purpose, in one sentence.
+    /// Purpose of the table, in one sentence.
     pub purpose: &'static str,
     /// Keys that the table accepts.
     pub keys: &'static [ProfileKey],
@@ -17,13 +17,13 @@ pub struct ProfileTable {
 /// A key of a profile.
 #[derive(Debug)]
 pub struct ProfileKey {
-    /// Name.
+    /// Name of the key.
     pub name: &'static str,
     /// Valid values and their unit.
     pub values: &'static str,
-    /// Effect of the key, and of leaving it out where that is not "unchanged".
+    /// Effect of the key. If its absence does not mean "unchanged", the text gives the default.
     pub meaning: &'static str,
-    /// A value, as TOML.
+    /// Example of a value, in TOML.
     pub example: &'static str,
 }
 
@@ -39,7 +39,7 @@ impl ProfileTable {
 
 pub(super) const ROOT: ProfileTable = ProfileTable {
     path: "",
-    purpose: "What the profile is for, and what it configures.",
+    purpose: "Purpose of the profile, and the objects that it configures.",
     keys: &[
         key("description", "text", "Purpose of the profile, in a sentence.", "'memcached on one NIC'"),
         key("device", "tables", "Devices, each with a label.", "{ nic = { name = 'eth0' } }"),
@@ -177,16 +177,17 @@ pub(super) const PROGRAM: ProfileTable = ProfileTable {
         key(
             "max-events",
             "events, 1 to 178956970",
-            "Most events that one `epoll_wait` returns. While the program processes them, its queue is not polled.",
+            "Maximum number of events that one `epoll_wait` returns. While the program processes them, its queue is not polled.",
             "64",
         ),
     ],
 };
 
-/// All tables, from the top of the file inwards. `sysctl` and `features` take names of the kernel and are not listed.
+/// All tables, from the top of the file inwards. `sysctl` and `features` are not listed, because their keys are names
+/// of the kernel.
 pub const TABLES: &[ProfileTable] = &[ROOT, DEVICE, CHANNELS, RINGS, COALESCING, RSS, FLOW, QUEUES, PROGRAM];
 
-/// The reference of all keys, in Markdown.
+/// Reference of all keys, in Markdown.
 #[must_use]
 pub fn markdown() -> String {
     let mut text = HEAD.to_owned();

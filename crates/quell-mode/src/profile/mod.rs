@@ -1,9 +1,9 @@
-//! Profiles: the configuration of a whole host as TOML: devices with queues, RSS contexts, flow rules,
-//! coalescing, interrupt affinity and the delivery mode of each queue; and settings of the program that
-//! `quell run` launches. This module parses and checks profiles without looking at a host.
+//! Profiles: the configuration of a whole host as TOML. A profile configures devices with their queues, RSS contexts,
+//! flow rules, coalescing, interrupt affinity and delivery modes. It can also contain settings of the program that
+//! `quell run` launches. This module parses and checks profiles without accessing the host.
 //!
-//! Several files are layers: a key in a later file replaces the same key in an earlier one. Every value
-//! has the file and line that it comes from ([`Placed`]).
+//! Several files form layers. A key in a later file replaces the same key in an earlier file. Every value contains the
+//! file and line that it comes from ([`Placed`]).
 //!
 //! ```
 //! use quell_mode::profile::{Profile, Source};
@@ -43,20 +43,20 @@ use tree::Table;
 
 use crate::mode::DeliveryMode;
 
-/// `EP_MAX_EVENTS` of `fs/eventpoll.c`, with 12 bytes per event.
+/// `EP_MAX_EVENTS` of `fs/eventpoll.c`: an event takes 12 bytes.
 const EVENTS_MAX: u32 = i32::MAX as u32 / 12;
 
-/// Configuration of a host. Settings that it does not mention are unchanged.
+/// Configuration of a host. Settings that are absent from the profile stay unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Profile {
-    /// Purpose, in a sentence.
+    /// Purpose of the profile, in one sentence.
     pub description: Option<Placed<String>>,
     /// Devices, in the order of their labels.
     pub devices: Vec<DeviceProfile>,
     /// Settings of the launched program.
     pub program: Option<ProgramProfile>,
-    /// Sysctls by name (`net.core.busy_poll`), with values as `sysctl(8)` prints them.
+    /// Network sysctls by name (`net.core.busy_poll`), with values as `sysctl(8)` prints them.
     pub sysctls: BTreeMap<String, Placed<String>>,
 }
 
@@ -64,14 +64,14 @@ pub struct Profile {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProgramProfile {
-    /// Delivery mode.
+    /// Delivery mode of the program.
     pub mode: Option<Placed<DeliveryMode>>,
-    /// Most events that a wait returns. While the program processes them, its queue is not polled.
+    /// Maximum number of events that a wait returns. While the program processes events, its queue is not polled.
     pub max_events: Option<Placed<NonZeroU32>>,
 }
 
 impl Profile {
-    /// Parses a profile from its layers, lowest first.
+    /// Parses a profile from its layers. A later layer overrides an earlier one.
     ///
     /// # Errors
     /// See [`ProfileRefusal`].
@@ -117,7 +117,8 @@ fn read_sysctls(table: &Table) -> Result<BTreeMap<String, Placed<String>>, Profi
     for (name, leaf) in table.leaves() {
         let value = leaf.as_sysctl().ok_or_else(|| leaf.wrong_type(&name, "a number or a text"))?;
         if !is_sysctl_name(&name) {
-            let expected = "not the name of a network sysctl: a profile sets net.* only, such as net.core.busy_poll";
+            let expected =
+                "not the name of a network sysctl; a profile can set net.* only, for example net.core.busy_poll";
             return Err(ProfileError::new(&leaf.place, ProfileRefusal::Value { key: name, expected }));
         }
         sysctls.insert(name, Placed { value, place: leaf.place.clone() });
@@ -125,8 +126,9 @@ fn read_sysctls(table: &Table) -> Result<BTreeMap<String, Placed<String>>, Profi
     Ok(sysctls)
 }
 
-/// `net` and parts of letters, digits, `_`, `-` and `/` (for a dot within a part), separated by dots. Other sysctls
-/// (`kernel.core_pattern`) can run programs, and do not concern packet delivery.
+/// Whether the text is the name of a network sysctl: `net` and components of letters, digits, `_`, `-` and `/` (for a
+/// dot within a component), separated by dots. Other sysctls do not concern packet delivery, and some can run programs
+/// (`kernel.core_pattern`).
 fn is_sysctl_name(name: &str) -> bool {
     let is_part = |part: &str| {
         let mut bytes = part.bytes();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A file of a profile: its name for messages, and its text.
+/// A profile file: its name for messages, and its text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Source {
     inner: Arc<SourceText>,
@@ -17,19 +17,19 @@ struct SourceText {
 }
 
 impl Source {
-    /// Creates a file from its text. Nothing is read from disk.
+    /// Creates a source from a name and a text. It does not read a file.
     #[must_use]
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
         Self { inner: Arc::new(SourceText { name: name.into(), text: text.into() }) }
     }
 
-    /// Name.
+    /// Name of the file.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// Text.
+    /// Text of the file.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.inner.text
@@ -41,7 +41,7 @@ impl Source {
         Place { source: self.clone(), span: start..end }
     }
 
-    /// Start of the character that contains the byte.
+    /// Start of the character that contains this byte.
     fn boundary(&self, byte: usize) -> usize {
         let text = self.text();
         (0..=byte.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
@@ -54,7 +54,7 @@ impl fmt::Debug for Source {
     }
 }
 
-/// A position in a file, displayed as `memcached.toml:12:5` with line and column from 1.
+/// A position in a file. It is displayed with line and column, for example `memcached.toml:12:5`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Place {
     source: Source,
@@ -62,13 +62,13 @@ pub struct Place {
 }
 
 impl Place {
-    /// File.
+    /// File that contains the position.
     #[must_use]
     pub fn source(&self) -> &Source {
         &self.source
     }
 
-    /// Line, from 1.
+    /// Line number, from 1.
     #[must_use]
     pub fn line(&self) -> usize {
         self.before().matches('\n').count() + 1
@@ -80,19 +80,19 @@ impl Place {
         self.before_in_line().chars().count() + 1
     }
 
-    /// The line of the file, and below it carets under the position.
+    /// The line of the file, and carets below the position.
     #[must_use]
     pub fn caret(&self) -> String {
         let text = self.source.text();
         let line_start = self.span.start - self.before_in_line().len();
         let line = text[line_start..].lines().next().unwrap_or_default();
         let marked = text[self.span.clone()].lines().next().unwrap_or_default().chars().count().max(1);
-        // Tabs are kept, so that the carets are aligned.
+        // Tabs are not replaced by spaces, so that the carets are aligned.
         let indent: String = self.before_in_line().chars().map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
         format!("{line}\n{indent}{}", "^".repeat(marked))
     }
 
-    /// A part of this position, in bytes from its start.
+    /// A part of the text at this position, as a range of bytes.
     pub(super) fn part(&self, part: Range<usize>) -> Self {
         self.source.place(self.span.start + part.start..self.span.start + part.end)
     }
@@ -126,8 +126,8 @@ impl fmt::Debug for Place {
 /// A value with its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placed<T> {
-    /// Value.
+    /// The value itself.
     pub value: T,
-    /// Position.
+    /// Position of the value.
     pub place: Place,
 }

@@ -1,18 +1,18 @@
-//! Rules for the CPUs of interrupts and threads, so that one profile fits machines of different sizes.
+//! Rules that select CPUs for interrupts and threads, so that one profile fits machines of different sizes.
 
 use super::queue_set::parse_numbers;
 
-/// Assignment of CPUs to queues.
+/// Rule that assigns CPUs to queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CpuPolicy {
-    /// CPUs of a list in turn, starting again at its end.
+    /// These CPUs in turn; after the last one it starts again.
     These(Vec<u32>),
     /// CPUs of the device's NUMA node in turn; all CPUs if the node is unknown.
     NumaLocal,
     /// First hardware thread of each core in turn, starting with the device's NUMA node.
     OnePerCore,
-    /// All CPUs of the kernel's default (`/proc/irq/default_smp_affinity`).
+    /// All CPUs of the kernel's default affinity (`/proc/irq/default_smp_affinity`).
     Default,
 }
 
@@ -30,15 +30,15 @@ impl CpuPolicy {
     }
 }
 
-/// Transmit queue of a sender (XPS).
+/// Rule that selects the transmit queue of a sender (XPS).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum XpsPolicy {
-    /// No XPS.
+    /// XPS is off.
     Off,
-    /// Queue whose interrupt goes to the sender's CPU.
+    /// The queue whose interrupt goes to the sender's CPU.
     IrqCpu,
-    /// Queue with the number of the socket's receive queue.
+    /// The queue with the same number as the socket's receive queue.
     RxQueue,
 }
 
@@ -55,18 +55,18 @@ impl XpsPolicy {
     }
 }
 
-/// Scheduling of a NAPI thread.
+/// Scheduling policy of a NAPI thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ThreadScheduling {
     /// `SCHED_OTHER` with a nice value from -20 to 19.
     Other {
-        /// Nice value.
+        /// Nice value, from -20 to 19.
         nice: i32,
     },
     /// `SCHED_FIFO` with a priority from 1 to 99.
     Fifo {
-        /// Priority.
+        /// Real-time priority, from 1 to 99.
         priority: u32,
     },
 }

@@ -1,14 +1,14 @@
-//! Sets of queues, and numbers in the kernel's list notation.
+//! Sets of queues, and parsing of numbers in the kernel's list notation.
 
-/// One more than the largest number of a list, above any queue or CPU number.
+/// Upper limit (exclusive) of the numbers in a list. It is higher than any queue or CPU number.
 const NUMBER_LIMIT: u32 = 65_536;
 
-/// Queues of a device.
+/// A set of queues of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueueSet {
     /// All queues.
     All,
-    /// These queues, ascending, without repetition.
+    /// These queues, in ascending order without duplicates.
     These(Vec<u32>),
 }
 
@@ -19,7 +19,8 @@ impl QueueSet {
         Self::These(numbers)
     }
 
-    /// Queues on a device that has `count`, ascending. Includes listed queues that the device lacks.
+    /// Queue numbers on a device with `count` queues, in ascending order. Listed queues that the device lacks are
+    /// included.
     #[must_use]
     pub fn of_device(&self, count: u32) -> Vec<u32> {
         match self {
@@ -29,7 +30,8 @@ impl QueueSet {
     }
 }
 
-/// The numbers of a text like `0-3,8`, in the order in which they are written; `None` when it is none.
+/// Parses numbers in a text such as `0-3,8`, in the order of the text. Returns `None` if the text is not a list of
+/// numbers.
 pub(super) fn parse_numbers(text: &str) -> Option<Vec<u32>> {
     let number = |digits: &str| {
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -64,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn all_queues_are_as_many_as_the_device_has() {
+    fn all_queues_means_every_queue_of_the_device() {
         assert_eq!(QueueSet::All.of_device(3), [0, 1, 2]);
         assert_eq!(QueueSet::of(vec![5, 1, 5]).of_device(3), [1, 5]);
     }

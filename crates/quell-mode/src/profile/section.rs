@@ -1,5 +1,5 @@
-//! Reading a table of a profile. Opening a table refuses unknown keys; reading a value refuses a wrong type,
-//! with its position.
+//! Reads a table of a profile. Opening a table rejects unknown keys. Reading a value rejects a wrong type, with its
+//! position.
 
 use super::error::{ProfileError, ProfileRefusal};
 use super::keys::ProfileTable;
@@ -7,9 +7,10 @@ use super::place::{Place, Placed};
 use super::queue_set::parse_numbers;
 use super::tree::{Leaf, Node, Table, Value};
 
-/// A host has fewer devices, queues, contexts and rules than this; the checks compare them with each other.
+/// Maximum number of tables under one key. No host needs more devices, queue groups, RSS contexts or flow rules. The
+/// limit bounds the time for checks that compare them with each other.
 const TABLES_MAX: usize = 1_000;
-/// Least similarity (Jaro-Winkler) of a suggested name.
+/// Minimum similarity (Jaro-Winkler) of a suggested name.
 const SIMILAR: f64 = 0.8;
 
 /// An opened table.
@@ -28,7 +29,7 @@ pub(super) struct Labelled<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// Opens a table with the keys of `known`.
+    /// Opens a table whose valid keys are those of `known`.
     pub(super) fn new(table: &'a Table, known: &ProfileTable) -> Result<Self, ProfileError> {
         match table.iter().find(|(name, _)| !known.names().any(|key| key == *name)) {
             None => Ok(Self { table }),
@@ -50,7 +51,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reads a value with `read`, which returns `None` for a wrong type.
+    /// Reads a value with `read`, which returns `None` if the type is wrong.
     fn value<T>(
         &self,
         key: &str,
@@ -69,7 +70,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// Reads a number of 32 bits.
+    /// Reads a 32-bit number.
     pub(super) fn number(&self, key: &str) -> Result<Option<Placed<u32>>, ProfileError> {
         const EXPECTED: &str = "a whole number from 0 to 4294967295";
         let number = self.value(key, EXPECTED, |value| match value {
@@ -90,7 +91,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// Reads a text with `parse`.
+    /// Reads a text and converts it with `parse`.
     pub(super) fn parsed<T>(
         &self,
         key: &str,
@@ -102,7 +103,7 @@ impl<'a> Section<'a> {
         Ok(Some(Placed { value, place }))
     }
 
-    /// Reads numbers in their order: a number, an array, or a text such as `0-3,8`.
+    /// Reads numbers in their order: a single number, an array, or a text such as `0-3,8`.
     pub(super) fn numbers(&self, key: &str) -> Result<Option<Placed<Vec<u32>>>, ProfileError> {
         const EXPECTED: &str = "numbers, such as 3, [0, 1] or \"0-3,8\"";
         let numbers = self.value(key, EXPECTED, |value| match value {
@@ -127,7 +128,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The tables within the table of this name.
+    /// The labelled tables within the table of this name.
     pub(super) fn tables(&self, key: &'static str) -> Result<Vec<Labelled<'a>>, ProfileError> {
         let Some(table) = self.table(key)? else { return Ok(Vec::new()) };
         if let Some((_, entry)) = table.iter().nth(TABLES_MAX) {
@@ -135,12 +136,12 @@ impl<'a> Section<'a> {
         }
         let labelled = table.iter().map(|(label, entry)| match &entry.node {
             Node::Table(table) => Ok(Labelled { label, place: &entry.key, table }),
-            Node::Leaf(leaf) => Err(leaf.wrong_type(label, "a table: what is set goes into a table with a label")),
+            Node::Leaf(leaf) => Err(leaf.wrong_type(label, "a table; put the settings into a table with a label")),
         });
         labelled.collect()
     }
 
-    /// The leaves of the table of this name, which has keys of somebody else's.
+    /// Booleans of the table with this name. Its keys are names of the kernel, so they are not checked.
     pub(super) fn booleans(&self, key: &'static str) -> Result<Vec<(String, Placed<bool>)>, ProfileError> {
         let Some(table) = self.table(key)? else { return Ok(Vec::new()) };
         let read = |(name, leaf): (String, &Leaf)| match leaf.value {

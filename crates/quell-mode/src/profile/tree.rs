@@ -1,4 +1,4 @@
-//! The text of a profile as a tree of tables and leaves with positions, and merging of trees key by key.
+//! The text of a profile as a tree of tables and leaves with positions. Trees can be merged key by key.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 use super::error::{ProfileError, ProfileRefusal};
 use super::place::{Place, Source};
 
-/// A table.
+/// A table of the profile, with its position.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Table {
     entries: BTreeMap<String, Entry>,
@@ -36,15 +36,15 @@ pub(super) struct Leaf {
 #[derive(Debug, Clone)]
 pub(super) enum Value {
     Text(String),
-    /// `None` above 64 bits.
+    /// An integer; `None` if it exceeds 64 bits.
     Integer(Option<i64>),
     Boolean(bool),
     Array(Vec<Leaf>),
-    /// Name of a type that no key has.
+    /// A value of a type that no key accepts, with the name of the type.
     Other(&'static str),
 }
 
-/// Parses a file.
+/// Parses a file into a tree.
 pub(super) fn parse(source: &Source) -> Result<Table, ProfileError> {
     let root = DeTable::parse(source.text()).map_err(|error| {
         let span = error.span().unwrap_or(0..0);
@@ -53,13 +53,13 @@ pub(super) fn parse(source: &Source) -> Result<Table, ProfileError> {
     table(source, root.get_ref())
 }
 
-/// A key is the name of something, and is printed within lines: one with a line end is refused.
+/// Converts a table. Keys appear in one-line messages, so a key with a control character is rejected.
 fn table(source: &Source, entries: &DeTable<'_>) -> Result<Table, ProfileError> {
     let entries = entries.iter().map(|(key, value)| {
         let place = source.place(key.span());
         if key.get_ref().contains(char::is_control) {
             let refusal =
-                ProfileRefusal::Value { key: key.get_ref().to_string(), expected: "no key: it has control characters" };
+                ProfileRefusal::Value { key: key.get_ref().to_string(), expected: "a key without control characters" };
             return Err(ProfileError::new(&place, refusal));
         }
         let node = match value.get_ref() {
@@ -88,7 +88,7 @@ fn leaf(source: &Source, value: &DeValue<'_>, place: Place) -> Leaf {
 }
 
 impl Table {
-    /// Merges another tree into this one: tables are merged, other values are replaced.
+    /// Merges another tree into this one. Tables are merged; other values are replaced.
     pub(super) fn cover_with(&mut self, upper: Self) {
         for (name, entry) in upper.entries {
             match (self.entries.get_mut(&name), entry) {
@@ -111,7 +111,7 @@ impl Table {
         self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
-    /// All leaves, with names joined by dots.
+    /// All leaves, with their full names joined by dots.
     pub(super) fn leaves(&self) -> Vec<(String, &Leaf)> {
         let mut found = Vec::new();
         for (name, entry) in self.iter() {
@@ -133,7 +133,7 @@ impl Leaf {
         ProfileError::new(&self.place, refusal)
     }
 
-    /// Value as text for a sysctl.
+    /// Converts the value to the text for a sysctl.
     pub(super) fn as_sysctl(&self) -> Option<String> {
         match &self.value {
             Value::Text(text) if !text.is_empty() && !text.contains(['\n', '\0']) => Some(text.clone()),

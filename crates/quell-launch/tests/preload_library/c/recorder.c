@@ -1,5 +1,5 @@
-/* The library behind the preload library: it writes down which calls reach it, and then makes them, or refuses them as
- * the environment says. */
+/* A library that comes after the preload library. It prints the calls that reach it. Then it makes them, or rejects
+ * them as the environment specifies. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -23,7 +23,7 @@ static int refuses(const char *name)
 	return 1;
 }
 
-/* Cancels the thread at its call of this number, as one that another thread had cancelled just before it. */
+/* Cancels the thread at its call with this number, as if another thread had cancelled it just before the call. */
 static void count_calls(void)
 {
 	static __thread int calls;

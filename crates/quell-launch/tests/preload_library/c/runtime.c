@@ -1,4 +1,5 @@
-/* A runtime that a program loads with dlopen; preloaded, one whose constructor makes an epoll before others have run. */
+/* A runtime that a program loads with dlopen(). If it is preloaded, its constructor creates an epoll before other
+ * constructors run. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Says what the preload library takes each line of its input for, as a line of the same kind. */
+/* Parses each line of its input with the preload library, and prints the settings in the same format. */
 #include "../../../preload/preload.c"
 
 #include <stdio.h>

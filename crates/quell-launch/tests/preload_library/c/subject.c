@@ -1,5 +1,5 @@
-/* A program that knows nothing of Quell, for the tests of the preload library: the first argument says what it does, and
- * it prints what it sees. */
+/* An ordinary program for the tests of the preload library. The first argument selects what it does, and it prints the
+ * results. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -137,7 +137,8 @@ static void long_waits(void)
 	show_result("1ms", epoll_wait(idle, events, 64, 1));
 }
 
-/* Once; then again every `again_ms`, for one that comes while the program does not wait ends no wait. */
+/* Sends the signal once, then again every `again_ms`. A signal that arrives while the program does not wait ends no
+ * wait. */
 static void signal_in(int64_t us, int64_t again_ms)
 {
 	struct itimerspec when = { .it_value = { 0, us * 1000 }, .it_interval = { 0, again_ms * 1000000 } };
@@ -168,7 +169,8 @@ static void signals(void)
 	for (int i = 0; i < 50; i++) {
 		signal_in(5000 + 37 * i, 0);
 		int result, before_it = handled;
-		/* A host that stops and resumes its guests ends waits too, without a signal: rarely. */
+		/* On rare occasions, a wait ends without a signal because the hypervisor paused and resumed this
+		 * guest. */
 		while ((result = epoll_pwait(idle, events, 64, -1, &during)) == -1 && errno == EINTR && handled == before_it)
 			unhandled++;
 		interrupted += result == -1 && errno == EINTR;
@@ -179,7 +181,7 @@ static void signals(void)
 	printf("pwait interrupted %d handled %d unblocked %d\n", interrupted, (int)handled, lost);
 	if (unhandled > 3)
 		printf("without a signal %d\n", unhandled);
-	/* Blocked, and not let in: the wait goes on to its end. */
+	/* The signal stays blocked, so the wait continues to its end. */
 	handled = 0;
 	signal_in(2000, 0);
 	show_result("blocked", epoll_wait(idle, events, 64, 20));
@@ -190,7 +192,7 @@ static void signals(void)
 	printf("mask kept %d\n", !sigismember(&during, SIGALRM) && !sigismember(&during, SIGTERM));
 }
 
-/* A thread that waits in one way until it is cancelled. */
+/* A thread that waits with one function until it is cancelled. */
 struct waiter {
 	int epfd, function, timeout, type, cleaned_up, mask_was_kept;
 	pthread_barrier_t started;
@@ -231,7 +233,7 @@ static void *wait_for_ever(void *argument)
 	return NULL;
 }
 
-/* Cancelled at moments of which some are in a wait and some between the calls that a wait is made of. */
+/* The thread is cancelled at various times. Some are within a wait, others between the calls that make up a wait. */
 static void cancel(void)
 {
 	static const int types[] = { PTHREAD_CANCEL_DEFERRED, PTHREAD_CANCEL_ASYNCHRONOUS }, timeouts[] = { -1, 0, 3 };
@@ -257,7 +259,7 @@ static void cancel(void)
 	}
 }
 
-/* Cancelled by the library behind the preload library (CANCEL_AT of the recorder), at the entry of one of the calls. */
+/* The recorder library (CANCEL_AT) cancels the thread at the start of one of the calls. */
 static void cancelled(void)
 {
 	for (int function = 0; function < 3; function++) {
@@ -304,7 +306,7 @@ static void *jump_out_of_waits(void *epfd)
 	pthread_exit(PTHREAD_CANCELED);
 }
 
-/* A handler that leaves a wait by siglongjmp(); then the thread is unwound from its end, as by a cancellation. */
+/* A handler leaves a wait with siglongjmp(). Then the thread is unwound from its end, as by a cancellation. */
 static void jumps(void)
 {
 	struct sigaction action = { .sa_handler = jump };
@@ -313,7 +315,7 @@ static void jumps(void)
 	sigset_t alarm;
 	void *result;
 	sigaction(SIGALRM, &action, NULL);
-	/* The signal is the process's: it has to come to the other thread. */
+	/* The signal is sent to the process, but the other thread must handle it. */
 	sigemptyset(&alarm);
 	sigaddset(&alarm, SIGALRM);
 	pthread_sigmask(SIG_BLOCK, &alarm, NULL);
@@ -322,7 +324,7 @@ static void jumps(void)
 	printf("ended %d\n", result == PTHREAD_CANCELED);
 }
 
-/* With a spin of seconds before them: a signal ends waits that would be over within the spin, and ones that would not. */
+/* With a spin time of seconds: a signal ends waits that would finish within the spin time, and longer waits. */
 static void interruptions(void)
 {
 	struct sigaction action = { .sa_handler = on_signal };
@@ -340,7 +342,8 @@ static void interruptions(void)
 	}
 }
 
-/* Signals that are ignored, by themselves or by the program, end no wait. How many they did end. */
+/* Signals that are ignored by default or by the program do not end a wait. Returns the number of waits that they
+ * ended. */
 static void ignored(void)
 {
 	int idle = epoll_with_ready(0), ended = 0;
@@ -382,7 +385,8 @@ static void sockets(void)
 	show_socket("accepted", accept4(listener, NULL, NULL, SOCK_CLOEXEC));
 }
 
-/* As many waits that find an event as the argument says: what one costs is the difference of two such runs. */
+/* Makes the number of waits that the argument specifies; each finds an event. The cost of one wait is the difference
+ * between two such runs. */
 static void count(long waits)
 {
 	int ready = epoll_with_ready(1);
